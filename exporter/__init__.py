@@ -1,0 +1,1 @@
+"""The Prometheus exporter: unprivileged, reads the agent's read-only socket."""

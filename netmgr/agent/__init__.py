@@ -1,0 +1,1 @@
+"""The one privileged process of a node: CNI verbs, readings, reconciliation."""

@@ -1,0 +1,1 @@
+"""The `netmgr` command: one file for each group of commands."""

@@ -1,0 +1,171 @@
+"""The node document (`node.yaml`): what one agent is told about its node.
+
+Validation is complete before anything is done: an agent that starts has a document in
+which every range, address and prefix agrees with every other.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationInfo, field_validator
+
+from netmgr.prefixes import Address, Family, Prefix, merge, overlaps
+
+SPECIAL_USE = tuple(
+    map(
+        Prefix.parse,
+        (
+            "0.0.0.0/8",
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+            "168.63.129.16/32",
+            "224.0.0.0/4",
+            "255.255.255.255/32",
+            "::/127",
+            "fe80::/10",
+            "ff00::/8",
+        ),
+    )
+)
+"""Never internet (RFC 6890; 168.63.129.16 is Azure's platform address), whatever the document says."""
+
+PRIVATE_USE = tuple(map(Prefix.parse, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")))
+"""What `internal` defaults to: RFC 1918, RFC 6598 and RFC 4193."""
+
+POD_GATEWAYS = {Family.V4: Address.parse("169.254.1.1"), Family.V6: Address.parse("fe80::1")}
+"""What a pod's default route points at; link-local, so that it can never collide with a range."""
+
+
+class Backend(StrEnum):
+    """Which kernel interface holds the rules."""
+
+    AUTO = "auto"
+    NFTABLES = "nftables"
+    IPTABLES = "iptables"
+
+
+class NodeRules(StrEnum):
+    """Form of the article's four node rules."""
+
+    CORRECTED = "corrected"
+    EXACT = "exact"
+
+
+def _to_prefix(value: object) -> Prefix:
+    return value if isinstance(value, Prefix) else Prefix.parse(str(value))
+
+
+def _to_address(value: object) -> Address:
+    return value if isinstance(value, Address) else Address.parse(str(value))
+
+
+PrefixText = Annotated[Prefix, BeforeValidator(_to_prefix), PlainSerializer(str)]
+AddressText = Annotated[Address, BeforeValidator(_to_address), PlainSerializer(str)]
+
+
+class Document(BaseModel):
+    """Base of every document: immutable, and strict about keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+class NodeIdentity(Document):
+    """The node itself."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?$")]
+    addresses: tuple[AddressText, ...] = ()
+    """The node's own addresses; no range may hold one."""
+    uplink: Annotated[str, Field(min_length=1, max_length=15)] | None = None
+    """Interface the pods' MTU is taken from; default: the one with the default route."""
+
+
+class Pool(Document):
+    """How addresses are handed out again."""
+
+    cooldown_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30
+    """A released address rests at least this long."""
+    conntrack_wait_seconds: Annotated[float, Field(ge=0, le=86_400)] = 300
+    """Beyond the cooldown, an address that conntrack still names rests at most this much longer."""
+
+
+class Accounting(Document):
+    """What is counted and for how long it is shown."""
+
+    node_rules: NodeRules = NodeRules.CORRECTED
+    rule_owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,62}$")] = "netmgr"
+    """`<owner>` in the rules' comment `iptables-exporter <owner> traffic=…`."""
+    exact_prefix: PrefixText = Prefix.parse("10.0.0.0/8")
+    """The one v4 prefix that `node_rules: exact` excepts, as the article's text does."""
+    reading_seconds: Annotated[float, Field(gt=0, le=300)] = 5
+    """Interval of readings: the most that is lost if another program flushes the counters."""
+    min_reading_seconds: Annotated[float, Field(ge=0, le=300)] = 0.5
+    """However often it is asked, the agent reads the kernel no more often than this."""
+    linger_seconds: Annotated[float, Field(ge=0, le=86_400)] = 900
+    """How long a pod's series outlives the pod."""
+
+
+class NodeDocument(Document):
+    """The whole of `node.yaml`."""
+
+    api_version: Annotated[Literal["netmgr.io/v1alpha1"], Field(alias="apiVersion")]
+    kind: Literal["Node"]
+    node: NodeIdentity
+    network: Annotated[str, Field(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$")] = "netmgr"
+    """Name of the CNI network this agent serves."""
+    ranges: Annotated[tuple[PrefixText, ...], Field(min_length=1)]
+    """Blocks and single addresses pods may have; every address of each is usable."""
+    internal: tuple[PrefixText, ...] = PRIVATE_USE
+    """Prefixes that are not internet, beside the special-use ones, which never are."""
+    masquerade: bool = True
+    """Whether pods reach the internet as the node."""
+    mtu: Annotated[int, Field(ge=1280, le=65_535)] | None = None
+    """MTU of the pods' interfaces, in bytes; default: the uplink's."""
+    backend: Backend = Backend.AUTO
+    pool: Pool = Pool()
+    accounting: Accounting = Accounting()
+    reconcile_seconds: Annotated[float, Field(gt=0, le=3600)] = 10
+    state_dir: Path = Path("/var/lib/netmgr")
+    run_dir: Path = Path("/run/netmgr")
+    reader_group: str | int | None = None
+    """Group (name or number) that may read the ledger socket; default: root alone."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True)
+
+    @field_validator("ranges")
+    @classmethod
+    def _ranges_agree(cls, ranges: tuple[Prefix, ...], info: ValidationInfo) -> tuple[Prefix, ...]:
+        for outer, inner in overlaps(ranges):
+            raise ValueError(f"{outer} and {inner} overlap; give every address once")
+        node: NodeIdentity | None = info.data.get("node")
+        for block in ranges:
+            for special in SPECIAL_USE:
+                if block.overlaps(special):
+                    raise ValueError(
+                        f"{block} lies in the special-use prefix {special}; pods cannot have such addresses"
+                    )
+            for address in node.addresses if node else ():
+                if block.holds(address):
+                    raise ValueError(f"{block} holds the node's own address {address}; take it out of the range")
+        return ranges
+
+    @field_validator("internal")
+    @classmethod
+    def _internal_leaves_an_internet(cls, internal: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
+        for block in internal:
+            if block.length == 0:
+                raise ValueError(f"{block} makes everything internal, so that nothing would ever be counted")
+        return internal
+
+    @property
+    def internal_prefixes(self) -> tuple[Prefix, ...]:
+        """Everything that is not internet: `internal`, special-use prefixes and the node's own ranges."""
+        return tuple(merge((*SPECIAL_USE, *self.internal, *self.ranges)))
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """The families pods get an address of, v4 first."""
+        return tuple(sorted({block.family for block in self.ranges}))

@@ -1,0 +1,1 @@
+"""Pods' links, addresses and routes: what should be, what is, and netlink between them."""

@@ -1,0 +1,81 @@
+"""Network namespaces: enter one and surely leave it, make one, remove one.
+
+setns(2) moves the calling *thread*. A thread that failed to come back would wire the next
+pod inside the wrong namespace, so a failed return ends the process: a restarted agent
+resumes exactly, a confused one cannot be trusted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from netmgr.errors import KernelError
+
+CLONE_NEWNET = 0x40000000
+MNT_DETACH = 2
+MS_BIND = 4096
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _call(name: str, *arguments: object) -> None:
+    if getattr(_libc, name)(*arguments) != 0:
+        raise KernelError(name, ctypes.get_errno())
+
+
+@contextmanager
+def entered(descriptor: int) -> Iterator[None]:
+    """Have the calling thread in the namespace open at `descriptor` for the length of the block.
+
+    Raises:
+        KernelError: the descriptor is no network namespace, or privileges are missing.
+    """
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _call("setns", descriptor, CLONE_NEWNET)
+        try:
+            yield
+        finally:
+            if _libc.setns(home, CLONE_NEWNET) != 0:
+                os._exit(70)
+    finally:
+        os.close(home)
+
+
+def create(path: Path) -> None:
+    """Make a network namespace and keep it alive by a bind mount at `path`.
+
+    A thread of its own unshares and ends, so the caller never leaves its namespace.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o444, exist_ok=False)
+    failures: list[KernelError] = []
+
+    def unshare_and_pin() -> None:
+        try:
+            _call("unshare", CLONE_NEWNET)
+            source = f"/proc/self/task/{threading.get_native_id()}/ns/net"
+            _call("mount", source.encode(), os.fsencode(path), b"none", MS_BIND, None)
+        except KernelError as error:
+            failures.append(error)
+
+    worker = threading.Thread(target=unshare_and_pin, name="netns-create")
+    worker.start()
+    worker.join()
+    if failures:
+        path.unlink()
+        raise failures[0]
+
+
+def delete(path: Path) -> None:
+    """Unpin the namespace at `path`; gone already is fine. Processes inside keep it until they end."""
+    if not path.exists():
+        return
+    with suppress(KernelError):
+        _call("umount2", os.fsencode(path), MNT_DETACH)
+    path.unlink(missing_ok=True)

@@ -1,0 +1,97 @@
+"""YAML documents into pydantic models, with errors that name file, key, line and reason.
+
+YAML itself is read by PyYAML's safe loader; this module adds the two things it leaves out:
+where every key stands, and a refusal of duplicate keys (YAML 1.2, 3.2.1.3), of which the
+loader would silently keep the last.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from netmgr.errors import ConfigError
+
+Model = TypeVar("Model", bound=BaseModel)
+KeyPath = tuple[str | int, ...]
+
+
+def load(path: Path, model: type[Model]) -> Model:
+    """Read the document at `path` as `model`.
+
+    Raises:
+        ConfigError: the file is missing, is not YAML, or fails validation; every fault is named.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8: byte {error.start} cannot be decoded") from None
+    return parse(text, str(path), model)
+
+
+def parse(text: str, source: str, model: type[Model]) -> Model:
+    """Read a document from text; `source` is what errors call it."""
+    try:
+        root = yaml.compose(text, Loader=yaml.CSafeLoader)
+        lines = _lines(root, source)
+        data = yaml.load(text, Loader=yaml.CSafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise ConfigError(f"{source}:{line}: is not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: is not YAML: {error}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{source}:1: must be a mapping of keys, for example 'apiVersion: netmgr.io/v1alpha1'")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        faults = [_describe(fault["loc"], fault["type"], fault["msg"], source, lines) for fault in error.errors()]
+        raise ConfigError("\n".join(faults)) from None
+
+
+def _lines(root: yaml.Node | None, source: str) -> dict[KeyPath, int]:
+    """Line number (from 1) of every key and item, by its path."""
+    lines: dict[KeyPath, int] = {(): 1}
+    pending: list[tuple[KeyPath, yaml.Node]] = [((), root)] if root else []
+    while pending:
+        path, node = pending.pop()
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                inner = (*path, str(key.value))
+                line = key.start_mark.line + 1
+                if inner in lines:
+                    raise ConfigError(
+                        f"{source}:{line}: {_dotted(inner)}: given twice (first in line {lines[inner]}); keep one"
+                    )
+                lines[inner] = line
+                pending.append((inner, value))
+        elif isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                lines[(*path, index)] = item.start_mark.line + 1
+                pending.append(((*path, index), item))
+    return lines
+
+
+def _describe(location: KeyPath, kind: str, message: str, source: str, lines: dict[KeyPath, int]) -> str:
+    known = location
+    while known not in lines:
+        known = known[:-1]
+    if kind == "extra_forbidden":
+        message = "unknown key; remove it or correct its spelling"
+    elif kind == "missing":
+        message = "is required and missing"
+    key = _dotted(location) if location else "document"
+    return f"{source}:{lines[known]}: {key}: {message.removeprefix('Value error, ')}"
+
+
+def _dotted(path: KeyPath) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text

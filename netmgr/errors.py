@@ -1,0 +1,157 @@
+"""Every error netmgr raises on purpose, and what each one tells its three readers.
+
+    NetmgrError                 100  base; never raised itself
+    ├─ ConfigError                7  a document is wrong: fix the file and key it names
+    ├─ RequestError                  the CNI request is wrong: the runtime's fault
+    │  ├─ IncompatibleVersion     1
+    │  ├─ UnsupportedField        2
+    │  ├─ UnknownContainer        3
+    │  ├─ InvalidEnvironment      4
+    │  ├─ IoFailure               5
+    │  ├─ DecodingFailure         6
+    │  └─ InvalidNetworkConfig    7
+    ├─ TryAgainLater             11  nothing is wrong that time will not mend
+    ├─ NotReady                  50  STATUS only: an ADD would fail now
+    ├─ LimitedConnectivity       51  STATUS only: and running pods suffer too
+    ├─ CapacityError            101  no address is left to give
+    ├─ KernelError              102  the kernel refused; carries errno and the operation
+    ├─ StateError               103  what was remembered cannot be read or written
+    ├─ CheckFailed              104  CHECK found an attachment not as it was made
+    └─ SetupError               105  this machine lacks something; says how to get it
+
+`cni_code` goes to the container runtime (CNI specification 1.1.0, "Error": 1 to 99 are
+the specification's, ours start at 100), `exit_code` to the shell, and `retryable` to
+whoever must decide whether the same call can succeed later without a change.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import ClassVar
+
+
+class NetmgrError(Exception):
+    """Base of the tree. `details` is a second, longer sentence for whoever digs."""
+
+    cni_code: ClassVar[int] = 100
+    exit_code: ClassVar[int] = 1
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+
+class ConfigError(NetmgrError):
+    """A document is malformed or contradicts itself; the message names file, key and line."""
+
+    cni_code = 7
+    exit_code = 2
+
+
+class RequestError(NetmgrError):
+    """The runtime's request breaks the CNI specification."""
+
+
+class IncompatibleVersion(RequestError):
+    """The network configuration asks for a CNI version this plugin does not speak."""
+
+    cni_code = 1
+
+
+class UnsupportedField(RequestError):
+    """The network configuration has a value for a field that this plugin cannot honour."""
+
+    cni_code = 2
+
+
+class UnknownContainer(RequestError):
+    """The container does not exist, so the runtime need not call DEL for it."""
+
+    cni_code = 3
+
+
+class InvalidEnvironment(RequestError):
+    """A CNI_* variable is missing or malformed; the message names it."""
+
+    cni_code = 4
+
+
+class IoFailure(RequestError):
+    """Reading the request failed: its bytes never arrived whole."""
+
+    cni_code = 5
+
+
+class DecodingFailure(RequestError):
+    """Standard input is not the JSON it should be."""
+
+    cni_code = 6
+
+
+class InvalidNetworkConfig(RequestError):
+    """The network configuration decodes but fails validation; the message names the key."""
+
+    cni_code = 7
+
+
+class TryAgainLater(NetmgrError):
+    """A bounded wait ended before its turn came, or the agent is still starting."""
+
+    cni_code = 11
+    retryable = True
+
+
+class NotReady(NetmgrError):
+    """The plugin cannot serve an ADD now (CNI STATUS, code 50)."""
+
+    cni_code = 50
+    retryable = True
+
+
+class LimitedConnectivity(NetmgrError):
+    """The plugin cannot serve an ADD, and existing containers may suffer (code 51)."""
+
+    cni_code = 51
+    retryable = True
+
+
+class CapacityError(NetmgrError):
+    """Every address of a family is held, cooling down or withdrawn."""
+
+    cni_code = 101
+    retryable = True
+
+
+class KernelError(NetmgrError):
+    """The kernel refused an operation.
+
+    Attributes:
+        errno: the kernel's positive error number, 0 where it gave none.
+    """
+
+    cni_code = 102
+
+    def __init__(self, operation: str, errno: int = 0, details: str = "") -> None:
+        reason = os.strerror(errno) if errno else details or "refused"
+        super().__init__(f"{operation}: {reason}", details)
+        self.errno = errno
+
+
+class StateError(NetmgrError):
+    """A state file cannot be read, written or trusted."""
+
+    cni_code = 103
+
+
+class CheckFailed(NetmgrError):
+    """CHECK found the attachment not as ADD left it; the message says what differs."""
+
+    cni_code = 104
+
+
+class SetupError(NetmgrError):
+    """This machine lacks a program, library or privilege; the message says how to get it."""
+
+    cni_code = 105

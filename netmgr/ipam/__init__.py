@@ -1,0 +1,1 @@
+"""Which attachment holds which address: `pool` decides, `store` remembers."""

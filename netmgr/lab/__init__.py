@@ -1,0 +1,1 @@
+"""A world of network namespaces on one machine."""

@@ -1,0 +1,1 @@
+"""Counter samples into totals that nothing loses."""

@@ -1,0 +1,91 @@
+"""The nouns every room shares. Frozen, without behaviour that touches the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from netmgr.prefixes import Address, Family
+
+ROUTE_PROTOCOL = 110
+"""Route protocol number (rtm_protocol) that marks every route of ours; unassigned in iproute2."""
+
+LINK_PREFIX = "nm"
+"""Host ends of our veth pairs are named with this prefix and twelve hexadecimal digits."""
+
+
+class Traffic(StrEnum):
+    """Direction of internet traffic, seen from the pod or the node. Values are label values."""
+
+    INTERNET_IN = "internet-in"
+    INTERNET_OUT = "internet-out"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PodRef:
+    """Who an attachment belongs to, as the runtime's CNI_ARGS name it.
+
+    A runtime outside Kubernetes gives no namespace and no UID: the namespace is then "-"
+    and the name is the container id.
+    """
+
+    namespace: str
+    name: str
+    uid: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AttachmentKey:
+    """What CNI identifies an attachment by, within one network."""
+
+    container_id: str
+    ifname: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """One interface of one sandbox, and the addresses it holds."""
+
+    key: AttachmentKey
+    pod: PodRef
+    addresses: tuple[Address, ...]
+    host_link: str
+    netns: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Counter:
+    """Identity of one kernel counter.
+
+    `subject` is what is counted: a pod's address (one counter for each of its addresses and
+    directions), or, for the node's own rules, the hook's chain: INPUT, OUTPUT or FORWARD.
+    """
+
+    subject: Address | str
+    family: Family
+    traffic: Traffic
+
+    @classmethod
+    def of_pod(cls, address: Address, traffic: Traffic) -> Counter:
+        """The counter of one pod address in one direction."""
+        return cls(address, address.family, traffic)
+
+    @property
+    def is_pod(self) -> bool:
+        """Whether this counts one pod's address, not a hook of the node."""
+        return isinstance(self.subject, Address)
+
+    def __str__(self) -> str:
+        return f"{self.subject}/{self.family.value}/{self.traffic}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One reading of one kernel counter: bytes (IP header included) and packets since it was made."""
+
+    counter: Counter
+    bytes: int
+    packets: int

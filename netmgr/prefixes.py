@@ -1,0 +1,168 @@
+"""Addresses and prefixes as integers, v4 and v6 alike.
+
+Planning and accounting touch tens of thousands of prefixes; on plain integers an overlap
+sweep is a sort, and a longest-prefix match is one dictionary look-up per prefix length.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import Generic, NamedTuple, TypeVar
+
+Value = TypeVar("Value")
+
+
+class Family(IntEnum):
+    """An IP version; the value is the version number."""
+
+    V4 = 4
+    V6 = 6
+
+    @property
+    def width(self) -> int:
+        """Bits in an address of this family."""
+        return 32 if self is Family.V4 else 128
+
+
+class Address(NamedTuple):
+    """One address. Orders by family, then numerically."""
+
+    family: Family
+    value: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read dotted-quad or RFC 4291 text.
+
+        Raises:
+            ValueError: the text is not an address.
+        """
+        try:
+            if ":" in text and "%" not in text:
+                return cls(Family.V6, int(ipaddress.IPv6Address(text)))
+            return cls(Family.V4, int(ipaddress.IPv4Address(text)))
+        except ValueError:
+            raise ValueError(f"{text!r} is not an IP address") from None
+
+    @property
+    def packed(self) -> bytes:
+        """The address in network byte order, 4 or 16 bytes."""
+        return self.value.to_bytes(self.family.width // 8, "big")
+
+    @property
+    def prefix(self) -> Prefix:
+        """The address as a prefix of full length."""
+        return Prefix(self.family, self.value, self.family.width)
+
+    def __str__(self) -> str:
+        if self.family is Family.V4:
+            return ".".join(map(str, self.packed))
+        return str(ipaddress.IPv6Address(self.value))
+
+
+class Prefix(NamedTuple):
+    """A block of addresses: `value` is its first address, host bits zero."""
+
+    family: Family
+    value: int
+    length: int
+
+    @classmethod
+    def parse(cls, text: str) -> Prefix:
+        """Read CIDR text; a bare address is a prefix of full length.
+
+        Raises:
+            ValueError: malformed text, a length out of range, or host bits set.
+        """
+        head, slash, tail = text.partition("/")
+        address = Address.parse(head)
+        width = address.family.width
+        if slash and not (tail.isascii() and tail.isdigit() and int(tail) <= width):
+            raise ValueError(f"{text!r} has no prefix length from 0 to {width}")
+        length = int(tail) if slash else width
+        value = address.value >> (width - length) << (width - length)
+        if value != address.value:
+            raise ValueError(f"{text!r} has host bits set; did you mean {cls(address.family, value, length)}?")
+        return cls(address.family, value, length)
+
+    @property
+    def size(self) -> int:
+        """How many addresses the block holds, the first and the last included."""
+        return 1 << (self.family.width - self.length)
+
+    @property
+    def last(self) -> int:
+        """The block's highest address as an integer."""
+        return self.value + self.size - 1
+
+    @property
+    def network(self) -> Address:
+        """The block's first address."""
+        return Address(self.family, self.value)
+
+    def holds(self, address: Address) -> bool:
+        """Whether `address` lies in the block."""
+        return address.family == self.family and self.value <= address.value <= self.last
+
+    def covers(self, other: Prefix) -> bool:
+        """Whether every address of `other` lies in the block."""
+        return other.family == self.family and self.value <= other.value and other.last <= self.last
+
+    def overlaps(self, other: Prefix) -> bool:
+        """Whether any address lies in both blocks."""
+        return self.family == other.family and self.value <= other.last and other.value <= self.last
+
+    def __str__(self) -> str:
+        return f"{self.network}/{self.length}"
+
+
+def overlaps(prefixes: Iterable[Prefix]) -> Iterator[tuple[Prefix, Prefix]]:
+    """Pairs (outer or earlier, inner or later) that share an address; sort and one sweep."""
+    open_blocks: list[Prefix] = []
+    for block in sorted(prefixes):
+        while open_blocks and not open_blocks[-1].overlaps(block):
+            open_blocks.pop()
+        if open_blocks:
+            yield open_blocks[-1], block
+        open_blocks.append(block)
+
+
+def merge(prefixes: Iterable[Prefix]) -> list[Prefix]:
+    """The fewest prefixes that cover exactly the same addresses, sorted."""
+    merged: list[Prefix] = []
+    for block in sorted(prefixes):
+        if merged and merged[-1].covers(block):
+            continue
+        merged.append(block)
+        while len(merged) > 1 and (parent := _parent_of_buddies(*merged[-2:])) is not None:
+            merged[-2:] = [parent]
+    return merged
+
+
+def _parent_of_buddies(low: Prefix, high: Prefix) -> Prefix | None:
+    siblings = low.family == high.family and low.length == high.length and low.length > 0
+    if siblings and high.value == low.last + 1 and low.value % (2 * low.size) == 0:
+        return Prefix(low.family, low.value, low.length - 1)
+    return None
+
+
+class PrefixTable(Generic[Value]):
+    """Longest-prefix match: one dictionary per prefix length, longest length first."""
+
+    def __init__(self, entries: Iterable[tuple[Prefix, Value]] = ()) -> None:
+        self._levels: dict[Family, dict[int, dict[int, Value]]] = {Family.V4: {}, Family.V6: {}}
+        for prefix, value in entries:
+            self._levels[prefix.family].setdefault(prefix.length, {})[prefix.value] = value
+        for family, levels in self._levels.items():
+            self._levels[family] = dict(sorted(levels.items(), reverse=True))
+
+    def match(self, address: Address) -> tuple[Prefix, Value] | None:
+        """The most specific entry that holds `address`, or None."""
+        width = address.family.width
+        for length, blocks in self._levels[address.family].items():
+            first = address.value >> (width - length) << (width - length)
+            if first in blocks:
+                return Prefix(address.family, first, length), blocks[first]
+        return None

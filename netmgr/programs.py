@@ -1,0 +1,76 @@
+"""The one place that starts other programs. Never through a shell, always with an end in sight."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from netmgr.errors import SetupError
+
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where programs are looked up: administrators' folders too, which a user's PATH may lack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a program ended."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+def locate(name: str, package: str) -> str:
+    """Full path of a program.
+
+    Raises:
+        SetupError: it is not installed; the message names the Debian package that has it.
+    """
+    found = shutil.which(name, path=SEARCH_PATH)
+    if found is None:
+        raise SetupError(f"{name} is not installed; get it with: apt-get install {package}")
+    return found
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    stdin: bytes = b"",
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float = 60,
+) -> Outcome:
+    """Run a program to its end and return how it ended; a non-zero exit is the caller's to judge.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer than `timeout` seconds and was killed.
+    """
+    done = subprocess.run(command, input=stdin, capture_output=True, env=env, cwd=cwd, timeout=timeout, check=False)
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def start(
+    command: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    stdin: int | IO[bytes] = subprocess.DEVNULL,
+    stdout: int | IO[bytes] = subprocess.DEVNULL,
+    stderr: int | IO[bytes] = subprocess.DEVNULL,
+    user: int | None = None,
+    group: int | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a program that runs beside us; the caller ends it by the handle it gets."""
+    return subprocess.Popen(
+        command,
+        env=env,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        user=user,
+        group=group,
+        extra_groups=[] if user is not None else None,
+    )

@@ -1,0 +1,113 @@
+"""What the agent tells over its read-only socket: the one document the exporter and the CLI read.
+
+The document is JSON, one object, `version` first. Totals are bytes (IP headers included,
+link layer excluded) and packets. Everything in it is already public on the node's
+/metrics, so a reader needs no privilege beyond the socket's file mode.
+"""
+
+from __future__ import annotations
+
+from typing import NotRequired, TypedDict
+
+VERSION = 1
+
+
+class TrafficTotals(TypedDict):
+    """One monotone total."""
+
+    traffic: str
+    bytes: int
+    packets: int
+
+
+class PodTotals(TrafficTotals):
+    """A pod's total; `live` is false while the series lingers after the pod's end."""
+
+    namespace: str
+    pod: str
+    live: bool
+
+
+class NamespaceTotals(TrafficTotals):
+    """Sum over every pod the namespace ever had on this node."""
+
+    namespace: str
+
+
+class RuleReading(TypedDict):
+    """A raw reading of one of the article's rules, under PyPI iptables-exporter's names."""
+
+    ip_version: str
+    table: str
+    chain: str
+    rule: str
+    bytes: int
+    packets: int
+
+
+class PoolState(TypedDict):
+    """Addresses of one family by state."""
+
+    family: str
+    allocated: int
+    cooldown: int
+    free: int
+
+
+class RequestCount(TypedDict):
+    """CNI requests answered, by verb and CNI error code ("0" is success)."""
+
+    command: str
+    code: str
+    count: int
+
+
+class RequestLatency(TypedDict):
+    """Cumulative histogram of one verb: (upper bound in seconds or "+Inf", count), and the sum."""
+
+    command: str
+    buckets: list[tuple[str, int]]
+    sum: float
+
+
+class AttachmentView(TypedDict):
+    """One attachment for `netmgr node pods`."""
+
+    namespace: str
+    pod: str
+    uid: str
+    container_id: str
+    ifname: str
+    host_link: str
+    addresses: list[str]
+
+
+class Gaps(TypedDict):
+    """Times a counter was seen to have lost its past, by reason."""
+
+    reason: str
+    count: int
+
+
+class Snapshot(TypedDict):
+    """The whole document."""
+
+    version: int
+    node: str
+    netmgr_version: str
+    backend: str
+    ready: bool
+    reason: str
+    taken_at: float
+    started_at: float
+    pods: list[PodTotals]
+    namespaces: list[NamespaceTotals]
+    node_totals: list[TrafficTotals]
+    rules: list[RuleReading]
+    pool: list[PoolState]
+    cni_requests: list[RequestCount]
+    cni_latency: list[RequestLatency]
+    gaps: list[Gaps]
+    drift_repaired: list[Gaps]
+    state_rebuilds: int
+    attachments: NotRequired[list[AttachmentView]]
