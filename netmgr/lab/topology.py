@@ -1,0 +1,212 @@
+"""What a lab's world should look like. Nothing here touches the machine.
+
+A world is hosts (network namespaces), links (veth pairs) between them, the hosts that are
+nodes, and the pods each node runs. `cluster` draws the smallest useful one:
+
+    internet ── fabric ──┬── node-1 ── pod-1 … pod-4
+                         └── node-2 ── pod-5 … pod-8
+
+The fabric routes every node's ranges to that node, as a cloud's network does; the internet
+knows the nodes' own addresses only, so what a pod sends there comes back only when it was
+masqueraded. A larger world is more hosts and links: the builder knows no roles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+from netmgr.errors import ConfigError
+from netmgr.prefixes import Address, Family, Prefix
+
+MAX_NODES = 64
+MAX_PODS = 250
+SPARE_ADDRESSES = 16
+"""Addresses a node has beyond its pods, so that one can be replaced while another cools down."""
+
+INTERNET = {Family.V4: Address.parse("203.0.113.1"), Family.V6: Address.parse("2001:db8:ffff::1")}
+"""The internet host's addresses (RFC 5737, RFC 3849: documentation prefixes, routed nowhere)."""
+
+EVERYTHING = (Prefix.parse("0.0.0.0/0"), Prefix.parse("::/0"))
+NODE_NETWORKS = (Prefix.parse("10.64.0.0/16"), Prefix.parse("fd00:64::/32"))
+"""Where the nodes' own addresses lie."""
+
+_FABRIC_BESIDE_INTERNET = {Family.V4: Address.parse("203.0.113.254"), Family.V6: Address.parse("2001:db8:ffff::fe")}
+_NODE_SUBNET = {Family.V4: Prefix.parse("10.64.0.0/24"), Family.V6: Prefix.parse("fd00:64::/64")}
+_POD_BLOCK = {Family.V4: Prefix.parse("10.128.0.0/28"), Family.V6: Prefix.parse("fd00:128::/112")}
+_V4_POD_SPACE = 1 << 12
+_HOST_LINK_ADDRESS = {Family.V4: 24, Family.V6: 64}
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceAddress:
+    """An address as an interface carries it: with the length of its on-link prefix."""
+
+    address: Address
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """One end of a link."""
+
+    host: str
+    name: str
+    addresses: tuple[InterfaceAddress, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A cable between two hosts. `mtu` is in bytes."""
+
+    ends: tuple[Interface, Interface]
+    mtu: int = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a host sends what is not on one of its links."""
+
+    to: Prefix
+    via: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One network namespace. A host that `forwards` is a router."""
+
+    name: str
+    routes: tuple[Route, ...] = ()
+    forwards: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A host that runs an agent: its own addresses and the ranges it gives its pods."""
+
+    host: str
+    uplink: str
+    addresses: tuple[Address, ...]
+    ranges: tuple[Prefix, ...]
+
+    def address(self, family: Family) -> Address:
+        """The node's own address of `family`."""
+        return next(address for address in self.addresses if address.family is family)
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that a node shall run."""
+
+    name: str
+    node: str
+    namespace: str = "research"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The whole world. `internet` names the host that stands for everything outside."""
+
+    internet: str
+    hosts: tuple[Host, ...]
+    links: tuple[Link, ...]
+    nodes: tuple[Node, ...] = ()
+    pods: tuple[Pod, ...] = field(default=())
+
+    def node(self, name: str) -> Node:
+        """The node called `name`.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for node in self.nodes:
+            if node.host == name:
+                return node
+        raise KeyError(name)
+
+    def interfaces(self) -> Iterator[Interface]:
+        """Both ends of every link."""
+        return chain.from_iterable(link.ends for link in self.links)
+
+
+def two_nodes(pods: int = 4) -> Topology:
+    """The default world: two nodes, `pods` pods each, dual stack."""
+    return cluster(nodes=2, pods=pods)
+
+
+def cluster(nodes: int, pods: int) -> Topology:
+    """One cluster on one fabric: `nodes` nodes with `pods` pods each, dual stack.
+
+    Raises:
+        ConfigError: more nodes or pods than the lab's address plan has room for.
+    """
+    if not 1 <= nodes <= MAX_NODES or not 0 <= pods <= MAX_PODS:
+        raise ConfigError(f"a lab has 1 to {MAX_NODES} nodes with up to {MAX_PODS} pods each, not {nodes} with {pods}")
+    members = [_node(number, pods) for number in range(1, nodes + 1)]
+    to_nodes = tuple(Route(prefix, _FABRIC_BESIDE_INTERNET[prefix.family]) for prefix in NODE_NETWORKS)
+    return Topology(
+        internet="internet",
+        hosts=(
+            Host("internet", routes=to_nodes),
+            Host("fabric", routes=tuple(chain.from_iterable(map(_routes_to, members))), forwards=True),
+            *(_host_of(node, number) for number, node in enumerate(members, start=1)),
+        ),
+        links=(
+            Link((_end("internet", "eth0", INTERNET), _end("fabric", "internet", _FABRIC_BESIDE_INTERNET))),
+            *(_uplink(node, number) for number, node in enumerate(members, start=1)),
+        ),
+        nodes=tuple(members),
+        pods=tuple(
+            Pod(f"pod-{index * pods + offset}", node.host)
+            for index, node in enumerate(members)
+            for offset in range(1, pods + 1)
+        ),
+    )
+
+
+def _node(number: int, pods: int) -> Node:
+    return Node(
+        host=f"node-{number}",
+        uplink="eth0",
+        addresses=tuple(_in_subnet(family, number, 2) for family in Family),
+        ranges=tuple(_ranges(number, pods)),
+    )
+
+
+def _ranges(number: int, pods: int) -> Iterator[Prefix]:
+    """As many /28s as the pods need, with a hole after each, as a grown node has; and one v6 block."""
+    block = _POD_BLOCK[Family.V4]
+    first = block.value + number * _V4_POD_SPACE
+    for index in range(-(-(pods + SPARE_ADDRESSES) // block.size)):
+        yield Prefix(Family.V4, first + 2 * index * block.size, block.length)
+    block = _POD_BLOCK[Family.V6]
+    yield Prefix(Family.V6, block.value + (number << 64), block.length)
+
+
+def _in_subnet(family: Family, number: int, host: int) -> Address:
+    subnet = _NODE_SUBNET[family]
+    return Address(family, subnet.value + number * subnet.size + host)
+
+
+def _routes_to(node: Node) -> Iterator[Route]:
+    for prefix in node.ranges:
+        yield Route(prefix, node.address(prefix.family))
+
+
+def _host_of(node: Node, number: int) -> Host:
+    return Host(node.host, routes=tuple(Route(prefix, _in_subnet(prefix.family, number, 1)) for prefix in EVERYTHING))
+
+
+def _uplink(node: Node, number: int) -> Link:
+    gateway = {family: _in_subnet(family, number, 1) for family in Family}
+    own = {address.family: address for address in node.addresses}
+    return Link((_end("fabric", node.host, gateway), _end(node.host, node.uplink, own)))
+
+
+def _end(host: str, name: str, addresses: dict[Family, Address]) -> Interface:
+    return Interface(
+        host,
+        name,
+        tuple(InterfaceAddress(address, _HOST_LINK_ADDRESS[family]) for family, address in addresses.items()),
+    )
