@@ -1,0 +1,108 @@
+"""How one attachment is to be wired: names, hardware addresses, and the operations that make it so.
+
+A routed pair, as AWS's VPC CNI and Calico wire pods: the pod holds its addresses at full
+prefix length and sends everything to a link-local gateway that is a permanent neighbour;
+the host holds a route to each address and a permanent neighbour for it. So no address
+resolution ever happens on the link, and nothing the pod answers can change where its
+packets go. Everything is derived from container id and interface name, so that every step
+can be repeated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+from netmgr.config import POD_GATEWAYS
+from netmgr.dataplane import rtnetlink
+from netmgr.dataplane.rtnetlink import Link, Operation, VethEnd
+from netmgr.model import LINK_PREFIX, ROUTE_PROTOCOL, Attachment, AttachmentKey, PodRef
+from netmgr.prefixes import Family, Prefix
+
+HOST_MAC = bytes.fromhex("026e6d000001")
+"""Every host end has it: locally administered, and set so that udev does not invent another."""
+
+REAP_GROUP = 0x6E6D
+"""Link group of host ends that are unwired and wait to be deleted together."""
+
+LOOPBACK_INDEX = 1
+RTPROT_BOOT = 3
+DEFAULT_ROUTES = {Family.V4: Prefix.parse("0.0.0.0/0"), Family.V6: Prefix.parse("::/0")}
+
+_ALIAS_MARK = "netmgr"
+_ALIAS_BYTES = 255
+
+
+class Identity(NamedTuple):
+    """What an alias says of the attachment its link belongs to."""
+
+    key: AttachmentKey
+    pod: PodRef
+
+
+def host_link_name(key: AttachmentKey) -> str:
+    """Name of the host end: the prefix and 48 bits of a digest, which fits the kernel's 15 characters."""
+    return LINK_PREFIX + _digest(key).hex()[:12]
+
+
+def pod_mac(key: AttachmentKey) -> bytes:
+    """Hardware address of the pod's end: locally administered unicast, the rest from the digest."""
+    return b"\x02" + _digest(key)[6:11]
+
+
+def _digest(key: AttachmentKey) -> bytes:
+    return hashlib.sha256(f"{key.container_id}\0{key.ifname}".encode()).digest()
+
+
+def alias_of(key: AttachmentKey, pod: PodRef) -> str:
+    """The host end's alias: enough to recognise the attachment with no memory of it.
+
+    The kernel keeps 255 bytes; the pod's name, which comes last, loses its end beyond that.
+    """
+    text = " ".join((_ALIAS_MARK, key.container_id, key.ifname, pod.namespace, pod.uid or "-", pod.name))
+    return text.encode()[:_ALIAS_BYTES].decode(errors="ignore")
+
+
+def identity_of(link: Link) -> Identity | None:
+    """Who a link belongs to, if it is one of ours."""
+    parts = link.alias.split(" ", 5)
+    if not link.name.startswith(LINK_PREFIX) or len(parts) != len(("mark", "id", "if", "ns", "uid", "name")):
+        return None
+    mark, container_id, ifname, namespace, uid, name = parts
+    key = AttachmentKey(container_id, ifname)
+    if mark != _ALIAS_MARK or link.name != host_link_name(key):
+        return None
+    return Identity(key, PodRef(namespace, name, "" if uid == "-" else uid))
+
+
+def creation(attachment: Attachment, mtu: int, netns: int) -> list[Operation]:
+    """Make the pair and bring the host end up."""
+    host = VethEnd(attachment.host_link, HOST_MAC, mtu)
+    pod = VethEnd(attachment.key.ifname, pod_mac(attachment.key), mtu)
+    return [
+        rtnetlink.create_veth(host, pod, netns),
+        rtnetlink.raise_link(attachment.host_link, alias_of(attachment.key, attachment.pod)),
+    ]
+
+
+def host_side(attachment: Attachment, index: int) -> list[Operation]:
+    """Neighbours and routes on the host, for the host end of this index."""
+    operations = []
+    for address in attachment.addresses:
+        operations.append(rtnetlink.add_neighbour(address, pod_mac(attachment.key), index))
+        operations.append(rtnetlink.add_route(address.prefix, index, protocol=ROUTE_PROTOCOL))
+    return operations
+
+
+def pod_side(attachment: Attachment, index: int) -> list[Operation]:
+    """Addresses, gateway and default routes inside the sandbox, for the pod's end of this index."""
+    operations = [rtnetlink.raise_index(LOOPBACK_INDEX), rtnetlink.raise_index(index)]
+    operations += [rtnetlink.add_address(address, index) for address in attachment.addresses]
+    for family in sorted({address.family for address in attachment.addresses}):
+        gateway = POD_GATEWAYS[family]
+        operations += [
+            rtnetlink.add_neighbour(gateway, HOST_MAC, index),
+            rtnetlink.add_route(gateway.prefix, index, protocol=RTPROT_BOOT),
+            rtnetlink.add_route(DEFAULT_ROUTES[family], index, protocol=RTPROT_BOOT, gateway=gateway),
+        ]
+    return operations

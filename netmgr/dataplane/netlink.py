@@ -1,0 +1,114 @@
+"""A route-netlink socket: batches out, acknowledgements and dumps in (netlink(7))."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Self, TypeVar
+
+from netmgr.dataplane import rtnetlink
+from netmgr.dataplane.netns import entered
+from netmgr.dataplane.rtnetlink import Operation
+from netmgr.errors import KernelError
+
+_SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK = 270, 10, 11, 12
+_RECEIVE_BYTES = 1 << 17
+_RECEIVE_SECONDS = 10
+
+Decoded = TypeVar("Decoded")
+
+
+class Netlink:
+    """One socket, usable from any thread; it stays in the namespace it was opened in."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+        for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK):
+            self._socket.setsockopt(_SOL_NETLINK, option, 1)
+        self._socket.settimeout(_RECEIVE_SECONDS)
+        self._lock = threading.Lock()
+        self._sequence = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def transact(self, operations: Sequence[Operation]) -> None:
+        """Send all operations as one batch and wait for every acknowledgement.
+
+        The kernel carries out the rest of a batch after one of its messages failed.
+
+        Raises:
+            KernelError: the first operation that failed, by its text.
+        """
+        failures = self.attempt(operations)
+        for operation in operations:
+            if operation in failures:
+                raise failures[operation]
+
+    def attempt(self, operations: Sequence[Operation]) -> dict[Operation, KernelError]:
+        """As `transact`, but returns what failed instead of raising."""
+        failures: dict[Operation, KernelError] = {}
+        with self._lock:
+            pending = {self._sequence + 1 + place: operation for place, operation in enumerate(operations)}
+            self._sequence += len(operations)
+            if pending:
+                self._socket.send(b"".join(rtnetlink.encode(item, number) for number, item in pending.items()))
+            while pending:
+                for kind, flags, sequence, body in rtnetlink.messages(self._socket.recv(_RECEIVE_BYTES)):
+                    if kind != rtnetlink.NLMSG_ERROR or sequence not in pending:
+                        continue
+                    operation = pending.pop(sequence)
+                    errno, reason = rtnetlink.error_of(flags, body)
+                    if errno:
+                        failures[operation] = KernelError(operation.text, errno, reason)
+        return failures
+
+    def dump(self, request: Operation, decode: Callable[[bytes], Decoded | None]) -> list[Decoded]:
+        """Everything the kernel lists for `request`, decoded; what `decode` returns None for is left out."""
+        found: list[Decoded] = []
+        with self._lock:
+            self._sequence += 1
+            self._socket.send(rtnetlink.encode(request, self._sequence))
+            while True:
+                for kind, flags, sequence, body in rtnetlink.messages(self._socket.recv(_RECEIVE_BYTES)):
+                    if sequence != self._sequence:
+                        continue
+                    if kind == rtnetlink.NLMSG_DONE:
+                        return found
+                    if kind == rtnetlink.NLMSG_ERROR:
+                        errno, reason = rtnetlink.error_of(flags, body)
+                        raise KernelError(request.text, errno, reason)
+                    if (item := decode(body)) is not None:
+                        found.append(item)
+
+
+def open_in(descriptor: int, ifname: str) -> tuple[Netlink, int]:
+    """A socket inside the namespace open at `descriptor`, and the index `ifname` has there (0: no such link)."""
+    with entered(descriptor):
+        channel = Netlink()
+        try:
+            index = socket.if_nametoindex(ifname)
+        except OSError:
+            index = 0
+    return channel, index
+
+
+def open_namespace(path: str) -> int:
+    """Open a namespace file.
+
+    Raises:
+        KernelError: it does not exist or cannot be opened.
+    """
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise KernelError(f"open network namespace {path}", error.errno or 0) from None

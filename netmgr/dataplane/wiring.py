@@ -1,0 +1,253 @@
+"""Carries out what `desired` asks for, and compares it with what the kernel has.
+
+Deleting a link costs a grace period of the kernel's (about 20 ms), alone or in a group; so
+unwiring takes the link down and marks it, and `reap` deletes all the marked ones at once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterable
+from errno import EEXIST, ENODEV
+from typing import TypeVar
+
+from netmgr.config import POD_GATEWAYS
+from netmgr.dataplane import desired, netlink, rtnetlink
+from netmgr.dataplane.desired import DEFAULT_ROUTES, REAP_GROUP, Identity
+from netmgr.dataplane.netlink import Netlink
+from netmgr.dataplane.rtnetlink import Link, Operation, Route
+from netmgr.errors import ConfigError, KernelError
+from netmgr.model import ROUTE_PROTOCOL, Attachment
+from netmgr.prefixes import Address, Family
+
+DEFAULT_MTU = 1500
+
+Decoded = TypeVar("Decoded")
+
+
+class Dataplane:
+    """The node's side of every pod's link.
+
+    Args:
+        uplink: interface whose MTU pods get; None for the one with the default route.
+        mtu: bytes, instead of any interface's.
+    """
+
+    def __init__(self, *, uplink: str | None = None, mtu: int | None = None) -> None:
+        self._netlink = Netlink()
+        self._uplink = uplink
+        self._mtu = mtu
+        self.mtu = self._measure_mtu()
+
+    def close(self) -> None:
+        """Close the netlink socket."""
+        self._netlink.close()
+
+    def attach(self, attachment: Attachment) -> None:
+        """Wire an attachment into the sandbox at its namespace path. Leaves nothing behind on failure.
+
+        Raises:
+            KernelError: the namespace is gone, or the kernel refused an operation.
+        """
+        netns = netlink.open_namespace(attachment.netns)
+        try:
+            self._create(attachment, netns)
+            try:
+                self._configure(attachment, netns)
+            except (KernelError, OSError):
+                self.detach(attachment.host_link)
+                self.reap()
+                raise
+        finally:
+            os.close(netns)
+
+    def _create(self, attachment: Attachment, netns: int) -> None:
+        operations = desired.creation(attachment, self.mtu, netns)
+        try:
+            self._netlink.transact(operations)
+        except KernelError as error:
+            if error.errno != EEXIST or not self.detach(attachment.host_link):
+                raise
+            # The predecessor of the same container and interface still waits for the reaper.
+            self.reap()
+            self._netlink.transact(operations)
+
+    def _configure(self, attachment: Attachment, netns: int) -> None:
+        inside, pod_index = netlink.open_in(netns, attachment.key.ifname)
+        with inside:
+            inside.transact(desired.pod_side(attachment, pod_index))
+        host_index = socket.if_nametoindex(attachment.host_link)
+        self._netlink.transact(desired.host_side(attachment, host_index))
+
+    def detach(self, host_link: str) -> bool:
+        """Take a host end down, so that nothing passes any more; False if there is no such link."""
+        operation = rtnetlink.lower_link(host_link, REAP_GROUP)
+        failure = self._netlink.attempt([operation]).get(operation)
+        if failure is None:
+            return True
+        if failure.errno == ENODEV:
+            return False
+        raise failure
+
+    def reap(self) -> int:
+        """Delete every detached host end; how many there were."""
+        marked = [link for link in self._links() if link.group == REAP_GROUP]
+        own = [link for link in marked if desired.identity_of(link)]
+        if own and len(own) == len(marked):
+            operations = [rtnetlink.delete_group(REAP_GROUP)]
+        else:
+            operations = [rtnetlink.delete_link(link.number) for link in own]
+        for failure in self._netlink.attempt(operations).values():
+            # The sandbox may have gone in the meantime and taken its end, and ours, with it.
+            if failure.errno != ENODEV:
+                raise failure
+        return len(own)
+
+    def attached(self) -> dict[Identity, tuple[Link, tuple[Address, ...]]]:
+        """Every host end of ours that is up, with the addresses our routes send into it."""
+        routes = self._own_routes()
+        found = {}
+        for link in self._links():
+            identity = desired.identity_of(link)
+            if identity and link.up and link.group != REAP_GROUP:
+                found[identity] = (link, tuple(sorted(a for a, oif in routes.items() if oif == link.number)))
+        return found
+
+    def detach_strays(self, wanted: Iterable[str]) -> list[str]:
+        """Take down host ends of ours that belong to no attachment in `wanted`; their names."""
+        keep = set(wanted)
+        strays = [link for link in self._links() if desired.identity_of(link) and link.name not in keep]
+        return [link.name for link in strays if link.group != REAP_GROUP and self.detach(link.name)]
+
+    def repair(self, attachments: Iterable[Attachment]) -> list[str]:
+        """Put back missing host routes and remove stray ones; a sentence for each thing done."""
+        indexes = {link.name: link.number for link in self._links() if link.up and link.group != REAP_GROUP}
+        present = self._own_routes()
+        wanted: dict[Address, int] = {}
+        done: list[str] = []
+        for attachment in attachments:
+            index = indexes.get(attachment.host_link)
+            if index is None:
+                continue
+            wanted.update(dict.fromkeys(attachment.addresses, index))
+            missing = [address for address in attachment.addresses if present.get(address) != index]
+            if missing:
+                failures = self._netlink.attempt(desired.host_side(attachment, index))
+                outcome = "could not be put back" if failures else "was missing"
+                done += [f"route to {address} on {attachment.host_link} {outcome}" for address in missing]
+        strays = {address: oif for address, oif in present.items() if address not in wanted}
+        operations = [rtnetlink.delete_route(a.prefix, oif, protocol=ROUTE_PROTOCOL) for a, oif in strays.items()]
+        self._netlink.attempt(operations)
+        return done + [f"route to {address} belonged to no pod" for address in strays]
+
+    def sandbox_of(self, attachment: Attachment) -> bool:
+        """Whether the attachment's host end still exists: the kernel deletes it with its sandbox."""
+        try:
+            socket.if_nametoindex(attachment.host_link)
+        except OSError:
+            return False
+        return True
+
+    def check(self, attachment: Attachment) -> list[str]:
+        """What of an attachment's wiring is not as `attach` left it, a sentence each."""
+        try:
+            netns = netlink.open_namespace(attachment.netns)
+        except KernelError as error:
+            return [error.message]
+        try:
+            return [*self._check_host(attachment), *self._check_pod(attachment, netns)]
+        finally:
+            os.close(netns)
+
+    def _check_host(self, attachment: Attachment) -> list[str]:
+        link = next((link for link in self._links() if link.name == attachment.host_link), None)
+        if link is None:
+            return [f"host link {attachment.host_link} is missing"]
+        faults = [] if link.up else [f"host link {link.name} is down"]
+        routes = self._own_routes()
+        missing = (address for address in attachment.addresses if routes.get(address) != link.number)
+        return faults + [f"host route to {address} is missing" for address in missing]
+
+    def _check_pod(self, attachment: Attachment, netns: int) -> list[str]:
+        inside, index = netlink.open_in(netns, attachment.key.ifname)
+        with inside:
+            if not index:
+                return [f"interface {attachment.key.ifname} is missing in the sandbox"]
+            faults = []
+            link = next(link for link in inside.dump(rtnetlink.dump_links(), rtnetlink.link_of) if link.number == index)
+            if not link.up:
+                faults.append(f"interface {link.name} is down in the sandbox")
+            for family in sorted({address.family for address in attachment.addresses}):
+                faults += _check_family(inside, attachment, family, index)
+        return faults
+
+    def refresh_mtu(self) -> None:
+        """Follow the uplink's MTU; pods attached from now on get it."""
+        self.mtu = self._measure_mtu()
+
+    def _measure_mtu(self) -> int:
+        if self._mtu is not None:
+            return self._mtu
+        links = self._links()
+        if self._uplink is not None:
+            named = next((link for link in links if link.name == self._uplink), None)
+            if named is None:
+                raise ConfigError(
+                    f"node.uplink: this node has no interface {self._uplink}; name one it has, or set mtu"
+                )
+            return named.mtu
+        default = next((route.oif for route in self._routes() if route.destination.length == 0), None)
+        return next((link.mtu for link in links if link.number == default), DEFAULT_MTU)
+
+    def _links(self) -> list[Link]:
+        return self._netlink.dump(rtnetlink.dump_links(), rtnetlink.link_of)
+
+    def _routes(self, protocol: int = 0) -> list[Route]:
+        return [
+            route
+            for family in Family
+            for route in self._netlink.dump(rtnetlink.dump_routes(family, protocol), rtnetlink.route_of)
+        ]
+
+    def _own_routes(self) -> dict[Address, int]:
+        return {
+            route.destination.network: route.oif
+            for route in self._routes(ROUTE_PROTOCOL)
+            if route.protocol == ROUTE_PROTOCOL and route.destination.length == route.destination.family.width
+        }
+
+
+def _check_family(inside: Netlink, attachment: Attachment, family: Family, index: int) -> list[str]:
+    """Faults of one family inside the sandbox that `inside` stands in."""
+
+    def listed(request: Operation, decode: Callable[[bytes], Decoded | None]) -> list[Decoded]:
+        return inside.dump(request, decode)
+
+    gateway = POD_GATEWAYS[family]
+    held = {
+        Address(prefix.family, prefix.value)
+        for prefix, oif in listed(rtnetlink.dump_addresses(family), rtnetlink.address_of)
+        if oif == index
+    }
+    faults = [
+        f"address {address} is missing in the sandbox"
+        for address in attachment.addresses
+        if address.family is family and address not in held
+    ]
+    routes = {
+        (route.destination, route.gateway)
+        for route in listed(rtnetlink.dump_routes(family), rtnetlink.route_of)
+        if route.oif == index
+    }
+    for destination, via in ((gateway.prefix, None), (DEFAULT_ROUTES[family], gateway)):
+        if (destination, via) not in routes:
+            faults.append(f"route to {destination} is missing in the sandbox")
+    neighbours = {
+        address: mac
+        for address, mac, oif, state in listed(rtnetlink.dump_neighbours(family), rtnetlink.neighbour_of)
+        if oif == index and state & rtnetlink.NUD_PERMANENT
+    }
+    if neighbours.get(gateway) != desired.HOST_MAC:
+        faults.append(f"neighbour {gateway} is missing in the sandbox")
+    return faults
