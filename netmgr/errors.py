@@ -17,7 +17,8 @@
     ├─ KernelError              102  the kernel refused; carries errno and the operation
     ├─ StateError               103  what was remembered cannot be read or written
     ├─ CheckFailed              104  CHECK found an attachment not as it was made
-    └─ SetupError               105  this machine lacks something; says how to get it
+    ├─ SetupError               105  this machine lacks something; says how to get it
+    └─ LabError                 106  the lab's world could not be built, found or used
 
 `cni_code` goes to the container runtime (CNI specification 1.1.0, "Error": 1 to 99 are
 the specification's, ours start at 100), `exit_code` to the shell, and `retryable` to
@@ -155,3 +156,9 @@ class SetupError(NetmgrError):
     """This machine lacks a program, library or privilege; the message says how to get it."""
 
     cni_code = 105
+
+
+class LabError(NetmgrError):
+    """The lab's world could not be built, found or used; the message says what to do."""
+
+    cni_code = 106

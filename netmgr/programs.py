@@ -62,8 +62,12 @@ def start(
     stderr: int | IO[bytes] = subprocess.DEVNULL,
     user: int | None = None,
     group: int | None = None,
+    new_session: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a program that runs beside us; the caller ends it by the handle it gets."""
+    """Start a program that runs beside us; the caller ends it by the handle it gets.
+
+    With `new_session`, what a terminal sends to its foreground (Ctrl-C, hang-up) does not reach it.
+    """
     return subprocess.Popen(
         command,
         env=env,
@@ -73,4 +77,5 @@ def start(
         user=user,
         group=group,
         extra_groups=[] if user is not None else None,
+        start_new_session=new_session,
     )
