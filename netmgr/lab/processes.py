@@ -1,0 +1,88 @@
+"""A lab's processes: recognised by the namespace they run in, ended through handles that cannot be reused.
+
+Whoever built a lab may have been killed before it could write down what it had started. So
+nothing is written down: a process belongs to a lab when it runs in one of the lab's
+namespaces, which nothing else does. Signals go through pidfds (pidfd_open(2)), so that a
+process number given to someone else in the meantime is never hit.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from netmgr.errors import KernelError
+
+
+def running_in(namespaces: Iterable[Path]) -> list[int]:
+    """Process numbers of everything that runs in one of the namespaces pinned at these paths."""
+    wanted = {_identity(path) for path in namespaces} - {None}
+    numbers = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [number for number in numbers if number != os.getpid() and _namespace(number) in wanted]
+
+
+def end(namespaces: Iterable[Path], grace: float = 5) -> None:
+    """End everything that runs in these namespaces: politely first, after `grace` seconds by force.
+
+    Raises:
+        KernelError: something survived even that.
+    """
+    pins = list(namespaces)
+    for which in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + grace
+        while (found := running_in(pins)) and time.monotonic() < deadline:
+            _signal(found, which, pins, deadline)
+    if found := running_in(pins):
+        raise KernelError(f"end process {found[0]} of the lab", details="it outlived SIGKILL")
+
+
+def command_line(number: int) -> list[str]:
+    """The arguments a process was started with; empty when it is gone."""
+    try:
+        return Path(f"/proc/{number}/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")[:-1]
+    except OSError:
+        return []
+
+
+def _identity(path: Path | str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)  # noqa: PTH116 (a magic link under /proc: nothing pathlib adds)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _namespace(number: int) -> tuple[int, int] | None:
+    return _identity(f"/proc/{number}/ns/net")
+
+
+def _signal(numbers: list[int], which: signal.Signals, pins: list[Path], deadline: float) -> None:
+    """Send one signal to each and wait until all are gone or the deadline has passed."""
+    handles: dict[int, int] = {}
+    for number in numbers:
+        with suppress(OSError):
+            handles[number] = os.pidfd_open(number)
+    try:
+        # Looked at again: between the scan and the handle, a number may have changed hands.
+        for number in handles.keys() & running_in(pins):
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handles[number], which)
+        _wait_for(set(handles.values()), deadline)
+    finally:
+        for handle in handles.values():
+            os.close(handle)
+
+
+def _wait_for(handles: set[int], deadline: float) -> None:
+    poll = select.poll()
+    for handle in handles:
+        poll.register(handle, select.POLLIN)
+    while handles and (left := deadline - time.monotonic()) > 0:
+        for handle, _ in poll.poll(left * 1000):
+            poll.unregister(handle)
+            handles.discard(handle)

@@ -1,0 +1,213 @@
+"""A miniature container runtime: makes a pod's namespace and executes the installed CNI plugins.
+
+It does what libcni does for a runtime, no more: reads the conflist, gives each plugin its
+configuration and the result before it, sets the CNI_* variables, and keeps the result in a
+cache laid out like libcni's (`cniCacheV1`), which DEL and CHECK get back as `prevResult`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from netmgr import programs
+from netmgr.dataplane import netns
+from netmgr.errors import LabError
+from netmgr.lab import wiring
+from netmgr.lab.topology import Host, Pod
+from netmgr.prefixes import Address, Family
+
+INTERFACE = "eth0"
+"""What every runtime of Kubernetes calls a pod's interface."""
+
+PLUGIN_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """One running pod: its namespace, what the runtime calls it, and the addresses it was given."""
+
+    pod: Pod
+    container_id: str
+    uid: str
+    netns: Path
+    addresses: tuple[Address, ...] = ()
+
+    def address(self, family: Family) -> Address:
+        """The pod's address of `family`.
+
+        Raises:
+            LabError: it has none.
+        """
+        for address in self.addresses:
+            if address.family is family:
+                return address
+        raise LabError(f"{self.pod.name} has no IPv{family.value} address")
+
+    @property
+    def arguments(self) -> list[tuple[str, str]]:
+        """CNI_ARGS as containerd gives them."""
+        return [
+            ("IgnoreUnknown", "1"),
+            ("K8S_POD_NAMESPACE", self.pod.namespace),
+            ("K8S_POD_NAME", self.pod.name),
+            ("K8S_POD_INFRA_CONTAINER_ID", self.container_id),
+            ("K8S_POD_UID", self.uid),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """One node's runtime: where its plugins, its network and its result cache lie."""
+
+    node: str
+    bin_dir: Path
+    conf_dir: Path
+    cache_dir: Path
+    pods_dir: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def add(self, pod: Pod) -> Sandbox:
+        """Make a namespace for `pod` and attach it to the network.
+
+        Raises:
+            LabError: a plugin refused; nothing of the pod is left.
+        """
+        container_id = uuid.uuid4().hex
+        sandbox = Sandbox(pod, container_id, str(uuid.uuid4()), self.pods_dir / pod.name)
+        wiring.make_host(Host(pod.name), sandbox.netns)
+        try:
+            result = self.execute("ADD", sandbox)
+        except BaseException:
+            self.delete(sandbox)
+            raise
+        attached = _with_addresses(sandbox, result)
+        self._remember(attached, result)
+        return attached
+
+    def check(self, sandbox: Sandbox) -> None:
+        """Have the plugins verify that the pod is as ADD left it.
+
+        Raises:
+            LabError: it is not; the message is the plugin's.
+        """
+        self.execute("CHECK", sandbox, self._cached_result(sandbox))
+
+    def delete(self, sandbox: Sandbox) -> None:
+        """Detach the pod and remove its namespace. A pod that is gone already is fine."""
+        try:
+            self.execute("DEL", sandbox, self._cached_result(sandbox))
+        finally:
+            netns.delete(sandbox.netns)
+            self._cache_file(sandbox.container_id).unlink(missing_ok=True)
+
+    def status(self) -> str:
+        """Empty when the network would accept an ADD now, else the plugin's reason."""
+        try:
+            self.execute("STATUS", None)
+        except LabError as error:
+            return error.message
+        return ""
+
+    def sandboxes(self) -> list[Sandbox]:
+        """The pods that run, as the cache tells."""
+        entries = (json.loads(path.read_text("utf-8")) for path in sorted(self._results_dir.glob("*")))
+        return [_from_cache(entry, self.node, self.pods_dir) for entry in entries]
+
+    def execute(self, command: str, sandbox: Sandbox | None, previous: object = None) -> dict[str, Any]:
+        """Run one verb through every plugin of the conflist (in reverse for DEL); returns the last result.
+
+        Raises:
+            LabError: a plugin failed; the message carries the plugin's code and words.
+        """
+        network = self._network()
+        plugins = network["plugins"]
+        result = previous
+        for plugin in reversed(plugins) if command == "DEL" else plugins:
+            config = plugin | {"name": network["name"], "cniVersion": network["cniVersion"]}
+            if result is not None:
+                config["prevResult"] = result
+            answer = self._run(command, sandbox, plugin["type"], config)
+            result = answer if command == "ADD" else previous
+        return result if isinstance(result, dict) else {}
+
+    def _run(self, command: str, sandbox: Sandbox | None, plugin: str, config: dict[str, Any]) -> dict[str, Any]:
+        environment = {**os.environ, **self.environment, "CNI_COMMAND": command, "CNI_PATH": str(self.bin_dir)}
+        if sandbox is not None:
+            environment |= {
+                "CNI_CONTAINERID": sandbox.container_id,
+                "CNI_NETNS": str(sandbox.netns),
+                "CNI_IFNAME": INTERFACE,
+                "CNI_ARGS": ";".join(map("=".join, sandbox.arguments)),
+            }
+        stdin = json.dumps(config).encode()
+        outcome = programs.run([self.bin_dir / plugin], stdin=stdin, env=environment, timeout=PLUGIN_SECONDS)
+        subject = f"{command} of {sandbox.pod.name}" if sandbox else command
+        return _judge(outcome, f"{subject} on {self.node}")
+
+    def _network(self) -> dict[str, Any]:
+        for path in sorted(self.conf_dir.glob("*.conflist")):
+            network: dict[str, Any] = json.loads(path.read_text("utf-8"))
+            return network
+        raise LabError(f"no CNI network is configured in {self.conf_dir}")
+
+    @property
+    def _results_dir(self) -> Path:
+        return self.cache_dir / "results"
+
+    def _cache_file(self, container_id: str) -> Path:
+        return self._results_dir / f"{self._network()['name']}-{container_id}-{INTERFACE}"
+
+    def _remember(self, sandbox: Sandbox, result: dict[str, Any]) -> None:
+        network = self._network()
+        entry = {
+            "kind": "cniCacheV1",
+            "containerId": sandbox.container_id,
+            "config": base64.b64encode(json.dumps(network).encode()).decode(),
+            "ifName": INTERFACE,
+            "networkName": network["name"],
+            "netns": str(sandbox.netns),
+            "cniArgs": sandbox.arguments,
+            "result": result,
+        }
+        path = self._cache_file(sandbox.container_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(entry), encoding="utf-8")
+
+    def _cached_result(self, sandbox: Sandbox) -> object:
+        try:
+            return json.loads(self._cache_file(sandbox.container_id).read_text("utf-8"))["result"]
+        except FileNotFoundError:
+            return None
+
+
+def _judge(outcome: programs.Outcome, what: str) -> dict[str, Any]:
+    try:
+        answer = json.loads(outcome.stdout or b"{}")
+    except ValueError:
+        answer = {"msg": f"printed no JSON: {outcome.stdout[:200]!r}"}
+    if outcome.returncode == 0 and isinstance(answer, dict):
+        return answer
+    code = answer.get("code", outcome.returncode)
+    words = " ".join(filter(None, (answer.get("msg"), answer.get("details")))) or outcome.stderr.decode(
+        errors="replace"
+    )
+    raise LabError(f"{what} failed with code {code}: {words.strip()}")
+
+
+def _with_addresses(sandbox: Sandbox, result: dict[str, Any]) -> Sandbox:
+    addresses = tuple(Address.parse(entry["address"].partition("/")[0]) for entry in result.get("ips", ()))
+    return Sandbox(sandbox.pod, sandbox.container_id, sandbox.uid, sandbox.netns, addresses)
+
+
+def _from_cache(entry: dict[str, Any], node: str, pods_dir: Path) -> Sandbox:
+    arguments = dict(entry["cniArgs"])
+    pod = Pod(arguments["K8S_POD_NAME"], node, arguments["K8S_POD_NAMESPACE"])
+    sandbox = Sandbox(pod, entry["containerId"], arguments["K8S_POD_UID"], pods_dir / pod.name)
+    return _with_addresses(sandbox, entry["result"])
