@@ -131,21 +131,23 @@ def attributes(data: bytes, offset: int) -> dict[int, bytes]:
     return found
 
 
-def _attribute(kind: int, value: bytes) -> bytes:
+def attribute(kind: int, value: bytes) -> bytes:
+    """One attribute, padded to four bytes."""
     length = _ATTRIBUTE.size + len(value)
     return _ATTRIBUTE.pack(length, kind) + value + b"\0" * (-length % 4)
 
 
-def _nested(kind: int, *inner: bytes) -> bytes:
-    return _attribute(kind | _NLA_F_NESTED, b"".join(inner))
+def nested(kind: int, *inner: bytes) -> bytes:
+    """An attribute that holds attributes."""
+    return attribute(kind | _NLA_F_NESTED, b"".join(inner))
 
 
 def _text(kind: int, value: str) -> bytes:
-    return _attribute(kind, value.encode() + b"\0")
+    return attribute(kind, value.encode() + b"\0")
 
 
 def _number(kind: int, value: int) -> bytes:
-    return _attribute(kind, struct.pack("=I", value))
+    return attribute(kind, struct.pack("=I", value))
 
 
 def create_veth(host: VethEnd, pod: VethEnd, netns: int) -> Operation:
@@ -156,17 +158,17 @@ def create_veth(host: VethEnd, pod: VethEnd, netns: int) -> Operation:
     peer = (
         _IFINFO.pack(0, 0, 0, 0, 0)
         + _text(_IFLA_IFNAME, pod.name)
-        + _attribute(_IFLA_ADDRESS, pod.mac)
+        + attribute(_IFLA_ADDRESS, pod.mac)
         + _number(_IFLA_MTU, pod.mtu)
         + _number(_IFLA_NET_NS_FD, netns)
     )
-    data = _nested(_IFLA_INFO_DATA, _nested(_VETH_INFO_PEER, peer))
+    data = nested(_IFLA_INFO_DATA, nested(_VETH_INFO_PEER, peer))
     body = (
         _IFINFO.pack(0, 0, 0, 0, 0)
         + _text(_IFLA_IFNAME, host.name)
-        + _attribute(_IFLA_ADDRESS, host.mac)
+        + attribute(_IFLA_ADDRESS, host.mac)
         + _number(_IFLA_MTU, host.mtu)
-        + _nested(_IFLA_LINKINFO, _text(_IFLA_INFO_KIND, "veth"), data)
+        + nested(_IFLA_LINKINFO, _text(_IFLA_INFO_KIND, "veth"), data)
     )
     text = f"link add {host.name} type veth peer {pod.name} in the sandbox"
     return Operation(text, RTM_NEWLINK, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, body)
@@ -174,9 +176,9 @@ def create_veth(host: VethEnd, pod: VethEnd, netns: int) -> Operation:
 
 def raise_link(name: str, alias: str) -> Operation:
     """Bring a link up under an alias, without IPv6 autoconfiguration on it."""
-    mode = _nested(_AF[Family.V6], _attribute(_IFLA_INET6_ADDR_GEN_MODE, bytes([_ADDR_GEN_MODE_NONE])))
+    mode = nested(_AF[Family.V6], attribute(_IFLA_INET6_ADDR_GEN_MODE, bytes([_ADDR_GEN_MODE_NONE])))
     body = _IFINFO.pack(0, 0, 0, IFF_UP, IFF_UP) + _text(_IFLA_IFNAME, name)
-    body += _text(_IFLA_IFALIAS, alias) + _nested(_IFLA_AF_SPEC, mode)
+    body += _text(_IFLA_IFALIAS, alias) + nested(_IFLA_AF_SPEC, mode)
     return Operation(f"link set {name} up alias '{alias}'", RTM_NEWLINK, NLM_F_ACK, body)
 
 
@@ -207,8 +209,8 @@ def add_address(address: Address, index: int) -> Operation:
     nodad = _IFA_F_NODAD if address.family is Family.V6 else 0
     body = (
         _IFADDR.pack(_AF[address.family], address.family.width, nodad, 0, index)
-        + _attribute(_IFA_LOCAL, address.packed)
-        + _attribute(_IFA_ADDRESS, address.packed)
+        + attribute(_IFA_LOCAL, address.packed)
+        + attribute(_IFA_ADDRESS, address.packed)
     )
     text = f"address add {address.prefix} to link {index}"
     return Operation(text, RTM_NEWADDR, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, body)
@@ -221,10 +223,10 @@ def add_route(destination: Prefix, index: int, *, protocol: int, gateway: Addres
         _AF[destination.family], destination.length, 0, 0, RT_TABLE_MAIN, protocol, scope, RTN_UNICAST, 0
     )
     if destination.length:
-        body += _attribute(_RTA_DST, destination.network.packed)
+        body += attribute(_RTA_DST, destination.network.packed)
     body += _number(_RTA_OIF, index)
     if gateway:
-        body += _attribute(_RTA_GATEWAY, gateway.packed)
+        body += attribute(_RTA_GATEWAY, gateway.packed)
     via = f" via {gateway}" if gateway else ""
     text = f"route add {destination}{via} on link {index}"
     return Operation(text, RTM_NEWROUTE, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, body)
@@ -234,14 +236,14 @@ def delete_route(destination: Prefix, index: int, *, protocol: int) -> Operation
     """Remove a route of the main table that has this link and protocol."""
     family = _AF[destination.family]
     body = _RTMSG.pack(family, destination.length, 0, 0, RT_TABLE_MAIN, protocol, 255, 0, 0)
-    body += _attribute(_RTA_DST, destination.network.packed) + _number(_RTA_OIF, index)
+    body += attribute(_RTA_DST, destination.network.packed) + _number(_RTA_OIF, index)
     return Operation(f"route delete {destination} on link {index}", RTM_DELROUTE, NLM_F_ACK, body)
 
 
 def add_neighbour(address: Address, mac: bytes, index: int) -> Operation:
     """Install or replace a permanent neighbour entry."""
     body = _NDMSG.pack(_AF[address.family], index, NUD_PERMANENT, 0, 0)
-    body += _attribute(_NDA_DST, address.packed) + _attribute(_NDA_LLADDR, mac)
+    body += attribute(_NDA_DST, address.packed) + attribute(_NDA_LLADDR, mac)
     text = f"neighbour add {address} on link {index}"
     return Operation(text, RTM_NEWNEIGH, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, body)
 

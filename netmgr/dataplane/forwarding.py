@@ -1,0 +1,54 @@
+"""Turns the node into a router (Documentation/networking/ip-sysctl.rst)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from netmgr.errors import SetupError
+from netmgr.prefixes import Family
+
+_SYSCTLS = Path("/proc/sys/net")
+_FORWARDING = {Family.V4: "ipv4/ip_forward", Family.V6: "ipv6/conf/all/forwarding"}
+_ACCEPT_RA_WHILE_FORWARDING = "2"
+
+
+def enable(families: Iterable[Family], root: Path = _SYSCTLS) -> None:
+    """Have the kernel forward packets of these families.
+
+    Switching IPv6 forwarding on makes interfaces with `accept_ra=1` deaf to router
+    advertisements, by which a node would lose its own default route; those are set to 2 first.
+
+    Raises:
+        SetupError: the setting is off and cannot be written (a read-only /proc/sys).
+    """
+    for family in families:
+        switch = root / _FORWARDING[family]
+        if _read(switch) == "1":
+            continue
+        if family is Family.V6:
+            _keep_router_advertisements(root)
+        _write(switch, "1")
+
+
+def _keep_router_advertisements(root: Path) -> None:
+    for setting in sorted((root / "ipv6/conf").glob("*/accept_ra")):
+        if setting.parent.name != "lo" and _read(setting) == "1":
+            _write(setting, _ACCEPT_RA_WHILE_FORWARDING)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        raise SetupError(f"{path}: this kernel has no such setting; is the protocol disabled?") from None
+
+
+def _write(path: Path, value: str) -> None:
+    try:
+        path.write_text(value, encoding="ascii")
+    except OSError as error:
+        name = str(path.relative_to(_SYSCTLS.parent) if path.is_relative_to(_SYSCTLS) else path).replace("/", ".")
+        raise SetupError(
+            f"{path}: cannot be set to {value} ({error.strerror}); set {name}={value} on the node"
+        ) from None

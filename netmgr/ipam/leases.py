@@ -1,0 +1,162 @@
+"""The node's attachments and the addresses they hold: `pool` and `store` kept in step.
+
+Every change is decided in the pool, written to the store, and only then true. An address
+stands in at most one row of the store (its primary key), so that even a fault in the pool
+could not hand it out twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from netmgr.clock import Clock
+from netmgr.errors import CapacityError, NetmgrError
+from netmgr.ipam.pool import Occupancy, Pool, Timing
+from netmgr.ipam.store import Store
+from netmgr.model import Attachment, AttachmentKey, PodRef
+from netmgr.prefixes import Address, Family, Prefix
+
+Value = TypeVar("Value")
+
+ConnectionLookup = Callable[[Iterable[Address]], set[Address]]
+"""Which of these addresses the connection table still names."""
+
+
+class Leases:
+    """All attachments of one node. Thread-safe."""
+
+    def __init__(
+        self, store: Store, ranges: Iterable[Prefix], timing: Timing, clock: Clock, lookup: ConnectionLookup
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._lookup = lookup
+        self._lock = threading.RLock()
+        ranges = tuple(ranges)
+        families = sorted({block.family for block in ranges})
+        self._pools = {f: Pool((block for block in ranges if block.family is f), timing) for f in families}
+        remembered = store.remembered()
+        self.boot_id = remembered.boot_id
+        self._attachments = remembered.attachments
+        self._tombstones = remembered.tombstones
+        held = {address: a.key for a in self._attachments.values() for address in a.addresses}
+        for family, pool in self._pools.items():
+            pool.restore(_of_family(held, family), _of_family(remembered.resting, family))
+
+    def get(self, key: AttachmentKey) -> Attachment | None:
+        """The attachment of this key, if there is one."""
+        return self._attachments.get(key)
+
+    def all(self) -> list[Attachment]:
+        """Every attachment, at this moment."""
+        with self._lock:
+            return list(self._attachments.values())
+
+    def reserve(self, key: AttachmentKey, pod: PodRef, host_link: str, netns: str) -> Attachment:
+        """Give a new attachment one address of each family.
+
+        Raises:
+            CapacityError: a family has no free address; nothing is held then.
+            StateError: the store could not be written; nothing is held then.
+        """
+        with self._lock:
+            taken: list[Address] = []
+            try:
+                taken += [self._take(pool, key) for pool in self._pools.values()]
+                attachment = Attachment(key, pod, tuple(taken), host_link, netns)
+                self._store.hold(attachment)
+            except NetmgrError:
+                for address in taken:
+                    self._pools[address.family].put_back(address)
+                raise
+            self._attachments[key] = attachment
+            return attachment
+
+    def adopt(self, attachment: Attachment) -> None:
+        """Remember an attachment that the kernel has and the store lost."""
+        with self._lock:
+            self._store.hold(attachment)
+            self._attachments[attachment.key] = attachment
+            for address in attachment.addresses:
+                if address.family in self._pools:
+                    self._pools[address.family].restore({address: attachment.key}, {})
+
+    def release(self, attachment: Attachment) -> None:
+        """Forget an attachment; its addresses rest."""
+        with self._lock:
+            now = self._clock.now()
+            self._store.release(attachment, now)
+            self._attachments.pop(attachment.key, None)
+            for address in attachment.addresses:
+                if address.family in self._pools:
+                    self._pools[address.family].release(address, now)
+
+    def settle(self, at_most: int | None = None) -> None:
+        """Free addresses whose rest is over, longest-resting first, looking at `at_most` of each family.
+
+        Each costs two walks of the kernel's connection table (some 10 ms each, without our locks).
+        """
+        now = self._clock.now()
+        with self._lock:
+            waiting = [address for pool in self._pools.values() for address in pool.settling(now)[:at_most]]
+        if not waiting:
+            return
+        named = self._lookup(waiting)
+        with self._lock:
+            freed = [
+                address
+                for address in waiting
+                if self._pools[address.family].settle(address, now, named=address in named)
+            ]
+            self._store.rested(freed)
+
+    def occupancy(self) -> dict[Family, Occupancy]:
+        """Addresses by family and state."""
+        with self._lock:
+            return {family: pool.occupancy() for family, pool in self._pools.items()}
+
+    def bury(self, key: AttachmentKey, deleted_at: float) -> None:
+        """Remember that a DEL which began at `deleted_at` (seconds since boot) found nothing."""
+        with self._lock:
+            self._store.bury(key, deleted_at)
+            self._tombstones[key] = deleted_at
+
+    def buried(self, key: AttachmentKey) -> float | None:
+        """When the DEL of this key that found nothing began, in seconds since boot."""
+        return self._tombstones.get(key)
+
+    def forget_tombstones(self, before: float) -> None:
+        """Drop tombstones older than `before` seconds since boot."""
+        with self._lock:
+            if any(at < before for at in self._tombstones.values()):
+                self._store.forget_tombstones(before)
+                self._tombstones = {key: at for key, at in self._tombstones.items() if at >= before}
+
+    def begin_boot(self, boot_id: str) -> None:
+        """Note the kernel's boot; tombstones of another one mean nothing."""
+        with self._lock:
+            self._store.begin_boot(boot_id)
+            self._tombstones.clear()
+            self.boot_id = boot_id
+
+    def checkpoint(self) -> None:
+        """Let the store tidy its log."""
+        self._store.checkpoint()
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()
+
+    def _take(self, pool: Pool, key: AttachmentKey) -> Address:
+        try:
+            return pool.take(key, self._clock.now())
+        except CapacityError:
+            # Some may have rested long enough since the background last looked.
+            self.settle(at_most=8)
+            return pool.take(key, self._clock.now())
+
+
+def _of_family(items: dict[Address, Value], family: Family) -> dict[Address, Value]:
+    return {address: value for address, value in items.items() if address.family is family}

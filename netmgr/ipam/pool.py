@@ -1,0 +1,125 @@
+"""Decides which address an attachment gets. Remembers nothing across a restart: that is the store's.
+
+Rules:
+- An address is free, held by one attachment, or resting after its release.
+- Among free addresses those never used come first, in the order of the ranges, then those
+  whose release is longest ago. So an address returns as late as the pool allows.
+- A resting address becomes free when its cooldown is over *and* it was settled: somebody
+  looked and found no connection that still names it, or the bounded wait for that ended.
+- Every address of a range is usable, its first and last too: they are /32 and /128 routes.
+- A range may be a whole /64: nothing here is sized by a range, only by what was ever used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from netmgr.errors import CapacityError
+from netmgr.model import AttachmentKey
+from netmgr.prefixes import Address, Family, Prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a released address rests, in seconds."""
+
+    cooldown: float
+    connection_wait: float
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How many addresses of one family are in each state. Resting ones are `cooldown`."""
+
+    allocated: int
+    cooldown: int
+    free: int
+
+
+class Pool:
+    """The addresses of one family on one node."""
+
+    def __init__(self, ranges: Iterable[Prefix], timing: Timing) -> None:
+        self._ranges = tuple(ranges)
+        self._timing = timing
+        self._held: dict[Address, AttachmentKey] = {}
+        self._resting: dict[Address, float] = {}
+        self._rested: dict[Address, None] = {}
+        self._fresh = self._never_used()
+
+    def restore(self, held: Mapping[Address, AttachmentKey], released: Mapping[Address, float]) -> None:
+        """Take over what a store remembers; addresses of withdrawn ranges stay held but never return."""
+        self._held.update(held)
+        self._resting.update(sorted(released.items(), key=lambda item: item[1]))
+
+    def take(self, key: AttachmentKey, now: float) -> Address:
+        """Hand an address to an attachment.
+
+        Raises:
+            CapacityError: none is free; says when the next may be.
+        """
+        address = next(self._fresh, None) or self._oldest_rested()
+        if address is None:
+            raise CapacityError(self._why_empty(now))
+        self._held[address] = key
+        return address
+
+    def put_back(self, address: Address) -> None:
+        """Undo a `take` whose attachment never came to be."""
+        if self._held.pop(address, None) is not None:
+            self._rested[address] = None
+
+    def release(self, address: Address, now: float) -> None:
+        """End an attachment's hold; the address begins to rest."""
+        if self._held.pop(address, None) is not None:
+            self._resting[address] = now
+
+    def settling(self, now: float) -> list[Address]:
+        """Resting addresses whose cooldown is over: to be looked up in the connection table."""
+        return [address for address, since in self._resting.items() if now - since >= self._timing.cooldown]
+
+    def settle(self, address: Address, now: float, *, named: bool) -> bool:
+        """Free a resting address, unless a connection still names it and may for a while; whether it is free."""
+        if address not in self._resting:
+            return False
+        limit = self._timing.cooldown + self._timing.connection_wait
+        if named and now - self._resting[address] < limit:
+            return False
+        del self._resting[address]
+        if self._is_ours(address):
+            self._rested[address] = None
+        return True
+
+    def occupancy(self) -> Occupancy:
+        """Addresses of the current ranges by state."""
+        total = sum(block.size for block in self._ranges)
+        allocated = sum(map(self._is_ours, self._held))
+        cooldown = sum(map(self._is_ours, self._resting))
+        return Occupancy(allocated, cooldown, total - allocated - cooldown)
+
+    def _oldest_rested(self) -> Address | None:
+        if not self._rested:
+            return None
+        address = next(iter(self._rested))
+        del self._rested[address]
+        return address
+
+    def _never_used(self) -> Iterator[Address]:
+        for block in self._ranges:
+            for value in range(block.value, block.last + 1):
+                address = Address(block.family, value)
+                if address not in self._held and address not in self._resting and address not in self._rested:
+                    yield address
+
+    def _is_ours(self, address: Address) -> bool:
+        return any(block.holds(address) for block in self._ranges)
+
+    def _why_empty(self, now: float) -> str:
+        state = self.occupancy()
+        family = self._ranges[0].family if self._ranges else Family.V4
+        message = f"no IPv{family.value} address is free: {state.allocated} held, {state.cooldown} resting"
+        if self._resting:
+            wait = min(self._resting.values()) + self._timing.cooldown - now
+            message += f"; the next may be free in {max(0, wait):.0f} s"
+        return message
