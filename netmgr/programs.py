@@ -53,7 +53,7 @@ def run(
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
-def start(
+def start(  # noqa: PLR0913 (all but the command are by name, and each is one choice of Popen)
     command: Sequence[str | Path],
     *,
     env: Mapping[str, str] | None = None,
