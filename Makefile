@@ -1,0 +1,43 @@
+# Every target does the set-up it needs: system packages that are missing (apt-get, as root), .venv, the launcher.
+# PYTHON names another interpreter than python3 (3.11 or newer); ARGS is handed to the command that a target runs.
+
+PYTHON ?= python3
+ARGS ?=
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help lab test lint format lock clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
+		printf '  make %-8s %s\n' "$$target" "$$text"; done
+
+lab: ## a world of network namespaces: pods get addresses, use an internet, and are counted (root)
+	@.ci/setup lab
+	@.venv/bin/python -m cni.build
+	.venv/bin/netmgr lab run $(ARGS)
+
+test: ## every test, those on the real kernel and with real container runtimes included (root)
+	@.ci/setup test
+	@.venv/bin/python -m cni.build
+	.venv/bin/python -m pytest $(ARGS)
+
+lint: ## formatting, lint rules, types and layers
+	@.ci/setup lint
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+format: ## rewrite the code as `make lint` wants it, as far as a program can
+	@.ci/setup lint
+	.venv/bin/ruff check --fix-only .
+	.venv/bin/ruff format .
+
+lock: ## pin every Python package anew, at the newest version pyproject.toml allows
+	@.ci/setup lint
+	.ci/lock
+
+clean: ## remove everything that was made here, .venv included
+	rm -rf .venv cni/bin build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find netmgr cni exporter tests -name __pycache__ -prune -exec rm -rf {} +
