@@ -1,0 +1,152 @@
+"""What holds for every test: who may start programs, who may be skipped, and what may be left behind (nothing)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import hypothesis
+import pytest
+
+IN_CI = os.environ.get("CI") == "true"
+IS_ROOT = os.geteuid() == 0
+NEEDING_ROOT = ("root", "runtimes")
+STARTING_PROGRAMS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "os.fork", "os.forkpty"})
+SESSION_MARK = ("NETMGR_TEST_SESSION", str(os.getpid()))
+SECONDS_TO_END = 5
+
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("here", deadline=None)
+hypothesis.settings.load_profile("ci" if IN_CI else "here")
+
+pytest_plugins = ["pytester"]
+
+_programs = SimpleNamespace(allowed=True)
+
+
+def _refuse_programs(event: str, arguments: tuple[object, ...]) -> None:
+    if event in STARTING_PROGRAMS and not _programs.allowed:
+        pytest.fail(f"{event} {arguments[:2]}: only tests marked root or programs may start programs")
+
+
+sys.addaudithook(_refuse_programs)
+os.environ.update([SESSION_MARK])
+
+
+def _is_marked(item: pytest.Item, *names: str) -> bool:
+    return any(item.get_closest_marker(name) for name in names)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not IS_ROOT:
+        for item in items:
+            if _is_marked(item, *NEEDING_ROOT):
+                item.add_marker(pytest.mark.skip(reason="needs root: the kernel's own rules and links are tested"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    _programs.allowed = _is_marked(item, "programs", *NEEDING_ROOT)
+    try:
+        return (yield)
+    finally:
+        _programs.allowed = True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and _is_marked(item, *NEEDING_ROOT):
+        _turn_into_failure(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if report.skipped:
+        _turn_into_failure(report)
+    return report
+
+
+def _turn_into_failure(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Where everything needed is there, a test that did not run has shown nothing."""
+    if IS_ROOT or IN_CI:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"may not be skipped as root or in CI: {report.nodeid}: {reason}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line for each kind of test that a machine might lack something for; .ci/run reads them."""
+    kinds: dict[str, Callable[[pytest.TestReport], bool]] = {
+        "kernel": lambda report: "root" in report.keywords and "runtimes" not in report.keywords,
+        "runtime": lambda report: "runtimes" in report.keywords,
+    }
+    for kind, belongs in kinds.items():
+        ran = [report for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)]
+        run = sum(belongs(report) for report in ran if report.when == "call")
+        skipped = sum(belongs(report) for report in terminalreporter.getreports("skipped"))
+        terminalreporter.write_line(f"{kind} tests: {run} run, {skipped} skipped")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    """Fail the session if namespaces, links or processes of its tests outlive it.
+
+    Other sessions may be at work on the same machine. Each holds a shared lock on /run; only
+    one that finds itself alone can tell whose the things are that were not there before.
+    """
+    descriptor = os.open("/run", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        before = _namespaces_and_links()
+        yield
+        left = _processes_after_a_while()
+        if _is_alone(descriptor):
+            left |= _namespaces_and_links() - before
+        assert not left, f"left behind by this session: {', '.join(sorted(left))}"
+    finally:
+        os.close(descriptor)
+
+
+def _is_alone(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _namespaces_and_links() -> set[str]:
+    run = Path("/run")
+    return {str(path) for pattern in ("netns/*", "netmgr-lab*") for path in run.glob(pattern)} | {
+        f"link {name}" for _, name in socket.if_nameindex()
+    }
+
+
+def _processes_after_a_while() -> set[str]:
+    """Processes that still run, given a moment to end by themselves."""
+    deadline = time.monotonic() + SECONDS_TO_END
+    while (left := set(_processes())) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+def _processes() -> Iterator[str]:
+    """This session's processes: its children, and those that inherited its mark."""
+    mark = os.fsencode("=".join(SESSION_MARK))
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            ours = int(parent) == os.getpid() or mark in (folder / "environ").read_bytes().split(b"\0")
+            if ours and state != "Z" and int(folder.name) != os.getpid():
+                yield f"process {folder.name} ({(folder / 'comm').read_text().strip()})"
+        except (FileNotFoundError, PermissionError, ProcessLookupError):
+            continue
