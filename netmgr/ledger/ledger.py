@@ -1,0 +1,151 @@
+"""The ledger as the agent uses it: thread-safe, and durable after every call that changes it.
+
+Each call decides in the book and then writes what changed in one transaction. If the file
+cannot be written (a full disk), the totals go on in memory, the next call tries again with
+everything that is still unwritten, and one gap "not-durable" tells of it: `durable` is
+false until it worked.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Self
+
+from netmgr.clock import Clock
+from netmgr.errors import StateError
+from netmgr.ledger.book import Gap
+from netmgr.ledger.store import Store
+from netmgr.ledger.totals import Totals, picture
+from netmgr.model import Counter, PodRef, Sample
+
+log = logging.getLogger(__name__)
+
+
+class Ledger:
+    """Totals of every counter, whatever happens to agent, pods and kernel counters.
+
+    `linger_seconds` is how long a pod's series outlives the pod; `boot_id` tells this boot of
+    the machine from any other (/proc/sys/kernel/random/boot_id).
+    """
+
+    def __init__(self, store: Store, *, clock: Clock, linger_seconds: float, boot_id: str) -> None:
+        self._store = store
+        self._clock = clock
+        self._linger_seconds = linger_seconds
+        self._lock = threading.RLock()
+        self._durable = True
+        self._book = store.load()
+        self._book.enter_boot(boot_id, clock.now())
+        self._write()
+
+    @classmethod
+    def open(cls, path: Path, *, clock: Clock, linger_seconds: float, boot_id: str) -> Self:
+        """The ledger in the file at `path`, exactly as it was left, or a new one.
+
+        Raises:
+            StateError: the file is damaged or of another version; the message names it.
+            SetupError: the file cannot be reached or made (permissions, a full disk).
+        """
+        store = Store(path)
+        try:
+            return cls(store, clock=clock, linger_seconds=linger_seconds, boot_id=boot_id)
+        except StateError:
+            store.close()
+            raise
+
+    def begin(self, counters: Iterable[Counter], owner: PodRef | None) -> None:
+        """Tell of counters just before the kernel makes them; `owner` None is the node itself.
+
+        Counters that are live for this owner already stay as they are.
+
+        Raises:
+            ValueError: a pod's counter without an owner, or a hook's with one.
+        """
+        with self._lock:
+            self._book.begin(counters, owner, self._clock.now())
+            self._write()
+
+    def restart(self, counters: Iterable[Counter]) -> None:
+        """Tell of live counters that vanished, just before the kernel makes them again at zero."""
+        with self._lock:
+            self._book.restart(counters)
+            self._write()
+
+    def post(self, samples: Iterable[Sample]) -> None:
+        """Take readings into the totals. Older readings must never be posted after newer ones: see `collect`."""
+        with self._lock:
+            self._book.post(samples)
+            self._write()
+
+    def collect(self, read: Callable[[], Iterable[Sample]]) -> None:
+        """Read the kernel and post, so that no other reading can come between.
+
+        `read` runs under the ledger's lock: it must not wait for anything but the kernel.
+        """
+        with self._lock:
+            self.post(read())
+
+    def end(self, counters: Iterable[Counter]) -> None:
+        """Tell that the last reading has been posted and the kernel may drop these. Idempotent.
+
+        With the last of its counters a pod's series begins to linger.
+        """
+        with self._lock:
+            self._book.end(counters, self._clock.now())
+            self._write()
+
+    def sweep(self) -> None:
+        """Drop the series of pods that lingered long enough; their namespaces keep the bytes."""
+        with self._lock:
+            self._book.sweep(self._clock.now(), self._linger_seconds)
+            self._write()
+
+    def counters(self) -> dict[Counter, PodRef | None]:
+        """Live counters and whose they are; None is the node itself."""
+        with self._lock:
+            return {counter: live.owner for counter, live in self._book.counters.items()}
+
+    def totals(self) -> Totals:
+        """Everything there is to show."""
+        with self._lock:
+            return picture(self._book, durable=self._durable)
+
+    @property
+    def durable(self) -> bool:
+        """Whether everything posted so far would survive the end of this process."""
+        return self._durable
+
+    def checkpoint(self) -> None:
+        """Sync to the disk, for power cuts, and bound the log's size; once a minute is plenty.
+
+        Takes as long as the disk does; other calls go on meanwhile. Failing is logged only: the
+        next call tries again.
+        """
+        try:
+            self._store.checkpoint()
+        except StateError as error:
+            log.warning("event=checkpoint-failed error=%r", error.message)
+
+    def close(self) -> None:
+        """Sync and close the file. Nothing may be called afterwards."""
+        with self._lock:
+            self._write()
+            self._store.close()
+
+    def _write(self) -> None:
+        if not self._book.dirty:
+            return
+        try:
+            self._store.write(self._book)
+        except StateError as error:
+            if self._durable:
+                log.exception("event=ledger-not-durable action=keeping-totals-in-memory error=%r", error.message)
+                self._book.note(Gap.NOT_DURABLE)
+            self._durable = False
+        else:
+            if not self._durable:
+                log.warning("event=ledger-durable-again path=%s", self._store.path)
+            self._durable = True
