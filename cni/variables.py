@@ -1,0 +1,118 @@
+"""The CNI_* variables a runtime sets (specification 1.1.0, section 2, "Parameters")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+
+from netmgr.errors import InvalidEnvironment
+
+NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
+"""Container ids and network names; to be matched in full."""
+
+_IFNAME_BYTES = 15  # IFNAMSIZ is 16 and holds the closing NUL
+_LABEL_LIMIT = 253
+
+
+class Verb(StrEnum):
+    """CNI_COMMAND."""
+
+    ADD = "ADD"
+    DEL = "DEL"
+    CHECK = "CHECK"
+    GC = "GC"
+    STATUS = "STATUS"
+    VERSION = "VERSION"
+
+
+_POD_KEYS = ("K8S_POD_NAMESPACE", "K8S_POD_NAME", "K8S_POD_UID", "K8S_POD_INFRA_CONTAINER_ID")
+_TRUTH = {"1": True, "true": True, "0": False, "false": False}
+
+_REQUIRED = {
+    Verb.ADD: ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"),
+    Verb.CHECK: ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"),
+    Verb.DEL: ("CNI_CONTAINERID", "CNI_IFNAME"),
+    Verb.GC: ("CNI_PATH",),
+    Verb.STATUS: (),
+    Verb.VERSION: (),
+}
+
+
+def parse_verb(environment: Mapping[str, str]) -> Verb:
+    """The verb.
+
+    Raises:
+        InvalidEnvironment: CNI_COMMAND is missing or unknown.
+    """
+    command = environment.get("CNI_COMMAND", "")
+    if not command:
+        raise InvalidEnvironment("required variables missing: CNI_COMMAND")
+    try:
+        return Verb(command)
+    except ValueError:
+        raise InvalidEnvironment(f"CNI_COMMAND: {command!r} is none of {', '.join(Verb)}") from None
+
+
+def check_variables(verb: Verb, environment: Mapping[str, str]) -> None:
+    """Refuse a request whose variables are not what the verb requires.
+
+    Raises:
+        InvalidEnvironment: names every variable that is missing or malformed.
+    """
+    missing = [name for name in _REQUIRED[verb] if not environment.get(name)]
+    faults = [f"required variables missing: {', '.join(missing)}"] if missing else []
+    for name in _REQUIRED[verb]:
+        value = environment.get(name, "")
+        if value and name in _FAULTS and (fault := _FAULTS[name](value)):
+            faults.append(f"{name}: {value!r} {fault}")
+    if faults:
+        raise InvalidEnvironment("; ".join(faults))
+
+
+def _container_id_fault(value: str) -> str:
+    return "" if NAME.fullmatch(value) else "must be letters, digits, '_', '.' and '-', a letter or digit first"
+
+
+def _ifname_fault(value: str) -> str:
+    if len(value.encode(errors="surrogateescape")) > _IFNAME_BYTES:
+        return f"is longer than {_IFNAME_BYTES} bytes"
+    if value in (".", ".."):
+        return "is not a name"
+    if any(character in "/:" or character.isspace() for character in value):
+        return "must not contain '/', ':' or white space"
+    return ""
+
+
+def _netns_fault(value: str) -> str:
+    return "" if value.startswith("/") else "must be an absolute path"
+
+
+_FAULTS = {"CNI_CONTAINERID": _container_id_fault, "CNI_IFNAME": _ifname_fault, "CNI_NETNS": _netns_fault}
+
+
+def parse_args(text: str) -> dict[str, str]:
+    """Read CNI_ARGS, `KEY=VALUE;KEY=VALUE` in any order; keys we do not know need IgnoreUnknown.
+
+    Raises:
+        InvalidEnvironment: a pair is malformed, a key unknown, or a value no name of Kubernetes.
+    """
+    args = dict(_pair(pair) for pair in text.split(";")) if text else {}
+    ignore = _TRUTH.get(args.pop("IgnoreUnknown", "0").lower())
+    if ignore is None:
+        raise InvalidEnvironment("CNI_ARGS: IgnoreUnknown must be 1, true, 0 or false")
+    unknown = sorted(set(args) - set(_POD_KEYS))
+    if unknown and not ignore:
+        raise InvalidEnvironment(f"CNI_ARGS: unknown keys {', '.join(unknown)} without IgnoreUnknown=1")
+    for key in _POD_KEYS:
+        value = args.get(key, "")
+        if value and (not NAME.fullmatch(value) or len(value) > _LABEL_LIMIT):
+            raise InvalidEnvironment(f"CNI_ARGS: {key} {value[:80]!r} is no name of Kubernetes")
+    return args
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals or "=" in value:
+        raise InvalidEnvironment(f"CNI_ARGS: {text[:80]!r} is not KEY=VALUE")
+    return key, value

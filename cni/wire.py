@@ -1,0 +1,52 @@
+r"""The bytes between launcher and agent, and in the spool of DELs the launcher keeps.
+
+A request is `netmgr-cni 1`, then every CNI_* variable as `NAME=value`, then an empty string,
+each with a NUL after it, then standard input up to the end. A reply is the exit code in
+decimal, a line feed, and standard output up to the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from netmgr.errors import IoFailure
+
+GREETING = b"netmgr-cni 1"
+"""Name and version of the protocol. A launcher of another version is refused, never guessed at."""
+
+CODING = ("utf-8", "surrogateescape")
+"""Variables need not be text; what is not survives a round trip and fails validation later."""
+
+MAX_MESSAGE = 2 * 1024 * 1024
+"""More bytes than the launcher ever sends: 256 KiB of variables and 1 MiB of standard input."""
+
+
+def encode_request(environment: Mapping[str, str], stdin: bytes) -> bytes:
+    """The request the launcher would send for this environment."""
+    variables = [f"{name}={value}".encode(*CODING) for name, value in environment.items() if name.startswith("CNI_")]
+    return b"\0".join((GREETING, *variables, b"", stdin))
+
+
+def decode_request(message: bytes) -> tuple[dict[str, str], bytes]:
+    """The CNI_* variables and standard input of one request.
+
+    Raises:
+        IoFailure: it is no request of this protocol version, or its end is missing.
+    """
+    greeting, _, rest = message.partition(b"\0")
+    if greeting != GREETING:
+        raise IoFailure(f"the launcher speaks {greeting[:32]!r}, this agent {GREETING!r}: install the launcher again")
+    environment: dict[str, str] = {}
+    while True:
+        entry, end, rest = rest.partition(b"\0")
+        if not end:
+            raise IoFailure("the launcher's request ended before its variables did")
+        if not entry:
+            return environment, rest
+        name, _, value = entry.partition(b"=")
+        environment[name.decode(*CODING)] = value.decode(*CODING)
+
+
+def encode_reply(exit_code: int, stdout: bytes) -> bytes:
+    """What the agent answers: the launcher's exit code and what it prints."""
+    return b"%d\n%s" % (exit_code, stdout)
