@@ -1,0 +1,51 @@
+"""What a backend must be able to do. Implemented by nftables, iptables and the tests' fake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from netmgr.model import Sample
+from netmgr.prefixes import Address
+from netmgr.rules.model import Observed, Ruleset
+from netmgr.rules.transaction import Operation
+
+
+class RuleBackend(Protocol):
+    """One kernel interface that can hold the ruleset. Thread-safe.
+
+    Every method raises KernelError when the kernel refuses, with what and why.
+    """
+
+    @property
+    def name(self) -> str:
+        """`nftables` or `iptables`."""
+        ...
+
+    def observe(self, desired: Ruleset) -> Observed:
+        """Read what the kernel holds, naming the rules of `desired` that are found in it."""
+        ...
+
+    def apply(self, operations: Sequence[Operation]) -> None:
+        """Carry the operations out in order; atomically where the kernel allows it."""
+        ...
+
+    def render(self, operations: Sequence[Operation]) -> str:
+        """The operations as text a person can run, one command a line."""
+        ...
+
+    def read(self, desired: Ruleset) -> list[Sample]:
+        """Every counter of ours that the kernel has, the pods' and the node's."""
+        ...
+
+    def read_pods(self, addresses: Iterable[Address]) -> list[Sample]:
+        """The counters of these pod addresses that exist."""
+        ...
+
+    def remove(self, desired: Ruleset) -> None:
+        """Take away everything of ours, and nothing else."""
+        ...
+
+    def close(self) -> None:
+        """Give back sockets and threads; the rules stay."""
+        ...

@@ -1,0 +1,87 @@
+"""The rules room's facade: one backend, one policy.
+
+Everything slow or surprising happens in plan and apply; admit, expel and read_pods are the
+paths of ADD and DEL and touch only the elements of the pod at hand. Thread-safe as far as
+the kernel's own atomicity goes. A caller that admits a pod between a plan and its apply must
+keep the two apart itself, or the apply may take the newcomer for a leftover.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from netmgr.errors import KernelError
+from netmgr.model import Sample
+from netmgr.prefixes import Address
+from netmgr.rules.backend import RuleBackend
+from netmgr.rules.diff import diff, faults
+from netmgr.rules.model import Observed
+from netmgr.rules.policy import Policy, desired, pod_sets
+from netmgr.rules.transaction import AddElements, RemoveElements, Transaction
+
+
+class Rules:
+    """Brings the kernel to the policy and reads its counters. All methods raise KernelError."""
+
+    def __init__(self, backend: RuleBackend, policy: Policy) -> None:
+        self.backend = backend
+        self.policy = policy
+        self._skeleton = desired(policy, ())
+
+    def plan(self, pods: Collection[Address]) -> Transaction:
+        """What must be done so that the kernel holds the policy for these pods; changes nothing."""
+        wanted = desired(self.policy, pods)
+        transaction = diff(wanted, self.backend.observe(wanted))
+        return replace(transaction, text=self.backend.render(transaction.operations))
+
+    def apply(self, transaction: Transaction) -> None:
+        """Carry a plan out; atomically where the kernel allows it.
+
+        Raises:
+            TryAgainLater: another program holds the kernel's rule lock; nothing more was changed.
+        """
+        self.backend.apply(transaction.operations)
+
+    def admit(self, addresses: Iterable[Address]) -> None:
+        """Have these pods counted from now on; a counter that exists goes on counting."""
+        self.backend.apply([AddElements(spec, members) for spec, members in pod_sets(addresses).items()])
+
+    def expel(self, addresses: Iterable[Address]) -> None:
+        """Stop counting these pods and forget their counters; those not counted are no error."""
+        try:
+            self.backend.apply([RemoveElements(spec, members) for spec, members in pod_sets(addresses).items()])
+        except KernelError as error:
+            # Without the sets there is nothing to leave; the next plan says that they are missing.
+            if error.errno != errno.ENOENT:
+                raise
+
+    def read(self) -> list[Sample]:
+        """Every counter of ours: the pods' and the node's."""
+        return self.backend.read(self._skeleton)
+
+    def read_pods(self, addresses: Iterable[Address]) -> list[Sample]:
+        """The counters of these pods; one that does not exist is left out."""
+        return self.backend.read_pods(addresses)
+
+    def check(self, addresses: Iterable[Address]) -> list[str]:
+        """Sentences saying what these pods lack in the kernel; other pods are not judged."""
+        wanted = desired(self.policy, frozenset(addresses))
+        return list(faults(wanted, _without_others(self.backend.observe(wanted), frozenset(addresses))))
+
+    def remove(self) -> None:
+        """Take away everything of ours, and nothing else."""
+        self.backend.remove(self._skeleton)
+
+    def close(self) -> None:
+        """Give back sockets and threads; the rules stay and count on."""
+        self.backend.close()
+
+
+def _without_others(observed: Observed, addresses: frozenset[Address]) -> Observed:
+    members = {
+        name: frozenset(one for one in elements if not isinstance(one, Address) or one in addresses)
+        for name, elements in observed.members.items()
+    }
+    return replace(observed, members=members)

@@ -1,0 +1,218 @@
+"""The ruleset as both backends, and the fake, understand it: sets, rules at hooks, nothing else.
+
+The model says what a packet meets and what is counted; it knows neither nftables nor
+iptables. A match on a set that counts is itself the counting: a packet that reaches the
+match and is a member raises the element's counter. The order of a rule's matches is
+therefore part of its meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from netmgr.model import Counter, Traffic
+from netmgr.prefixes import Address, Family, Prefix
+
+Element = Address | Prefix
+SET_CAPACITY = 65_536
+"""Addresses a pod set can hold. Given to the kernel so that it picks its fixed, faster hash."""
+
+
+class Hook(StrEnum):
+    """The five places a packet passes, each at the one priority netmgr uses there."""
+
+    PREROUTING = "prerouting"
+    INPUT = "input"
+    FORWARD = "forward"
+    OUTPUT = "output"
+    POSTROUTING = "postrouting"
+
+
+class Side(StrEnum):
+    """Which of a packet's addresses is looked at; spelt as xt_set spells it."""
+
+    SOURCE = "src"
+    DESTINATION = "dst"
+
+
+@dataclass(frozen=True, slots=True)
+class InSet:
+    """The address on `side` is (or, negated, is not) a member of the set."""
+
+    side: Side
+    name: str
+    negated: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.side} {'not ' if self.negated else ''}in {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class InPrefix:
+    """The address on `side` lies (or, negated, does not lie) in the prefix."""
+
+    side: Side
+    prefix: Prefix
+    negated: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.side} {'not ' if self.negated else ''}in {self.prefix}"
+
+
+@dataclass(frozen=True, slots=True)
+class OnLink:
+    """The packet came in by (`src`) or goes out by (`dst`) a link of this name; a final `*` is any rest."""
+
+    side: Side
+    name: str
+    negated: bool = False
+
+    def __str__(self) -> str:
+        way = "arrives on" if self.side is Side.SOURCE else "leaves by"
+        return f"{'not ' if self.negated else ''}{way} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreturnable:
+    """The route back to the packet's source does not lead out of the link it came in by (RFC 3704, strict)."""
+
+    def __str__(self) -> str:
+        return "not returnable by the same link"
+
+
+Match = InSet | InPrefix | OnLink | Unreturnable
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Nothing more: the rule's matches have done the counting."""
+
+    def __str__(self) -> str:
+        return "pass"
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Raise one of the node's counters, which survives a rewriting of rules where the kernel allows it."""
+
+    counter: Counter
+
+    @property
+    def name(self) -> str:
+        """The counter's name in the kernel, for example `input_in4`."""
+        way = "in" if self.counter.traffic is Traffic.INTERNET_IN else "out"
+        return f"{str(self.counter.subject).lower()}_{way}{self.counter.family.value}"
+
+    def __str__(self) -> str:
+        return f"count {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Drop the packet and count it under this name."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"drop, count {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Masquerade:
+    """Give the packet the address of the link it leaves by."""
+
+    def __str__(self) -> str:
+        return "masquerade"
+
+
+Action = Pass | Count | Drop | Masquerade
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule for one family. `id` is unique in the ruleset and outlives changes of the text.
+
+    `comment` is the text that the kernel keeps with the rule where others look for it (the
+    article's four rules); empty for rules that only we look for.
+    """
+
+    id: str
+    family: Family
+    matches: tuple[Match, ...]
+    action: Action
+    comment: str = ""
+
+    @property
+    def set_names(self) -> frozenset[str]:
+        """Names of the sets the rule looks into."""
+        return frozenset(match.name for match in self.matches if isinstance(match, InSet))
+
+    def __str__(self) -> str:
+        return f"{self.id}: {', '.join(map(str, self.matches))}: {self.action}"
+
+
+@dataclass(frozen=True, slots=True)
+class SetSpec:
+    """A set of one family: of prefixes or, when it counts a direction, of addresses with a counter each."""
+
+    name: str
+    family: Family
+    counts: Traffic | None = None
+
+    def counter(self, element: Element) -> Counter:
+        """Identity of the counter that this counting set keeps for an element."""
+        if self.counts is None or not isinstance(element, Address):
+            raise ValueError(f"set {self.name} keeps no counter for {element}")
+        return Counter.of_pod(element, self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Ruleset:
+    """Everything that should be in the kernel."""
+
+    sets: tuple[SetSpec, ...]
+    members: Mapping[str, frozenset[Element]]
+    chains: Mapping[Hook, tuple[Rule, ...]]
+
+    def rules(self) -> Iterator[Rule]:
+        """Every rule, hook by hook."""
+        for rules in self.chains.values():
+            yield from rules
+
+    def node_counters(self) -> dict[str, Counter]:
+        """The node's counters by their name in the kernel."""
+        return {rule.action.name: rule.action.counter for rule in self.rules() if isinstance(rule.action, Count)}
+
+    def drop_counters(self) -> tuple[str, ...]:
+        """Names of the counters of dropped packets, in order."""
+        return tuple(rule.action.name for rule in self.rules() if isinstance(rule.action, Drop))
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A rule found where ours live: which one it is by its mark, and whether it is still as we write it."""
+
+    id: str
+    intact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the kernel holds of ours.
+
+    `members` lacks a set that is not there; `malformed` names sets and hooks that are there
+    but of another make. `chains` lacks a hook without our chain. `counters` are names, as
+    `Count.name` and `Drop.name` give them.
+    """
+
+    members: Mapping[str, frozenset[Element]]
+    chains: Mapping[Hook, tuple[Seen, ...]]
+    counters: frozenset[str] = frozenset()
+    malformed: frozenset[str] = frozenset()
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there is no trace of ours at all."""
+        return not self.members and not self.malformed and not self.counters and not any(self.chains.values())

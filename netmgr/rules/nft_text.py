@@ -1,0 +1,230 @@
+"""The ruleset as nft commands, and nft's JSON listing as what was observed.
+
+Every rule carries a comment with its id and a digest of its text; so a rule is recognised
+after a restart, and an altered one is told from an intact one, without comparing listings
+whose wording changes from one nft version to the next. Commands are flat (`add …`, `flush …`)
+and keep to what nft 1.0.2 to 1.1 have in common.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, assert_never
+
+from netmgr.prefixes import Address, Family, Prefix
+from netmgr.rules.model import (
+    SET_CAPACITY,
+    Count,
+    Drop,
+    Element,
+    Hook,
+    InPrefix,
+    InSet,
+    Masquerade,
+    Match,
+    Observed,
+    OnLink,
+    Pass,
+    Rule,
+    Ruleset,
+    Seen,
+    SetSpec,
+    Side,
+    Unreturnable,
+)
+from netmgr.rules.transaction import (
+    AddElements,
+    CreateSet,
+    DeclareCounter,
+    DeleteSet,
+    DropChain,
+    FillChain,
+    Operation,
+    RemoveElements,
+    ReplaceElements,
+)
+
+TABLE = "inet netmgr"
+
+Listing = Mapping[str, Any]
+"""One object of nft's JSON output (libnftables-json(5))."""
+
+
+class _Base(NamedTuple):
+    kind: str
+    priority: int
+
+
+BASES = {
+    Hook.PREROUTING: _Base("filter", -300),
+    Hook.INPUT: _Base("filter", -150),
+    Hook.FORWARD: _Base("filter", -150),
+    Hook.OUTPUT: _Base("filter", -150),
+    Hook.POSTROUTING: _Base("nat", 100),
+}
+"""Chain type and priority at each hook: raw, mangle, source translation."""
+
+
+def commands(operations: Iterable[Operation]) -> list[str]:
+    """Commands for nft, one a line, that carry the operations out as one transaction."""
+    listed = list(operations)
+    makes = any(isinstance(operation, CreateSet | FillChain | DeclareCounter) for operation in listed)
+    lines = [f"add table {TABLE}"] if makes else []
+    for operation in listed:
+        lines += _lines(operation)
+    return lines
+
+
+def _lines(operation: Operation) -> list[str]:  # noqa: PLR0911 - one return per kind of operation reads best
+    match operation:
+        case DropChain(hook):
+            # `add` first, since deleting a chain that is not there would fail the whole transaction.
+            return [f"add chain {TABLE} {hook}", f"flush chain {TABLE} {hook}", f"delete chain {TABLE} {hook}"]
+        case FillChain(hook, rules):
+            return _fill(hook, rules)
+        case CreateSet(spec):
+            return [f"add set {TABLE} {spec.name} {{ {_set_type(spec)} }}"]
+        case DeleteSet(spec):
+            return [f"delete set {TABLE} {spec.name}"]
+        case AddElements(spec, elements):
+            return [_elements("add", spec, elements)]
+        case RemoveElements(spec, elements):
+            # Added first for the same reason as above; there is no `destroy` before nft 1.0.7.
+            return [_elements("add", spec, elements), _elements("delete", spec, elements)]
+        case ReplaceElements(spec, elements):
+            return [f"flush set {TABLE} {spec.name}", *([_elements("add", spec, elements)] if elements else [])]
+        case DeclareCounter(name):
+            return [f"add counter {TABLE} {name}"]
+    assert_never(operation)
+
+
+def _fill(hook: Hook, rules: Sequence[Rule]) -> list[str]:
+    kind, priority = BASES[hook]
+    base = f"{{ type {kind} hook {hook} priority {priority}; policy accept; }}"
+    lines = [f"add chain {TABLE} {hook} {base}", f"flush chain {TABLE} {hook}"]
+    lines += [f'add rule {TABLE} {hook} {text(rule)} comment "{mark(rule)}"' for rule in rules]
+    return lines
+
+
+def _set_type(spec: SetSpec) -> str:
+    kind = f"type ipv{spec.family.value}_addr;"
+    return f"{kind} flags interval;" if spec.counts is None else f"{kind} size {SET_CAPACITY}; counter;"
+
+
+def _elements(verb: str, spec: SetSpec, elements: Iterable[Element]) -> str:
+    return f"{verb} element {TABLE} {spec.name} {{ {', '.join(map(str, sorted(elements)))} }}"
+
+
+def mark(rule: Rule) -> str:
+    """The comment a rule is recognised by: its id and a digest of its text."""
+    return f"{rule.id} {hashlib.sha256(text(rule).encode()).hexdigest()[:12]}"
+
+
+def text(rule: Rule) -> str:
+    """The rule's matches and action in nft's language."""
+    parts = [_match_text(match, rule) for match in rule.matches]
+    if not any(isinstance(match, InSet | InPrefix) for match in rule.matches):
+        parts.insert(0, f"meta nfproto ipv{rule.family.value}")
+    match rule.action:
+        case Count():
+            parts.append(f'counter name "{rule.action.name}"')
+        case Drop(name):
+            parts.append(f'counter name "{name}" drop')
+        case Masquerade():
+            parts.append("masquerade")
+        case Pass():
+            pass
+    return " ".join(parts)
+
+
+def _match_text(match: Match, rule: Rule) -> str:
+    protocol = "ip" if rule.family is Family.V4 else "ip6"
+    match match:
+        case InSet(side, name, negated):
+            return f"{protocol} {_field(side)} {'!= ' if negated else ''}@{name}"
+        case InPrefix(side, prefix, negated):
+            return f"{protocol} {_field(side)} {'!= ' if negated else ''}{prefix}"
+        case OnLink(side, name, negated):
+            return f'{"i" if side is Side.SOURCE else "o"}ifname {"!= " if negated else ""}"{name}"'
+        case Unreturnable():
+            return "fib saddr . iif oif 0"
+    assert_never(match)
+
+
+def _field(side: Side) -> str:
+    return "saddr" if side is Side.SOURCE else "daddr"
+
+
+def observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
+    """What `list table` shows, in terms of the desired ruleset."""
+    objects = [(kind, body) for item in listing for kind, body in item.items()]
+    sets = {body["name"]: body for kind, body in objects if kind == "set"}
+    chains = {body["name"]: body for kind, body in objects if kind == "chain"}
+    well_made = {spec.name for spec in desired.sets if spec.name in sets and _is_made_as(spec, sets[spec.name])}
+    sound = {hook for hook in Hook if hook in chains and _is_base(hook, chains[hook])}
+    seen: dict[Hook, list[Seen]] = {hook: [] for hook in sound}
+    intact = {mark(rule): rule.id for rule in desired.rules()}
+    for kind, body in objects:
+        if kind == "rule" and body["chain"] in sound:
+            seen[Hook(body["chain"])].append(_seen(body.get("comment", ""), intact))
+    return Observed(
+        members={name: frozenset(element for element, _ in elements(sets[name])) for name in well_made},
+        chains={hook: tuple(rules) for hook, rules in seen.items()},
+        counters=frozenset(body["name"] for kind, body in objects if kind == "counter"),
+        malformed=frozenset(
+            {spec.name for spec in desired.sets if spec.name in sets and spec.name not in well_made}
+            | {hook for hook in Hook if hook in chains and hook not in sound}
+        ),
+    )
+
+
+def _seen(comment: str, intact: Mapping[str, str]) -> Seen:
+    if comment in intact:
+        return Seen(intact[comment])
+    return Seen(comment.rpartition(" ")[0] or comment or "(without a comment)", intact=False)
+
+
+def _is_made_as(spec: SetSpec, body: Listing) -> bool:
+    flags = body.get("flags", [])
+    interval = "interval" in ([flags] if isinstance(flags, str) else flags)
+    if body["type"] != f"ipv{spec.family.value}_addr":
+        return False
+    return interval if spec.counts is None else not interval and body.get("size") == SET_CAPACITY
+
+
+def _is_base(hook: Hook, body: Listing) -> bool:
+    kind, priority = BASES[hook]
+    found = (body.get("type"), body.get("hook"), body.get("prio"), body.get("policy"))
+    return found == (kind, hook, priority, "accept")
+
+
+def elements(body: Listing) -> Iterator[tuple[Element, Listing]]:
+    """The elements of a listed set, each with its counter (empty where it has none)."""
+    for entry in body.get("elem", ()):
+        inner = entry["elem"] if isinstance(entry, dict) and "elem" in entry else {"val": entry}
+        value, counter = inner["val"], inner.get("counter") or {}
+        if "size" in body and isinstance(value, str):
+            yield Address.parse(value), counter
+        else:
+            for block in _prefixes(value):
+                yield block, counter
+
+
+def _prefixes(value: Any) -> Iterator[Prefix]:  # noqa: ANN401 - nft's JSON has three shapes of interval
+    if isinstance(value, str):
+        yield Address.parse(value).prefix
+    elif "prefix" in value:
+        yield Prefix.parse(f"{value['prefix']['addr']}/{value['prefix']['len']}")
+    else:
+        low, high = map(Address.parse, value["range"])
+        first = low.value
+        while first <= high.value:
+            size = min(first & -first or 1 << low.family.width, 1 << (high.value - first + 1).bit_length() - 1)
+            yield Prefix(low.family, first, low.family.width - size.bit_length() + 1)
+            first += size
+
+
+def counting_sets(desired: Ruleset) -> dict[str, SetSpec]:
+    """The sets whose elements are counters, by name."""
+    return {spec.name: spec for spec in desired.sets if spec.counts is not None}

@@ -1,0 +1,111 @@
+"""The nftables backend: one table, `inet netmgr`, one atomic transaction per change.
+
+Pods' counters live in set elements and the node's in named counter objects, so filling a
+chain again loses no count. Whatever is in the table of this name is ours; no other table is
+looked at.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from netmgr.errors import KernelError
+from netmgr.model import Sample
+from netmgr.prefixes import Address
+from netmgr.rules import nft_text
+from netmgr.rules.libnftables import LibNftables
+from netmgr.rules.model import Observed, Ruleset
+from netmgr.rules.nft_text import TABLE
+from netmgr.rules.policy import pod_sets
+from netmgr.rules.transaction import Operation
+
+_ELEMENT_COUNTER = re.compile(r"counter packets (\d+) bytes (\d+)")
+
+
+class NftablesBackend:
+    """Holds the ruleset in nftables.
+
+    Raises:
+        SetupError: libnftables is not installed.
+    """
+
+    name = "nftables"
+
+    def __init__(self) -> None:
+        self._nft = LibNftables()
+
+    def observe(self, desired: Ruleset) -> Observed:
+        """Read the table."""
+        return nft_text.observed(self._listing(), desired)
+
+    def apply(self, operations: Sequence[Operation]) -> None:
+        """Run the operations as one transaction: all of them, or none."""
+        if operations:
+            self._nft.run(self.render(operations))
+
+    def render(self, operations: Sequence[Operation]) -> str:
+        """The operations as input for `nft -f`."""
+        return "".join(f"{line}\n" for line in nft_text.commands(operations))
+
+    def read(self, desired: Ruleset) -> list[Sample]:
+        """Every counter in the table, from one listing."""
+        counting, node = nft_text.counting_sets(desired), desired.node_counters()
+        samples: list[Sample] = []
+        for item in self._listing():
+            if "set" in item and (spec := counting.get(item["set"]["name"])):
+                for element, counter in nft_text.elements(item["set"]):
+                    samples.append(Sample(spec.counter(element), counter["bytes"], counter["packets"]))
+            elif "counter" in item and (known := node.get(item["counter"]["name"])):
+                samples.append(Sample(known, item["counter"]["bytes"], item["counter"]["packets"]))
+        return samples
+
+    def read_pods(self, addresses: Iterable[Address]) -> list[Sample]:
+        """Ask for each element by itself, which costs the same however many pods there are."""
+        samples: list[Sample] = []
+        for spec, members in pod_sets(addresses).items():
+            for address in members:
+                with suppress(_Missing):
+                    packets, octets = self._element(f"{spec.name} {{ {address} }}")
+                    samples.append(Sample(spec.counter(address), octets, packets))
+        return samples
+
+    def remove(self, desired: Ruleset) -> None:  # noqa: ARG002 - the table is ours, whatever the policy was
+        """Delete the table."""
+        # Added first, since deleting a table that is not there is an error.
+        self._nft.run(f"add table {TABLE}\ndelete table {TABLE}\n")
+
+    def close(self) -> None:
+        """Close the library's context."""
+        self._nft.close()
+
+    def _listing(self) -> list[dict[str, Any]]:
+        try:
+            output = self._nft.run(f"list table {TABLE}", json=True)
+        except KernelError as error:
+            if error.errno == errno.ENOENT:
+                return []
+            raise
+        listing: list[dict[str, Any]] = json.loads(output)["nftables"]
+        return listing
+
+    def _element(self, element: str) -> tuple[int, int]:
+        # The answer is text even in JSON mode in nft 1.0.6.
+        try:
+            output = self._nft.run(f"get element {TABLE} {element}")
+        except KernelError as error:
+            if error.errno == errno.ENOENT:
+                raise _Missing from None
+            raise
+        found = _ELEMENT_COUNTER.search(output)
+        if found is None:
+            raise KernelError(f"nft get element {TABLE} {element}", details=f"no counter in the answer {output!r}")
+        return int(found[1]), int(found[2])
+
+
+class _Missing(Exception):
+    """The element, its set or the table is not there."""

@@ -1,0 +1,93 @@
+"""A change of the kernel's rules as an object: can be printed, judged and then applied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from netmgr.model import Counter
+from netmgr.rules.model import Element, Hook, Rule, SetSpec
+
+
+@dataclass(frozen=True, slots=True)
+class DropChain:
+    """Take our rules off a hook. `rules` are the ones that belong there, to recognise ours by."""
+
+    hook: Hook
+    rules: tuple[Rule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSet:
+    """Remove a set that no rule uses any more."""
+
+    spec: SetSpec
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSet:
+    """Make an empty set."""
+
+    spec: SetSpec
+
+
+@dataclass(frozen=True, slots=True)
+class AddElements:
+    """Put elements in. One that is there already keeps its counter."""
+
+    spec: SetSpec
+    elements: frozenset[Element]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveElements:
+    """Take elements out. One that is not there is no error."""
+
+    spec: SetSpec
+    elements: frozenset[Element]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceElements:
+    """Have a set of prefixes hold exactly these."""
+
+    spec: SetSpec
+    elements: frozenset[Element]
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareCounter:
+    """Make a named counter, at zero, where counters are objects of their own."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FillChain:
+    """Have a hook's chain hold exactly these rules in this order."""
+
+    hook: Hook
+    rules: tuple[Rule, ...]
+
+
+Operation = (
+    DropChain | DeleteSet | CreateSet | AddElements | RemoveElements | ReplaceElements | DeclareCounter | FillChain
+)
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """Operations in the order they must happen; falsy when there are none.
+
+    Attributes:
+        created: kernel counters that begin at zero when this is applied.
+        repairs: one sentence for each thing that is put right.
+        text: the operations as the backend will carry them out, for people.
+    """
+
+    operations: tuple[Operation, ...] = ()
+    created: frozenset[Counter] = frozenset()
+    repairs: tuple[str, ...] = ()
+    text: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.operations)
