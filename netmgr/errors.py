@@ -27,7 +27,7 @@ whoever must decide whether the same call can succeed later without a change.
 
 from __future__ import annotations
 
-import os
+from os import strerror
 from typing import ClassVar
 
 
@@ -135,7 +135,7 @@ class KernelError(NetmgrError):
     cni_code = 102
 
     def __init__(self, operation: str, errno: int = 0, details: str = "") -> None:
-        reason = os.strerror(errno) if errno else details or "refused"
+        reason = strerror(errno) if errno else details or "refused"
         super().__init__(f"{operation}: {reason}", details)
         self.errno = errno
 
