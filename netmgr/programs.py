@@ -7,12 +7,15 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeAlias
 
 from netmgr.errors import SetupError
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where programs are looked up: administrators' folders too, which a user's PATH may lack."""
+
+Running: TypeAlias = subprocess.Popen[bytes]
+"""A program that was started and is ended, or waited for, through this handle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def start(  # noqa: PLR0913 (all but the command are by name, and each is one ch
     user: int | None = None,
     group: int | None = None,
     new_session: bool = False,
-) -> subprocess.Popen[bytes]:
+) -> Running:
     """Start a program that runs beside us; the caller ends it by the handle it gets.
 
     With `new_session`, what a terminal sends to its foreground (Ctrl-C, hang-up) does not reach it.
