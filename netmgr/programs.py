@@ -17,6 +17,9 @@ SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 Running: TypeAlias = subprocess.Popen[bytes]
 """A program that was started and is ended, or waited for, through this handle."""
 
+TimedOut = subprocess.TimeoutExpired
+"""What `run` raises when a program took too long and was killed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
