@@ -1,0 +1,173 @@
+"""Compiles the launcher: one static program, without anything of the host it will run on.
+
+The system's C compiler is used where there is one that can link statically. A bare machine
+has none, and nobody's compiler knows the other architecture: for both there is PyPI's
+`ziglang`, a C compiler with musl for every architecture, 411 MB, which is why it is fetched
+only when it is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from netmgr import programs
+from netmgr.errors import NetmgrError, SetupError
+
+SOURCE = Path(__file__).with_name("launcher.c")
+BINARIES = Path(__file__).with_name("bin")
+"""Where built launchers are kept, and where a wheel carries them."""
+
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""Architectures we build for, by Go's and Debian's name, and what Linux calls the machine."""
+
+FLAGS = ("-std=c11", "-Os", "-static", "-s", "-Wall", "-Wextra")
+ZIGLANG_PIN = Path(__file__).parent.parent / ".ci" / "launcher-compiler.lock"
+MARK = b"netmgr-cni launcher built from "
+"""Every launcher holds this and the digest of its source."""
+
+_COMPILE_SECONDS = 600
+_FETCH_SECONDS = 1200
+_HINT = "get a C compiler with: apt-get install gcc libc6-dev (or: pip install ziglang)"
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C compiler and the arguments that make it compile for one architecture."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+def host_architecture() -> str:
+    """Architecture of this machine.
+
+    Raises:
+        SetupError: it is none we build for.
+    """
+    machine = platform.machine()
+    for architecture, name in MACHINES.items():
+        if machine == name:
+            return architecture
+    raise SetupError(f"{machine} is no architecture netmgr runs on; it runs on {' and '.join(MACHINES.values())}")
+
+
+def launcher(architecture: str | None = None) -> Path:
+    """The launcher for an architecture (default: this machine's), built if there is none of this source.
+
+    Raises:
+        SetupError: no compiler; the message says how to get one.
+    """
+    chosen = architecture or host_architecture()
+    path = BINARIES / f"netmgr-cni-{chosen}"
+    if not is_current(path):
+        build(path, chosen)
+    return path
+
+
+def is_current(path: Path) -> bool:
+    """Whether `path` is a launcher built from the source as it is now."""
+    try:
+        return MARK + digest().encode() in path.read_bytes()
+    except OSError:
+        return False
+
+
+def digest() -> str:
+    """What names the present source and flags."""
+    return hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:32]
+
+
+def build(target: Path, architecture: str, compilers: Iterator[Compiler] | None = None) -> str:
+    """Compile the launcher to `target` with the first compiler that can; returns that compiler's name.
+
+    Raises:
+        SetupError: none can, or `target` cannot be written.
+    """
+    if architecture not in MACHINES:
+        raise SetupError(f"{architecture!r} is no architecture netmgr runs on; choose {' or '.join(MACHINES)}")
+    failures = []
+    scratch = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for compiler in compilers or available(architecture):
+            if not (failure := _compile(compiler.command, scratch)):
+                scratch.replace(target)
+                return compiler.name
+            failures.append(f"{compiler.name}: {failure}")
+    except OSError as error:
+        raise SetupError(f"{target}: cannot be written: {error.strerror}") from None
+    finally:
+        scratch.unlink(missing_ok=True)
+    raise SetupError(f"the launcher for {architecture} cannot be compiled; {_HINT}", "\n".join(failures))
+
+
+def available(architecture: str) -> Iterator[Compiler]:
+    """Compilers to try, best first. The last is fetched when its turn comes."""
+    machine = MACHINES[architecture]
+    names = [f"{machine}-linux-gnu-gcc"]
+    if architecture == host_architecture():
+        names = ["cc", "gcc", "clang", *names]
+    for name in names:
+        try:
+            yield Compiler(name, (programs.locate(name, name),))
+        except SetupError:
+            continue
+    _fetch_ziglang()
+    yield Compiler("ziglang", (sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-musl"))
+
+
+def _compile(command: Sequence[str], target: Path) -> str:
+    """Empty, or why it failed."""
+    definition = f'-DSOURCE_DIGEST="{digest()}"'
+    environment = {"HOME": str(Path.home()), **os.environ}  # ziglang keeps its cache below it
+    try:
+        outcome = programs.run(
+            (*command, *FLAGS, definition, "-o", str(target), str(SOURCE)), env=environment, timeout=_COMPILE_SECONDS
+        )
+    except programs.TimedOut:
+        return f"did not end within {_COMPILE_SECONDS} s"
+    return "" if outcome.returncode == 0 else outcome.stderr.decode(errors="replace").strip() or "failed"
+
+
+def _fetch_ziglang() -> None:
+    """Have the ziglang package in this Python, at the version and hashes that are pinned."""
+    if importlib.util.find_spec("ziglang") is not None:
+        return
+    if not ZIGLANG_PIN.exists():  # installed from a wheel, far from the repository
+        raise SetupError(f"there is no C compiler here; {_HINT}")
+    command = (sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", str(ZIGLANG_PIN))
+    outcome = programs.run(command, timeout=_FETCH_SECONDS)
+    if outcome.returncode != 0:
+        raise SetupError(f"there is no C compiler here, and ziglang cannot be fetched; {_HINT}", _tail(outcome.stderr))
+    importlib.invalidate_caches()
+
+
+def _tail(output: bytes) -> str:
+    return output.decode(errors="replace").strip()[-1000:]
+
+
+def main() -> int:
+    """Have an up-to-date launcher for this machine; what `make` runs."""
+    began = time.monotonic()
+    try:
+        before = is_current(BINARIES / f"netmgr-cni-{host_architecture()}")
+        path = launcher()
+    except NetmgrError as error:
+        sys.stderr.write(f"{error.message}\n{error.details}\n" if error.details else f"{error.message}\n")
+        return error.exit_code
+    if not before:
+        sys.stdout.write(f"built {path.name} in {time.monotonic() - began:.1f} s ({path.stat().st_size // 1024} KiB)\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
