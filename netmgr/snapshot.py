@@ -11,6 +11,9 @@ from typing import NotRequired, TypedDict
 
 VERSION = 1
 
+LATENCY_BUCKETS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 1, 2.5, 10)
+"""Upper bounds of the CNI latency histogram, in seconds, without "+Inf"."""
+
 
 class TrafficTotals(TypedDict):
     """One monotone total."""
