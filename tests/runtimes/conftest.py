@@ -1,0 +1,64 @@
+"""One node on one internet, and one engine on the node, for each test of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from netmgr.lab.topology import Node, cluster
+from netmgr.lab.world import World
+from netmgr.prefixes import Family
+from tests.runtimes import images
+from tests.runtimes.engines import ContainerdCri, Ctr, Engine, Podman
+from tests.runtimes.internet import Internet
+from tests.runtimes.machine import Machine
+from tests.runtimes.node import NetmgrNode
+
+ENGINES = {"ctr": Ctr, "cri": ContainerdCri, "podman": Podman}
+
+
+@pytest.fixture(scope="session")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return images.build_probe(tmp_path_factory.mktemp("probe"))
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """Hosts and links of one node; its agent is started by an installation, not by the lab."""
+    world = World(cluster(nodes=1, pods=0))
+    try:
+        world.build()
+        yield world
+    finally:
+        world.down()
+
+
+@pytest.fixture
+def node(world: World) -> Node:
+    return world.topology.nodes[0]
+
+
+@pytest.fixture
+def internet(world: World, node: Node) -> Iterator[Internet]:
+    with Internet(world.internet, (str(node.address(Family.V4)), str(node.address(Family.V6)))) as internet:
+        yield internet
+
+
+@pytest.fixture
+def machine(world: World, node: Node, tmp_path: Path) -> Iterator[Machine]:
+    with Machine(world.namespace(node.host), tmp_path) as machine:
+        yield machine
+
+
+@pytest.fixture
+def netmgr_node(machine: Machine, node: Node) -> NetmgrNode:
+    installed = NetmgrNode(machine, node, backend="nftables")
+    installed.start()
+    return installed
+
+
+@pytest.fixture(params=sorted(ENGINES))
+def engine(request: pytest.FixtureRequest, netmgr_node: NetmgrNode, probe: bytes) -> Engine:
+    return ENGINES[request.param](netmgr_node.machine, probe)

@@ -1,0 +1,154 @@
+"""The container engines under test, each behind the same three verbs: run a pod, speak in it, remove it."""
+
+from __future__ import annotations
+
+import json
+from typing import Protocol
+
+from tests.runtimes import images
+from tests.runtimes.cri import Cri, SandboxConfig
+from tests.runtimes.machine import Machine, MachineError
+from tests.runtimes.node import wait_until
+
+IMAGE = "netmgr.test/busybox:1"
+PAUSE = ("sleep", "100000")
+LOOPBACK = "/usr/lib/cni/loopback"
+"""containerd's CRI service brings up a sandbox's lo with this plugin, whatever the network."""
+
+NATIVE = ("--snapshotter", "native")
+"""Copies layers: overlayfs does not stack on the overlay that is the machine's /var/lib."""
+
+CONTAINERD_CONFIG = f"""
+version = 2
+oom_score = 0
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{IMAGE}"
+restrict_oom_score_adj = true # lowering it needs CAP_SYS_RESOURCE, which a container may lack
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "native"
+"""
+
+CONTAINERS_CONF = """
+[network]
+network_backend = "cni"
+cni_plugin_dirs = ["/opt/cni/bin"]
+network_config_dir = "/etc/cni/net.d"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "none"
+runtime = "crun"
+[containers]
+cgroups = "disabled"
+"""
+
+STORAGE_CONF = """
+[storage]
+driver = "vfs"
+runroot = "/run/containers/storage"
+graphroot = "/var/lib/containers/storage"
+"""
+
+
+class Engine(Protocol):
+    """A container runtime; `pod` is a name it has not used yet."""
+
+    def run(self, pod: str) -> tuple[str, str]:
+        """Start a pod on the netmgr network; the namespace and name it is accounted under."""
+        ...
+
+    def speak(self, pod: str, *command: str) -> str:
+        """Run a program in the pod and return what it printed."""
+        ...
+
+    def remove(self, pod: str) -> None:
+        """Stop the pod and remove it."""
+        ...
+
+
+class Ctr:
+    """containerd's own client, `ctr run --cni`, which calls the plugins itself."""
+
+    def __init__(self, machine: Machine, probe: bytes) -> None:
+        self.machine = machine
+        start_containerd(machine, probe, "default")
+
+    def run(self, pod: str) -> tuple[str, str]:
+        self.machine.start(f"ctr-{pod}", "ctr", "run", "--rm", "--cni", *NATIVE, IMAGE, pod, *PAUSE)
+        wait_until(lambda: self._is_running(pod), lambda: self.machine.log(f"ctr-{pod}"))
+        return "-", f"default-{pod}"
+
+    def speak(self, pod: str, *command: str) -> str:
+        return self.machine.run("ctr", "task", "exec", "--exec-id", "speak", pod, *command)
+
+    def remove(self, pod: str) -> None:
+        self.machine.run("ctr", "task", "kill", "--signal", "KILL", pod)
+        self.machine.running[f"ctr-{pod}"].wait(20)
+
+    def _is_running(self, pod: str) -> bool:
+        return any(line.split()[::2] == [pod, "RUNNING"] for line in self.machine.run("ctr", "task", "ls").splitlines())
+
+
+class ContainerdCri:
+    """containerd's CRI service, as kubelet uses it."""
+
+    NAMESPACE = "research"
+
+    def __init__(self, machine: Machine, probe: bytes) -> None:
+        self.machine = machine
+        self.ids: dict[str, str] = {}
+        machine.run("mkdir", "-p", "/opt/cni/bin")
+        machine.run("ln", "-s", LOOPBACK, "/opt/cni/bin/")
+        start_containerd(machine, probe, "k8s.io")
+        self.cri = Cri(machine.path("/run/containerd/containerd.sock"))
+        wait_until(self.cri.network_is_ready, lambda: machine.log("containerd"))
+
+    def run(self, pod: str) -> tuple[str, str]:
+        self.ids[pod] = self.cri.run_pod_sandbox(SandboxConfig(pod, self.NAMESPACE, uid=f"uid-of-{pod}"))
+        return self.NAMESPACE, pod
+
+    def speak(self, pod: str, *command: str) -> str:
+        exec_in = ("ctr", "--namespace", "k8s.io", "task", "exec", "--exec-id", "speak")
+        return self.machine.run(*exec_in, self.ids[pod], *command)
+
+    def remove(self, pod: str) -> None:
+        self.cri.stop_pod_sandbox(self.ids[pod])
+        self.cri.remove_pod_sandbox(self.ids.pop(pod))
+
+
+class Podman:
+    """podman on CNI networks, from a directory instead of an image."""
+
+    def __init__(self, machine: Machine, probe: bytes) -> None:
+        self.machine = machine
+        machine.write("/etc/containers/containers.conf", CONTAINERS_CONF)
+        machine.write("/etc/containers/storage.conf", STORAGE_CONF)
+        self.root = images.unpack_root(machine.path("/run") / "root", probe)
+
+    def run(self, pod: str) -> tuple[str, str]:
+        where = ("--network", "netmgr", "--ulimit", "host", "--name", pod, "--rootfs", "/run/root")
+        self.machine.run("podman", "run", "--detach", *where, *PAUSE)
+        inspected = json.loads(self.machine.run("podman", "inspect", pod))
+        return "-", inspected[0]["Id"]
+
+    def speak(self, pod: str, *command: str) -> str:
+        return self.machine.run("podman", "exec", pod, *command)
+
+    def remove(self, pod: str) -> None:
+        self.machine.run("podman", "rm", "--force", "--time", "0", pod)
+
+
+def start_containerd(machine: Machine, probe: bytes, namespace: str) -> None:
+    """Start containerd and give it the image, in one of its namespaces."""
+    machine.write("/etc/containerd/config.toml", CONTAINERD_CONFIG)
+    machine.start("containerd", "containerd")
+    wait_until(lambda: _answers(machine), lambda: machine.log("containerd"))
+    machine.write("/run/image.tar", images.oci_archive(IMAGE, list(PAUSE), probe))
+    machine.run("ctr", "--namespace", namespace, "image", "import", *NATIVE, "/run/image.tar")
+
+
+def _answers(machine: Machine) -> bool:
+    try:
+        machine.run("ctr", "version")
+    except MachineError:
+        return False
+    return True

@@ -1,0 +1,142 @@
+"""A machine inside this one, for programs that want /run, /etc and /var/lib for themselves.
+
+Container runtimes have their paths built in: /opt/cni/bin, /etc/cni/net.d, /run/containerd.
+So each gets a machine of its own, made of kernel namespaces:
+
+- mounts: /etc, /opt and /var/lib are this machine's, but what is written there goes to
+  memory; /run is empty; /sys and /proc show this machine alone;
+- processes: they see each other only, and all end with the first one, whatever they became;
+- control groups: one branch below the present one, in cgroup v2 alone;
+- network: the namespace the caller gives.
+
+The first process holds the machine: it reads a pipe until we close it, so that even a killed
+test run leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SCRIPT = Path(__file__).with_name("machine.sh")
+JOIN = """
+for group in /sys/fs/cgroup/machine /sys/fs/cgroup/*/machine; do
+    [ ! -d $group ] || echo $$ >$group/cgroup.procs
+done
+cd /
+exec "$@"
+"""
+"""Shell text that runs its arguments in the machine's control groups: nsenter does not join them."""
+
+
+class MachineError(Exception):
+    """A program inside failed; the message has what it printed."""
+
+
+@dataclass
+class Machine:
+    """The machine whose network is the namespace pinned at `netns`; a context manager.
+
+    `logs` is where the output of programs that run on is kept.
+    """
+
+    netns: Path
+    logs: Path
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _holder: subprocess.Popen[bytes] | None = None
+    _cgroup: str = ""
+
+    def __enter__(self) -> Self:
+        self._cgroup = f"netmgr-test-{os.getpid()}-{id(self):x}"
+        self._holder = subprocess.Popen(
+            ["nsenter", f"--net={self.netns}", *_unshared("hold", self._cgroup, self._scratch)],
+            env={"PATH": PATH},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._holder.stdout is not None
+        if self._holder.stdout.readline() != b"made\n":
+            self.__exit__()
+            raise MachineError("the machine could not be made; see the messages of mount above")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._holder is not None:
+            self._holder.kill()
+            self._holder.communicate()
+        for process in self.running.values():
+            process.wait(10)
+        subprocess.run(_unshared("sweep", self._cgroup, self._scratch), env={"PATH": PATH}, check=True)
+
+    @property
+    def _scratch(self) -> Path:
+        scratch = self.logs / "scratch"
+        scratch.mkdir(exist_ok=True)
+        return scratch
+
+    def inside(self, command: Sequence[str | Path]) -> list[str | Path]:
+        """The command that runs `command` in every namespace of the machine."""
+        assert self._holder is not None
+        own = Path(f"/proc/{self._holder.pid}/ns")
+        spaces = (f"--net={own}/net", f"--mount={own}/mnt", f"--pid={own}/pid_for_children", f"--cgroup={own}/cgroup")
+        # Entering a mount namespace leaves a chroot; --root returns to it.
+        return ["nsenter", *spaces, f"--root=/proc/{self._holder.pid}/root", "--", "sh", "-c", JOIN, "sh", *command]
+
+    def run(self, *command: str | Path, stdin: bytes = b"", timeout: float = 60, check: bool = True) -> str:
+        """Run a program to its end and return its standard output.
+
+        Raises:
+            MachineError: it failed, and `check` is on.
+        """
+        done = subprocess.run(
+            self.inside(command), input=stdin, capture_output=True, env={"PATH": PATH}, timeout=timeout, check=False
+        )
+        if check and done.returncode != 0:
+            shown = " ".join(map(str, command))
+            raise MachineError(f"{shown}: exit {done.returncode}\n{(done.stdout + done.stderr).decode()}")
+        return done.stdout.decode()
+
+    def start(self, name: str, *command: str | Path) -> subprocess.Popen[bytes]:
+        """Start a program that runs until the machine ends, its output in `logs/<name>.log`."""
+        with (self.logs / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                self.inside(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={"PATH": PATH}
+            )
+        self.running[name] = process
+        return process
+
+    def log(self, name: str) -> str:
+        """What the program started as `name` has printed so far."""
+        return (self.logs / f"{name}.log").read_text(errors="replace")
+
+    def path(self, inside: str) -> Path:
+        """How a path of the machine is reached from outside, while the machine is there."""
+        assert self._holder is not None
+        children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
+        return Path(f"/proc/{children[0]}/root", inside.lstrip("/"))
+
+    def write(self, inside: str, content: str | bytes, mode: int = 0o644) -> None:
+        """Put a file into the machine, folders included."""
+        target = self.path(inside)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content.encode() if isinstance(content, str) else content)
+        target.chmod(mode)
+
+
+def _unshared(verb: str, name: str, scratch: Path) -> list[str | Path]:
+    # A chroot's root is no mount point, so it cannot be made private.
+    private = "mount --make-rprivate / 2>/dev/null || true; exec "
+    unshared = ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", private + 'sh "$@"', "sh"]
+    return [*unshared, SCRIPT, verb, name, scratch]
+
+
+def require(*programs: str) -> None:
+    """Fail, naming it, when a program these tests need is missing."""
+    missing = [name for name in programs if shutil.which(name, path=PATH) is None]
+    assert not missing, f"not installed: {', '.join(missing)}"

@@ -1,0 +1,106 @@
+"""A node as an installation leaves it: netmgr's agent and plugin in their default places on a machine."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import yaml
+
+from netmgr.lab.topology import Node
+from netmgr.snapshot import Snapshot
+from tests.runtimes.machine import Machine
+
+DOCUMENT = "/etc/netmgr/node.yaml"
+NETMGR = (sys.executable, "-m", "netmgr.cli.main")
+PATIENCE = 10.0
+Value = TypeVar("Value")
+
+
+@dataclass
+class NetmgrNode:
+    """What the tests ask of the node."""
+
+    machine: Machine
+    node: Node
+    backend: str
+
+    def start(self) -> None:
+        """Install the plugin and start the agent, as README tells an administrator to."""
+        self.machine.write(DOCUMENT, yaml.safe_dump(self._document()))
+        self.machine.start("agent", *NETMGR, "agent", "--config", DOCUMENT)
+        self.machine.run(*NETMGR, "cni", "install", "--bin-dir", "/opt/cni/bin", "--conf-dir", "/etc/cni/net.d")
+        wait_until(self._is_ready, lambda: f"the agent is not ready:\n{self.machine.log('agent')}")
+
+    def snapshot(self) -> Snapshot:
+        """Everything the agent tells over its read-only socket."""
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(str(self.machine.path("/run/netmgr/ledger.sock")))
+            asking.sendall(b'{"version":1,"query":"snapshot"}\n')
+            with asking.makefile("rb") as answer:
+                return json.load(answer)
+
+    def counted(self, namespace: str, pod: str) -> dict[str, tuple[int, int]]:
+        """(bytes, packets) of a pod by direction."""
+        rows = [row for row in self.snapshot()["pods"] if (row["namespace"], row["pod"]) == (namespace, pod)]
+        return {row["traffic"]: (row["bytes"], row["packets"]) for row in rows}
+
+    def addresses(self, state: str) -> int:
+        """How many addresses of both families are in `state`."""
+        return sum(pool[state] for pool in self.snapshot()["pool"])
+
+    def traces(self, address: str) -> list[str]:
+        """Where the kernel and libcni still have something of an attachment that held `address`."""
+        shown = {
+            "link": self.machine.run("ip", "-o", "link", "show", "type", "veth"),
+            "route": self.machine.run("ip", "route", "show", "table", "all"),
+            "rule": self.machine.run("nft", "list", "ruleset") if self.backend == "nftables" else self._ipsets(),
+            "result": self.machine.run("sh", "-c", "ls /var/lib/cni/results 2>/dev/null || true"),
+        }
+        uplink = f" {self.node.uplink}@"
+        found = [line for line in shown["link"].splitlines() if uplink not in line]
+        found += [line for name in ("route", "rule") for line in shown[name].splitlines() if address in line.split()]
+        return found + shown["result"].split()
+
+    def _ipsets(self) -> str:
+        return self.machine.run("ipset", "list")
+
+    def _document(self) -> dict[str, object]:
+        return {
+            "apiVersion": "netmgr.io/v1alpha1",
+            "kind": "Node",
+            "node": {
+                "name": self.node.host,
+                "addresses": [str(address) for address in self.node.addresses],
+                "uplink": self.node.uplink,
+            },
+            "ranges": [str(block) for block in self.node.ranges],
+            "backend": self.backend,
+        }
+
+    def _is_ready(self) -> bool:
+        try:
+            return self.snapshot()["ready"]
+        except OSError:
+            return False
+
+
+def wait_until(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None:
+    """Wait until `holds()` is true; fail with what `otherwise` says when it never is."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, otherwise()
+        time.sleep(0.05)
+
+
+def settled(read: Callable[[], Value], expected: Callable[[], Value]) -> Value:
+    """What `read()` gives once it equals `expected()`, or at last, if it never does."""
+    deadline = time.monotonic() + PATIENCE
+    while (found := read()) != expected() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
