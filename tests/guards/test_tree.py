@@ -1,0 +1,90 @@
+"""Rules about files: where they stand, how long they are, and what none of them may hold."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+pytestmark = pytest.mark.programs
+
+FOLDERS = {"netmgr", "cni", "exporter", "tests", "configs", "docs"}
+PAGES = {"README.md", "ARCHITECTURE.md", "BENCHMARKS.md", "SECURITY.md", "LICENSE"}
+MEANS = {"pyproject.toml", "Makefile", "Dockerfile"}
+MOST_LINES_OF_A_FILE = 400
+MOST_LINES_OF_A_FUNCTION = 40
+
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
+PLACES = re.compile(
+    r"/(?:work|home|Users)/\w"  # somebody's machine
+    r"|(?:pypi|pythonhosted|crates|npmjs|maven|golang)\.(?:org|io|com)\b"  # package registries
+    r"|\b(?:deb|security|archive)\.(?:debian|ubuntu)\.(?:org|com)\b"
+    r"|index-url|--find-links",
+)
+THIS_FILE = "tests/guards/test_tree.py"
+
+
+def test_the_top_level_holds_what_the_design_names(files: list[str]) -> None:
+    names = {name.split("/")[0] for name in files}
+    assert {name for name in names if not name.startswith(".")} <= FOLDERS | PAGES | MEANS
+
+
+def test_no_file_is_too_long_to_read(texts: dict[str, str]) -> None:
+    code = {name: text for name, text in texts.items() if name.endswith((".py", ".c", ".sh")) or "." not in name}
+    long = {name: text.count("\n") for name, text in code.items() if name != "LICENSE"}
+    assert {name: lines for name, lines in long.items() if lines > MOST_LINES_OF_A_FILE} == {}
+
+
+def test_no_function_is_too_long_to_read(modules: dict[str, ast.Module]) -> None:
+    lengths = {
+        f"{name}:{node.lineno} {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
+        for name, tree in modules.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES_OF_A_FUNCTION} == {}
+
+
+@pytest.mark.parametrize("pattern", [UNFINISHED, PLACES], ids=["unfinished", "places"])
+def test_no_file_holds(texts: dict[str, str], pattern: re.Pattern[str]) -> None:
+    found = [
+        f"{name}:{number}: {line.strip()}"
+        for name, text in texts.items()
+        if name != THIS_FILE
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert found == []
+
+
+def test_an_exception_is_caught_by_name_unless_it_goes_on(modules: dict[str, ast.Module]) -> None:
+    broad = [
+        f"{name}:{node.lineno}"
+        for name, tree in modules.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ExceptHandler) and _is_broad(node.type) and not _raises_again(node)
+    ]
+    assert broad == []
+
+
+def _is_broad(caught: ast.expr | None) -> bool:
+    kinds = caught.elts if isinstance(caught, ast.Tuple) else [caught]
+    return any(kind is None or getattr(kind, "id", "") in {"Exception", "BaseException"} for kind in kinds)
+
+
+def _raises_again(handler: ast.ExceptHandler) -> bool:
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None
+
+
+def test_a_suppression_says_why(texts: dict[str, str]) -> None:
+    mark = re.compile(r"#\s*(?:noqa|type: ignore)(?:: [A-Z0-9, ]*[0-9]|\[[a-z, -]*\])?(?P<reason>.*)$")
+    bare = [
+        f"{name}:{number}: {line.strip()}"
+        for name, text in texts.items()
+        if name.endswith(".py") and name != THIS_FILE
+        for number, line in enumerate(text.splitlines(), 1)
+        if (found := mark.search(line)) and not re.search(r"\w{3}", found["reason"])
+    ]
+    assert bare == []
