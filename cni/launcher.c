@@ -1,8 +1,10 @@
 /*
  * The CNI plugin's host side: carries a request to the agent and its answer back. No more.
  *
- * Request, on the agent's Unix socket: "netmgr-cni 1", every CNI_* variable as NAME=value and
- * an empty string, each with a NUL after it, then standard input; then the sending side is shut.
+ * Request, on the agent's Unix socket: "netmgr-cni 1", every CNI_* variable as NAME=value,
+ * NETMGR_STARTED=nanoseconds since boot (by which the agent recognises a request that others
+ * have overtaken) and an empty string, each with a NUL after it, then standard input; then the
+ * sending side is shut.
  * Reply: the exit code in decimal, a line feed, and standard output, up to the end.
  *
  * What it answers alone, because nobody else can: VERSION, and that the agent is away. Then
@@ -66,6 +68,18 @@ static char reply[MAX_REPLY];
 
 static const char *socket_path = "/run/netmgr/cni.sock";
 static const char *spool_path = "/var/lib/netmgr/spool";
+
+static int64_t now_ns(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static int64_t now_ms(void)
+{
+    return now_ns(CLOCK_MONOTONIC) / 1000000;
+}
 
 /* ---- answering ---- */
 
@@ -170,18 +184,13 @@ static bool append(const char *data, size_t length)
 
 static bool gather_variables(char **environment)
 {
+    char started[64];
+    int length = snprintf(started, sizeof started, "NETMGR_STARTED=%lld", (long long)now_ns(CLOCK_BOOTTIME));
     bool fits = append(GREETING, sizeof GREETING);
     for (; fits && *environment != NULL; environment++)
         if (strncmp(*environment, "CNI_", 4) == 0 && strchr(*environment, '=') != NULL)
             fits = append(*environment, strlen(*environment) + 1);
-    return fits && append("", 1);
-}
-
-static int64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    return fits && append(started, (size_t)length + 1) && append("", 1);
 }
 
 /* Bytes read up to the end or the limit, or -1; a file that has no end in time gives ETIMEDOUT. */

@@ -1,7 +1,7 @@
 r"""The bytes between launcher and agent, and in the spool of DELs the launcher keeps.
 
-A request is `netmgr-cni 1`, then every CNI_* variable as `NAME=value`, then an empty string,
-each with a NUL after it, then standard input up to the end. A reply is the exit code in
+A request is `netmgr-cni 1`, then every CNI_* variable and NETMGR_STARTED as `NAME=value`, then
+an empty string, each with a NUL after it, then standard input up to the end. A reply is the exit code in
 decimal, a line feed, and standard output up to the end.
 """
 
@@ -17,13 +17,20 @@ GREETING = b"netmgr-cni 1"
 CODING = ("utf-8", "surrogateescape")
 """Variables need not be text; what is not survives a round trip and fails validation later."""
 
+STARTED = "NETMGR_STARTED"
+"""Variable in which the launcher says when it began: nanoseconds since boot (CLOCK_BOOTTIME)."""
+
 MAX_MESSAGE = 2 * 1024 * 1024
 """More bytes than the launcher ever sends: 256 KiB of variables and 1 MiB of standard input."""
 
 
 def encode_request(environment: Mapping[str, str], stdin: bytes) -> bytes:
     """The request the launcher would send for this environment."""
-    variables = [f"{name}={value}".encode(*CODING) for name, value in environment.items() if name.startswith("CNI_")]
+    variables = [
+        f"{name}={value}".encode(*CODING)
+        for name, value in environment.items()
+        if name.startswith("CNI_") or name == STARTED
+    ]
     return b"\0".join((GREETING, *variables, b"", stdin))
 
 
