@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from errno import EEXIST, ENODEV
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from netmgr.config import POD_GATEWAYS
 from netmgr.dataplane import desired, netlink, rtnetlink
@@ -24,6 +24,13 @@ from netmgr.prefixes import Address, Family
 DEFAULT_MTU = 1500
 
 Decoded = TypeVar("Decoded")
+
+
+class Drift(NamedTuple):
+    """What the kernel has otherwise than it should."""
+
+    broken: list[Attachment]
+    strays: dict[Address, int]
 
 
 class Dataplane:
@@ -105,14 +112,17 @@ class Dataplane:
         return len(own)
 
     def attached(self) -> dict[Identity, tuple[Link, tuple[Address, ...]]]:
-        """Every host end of ours that is up, with the addresses our routes send into it."""
+        """Every host end of ours that is in use, with the addresses our routes send into it."""
         routes = self._own_routes()
-        found = {}
-        for link in self._links():
-            identity = desired.identity_of(link)
-            if identity and link.up and link.group != REAP_GROUP:
-                found[identity] = (link, tuple(sorted(a for a, oif in routes.items() if oif == link.number)))
-        return found
+        return {
+            identity: (link, tuple(sorted(a for a, oif in routes.items() if oif == link.number)))
+            for link in self._links()
+            if link.group != REAP_GROUP and (identity := desired.identity_of(link))
+        }
+
+    def attached_links(self) -> set[str]:
+        """Names of the host ends of ours that are in use."""
+        return {link.name for link in self._links() if link.group != REAP_GROUP and desired.identity_of(link)}
 
     def detach_strays(self, wanted: Iterable[str]) -> list[str]:
         """Take down host ends of ours that belong to no attachment in `wanted`; their names."""
@@ -120,54 +130,47 @@ class Dataplane:
         strays = [link for link in self._links() if desired.identity_of(link) and link.name not in keep]
         return [link.name for link in strays if link.group != REAP_GROUP and self.detach(link.name)]
 
-    def repair(self, attachments: Iterable[Attachment]) -> list[str]:
-        """Put back missing host routes and remove stray ones; a sentence for each thing done."""
-        indexes = {link.name: link.number for link in self._links() if link.up and link.group != REAP_GROUP}
+    def drift(self, attachments: Callable[[], Iterable[Attachment]]) -> Drift:
+        """Compare the kernel with what it should hold.
+
+        The kernel is read before `attachments` is called: what a new attachment adds meanwhile
+        then has its owner in the list, and is never taken for a stray.
+        """
+        links = {link.name: link for link in self._links() if link.group != REAP_GROUP}
         present = self._own_routes()
-        wanted: dict[Address, int] = {}
-        done: list[str] = []
-        for attachment in attachments:
-            index = indexes.get(attachment.host_link)
-            if index is None:
-                continue
-            wanted.update(dict.fromkeys(attachment.addresses, index))
-            missing = [address for address in attachment.addresses if present.get(address) != index]
-            if missing:
-                failures = self._netlink.attempt(desired.host_side(attachment, index))
-                outcome = "could not be put back" if failures else "was missing"
-                done += [f"route to {address} on {attachment.host_link} {outcome}" for address in missing]
-        strays = {address: oif for address, oif in present.items() if address not in wanted}
+        wanted = list(attachments())
+        broken = [a for a in wanted if a.host_link in links and _host_faults(a, links[a.host_link], present)]
+        owned = {address for attachment in wanted for address in attachment.addresses}
+        return Drift(broken, {address: oif for address, oif in present.items() if address not in owned})
+
+    def remove_routes(self, strays: Mapping[Address, int]) -> list[str]:
+        """Remove routes of ours that no attachment has; a sentence each."""
         operations = [rtnetlink.delete_route(a.prefix, oif, protocol=ROUTE_PROTOCOL) for a, oif in strays.items()]
         self._netlink.attempt(operations)
-        return done + [f"route to {address} belonged to no pod" for address in strays]
+        return [f"route to {address} belonged to no pod" for address in strays]
 
-    def sandbox_of(self, attachment: Attachment) -> bool:
-        """Whether the attachment's host end still exists: the kernel deletes it with its sandbox."""
-        try:
-            socket.if_nametoindex(attachment.host_link)
-        except OSError:
-            return False
-        return True
+    def rewire(self, attachment: Attachment) -> list[str]:
+        """Put the host's side of an attachment right, if it is not; a sentence for each fault."""
+        link = next((link for link in self._links() if link.name == attachment.host_link), None)
+        faults = _host_faults(attachment, link, self._own_routes())
+        if link is None or not faults:
+            return []
+        operations = [rtnetlink.raise_index(link.number), *desired.host_side(attachment, link.number)]
+        failures = self._netlink.attempt(operations)
+        outcome = "could not be put right: " + "; ".join(map(str, failures.values())) if failures else "was put right"
+        return [f"{fault}, {outcome}" for fault in faults]
 
-    def check(self, attachment: Attachment) -> list[str]:
-        """What of an attachment's wiring is not as `attach` left it, a sentence each."""
+    def check(self, attachment: Attachment, netns_path: str) -> list[str]:
+        """What of an attachment's wiring is not as `attach` left it in this sandbox, a sentence each."""
         try:
-            netns = netlink.open_namespace(attachment.netns)
+            netns = netlink.open_namespace(netns_path)
         except KernelError as error:
             return [error.message]
         try:
-            return [*self._check_host(attachment), *self._check_pod(attachment, netns)]
+            link = next((link for link in self._links() if link.name == attachment.host_link), None)
+            return [*_host_faults(attachment, link, self._own_routes()), *self._check_pod(attachment, netns)]
         finally:
             os.close(netns)
-
-    def _check_host(self, attachment: Attachment) -> list[str]:
-        link = next((link for link in self._links() if link.name == attachment.host_link), None)
-        if link is None:
-            return [f"host link {attachment.host_link} is missing"]
-        faults = [] if link.up else [f"host link {link.name} is down"]
-        routes = self._own_routes()
-        missing = (address for address in attachment.addresses if routes.get(address) != link.number)
-        return faults + [f"host route to {address} is missing" for address in missing]
 
     def _check_pod(self, attachment: Attachment, netns: int) -> list[str]:
         inside, index = netlink.open_in(netns, attachment.key.ifname)
@@ -216,6 +219,14 @@ class Dataplane:
             for route in self._routes(ROUTE_PROTOCOL)
             if route.protocol == ROUTE_PROTOCOL and route.destination.length == route.destination.family.width
         }
+
+
+def _host_faults(attachment: Attachment, link: Link | None, routes: Mapping[Address, int]) -> list[str]:
+    if link is None:
+        return [f"host link {attachment.host_link} is missing"]
+    faults = [] if link.up else [f"host link {link.name} is down"]
+    missing = (address for address in attachment.addresses if routes.get(address) != link.number)
+    return faults + [f"host route to {address} is missing" for address in missing]
 
 
 def _check_family(inside: Netlink, attachment: Attachment, family: Family, index: int) -> list[str]:

@@ -1,0 +1,5 @@
+"""`python -m netmgr` is the `netmgr` command."""
+
+from netmgr.cli.main import main
+
+main()

@@ -1,0 +1,111 @@
+"""Keeps rules and ledger in step: what the kernel counts is what the books say.
+
+One lock orders every reading before its posting. Without it a reading taken before another,
+but posted after it, would look like a counter that somebody had reset; and a plan made of
+yesterday's pods would take today's out of the kernel's sets.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from netmgr.clock import Clock
+from netmgr.ledger.ledger import Ledger
+from netmgr.ledger.totals import Totals
+from netmgr.model import Attachment, Counter, PodRef, Traffic
+from netmgr.prefixes import Address
+from netmgr.rules.engine import Rules
+
+
+class Accounts:
+    """The accounting of one node. Thread-safe.
+
+    Args:
+        min_reading_seconds: the kernel is read no more often than this, however often it is asked.
+    """
+
+    def __init__(self, rules: Rules, ledger: Ledger, clock: Clock, min_reading_seconds: float) -> None:
+        self._rules = rules
+        self._ledger = ledger
+        self._clock = clock
+        self._min_reading_seconds = min_reading_seconds
+        self._lock = threading.RLock()
+        self._owners: dict[Address, PodRef] = {}
+        self._read_at = float("-inf")
+
+    def start(self, attachments: Iterable[Attachment]) -> list[str]:
+        """Take over from a predecessor: its counters go on, those of pods that went meanwhile end."""
+        with self._lock:
+            self._owners = {address: a.pod for a in attachments for address in a.addresses}
+            known = self._ledger.counters()
+            self._ledger.post(self._rules.read())
+            self._ledger.end([c for c in known if isinstance(c.subject, Address) and c.subject not in self._owners])
+            for address, pod in self._owners.items():
+                self._ledger.begin([c for c in _counters([address]) if c not in known], pod)
+            return self.reconcile()
+
+    def begin(self, attachment: Attachment) -> None:
+        """Count for an attachment from now on; called before any of its packets can pass."""
+        with self._lock:
+            self._ledger.begin(_counters(attachment.addresses), attachment.pod)
+            self._rules.admit(attachment.addresses)
+            self._owners.update(dict.fromkeys(attachment.addresses, attachment.pod))
+
+    def end(self, attachment: Attachment) -> None:
+        """Take the last reading and stop counting; called after the last of its packets has passed."""
+        with self._lock:
+            self._ledger.post(self._rules.read_pods(attachment.addresses))
+            self._rules.expel(attachment.addresses)
+            self._ledger.end(_counters(attachment.addresses))
+            for address in attachment.addresses:
+                self._owners.pop(address, None)
+
+    def read(self) -> None:
+        """Post one reading of every counter, unless there was one just now."""
+        with self._lock:
+            now = self._clock.monotonic()
+            if now - self._read_at >= self._min_reading_seconds:
+                self._ledger.post(self._rules.read())
+                self._read_at = now
+
+    def reconcile(self) -> list[str]:
+        """Put right whatever of our rules is not as it should be; a sentence for each thing done."""
+        with self._lock:
+            transaction = self._rules.plan(list(self._owners))
+            if not transaction:
+                return []
+            known = self._ledger.counters()
+            self._ledger.restart([counter for counter in transaction.created if counter in known])
+            for counter in transaction.created:
+                if counter not in known:
+                    self._ledger.begin([counter], self._owner(counter))
+            self._rules.apply(transaction)
+            return list(transaction.repairs)
+
+    def check(self, attachment: Attachment) -> list[str]:
+        """What of an attachment's accounting is missing in the kernel, a sentence each."""
+        return self._rules.check(attachment.addresses)
+
+    def totals(self) -> Totals:
+        """The books as of the last reading."""
+        return self._ledger.totals()
+
+    def tidy(self) -> None:
+        """Drop series that have lingered, and let the ledger tidy its log."""
+        self._ledger.sweep()
+        self._ledger.checkpoint()
+
+    def close(self) -> None:
+        """Post a last reading and close the books; rules and counters stay for the next agent."""
+        with self._lock:
+            self._read_at = float("-inf")
+            self.read()
+            self._ledger.close()
+
+    def _owner(self, counter: Counter) -> PodRef | None:
+        return self._owners.get(counter.subject) if isinstance(counter.subject, Address) else None
+
+
+def _counters(addresses: Iterable[Address]) -> list[Counter]:
+    return [Counter.of_pod(address, traffic) for address in addresses for traffic in Traffic]

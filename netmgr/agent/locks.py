@@ -1,0 +1,41 @@
+"""One lock for each attachment, so that verbs of one container wait for each other and for nobody else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from netmgr.errors import TryAgainLater
+from netmgr.model import AttachmentKey
+
+
+class AttachmentLocks:
+    """Locks by attachment key, made when needed and dropped when nobody waits."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[AttachmentKey, tuple[threading.Lock, int]] = {}
+
+    @contextmanager
+    def holding(self, key: AttachmentKey, seconds: float) -> Iterator[None]:
+        """Hold the lock of `key` for the length of the block.
+
+        Raises:
+            TryAgainLater: another request for this attachment has not ended within `seconds`.
+        """
+        with self._guard:
+            lock, waiting = self._locks.get(key, (threading.Lock(), 0))
+            self._locks[key] = lock, waiting + 1
+        try:
+            if not lock.acquire(timeout=seconds):
+                raise TryAgainLater(f"another request for {key.container_id} {key.ifname} is still under way")
+            try:
+                yield
+            finally:
+                lock.release()
+        finally:
+            with self._guard:
+                lock, waiting = self._locks.pop(key)
+                if waiting > 1:
+                    self._locks[key] = lock, waiting - 1

@@ -1,0 +1,188 @@
+"""The composition root: builds an agent from its document, runs it, and stops it cleanly."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from netmgr import documents
+from netmgr.agent import recovery
+from netmgr.agent.accounts import Accounts
+from netmgr.agent.cni import CniService
+from netmgr.agent.housekeeping import Housekeeping
+from netmgr.agent.locks import AttachmentLocks
+from netmgr.agent.node import Node
+from netmgr.agent.queries import Queries
+from netmgr.agent.reaper import Reaper
+from netmgr.agent.server import UnixServer
+from netmgr.agent.telemetry import Telemetry
+from netmgr.agent.verbs.status import status
+from netmgr.config import NodeDocument
+from netmgr.dataplane import conntrack, forwarding
+from netmgr.dataplane.wiring import Dataplane
+from netmgr.errors import StateError
+from netmgr.ipam.leases import Leases
+from netmgr.ipam.pool import Timing
+from netmgr.ipam.store import Store
+from netmgr.ledger.ledger import Ledger
+from netmgr.rules.choose import open_backend
+from netmgr.rules.engine import Rules
+from netmgr.rules.policy import Policy
+
+DRAIN_SECONDS = 10.0
+"""How long a stop waits for requests under way."""
+
+log = logging.getLogger(__name__)
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds that never step back."""
+        return time.monotonic()
+
+
+def run(config: Path) -> None:
+    """Run the agent of the node document at `config` until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError: the document is wrong; nothing was changed then.
+        SetupError: the machine lacks something; says what.
+        StateError: another agent runs on this state, or it cannot be written.
+    """
+    document = documents.load(config, NodeDocument)
+    logging.basicConfig(level=document.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    with ExitStack() as stack:
+        stack.enter_context(_only_one(document))
+        agent = Agent(document, SystemClock(), stack)
+        agent.start(stack)
+        log.info("ready node=%s backend=%s network=%s", document.node.name, agent.backend, document.network)
+        stopping.wait()
+        log.info("stopping")
+
+
+class Agent:
+    """The parts of one agent, put together. Nothing runs before `start`."""
+
+    def __init__(self, document: NodeDocument, clock: SystemClock, stack: ExitStack) -> None:
+        self._document = document
+        self._telemetry = Telemetry()
+        forwarding.enable(document.families)
+        dataplane = Dataplane(uplink=document.node.uplink, mtu=document.mtu)
+        stack.callback(dataplane.close)
+        backend = open_backend(document.backend, document.state_dir)
+        self.backend = backend.name
+        rules = Rules(backend, _policy(document))
+        stack.callback(rules.close)
+        accounts = Accounts(rules, self._open_ledger(clock), clock, document.accounting.min_reading_seconds)
+        stack.callback(accounts.close)
+        leases, self._leases_rebuilt = self._open_leases(clock)
+        stack.callback(leases.close)
+        reaper = Reaper(dataplane, self._telemetry)
+        self._node = Node(document.network, leases, dataplane, accounts, AttachmentLocks(), reaper)
+        self._cni = CniService(self._node, self._telemetry)
+        self._queries = Queries(document, self._node, self._telemetry, self.backend, clock, lambda: status(self._node))
+        self._housekeeping = Housekeeping(
+            self._node,
+            self._telemetry,
+            reading_seconds=document.accounting.reading_seconds,
+            reconcile_seconds=document.reconcile_seconds,
+            spool_dir=document.state_dir / "spool",
+            serve=lambda message: self._cni.serve(message)[0],
+        )
+
+    def start(self, stack: ExitStack) -> None:
+        """Take over from a predecessor, then begin to serve."""
+        node, document = self._node, self._document
+        recovery.enter_boot(node, recovery.boot_id())
+        if self._leases_rebuilt:
+            recovery.adopt_from_kernel(node, document.families)
+        for name in node.dataplane.detach_strays(a.host_link for a in node.leases.all()):
+            log.info("stray link taken down link=%s", name)
+        for sentence in node.accounts.start(node.leases.all()):
+            log.info("rules %s", sentence)
+        node.reaper.start()
+        stack.callback(node.reaper.stop)
+        self._housekeeping.reconcile()
+        readers = UnixServer(
+            document.run_dir / "ledger.sock",
+            self._queries.answer,
+            mode=0o660,
+            group=document.reader_group,
+            line=True,
+        )
+        server = UnixServer(document.run_dir / "cni.sock", self._cni.answer)
+        self._housekeeping.start()
+        stack.callback(self._housekeeping.stop)
+        stack.callback(self._drain)
+        for each in (readers, server):
+            each.start()
+            stack.callback(each.stop)
+        # A launcher that found no socket a moment ago has spooled its DEL after the pass above.
+        self._housekeeping.replay_spool()
+
+    def _drain(self) -> None:
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while time.monotonic() < deadline and not self._telemetry.idle_for(0):
+            time.sleep(0.01)
+
+    def _open_ledger(self, clock: SystemClock) -> Ledger:
+        linger = self._document.accounting.linger_seconds
+        ledger, rebuilt = recovery.open_or_set_aside(
+            self._document.state_dir / "ledger.sqlite",
+            lambda path: Ledger.open(path, clock=clock, linger_seconds=linger, boot_id=recovery.boot_id()),
+        )
+        self._telemetry.state_rebuilds += rebuilt
+        return ledger
+
+    def _open_leases(self, clock: SystemClock) -> tuple[Leases, bool]:
+        pool = self._document.pool
+        timing = Timing(pool.cooldown_seconds, pool.conntrack_wait_seconds)
+        leases, rebuilt = recovery.open_or_set_aside(
+            self._document.state_dir / "ipam.sqlite",
+            lambda path: Leases(Store.open(path), self._document.ranges, timing, clock, conntrack.named),
+        )
+        self._telemetry.state_rebuilds += rebuilt
+        return leases, rebuilt
+
+
+def _policy(document: NodeDocument) -> Policy:
+    return Policy(
+        internal=document.internal_prefixes,
+        ranges=document.ranges,
+        masquerade=document.masquerade,
+        node_rules=document.accounting.node_rules,
+        rule_owner=document.accounting.rule_owner,
+        exact_prefix=document.accounting.exact_prefix,
+    )
+
+
+@contextmanager
+def _only_one(document: NodeDocument) -> Iterator[None]:
+    """Hold the state directory for one agent."""
+    for directory, mode in ((document.state_dir, 0o700), (document.run_dir, 0o755)):
+        directory.mkdir(parents=True, exist_ok=True, mode=mode)
+    descriptor = os.open(document.state_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StateError(f"{document.state_dir}: another agent runs on this state; stop it first") from None
+        yield
+    finally:
+        os.close(descriptor)

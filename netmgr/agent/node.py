@@ -1,0 +1,97 @@
+"""The node as the verbs see it: attach, detach, and the parts they need.
+
+The order of steps is what makes every crash harmless:
+
+- attach: hold the address, begin to count, wire. A crash leaves a held address without a
+  link, which the next start collects; nothing was counted that is not in the ledger.
+- detach: unwire, read for the last time, stop counting, release the address. A crash leaves
+  an attachment whose link is down; the runtime, unanswered, or the launcher's spool repeats
+  the DEL.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from netmgr.agent.accounts import Accounts
+from netmgr.agent.locks import AttachmentLocks
+from netmgr.agent.reaper import Reaper
+from netmgr.dataplane import desired
+from netmgr.dataplane.wiring import Dataplane
+from netmgr.errors import NetmgrError, TryAgainLater
+from netmgr.ipam.leases import Leases
+from netmgr.model import Attachment, AttachmentKey, PodRef
+
+LOCK_SECONDS = 20.0
+"""How long a request waits for another one of the same attachment."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Node:
+    """The parts of one node."""
+
+    network: str
+    leases: Leases
+    dataplane: Dataplane
+    accounts: Accounts
+    locks: AttachmentLocks
+    reaper: Reaper
+
+    def attach(self, key: AttachmentKey, pod: PodRef, netns: str) -> Attachment:
+        """Give a sandbox its addresses, counters and link; on failure nothing of it remains."""
+        attachment = self.leases.reserve(key, pod, desired.host_link_name(key), netns)
+        try:
+            self.accounts.begin(attachment)
+            self.dataplane.attach(attachment)
+        except NetmgrError:
+            self.detach(attachment)
+            raise
+        return attachment
+
+    def detach(self, attachment: Attachment) -> None:
+        """Undo `attach`, whatever of it there is."""
+        self.dataplane.detach(attachment.host_link)
+        self.accounts.end(attachment)
+        self.leases.release(attachment)
+        self.reaper.wake()
+
+    def collect(self, key: AttachmentKey, why: str, still: Callable[[Attachment], bool] = lambda _: True) -> bool:
+        """Detach an attachment nobody will send a DEL for, unless a request for it is under way.
+
+        `still` is asked under the attachment's lock whether the reason holds.
+        """
+        try:
+            with self.locks.holding(key, 0):
+                attachment = self.leases.get(key)
+                if attachment is None or not still(attachment):
+                    return False
+                self.detach(attachment)
+        except TryAgainLater:
+            return False
+        log.info("collected container=%s ifname=%s pod=%s why=%s", key.container_id, key.ifname, attachment.pod, why)
+        return True
+
+    def collect_vanished(self) -> None:
+        """Collect attachments whose sandbox went without a DEL: the kernel took their links with it."""
+        present = self.dataplane.attached_links()
+        for attachment in self.leases.all():
+            if attachment.host_link not in present:
+                self.collect(attachment.key, "its sandbox is gone", self._has_vanished)
+
+    def _has_vanished(self, attachment: Attachment) -> bool:
+        return attachment.host_link not in self.dataplane.attached_links()
+
+    def repair_wiring(self) -> list[str]:
+        """Put right links and routes that another program altered; a sentence for each."""
+        drift = self.dataplane.drift(self.leases.all)
+        done = self.dataplane.remove_routes(drift.strays)
+        for attachment in drift.broken:
+            with suppress(TryAgainLater), self.locks.holding(attachment.key, 0):
+                if self.leases.get(attachment.key) == attachment:
+                    done += self.dataplane.rewire(attachment)
+        return done

@@ -1,0 +1,154 @@
+"""What the read-only socket answers: the snapshot, the attachments, and where an address belongs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+
+import netmgr
+from netmgr.agent.node import Node
+from netmgr.agent.telemetry import Telemetry
+from netmgr.clock import Clock
+from netmgr.config import NodeDocument
+from netmgr.errors import NetmgrError, NotReady
+from netmgr.explain import explain
+from netmgr.model import Attachment, Sample
+from netmgr.prefixes import Address
+from netmgr.snapshot import VERSION, AttachmentView, RuleReading, Snapshot
+
+log = logging.getLogger(__name__)
+
+
+class Queries:
+    """Answers readers; changes nothing but the time of the last reading."""
+
+    def __init__(
+        self,
+        document: NodeDocument,
+        node: Node,
+        telemetry: Telemetry,
+        backend: str,
+        clock: Clock,
+        status: Callable[[], None],
+    ) -> None:
+        self._document = document
+        self._node = node
+        self._telemetry = telemetry
+        self._backend = backend
+        self._clock = clock
+        self._status = status
+        self._started_at = clock.now()
+
+    def answer(self, message: bytes) -> bytes:
+        """The JSON answer to one line of JSON."""
+        try:
+            request = json.loads(message)
+            if not isinstance(request, dict) or request.get("version") != VERSION:
+                return _refusal(f"this agent answers version {VERSION} of the snapshot protocol")
+            return json.dumps(self._query(request)).encode()
+        except ValueError as error:
+            return _refusal(f"not a query: {error}")
+        except NetmgrError as error:
+            log.warning("query failed error=%s", error)
+            return _refusal(error.message)
+
+    def _query(self, request: dict[str, object]) -> object:
+        match request.get("query"):
+            case "snapshot":
+                return self.snapshot()
+            case "pods":
+                return self.snapshot() | {"attachments": [_view(a) for a in self._node.leases.all()]}
+            case "explain":
+                address = Address.parse(str(request.get("address")))
+                return explain(self._document, address, self._node.leases.all())
+            case other:
+                raise ValueError(f"unknown query {other!r}; ask for snapshot, pods or explain")
+
+    def snapshot(self) -> Snapshot:
+        """The whole document, with counters as they are now (see `min_reading_seconds`)."""
+        self._node.accounts.read()
+        totals = self._node.accounts.totals()
+        reason = self._reason()
+        return {
+            "version": VERSION,
+            "node": self._document.node.name,
+            "netmgr_version": netmgr.__version__,
+            "backend": self._backend,
+            "ready": not reason,
+            "reason": reason,
+            "taken_at": self._clock.now(),
+            "started_at": self._started_at,
+            "pods": [
+                {
+                    "namespace": item.namespace,
+                    "pod": item.pod,
+                    "traffic": item.traffic,
+                    "bytes": item.bytes,
+                    "packets": item.packets,
+                    "live": item.live,
+                }
+                for item in totals.pods
+            ],
+            "namespaces": [
+                {
+                    "namespace": item.namespace,
+                    "traffic": item.traffic,
+                    "bytes": item.bytes,
+                    "packets": item.packets,
+                }
+                for item in totals.namespaces
+            ],
+            "node_totals": [
+                {"traffic": item.traffic, "bytes": item.bytes, "packets": item.packets} for item in totals.node
+            ],
+            "rules": [self._rule(sample) for sample in totals.rules],
+            "pool": [
+                {
+                    "family": f"ipv{family.value}",
+                    "allocated": state.allocated,
+                    "cooldown": state.cooldown,
+                    "free": state.free,
+                }
+                for family, state in self._node.leases.occupancy().items()
+            ],
+            "cni_requests": self._telemetry.requests(),
+            "cni_latency": self._telemetry.latency(),
+            "gaps": [{"reason": reason, "count": count} for reason, count in totals.gaps.items()],
+            "drift_repaired": self._telemetry.repairs(),
+            "state_rebuilds": self._telemetry.state_rebuilds,
+        }
+
+    def _reason(self) -> str:
+        try:
+            self._status()
+        except NotReady as error:
+            return error.message
+        return ""
+
+    def _rule(self, sample: Sample) -> RuleReading:
+        """A node rule's reading as PyPI's iptables-exporter would label it."""
+        return {
+            "ip_version": str(sample.counter.family.value),
+            "table": "mangle",
+            "chain": str(sample.counter.subject).lower(),
+            "rule": f"{self._document.accounting.rule_owner} traffic={sample.counter.traffic}",
+            "bytes": sample.bytes,
+            "packets": sample.packets,
+        }
+
+
+def _view(attachment: Attachment) -> AttachmentView:
+    return {
+        "namespace": attachment.pod.namespace,
+        "pod": attachment.pod.name,
+        "uid": attachment.pod.uid,
+        "container_id": attachment.key.container_id,
+        "ifname": attachment.key.ifname,
+        "host_link": attachment.host_link,
+        "addresses": [str(address) for address in attachment.addresses],
+    }
+
+
+def _refusal(message: str) -> bytes:
+    return json.dumps({"version": VERSION, "error": message}).encode()

@@ -1,0 +1,83 @@
+"""Counts and times the agent's own work, in the shapes the snapshot has."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from netmgr.snapshot import Gaps, RequestCount, RequestLatency
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""Upper bounds in seconds: fine around the few milliseconds an ADD takes."""
+
+
+class Telemetry:
+    """Figures since the agent started. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests: Tally[tuple[str, int]] = Tally()
+        self._buckets: dict[str, list[int]] = {}
+        self._sums: Tally[str] = Tally()
+        self._repairs: Tally[str] = Tally()
+        self._under_way = 0
+        self._last_end = 0.0
+        self.state_rebuilds = 0
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Mark a request as being served."""
+        with self._lock:
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way -= 1
+                self._last_end = time.monotonic()
+
+    def idle_for(self, seconds: float) -> bool:
+        """Whether no request was served in the last `seconds`."""
+        with self._lock:
+            return not self._under_way and time.monotonic() - self._last_end >= seconds
+
+    def answered(self, command: str, code: int, seconds: float) -> None:
+        """Note one CNI request: its error code (0 for success) and how long it took."""
+        with self._lock:
+            self._requests[command, code] += 1
+            buckets = self._buckets.setdefault(command, [0] * (len(BUCKETS) + 1))
+            buckets[bisect_left(BUCKETS, seconds)] += 1
+            self._sums[command] += seconds  # type: ignore[assignment]  # a Counter adds floats as well
+
+    def repaired(self, area: str, sentences: Iterable[str]) -> None:
+        """Note things of ours that another program had altered: rules, routes, links."""
+        with self._lock:
+            self._repairs[area] += sum(1 for _ in sentences)
+
+    def requests(self) -> list[RequestCount]:
+        """CNI requests by verb and code."""
+        with self._lock:
+            items = sorted(self._requests.items())
+        return [{"command": command, "code": str(code), "count": count} for (command, code), count in items]
+
+    def latency(self) -> list[RequestLatency]:
+        """Cumulative histograms by verb."""
+        with self._lock:
+            return [self._histogram(command) for command in sorted(self._buckets)]
+
+    def repairs(self) -> list[Gaps]:
+        """Repairs by area."""
+        with self._lock:
+            return [{"reason": area, "count": count} for area, count in sorted(self._repairs.items())]
+
+    def _histogram(self, command: str) -> RequestLatency:
+        cumulative: list[tuple[str, int]] = []
+        total = 0
+        for bound, count in zip((*map(str, BUCKETS), "+Inf"), self._buckets[command], strict=True):
+            total += count
+            cumulative.append((bound, total))
+        return {"command": command, "buckets": cumulative, "sum": self._sums[command]}

@@ -1,0 +1,28 @@
+"""CHECK: is the attachment still as ADD left it?"""
+
+from __future__ import annotations
+
+from cni.spec import Request
+from netmgr.agent.node import LOCK_SECONDS, Node
+from netmgr.errors import CheckFailed
+
+
+def check(node: Node, request: Request) -> None:
+    """Compare memory, previous result, wiring and accounting.
+
+    Raises:
+        CheckFailed: something differs; every difference is named.
+    """
+    with node.locks.holding(request.key, LOCK_SECONDS):
+        attachment = node.leases.get(request.key)
+        if attachment is None:
+            raise CheckFailed(f"container {request.container_id} has no attachment at {request.ifname}")
+        faults = [*node.dataplane.check(attachment, request.netns), *node.accounts.check(attachment)]
+    expected = request.previous.addresses_of(request.ifname) if request.previous else ()
+    faults += [
+        f"prevResult has address {address}, which this attachment does not hold"
+        for address in expected
+        if address not in attachment.addresses
+    ]
+    if faults:
+        raise CheckFailed("; ".join(faults))

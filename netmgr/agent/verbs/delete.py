@@ -1,0 +1,23 @@
+"""DEL: take a sandbox's interface away. Succeeds when there is nothing left to take."""
+
+from __future__ import annotations
+
+from cni.spec import Request
+from netmgr.agent.node import LOCK_SECONDS, Node
+from netmgr.dataplane import desired
+
+
+def delete(node: Node, request: Request, started_at: float) -> None:
+    """Detach the sandbox.
+
+    A DEL that finds nothing may have overtaken its ADD; it is remembered, so that the ADD is
+    refused when it arrives. `started_at` is when the launcher began, in seconds since boot.
+    """
+    with node.locks.holding(request.key, LOCK_SECONDS):
+        attachment = node.leases.get(request.key)
+        if attachment is not None:
+            node.detach(attachment)
+            return
+        node.leases.bury(request.key, started_at)
+        if node.dataplane.detach(desired.host_link_name(request.key)):
+            node.reaper.wake()
