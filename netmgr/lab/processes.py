@@ -41,6 +41,18 @@ def end(namespaces: Iterable[Path], grace: float = 5) -> None:
         raise KernelError(f"end process {found[0]} of the lab", details="it outlived SIGKILL")
 
 
+def stop(number: int, which: signal.Signals, namespaces: Iterable[Path], patience: float = 15) -> None:
+    """Send `which` to one process of these namespaces and wait for its end.
+
+    Raises:
+        KernelError: it still runs after `patience` seconds.
+    """
+    pins = list(namespaces)
+    _signal([number], which, pins, time.monotonic() + patience)
+    if number in running_in(pins):
+        raise KernelError(f"end process {number} of the lab", details=f"it outlived {which.name}")
+
+
 def command_line(number: int) -> list[str]:
     """The arguments a process was started with; empty when it is gone."""
     try:

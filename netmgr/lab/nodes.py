@@ -1,0 +1,249 @@
+"""One node of a lab: its document, its processes in its namespace, and the questions one may ask it.
+
+Everything of a node lies in one directory, so that any number of nodes can share a machine:
+
+    node.yaml  bin/  net.d/  cache/  run/  state/  agent.log  exporter.log
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from netmgr import documents, programs, readers
+from netmgr.config import NodeDocument
+from netmgr.errors import LabError
+from netmgr.lab import processes, wiring
+from netmgr.lab.runtime import Runtime, Sandbox
+from netmgr.lab.topology import Node, Pod
+from netmgr.snapshot import Snapshot
+
+EXPORTER_PORT = 9119
+"""The same on every node: each listens in a namespace of its own."""
+
+UNPRIVILEGED = 65534
+"""User and group the exporter runs as: nobody and nogroup on every distribution."""
+
+TRAVERSABLE = 0o755
+"""Mode of the directories on the exporter's way to its socket, whatever the umask."""
+
+START_SECONDS = 15
+QUERY_SECONDS = 10
+
+
+@dataclass
+class LabNode:
+    """A node's agent and exporter, its runtime, and its numbers.
+
+    Attributes:
+        namespace: path its network namespace is pinned at.
+        directory: everything else of it.
+        pods_dir: where the world keeps its pods' namespaces.
+        settings: keys of node.yaml beside those the topology gives.
+    """
+
+    node: Node
+    namespace: Path
+    directory: Path
+    pods_dir: Path
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    _started: list[programs.Running] = field(default_factory=list, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The node's name, which is its host's."""
+        return self.node.host
+
+    @property
+    def document(self) -> Path:
+        """The node.yaml its agent reads."""
+        return self.directory / "node.yaml"
+
+    @property
+    def run_dir(self) -> Path:
+        """Where its agent's sockets are."""
+        return self.directory / "run"
+
+    @cached_property
+    def runtime(self) -> Runtime:
+        """The container runtime of this node."""
+        directory = self.directory
+        return Runtime(self.name, directory / "bin", directory / "net.d", directory / "cache", self.pods_dir)
+
+    def add(self, name: str, namespace: str = "research") -> Sandbox:
+        """Run a pod on this node.
+
+        Raises:
+            LabError: the CNI plugin refused.
+        """
+        return self.runtime.add(Pod(name, self.name, namespace))
+
+    def write_document(self) -> None:
+        """Write node.yaml.
+
+        Raises:
+            ConfigError: the settings do not make a valid document.
+        """
+        text = yaml.safe_dump(self._document(), sort_keys=False)
+        documents.parse(text, str(self.document), NodeDocument)
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        for directory in (self.directory.parent, self.directory, self.run_dir):
+            directory.chmod(TRAVERSABLE)
+        self.document.write_text(text, encoding="utf-8")
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "apiVersion": "netmgr.io/v1alpha1",
+            "kind": "Node",
+            "node": {
+                "name": self.name,
+                "addresses": [str(address) for address in self.node.addresses],
+                "uplink": self.node.uplink,
+            },
+            "ranges": [str(block) for block in self.node.ranges],
+            "state_dir": str(self.directory / "state"),
+            "run_dir": str(self.run_dir),
+            "reader_group": UNPRIVILEGED,
+            **self.settings,
+        }
+
+    def install_plugin(self) -> None:
+        """Install launcher and conflist for this node's runtime."""
+        from cni import install  # noqa: PLC0415 (may build the launcher: only where a plugin is wanted)
+
+        raise NotImplementedError(install)
+
+    def start_agent(self) -> None:
+        """Start the agent inside the node's namespace; returns without waiting for it."""
+        self._start("agent", "netmgr", "agent", "--config", str(self.document))
+
+    def start_exporter(self) -> None:
+        """Start the exporter as a user that may read the agent's ledger socket and nothing else."""
+        socket_path = str(self.run_dir / "ledger.sock")
+        self._start("exporter", "netmgr.lab.unprivileged", socket_path, str(EXPORTER_PORT))
+
+    def wait_until_ready(self, timeout: float = START_SECONDS) -> None:
+        """Wait until the agent would accept an ADD and the exporter answers, for at most `timeout` seconds.
+
+        Raises:
+            LabError: one of them does not; the message ends with the last words of its log.
+        """
+        deadline = time.monotonic() + timeout
+        while reason := self.runtime.status():
+            self._still_trying("agent", reason, deadline)
+        while reason := self._exporter_status():
+            self._still_trying("exporter", reason, deadline)
+
+    def kill_agent(self) -> None:
+        """End the agent as a crash would: SIGKILL, in the middle of whatever it does."""
+        self._end("agent", signal.SIGKILL)
+
+    def stop_agent(self) -> None:
+        """End the agent as an orderly restart would: SIGTERM."""
+        self._end("agent", signal.SIGTERM)
+
+    def agent_pid(self) -> int | None:
+        """Process number of the running agent; None while there is none."""
+        return self._find("agent")
+
+    def ask(self, query: str, **fields: str) -> dict[str, Any]:
+        """Put one question to the agent's read-only socket.
+
+        Raises:
+            NetmgrError: as `readers.ask`.
+        """
+        return readers.ask(self.run_dir / "ledger.sock", query, timeout=QUERY_SECONDS, **fields)
+
+    def snapshot(self) -> Snapshot:
+        """The agent's whole document, as the exporter gets it."""
+        return readers.read_snapshot(self.run_dir / "ledger.sock", timeout=QUERY_SECONDS)
+
+    def scrape(self) -> str:
+        """The exporter's page, fetched from inside the node's namespace.
+
+        Raises:
+            LabError: the exporter does not answer, or not with 200.
+        """
+        with wiring.inside(self.namespace):
+            connection = http.client.HTTPConnection("127.0.0.1", EXPORTER_PORT, timeout=QUERY_SECONDS)
+            try:
+                connection.request("GET", "/metrics")
+                response = connection.getresponse()
+                body = response.read().decode()
+            except OSError as error:
+                raise LabError(f"the exporter of {self.name} does not answer: {error}") from error
+            finally:
+                connection.close()
+        if response.status != http.client.OK:
+            raise LabError(f"the exporter of {self.name} answers {response.status}: {body.strip()[:200]}")
+        return body
+
+    def reap(self) -> None:
+        """Collect the exit codes of processes that were started from here and have ended."""
+        for process in self._started:
+            process.wait(timeout=START_SECONDS)
+        self._started.clear()
+
+    def _start(self, log: str, module: str, *arguments: str) -> None:
+        command = [
+            programs.locate("nsenter", "util-linux"),
+            f"--net={self.namespace}",
+            sys.executable,
+            "-m",
+            module,
+            *arguments,
+        ]
+        with (self.directory / f"{log}.log").open("ab") as output:
+            self._started.append(
+                programs.start(command, env=_environment(), stdout=output, stderr=output, new_session=True)
+            )
+
+    def _find(self, role: str) -> int | None:
+        marker = {"agent": "agent", "exporter": "netmgr.lab.unprivileged"}[role]
+        for number in processes.running_in([self.namespace]):
+            if marker in processes.command_line(number):
+                return number
+        return None
+
+    def _end(self, role: str, which: signal.Signals) -> None:
+        number = self._find(role)
+        if number is not None:
+            processes.stop(number, which, [self.namespace])
+        for process in self._started:
+            process.poll()
+
+    def _exporter_status(self) -> str:
+        try:
+            self.scrape()
+        except LabError as error:
+            return error.message
+        return ""
+
+    def _still_trying(self, role: str, reason: str, deadline: float) -> None:
+        ended = self._find(role) is None
+        if time.monotonic() > deadline or (ended and time.monotonic() > deadline - START_SECONDS + 1):
+            raise LabError(f"the {role} of {self.name} did not start: {reason}", _tail(self.directory / f"{role}.log"))
+        time.sleep(0.02)
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, and our own package importable whatever the working directory."""
+    source = str(Path(__file__).resolve().parents[2])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))}
+
+
+def _tail(path: Path, lines: int = 10) -> str:
+    with suppress(OSError):
+        return "\n".join(path.read_text("utf-8", errors="replace").splitlines()[-lines:])
+    return ""

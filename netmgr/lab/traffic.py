@@ -1,0 +1,163 @@
+"""What the pods of a lab say to whom, and how much of it is internet traffic.
+
+Every pod talks UDP and TCP, v4 and v6, both ways, to four peers: the internet host, a pod of
+its own node, a pod of another node, and its node. Only the first is internet. UDP is known to
+the byte because every datagram was made here; TCP is what the capture at the internet host
+saw of the connection, handshake and acknowledgements included.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import cycle, islice, product
+
+from netmgr.errors import LabError
+from netmgr.lab.capture import Capture, Flow, Tally
+from netmgr.lab.exchange import End, Heard, datagrams, stream
+from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import INTERNET
+from netmgr.lab.world import World
+from netmgr.model import Traffic
+from netmgr.prefixes import Family
+
+DATAGRAMS = 200
+SIZES_OUT = (1, 64, 512, 1200, 1452)
+"""Payloads in bytes; the largest is the most that a v6 packet of 1,500 bytes can carry."""
+
+SIZES_IN = (1452, 9, 300)
+STREAM_OUT = 300_000
+STREAM_IN = 700_000
+
+
+class Protocol(StrEnum):
+    """What carries a conversation."""
+
+    UDP = "UDP"
+    TCP = "TCP"
+
+
+class Peer(StrEnum):
+    """Whom a pod talks with."""
+
+    INTERNET = "internet"
+    SAME_NODE = "pod on the same node"
+    OTHER_NODE = "pod on another node"
+    NODE = "its node"
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """One conversation a pod shall have."""
+
+    pod: Sandbox
+    peer: Peer
+    protocol: Protocol
+    near: End
+    far: End
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Column:
+    """What one number of the comparison is about: a pod, and a direction of internet traffic."""
+
+    namespace: str
+    pod: str
+    traffic: Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What was sent: internet traffic by pod and direction, and each pod's internal bytes, of which none counts."""
+
+    internet: dict[Column, Tally]
+    internal: dict[str, int]
+
+
+def plan(world: World) -> list[Talk]:
+    """Every conversation of every pod that runs in `world`."""
+    pods = world.pods()
+    return [
+        Talk(pod, peer, protocol, End(pod.netns, pod.address(family)), far)
+        for pod in pods
+        for family in sorted({address.family for address in pod.addresses})
+        for peer, far in _peers(world, pod, pods, family)
+        for protocol in Protocol
+    ]
+
+
+def _peers(world: World, pod: Sandbox, pods: list[Sandbox], family: Family) -> Iterator[tuple[Peer, End]]:
+    node = world.node(pod.pod.node)
+    yield Peer.INTERNET, End(world.internet, INTERNET[family])
+    yield Peer.NODE, End(node.namespace, node.node.address(family))
+    neighbours = [other for other in pods if other.pod.node == node.name and other != pod]
+    strangers = [other for other in pods if other.pod.node != node.name]
+    for peer, others in ((Peer.SAME_NODE, neighbours), (Peer.OTHER_NODE, strangers)):
+        if others:
+            other = others[pods.index(pod) % len(others)]
+            yield peer, End(other.netns, other.address(family))
+
+
+def drive(world: World, talks: Iterable[Talk], advance: Callable[[Talk], None] = lambda _: None) -> Sent:
+    """Have every conversation, one after the other; `advance` is told after each.
+
+    Raises:
+        LabError: something sent did not arrive, or passed the internet host unasked for.
+    """
+    internal: defaultdict[str, int] = defaultdict(int)
+    owners: dict[tuple[Flow, ...], Sandbox] = {}
+    sent: dict[Flow, Tally] = {}
+    with Capture(world.internet, _interface(world)) as capture:
+        for talk in talks:
+            heard = _have(talk)
+            if talk.peer is Peer.INTERNET:
+                flows = _flows(talk, heard)
+                owners[flows] = talk.pod
+                if talk.protocol is Protocol.UDP:
+                    sent |= dict(zip(flows, (heard.forth, heard.back), strict=True))
+            else:
+                internal[talk.pod.pod.name] += heard.forth.bytes + heard.back.bytes
+            capture.drain()
+            advance(talk)
+        capture.settle()
+        seen = capture.flows()
+    _compare_datagrams(sent, seen)
+    return Sent(_by_pod(owners, seen), dict(internal))
+
+
+def _have(talk: Talk) -> Heard:
+    if talk.protocol is Protocol.TCP:
+        return stream(talk.near, talk.far, STREAM_OUT, STREAM_IN)
+    forth, back = (list(islice(cycle(sizes), DATAGRAMS)) for sizes in (SIZES_OUT, SIZES_IN))
+    return datagrams(talk.near, talk.far, forth, back)
+
+
+def _flows(talk: Talk, heard: Heard) -> tuple[Flow, Flow]:
+    """What the capture calls this conversation: out first, then in."""
+    out = Flow(talk.protocol, heard.peer, heard.port, heard.server_port, Traffic.INTERNET_OUT)
+    return out, out._replace(traffic=Traffic.INTERNET_IN)
+
+
+def _interface(world: World) -> str:
+    return next(end.name for end in world.topology.interfaces() if end.host == world.topology.internet)
+
+
+def _compare_datagrams(sent: dict[Flow, Tally], seen: dict[Flow, Tally]) -> None:
+    """The two independent measures of UDP must agree, or neither can be trusted."""
+    for flow, tally in sent.items():
+        if seen.get(flow) != tally:
+            raise LabError(f"the capture saw {seen.get(flow)} of {flow}, but {tally} was sent")
+
+
+def _by_pod(owners: dict[tuple[Flow, ...], Sandbox], seen: dict[Flow, Tally]) -> dict[Column, Tally]:
+    totals: defaultdict[Column, Tally] = defaultdict(Tally)
+    pod_of = {flow: sandbox.pod for flows, sandbox in owners.items() for flow in flows}
+    for flow, tally in seen.items():
+        if (pod := pod_of.get(flow)) is None:
+            raise LabError(f"{flow} passed the internet host, but no pod of this run sent it; is someone else at work?")
+        totals[Column(pod.namespace, pod.name, flow.traffic)] += tally
+    for pod, traffic in product({sandbox.pod for sandbox in owners.values()}, Traffic):
+        totals.setdefault(Column(pod.namespace, pod.name, traffic), Tally())
+    return dict(totals)

@@ -1,0 +1,297 @@
+"""A lab's world: made from a topology, kept in one directory, removable from that directory alone.
+
+    /run/netmgr-lab/<name>/
+        topology.json   what it looks like; written first, so that every lab can be told about
+        complete        written last: whoever built it came to the end
+        netns/<host>    the hosts' namespaces
+        pods/<pod>      the pods' namespaces
+        nodes/<node>/   see `nodes`
+
+Nothing is done outside: no link, route, rule, port or process is in the machine's own
+network namespace. What the directory names is what there is, so a lab whose builder was
+killed is taken down like any other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic import TypeAdapter
+
+from netmgr.config import Backend
+from netmgr.dataplane import netns
+from netmgr.errors import LabError, SetupError
+from netmgr.lab import processes, wiring
+from netmgr.lab.nodes import TRAVERSABLE, LabNode
+from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import Topology
+
+ROOT = Path("/run/netmgr-lab")
+"""Short, because a Unix socket's path has at most 107 bytes."""
+
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")
+
+SETTINGS: Mapping[str, Any] = {
+    "accounting": {"reading_seconds": 1, "min_reading_seconds": 0.05},
+    "pool": {"cooldown_seconds": 5, "conntrack_wait_seconds": 5},
+}
+"""What a lab's node.yaml says beside the topology: as in production, only more impatient."""
+
+
+def names(root: Path = ROOT) -> list[str]:
+    """The labs on this machine, complete or not."""
+    return sorted(path.name for path in root.iterdir()) if root.is_dir() else []
+
+
+class World:
+    """A lab. As a context manager it is up inside the block and gone after it, however it ends."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        backend: Backend = Backend.NFTABLES,
+        name: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        root: Path = ROOT,
+    ) -> None:
+        """Say what shall be built; nothing is done yet.
+
+        Args:
+            topology: the hosts, links, nodes and pods.
+            backend: what holds every node's rules.
+            name: what the lab is called; default: the first free `lab-<number>`.
+            settings: keys of node.yaml that replace the lab's own.
+            root: the directory all labs are in.
+        """
+        self.topology = topology
+        self._settings = {**SETTINGS, "backend": backend.value, **(settings or {})}
+        self._name = name
+        self._root = root
+        self._is_ours = False
+        self._nodes: dict[str, LabNode] = {}
+
+    @classmethod
+    def open(cls, name: str | None = None, root: Path = ROOT) -> Self:
+        """Come back to a lab that is up; without a name, to the only one.
+
+        Raises:
+            LabError: there is none, or there are several, or it was never completed.
+        """
+        directory = root / choose(name, root)
+        if not (directory / "complete").exists():
+            raise LabError(f"lab {directory.name} is not complete; remove it with: netmgr lab down {directory.name}")
+        kept = json.loads((directory / "topology.json").read_text("utf-8"))
+        world = cls(
+            TypeAdapter(Topology).validate_python(kept["topology"]),
+            name=directory.name,
+            settings=kept["settings"],
+            root=root,
+        )
+        world._is_ours = True
+        world._describe_nodes()
+        return world
+
+    @property
+    def name(self) -> str:
+        """What the lab is called."""
+        if self._name is None:
+            raise LabError("the lab is not up yet, so it has no name")
+        return self._name
+
+    @property
+    def directory(self) -> Path:
+        """Everything there is of it."""
+        return self._root / self.name
+
+    @property
+    def backend(self) -> Backend:
+        """What holds every node's rules."""
+        return Backend(self._settings["backend"])
+
+    @property
+    def nodes(self) -> list[LabNode]:
+        """Every node."""
+        return list(self._nodes.values())
+
+    def node(self, name: str) -> LabNode:
+        """The node called `name`.
+
+        Raises:
+            LabError: there is none.
+        """
+        try:
+            return self._nodes[name]
+        except KeyError:
+            raise LabError(f"the lab has no node {name}; it has {', '.join(self._nodes)}") from None
+
+    def namespace(self, host: str) -> Path:
+        """Where the namespace of `host` is pinned."""
+        return self.directory / "netns" / host
+
+    @property
+    def internet(self) -> Path:
+        """Where the internet host's namespace is pinned."""
+        return self.namespace(self.topology.internet)
+
+    def pods(self) -> list[Sandbox]:
+        """Every pod that runs, node by node."""
+        return [sandbox for node in self.nodes for sandbox in node.runtime.sandboxes()]
+
+    def pod(self, name: str) -> Sandbox:
+        """The running pod called `name`.
+
+        Raises:
+            LabError: no such pod runs.
+        """
+        pods = {sandbox.pod.name: sandbox for sandbox in self.pods()}
+        try:
+            return pods[name]
+        except KeyError:
+            raise LabError(f"no pod {name} runs in lab {self.name}; there are {', '.join(pods)}") from None
+
+    def build(self) -> None:
+        """Claim the directory and make hosts and links, without agents.
+
+        Raises:
+            SetupError: not root.
+            LabError: the name is taken or unfit.
+            KernelError: the kernel refused.
+        """
+        if os.geteuid() != 0:
+            raise SetupError("a lab needs root, to make network namespaces: run it with sudo")
+        self._name = _claim(self._name, self._root)
+        self._is_ours = True
+        kept = {"settings": self._settings, "topology": TypeAdapter(Topology).dump_python(self.topology, mode="json")}
+        (self.directory / "topology.json").write_text(json.dumps(kept), encoding="utf-8")
+        wiring.build(self.topology, self.directory / "netns")
+        self._describe_nodes()
+
+    def up(self, tell: Callable[[str], None] = lambda _: None) -> None:
+        """Build the world, start its nodes and run its pods; when that fails, nothing is left.
+
+        Args:
+            tell: is given a few words before each step.
+
+        Raises:
+            NetmgrError: whatever went wrong.
+        """
+        try:
+            tell("hosts and links")
+            self.build()
+            tell("agents and exporters")
+            self._start_nodes()
+            tell("pods")
+            for pod in self.topology.pods:
+                self.node(pod.node).add(pod.name, pod.namespace)
+            (self.directory / "complete").touch()
+        except BaseException:
+            self.down()
+            raise
+
+    def down(self) -> None:
+        """Remove everything there is of this lab; nothing happens when it never was, or is gone."""
+        if self._is_ours:
+            remove(self.name, self._root)
+            self._is_ours = False
+        for node in self.nodes:
+            node.reap()
+
+    def __enter__(self) -> Self:
+        self.up()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+    def _describe_nodes(self) -> None:
+        for node in self.topology.nodes:
+            self._nodes[node.host] = LabNode(
+                node,
+                self.namespace(node.host),
+                self.directory / "nodes" / node.host,
+                self.directory / "pods",
+                self._settings,
+            )
+
+    def _start_nodes(self) -> None:
+        for node in self.nodes:
+            node.write_document()
+            node.install_plugin()
+            node.start_agent()
+        for node in self.nodes:
+            node.start_exporter()
+        for node in self.nodes:
+            node.wait_until_ready()
+        wiring.wait_until_up(self.topology, self.directory / "netns")
+
+
+def choose(name: str | None, root: Path = ROOT) -> str:
+    """The lab that is meant: the named one, else the only one.
+
+    Raises:
+        LabError: there is no such lab, or nothing says which of several is meant.
+    """
+    known = names(root)
+    if name is None and len(known) == 1:
+        return known[0]
+    if not known:
+        raise LabError("there is no lab; make one with: netmgr lab up")
+    if name is None:
+        raise LabError(f"there are several labs; say which with --name: {', '.join(known)}")
+    if name not in known:
+        raise LabError(f"there is no lab {name}; there are {', '.join(known)}")
+    return name
+
+
+def remove(name: str, root: Path = ROOT) -> None:
+    """Remove a lab by its directory alone: its processes, its namespaces, its files.
+
+    Raises:
+        KernelError: a process would not end; what is left can be removed by calling again.
+    """
+    directory = root / name
+    pins = list(_pins(directory))
+    processes.end(pins)
+    for pin in pins:
+        netns.delete(pin)
+    shutil.rmtree(directory)
+    with suppress(OSError):
+        root.rmdir()
+
+
+def _pins(directory: Path) -> Iterator[Path]:
+    for folder in ("pods", "netns"):
+        yield from (directory / folder).glob("*")
+
+
+def _claim(name: str | None, root: Path) -> str:
+    """Make the lab's directory; making it is what makes the name ours."""
+    if name is None:
+        return next(candidate for number in count(1) if _make(root / (candidate := f"lab-{number}")))
+    if not NAME.fullmatch(name):
+        raise LabError(f"{name!r} is no name for a lab: at most 24 of a-z, 0-9 and '-', no '-' at either end")
+    if not _make(root / name):
+        raise LabError(f"there is a lab {name} already; remove it with: netmgr lab down {name}")
+    return name
+
+
+def _make(directory: Path) -> bool:
+    try:
+        directory.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    for path in (directory.parent, directory):
+        path.chmod(TRAVERSABLE)
+    return True
