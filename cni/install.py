@@ -1,0 +1,254 @@
+"""Puts the CNI plugin where a container runtime looks for it, and takes away exactly that again.
+
+The order is what makes it safe beside a running runtime: launcher and paths first, the
+network configuration last, each by rename; removal goes the other way round. What was
+installed stands in a manifest beside the launcher, written before the first file is, so an
+installation that was cut short can be finished or removed like any other. A file that is in
+nobody's manifest, or was edited since, belongs to somebody else and stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cni import build
+from cni.results import SUPPORTED_VERSIONS, Json
+from cni.variables import NAME
+from netmgr.errors import SetupError, StateError
+
+DEFAULT_VERSION = "1.0.0"
+"""The newest version that containerd 1.6 and podman 4.3 (libcni 1.1) decode results of."""
+
+_SOCKET_PATH_BYTES = 107  # sun_path is 108 bytes and holds the closing NUL
+_EXECUTABLE, _PLAIN = 0o755, 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Where the plugin goes and what it is told.
+
+    Attributes:
+        network: name of the CNI network, the one in the node's document.
+        name: file name of the plugin, and so the conflist's `type`.
+        cni_version: the one version of the conflist. Without it, runtimes that know
+            `cniVersions` (libcni 1.2) use 1.1.0 with GC and STATUS, and older ones 1.0.0.
+    """
+
+    bin_dir: Path
+    conf_dir: Path
+    run_dir: Path = Path("/run/netmgr")
+    state_dir: Path = Path("/var/lib/netmgr")
+    network: str = "netmgr"
+    name: str = "netmgr"
+    cni_version: str | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("network", "name"):
+            if not NAME.fullmatch(getattr(self, key)):
+                raise SetupError(f"{key} {getattr(self, key)!r}: must be letters, digits, '_', '.' and '-'")
+        for key in ("bin_dir", "conf_dir", "run_dir", "state_dir"):
+            path = getattr(self, key)
+            if not path.is_absolute() or "\n" in str(path):
+                raise SetupError(f"{key} {str(path)!r}: must be an absolute path")
+        if len(os.fsencode(self.socket)) > _SOCKET_PATH_BYTES:
+            raise SetupError(
+                f"run_dir {self.run_dir}: is too long for a socket ({_SOCKET_PATH_BYTES} bytes with its name)"
+            )
+        if self.cni_version is not None and self.cni_version not in SUPPORTED_VERSIONS:
+            raise SetupError(f"CNI version {self.cni_version!r}: choose one of {', '.join(SUPPORTED_VERSIONS)}")
+
+    @property
+    def launcher(self) -> Path:
+        """The plugin itself."""
+        return self.bin_dir / self.name
+
+    @property
+    def paths_file(self) -> Path:
+        """What tells the launcher where its agent is."""
+        return self.bin_dir / f"{self.name}.path"
+
+    @property
+    def conflist(self) -> Path:
+        """The network configuration; runtimes take the first in the order of names."""
+        return self.conf_dir / f"10-{self.name}.conflist"
+
+    @property
+    def socket(self) -> Path:
+        """Where the agent listens."""
+        return self.run_dir / "cni.sock"
+
+    @property
+    def spool(self) -> Path:
+        """Where the launcher keeps DELs while the agent is away."""
+        return self.state_dir / "spool"
+
+
+@dataclass
+class Manifest:
+    """Files that are ours, each with the digests (SHA-256) it may have, and directories we made."""
+
+    path: Path
+    files: dict[str, list[str]] = field(default_factory=dict)
+    directories: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, bin_dir: Path, name: str) -> Manifest:
+        """The manifest of the plugin `name`; empty if there is none.
+
+        Raises:
+            StateError: it cannot be read.
+        """
+        path = bin_dir / f"{name}.installed"
+        try:
+            document = json.loads(path.read_bytes())
+            return cls(path, dict(document["files"]), list(document["directories"]))
+        except FileNotFoundError:
+            return cls(path)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StateError(f"{path}: is no manifest of an installation: {error}") from None
+
+    def write(self) -> None:
+        """Put the manifest on disk."""
+        document = {"version": 1, "files": self.files, "directories": self.directories}
+        _write(self.path, json.dumps(document, indent=2).encode() + b"\n", _PLAIN)
+
+    def owns(self, path: Path) -> bool:
+        """Whether the file at `path` is as we left it."""
+        return not path.is_symlink() and _digest(path.read_bytes()) in self.files.get(str(path), [])
+
+
+def conflist(plan: Installation) -> Json:
+    """The network configuration list."""
+    versions: Json = {"cniVersion": plan.cni_version or DEFAULT_VERSION}
+    if plan.cni_version is None:
+        versions["cniVersions"] = [*SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index(DEFAULT_VERSION) :]]
+    return versions | {"name": plan.network, "plugins": [{"type": plan.name}]}
+
+
+def install(plan: Installation, launcher: Path | None = None, *, force: bool = False) -> list[Path]:
+    """Install or update the plugin; returns the files that changed, none if all was in place.
+
+    Args:
+        plan: where to and what for.
+        launcher: the program to install; default: the one for this machine, built if need be.
+        force: replace files that are not ours.
+
+    Raises:
+        SetupError: a file of somebody else is in the way, or a directory cannot be written.
+    """
+    program = (launcher or build.launcher()).read_bytes()
+    wanted = {
+        plan.launcher: (program, _EXECUTABLE),
+        plan.paths_file: (f"{plan.socket}\n{plan.spool}\n".encode(), _PLAIN),
+        plan.conflist: (json.dumps(conflist(plan), indent=2).encode() + b"\n", _PLAIN),
+    }
+    manifest = Manifest.read(plan.bin_dir, plan.name)
+    contents = {path: content for path, (content, _) in wanted.items()}
+    try:
+        if not force:
+            _refuse_foreign(manifest, contents)
+        return _put(plan, manifest, wanted)
+    except OSError as error:
+        raise SetupError(f"{error.filename}: cannot be written: {error.strerror}") from None
+
+
+def _refuse_foreign(manifest: Manifest, contents: Mapping[Path, bytes]) -> None:
+    for path, content in contents.items():
+        if not os.path.lexists(path) or manifest.owns(path):
+            continue
+        present = b"" if path.is_symlink() else path.read_bytes()
+        lost = present == content or build.MARK in present  # ours, though the manifest is gone
+        if not lost:
+            what = "was edited since netmgr installed it" if str(path) in manifest.files else "is not netmgr's"
+            raise SetupError(f"{path}: {what}; move it away, or install with --force to replace it")
+
+
+def _put(plan: Installation, manifest: Manifest, wanted: Mapping[Path, tuple[bytes, int]]) -> list[Path]:
+    for directory in (plan.bin_dir, plan.conf_dir, plan.spool):
+        manifest.directories += _make_directory(directory, manifest.directories)
+    plan.spool.chmod(0o700)
+    changed = [path for path, (content, _) in wanted.items() if not _holds(path, content)]
+    final = {str(path): [_digest(content)] for path, (content, _) in wanted.items()}
+    if not changed and manifest.files == final:
+        return []
+    obsolete = [Path(path) for path in manifest.files if path not in final]
+    manifest.files = {
+        path: [*manifest.files.get(path, []), *final.get(path, [])] for path in {**manifest.files, **final}
+    }
+    manifest.write()
+    for path in changed:
+        _write(path, *wanted[path])
+    _remove(manifest, obsolete)
+    manifest.files = final
+    manifest.write()
+    return changed
+
+
+def uninstall(bin_dir: Path, name: str = "netmgr") -> tuple[list[Path], list[Path]]:
+    """Remove what `install` put there: (files removed, files left because they were edited since).
+
+    Raises:
+        SetupError: no plugin of this name was installed there, or a file cannot be removed.
+    """
+    manifest = Manifest.read(bin_dir, name)
+    if not manifest.path.exists():
+        raise SetupError(f"{manifest.path}: there is no such file, so netmgr installed nothing there")
+    try:
+        removed, left = _remove(manifest, [Path(path) for path in reversed(manifest.files)])
+        if left:
+            manifest.files = {str(path): manifest.files[str(path)] for path in left}
+            manifest.write()
+            return removed, left
+        manifest.path.unlink()
+    except OSError as error:
+        raise SetupError(f"{error.filename}: cannot be removed: {error.strerror}") from None
+    for directory in reversed(manifest.directories):
+        _remove_if_empty(Path(directory))
+    return removed, left
+
+
+def _remove(manifest: Manifest, paths: list[Path]) -> tuple[list[Path], list[Path]]:
+    present = [path for path in paths if os.path.lexists(path)]
+    removed = [path for path in present if manifest.owns(path)]
+    for path in removed:
+        path.unlink()
+    return removed, [path for path in present if path not in removed]
+
+
+def _make_directory(directory: Path, known: list[str]) -> list[str]:
+    """Make `directory` and its parents; returns those that were missing, outermost first."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    return [str(path) for path in reversed(missing) if str(path) not in known]
+
+
+def _remove_if_empty(directory: Path) -> None:
+    if directory.is_dir() and not any(directory.iterdir()):
+        directory.rmdir()
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    return path.is_file() and not path.is_symlink() and path.read_bytes() == content
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """Write by rename, so that nobody ever sees half a file; on disk before the name is."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with scratch.open("wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,73 @@
+"""`netmgr cni`: put the CNI plugin on this node, take it away again, build its launcher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Install or remove the CNI plugin on this node.")
+
+BinDir = Annotated[Path, typer.Option(help="Where the container runtime looks for plugins.")]
+Name = Annotated[str, typer.Option(help="File name of the plugin, the conflist's `type`.")]
+
+
+@app.command()
+def install(  # noqa: PLR0913 (each is one option of the command)
+    *,
+    bin_dir: BinDir = Path("/opt/cni/bin"),
+    conf_dir: Annotated[Path, typer.Option(help="Where the container runtime looks for networks.")] = Path(
+        "/etc/cni/net.d"
+    ),
+    run_dir: Annotated[Path, typer.Option(help="The agent's run_dir.")] = Path("/run/netmgr"),
+    state_dir: Annotated[Path, typer.Option(help="The agent's state_dir.")] = Path("/var/lib/netmgr"),
+    network: Annotated[str, typer.Option(help="Name of the network, as in the node's document.")] = "netmgr",
+    name: Name = "netmgr",
+    cni_version: Annotated[
+        str | None, typer.Option(help="Only version of the conflist [default: 1.0.0, and 1.1.0 where it is known]")
+    ] = None,
+    launcher: Annotated[
+        Path | None, typer.Option(help="Launcher to install [default: this machine's, built if need be]")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that netmgr did not install.")] = False,
+) -> None:
+    """Install launcher and network configuration, or bring them up to date."""
+    from cni.install import Installation, install
+
+    plan = Installation(bin_dir, conf_dir, run_dir, state_dir, network, name, cni_version)
+    changed = install(plan, launcher, force=force)
+    for path in changed:
+        typer.echo(f"installed {path}")
+    if not changed:
+        typer.echo(f"{plan.conflist}: up to date")
+
+
+@app.command()
+def uninstall(*, bin_dir: BinDir = Path("/opt/cni/bin"), name: Name = "netmgr") -> None:
+    """Remove exactly what was installed. Pods that still run cannot be deleted by the runtime afterwards."""
+    from cni.install import uninstall
+
+    removed, left = uninstall(bin_dir, name)
+    for path in removed:
+        typer.echo(f"removed {path}")
+    for path in left:
+        typer.echo(f"left {path}: it was edited since netmgr installed it", err=True)
+    if left:
+        raise typer.Exit(1)
+
+
+@app.command()
+def build(
+    *,
+    arch: Annotated[str | None, typer.Option(help="amd64 or arm64 [default: this machine's]")] = None,
+    output: Annotated[Path | None, typer.Option(help="Where to write it [default: where install finds it]")] = None,
+) -> None:
+    """Compile the launcher, the plugin's static program."""
+    from cni import build
+
+    if output is None:
+        typer.echo(build.launcher(arch))
+        return
+    compiler = build.build(output, arch or build.host_architecture())
+    typer.echo(f"{output} (compiled with {compiler})")
