@@ -101,9 +101,9 @@ def _is_os_system(call: ast.Call) -> bool:
 def _loaded_by(code: str) -> set[str]:
     """Top-level packages that an interpreter of its own has loaded after `code`."""
     report = "import sys; print('loaded:', *{name.split('.')[0] for name in sys.modules})"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True, timeout=60
-    )
+    command = [sys.executable, "-c", f"{code}\n{report}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
     return set(done.stdout.rpartition("loaded:")[2].split())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -72,8 +73,9 @@ def test_a_process_left_behind_fails_the_session(session: pytest.Pytester) -> No
     session.makepyfile("""
         import subprocess, pytest
         @pytest.mark.programs
-        def test_leaves_a_grandchild(): subprocess.run(["sh", "-c", "sleep 7 & "])
+        def test_leaves_a_grandchild(): subprocess.run(["sh", "-c", "sleep 60 & echo $! >pid"])
     """)
     outcome = session.runpytest_subprocess()
+    os.kill(int((session.path / "pid").read_text()), signal.SIGKILL)
     outcome.assert_outcomes(passed=1, errors=1)
     outcome.stdout.fnmatch_lines(["*left behind by this session: process *(sleep)*"])
