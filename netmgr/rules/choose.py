@@ -1,0 +1,83 @@
+"""Which backend a node uses: decided once, then remembered.
+
+Looking at the legacy iptables tables creates them, which would turn the next look's answer
+around; and a node that changed its mind would count on one backend and repair on the other.
+So `auto` looks at nftables alone, writes down what it found, and never looks again.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from netmgr.config import Backend
+from netmgr.errors import KernelError, SetupError, StateError
+from netmgr.rules.backend import RuleBackend
+
+FILE_NAME = "rules-backend"
+"""In the state directory: the name of the backend that `auto` decided for, and a line feed."""
+
+
+def open_backend(choice: Backend, state_dir: Path) -> RuleBackend:
+    """The backend for `choice`, ready for use.
+
+    Raises:
+        SetupError: a library that the backend needs is missing.
+        StateError: the remembered decision cannot be read or written.
+        KernelError: the kernel refuses the backend's sockets.
+    """
+    if choice is Backend.AUTO:
+        choice = _remembered(state_dir) or _decide(state_dir)
+    # Each backend's libraries are imported only on the node that uses them.
+    if choice is Backend.NFTABLES:
+        from netmgr.rules.nftables import NftablesBackend  # noqa: PLC0415
+
+        return NftablesBackend()
+    from netmgr.rules.iptables import IptablesBackend  # noqa: PLC0415
+
+    return IptablesBackend()
+
+
+def _remembered(state_dir: Path) -> Backend | None:
+    path = state_dir / FILE_NAME
+    try:
+        content = path.read_text(encoding="ascii", errors="replace").strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StateError(f"{path}: cannot be read: {error.strerror}") from None
+    if content not in (Backend.NFTABLES, Backend.IPTABLES):
+        raise StateError(f"{path}: {content!r} is no backend; put nftables or iptables there, as this node used before")
+    return Backend(content)
+
+
+def _decide(state_dir: Path) -> Backend:
+    decision = Backend.NFTABLES if _nftables_works() else Backend.IPTABLES
+    path = state_dir / FILE_NAME
+    scratch = path.with_name(f".{FILE_NAME}.{os.getpid()}")
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        with scratch.open("w", encoding="ascii") as file:
+            file.write(f"{decision}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    except OSError as error:
+        raise StateError(f"{path}: cannot be written: {error.strerror}") from None
+    return decision
+
+
+def _nftables_works() -> bool:
+    from netmgr.rules.libnftables import LibNftables  # noqa: PLC0415 - as above
+
+    try:
+        library = LibNftables()
+    except (SetupError, KernelError):
+        return False
+    try:
+        library.run("list tables")
+    except KernelError:
+        return False
+    finally:
+        library.close()
+    return True

@@ -1,0 +1,188 @@
+"""Our rules in one legacy table: recognise them, and bring them to what they should be.
+
+They stand in chains of our own, NETMGR-…, with one jump from the built-in chain; only the
+article's four stand in the built-in chains themselves, where its readers look for them, and
+are known there by their comment. Nobody else's rule is touched or moved. An article's rule
+is itself a counter of the node, so it is left alone while it is intact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from netmgr.errors import KernelError
+from netmgr.model import Sample
+from netmgr.prefixes import Family
+from netmgr.rules import xt_entries
+from netmgr.rules.legacy_tables import Entry, LegacyTable
+from netmgr.rules.model import Count, Drop, Hook, Rule, Ruleset, Seen
+from netmgr.rules.transaction import DropChain, FillChain
+
+TABLES = {
+    Hook.PREROUTING: "raw",
+    Hook.INPUT: "mangle",
+    Hook.FORWARD: "mangle",
+    Hook.OUTPUT: "mangle",
+    Hook.POSTROUTING: "nat",
+}
+"""Which table has the hook at the priority we use there."""
+
+
+def chain_name(hook: Hook) -> str:
+    """Our own chain at a hook."""
+    return f"NETMGR-{hook.upper()}"
+
+
+def stands_in_builtin(rule: Rule) -> bool:
+    """Whether the rule is one of the article's, which stand in the built-in chain."""
+    return bool(rule.comment)
+
+
+def goes_last(hook: Hook) -> bool:
+    """Whether our jump is put behind other rules.
+
+    Counting and dropping come first, lest an earlier verdict hides a packet from them; but
+    where addresses are translated the first verdict wins, and others' wishes go before ours.
+    """
+    return hook is Hook.POSTROUTING
+
+
+def seen(table: LegacyTable, hook: Hook, rules: Sequence[Rule], indexes: Mapping[str, int]) -> Iterator[Seen]:
+    """The rules of ours that the table has at a hook, in the order of `rules` as far as they agree."""
+    ours = [rule for rule in rules if rule.family is table.family]
+    builtin = table.entries(hook.upper())
+    for rule in filter(stands_in_builtin, ours):
+        wanted = xt_entries.encode(rule, indexes)
+        for entry in builtin:
+            if xt_entries.comment_in(entry.raw, table.family) == rule.comment:
+                yield Seen(rule.id, _equal(entry, wanted, rule))
+    jumps = _jumps(table, hook)
+    if jumps:
+        yield from _seen_in_own(table, hook, [rule for rule in ours if not stands_in_builtin(rule)], indexes)
+    elif table.entries(chain_name(hook)) and not any(not stands_in_builtin(rule) for rule in ours):
+        yield Seen(f"chain {chain_name(hook)}", intact=False)
+    yield from (Seen(f"jump to {chain_name(hook)}", intact=False) for _ in jumps[1:])
+
+
+def counters(desired: Ruleset, chains: Mapping[Hook, Sequence[Seen]]) -> frozenset[str]:
+    """Names of the counters that exist, which is those of the rules that are intact."""
+    intact = {rule.id for rules in chains.values() for rule in rules if rule.intact}
+    return frozenset(
+        rule.action.name for rule in desired.rules() if isinstance(rule.action, Count | Drop) and rule.id in intact
+    )
+
+
+def node_samples(table: LegacyTable, desired: Ruleset) -> Iterator[Sample]:
+    """What the article's rules in this table have counted."""
+    for hook, rules in desired.chains.items():
+        if TABLES[hook] != "mangle":
+            continue
+        entries = table.entries(hook.upper())
+        for rule in rules:
+            if rule.family is table.family and isinstance(rule.action, Count):
+                found = _with_comment(entries, [rule.comment], table.family)
+                for entry in found[:1]:
+                    packets, octets = xt_entries.counters_in(entry.raw, table.family)
+                    yield Sample(rule.action.counter, octets, packets)
+
+
+def converge(table: LegacyTable, change: DropChain | FillChain, indexes: Mapping[str, int]) -> None:
+    """Have the table hold, at the change's hook, exactly our rules that it names."""
+    ours = [rule for rule in change.rules if rule.family is table.family]
+    wanted = [] if isinstance(change, DropChain) else [(rule, _encoded(rule, indexes)) for rule in ours]
+    _converge_builtin(
+        table,
+        change.hook,
+        [(rule, entry) for rule, entry in wanted if stands_in_builtin(rule)],
+        comments=[rule.comment for rule in ours if stands_in_builtin(rule)],
+    )
+    _converge_own(table, change.hook, [(rule, entry) for rule, entry in wanted if not stands_in_builtin(rule)])
+
+
+def _converge_builtin(
+    table: LegacyTable, hook: Hook, wanted: Sequence[tuple[Rule, bytes]], comments: Iterable[str]
+) -> None:
+    chain = hook.upper()
+    found = _with_comment(table.entries(chain), comments, table.family)
+    missing: list[bytes] = []
+    for rule, fresh in wanted:
+        same = [entry for entry in found if _equal(entry, fresh, rule)]
+        if not same:
+            missing.append(fresh)
+        elif len(same) > 1:
+            # Deleting takes the first of equals, which has the longest count: put back with that count.
+            missing.append(xt_entries.with_target(same[0].raw, same[0].target, table.family))
+        else:
+            found.remove(same[0])
+    for surplus in found:
+        table.delete(chain, surplus)
+    for entry in reversed(missing):
+        table.insert(chain, entry)
+
+
+def _converge_own(table: LegacyTable, hook: Hook, wanted: Sequence[tuple[Rule, bytes]]) -> None:
+    chain, jumps = chain_name(hook), _jumps(table, hook)
+    kept = jumps[:1] if wanted else []
+    for jump in jumps[len(kept) :]:
+        table.delete(hook.upper(), jump)
+    if not wanted:
+        if table.has_chain(chain):
+            table.flush_chain(chain)
+            table.delete_chain(chain)
+        return
+    if not table.has_chain(chain):
+        table.create_chain(chain)
+    if not _holds(table, chain, wanted):
+        table.flush_chain(chain)
+        for _, entry in wanted:
+            table.append(chain, entry)
+    if not kept:
+        place = table.append if goes_last(hook) else table.insert
+        place(hook.upper(), xt_entries.encode_jump(chain, table.family))
+
+
+def _seen_in_own(table: LegacyTable, hook: Hook, rules: Sequence[Rule], indexes: Mapping[str, int]) -> Iterator[Seen]:
+    wanted = [(rule, xt_entries.encode(rule, indexes)) for rule in rules]
+    entries = table.entries(chain_name(hook))
+    if not rules and not entries:
+        yield Seen(f"jump to {chain_name(hook)}", intact=False)
+    for entry in entries:
+        same = [rule.id for rule, fresh in wanted if _equal(entry, fresh, rule)]
+        comment = xt_entries.comment_in(entry.raw, table.family)
+        name = comment.removeprefix("netmgr ") or entry.target or "(without a comment)"
+        yield Seen(same[0]) if same else Seen(name, intact=False)
+
+
+def _holds(table: LegacyTable, chain: str, wanted: Sequence[tuple[Rule, bytes]]) -> bool:
+    entries = table.entries(chain)
+    return len(entries) == len(wanted) and all(
+        _equal(entry, fresh, rule) for entry, (rule, fresh) in zip(entries, wanted, strict=True)
+    )
+
+
+def _jumps(table: LegacyTable, hook: Hook) -> list[Entry]:
+    return [entry for entry in table.entries(hook.upper()) if entry.target == chain_name(hook)]
+
+
+def _with_comment(entries: Iterable[Entry], comments: Iterable[str], family: Family) -> list[Entry]:
+    known = frozenset(comments)
+    return [entry for entry in entries if xt_entries.comment_in(entry.raw, family) in known]
+
+
+def _encoded(rule: Rule, indexes: Mapping[str, int]) -> bytes:
+    entry = xt_entries.encode(rule, indexes)
+    if entry is None:
+        lacking = ", ".join(sorted(rule.set_names - indexes.keys()))
+        raise KernelError(f"write rule '{rule.id}'", details=f"there is no set {lacking}")
+    return entry
+
+
+def _equal(entry: Entry, fresh: bytes | None, rule: Rule) -> bool:
+    if fresh is None or entry.target != xt_entries.target_name(rule):
+        return False
+    family = rule.family
+    if xt_entries.conditions(entry.raw, family) != xt_entries.conditions(fresh, family):
+        return False
+    # The data of a mere verdict is an offset that the table's other rules decide.
+    verdict = xt_entries.target_name(rule) != "MASQUERADE"
+    return verdict or xt_entries.target_data(entry.raw, family) == xt_entries.target_data(fresh, family)

@@ -1,0 +1,120 @@
+"""Operations as commands of iptables, ip6tables and ipset: what a person would type for the same.
+
+They are for reading, and for the test that runs them and compares the outcome with ours;
+the backend itself starts no program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import assert_never
+
+from netmgr.prefixes import Family
+from netmgr.rules import xt_entries
+from netmgr.rules.ipset_names import kernel_name
+from netmgr.rules.iptables_chains import TABLES, chain_name, goes_last, stands_in_builtin
+from netmgr.rules.model import (
+    SET_CAPACITY,
+    Element,
+    Hook,
+    InPrefix,
+    InSet,
+    Match,
+    OnLink,
+    Rule,
+    SetSpec,
+    Side,
+    Unreturnable,
+)
+from netmgr.rules.transaction import (
+    AddElements,
+    CreateSet,
+    DeclareCounter,
+    DeleteSet,
+    DropChain,
+    FillChain,
+    Operation,
+    RemoveElements,
+    ReplaceElements,
+)
+
+PROGRAMS = {Family.V4: "iptables", Family.V6: "ip6tables"}
+
+
+def commands(operation: Operation) -> list[str]:  # noqa: PLR0911 - one return per kind of operation reads best
+    """The operation as commands, in order."""
+    match operation:
+        case DropChain(hook, rules):
+            return [line for family in Family for line in _drop(hook, _of(rules, family), family)]
+        case FillChain(hook, rules):
+            return [line for family in Family for line in _fill(hook, _of(rules, family), family)]
+        case CreateSet(spec):
+            return [_create(spec)]
+        case DeleteSet(spec):
+            return [f"ipset destroy {kernel_name(spec.name)}"]
+        case AddElements(spec, elements):
+            return _each("add", spec, elements)
+        case RemoveElements(spec, elements):
+            return _each("del", spec, elements)
+        case ReplaceElements(spec, elements):
+            return [f"ipset flush {kernel_name(spec.name)}", *_each("add", spec, elements)]
+        case DeclareCounter():
+            return []
+    assert_never(operation)
+
+
+def _of(rules: Iterable[Rule], family: Family) -> list[Rule]:
+    return [rule for rule in rules if rule.family is family]
+
+
+def _create(spec: SetSpec) -> str:
+    kind = "hash:net" if spec.counts is None else "hash:ip"
+    family = "inet" if spec.family is Family.V4 else "inet6"
+    counters = "" if spec.counts is None else " counters"
+    return f"ipset create {kernel_name(spec.name)} {kind} family {family} maxelem {SET_CAPACITY}{counters}"
+
+
+def _each(verb: str, spec: SetSpec, elements: Iterable[Element]) -> list[str]:
+    return [f"ipset -exist {verb} {kernel_name(spec.name)} {element}" for element in sorted(elements)]
+
+
+def _drop(hook: Hook, rules: list[Rule], family: Family) -> Iterator[str]:
+    program = f"{PROGRAMS[family]} -t {TABLES[hook]}"
+    for rule in filter(stands_in_builtin, rules):
+        yield f"{program} -D {hook.upper()} {text(rule)}"
+    if not all(map(stands_in_builtin, rules)):
+        yield f"{program} -D {hook.upper()} -j {chain_name(hook)}"
+        yield f"{program} -F {chain_name(hook)}"
+        yield f"{program} -X {chain_name(hook)}"
+
+
+def _fill(hook: Hook, rules: list[Rule], family: Family) -> Iterator[str]:
+    program = f"{PROGRAMS[family]} -t {TABLES[hook]}"
+    for position, rule in enumerate(filter(stands_in_builtin, rules), start=1):
+        yield f"{program} -I {hook.upper()} {position} {text(rule)}"
+    own = [rule for rule in rules if not stands_in_builtin(rule)]
+    if own:
+        yield f"{program} -N {chain_name(hook)}"
+        yield from (f"{program} -A {chain_name(hook)} {text(rule)}" for rule in own)
+        yield f"{program} {'-A' if goes_last(hook) else '-I'} {hook.upper()} -j {chain_name(hook)}"
+
+
+def text(rule: Rule) -> str:
+    """The rule as iptables-save prints it, without the chain."""
+    parts = [_match(match) for match in rule.matches]
+    comment = xt_entries.comment_of(rule)
+    target = xt_entries.target_name(rule)
+    return " ".join([*parts, f'-m comment --comment "{comment}"', *([f"-j {target}"] if target else [])])
+
+
+def _match(match: Match) -> str:
+    match match:
+        case InSet(side, name, negated):
+            return f"-m set {'! ' if negated else ''}--match-set {kernel_name(name)} {side}"
+        case InPrefix(side, prefix, negated):
+            return f"{'! ' if negated else ''}{'-s' if side is Side.SOURCE else '-d'} {prefix}"
+        case OnLink(side, name, negated):
+            return f"{'! ' if negated else ''}{'-i' if side is Side.SOURCE else '-o'} {name.replace('*', '+')}"
+        case Unreturnable():
+            return "-m rpfilter --invert"
+    assert_never(match)

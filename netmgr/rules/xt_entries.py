@@ -1,0 +1,193 @@
+"""Rules as the kernel's own structures for the legacy tables, and back far enough to compare.
+
+An entry is struct ipt_entry or ip6t_entry, then matches, then a target
+(<linux/netfilter_ipv4/ip_tables.h>, <linux/netfilter_ipv6/ip6_tables.h>,
+<linux/netfilter/x_tables.h>, <linux/netfilter/xt_set.h>); this is user-space ABI and has
+not changed since these revisions came. Comparing the bytes finds any alteration of a rule
+of ours, and a rule of somebody else's never has to be understood.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from netmgr.prefixes import Family, Prefix
+from netmgr.rules.model import Count, Drop, InPrefix, InSet, Masquerade, Match, OnLink, Pass, Rule, Side, Unreturnable
+
+_LINK_NAME = 16
+_HEADER = struct.Struct("=H29sB")
+"""xt_entry_match and xt_entry_target: size, name, revision."""
+
+_INVERTED_LINK = {Side.SOURCE: 0x01, Side.DESTINATION: 0x02}
+_INVERTED_ADDRESS = {Side.SOURCE: 0x08, Side.DESTINATION: 0x10}
+_SET_INVERTED, _SET_FIRST_IS_SOURCE = 1, 2
+_RPFILTER_INVERT = 8
+_COMMENT_SIZE = 256
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where things stand in an entry of one family."""
+
+    address: int
+    invert_at: int
+    offsets_at: int
+    counters_at: int
+    size: int
+
+    @property
+    def links_at(self) -> int:
+        return 4 * self.address
+
+
+LAYOUTS = {
+    Family.V4: _Layout(address=4, invert_at=83, offsets_at=88, counters_at=96, size=112),
+    Family.V6: _Layout(address=16, invert_at=132, offsets_at=140, counters_at=152, size=168),
+}
+
+
+def encode(rule: Rule, set_indexes: Mapping[str, int]) -> bytes | None:
+    """The rule as an entry, or None while a set it looks into does not exist."""
+    if not rule.set_names <= set_indexes.keys():
+        return None
+    head = bytearray(LAYOUTS[rule.family].size)
+    extensions = b""
+    for match in rule.matches:
+        extensions += _match(head, match, rule.family, set_indexes)
+    return _entry(head, extensions + _comment(comment_of(rule)), _target(rule), rule.family)
+
+
+def encode_jump(chain: str, family: Family) -> bytes:
+    """A jump to a chain, without any condition."""
+    return _entry(bytearray(LAYOUTS[family].size), b"", _extension(chain, bytes(4)), family)
+
+
+def comment_of(rule: Rule) -> str:
+    """The comment the rule carries in the kernel."""
+    return rule.comment or f"netmgr {rule.id}"
+
+
+def comment_in(entry: bytes, family: Family) -> str:
+    """The text of an entry's comment match; empty if it has none."""
+    for name, _, data in _matches(entry, family):
+        if name == "comment":
+            return data.partition(b"\0")[0].decode(errors="replace")
+    return ""
+
+
+def counters_in(entry: bytes, family: Family) -> tuple[int, int]:
+    """Packets and bytes the entry has counted."""
+    packets, octets = struct.unpack_from("=QQ", entry, LAYOUTS[family].counters_at)
+    return packets, octets
+
+
+def conditions(entry: bytes, family: Family) -> tuple[bytes, tuple[tuple[str, int, bytes], ...]]:
+    """What the entry matches, without what the kernel itself keeps there: its head and its matches."""
+    return entry[: LAYOUTS[family].offsets_at - 4], tuple(_matches(entry, family))
+
+
+def target_data(entry: bytes, family: Family) -> bytes:
+    """The options of the entry's target."""
+    return entry[_target_at(entry, family) + _HEADER.size :]
+
+
+def with_target(entry: bytes, name: str, family: Family) -> bytes:
+    """The entry with its target called by name, as libiptc wants to be given it."""
+    at = _target_at(entry, family)
+    size, _, revision = _HEADER.unpack_from(entry, at)
+    return entry[:at] + _HEADER.pack(size, name.encode(), revision) + entry[at + _HEADER.size :]
+
+
+def target_name(rule: Rule) -> str:
+    """The rule's target as libiptc reports it; empty: go on with the next rule."""
+    match rule.action:
+        case Pass() | Count():
+            return ""
+        case Drop():
+            return "DROP"
+        case Masquerade():
+            return "MASQUERADE"
+    assert_never(rule.action)
+
+
+def _match(head: bytearray, match: Match, family: Family, set_indexes: Mapping[str, int]) -> bytes:
+    match match:
+        case InSet(side, name, negated):
+            return _set_match(set_indexes[name], side, negated=negated)
+        case InPrefix(side, prefix, negated):
+            _put_prefix(head, side, prefix, negated=negated)
+            return b""
+        case OnLink():
+            _put_link(head, match, family)
+            return b""
+        case Unreturnable():
+            return _extension("rpfilter", bytes([_RPFILTER_INVERT]))
+    assert_never(match)
+
+
+def _put_prefix(head: bytearray, side: Side, prefix: Prefix, *, negated: bool) -> None:
+    layout = LAYOUTS[prefix.family]
+    at = 0 if side is Side.SOURCE else layout.address
+    head[at : at + layout.address] = prefix.network.packed
+    mask = (1 << prefix.family.width) - prefix.size
+    head[2 * layout.address + at : 3 * layout.address + at] = mask.to_bytes(layout.address, "big")
+    head[layout.invert_at] |= _INVERTED_ADDRESS[side] if negated else 0
+
+
+def _put_link(head: bytearray, match: OnLink, family: Family) -> None:
+    layout = LAYOUTS[family]
+    at = layout.links_at + (0 if match.side is Side.SOURCE else _LINK_NAME)
+    wanted = match.name.encode()
+    # A mask that stops before the final zero matches every name that begins so.
+    wanted, significant = (wanted[:-1], len(wanted) - 1) if match.name.endswith("*") else (wanted, len(wanted) + 1)
+    head[at : at + len(wanted)] = wanted
+    head[at + 2 * _LINK_NAME : at + 2 * _LINK_NAME + significant] = b"\xff" * significant
+    head[layout.invert_at] |= _INVERTED_LINK[match.side] if match.negated else 0
+
+
+def _set_match(index: int, side: Side, *, negated: bool) -> bytes:
+    flags = (_SET_INVERTED if negated else 0) | (_SET_FIRST_IS_SOURCE if side is Side.SOURCE else 0)
+    dimensions = 1
+    # struct xt_set_info_match_v4; the two counter conditions and the flags after them stay zero: none.
+    return _extension("set", struct.pack("=HBB4x16x16xI4x", index, dimensions, flags, 0), revision=4)
+
+
+def _comment(text: str) -> bytes:
+    return _extension("comment", text.encode().ljust(_COMMENT_SIZE, b"\0"))
+
+
+def _target(rule: Rule) -> bytes:
+    if not isinstance(rule.action, Masquerade):
+        return _extension(target_name(rule), bytes(4))
+    # struct nf_nat_ipv4_multi_range_compat with one empty range; struct nf_nat_range, empty.
+    return _extension("MASQUERADE", struct.pack("=I16x", 1) if rule.family is Family.V4 else bytes(40))
+
+
+def _extension(name: str, data: bytes, revision: int = 0) -> bytes:
+    padded = data.ljust(-(-len(data) // 8) * 8, b"\0")
+    return _HEADER.pack(_HEADER.size + len(padded), name.encode(), revision) + padded
+
+
+def _entry(head: bytearray, matches: bytes, target: bytes, family: Family) -> bytes:
+    layout = LAYOUTS[family]
+    target_at = layout.size + len(matches)
+    struct.pack_into("=HH", head, layout.offsets_at, target_at, target_at + len(target))
+    return bytes(head) + matches + target
+
+
+def _target_at(entry: bytes, family: Family) -> int:
+    offset: int = struct.unpack_from("=H", entry, LAYOUTS[family].offsets_at)[0]
+    return offset
+
+
+def _matches(entry: bytes, family: Family) -> Iterator[tuple[str, int, bytes]]:
+    """Name, revision and data of each match."""
+    at = LAYOUTS[family].size
+    while at < _target_at(entry, family):
+        size, name, revision = _HEADER.unpack_from(entry, at)
+        # The kernel writes a name up to its final zero and leaves what was behind it in our buffer.
+        yield name.partition(b"\0")[0].decode(), revision, entry[at + _HEADER.size : at + size]
+        at += size
