@@ -21,19 +21,18 @@ from typing import Any
 
 import yaml
 
+from cni import install
 from netmgr import documents, programs, readers
 from netmgr.config import NodeDocument
 from netmgr.errors import LabError
 from netmgr.lab import processes, wiring
 from netmgr.lab.runtime import Runtime, Sandbox
 from netmgr.lab.topology import Node, Pod
+from netmgr.lab.unprivileged import NOBODY
 from netmgr.snapshot import Snapshot
 
 EXPORTER_PORT = 9119
 """The same on every node: each listens in a namespace of its own."""
-
-UNPRIVILEGED = 65534
-"""User and group the exporter runs as: nobody and nogroup on every distribution."""
 
 TRAVERSABLE = 0o755
 """Mode of the directories on the exporter's way to its socket, whatever the umask."""
@@ -75,6 +74,11 @@ class LabNode:
         """Where its agent's sockets are."""
         return self.directory / "run"
 
+    @property
+    def ledger_socket(self) -> Path:
+        """Where its agent tells what it counted."""
+        return self.run_dir / "ledger.sock"
+
     @cached_property
     def runtime(self) -> Runtime:
         """The container runtime of this node."""
@@ -114,15 +118,14 @@ class LabNode:
             "ranges": [str(block) for block in self.node.ranges],
             "state_dir": str(self.directory / "state"),
             "run_dir": str(self.run_dir),
-            "reader_group": UNPRIVILEGED,
+            "reader_group": NOBODY,
             **self.settings,
         }
 
     def install_plugin(self) -> None:
         """Install launcher and conflist for this node's runtime."""
-        from cni import install  # noqa: PLC0415 (may build the launcher: only where a plugin is wanted)
-
-        raise NotImplementedError(install)
+        runtime = self.runtime
+        install.install(install.Installation(runtime.bin_dir, runtime.conf_dir, self.run_dir, self.directory / "state"))
 
     def start_agent(self) -> None:
         """Start the agent inside the node's namespace; returns without waiting for it."""
@@ -130,8 +133,7 @@ class LabNode:
 
     def start_exporter(self) -> None:
         """Start the exporter as a user that may read the agent's ledger socket and nothing else."""
-        socket_path = str(self.run_dir / "ledger.sock")
-        self._start("exporter", "netmgr.lab.unprivileged", socket_path, str(EXPORTER_PORT))
+        self._start("exporter", "netmgr.lab.unprivileged", str(self.ledger_socket), f":{EXPORTER_PORT}")
 
     def wait_until_ready(self, timeout: float = START_SECONDS) -> None:
         """Wait until the agent would accept an ADD and the exporter answers, for at most `timeout` seconds.
@@ -163,22 +165,26 @@ class LabNode:
         Raises:
             NetmgrError: as `readers.ask`.
         """
-        return readers.ask(self.run_dir / "ledger.sock", query, timeout=QUERY_SECONDS, **fields)
+        return readers.ask(self.ledger_socket, query, timeout=QUERY_SECONDS, **fields)
 
     def snapshot(self) -> Snapshot:
         """The agent's whole document, as the exporter gets it."""
-        return readers.read_snapshot(self.run_dir / "ledger.sock", timeout=QUERY_SECONDS)
+        return readers.read_snapshot(self.ledger_socket, timeout=QUERY_SECONDS)
 
     def scrape(self) -> str:
-        """The exporter's page, fetched from inside the node's namespace.
+        """The exporter's page of metrics.
 
         Raises:
             LabError: the exporter does not answer, or not with 200.
         """
+        return self._get("/metrics")
+
+    def _get(self, path: str) -> str:
+        """Fetch from the exporter, from inside the node's namespace."""
         with wiring.inside(self.namespace):
             connection = http.client.HTTPConnection("127.0.0.1", EXPORTER_PORT, timeout=QUERY_SECONDS)
             try:
-                connection.request("GET", "/metrics")
+                connection.request("GET", path)
                 response = connection.getresponse()
                 body = response.read().decode()
             except OSError as error:
@@ -225,7 +231,7 @@ class LabNode:
 
     def _exporter_status(self) -> str:
         try:
-            self.scrape()
+            self._get("/readyz")
         except LabError as error:
             return error.message
         return ""

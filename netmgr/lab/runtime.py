@@ -130,7 +130,7 @@ class Runtime:
         plugins = network["plugins"]
         result = previous
         for plugin in reversed(plugins) if command == "DEL" else plugins:
-            config = plugin | {"name": network["name"], "cniVersion": network["cniVersion"]}
+            config = plugin | {"name": network["name"], "cniVersion": _version(network)}
             if result is not None:
                 config["prevResult"] = result
             answer = self._run(command, sandbox, plugin["type"], config)
@@ -185,6 +185,12 @@ class Runtime:
             return json.loads(self._cache_file(sandbox.container_id).read_text("utf-8"))["result"]
         except FileNotFoundError:
             return None
+
+
+def _version(network: Mapping[str, Any]) -> str:
+    """The newest version the network offers, as libcni since 1.2 chooses."""
+    offered: list[str] = network.get("cniVersions") or [network["cniVersion"]]
+    return max(offered, key=lambda version: tuple(map(int, version.split("."))))
 
 
 def _judge(outcome: programs.Outcome, what: str) -> dict[str, Any]:

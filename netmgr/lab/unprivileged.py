@@ -1,0 +1,42 @@
+"""Runs the exporter of a lab's node as nobody: `python -m netmgr.lab.unprivileged SOCKET LISTEN`.
+
+The privileges are dropped here, after the imports, rather than before the interpreter starts:
+the repository may lie where nobody cannot read, in root's home for instance.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from exporter.server import serve
+
+NOBODY = 65534
+"""User and group without any privilege: nobody and nogroup on every distribution."""
+
+
+ENDINGS = (signal.SIGTERM, signal.SIGINT)
+
+
+def drop_privileges() -> None:
+    """Become nobody, for good: no saved ids, no supplementary groups."""
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def main() -> None:
+    """Serve until SIGTERM or SIGINT."""
+    agent, listen = sys.argv[1:]
+    drop_privileges()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
+    # Blocked before any thread starts, so that only sigwait sees them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
+    serve(Path(agent), listen, lambda: signal.sigwait(ENDINGS))
+
+
+if __name__ == "__main__":
+    main()
