@@ -49,7 +49,9 @@ def parse_previous(document: object) -> PreviousResult:
 
 
 def _objects(document: Mapping[str, object], key: str) -> list[dict[str, object]]:
-    entries = document.get(key) or []
+    entries = document.get(key)
+    if entries is None:
+        return []
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise InvalidNetworkConfig(f"prevResult.{key}: must be an array of objects")
     return entries

@@ -1,0 +1,99 @@
+import json
+
+import pytest
+
+from cni.results import SUPPORTED_VERSIONS, Wiring, add_result, at_least, error_result, version_result
+from netmgr.errors import InvalidEnvironment, KernelError
+from netmgr.prefixes import Address, Family
+from tests.unit import cni_shapes
+
+V4, V6 = Address.parse("203.0.113.5"), Address.parse("2001:db8::5")
+WIRING = Wiring(
+    host_link="nm0123456789ab",
+    host_mac="ee:ee:ee:ee:ee:ee",
+    pod_link="eth0",
+    pod_mac="02:00:00:00:00:01",
+    netns="/run/netns/pod",
+    addresses=(V4, V6),
+    gateways={Family.V4: Address.parse("169.254.1.1"), Family.V6: Address.parse("fe80::1")},
+    mtu=1500,
+)
+UPSTREAM = {
+    "interfaces": [{"name": "lo", "mac": "00:00:00:00:00:00", "sandbox": "/run/netns/pod"}],
+    "ips": [{"interface": 0, "address": "127.0.0.1/8"}],
+    "routes": [{"dst": "198.51.100.0/24"}],
+    "dns": {"nameservers": ["203.0.113.53"]},
+}
+
+
+def as_sent(result):
+    return json.loads(json.dumps(result))
+
+
+@pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
+def test_result_has_the_shape_of_its_version(version):
+    cni_shapes.success(as_sent(add_result(version, WIRING)), version)
+
+
+@pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
+def test_only_results_before_1_0_name_the_ip_version(version):
+    versions = [entry.get("version") for entry in add_result(version, WIRING)["ips"]]
+    assert versions == ([None, None] if version.startswith("1.") else ["4", "6"])
+
+
+@pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
+def test_only_results_of_1_1_tell_the_mtu(version):
+    sizes = [entry.get("mtu") for entry in add_result(version, WIRING)["interfaces"]]
+    assert sizes == ([1500, 1500] if version == "1.1.0" else [None, None])
+
+
+def test_addresses_belong_to_the_sandbox_interface():
+    result = add_result("1.0.0", WIRING)
+    links = [result["interfaces"][entry["interface"]] for entry in result["ips"]]
+    assert [(link["name"], link["sandbox"]) for link in links] == [("eth0", "/run/netns/pod")] * 2
+    assert [entry["address"] for entry in result["ips"]] == ["203.0.113.5/32", "2001:db8::5/128"]
+
+
+def test_each_family_has_one_default_route():
+    result = add_result("1.0.0", WIRING)
+    assert result["routes"] == [{"dst": "0.0.0.0/0", "gw": "169.254.1.1"}, {"dst": "::/0", "gw": "fe80::1"}]
+
+
+def test_a_pod_of_one_family_gets_no_route_of_the_other():
+    single = Wiring(
+        "nm0", "ee:ee:ee:ee:ee:ee", "eth0", "02:00:00:00:00:01", "/run/netns/pod", (V6,), WIRING.gateways, 1500
+    )
+    assert [route["dst"] for route in add_result("1.1.0", single)["routes"]] == ["::/0"]
+
+
+def test_the_result_of_earlier_plugins_is_kept_and_indices_stay_true():
+    result = as_sent(add_result("1.0.0", WIRING, previous=UPSTREAM))
+    cni_shapes.success(result, "1.0.0")
+    owners = {entry["address"]: result["interfaces"][entry["interface"]]["name"] for entry in result["ips"]}
+    assert owners == {"127.0.0.1/8": "lo", "203.0.113.5/32": "eth0", "2001:db8::5/128": "eth0"}
+    assert result["routes"][0] == {"dst": "198.51.100.0/24"}
+    assert result["dns"] == {"nameservers": ["203.0.113.53"]}
+
+
+def test_dns_of_the_configuration_is_passed_on():
+    dns = {"nameservers": ["203.0.113.54"], "search": ["example"]}
+    assert add_result("1.0.0", WIRING, dns, UPSTREAM)["dns"] == dns
+
+
+def test_version_answer_lists_every_version():
+    result = as_sent(version_result("0.4.0"))
+    cni_shapes.VERSIONS(result)
+    assert result == {"cniVersion": "0.4.0", "supportedVersions": ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]}
+
+
+@pytest.mark.parametrize("error", [InvalidEnvironment("CNI_IFNAME: bad"), KernelError("setns", 1, "in pod")])
+def test_errors_have_the_shape_of_the_specification(error):
+    result = as_sent(error_result("1.0.0", error))
+    cni_shapes.error(result)
+    assert (result["code"], result["msg"]) == (error.cni_code, str(error))
+
+
+def test_versions_are_ordered_by_age_not_by_text():
+    assert at_least("1.1.0", "1.0.0")
+    assert at_least("0.4.0", "0.4.0")
+    assert not at_least("0.3.1", "0.4.0")
