@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Protocol
 
 from tests.runtimes import images
@@ -127,8 +126,7 @@ class Podman:
     def run(self, pod: str) -> tuple[str, str]:
         where = ("--network", "netmgr", "--ulimit", "host", "--name", pod, "--rootfs", "/run/root")
         self.machine.run("podman", "run", "--detach", *where, *PAUSE)
-        inspected = json.loads(self.machine.run("podman", "inspect", pod))
-        return "-", inspected[0]["Id"]
+        return "-", pod
 
     def speak(self, pod: str, *command: str) -> str:
         return self.machine.run("podman", "exec", pod, *command)

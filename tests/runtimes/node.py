@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import yaml
@@ -17,7 +18,8 @@ from netmgr.snapshot import Snapshot
 from tests.runtimes.machine import Machine
 
 DOCUMENT = "/etc/netmgr/node.yaml"
-NETMGR = (sys.executable, "-m", "netmgr.cli.main")
+SOURCE = Path(__file__).resolve().parents[2]
+NETMGR = ("env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", "netmgr")
 PATIENCE = 10.0
 Value = TypeVar("Value")
 
