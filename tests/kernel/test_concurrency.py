@@ -1,0 +1,119 @@
+"""A node whose pods all come at once, and all go at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from pyroute2 import IPRoute
+
+from netmgr.config import Backend
+from netmgr.errors import LabError
+from netmgr.lab import wiring
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import Pod, cluster
+from netmgr.lab.world import World
+from netmgr.model import LINK_PREFIX, ROUTE_PROTOCOL
+from netmgr.prefixes import Address
+
+pytestmark = pytest.mark.root
+
+CROWD = 100
+PATIENCE = 15.0
+Subject = TypeVar("Subject")
+Outcome = TypeVar("Outcome")
+
+
+@pytest.fixture(params=[Backend.NFTABLES, Backend.IPTABLES], ids=str)
+def node(request: pytest.FixtureRequest) -> Iterator[LabNode]:
+    with World(cluster(nodes=1, pods=0), backend=request.param, settings=room_for(CROWD)) as world:
+        yield world.nodes[0]
+
+
+def room_for(pods: int) -> dict[str, object]:
+    assert pods <= 128
+    return {"ranges": ["10.128.0.0/25", "fd00:128::/112"], "pool": {"cooldown_seconds": 3600}}
+
+
+def at_once(action: Callable[[Subject], Outcome], subjects: Sequence[Subject]) -> list[Outcome]:
+    with ThreadPoolExecutor(len(subjects)) as crowd:
+        return list(crowd.map(action, subjects))
+
+
+def kernel_leftovers(node: LabNode) -> list[str]:
+    """Links and routes of pods in the node's namespace."""
+    with wiring.inside(node.namespace), IPRoute() as route:
+        links = [link.get_attr("IFLA_IFNAME") for link in route.get_links()]
+        routes = [str(entry.get_attr("RTA_DST")) for entry in route.get_routes() if entry["proto"] == ROUTE_PROTOCOL]
+    return [name for name in links if name.startswith(LINK_PREFIX)] + routes
+
+
+def rules(node: LabNode) -> str:
+    """Both backends' whole state, as their own tools print it."""
+    shown = [["nft", "list", "ruleset"], ["ipset", "list"]]
+    entered = ["nsenter", f"--net={node.namespace}"]
+    return "\n".join(
+        subprocess.run([*entered, *command], capture_output=True, check=True, text=True).stdout for command in shown
+    )
+
+
+def counted_in_kernel(node: LabNode, addresses: Iterable[Address]) -> list[Address]:
+    """Which of the addresses the rules know."""
+    words = set(rules(node).replace(",", " ").split())
+    return [address for address in addresses if str(address) in words]
+
+
+def pool(node: LabNode) -> dict[str, tuple[int, int]]:
+    """(allocated, cooling down) by family."""
+    return {state["family"]: (state["allocated"], state["cooldown"]) for state in node.snapshot()["pool"]}
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def test_a_hundred_pods_come_at_once_and_go_at_once_without_duplicate_or_leak(node: LabNode):
+    sandboxes = at_once(node.add, [f"pod-{number}" for number in range(CROWD)])
+    held = [address for sandbox in sandboxes for address in sandbox.addresses]
+    assert len(held) == len(set(held)) == 2 * CROWD
+    assert pool(node) == {"ipv4": (CROWD, 0), "ipv6": (CROWD, 0)}
+    for sandbox in sandboxes[:: CROWD // 10]:
+        node.runtime.check(sandbox)
+    assert counted_in_kernel(node, held) == held
+    at_once(node.runtime.delete, sandboxes)
+    wait_until(lambda: not kernel_leftovers(node))
+    assert kernel_leftovers(node) == []
+    assert counted_in_kernel(node, held) == []
+    assert pool(node) == {"ipv4": (0, CROWD), "ipv6": (0, CROWD)}
+    assert node.runtime.sandboxes() == []
+    assert {row["live"] for row in node.snapshot()["pods"]} <= {False}
+
+
+def test_an_add_is_not_held_up_by_another_pods_slow_teardown(node: LabNode, tmp_path: Path):
+    """A teardown takes as long as it must: here its pod's ADD still hangs on a sandbox that does not open."""
+    fifo = tmp_path / "sandbox"
+    os.mkfifo(fifo)
+    stuck = Sandbox(Pod("stuck", node.name), "stuck-container", "uid-stuck", fifo)
+    with ThreadPoolExecutor(2) as runtime:
+        adding = runtime.submit(node.runtime.execute, "ADD", stuck)
+        wait_until(lambda: pool(node)["ipv4"] == (1, 0))
+        tearing_down = runtime.submit(node.runtime.execute, "DEL", stuck)
+        try:
+            added = node.add("lucky")
+            assert not tearing_down.done()
+        finally:
+            fifo.open("wb").close()
+        with pytest.raises(LabError, match="code 102"):
+            adding.result(timeout=10)
+        tearing_down.result(timeout=10)
+    node.runtime.delete(added)
+    assert pool(node)["ipv4"] == (0, 2)
