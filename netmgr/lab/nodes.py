@@ -159,6 +159,10 @@ class LabNode:
         """Process number of the running agent; None while there is none."""
         return self._find("agent")
 
+    def exporter_pid(self) -> int | None:
+        """Process number of the running exporter; None while there is none."""
+        return self._find("exporter")
+
     def ask(self, query: str, **fields: str) -> dict[str, Any]:
         """Put one question to the agent's read-only socket.
 

@@ -45,7 +45,7 @@ def _reading_order(column: Column) -> tuple[str, int, str, str]:
 def table(rows: list[Row], sent: Sent) -> Table:
     """For people: sent and counted side by side, two lines a pod."""
     columns = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
-    for name in ("pod", "", "sent", "counted", "packets", "counted", "internal, not counted", ""):
+    for name in ("pod", "", "sent", "counted", "packets", "counted", "internal", ""):
         is_number = name not in {"pod", ""}
         columns.add_column(name, justify="right" if is_number else "left")
     for row in rows:
@@ -64,8 +64,8 @@ def table(rows: list[Row], sent: Sent) -> Table:
     return columns
 
 
-def verdict(rows: list[Row]) -> tuple[bool, str]:
-    """Whether all agree, and one sentence that says so."""
+def verdict(rows: list[Row], sent: Sent) -> tuple[bool, str]:
+    """Whether all agree, and a sentence or two that say so."""
     wrong = [row for row in rows if not row.agrees]
     if not rows:
         return False, "Nothing was compared: no pod runs in this lab."
@@ -74,13 +74,17 @@ def verdict(rows: list[Row]) -> tuple[bool, str]:
         return False, f"Sent and counted differ for {names}."
     total = sum(row.sent.bytes for row in rows)
     pods = len({row.column.pod for row in rows})
-    return True, f"{total:,} bytes to and from the internet by {pods} pods, every one of them counted."
+    inside = sum(sent.internal.values())
+    return True, (
+        f"{total:,} bytes to and from the internet by {pods} pods: every byte counted.\n"
+        f"{inside:,} bytes among pods and nodes: none of them counted."
+    )
 
 
 def document(rows: list[Row], sent: Sent) -> dict[str, Any]:
     """For programs: the same as one JSON object."""
     return {
-        "agrees": verdict(rows)[0],
+        "agrees": verdict(rows, sent)[0],
         "pods": [
             {
                 "namespace": row.column.namespace,

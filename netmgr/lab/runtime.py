@@ -116,9 +116,10 @@ class Runtime:
         return ""
 
     def sandboxes(self) -> list[Sandbox]:
-        """The pods that run, as the cache tells."""
-        entries = (json.loads(path.read_text("utf-8")) for path in sorted(self._results_dir.glob("*")))
-        return [_from_cache(entry, self.node, self.pods_dir) for entry in entries]
+        """The pods that run, as the cache tells; pod-2 before pod-10."""
+        entries = (json.loads(path.read_text("utf-8")) for path in self._results_dir.glob("*"))
+        sandboxes = (_from_cache(entry, self.node, self.pods_dir) for entry in entries)
+        return sorted(sandboxes, key=lambda sandbox: (len(sandbox.pod.name), sandbox.pod.name))
 
     def execute(self, command: str, sandbox: Sandbox | None, previous: object = None) -> dict[str, Any]:
         """Run one verb through every plugin of the conflist (in reverse for DEL); returns the last result.

@@ -89,7 +89,9 @@ class World:
         """
         directory = root / choose(name, root)
         if not (directory / "complete").exists():
-            raise LabError(f"lab {directory.name} is not complete; remove it with: netmgr lab down {directory.name}")
+            raise LabError(
+                f"lab {directory.name} is not complete; remove it with: netmgr lab down --name {directory.name}"
+            )
         kept = json.loads((directory / "topology.json").read_text("utf-8"))
         world = cls(
             TypeAdapter(Topology).validate_python(kept["topology"]),
@@ -158,6 +160,19 @@ class World:
             return pods[name]
         except KeyError:
             raise LabError(f"no pod {name} runs in lab {self.name}; there are {', '.join(pods)}") from None
+
+    def find(self, name: str) -> Path:
+        """Where the namespace of the pod or host called `name` is pinned.
+
+        Raises:
+            LabError: nothing here is called so.
+        """
+        for folder in ("pods", "netns"):
+            path = self.directory / folder / name
+            if path.parent == self.directory / folder and path.is_file():
+                return path
+        known = ", ".join(pin.name for pin in _pins(self.directory))
+        raise LabError(f"lab {self.name} has no pod or host {name}; it has {known}")
 
     def build(self) -> None:
         """Claim the directory and make hosts and links, without agents.
@@ -283,7 +298,7 @@ def _claim(name: str | None, root: Path) -> str:
     if not NAME.fullmatch(name):
         raise LabError(f"{name!r} is no name for a lab: at most 24 of a-z, 0-9 and '-', no '-' at either end")
     if not _make(root / name):
-        raise LabError(f"there is a lab {name} already; remove it with: netmgr lab down {name}")
+        raise LabError(f"there is a lab {name} already; remove it with: netmgr lab down --name {name}")
     return name
 
 

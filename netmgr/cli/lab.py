@@ -1,0 +1,263 @@
+"""`netmgr lab`: a whole world of network namespaces on this machine, real traffic in it, and the count beside it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from netmgr.lab.world import World
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="A world of network namespaces on this machine: an internet, a fabric, nodes with agents, and pods.",
+)
+
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Backend(StrEnum):
+    """What holds the nodes' rules."""
+
+    NFTABLES = "nftables"
+    IPTABLES = "iptables"
+
+
+class Output(StrEnum):
+    """For whom to print."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+Name = Annotated[str | None, typer.Option("--name", "-n", help="Which lab; needed only when there are several.")]
+NewName = Annotated[str | None, typer.Option("--name", "-n", help="What to call it [default: lab-1, lab-2, …]")]
+Rules = Annotated[Backend, typer.Option("--backend", "-b", help="What holds the nodes' rules.")]
+Nodes = Annotated[int, typer.Option(help="How many nodes.")]
+Pods = Annotated[int, typer.Option(help="How many pods on each node.")]
+Format = Annotated[Output, typer.Option("--output", "-o", help="For people or for programs.")]
+
+
+@app.command()
+def up(
+    *,
+    name: NewName = None,
+    backend: Rules = Backend.NFTABLES,
+    nodes: Nodes = 2,
+    pods: Pods = 4,
+    output: Format = Output.TABLE,
+) -> None:
+    """Build a world and leave it up: nodes with their agents and exporters, pods attached through the CNI plugin."""
+    with _undone_when_interrupted():
+        world = _build(_console(output), name, backend, nodes, pods)
+    if output is Output.JSON:
+        _print_json(world)
+        return
+    console = _console(output)
+    which = "" if _is_only(world) else f" --name {world.name}"
+    console.print("\n[dim]Next:[/]")
+    for command, meaning in (
+        ("traffic", "real UDP and TCP, and what was counted of it"),
+        ("exec pod-1 -- ip addr", "any command, inside a pod or host"),
+        ("status", "who runs, with which addresses"),
+        ("down", "remove all of it"),
+    ):
+        verb, _, rest = command.partition(" ")
+        console.print(f"  netmgr lab {f'{verb}{which} {rest}'.strip():<28} [dim]{meaning}[/]", highlight=False)
+
+
+@app.command()
+def traffic(*, name: Name = None, output: Format = Output.TABLE) -> None:
+    """Have every pod talk UDP and TCP with everyone, then compare what was sent with what was counted."""
+    from netmgr.lab.world import World
+
+    if not _compare(World.open(name), output):
+        raise typer.Exit(1)
+
+
+@app.command()
+def status(*, name: Name = None, output: Format = Output.TABLE) -> None:
+    """Say what runs, where, and with which addresses."""
+    from netmgr.lab import overview
+    from netmgr.lab.world import World
+
+    world = World.open(name)
+    if output is Output.JSON:
+        _print_json(world)
+        return
+    console = _console(output)
+    console.print(f"[bold]{world.name}[/] [dim]{world.backend} · {world.directory}[/]\n", highlight=False)
+    console.print(overview.table(overview.document(world)))
+
+
+@app.command("exec", context_settings={"ignore_unknown_options": True})
+def execute(
+    where: Annotated[str, typer.Argument(metavar="POD", help="A pod, or a host: node-1, fabric, internet.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run there.")],
+    *,
+    name: Name = None,
+) -> None:
+    """Run a command inside a pod's network namespace, or a host's."""
+    from netmgr import programs
+    from netmgr.lab.world import World
+
+    namespace = World.open(name).find(where)
+    nsenter = [programs.locate("nsenter", "util-linux"), f"--net={namespace}", "--", *command]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command's to judge, not ours
+    running = programs.start(nsenter, stdin=sys.stdin.buffer, stdout=sys.stdout.buffer, stderr=sys.stderr.buffer)
+    code = running.wait()
+    raise typer.Exit(code if code >= 0 else 128 - code)
+
+
+@app.command()
+def down(
+    *,
+    name: Name = None,
+    every: Annotated[bool, typer.Option("--all", help="Every lab on this machine.")] = False,
+) -> None:
+    """Remove a lab, whole or half built: its processes, its namespaces, its files."""
+    from netmgr.lab import world
+
+    chosen = world.names() if every else [world.choose(name)]
+    with _undone_when_interrupted():
+        for each in chosen:
+            world.remove(each)
+            typer.echo(f"{each} is gone.")
+
+
+@app.command()
+def run(
+    *,
+    name: NewName = None,
+    backend: Rules = Backend.NFTABLES,
+    nodes: Nodes = 2,
+    pods: Pods = 4,
+    output: Format = Output.TABLE,
+) -> None:
+    """Show all of it: build a world, drive traffic, compare, look at the metrics, and remove it again."""
+    with _undone_when_interrupted():
+        console = _console(output)
+        world = _build(console, name, backend, nodes, pods)
+        try:
+            console.print()
+            agrees = _compare(world, output)
+            if output is Output.TABLE:
+                _show_metrics(console, world)
+        finally:
+            began = time.monotonic()
+            world.down()
+    console.print(f"\nGone again in {time.monotonic() - began:.1f} s.", highlight=False)
+    console.print("[dim]Stay and look around:[/] netmgr lab up", highlight=False)
+    if not agrees:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _undone_when_interrupted() -> Iterator[None]:
+    """Turn the first signal to end into an exception, so that whoever builds can remove; ignore later ones."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        for each in ENDINGS:
+            signal.signal(each, signal.SIG_IGN)
+        typer.echo("\nInterrupted: removing the lab …", err=True)
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in ENDINGS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _console(output: Output) -> Console:
+    """Where people read; a program's JSON has standard output for itself."""
+    from rich.console import Console
+
+    return Console(stderr=output is Output.JSON)
+
+
+def _print_json(world: World) -> None:
+    from netmgr.lab import overview
+
+    _dump(overview.document(world))
+
+
+def _dump(document: dict[str, Any]) -> None:
+    import json
+
+    typer.echo(json.dumps(document, indent=2))
+
+
+def _is_only(world: World) -> bool:
+    from netmgr.lab.world import names
+
+    return names() == [world.name]
+
+
+def _build(console: Console, name: str | None, backend: Backend, nodes: int, pods: int) -> World:
+    from netmgr import config
+    from netmgr.lab import overview
+    from netmgr.lab.topology import cluster
+    from netmgr.lab.world import World
+
+    began = time.monotonic()
+    world = World(cluster(nodes, pods), backend=config.Backend(backend.value), name=name)
+    with console.status("Building …") as spinner:
+        world.up(lambda step: spinner.update(f"Building: {step} …"))
+    console.print(
+        f"[bold]{world.name}[/] is up [dim]after {time.monotonic() - began:.1f} s · "
+        f"{nodes} nodes, {nodes * pods} pods · {backend} · {world.directory}[/]\n",
+        highlight=False,
+    )
+    console.print(overview.table(overview.document(world)))
+    return world
+
+
+def _compare(world: World, output: Output) -> bool:
+    """Drive traffic and print the comparison; returns whether all agrees."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from netmgr.lab import counted, report, traffic
+
+    console = _console(output)
+    before = counted.read(world)
+    talks = traffic.plan(world)
+    columns = (TextColumn("traffic"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("[dim]{task.description}"), console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(talks))
+        sent = traffic.drive(
+            world,
+            talks,
+            lambda talk: progress.update(task, advance=1, description=f"{talk.pod.pod.name} → {talk.peer}"),
+        )
+    rows = report.compare(sent, counted.since(world, before, sent.internet))
+    agrees, sentence = report.verdict(rows, sent)
+    if output is Output.JSON:
+        _dump(report.document(rows, sent))
+    else:
+        console.print(report.table(rows, sent))
+        console.print(f"\n[{'green' if agrees else 'bold red'}]{sentence}[/]", highlight=False)
+    return agrees
+
+
+def _show_metrics(console: Console, world: World) -> None:
+    from netmgr.lab import overview
+    from netmgr.lab.nodes import EXPORTER_PORT
+
+    pods = world.pods()
+    for node in world.nodes:
+        first = {sandbox.pod.name for sandbox in pods if sandbox.pod.node == node.name}
+        console.print(f"\n[dim]What Prometheus gets from {node.name}:{EXPORTER_PORT}/metrics, among others:[/]")
+        for line in overview.excerpt(node.scrape(), set(sorted(first)[:1])):
+            console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
