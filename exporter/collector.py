@@ -1,0 +1,124 @@
+"""The agent's snapshot as metric families, in one pass, made anew for every scrape."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+
+from exporter import catalog
+from exporter.catalog import Kind, Metric
+from netmgr import __version__
+from netmgr.errors import NetmgrError
+from netmgr.snapshot import RuleReading, Snapshot, TrafficTotals
+
+log = logging.getLogger(__name__)
+
+Labels = tuple[str, ...]
+"""Label values, in the order of the catalogue's names."""
+
+
+class Collector:
+    """A prometheus_client collector over `read`, which fetches one snapshot or raises NetmgrError."""
+
+    def __init__(self, read: Callable[[], Snapshot]) -> None:
+        self._read = read
+        self._last_fault = ""
+
+    def describe(self) -> Iterable[Family]:
+        """Every family without samples: what the registry checks names with."""
+        for metric in catalog.CATALOG:
+            yield _empty_histogram(metric) if metric.kind is Kind.HISTOGRAM else _empty(metric)
+
+    def collect(self) -> Iterable[Family]:
+        """Families of this moment; while the agent is away or makes no sense, only that it is so."""
+        began = time.perf_counter()
+        families: list[Family] = []
+        build = (__version__, "", "")
+        try:
+            snapshot = self._read()
+            families = list(_arranged(snapshot))
+            build = (snapshot["netmgr_version"], snapshot["backend"], snapshot["node"])
+            self._tell("")
+        except NetmgrError as error:
+            self._tell(error.message)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            families = []
+            self._tell(f"the agent's answer makes no sense: {error!r}")
+        families += [
+            _family(catalog.BUILD, [(build, 1)]),
+            _family(catalog.UP, [((), 1 if families else 0)]),
+            _family(catalog.SCRAPE, [((), time.perf_counter() - began)]),
+        ]
+        return families
+
+    def _tell(self, fault: str) -> None:
+        """Log a fault once, not at every scrape, and its end."""
+        if fault and fault != self._last_fault:
+            log.warning("event=agent-unread error=%r", fault)
+        elif self._last_fault and not fault:
+            log.info("event=agent-read-again")
+        self._last_fault = fault
+
+
+def _arranged(snapshot: Snapshot) -> Iterable[Family]:
+    pods = [((pod["namespace"], pod["pod"], pod["traffic"]), pod) for pod in snapshot["pods"]]
+    namespaces = [((total["namespace"], total["traffic"]), total) for total in snapshot["namespaces"]]
+    node = [((total["traffic"],), total) for total in snapshot["node_totals"]]
+    rules = [((rule["ip_version"], rule["table"], rule["chain"], rule["rule"]), rule) for rule in snapshot["rules"]]
+    yield from _amounts(catalog.POD_BYTES, catalog.POD_PACKETS, pods)
+    yield from _amounts(catalog.NAMESPACE_BYTES, catalog.NAMESPACE_PACKETS, namespaces)
+    yield from _amounts(catalog.NODE_BYTES, catalog.NODE_PACKETS, node)
+    yield from _amounts(catalog.RULE_BYTES, catalog.RULE_PACKETS, rules)
+    yield _family(catalog.GAPS, [((gap["reason"],), gap["count"]) for gap in snapshot["gaps"]])
+    yield _family(catalog.DRIFT, [((drift["reason"],), drift["count"]) for drift in snapshot["drift_repaired"]])
+    yield _addresses(snapshot)
+    requests = [((request["command"], request["code"]), request["count"]) for request in snapshot["cni_requests"]]
+    yield _family(catalog.REQUESTS, requests)
+    yield _durations(snapshot)
+    yield _family(catalog.REBUILDS, [((), snapshot["state_rebuilds"])])
+    yield _family(catalog.READY, [((), bool(snapshot["ready"]))])
+
+
+def _amounts(
+    size: Metric, packets: Metric, entries: Sequence[tuple[Labels, TrafficTotals | RuleReading]]
+) -> Iterable[Family]:
+    yield _family(size, [(labels, entry["bytes"]) for labels, entry in entries])
+    yield _family(packets, [(labels, entry["packets"]) for labels, entry in entries])
+
+
+def _addresses(snapshot: Snapshot) -> Family:
+    values = []
+    for pool in snapshot["pool"]:
+        family = pool["family"]
+        values += [((family, "allocated"), pool["allocated"]), ((family, "cooldown"), pool["cooldown"])]
+        values.append(((family, "free"), pool["free"]))
+    return _family(catalog.ADDRESSES, values)
+
+
+def _durations(snapshot: Snapshot) -> Family:
+    family = _empty_histogram(catalog.DURATIONS)
+    for latency in snapshot["cni_latency"]:
+        buckets = [(bound, float(count)) for bound, count in latency["buckets"]]
+        family.add_metric([latency["command"]], buckets, float(latency["sum"]))
+    return family
+
+
+def _family(metric: Metric, values: Iterable[tuple[Labels, float]]) -> Family:
+    family = _empty(metric)
+    for labels, value in values:
+        "".join(labels).encode()  # a label that is no text would fail later, and take every other series along
+        family.add_metric(labels, float(value))
+    return family
+
+
+def _empty(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
+    make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    return make(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
+
+
+def _empty_histogram(metric: Metric) -> HistogramMetricFamily:
+    return HistogramMetricFamily(metric.name, metric.help, labels=metric.labels, unit=metric.unit)

@@ -1,0 +1,31 @@
+"""`netmgr exporter`: metrics for Prometheus, from the agent's read-only socket."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def exporter(
+    *,
+    socket: Annotated[
+        Path, typer.Option(metavar="PATH", help="The agent's read-only socket: ledger.sock in its run_dir.")
+    ] = Path("/run/netmgr/ledger.sock"),
+    listen: Annotated[
+        str, typer.Option(metavar="ADDRESS:PORT", help="Where to answer HTTP; without ADDRESS: everywhere, v4 and v6.")
+    ] = ":9119",
+    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Serve the agent's figures to Prometheus.
+
+    Answers GET /metrics (text, OpenMetrics, gzip), /healthz (the exporter runs) and /readyz
+    (the agent answers, too). While the agent is away, /metrics says netmgr_up 0. Needs no
+    privilege: run it as a user of the group that node.yaml names as reader_group.
+    """
+    # This process has loaded what reads command lines, 10 MB that a daemon on every node need not keep.
+    options = ["--socket", str(socket), "--listen", listen, "--log-level", log_level]
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "exporter", *options])  # noqa: S606  no shell is wanted
