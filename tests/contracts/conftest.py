@@ -1,0 +1,322 @@
+"""The three kernels of the rules contract, and what an unkind neighbour can do to each."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from netmgr import programs
+from netmgr.config import PRIVATE_USE, SPECIAL_USE, NodeRules
+from netmgr.dataplane import netns
+from netmgr.prefixes import Address, Prefix, merge
+from netmgr.rules.backend import RuleBackend
+from netmgr.rules.engine import Rules
+from netmgr.rules.iptables import IptablesBackend
+from netmgr.rules.iptables_chains import TABLES, chain_name
+from netmgr.rules.model import Hook, Pass, Rule, SetSpec
+from netmgr.rules.nftables import NftablesBackend
+from netmgr.rules.policy import Policy
+from tests.fakes.rules import FakeBackend, HeldSet, Tally
+
+RANGES = (Prefix.parse("10.1.0.0/24"), Prefix.parse("2001:db8:1::/64"))
+POLICY = Policy(
+    internal=tuple(merge((*SPECIAL_USE, *PRIVATE_USE, *RANGES))),
+    ranges=RANGES,
+    masquerade=True,
+    node_rules=NodeRules.CORRECTED,
+    rule_owner="openai",
+    exact_prefix=Prefix.parse("10.0.0.0/8"),
+)
+_numbers = itertools.count()
+
+
+def run(command: str, stdin: str = "") -> str:
+    """A program's output; it must succeed."""
+    words = command.split(" ")
+    done = programs.run(
+        [programs.locate(words[0], "iptables ipset nftables iproute2"), *words[1:]], stdin=stdin.encode()
+    )
+    assert done.returncode == 0, f"{command}: {done.stderr.decode()}"
+    return done.stdout.decode()
+
+
+class Kernel(Protocol):
+    """A backend, and the harm that other programs do to what it holds."""
+
+    backend: RuleBackend
+
+    def lose_rule(self, hook: Hook, rule: str) -> None: ...
+    def lose_element(self, name: str, address: Address) -> None: ...
+    def lose_everything(self) -> None: ...
+    def add_element(self, name: str, address: Address) -> None: ...
+    def add_rule(self, hook: Hook) -> None: ...
+    def move_first_rule_to_the_end(self, hook: Hook) -> None: ...
+    def set_count(self, name: str, address: Address, packets: int, octets: int) -> None: ...
+    def remake_set_wrongly(self, spec: SetSpec) -> None: ...
+    def settle_neighbours(self) -> None: ...
+    def neighbours(self) -> str: ...
+
+
+class FakeKernel:
+    def __init__(self) -> None:
+        self.backend = FakeBackend()
+
+    def lose_rule(self, hook, rule):
+        self.backend.state.chains[hook] = [one for one in self.backend.state.chains[hook] if one.id != rule]
+        self.backend.state.chains[hook].sort(key=lambda one: one.family)
+
+    def lose_element(self, name, address):
+        del self.backend.state.sets[name].elements[address]
+
+    def lose_everything(self):
+        self.backend.state = type(self.backend.state)()
+
+    def add_element(self, name, address):
+        self.backend.state.sets[name].elements[address] = Tally()
+
+    def add_rule(self, hook):
+        self.backend.state.chains[hook].append(Rule("(without a comment)", next(iter(RANGES)).family, (), Pass()))
+
+    def move_first_rule_to_the_end(self, hook):
+        chain = self.backend.state.chains[hook]
+        chain.append(chain.pop(0))
+
+    def set_count(self, name, address, packets, octets):
+        self.backend.state.sets[name].elements[address] = Tally(packets, octets)
+
+    def remake_set_wrongly(self, spec):
+        self.backend.state.sets[spec.name] = HeldSet(replace(spec, counts=None))
+
+    def settle_neighbours(self):
+        pass
+
+    def neighbours(self):
+        return ""
+
+
+class NftKernel:
+    def __init__(self) -> None:
+        self.backend = NftablesBackend()
+
+    def _rules(self, hook: Hook) -> list[tuple[str, str, str]]:
+        lines = run(f"nft -a list chain inet netmgr {hook}").splitlines()
+        found = (re.fullmatch(r"\s*(.*?(?: comment \"(.*) \w+\")?) # handle (\d+)", line) for line in lines)
+        return [(match[1], match[2] or "", match[3]) for match in found if match and "chain" not in match[1]]
+
+    def lose_rule(self, hook, rule):
+        (handle,) = [handle for _, name, handle in self._rules(hook) if name == rule]
+        run(f"nft delete rule inet netmgr {hook} handle {handle}")
+
+    def lose_element(self, name, address):
+        run("nft -f -", f"delete element inet netmgr {name} {{ {address} }}\n")
+
+    def lose_everything(self):
+        run("nft delete table inet netmgr")
+
+    def add_element(self, name, address):
+        run("nft -f -", f"add element inet netmgr {name} {{ {address} }}\n")
+
+    def add_rule(self, hook):
+        run("nft -f -", f"add rule inet netmgr {hook} ip saddr 203.0.113.1 accept\n")
+
+    def move_first_rule_to_the_end(self, hook):
+        text, _, handle = self._rules(hook)[0]
+        run("nft -f -", f"delete rule inet netmgr {hook} handle {handle}\nadd rule inet netmgr {hook} {text}\n")
+
+    def set_count(self, name, address, packets, octets):
+        element = f"element inet netmgr {name}"
+        run(
+            "nft -f -",
+            f"delete {element} {{ {address} }}\n"
+            f"add {element} {{ {address} counter packets {packets} bytes {octets} }}\n",
+        )
+
+    def remake_set_wrongly(self, spec):
+        flush = "".join(f"flush chain inet netmgr {hook}\n" for hook in Hook)
+        wrong = f"add set inet netmgr {spec.name} {{ type inet_service; }}\n"
+        run("nft -f -", f"{flush}delete set inet netmgr {spec.name}\n{wrong}")
+
+    def settle_neighbours(self):
+        run(
+            "nft -f -",
+            """
+            add table inet other
+            add set inet other netmgr { type ipv4_addr; counter; }
+            add element inet other netmgr { 10.1.0.1 counter packets 3 bytes 300 }
+            add chain inet other forward { type filter hook forward priority mangle; policy accept; }
+            add rule inet other forward ip saddr @netmgr counter packets 7 bytes 700 accept comment "theirs"
+            add table ip netmgr
+            add chain ip netmgr postrouting { type nat hook postrouting priority srcnat; policy accept; }
+            add rule ip netmgr postrouting ip daddr 203.0.113.7 masquerade
+            """,
+        )
+
+    def neighbours(self):
+        return run("nft -a list table inet other") + run("nft -a list table ip netmgr")
+
+
+class IptablesKernel:
+    def __init__(self, lock_path: Path) -> None:
+        self.backend = IptablesBackend(lock_path=lock_path, lock_wait_seconds=0.2)
+
+    @staticmethod
+    def _programs() -> tuple[str, str]:
+        return "iptables-legacy", "ip6tables-legacy"
+
+    def _listed(self, hook: Hook) -> Iterator[tuple[str, str, int, str]]:
+        """Program, chain, number and text of each rule of ours at a hook."""
+        for program in self._programs():
+            for chain in (hook.upper(), chain_name(hook)):
+                done = programs.run([programs.locate(program, "iptables"), "-t", TABLES[hook], "-S", chain])
+                rules = [line for line in done.stdout.decode().splitlines() if line.startswith("-A")]
+                for number, line in enumerate(rules, start=1):
+                    yield program, chain, number, line
+
+    def lose_rule(self, hook, rule):
+        family = "ip6tables-legacy" if rule.endswith("v6") else "iptables-legacy"
+        words = {"node": f"traffic={rule.split()[2]}"}.get(rule.split()[0], rule) if rule.startswith("node") else rule
+        ((chain, number),) = [
+            (chain, number)
+            for program, chain, number, line in self._listed(hook)
+            if program == family and words in line
+        ]
+        run(f"{family} -t {TABLES[hook]} -D {chain} {number}")
+
+    def lose_element(self, name, address):
+        run(f"ipset del netmgr-{name.replace('_', '-')} {address}")
+
+    def lose_everything(self):
+        for program in self._programs():
+            for table in ("raw", "mangle", "nat"):
+                run(f"{program} -t {table} -F")
+                run(f"{program} -t {table} -X")
+        run("ipset destroy")
+
+    def add_element(self, name, address):
+        run(f"ipset add netmgr-{name.replace('_', '-')} {address}")
+
+    def add_rule(self, hook):
+        run(f"iptables-legacy -t {TABLES[hook]} -A {chain_name(hook)} -s 203.0.113.1")
+
+    def move_first_rule_to_the_end(self, hook):
+        rules = [line for program, chain, _, line in self._listed(hook) if chain == chain_name(hook)]
+        run(f"iptables-legacy -t {TABLES[hook]} -D {chain_name(hook)} 1")
+        run("iptables-legacy-restore --noflush", f"*{TABLES[hook]}\n{rules[0]}\nCOMMIT\n")
+
+    def set_count(self, name, address, packets, octets):
+        run(f"ipset -exist add netmgr-{name.replace('_', '-')} {address} packets {packets} bytes {octets}")
+
+    def remake_set_wrongly(self, spec):
+        for program in self._programs():
+            for hook in Hook:
+                run(f"{program} -t {TABLES[hook]} -F")
+        name = f"netmgr-{spec.name.replace('_', '-')}"
+        run(f"ipset destroy {name}")
+        run(f"ipset create {name} hash:net counters")
+
+    def settle_neighbours(self):
+        run("ipset create other hash:ip counters")
+        run("ipset add other 10.1.0.1 packets 3 bytes 300")
+        rules = {
+            "raw": "-A PREROUTING -s 203.0.113.1 -j ACCEPT",
+            "mangle": "-A FORWARD -m comment --comment theirs -j OTHER\n"
+            "-A FORWARD ! -s 10.0.0.0/8 -m comment --comment iptables-exporter_sombody_else\n"
+            "-A OTHER -m mark --mark 0x5/0xff -j MARK --set-xmark 0x1/0xff\n"
+            "-A INPUT -p tcp -m multiport --dports 80,443 -m limit --limit 3/sec",
+            "nat": "-A POSTROUTING -s 10.7.0.0/16 ! -d 10.0.0.0/8 -j SNAT --to-source 198.51.100.3",
+        }
+        for table, lines in rules.items():
+            chains = ":OTHER - [0:0]\n" if "OTHER" in lines else ""
+            counted = "\n".join(f"[7:700] {line}" for line in lines.splitlines())
+            run("iptables-legacy-restore --noflush --counters", f"*{table}\n{chains}{counted}\nCOMMIT\n")
+        run("ip6tables-legacy -t mangle -A FORWARD -c 5 500 -s 2001:db8::7 -j ACCEPT")
+
+    def neighbours(self):
+        tables = ("raw", "mangle", "nat")
+        saved = "".join(run(f"{program}-save -c -t {table}") for program in self._programs() for table in tables)
+        ours = ("NETMGR-", "netmgr-", "iptables-exporter openai", "#")
+        lines = [line for line in saved.splitlines() if not any(word in line for word in ours)]
+        return "\n".join(lines) + run("ipset save other")
+
+
+KERNELS: dict[str, Callable[[Path], Kernel]] = {
+    "fake": lambda _: FakeKernel(),
+    "nftables": lambda _: NftKernel(),
+    "iptables": lambda folder: IptablesKernel(folder / "xtables.lock"),
+}
+
+
+@dataclass
+class Namespace:
+    name: str
+    descriptor: int
+
+
+@pytest.fixture
+def namespaces() -> Iterator[Callable[[str], Namespace]]:
+    """Makes network namespaces that live as long as the test."""
+    made: list[tuple[Namespace, Path]] = []
+
+    def make(role: str) -> Namespace:
+        name = f"netmgr-rules-{os.getpid()}-{next(_numbers)}-{role}"
+        path = Path("/run/netns") / name
+        netns.create(path)
+        made.append((Namespace(name, os.open(path, os.O_RDONLY | os.O_CLOEXEC)), path))
+        return made[-1][0]
+
+    yield make
+    for namespace, path in made:
+        os.close(namespace.descriptor)
+        netns.delete(path)
+
+
+REAL = [pytest.param(name, marks=pytest.mark.root) for name in ("nftables", "iptables")]
+
+
+@pytest.fixture(params=["fake", *REAL])
+def kernel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kernel]:
+    """One of the three; the test runs inside the real ones' namespace."""
+    if request.param == "fake":
+        yield FakeKernel()
+        return
+    yield from _real(request, tmp_path)
+
+
+@pytest.fixture(params=REAL)
+def real_kernel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kernel]:
+    """One of the two that exist."""
+    yield from _real(request, tmp_path)
+
+
+def _real(request: pytest.FixtureRequest, folder: Path) -> Iterator[Kernel]:
+    node = request.getfixturevalue("namespaces")("node")
+    with netns.entered(node.descriptor):
+        run("ip link set lo up")
+        kernel = KERNELS[request.param](folder)
+        try:
+            yield kernel
+        finally:
+            kernel.backend.close()
+
+
+@pytest.fixture
+def policy() -> Policy:
+    return POLICY
+
+
+@pytest.fixture
+def rules(kernel: Kernel, policy: Policy) -> Rules:
+    return Rules(kernel.backend, policy)
+
+
+@pytest.fixture
+def program() -> Callable[..., str]:
+    """Runs a program that must succeed, and gives its output."""
+    return run

@@ -1,0 +1,262 @@
+"""What every rule backend must do, and what it must leave alone."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+
+import pytest
+
+from netmgr.config import NodeRules
+from netmgr.errors import KernelError
+from netmgr.model import Counter, Sample, Traffic
+from netmgr.prefixes import Address, Family, Prefix
+from netmgr.rules.engine import Rules
+from netmgr.rules.model import Hook
+from netmgr.rules.policy import pod_set
+
+POD = Address.parse("10.1.0.5")
+POD6 = Address.parse("2001:db8:1::5")
+OTHER = Address.parse("10.1.0.6")
+OUT = Counter.of_pod(POD, Traffic.INTERNET_OUT)
+NODE_COUNTERS = {
+    Counter(hook, family, traffic)
+    for family in Family
+    for hook, traffic in (
+        ("INPUT", Traffic.INTERNET_IN),
+        ("OUTPUT", Traffic.INTERNET_OUT),
+        ("FORWARD", Traffic.INTERNET_IN),
+        ("FORWARD", Traffic.INTERNET_OUT),
+    )
+}
+
+
+def counters_of(*addresses: Address) -> set[Counter]:
+    return {Counter.of_pod(address, traffic) for address in addresses for traffic in Traffic}
+
+
+def settle(rules: Rules, *pods: Address) -> None:
+    rules.apply(rules.plan(pods))
+
+
+def test_the_first_plan_makes_everything_and_names_every_counter_it_begins(rules):
+    plan = rules.plan([POD, POD6])
+    assert plan
+    assert plan.created == NODE_COUNTERS | counters_of(POD, POD6)
+    assert plan.repairs == ("the whole ruleset was missing",)
+
+
+def test_planning_changes_nothing(rules):
+    assert rules.plan([POD]) == rules.plan([POD])
+    assert rules.read() == []
+
+
+@pytest.mark.parametrize("node_rules", NodeRules)
+@pytest.mark.parametrize("masquerade", [True, False])
+def test_a_second_plan_is_empty(kernel, policy, node_rules, masquerade):
+    rules = Rules(kernel.backend, replace(policy, node_rules=node_rules, masquerade=masquerade))
+    settle(rules, POD, POD6)
+    plan = rules.plan([POD, POD6])
+    assert not plan
+    assert (plan.repairs, plan.text, plan.created) == ((), "", frozenset())
+
+
+def test_another_process_recognises_the_rules_without_any_memory(kernel, policy, rules):
+    settle(rules, POD)
+    assert not Rules(kernel.backend, policy).plan([POD])
+
+
+def test_every_counter_is_read_and_begins_at_zero(rules):
+    settle(rules, POD, POD6)
+    assert sorted(rules.read(), key=str) == sorted(
+        (Sample(counter, 0, 0) for counter in NODE_COUNTERS | counters_of(POD, POD6)), key=str
+    )
+
+
+def test_an_admitted_pod_is_counted_and_an_expelled_one_is_not(rules):
+    settle(rules)
+    rules.admit([POD, POD6])
+    assert {sample.counter for sample in rules.read_pods([POD, POD6, OTHER])} == counters_of(POD, POD6)
+    assert not rules.plan([POD, POD6])
+    rules.expel([POD, POD6])
+    assert rules.read_pods([POD, POD6]) == []
+    assert not rules.plan([])
+
+
+def test_admitting_again_keeps_the_count(kernel, rules):
+    settle(rules)
+    rules.admit([POD])
+    kernel.set_count("pod_out4", POD, 4, 4000)
+    rules.admit([POD])
+    assert Sample(OUT, 4000, 4) in rules.read_pods([POD])
+    assert Sample(OUT, 4000, 4) in rules.read()
+
+
+def test_a_pod_that_returns_begins_at_zero(kernel, rules):
+    settle(rules)
+    rules.admit([POD])
+    kernel.set_count("pod_out4", POD, 4, 4000)
+    rules.expel([POD])
+    rules.admit([POD])
+    assert Sample(OUT, 0, 0) in rules.read_pods([POD])
+
+
+def test_expelling_twice_succeeds_and_so_it_does_where_there_are_no_rules(rules):
+    rules.expel([POD, POD6])
+    settle(rules, POD, OTHER)
+    rules.expel([POD])
+    rules.expel([POD])
+    assert {sample.counter for sample in rules.read_pods([POD, OTHER])} == counters_of(OTHER)
+
+
+def test_admitting_where_there_are_no_rules_is_refused_with_the_reason(rules):
+    with pytest.raises(KernelError) as refusal:
+        rules.admit([POD])
+    assert refusal.value.errno == errno.ENOENT
+
+
+def test_a_lost_rule_is_named_and_put_back_without_losing_a_pods_count(kernel, rules):
+    settle(rules, POD)
+    kernel.set_count("pod_out4", POD, 4, 4000)
+    kernel.lose_rule(Hook.FORWARD, "pod internet-out v4")
+    plan = rules.plan([POD])
+    assert plan.repairs == ("chain forward: rule 'pod internet-out v4' was missing",)
+    assert plan.created == frozenset()
+    rules.apply(plan)
+    assert not rules.plan([POD])
+    assert Sample(OUT, 4000, 4) in rules.read()
+
+
+@pytest.mark.parametrize("rule", ["anti-spoofing v4", "anti-spoofing v6"])
+def test_lost_anti_spoofing_is_named_and_put_back(kernel, rules, rule):
+    settle(rules)
+    kernel.lose_rule(Hook.PREROUTING, rule)
+    plan = rules.plan([])
+    assert plan.repairs == (f"chain prerouting: rule '{rule}' was missing",)
+    rules.apply(plan)
+    assert not rules.plan([])
+
+
+def test_a_lost_node_rule_is_named_and_put_back(kernel, rules):
+    settle(rules)
+    kernel.lose_rule(Hook.INPUT, "node input internet-in v4")
+    plan = rules.plan([])
+    assert plan.repairs == ("chain input: rule 'node input internet-in v4' was missing",)
+    rules.apply(plan)
+    assert not rules.plan([])
+    assert {sample.counter for sample in rules.read()} == NODE_COUNTERS
+
+
+def test_a_lost_element_is_named_and_its_counter_begins_again(kernel, rules):
+    settle(rules, POD, OTHER)
+    kernel.set_count("pod_in4", OTHER, 2, 200)
+    kernel.lose_element("pod_out4", POD)
+    plan = rules.plan([POD, OTHER])
+    assert plan.repairs == (f"set pod_out4: {POD} was missing",)
+    assert plan.created == {OUT}
+    rules.apply(plan)
+    assert not rules.plan([POD, OTHER])
+    assert Sample(Counter.of_pod(OTHER, Traffic.INTERNET_IN), 200, 2) in rules.read()
+
+
+def test_an_element_of_no_pod_is_taken_out(kernel, rules):
+    settle(rules, POD)
+    kernel.add_element("pod_in4", OTHER)
+    plan = rules.plan([POD])
+    assert plan.repairs == (f"set pod_in4: {OTHER} does not belong there",)
+    rules.apply(plan)
+    assert not rules.plan([POD])
+
+
+def test_a_strange_rule_in_our_chain_is_taken_out(kernel, rules):
+    settle(rules)
+    kernel.add_rule(Hook.FORWARD)
+    plan = rules.plan([])
+    assert plan.repairs == ("chain forward: rule '(without a comment)' does not belong there",)
+    rules.apply(plan)
+    assert not rules.plan([])
+
+
+def test_rules_in_another_order_are_put_in_order(kernel, rules):
+    settle(rules)
+    kernel.move_first_rule_to_the_end(Hook.FORWARD)
+    plan = rules.plan([])
+    assert plan.repairs == ("chain forward: the rules stood in another order",)
+    rules.apply(plan)
+    assert not rules.plan([])
+
+
+def test_a_set_of_another_make_is_made_anew(kernel, rules):
+    settle(rules, POD)
+    kernel.remake_set_wrongly(pod_set(Traffic.INTERNET_OUT, Family.V4))
+    plan = rules.plan([POD])
+    assert "set pod_out4 was of another type" in plan.repairs
+    assert OUT in plan.created
+    rules.apply(plan)
+    assert not rules.plan([POD])
+
+
+def test_everything_lost_is_made_again(kernel, rules):
+    settle(rules, POD)
+    kernel.lose_everything()
+    plan = rules.plan([POD])
+    assert plan.repairs == ("the whole ruleset was missing",)
+    assert plan.created == NODE_COUNTERS | counters_of(POD)
+    rules.apply(plan)
+    assert not rules.plan([POD])
+
+
+def test_a_changed_policy_changes_only_what_it_must(kernel, policy, rules):
+    settle(rules, POD)
+    kernel.set_count("pod_out4", POD, 4, 4000)
+    wider = Rules(kernel.backend, replace(policy, internal=(*policy.internal, Prefix.parse("198.51.100.0/24"))))
+    plan = wider.plan([POD])
+    assert plan.repairs == ("set internal4: 198.51.100.0/24 was missing",)
+    assert plan.created == frozenset()
+    wider.apply(plan)
+    assert not wider.plan([POD])
+    settle(rules, POD)
+    assert not rules.plan([POD])
+    assert Sample(OUT, 4000, 4) in rules.read()
+
+
+def test_masquerading_can_be_turned_off_and_on(kernel, policy, rules):
+    settle(rules)
+    without = Rules(kernel.backend, replace(policy, masquerade=False))
+    plan = without.plan([])
+    assert plan.repairs
+    without.apply(plan)
+    assert not without.plan([])
+    settle(rules)
+    assert not rules.plan([])
+
+
+def test_check_says_what_one_pod_lacks_and_nothing_about_others(kernel, rules):
+    settle(rules, POD, OTHER)
+    assert rules.check([POD]) == []
+    kernel.lose_element("pod_out4", OTHER)
+    assert rules.check([POD]) == []
+    assert rules.check([OTHER]) == [f"set pod_out4: {OTHER} was missing"]
+    kernel.lose_rule(Hook.FORWARD, "pod internet-in v6")
+    assert rules.check([POD]) == ["chain forward: rule 'pod internet-in v6' was missing"]
+
+
+def test_others_rules_stay_as_they_are_through_everything(kernel, rules):
+    kernel.settle_neighbours()
+    before = kernel.neighbours()
+    settle(rules, POD, POD6)
+    assert kernel.neighbours() == before
+    kernel.lose_rule(Hook.FORWARD, "node forward internet-in v4")
+    kernel.add_rule(Hook.FORWARD)
+    settle(rules, POD)
+    assert kernel.neighbours() == before
+    rules.remove()
+    assert kernel.neighbours() == before
+    assert rules.plan([]).repairs == ("the whole ruleset was missing",)
+
+
+def test_removing_twice_succeeds(rules):
+    settle(rules, POD)
+    rules.remove()
+    rules.remove()
+    assert rules.read() == []
