@@ -1,0 +1,196 @@
+"""What the launcher answers when its agent is away, hangs, or talks nonsense."""
+
+import json
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+
+from cni import build
+from cni.install import install
+from cni.wire import STARTED, decode_request
+from tests.kernel.launching import CONFIG, MIB, agents, answering, error_of, execute, layout, variables
+
+pytestmark = pytest.mark.programs
+
+QUICK_MS = 300
+
+
+@pytest.fixture(scope="session")
+def quick_launcher(tmp_path_factory):
+    """The same program with short patience."""
+    target = tmp_path_factory.mktemp("launcher") / "quick"
+    compiler = next(build.available(build.host_architecture()))
+    patience = tuple(f"-D{name}_MS={QUICK_MS}" for name in ("STDIN", "SEND", "REPLY"))
+    build.build(target, build.host_architecture(), iter([build.Compiler(compiler.name, compiler.command + patience)]))
+    return target
+
+
+@pytest.fixture
+def plugin(tmp_path):
+    plan = layout(tmp_path)
+    install(plan)
+    return plan
+
+
+@pytest.fixture
+def agent():
+    with agents() as start:
+        yield start
+
+
+@pytest.fixture
+def impatient_plugin(tmp_path, quick_launcher):
+    plan = layout(tmp_path)
+    install(plan, quick_launcher)
+    return plan
+
+
+def spooled(plugin):
+    return sorted(plugin.spool.iterdir())
+
+
+def no_socket(_plugin, _agent):
+    pass
+
+
+def nobody_listens(plugin, _agent):
+    plugin.run_dir.mkdir(exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(plugin.socket))
+
+
+def closes_at_once(plugin, agent):
+    agent(plugin, lambda _agent, connection: connection.close())
+
+
+def closes_after_the_request(plugin, agent):
+    agent(plugin, answering(b""))
+
+
+def answers_half_a_line(plugin, agent):
+    agent(plugin, answering(b"0"))
+
+
+def answers_nonsense(plugin, agent):
+    agent(plugin, answering(b"ok\n{}"))
+
+
+def answers_an_impossible_code(plugin, agent):
+    agent(plugin, answering(b"999\n{}"))
+
+
+AWAY = [
+    no_socket,
+    nobody_listens,
+    closes_at_once,
+    closes_after_the_request,
+    answers_half_a_line,
+    answers_nonsense,
+    answers_an_impossible_code,
+]
+
+
+@pytest.mark.parametrize("away", AWAY)
+@pytest.mark.parametrize(("command", "code"), [("ADD", 11), ("CHECK", 11), ("GC", 11), ("STATUS", 50), ("", 11)])
+def test_what_is_answered_while_the_agent_is_away(plugin, agent, away, command, code):
+    away(plugin, agent)
+    error = error_of(execute(plugin, command))
+    assert (error["code"], error["cniVersion"]) == (code, "1.0.0")
+    assert str(plugin.socket) in error["details"]
+    assert spooled(plugin) == []
+
+
+@pytest.mark.parametrize("away", AWAY)
+def test_a_del_is_kept_and_succeeds_while_the_agent_is_away(plugin, agent, away):
+    away(plugin, agent)
+    outcome = execute(plugin, "DEL")
+    assert (outcome.returncode, outcome.stdout) == (0, b"")
+    (kept,) = spooled(plugin)
+    assert kept.suffix == ".del"
+    environment, stdin = decode_request(kept.read_bytes())
+    assert environment.pop(STARTED).isdigit()
+    assert (environment, stdin) == (variables("DEL"), CONFIG)
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_del_that_comes_again_is_kept_once(plugin):
+    for container, ifname in (("c1", "eth0"), ("c1", "eth0"), ("c1", "net1"), ("c2", "eth0"), ("c1e", "th0")):
+        execute(plugin, "DEL", CNI_CONTAINERID=container, CNI_IFNAME=ifname)
+    assert len(spooled(plugin)) == 4
+
+
+def test_the_spool_directory_is_made_for_root_alone(plugin):
+    plugin.spool.rmdir()
+    assert execute(plugin, "DEL").returncode == 0
+    assert plugin.spool.stat().st_mode & 0o777 == 0o700
+    assert len(spooled(plugin)) == 1
+
+
+def test_a_del_that_cannot_be_kept_fails(plugin):
+    plugin.spool.rmdir()
+    plugin.spool.touch()
+    error = error_of(execute(plugin, "DEL"))
+    assert error["code"] == 11
+    assert str(plugin.spool) in error["details"]
+
+
+def hang(_agent, connection):
+    while connection.recv(1 << 16):
+        pass
+    time.sleep(3 * QUICK_MS / 1000)
+    connection.close()
+
+
+@pytest.mark.parametrize(("command", "code"), [("ADD", 11), ("STATUS", 50)])
+def test_an_agent_that_hangs_is_not_waited_for_forever(impatient_plugin, agent, command, code):
+    agent(impatient_plugin, hang)
+    begin = time.monotonic()
+    assert error_of(execute(impatient_plugin, command))["code"] == code
+    assert QUICK_MS / 1000 <= time.monotonic() - begin < 3
+
+
+def test_a_del_that_hangs_is_kept(impatient_plugin, agent):
+    agent(impatient_plugin, hang)
+    assert execute(impatient_plugin, "DEL").returncode == 0
+    assert len(spooled(impatient_plugin)) == 1
+
+
+def test_an_agent_that_does_not_read_is_not_waited_for_forever(impatient_plugin, agent):
+    done = threading.Event()
+
+    def ignore(_agent, connection):
+        done.wait(10)
+        connection.close()
+
+    agent(impatient_plugin, ignore)
+    try:
+        assert error_of(execute(impatient_plugin, "ADD", b"x" * MIB))["code"] == 11
+    finally:
+        done.set()
+
+
+def test_an_agent_whose_queue_is_full_is_not_waited_for_forever(impatient_plugin):
+    impatient_plugin.run_dir.mkdir(exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as waiting:
+        listener.bind(str(impatient_plugin.socket))
+        listener.listen(0)
+        waiting.connect(str(impatient_plugin.socket))
+        assert error_of(execute(impatient_plugin, "ADD"))["code"] == 11
+
+
+def test_a_standard_input_without_end_is_not_waited_for_forever(impatient_plugin):
+    process = subprocess.Popen(
+        [impatient_plugin.launcher], env=variables("ADD"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        process.stdin.write(CONFIG)
+        process.stdin.flush()
+        assert process.wait(10) == 1
+        assert json.loads(process.stdout.read())["code"] == 5
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait()

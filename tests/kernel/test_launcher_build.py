@@ -1,0 +1,96 @@
+"""Compiling the launcher with what a machine has."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cni import build
+from cni.build import Compiler
+from netmgr import programs
+from netmgr.errors import SetupError
+from tests.kernel.launching import elf, variables
+
+pytestmark = pytest.mark.programs
+
+HOST = build.host_architecture()
+MACHINES = {"amd64": 62, "arm64": 183}
+BROKEN = Compiler("broken", ("false",))
+ZIGLANG = pytest.mark.skipif(
+    importlib.util.find_spec("ziglang") is None,
+    reason="ziglang is not installed (411 MB); get it with: pip install -r .ci/launcher-compiler.lock",
+)
+
+
+def compilers(architecture, name):
+    return (compiler for compiler in build.available(architecture) if compiler.name == name)
+
+
+def version_answer(program):
+    outcome = subprocess.run([program], input=b"{}", env=variables("VERSION"), capture_output=True, check=True)
+    return json.loads(outcome.stdout)
+
+
+def test_the_source_has_no_warning_in_it(tmp_path):
+    compiler = next(build.available(HOST))
+    strict = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wshadow", "-Wconversion", "-O2", "-static")
+    outcome = programs.run((*compiler.command, *strict, "-o", tmp_path / "launcher", build.SOURCE), timeout=600)
+    assert outcome.stderr == b""
+    assert outcome.returncode == 0
+
+
+def test_this_machines_launcher_runs_and_is_current(tmp_path):
+    target = tmp_path / "deep" / "launcher"
+    build.build(target, HOST)
+    assert build.is_current(target)
+    assert elf(target) == (MACHINES[HOST], False)
+    assert version_answer(target)["cniVersion"] == "1.1.0"
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_launcher_of_another_source_is_not_current(tmp_path, monkeypatch):
+    target = tmp_path / "launcher"
+    build.build(target, HOST)
+    changed = tmp_path / "launcher.c"
+    changed.write_text(build.SOURCE.read_text() + "\n")
+    monkeypatch.setattr(build, "SOURCE", changed)
+    assert not build.is_current(target)
+    assert not build.is_current(tmp_path / "missing")
+
+
+def test_the_next_compiler_is_tried_when_one_fails(tmp_path):
+    good = next(build.available(HOST))
+    assert build.build(tmp_path / "launcher", HOST, iter([BROKEN, good])) == good.name
+
+
+def test_without_a_compiler_the_message_says_how_to_get_one(tmp_path):
+    target = tmp_path / "launcher"
+    target.write_text("the former one")
+    with pytest.raises(SetupError, match="apt-get install gcc libc6-dev"):
+        build.build(target, HOST, iter([BROKEN]))
+    assert target.read_text() == "the former one"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_an_unknown_architecture_is_refused_with_those_there_are(tmp_path):
+    with pytest.raises(SetupError, match="amd64 or arm64"):
+        build.build(tmp_path / "launcher", "riscv64")
+
+
+def test_make_builds_nothing_twice():
+    command = (sys.executable, "-m", "cni.build")
+    assert programs.run(command, timeout=600).returncode == 0
+    again = programs.run(command)
+    assert (again.returncode, again.stdout) == (0, b"")
+
+
+@ZIGLANG
+@pytest.mark.parametrize("architecture", MACHINES)
+def test_ziglang_compiles_for_every_architecture(tmp_path, architecture):
+    target = tmp_path / "launcher"
+    build.build(target, architecture, compilers(architecture, "ziglang"))
+    assert elf(target) == (MACHINES[architecture], False)
+    if architecture == HOST:
+        assert version_answer(target)["cniVersion"] == "1.1.0"
