@@ -1,0 +1,253 @@
+"""Real packets from a pod's namespace through a node's to a host's: what the kernels count, drop and translate."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
+
+import pytest
+
+from netmgr.config import NodeRules
+from netmgr.dataplane import netns
+from netmgr.model import Counter, Sample, Traffic
+from netmgr.prefixes import Address, Family, Prefix
+from netmgr.rules.engine import Rules
+
+pytestmark = pytest.mark.root
+
+LINK = "nm0123456789ab"
+PODS = {Family.V4: "10.1.0.5", Family.V6: "2001:db8:1::5"}
+FORGED = {Family.V4: "10.1.0.66", Family.V6: "2001:db8:1::66"}
+NODES = {Family.V4: "203.0.113.1", Family.V6: "2001:db8:ffff::1"}
+INTERNET = {Family.V4: "203.0.113.9", Family.V6: "2001:db8:ffff::9"}
+INTERNAL = {Family.V4: "10.200.0.9", Family.V6: "fd00::9"}
+HEADERS = {Family.V4: 20 + 8, Family.V6: 40 + 8}
+PORT = 4000
+FAMILIES = pytest.mark.parametrize("family", Family, ids=lambda family: f"v{family.value}")
+
+MACS = ("02:00:00:00:00:01", "02:00:00:00:00:02")
+"""Told to both ends of each pair beforehand: neighbour discovery with internet addresses is counted too, rightly."""
+
+NODE_WIRING = f"""
+link set {LINK} up
+link set uplink up
+addr add 203.0.113.1/24 dev uplink
+addr add 198.51.100.1/32 dev uplink
+addr add 2001:db8:ffff::1/64 dev uplink
+neigh add 203.0.113.9 lladdr {MACS[1]} dev uplink
+neigh add 2001:db8:ffff::9 lladdr {MACS[1]} dev uplink
+route add 10.200.0.9 dev uplink
+route add fd00::9 dev uplink
+addr add 169.254.1.1/32 dev {LINK}
+addr add fe80::1/64 dev {LINK}
+route add 10.1.0.5/32 dev {LINK}
+route add 2001:db8:1::5/128 dev {LINK}
+"""
+HOST_WIRING = f"""
+link set eth0 up
+addr add 203.0.113.9/24 dev eth0
+addr add 2001:db8:ffff::9/64 dev eth0
+addr add 10.200.0.9/32 dev eth0
+addr add fd00::9/128 dev eth0
+neigh add 203.0.113.1 lladdr {MACS[0]} dev eth0
+neigh add 2001:db8:ffff::1 lladdr {MACS[0]} dev eth0
+route add default via 203.0.113.1
+route add default via 2001:db8:ffff::1
+"""
+POD_WIRING = f"""
+link set lo up
+link set eth0 up
+addr add 10.1.0.5/32 dev eth0
+addr add 10.1.0.66/32 dev eth0
+addr add 2001:db8:1::5/128 dev eth0
+addr add 2001:db8:1::66/128 dev eth0
+neigh add 169.254.1.1 lladdr {MACS[0]} dev eth0
+neigh add fe80::1 lladdr {MACS[0]} dev eth0
+route add 169.254.1.1 dev eth0
+route add default via 169.254.1.1
+route add default via fe80::1 dev eth0
+"""
+
+
+@dataclass
+class World:
+    """A pod and a host, with the node between them, in whose namespace the test runs."""
+
+    pod: int
+    host: int
+    sockets: ExitStack
+
+    def socket(self, at: int | None, family: Family, address: str, port: int = 0) -> socket.socket:
+        with netns.entered(at) if at is not None else nullcontext():
+            made = socket.socket(socket.AF_INET if family is Family.V4 else socket.AF_INET6, socket.SOCK_DGRAM)
+            self.sockets.enter_context(made)
+            made.settimeout(1)
+            made.bind((address, port))
+            return made
+
+    def reaches(self, sender: socket.socket, receiver: socket.socket, to: str, size: int = 100) -> str | None:
+        """Sends one datagram; the source address it arrived with, or None if it did not arrive."""
+        sender.sendto(b"x" * size, (to, PORT))
+        receiver.settimeout(0.2)
+        try:
+            data, source = receiver.recvfrom(65535)
+        except TimeoutError:
+            return None
+        assert len(data) == size
+        return str(source[0])
+
+
+@pytest.fixture
+def world(real_kernel, namespaces, program) -> Iterator[World]:
+    """The node is this test's namespace already; the pod is wired as netmgr wires pods."""
+    del real_kernel
+    pod, host = namespaces("pod"), namespaces("host")
+    for inside in (nullcontext(), netns.entered(pod.descriptor), netns.entered(host.descriptor)):
+        with inside:
+            program("sysctl -q net.ipv6.conf.default.accept_dad=0")
+    program("sysctl -q net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")
+    program(f"ip link add {LINK} address {MACS[0]} type veth peer name eth0 address {MACS[1]} netns {pod.name}")
+    program(f"ip link add uplink address {MACS[0]} type veth peer name eth0 address {MACS[1]} netns {host.name}")
+    program("ip -b -", NODE_WIRING)
+    program(f"ip -n {host.name} -b -", HOST_WIRING)
+    program(f"ip -n {pod.name} -b -", POD_WIRING)
+    with ExitStack() as sockets:
+        yield World(pod.descriptor, host.descriptor, sockets)
+
+
+@pytest.fixture
+def node(real_kernel, policy) -> Rules:
+    """The node's rules, applied, with the pod admitted."""
+    rules = Rules(real_kernel.backend, policy)
+    pods = [Address.parse(address) for address in PODS.values()]
+    rules.apply(rules.plan(pods))
+    return rules
+
+
+def counts(rules: Rules) -> dict[Counter, tuple[int, int]]:
+    """Bytes and packets of the counters that are not zero."""
+    return {sample.counter: (sample.bytes, sample.packets) for sample in rules.read() if sample.packets}
+
+
+def expected(family: Family, outward: tuple[int, int], inward: tuple[int, int]) -> dict[Counter, tuple[int, int]]:
+    pod = Address.parse(PODS[family])
+    return {
+        Counter.of_pod(pod, Traffic.INTERNET_OUT): outward,
+        Counter.of_pod(pod, Traffic.INTERNET_IN): inward,
+        Counter("FORWARD", family, Traffic.INTERNET_OUT): outward,
+        Counter("FORWARD", family, Traffic.INTERNET_IN): inward,
+    }
+
+
+@FAMILIES
+def test_internet_traffic_is_counted_to_the_byte_in_both_directions(world, node, family):
+    pod = world.socket(world.pod, family, PODS[family], PORT)
+    host = world.socket(world.host, family, INTERNET[family], PORT)
+    sizes_out, sizes_in = [1, 17, 1000, 1400], [3, 999]
+    for size in sizes_out:
+        pod.sendto(b"o" * size, (INTERNET[family], PORT))
+        data, source = host.recvfrom(65535)
+        assert len(data) == size
+    assert source[0] == NODES[family], "pods reach the internet as the node"
+    for size in sizes_in:
+        host.sendto(b"i" * size, source)
+        assert len(pod.recv(65535)) == size
+    outward = (sum(sizes_out) + len(sizes_out) * HEADERS[family], len(sizes_out))
+    inward = (sum(sizes_in) + len(sizes_in) * HEADERS[family], len(sizes_in))
+    assert counts(node) == expected(family, outward, inward)
+    pod_counters = [Sample(counter, *count) for counter, count in counts(node).items() if counter.is_pod]
+    read = [sample for sample in node.read_pods([Address.parse(PODS[family])]) if sample.packets]
+    assert sorted(read, key=str) == sorted(pod_counters, key=str)
+
+
+@FAMILIES
+def test_internal_traffic_is_neither_counted_nor_translated(world, node, family):
+    pod = world.socket(world.pod, family, PODS[family], PORT)
+    host = world.socket(world.host, family, INTERNAL[family], PORT)
+    assert world.reaches(pod, host, INTERNAL[family]) == PODS[family]
+    assert world.reaches(host, pod, PODS[family]) == INTERNAL[family]
+    assert counts(node) == {}
+
+
+@FAMILIES
+def test_a_forged_source_is_dropped_and_nothing_counted(world, node, family):
+    honest = world.socket(world.pod, family, PODS[family], PORT)
+    forged = world.socket(world.pod, family, FORGED[family], PORT)
+    host = world.socket(world.host, family, INTERNET[family], PORT)
+    own = world.socket(None, family, NODES[family], PORT)
+    assert world.reaches(forged, host, INTERNET[family]) is None
+    assert world.reaches(forged, own, NODES[family]) is None
+    assert counts(node) == {}
+    assert world.reaches(honest, host, INTERNET[family]) is not None
+    assert world.reaches(honest, own, NODES[family]) is not None
+    node.remove()
+    assert world.reaches(forged, own, NODES[family]) == FORGED[family], "without the rules the forgery would arrive"
+
+
+def test_link_local_neighbours_may_speak(world, node, program):
+    """A pod's link-local source routes back by its link, but so does everybody's: the rule must not judge it."""
+    with netns.entered(world.pod):
+        index = socket.if_nametoindex("eth0")
+        source = next(
+            line.split()[3].partition("/")[0] for line in program("ip -6 -o addr show dev eth0 scope link").splitlines()
+        )
+    pod = world.socket(world.pod, Family.V6, "::")
+    own = world.socket(None, Family.V6, "::", PORT)
+    pod.connect(("fe80::1", PORT, 0, index))
+    pod.send(b"hello")
+    own.settimeout(1)
+    assert own.recvfrom(100)[1][0].partition("%")[0] == source
+    assert counts(node) == {}
+
+
+@FAMILIES
+def test_corrected_node_rules_count_the_nodes_own_internet_and_not_its_loopback(world, node, family):
+    own = world.socket(None, family, "", PORT)
+    host = world.socket(world.host, family, INTERNET[family], PORT)
+    loop = {Family.V4: "127.0.0.1", Family.V6: "::1"}[family]
+    assert world.reaches(own, own, loop) == loop
+    assert world.reaches(own, own, NODES[family]) == NODES[family]
+    assert counts(node) == {}
+    assert world.reaches(own, host, INTERNET[family], 50) == NODES[family]
+    assert world.reaches(host, own, NODES[family], 70) == INTERNET[family]
+    assert counts(node) == {
+        Counter("OUTPUT", family, Traffic.INTERNET_OUT): (50 + HEADERS[family], 1),
+        Counter("INPUT", family, Traffic.INTERNET_IN): (70 + HEADERS[family], 1),
+    }
+
+
+def test_the_articles_text_counts_loopback_as_internet(world, real_kernel, policy):
+    rules = Rules(real_kernel.backend, replace(policy, node_rules=NodeRules.EXACT))
+    rules.apply(rules.plan([]))
+    own = world.socket(None, Family.V4, "", PORT)
+    assert world.reaches(own, own, "127.0.0.1", 100) == "127.0.0.1"
+    assert counts(rules) == {
+        Counter("OUTPUT", Family.V4, Traffic.INTERNET_OUT): (128, 1),
+        Counter("INPUT", Family.V4, Traffic.INTERNET_IN): (128, 1),
+    }
+
+
+@FAMILIES
+def test_counts_survive_repairs_and_changes_of_policy(world, node, real_kernel, policy, family):
+    pod = world.socket(world.pod, family, PODS[family], PORT)
+    host = world.socket(world.host, family, INTERNET[family], PORT)
+    assert world.reaches(pod, host, INTERNET[family])
+    before = counts(node)
+    assert before
+    pods = [Address.parse(address) for address in PODS.values()]
+    narrower = tuple(prefix for prefix in policy.internal if prefix != Prefix.parse("192.168.0.0/16"))
+    changed = Rules(real_kernel.backend, replace(policy, masquerade=False, internal=narrower))
+    plan = changed.plan([*pods, Address.parse("10.1.0.77")])
+    changed.apply(plan)
+    assert {counter: count for counter, count in counts(changed).items() if counter not in plan.created} == before
+    node.apply(node.plan(pods))
+    assert counts(node) == before
+
+
+def test_only_pods_are_masqueraded(world, node):
+    del node
+    own = world.socket(None, Family.V4, "198.51.100.1", PORT)
+    host = world.socket(world.host, Family.V4, INTERNET[Family.V4], PORT)
+    assert world.reaches(own, host, INTERNET[Family.V4]) == "198.51.100.1"
