@@ -79,7 +79,7 @@ class IptablesBackend:
                     self._change_set(operation)
 
     def render(self, operations: Sequence[Operation]) -> str:
-        """The operations as commands of iptables, ip6tables and ipset."""
+        """The operations as commands of iptables-legacy, ip6tables-legacy and ipset."""
         return "".join(f"{line}\n" for operation in operations for line in iptables_text.commands(operation))
 
     def read(self, desired: Ruleset) -> list[Sample]:

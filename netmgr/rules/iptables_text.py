@@ -1,4 +1,4 @@
-"""Operations as commands of iptables, ip6tables and ipset: what a person would type for the same.
+"""Operations as commands of iptables-legacy, ip6tables-legacy and ipset: what a person would type for the same.
 
 They are for reading, and for the test that runs them and compares the outcome with ours;
 the backend itself starts no program.
@@ -38,7 +38,8 @@ from netmgr.rules.transaction import (
     ReplaceElements,
 )
 
-PROGRAMS = {Family.V4: "iptables", Family.V6: "ip6tables"}
+PROGRAMS = {Family.V4: "iptables-legacy", Family.V6: "ip6tables-legacy"}
+"""By their full names: plain `iptables` is the one for nftables on today's distributions."""
 
 
 def commands(operation: Operation) -> list[str]:  # noqa: PLR0911 - one return per kind of operation reads best

@@ -105,7 +105,7 @@ def opened(name: str, family: Family) -> Iterator[LegacyTable]:
         KernelError: the kernel refused; nothing was changed.
     """
     iptc = _iptc()
-    program = "iptables" if family is Family.V4 else "ip6tables"
+    program = "iptables-legacy" if family is Family.V4 else "ip6tables-legacy"
     with _PROCESS_LOCK:
         try:
             handle = (iptc.Table if family is Family.V4 else iptc.Table6)(name, autocommit=False)

@@ -1,0 +1,146 @@
+"""What holds on the iptables backend alone: the article's words, iptables' lock, and rules as iptables makes them."""
+
+from __future__ import annotations
+
+import fcntl
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from netmgr import programs
+from netmgr.config import NodeRules
+from netmgr.dataplane import netns
+from netmgr.errors import TryAgainLater
+from netmgr.model import Counter, Sample, Traffic
+from netmgr.prefixes import Address, Family
+from netmgr.rules.engine import Rules
+from netmgr.rules.iptables import IptablesBackend
+
+pytestmark = pytest.mark.root
+
+PODS = [Address.parse("10.1.0.5"), Address.parse("2001:db8:1::5")]
+ARTICLE = {
+    '-A INPUT ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-in"',
+    '-A FORWARD ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-in"',
+    '-A OUTPUT ! -d 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-out"',
+    '-A FORWARD ! -d 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-out"',
+}
+
+
+@pytest.fixture
+def lock_path(tmp_path: Path) -> Path:
+    return tmp_path / "xtables.lock"
+
+
+@pytest.fixture
+def backend(namespaces, lock_path) -> Iterator[IptablesBackend]:
+    with netns.entered(namespaces("node").descriptor):
+        made = IptablesBackend(lock_path=lock_path, lock_wait_seconds=0.1)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def rules_of(saved: str) -> list[str]:
+    return [line for line in saved.splitlines() if line.startswith("-A")]
+
+
+def test_the_exact_rules_are_the_articles_word_for_word(backend, policy, program):
+    rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
+    rules.apply(rules.plan(PODS))
+    saved = rules_of(program("iptables-legacy-save -t mangle"))
+    assert {line for line in saved if "iptables-exporter" in line} == ARTICLE
+    assert len(saved) == len(ARTICLE) + 3, "beside the article's rules: a jump and two rules for any number of pods"
+
+
+def test_the_corrected_rules_except_loopback_and_everything_internal(backend, policy, program):
+    rules = Rules(backend, policy)
+    rules.apply(rules.plan(PODS))
+    for suffix, save in (("4", "iptables-legacy-save"), ("6", "ip6tables-legacy-save")):
+        saved = [line for line in rules_of(program(f"{save} -t mangle")) if "iptables-exporter" in line]
+        wording = "-m comment --comment"
+        assert set(saved) == {
+            f"-A {chain} ! -{link} lo -m set ! --match-set netmgr-internal{suffix} {side} "
+            f'{wording} "iptables-exporter openai traffic={traffic}"'
+            for chain, link, side, traffic in (
+                ("INPUT", "i", "src", "internet-in"),
+                ("FORWARD", "i", "src", "internet-in"),
+                ("OUTPUT", "o", "dst", "internet-out"),
+                ("FORWARD", "o", "dst", "internet-out"),
+            )
+        }
+
+
+@pytest.mark.parametrize("node_rules", NodeRules)
+def test_the_printed_commands_make_the_same_rules_when_a_person_types_them(backend, policy, node_rules):
+    rules = Rules(backend, replace(policy, node_rules=node_rules))
+    for line in rules.plan(PODS).text.splitlines():
+        words = shlex.split(line)
+        done = programs.run([programs.locate(words[0], "iptables ipset"), *words[1:]])
+        assert done.returncode == 0, f"{line}: {done.stderr.decode()}"
+    typed = rules.plan(PODS)
+    assert typed.repairs == ()
+    assert not typed
+
+
+def test_a_node_rule_given_twice_is_kept_once_with_its_count(backend, policy, program):
+    rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
+    rules.apply(rules.plan([]))
+    (rule,) = [line for line in rules_of(program("iptables-legacy-save -t mangle")) if line.startswith("-A INPUT")]
+    program("iptables-legacy-restore --noflush --counters", f"*mangle\n[5:500] {rule}\n[2:200] {rule}\nCOMMIT\n")
+    program("iptables-legacy -t mangle -D INPUT 1")
+    plan = rules.plan([])
+    assert plan.repairs == ("chain input: rule 'node input internet-in v4' stood there more than once",)
+    assert plan.created == frozenset()
+    rules.apply(plan)
+    assert not rules.plan([])
+    assert Sample(Counter("INPUT", Family.V4, Traffic.INTERNET_IN), 500, 5) in rules.read()
+
+
+def test_an_altered_rule_is_found_and_put_right(backend, policy, program):
+    rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
+    rules.apply(rules.plan([]))
+    comment = "iptables-exporter openai traffic=internet-in"
+    altered = f'-R INPUT 1 ! -s 10.0.0.0/9 -m comment --comment "{comment}"'
+    program("iptables-legacy-restore --noflush", f"*mangle\n{altered}\nCOMMIT\n")
+    plan = rules.plan([])
+    assert plan.repairs == ("chain input: rule 'node input internet-in v4' was altered",)
+    assert plan.created == {Counter("INPUT", Family.V4, Traffic.INTERNET_IN)}
+    rules.apply(plan)
+    assert not rules.plan([])
+
+
+def test_a_lost_jump_means_that_the_rules_behind_it_are_not_in_force(backend, policy, program):
+    rules = Rules(backend, policy)
+    rules.apply(rules.plan([]))
+    program("iptables-legacy -t raw -D PREROUTING -j NETMGR-PREROUTING")
+    plan = rules.plan([])
+    assert plan.repairs == ("chain prerouting: rule 'anti-spoofing v4' was missing",)
+    rules.apply(plan)
+    assert not rules.plan([])
+
+
+def test_changes_of_rules_wait_for_the_lock_only_so_long_and_pods_do_not_wait_at_all(backend, policy, lock_path):
+    rules = Rules(backend, policy)
+    rules.apply(rules.plan([]))
+    rules.remove()
+    with lock_path.open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(TryAgainLater, match=r"xtables\.lock is held by another program"):
+            rules.apply(rules.plan([]))
+        rules.admit(PODS)
+        assert rules.read_pods(PODS)
+        rules.expel(PODS)
+    rules.apply(rules.plan([]))
+    assert not rules.plan([])
+
+
+def test_only_the_tables_in_use_come_into_being(backend, policy):
+    rules = Rules(backend, policy)
+    rules.apply(rules.plan(PODS))
+    names = Path("/proc/thread-self/net/ip_tables_names").read_text(encoding="ascii").split()
+    assert sorted(names) == ["mangle", "nat", "raw"]

@@ -1,0 +1,58 @@
+ipset create netmgr-internal4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-internal4 0.0.0.0/8
+ipset -exist add netmgr-internal4 10.0.0.0/8
+ipset -exist add netmgr-internal4 127.0.0.0/8
+ipset -exist add netmgr-internal4 168.63.129.16/32
+ipset -exist add netmgr-internal4 169.254.0.0/16
+ipset -exist add netmgr-internal4 224.0.0.0/4
+ipset -exist add netmgr-internal4 255.255.255.255/32
+ipset create netmgr-ranges4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-ranges4 10.1.0.0/28
+ipset create netmgr-internal6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-internal6 ::/127
+ipset -exist add netmgr-internal6 2001:db8:1::/112
+ipset -exist add netmgr-internal6 fe80::/10
+ipset -exist add netmgr-internal6 ff00::/8
+ipset create netmgr-ranges6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-ranges6 2001:db8:1::/112
+ipset create netmgr-link-local6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-link-local6 ::/128
+ipset -exist add netmgr-link-local6 fe80::/10
+ipset create netmgr-pod-in4 hash:ip family inet maxelem 65536 counters
+ipset -exist add netmgr-pod-in4 10.1.0.5
+ipset -exist add netmgr-pod-in4 10.1.0.6
+ipset create netmgr-pod-out4 hash:ip family inet maxelem 65536 counters
+ipset -exist add netmgr-pod-out4 10.1.0.5
+ipset -exist add netmgr-pod-out4 10.1.0.6
+ipset create netmgr-pod-in6 hash:ip family inet6 maxelem 65536 counters
+ipset -exist add netmgr-pod-in6 2001:db8:1::5
+ipset create netmgr-pod-out6 hash:ip family inet6 maxelem 65536 counters
+ipset -exist add netmgr-pod-out6 2001:db8:1::5
+iptables-legacy -t raw -N NETMGR-PREROUTING
+iptables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m rpfilter --invert -m comment --comment "netmgr anti-spoofing v4" -j DROP
+iptables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
+ip6tables-legacy -t raw -N NETMGR-PREROUTING
+ip6tables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m set ! --match-set netmgr-link-local6 src -m rpfilter --invert -m comment --comment "netmgr anti-spoofing v6" -j DROP
+ip6tables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
+iptables-legacy -t mangle -I INPUT 1 ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-in"
+ip6tables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
+iptables-legacy -t mangle -I FORWARD 1 ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-in"
+iptables-legacy -t mangle -I FORWARD 2 ! -d 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-out"
+iptables-legacy -t mangle -N NETMGR-FORWARD
+iptables-legacy -t mangle -A NETMGR-FORWARD -m set ! --match-set netmgr-internal4 dst -m set --match-set netmgr-pod-out4 src -m comment --comment "netmgr pod internet-out v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD -m set ! --match-set netmgr-internal4 src -m set --match-set netmgr-pod-in4 dst -m comment --comment "netmgr pod internet-in v4"
+iptables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
+ip6tables-legacy -t mangle -I FORWARD 1 ! -i lo -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
+ip6tables-legacy -t mangle -I FORWARD 2 ! -o lo -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
+ip6tables-legacy -t mangle -N NETMGR-FORWARD
+ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set ! --match-set netmgr-internal6 dst -m set --match-set netmgr-pod-out6 src -m comment --comment "netmgr pod internet-out v6"
+ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set ! --match-set netmgr-internal6 src -m set --match-set netmgr-pod-in6 dst -m comment --comment "netmgr pod internet-in v6"
+ip6tables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
+iptables-legacy -t mangle -I OUTPUT 1 ! -d 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-out"
+ip6tables-legacy -t mangle -I OUTPUT 1 ! -o lo -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
+iptables-legacy -t nat -N NETMGR-POSTROUTING
+iptables-legacy -t nat -A NETMGR-POSTROUTING -m set --match-set netmgr-ranges4 src -m set ! --match-set netmgr-internal4 dst -m comment --comment "netmgr masquerade v4" -j MASQUERADE
+iptables-legacy -t nat -A POSTROUTING -j NETMGR-POSTROUTING
+ip6tables-legacy -t nat -N NETMGR-POSTROUTING
+ip6tables-legacy -t nat -A NETMGR-POSTROUTING -m set --match-set netmgr-ranges6 src -m set ! --match-set netmgr-internal6 dst -m comment --comment "netmgr masquerade v6" -j MASQUERADE
+ip6tables-legacy -t nat -A POSTROUTING -j NETMGR-POSTROUTING

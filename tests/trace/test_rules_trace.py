@@ -1,0 +1,133 @@
+"""Packets through the fake kernel: which counters each hits, and whether it is dropped or translated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from netmgr.config import PRIVATE_USE, SPECIAL_USE, NodeRules
+from netmgr.model import Counter, Traffic
+from netmgr.prefixes import Address, Family, Prefix, merge
+from netmgr.rules.engine import Rules
+from netmgr.rules.policy import Policy
+from tests.fakes.rules import FORWARDED, LOOPED, RECEIVED, SENT, FakeBackend, Outcome, Packet
+
+POD, NEIGHBOUR, NODE, WEB = "10.1.0.5", "10.1.0.6", "10.9.0.1", "203.0.113.9"
+POD6, NEIGHBOUR6, WEB6 = "2001:db8:1::5", "2001:db8:1::6", "2001:db8:ffff::9"
+UNKNOWN, PLATFORM, METADATA, PUBLIC_NODE = "10.1.0.99", "168.63.129.16", "169.254.169.254", "198.51.100.1"
+LINK, OTHER_LINK, UPLINK = "nm0123456789ab", "nmba9876543210", "eth0"
+IN, OUT = Traffic.INTERNET_IN, Traffic.INTERNET_OUT
+
+
+def packet(src: str, dst: str, iif: str = "", oif: str = "", *, way_back: str | None = None, hooks=FORWARDED) -> Packet:
+    back = iif if way_back is None else way_back
+    return Packet(Address.parse(src), Address.parse(dst), hooks, iif=iif, oif=oif, way_back=back)
+
+
+def pod(address: str, traffic: Traffic) -> Counter:
+    return Counter.of_pod(Address.parse(address), traffic)
+
+
+def node(hook: str, traffic: Traffic, family: Family = Family.V4) -> Counter:
+    return Counter(hook, family, traffic)
+
+
+def counted(*counters: Counter, masqueraded: bool = False) -> Outcome:
+    return Outcome(frozenset(counters), masqueraded=masqueraded)
+
+
+NOTHING = counted()
+FORGED, FORGED6 = Outcome(dropped_by="spoofed4"), Outcome(dropped_by="spoofed6")
+OUTWARD = counted(pod(POD, OUT), node("FORWARD", OUT), masqueraded=True)
+OUTWARD6 = counted(pod(POD6, OUT), node("FORWARD", OUT, Family.V6), masqueraded=True)
+INWARD6 = counted(pod(POD6, IN), node("FORWARD", IN, Family.V6))
+
+BOTH_MODES = {
+    "pod to the internet": (packet(POD, WEB, LINK, UPLINK), OUTWARD),
+    "internet to a pod": (packet(WEB, POD, UPLINK, LINK), counted(pod(POD, IN), node("FORWARD", IN))),
+    "pod to the internet, v6": (packet(POD6, WEB6, LINK, UPLINK), OUTWARD6),
+    "internet to a pod, v6": (packet(WEB6, POD6, UPLINK, LINK), INWARD6),
+    "pod to a pod of the node": (packet(POD, NEIGHBOUR, LINK, OTHER_LINK), NOTHING),
+    "pod to a pod of the node, v6": (packet(POD6, NEIGHBOUR6, LINK, OTHER_LINK), NOTHING),
+    "pod to a private address elsewhere": (packet(POD, "10.77.0.1", LINK, UPLINK), NOTHING),
+    "pod to the node": (packet(POD, NODE, LINK, hooks=RECEIVED), NOTHING),
+    "node to a pod": (packet(NODE, POD, oif=LINK, hooks=SENT), NOTHING),
+    "node to the internet": (packet(NODE, WEB, oif=UPLINK, hooks=SENT), counted(node("OUTPUT", OUT))),
+    "internet to the node": (packet(WEB, NODE, UPLINK, hooks=RECEIVED), counted(node("INPUT", IN))),
+    "an address of a range that no pod has": (
+        packet(UNKNOWN, WEB, LINK, UPLINK),
+        counted(node("FORWARD", OUT), masqueraded=True),
+    ),
+    "forwarded for somebody else": (packet("10.50.0.1", WEB, "br0", UPLINK), counted(node("FORWARD", OUT))),
+    "a neighbour's address": (packet(NEIGHBOUR, WEB, LINK, UPLINK, way_back=OTHER_LINK), FORGED),
+    "an internet address from a pod": (packet(WEB, NEIGHBOUR, LINK, OTHER_LINK, way_back=UPLINK), FORGED),
+    "a neighbour's address to the node": (packet(NEIGHBOUR, NODE, LINK, way_back=OTHER_LINK, hooks=RECEIVED), FORGED),
+    "a neighbour's address, v6": (packet(NEIGHBOUR6, WEB6, LINK, UPLINK, way_back=OTHER_LINK), FORGED6),
+    "no way back, v6": (packet("2001:db8:2::1", WEB6, LINK, UPLINK, way_back=""), FORGED6),
+    "asymmetric routing of the uplink is not ours": (
+        packet(WEB, POD, UPLINK, LINK, way_back="eth1"),
+        counted(pod(POD, IN), node("FORWARD", IN)),
+    ),
+    "neighbour discovery": (packet("fe80::5", "fe80::1", LINK, way_back="", hooks=RECEIVED), NOTHING),
+    "duplicate address detection": (packet("::", "ff02::1:ff00:5", LINK, way_back="", hooks=RECEIVED), NOTHING),
+    "loopback, v6": (packet("::1", "::1", "lo", "lo", hooks=LOOPED), NOTHING),
+}
+
+CORRECTED = {
+    "loopback": (packet("127.0.0.1", "127.0.0.1", "lo", "lo", hooks=LOOPED), NOTHING),
+    "node to its own public address": (packet(PUBLIC_NODE, PUBLIC_NODE, "lo", "lo", hooks=LOOPED), NOTHING),
+    "node to the platform": (packet(NODE, PLATFORM, oif=UPLINK, hooks=SENT), NOTHING),
+    "node to instance metadata": (packet(NODE, METADATA, oif=UPLINK, hooks=SENT), NOTHING),
+    "pod to instance metadata": (packet(POD, METADATA, LINK, UPLINK), NOTHING),
+    "other private range": (packet("192.168.1.1", NODE, UPLINK, hooks=RECEIVED), NOTHING),
+}
+
+EXACT = {
+    "loopback": (
+        packet("127.0.0.1", "127.0.0.1", "lo", "lo", hooks=LOOPED),
+        counted(node("OUTPUT", OUT), node("INPUT", IN)),
+    ),
+    "node to the platform": (packet(NODE, PLATFORM, oif=UPLINK, hooks=SENT), counted(node("OUTPUT", OUT))),
+    "pod to instance metadata": (packet(POD, METADATA, LINK, UPLINK), counted(node("FORWARD", OUT))),
+    "other private range": (packet("192.168.1.1", NODE, UPLINK, hooks=RECEIVED), counted(node("INPUT", IN))),
+}
+
+TABLE = [
+    pytest.param(mode, sent, outcome, id=f"{mode}: {name}")
+    for mode, table in ((NodeRules.CORRECTED, BOTH_MODES | CORRECTED), (NodeRules.EXACT, BOTH_MODES | EXACT))
+    for name, (sent, outcome) in table.items()
+]
+
+
+@pytest.fixture
+def kernel_with() -> Callable[..., FakeBackend]:
+    def make(node_rules: NodeRules, *, masquerade: bool = True) -> FakeBackend:
+        ranges = (Prefix.parse("10.1.0.0/24"), Prefix.parse("2001:db8:1::/64"))
+        policy = Policy(
+            internal=tuple(merge((*SPECIAL_USE, *PRIVATE_USE, *ranges))),
+            ranges=ranges,
+            masquerade=masquerade,
+            node_rules=node_rules,
+            rule_owner="openai",
+            exact_prefix=Prefix.parse("10.0.0.0/8"),
+        )
+        kernel = FakeBackend()
+        rules = Rules(kernel, policy)
+        rules.apply(rules.plan([Address.parse(one) for one in (POD, NEIGHBOUR, POD6, NEIGHBOUR6)]))
+        return kernel
+
+    return make
+
+
+@pytest.mark.parametrize(("mode", "sent", "outcome"), TABLE)
+def test_a_packet_hits_exactly_the_counters_it_should(kernel_with, mode, sent, outcome):
+    kernel = kernel_with(mode)
+    assert kernel.send(sent) == outcome
+    hit = {sample.counter for sample in kernel.read_pods([sent.src, sent.dst]) if sample.bytes == sent.length}
+    assert hit == {counter for counter in outcome.counted if counter.is_pod}
+
+
+def test_without_masquerading_nothing_is_translated(kernel_with):
+    kernel = kernel_with(NodeRules.CORRECTED, masquerade=False)
+    assert not kernel.send(packet(POD, WEB, LINK, UPLINK)).masqueraded

@@ -1,0 +1,64 @@
+"""The choice of a backend is made once; and the lock that others hold is waited for only so long."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+
+import pytest
+
+from netmgr.config import Backend
+from netmgr.errors import StateError, TryAgainLater
+from netmgr.rules import xtables_lock
+from netmgr.rules.choose import FILE_NAME, open_backend
+
+
+@pytest.mark.root
+def test_auto_decides_for_nftables_where_it_works_and_writes_it_down(tmp_path):
+    backend = open_backend(Backend.AUTO, tmp_path / "state")
+    backend.close()
+    assert backend.name == "nftables"
+    assert [path.name for path in (tmp_path / "state").iterdir()] == [FILE_NAME]
+    assert (tmp_path / "state" / FILE_NAME).read_text(encoding="ascii") == "nftables\n"
+
+
+@pytest.mark.root
+def test_auto_stays_with_what_it_once_decided(tmp_path):
+    (tmp_path / FILE_NAME).write_text("iptables\n", encoding="ascii")
+    backend = open_backend(Backend.AUTO, tmp_path)
+    backend.close()
+    assert backend.name == "iptables"
+
+
+@pytest.mark.root
+def test_an_explicit_choice_is_followed_and_remembers_nothing(tmp_path):
+    backend = open_backend(Backend.NFTABLES, tmp_path)
+    backend.close()
+    assert backend.name == "nftables"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_decision_that_cannot_be_read_is_not_made_again(tmp_path):
+    (tmp_path / FILE_NAME).write_text("ebtables\n", encoding="ascii")
+    with pytest.raises(StateError, match="'ebtables' is no backend"):
+        open_backend(Backend.AUTO, tmp_path)
+
+
+def test_the_lock_is_waited_for_only_so_long(tmp_path):
+    path = tmp_path / "xtables.lock"
+    began = time.monotonic()
+    with (
+        xtables_lock.held(path, wait_seconds=0),
+        pytest.raises(TryAgainLater, match="held by another program"),
+        xtables_lock.held(path, wait_seconds=0.05),
+    ):
+        pytest.fail("two holders")
+    assert 0.05 <= time.monotonic() - began < 5
+
+
+def test_the_lock_is_the_one_iptables_takes_and_is_given_back(tmp_path):
+    path = tmp_path / "xtables.lock"
+    with xtables_lock.held(path, wait_seconds=0), path.open() as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with path.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
