@@ -73,6 +73,12 @@ cover() {
     mount -t overlay -o "lowerdir=/$1,upperdir=$scratch/$1.upper,workdir=$scratch/$1.work" overlay "/$1"
 }
 
+# Entering a container's mount namespace ends at that namespace's root, which a container's own
+# pivot_root replaces only if / was it before. In a chroot it was not; elsewhere this fails, and may.
+leave_chroot() {
+    nsenter --mount=/proc/self/ns/mnt --wd=/ sh -c 'pivot_root . . && umount --lazy .' 2>/dev/null || true
+}
+
 case $verb in
     hold)
         found=$(hierarchies "$scratch")
@@ -88,6 +94,7 @@ case $verb in
         exec unshare --mount --pid --fork --kill-child --propagation unchanged sh "$0" first "$name" "$scratch"
         ;;
     first)
+        leave_chroot
         mount -t proc proc /proc
         mount -t tmpfs tmpfs "$scratch"
         cover etc
