@@ -140,9 +140,9 @@ def _put_prefix(head: bytearray, side: Side, prefix: Prefix, *, negated: bool) -
 def _put_link(head: bytearray, match: OnLink, family: Family) -> None:
     layout = LAYOUTS[family]
     at = layout.links_at + (0 if match.side is Side.SOURCE else _LINK_NAME)
-    wanted = match.name.encode()
-    # A mask that stops before the final zero matches every name that begins so.
-    wanted, significant = (wanted[:-1], len(wanted) - 1) if match.name.endswith("*") else (wanted, len(wanted) + 1)
+    wanted = match.name.replace("*", "+").encode()
+    # A mask that stops before the plus matches every name that begins so; else the final zero counts too.
+    significant = len(wanted) + (-1 if match.name.endswith("*") else 1)
     head[at : at + len(wanted)] = wanted
     head[at + 2 * _LINK_NAME : at + 2 * _LINK_NAME + significant] = b"\xff" * significant
     head[layout.invert_at] |= _INVERTED_LINK[match.side] if match.negated else 0
