@@ -91,6 +91,7 @@ def test_make_builds_nothing_twice():
 def test_ziglang_compiles_for_every_architecture(tmp_path, architecture):
     target = tmp_path / "launcher"
     build.build(target, architecture, compilers(architecture, "ziglang"))
+    assert build.is_current(target)
     assert elf(target) == (MACHINES[architecture], False)
     if architecture == HOST:
         assert version_answer(target)["cniVersion"] == "1.1.0"
