@@ -1,0 +1,88 @@
+"""Figures, and the table they are shown in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured. The defaults are the benchmark; `SMOKE` only shows that it still runs."""
+
+    alone: int = 40
+    burst: int = 100
+    crowd: int = 250
+    big_crowd: int = 1000
+    packets: int = 200_000
+    rounds: int = 7
+    seconds: int = 2
+    starts: int = 7
+
+
+SMOKE = Effort(alone=2, burst=4, crowd=3, big_crowd=4, packets=500, rounds=1, seconds=1, starts=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured value, beside what it is compared with.
+
+    `reference` is in the same unit. `budget` is the most the ratio may be (the least, when
+    `more_is_better`), or without a reference the most the value may be.
+    """
+
+    what: str
+    value: float
+    unit: str
+    reference: float | None = None
+    against: str = ""
+    budget: float | None = None
+    more_is_better: bool = False
+
+    @property
+    def judged(self) -> float:
+        """What the budget is compared with: the ratio to the reference, else the value itself."""
+        return self.value if self.reference is None else self.value / self.reference
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the budget is kept; true without one."""
+        if self.budget is None:
+            return True
+        return self.judged >= self.budget if self.more_is_better else self.judged <= self.budget
+
+    def cells(self) -> list[str]:
+        """The table's row."""
+        compared = self.reference is not None
+        return [
+            self.what,
+            f"{_short(self.value)} {self.unit}",
+            f"{_short(self.reference)} {self.unit} ({self.against})" if compared else "",
+            f"{self.judged:.2f} x" if compared else "",
+            self._budget_cell(),
+            "" if self.budget is None else "yes" if self.is_within else "NO",
+        ]
+
+    def _budget_cell(self) -> str:
+        if self.budget is None:
+            return ""
+        sign = "≥" if self.more_is_better else "≤"
+        return f"{sign} {self.budget:g} " + ("x" if self.reference is not None else self.unit)
+
+
+def show(figures: Sequence[Figure], console: Console | None = None) -> None:
+    """Print the figures as a table."""
+    table = Table("what", "netmgr", "beside", "ratio", "budget", "kept")
+    for column in table.columns[1:5]:
+        column.justify = "right"
+    for figure in figures:
+        table.add_row(*figure.cells(), style="" if figure.is_within else "bold red")
+    (console or Console()).print(table)
+
+
+def _short(value: float | None) -> str:
+    assert value is not None
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,73 @@
+"""TCP between pods of two nodes, beside the same pods when netmgr's rules are gone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from statistics import median
+from typing import Any
+
+from netmgr.config import Backend
+from netmgr.lab.topology import two_nodes
+from netmgr.lab.world import World
+from netmgr.prefixes import Family
+from tests.bench.forwarding import remove_rules
+from tests.bench.plugins import QUIET
+from tests.bench.report import Effort, Figure
+
+PATIENCE = 10.0
+
+
+def measure(effort: Effort) -> Iterator[Figure]:
+    """Gigabits a second, the three worlds in turns."""
+    with ExitStack() as stack:
+        bare = stack.enter_context(_world(Backend.NFTABLES))
+        for node in bare.nodes:
+            remove_rules(node)
+        ruled = {backend: stack.enter_context(_world(backend)) for backend in (Backend.NFTABLES, Backend.IPTABLES)}
+        rates: dict[World, list[float]] = {world: [] for world in (bare, *ruled.values())}
+        for _ in range(effort.rounds):
+            for world, measured in rates.items():
+                measured.append(_transfer(world, effort.seconds))
+        for backend, world in ruled.items():
+            own, other = median(rates[world]), median(rates[bare])
+            yield Figure(
+                f"TCP pod to pod, two nodes, {backend}", own, "Gbit/s", other, "no rules", 0.97, more_is_better=True
+            )
+
+
+@contextmanager
+def _world(backend: Backend) -> Iterator[World]:
+    settings = {key: value for key, value in QUIET.items() if key != "ranges"}
+    with World(two_nodes(pods=1), backend=backend, settings=settings) as world:
+        yield world
+
+
+def _transfer(world: World, seconds: int) -> float:
+    """Gigabits a second from the first node's pod to the second's."""
+    sender, receiver = world.pods()
+    address = str(receiver.address(Family.V4))
+    server = subprocess.Popen(
+        ["nsenter", f"--net={receiver.netns}", "iperf3", "--server", "--one-off"], stdout=subprocess.DEVNULL
+    )
+    try:
+        client = ["nsenter", f"--net={sender.netns}", "iperf3", "--client", address, "--time", str(seconds), "--json"]
+        report = _once_it_listens(client)
+    finally:
+        server.kill()
+        server.wait()
+    return report["end"]["sum_received"]["bits_per_second"] / 1e9
+
+
+def _once_it_listens(client: list[str]) -> dict[str, Any]:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        report: dict[str, Any] = json.loads(subprocess.run(client, stdout=subprocess.PIPE, check=False).stdout)
+        if "error" not in report:
+            return report
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"iperf3: {report['error']}")
+        time.sleep(0.05)
