@@ -126,7 +126,7 @@ def _is_alone(descriptor: int) -> bool:
 
 def _namespaces_and_links() -> set[str]:
     run = Path("/run")
-    return {str(path) for pattern in ("netns/*", "netmgr-lab*") for path in run.glob(pattern)} | {
+    return {str(path) for pattern in ("netns/*", "netmgr-lab/*") for path in run.glob(pattern)} | {
         f"link {name}" for _, name in socket.if_nameindex()
     }
 
