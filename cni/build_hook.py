@@ -1,0 +1,28 @@
+"""Puts the compiled launcher into a wheel, so that a node needs no compiler. Editable installs build it when asked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+ARCHITECTURES = "NETMGR_ARCHITECTURES"
+"""Variable with the architectures to build for, separated by spaces (default: this machine's)."""
+
+
+class LauncherHook(BuildHookInterface[Any]):
+    """Builds `cni/bin/netmgr-cni-<architecture>` before the wheel's files are collected."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile, and name the results, which version control ignores."""
+        if version == "editable":
+            return
+        sys.path.insert(0, self.root)  # a build runs in an environment that holds nothing of ours
+        from cni import build  # noqa: PLC0415 (importable from here on only)
+
+        for architecture in os.environ.get(ARCHITECTURES, build.host_architecture()).split():
+            path = build.launcher(architecture)
+            build_data["artifacts"].append(f"/{path.relative_to(Path(self.root).resolve())}")
