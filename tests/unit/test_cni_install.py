@@ -1,0 +1,236 @@
+"""Installing the plugin: what lies where, whose it is, and that removal takes exactly that."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cni import build
+from cni import install as installer
+from cni.install import Installation, install, uninstall
+from netmgr.errors import SetupError, StateError
+
+SAMPLES = Path(__file__).parents[2] / "configs" / "cni"
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    path = tmp_path / "built"
+    path.write_bytes(b"\x7fELF " + build.MARK + b"one")
+    return path
+
+
+@pytest.fixture
+def plan(tmp_path):
+    return Installation(tmp_path / "bin", tmp_path / "conf", tmp_path / "run", tmp_path / "state")
+
+
+def tree(directory):
+    return {str(path.relative_to(directory)) for path in directory.rglob("*")}
+
+
+def test_every_file_is_in_its_place(plan, launcher):
+    assert install(plan, launcher) == [plan.launcher, plan.paths_file, plan.conflist]
+    assert plan.launcher.read_bytes() == launcher.read_bytes()
+    assert plan.launcher.stat().st_mode & 0o777 == 0o755
+    assert plan.paths_file.read_text() == f"{plan.run_dir}/cni.sock\n{plan.state_dir}/spool\n"
+    assert plan.spool.stat().st_mode & 0o777 == 0o700
+    assert tree(plan.bin_dir) == {"netmgr", "netmgr.path", "netmgr.installed"}
+
+
+def test_the_conflist_is_the_sample(plan, launcher):
+    install(plan, launcher)
+    assert plan.conflist.read_text() == (SAMPLES / "10-netmgr.conflist").read_text()
+
+
+@pytest.mark.parametrize("sample", sorted(SAMPLES.glob("*.conflist")), ids=lambda path: path.name)
+def test_samples_are_conflists_of_ours(sample):
+    document = json.loads(sample.read_text())
+    assert document["plugins"][0]["type"] == document["name"] == "netmgr"
+    assert document["cniVersion"] == installer.DEFAULT_VERSION
+
+
+def test_one_version_can_be_asked_for(tmp_path, launcher):
+    plan = Installation(tmp_path / "bin", tmp_path / "conf", network="pods", name="nm2", cni_version="0.4.0")
+    document = installer.conflist(plan)
+    assert document == {"cniVersion": "0.4.0", "name": "pods", "plugins": [{"type": "nm2"}]}
+    assert plan.conflist.name == "10-nm2.conflist"
+    del launcher
+
+
+def test_installing_twice_changes_nothing(plan, launcher):
+    install(plan, launcher)
+    before = {path: path.stat().st_ino for path in plan.bin_dir.iterdir()}
+    assert install(plan, launcher) == []
+    assert {path: path.stat().st_ino for path in plan.bin_dir.iterdir()} == before
+
+
+def test_an_update_replaces_only_what_changed(plan, launcher):
+    install(plan, launcher)
+    launcher.write_bytes(b"\x7fELF " + build.MARK + b"two")
+    assert install(plan, launcher) == [plan.launcher]
+    assert plan.launcher.read_bytes().endswith(b"two")
+
+
+def test_the_configuration_appears_last(plan, launcher, monkeypatch):
+    """A runtime that sees the network must find a plugin that works."""
+    order = []
+    write = installer._write
+
+    def watched(path, content, mode):
+        write(path, content, mode)
+        order.append((path.name, plan.launcher.exists() and plan.paths_file.exists()))
+
+    monkeypatch.setattr(installer, "_write", watched)
+    install(plan, launcher)
+    assert order[0][0] == "netmgr.installed"
+    assert dict(order)["10-netmgr.conflist"]
+
+
+@pytest.mark.parametrize("victim", ["launcher", "paths_file", "conflist"])
+def test_somebody_elses_file_stops_everything(plan, launcher, victim):
+    path = getattr(plan, victim)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("somebody else's")
+    before = tree(plan.bin_dir.parent)
+    with pytest.raises(SetupError, match=f"{path}: is not netmgr's"):
+        install(plan, launcher)
+    assert tree(plan.bin_dir.parent) == before
+    assert path.read_text() == "somebody else's"
+    install(plan, launcher, force=True)
+    assert path.read_text(errors="replace") != "somebody else's"
+
+
+def test_a_symbolic_link_is_somebody_elses(plan, launcher, tmp_path):
+    (tmp_path / "elsewhere").write_bytes(launcher.read_bytes())
+    plan.bin_dir.mkdir()
+    plan.launcher.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SetupError, match="is not netmgr's"):
+        install(plan, launcher)
+
+
+def test_a_dangling_link_is_somebody_elses(plan, launcher):
+    plan.bin_dir.mkdir()
+    plan.launcher.symlink_to("/nowhere")
+    with pytest.raises(SetupError, match="is not netmgr's"):
+        install(plan, launcher)
+
+
+def test_an_edited_configuration_is_not_overwritten(plan, launcher):
+    install(plan, launcher)
+    plan.conflist.write_text("{}")
+    with pytest.raises(SetupError, match="was edited since"):
+        install(plan, launcher)
+
+
+def test_an_installation_whose_manifest_is_lost_is_taken_over(plan, launcher):
+    install(plan, launcher)
+    (plan.bin_dir / "netmgr.installed").unlink()
+    launcher.write_bytes(b"\x7fELF " + build.MARK + b"two")
+    install(plan, launcher)
+    assert uninstall(plan.bin_dir)[1] == []
+    assert not plan.conflist.exists()
+
+
+def test_another_conf_dir_leaves_no_second_configuration(plan, launcher, tmp_path):
+    install(plan, launcher)
+    moved = Installation(plan.bin_dir, tmp_path / "other", plan.run_dir, plan.state_dir)
+    install(moved, launcher)
+    assert moved.conflist.exists()
+    assert not plan.conflist.exists()
+
+
+def test_uninstall_leaves_the_machine_as_it_was(plan, launcher, tmp_path):
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "20-other.conflist").write_text("{}")
+    before = tree(tmp_path)
+    install(plan, launcher)
+    removed, left = uninstall(plan.bin_dir)
+    assert removed == [plan.conflist, plan.paths_file, plan.launcher]
+    assert left == []
+    assert tree(tmp_path) == before
+
+
+def test_uninstall_leaves_what_others_put_into_our_directories(plan, launcher):
+    install(plan, launcher)
+    (plan.spool / "0123456789abcdef.del").write_text("kept")
+    (plan.bin_dir / "other").write_text("another plugin")
+    uninstall(plan.bin_dir)
+    assert (plan.spool / "0123456789abcdef.del").exists()
+    assert tree(plan.bin_dir) == {"other"}
+
+
+def test_uninstall_leaves_edited_files_and_says_so(plan, launcher):
+    install(plan, launcher)
+    plan.conflist.write_text("edited")
+    assert uninstall(plan.bin_dir) == ([plan.paths_file, plan.launcher], [plan.conflist])
+    assert plan.conflist.read_text() == "edited"
+    plan.conflist.unlink()
+    assert uninstall(plan.bin_dir) == ([], [])
+    assert not plan.bin_dir.exists()
+
+
+def test_uninstalling_nothing_says_so(tmp_path):
+    with pytest.raises(SetupError, match="installed nothing there"):
+        uninstall(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"files": {}}', '{"files": 1, "directories": []}'])
+def test_a_damaged_manifest_is_told(plan, launcher, text):
+    install(plan, launcher)
+    (plan.bin_dir / "netmgr.installed").write_text(text)
+    with pytest.raises(StateError, match=r"netmgr\.installed"):
+        uninstall(plan.bin_dir)
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("writes", range(6))
+def test_an_interrupted_update_can_be_finished_or_removed(plan, launcher, monkeypatch, writes):
+    install(plan, launcher)
+    launcher.write_bytes(b"\x7fELF " + build.MARK + b"two")
+    moved = Installation(plan.bin_dir, plan.conf_dir, plan.run_dir / "x", plan.state_dir, network="pods")
+    write, done = installer._write, []
+
+    def failing(path, content, mode):
+        if len(done) == writes:
+            raise Interrupted
+        done.append(path)
+        write(path, content, mode)
+
+    monkeypatch.setattr(installer, "_write", failing)
+    if writes < 5:
+        with pytest.raises(Interrupted):
+            install(moved, launcher)
+    else:
+        install(moved, launcher)
+    monkeypatch.setattr(installer, "_write", write)
+    if writes % 2:
+        install(moved, launcher)
+        assert json.loads(moved.conflist.read_text())["name"] == "pods"
+    assert uninstall(plan.bin_dir)[1] == []
+    assert not plan.conflist.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "../x"}, "name"),
+        ({"network": "a b"}, "network"),
+        ({"bin_dir": Path("bin")}, "bin_dir"),
+        ({"state_dir": Path("/a\nb")}, "state_dir"),
+        ({"run_dir": Path("/" + "x" * 120)}, "too long"),
+        ({"cni_version": "2.0.0"}, "CNI version"),
+    ],
+)
+def test_a_contradictory_plan_is_refused(change, message):
+    with pytest.raises(SetupError, match=message):
+        Installation(**{"bin_dir": Path("/b"), "conf_dir": Path("/c")} | change)
+
+
+def test_a_directory_that_cannot_be_made_is_named(plan, launcher, tmp_path):
+    (tmp_path / "conf").write_text("a file")
+    with pytest.raises(SetupError, match="conf"):
+        install(plan, launcher)
