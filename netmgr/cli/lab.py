@@ -64,16 +64,7 @@ def up(
         _print_json(world)
         return
     console = _console(output)
-    which = "" if _is_only(world) else f" --name {world.name}"
-    console.print("\n[dim]Next:[/]")
-    for command, meaning in (
-        ("traffic", "real UDP and TCP, and what was counted of it"),
-        ("exec pod-1 -- ip addr", "any command, inside a pod or host"),
-        ("status", "who runs, with which addresses"),
-        ("down", "remove all of it"),
-    ):
-        verb, _, rest = command.partition(" ")
-        console.print(f"  netmgr lab {f'{verb}{which} {rest}'.strip():<28} [dim]{meaning}[/]", highlight=False)
+    _show_next(console, "" if _is_only(world) else f" --name {world.name}")
 
 
 @app.command()
@@ -120,19 +111,14 @@ def execute(
 
 
 @app.command()
-def down(
-    *,
-    name: Name = None,
-    every: Annotated[bool, typer.Option("--all", help="Every lab on this machine.")] = False,
-) -> None:
+def down(*, name: Name = None) -> None:
     """Remove a lab, whole or half built: its processes, its namespaces, its files."""
     from netmgr.lab import world
 
-    chosen = world.names() if every else [world.choose(name)]
+    chosen = world.choose(name)
     with _undone_when_interrupted():
-        for each in chosen:
-            world.remove(each)
-            typer.echo(f"{each} is gone.")
+        world.remove(chosen)
+    typer.echo(f"{chosen} is gone.")
 
 
 @app.command()
@@ -199,6 +185,22 @@ def _dump(document: dict[str, Any]) -> None:
     typer.echo(json.dumps(document, indent=2))
 
 
+def _show_next(console: Console, which: str) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    hints = Table.grid(padding=(0, 3))
+    for command, meaning in (
+        (f"traffic{which}", "send UDP and TCP, compare with the count"),
+        (f"exec{which} pod-1 -- ip addr", "run anything in a pod or host"),
+        (f"status{which}", "who runs, with which addresses"),
+        (f"down{which}", "remove all of it"),
+    ):
+        hints.add_row(f"  netmgr lab {command}", Text(meaning, style="dim"))
+    console.print("\n[dim]Next:[/]")
+    console.print(hints, highlight=False)
+
+
 def _is_only(world: World) -> bool:
     from netmgr.lab.world import names
 
@@ -217,7 +219,7 @@ def _build(console: Console, name: str | None, backend: Backend, nodes: int, pod
         world.up(lambda step: spinner.update(f"Building: {step} …"))
     console.print(
         f"[bold]{world.name}[/] is up [dim]after {time.monotonic() - began:.1f} s · "
-        f"{nodes} nodes, {nodes * pods} pods · {backend} · {world.directory}[/]\n",
+        f"nodes: {nodes}, pods: {nodes * pods} · {backend} · {world.directory}[/]\n",
         highlight=False,
     )
     console.print(overview.table(overview.document(world)))

@@ -59,10 +59,11 @@ def build(topology: Topology, directory: Path) -> None:
 
 
 def wait_until_up(topology: Topology, directory: Path, timeout: float = 10) -> None:
-    """Wait until every interface of `topology` may carry v6, for at most `timeout` seconds.
+    """Wait until every interface of `topology` sends and receives, for at most `timeout` seconds.
 
-    The kernel tells a link's other end that it has a carrier up to a second later
-    (`linkwatch`), and v6 neighbours are not answered before.
+    A link's first end learns of its carrier up to a second after the second end is up, and
+    drops packets until then. Asking for a link by its index makes the kernel catch up
+    (rtnl_getlink, linkwatch_sync_dev), so with a recent kernel there is nothing to wait for.
 
     Raises:
         KernelError: a link stayed down.
@@ -70,10 +71,11 @@ def wait_until_up(topology: Topology, directory: Path, timeout: float = 10) -> N
     deadline = time.monotonic() + timeout
     for host in topology.hosts:
         with inside(directory / host.name), IPRoute() as route:
-            while down := [link.get("ifname") for link in route.get_links() if link.get("operstate") == "DOWN"]:
-                if time.monotonic() > deadline:
-                    raise KernelError(f"bring up {down[0]} in {host.name}", details="no carrier")
-                time.sleep(0.02)
+            for index in [link["index"] for link in route.get_links()]:
+                while (link := route.link("get", index=index)[0]).get("operstate") == "DOWN":
+                    if time.monotonic() > deadline:
+                        raise KernelError(f"bring up {link.get('ifname')} in {host.name}", details="no carrier")
+                    time.sleep(0.02)
 
 
 def make_host(host: Host, path: Path) -> None:

@@ -1,0 +1,54 @@
+"""Worlds for the kernel tests: the lab's own builder, on both backends, with names nobody else has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from netmgr.config import Backend
+from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import two_nodes
+from netmgr.lab.world import World
+
+_numbers = count(1)
+
+
+def _unique_name() -> str:
+    return f"test-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def lab_name() -> str:
+    """A name for one lab."""
+    return _unique_name()
+
+
+@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES], ids=str)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def world(backend: Backend) -> Iterator[World]:
+    """Two nodes without pods, shared by the tests of a module; see `new_pod`."""
+    room_for_many = replace(two_nodes(pods=100), pods=())
+    with World(room_for_many, backend=backend, name=_unique_name()) as made:
+        yield made
+
+
+@pytest.fixture
+def new_pod(world: World) -> Iterator[Callable[[str], Sandbox]]:
+    """Runs pods with names of their own on the node that is named; they are deleted after the test."""
+    made: list[Sandbox] = []
+
+    def add(node: str = "node-1") -> Sandbox:
+        made.append(world.node(node).add(f"pod-{next(_numbers)}"))
+        return made[-1]
+
+    yield add
+    for sandbox in made:
+        world.node(sandbox.pod.node).runtime.delete(sandbox)
