@@ -19,7 +19,7 @@ from netmgr.model import Counter, PodRef, Traffic
 from netmgr.prefixes import Address, Family
 
 SCHEMA_VERSION = 1
-BUSY_MILLISECONDS = 2000
+BUSY_SECONDS = 0.5
 
 SCHEMA = f"""
 BEGIN IMMEDIATE;
@@ -71,9 +71,7 @@ class Store:
             raise
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self.path, timeout=BUSY_MILLISECONDS / 1000, isolation_level=None, check_same_thread=False
-        )
+        connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         return connection

@@ -1,0 +1,442 @@
+"""The ledger on a real file: what it counts, what it survives, what it refuses."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from netmgr.errors import SetupError, StateError
+from netmgr.ledger.book import Gap
+from netmgr.ledger.ledger import Ledger
+from netmgr.ledger.totals import NamespaceTotal, NodeTotal, PodTotal
+from netmgr.model import Counter, PodRef, Sample, Traffic
+from netmgr.prefixes import Address, Family
+
+IN, OUT = Traffic.INTERNET_IN, Traffic.INTERNET_OUT
+WEB = PodRef("team-a", "web-0", "uid-1")
+ADDRESS = Address.parse("10.1.0.5")
+ADDRESS6 = Address.parse("2001:db8::5")
+LINGER = 900.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 1_000_000.0
+
+    def now(self) -> float:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time
+
+
+def counter(traffic: Traffic = OUT, address: Address = ADDRESS) -> Counter:
+    return Counter.of_pod(address, traffic)
+
+
+def hook(chain: str, traffic: Traffic, family: Family = Family.V4) -> Counter:
+    return Counter(chain, family, traffic)
+
+
+def reading(size: int, packets: int | None = None, of: Counter | None = None) -> Sample:
+    return Sample(of or counter(), size, size // 100 if packets is None else packets)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+def opened(path: Path, clock: Clock, boot_id: str = "boot-1") -> Ledger:
+    return Ledger.open(path, clock=clock, linger_seconds=LINGER, boot_id=boot_id)
+
+
+@pytest.fixture
+def ledger(path: Path, clock: Clock) -> Iterator[Ledger]:
+    ledger = opened(path, clock)
+    yield ledger
+    ledger.close()
+
+
+def pod_bytes(ledger: Ledger, name: str = "web-0", traffic: Traffic = OUT) -> int | None:
+    found = [total.bytes for total in ledger.totals().pods if total.pod == name and total.traffic is traffic]
+    return found[0] if found else None
+
+
+def namespace_bytes(ledger: Ledger, namespace: str = "team-a", traffic: Traffic = OUT) -> int:
+    (total,) = [t for t in ledger.totals().namespaces if (t.namespace, t.traffic) == (namespace, traffic)]
+    return total.bytes
+
+
+def gaps(ledger: Ledger) -> dict[str, int]:
+    return {gap.value: count for gap, count in ledger.totals().gaps.items() if count}
+
+
+def test_a_series_begins_at_zero_before_the_first_byte(ledger: Ledger) -> None:
+    ledger.begin([counter(IN), counter(OUT)], WEB)
+    assert ledger.totals().pods == (
+        PodTotal("team-a", "web-0", IN, 0, 0, live=True),
+        PodTotal("team-a", "web-0", OUT, 0, 0, live=True),
+    )
+    assert set(ledger.totals().gaps) == set(Gap)
+
+
+def test_one_posting_raises_pod_and_namespace(ledger: Ledger) -> None:
+    ledger.begin([counter()], WEB)
+    ledger.post([reading(1500, 3)])
+    ledger.post([reading(4000, 5)])
+    totals = ledger.totals()
+    assert totals.pods == (PodTotal("team-a", "web-0", OUT, 4000, 5, live=True),)
+    assert totals.namespaces == (NamespaceTotal("team-a", OUT, 4000, 5),)
+
+
+def test_both_addresses_of_a_dual_stack_pod_add_up(ledger: Ledger) -> None:
+    ledger.begin([counter(), counter(address=ADDRESS6)], WEB)
+    ledger.post([reading(100), reading(23, of=counter(address=ADDRESS6))])
+    assert pod_bytes(ledger) == 123
+
+
+def test_the_same_reading_twice_changes_nothing(ledger: Ledger) -> None:
+    ledger.begin([counter()], WEB)
+    ledger.post([reading(500)])
+    before = ledger.totals()
+    ledger.post([reading(500), reading(500)])
+    assert ledger.totals() == before
+
+
+def test_beginning_twice_keeps_the_reading(ledger: Ledger) -> None:
+    ledger.begin([counter()], WEB)
+    ledger.post([reading(500)])
+    ledger.begin([counter()], WEB)
+    ledger.begin([counter()], PodRef("team-a", "web-0"))  # found again without its UID
+    ledger.post([reading(700)])
+    assert (pod_bytes(ledger), gaps(ledger)) == (700, {})
+
+
+def test_a_reset_by_someone_else_is_a_gap_and_its_bytes_still_count(ledger: Ledger) -> None:
+    ledger.begin([counter()], WEB)
+    ledger.post([reading(500)])
+    ledger.post([reading(80)])
+    assert (pod_bytes(ledger), gaps(ledger)) == (580, {"reset": 1})
+
+
+def test_packets_alone_betray_a_reset(ledger: Ledger) -> None:
+    ledger.begin([counter()], WEB)
+    ledger.post([reading(500, 10)])
+    ledger.post([reading(600, 1)])
+    assert (pod_bytes(ledger), gaps(ledger)) == (1100, {"reset": 1})
+
+
+def test_a_removed_counter_starts_over_and_is_a_gap(ledger: Ledger) -> None:
+    ledger.begin([counter()], WEB)
+    ledger.post([reading(500)])
+    ledger.restart([counter(), counter(IN)])
+    ledger.post([reading(700)])
+    assert (pod_bytes(ledger), gaps(ledger)) == (1200, {"removed": 1})
+
+
+def test_readings_of_unknown_counters_are_ignored(ledger: Ledger) -> None:
+    ledger.post([reading(500)])
+    ledger.end([counter()])
+    assert ledger.totals().pods == ()
+    assert ledger.counters() == {}
+
+
+def test_a_late_reading_of_an_ended_counter_is_not_counted_again(ledger: Ledger) -> None:
+    ledger.begin([counter()], WEB)
+    ledger.post([reading(500)])
+    ledger.end([counter()])
+    ledger.post([reading(500)])
+    assert pod_bytes(ledger) == 500
+
+
+def test_a_series_lingers_then_goes_and_its_namespace_stays(ledger: Ledger, clock: Clock) -> None:
+    ledger.begin([counter()], WEB)
+    ledger.post([reading(500)])
+    ledger.end([counter()])
+    clock.time += LINGER - 1
+    ledger.sweep()
+    assert [total.live for total in ledger.totals().pods] == [False]
+    clock.time += 1
+    ledger.sweep()
+    assert ledger.totals().pods == ()
+    assert namespace_bytes(ledger) == 500
+
+
+def test_a_pod_lives_as_long_as_one_of_its_counters(ledger: Ledger) -> None:
+    ledger.begin([counter(), counter(address=ADDRESS6)], WEB)
+    ledger.end([counter()])
+    assert [total.live for total in ledger.totals().pods] == [True]
+    ledger.end([counter(address=ADDRESS6)])
+    assert [total.live for total in ledger.totals().pods] == [False]
+
+
+def test_a_pod_that_returns_within_the_lingering_continues_its_series(ledger: Ledger, clock: Clock) -> None:
+    ledger.begin([counter()], WEB)
+    ledger.post([reading(500)])
+    ledger.end([counter()])
+    clock.time += LINGER / 2
+    ledger.begin([counter(address=Address.parse("10.1.0.9"))], PodRef("team-a", "web-0", "uid-2"))
+    clock.time += LINGER * 2
+    ledger.sweep()
+    ledger.post([reading(70, of=counter(address=Address.parse("10.1.0.9")))])
+    assert (pod_bytes(ledger), namespace_bytes(ledger)) == (570, 570)
+
+
+def test_a_pod_that_returns_after_the_lingering_starts_over_but_its_namespace_does_not(
+    ledger: Ledger, clock: Clock
+) -> None:
+    ledger.begin([counter()], WEB)
+    ledger.post([reading(500)])
+    ledger.end([counter()])
+    clock.time += LINGER
+    ledger.sweep()
+    ledger.begin([counter()], WEB)
+    ledger.post([reading(70)])
+    assert (pod_bytes(ledger), namespace_bytes(ledger)) == (70, 570)
+
+
+def test_a_clock_that_steps_back_does_not_keep_series_for_ever(ledger: Ledger, clock: Clock) -> None:
+    ledger.begin([counter()], WEB)
+    ledger.end([counter()])
+    clock.time -= 1_000_000
+    ledger.sweep()
+    clock.time += LINGER
+    ledger.sweep()
+    assert ledger.totals().pods == ()
+
+
+def test_an_address_that_changed_hands_unended_is_a_gap_and_starts_over(ledger: Ledger) -> None:
+    ledger.begin([counter()], WEB)
+    ledger.post([reading(500)])
+    ledger.begin([counter()], PodRef("team-b", "db-0", "uid-9"))
+    ledger.post([reading(30)])
+    assert (pod_bytes(ledger), pod_bytes(ledger, "db-0"), gaps(ledger)) == (500, 30, {"removed": 1})
+    assert [total.live for total in ledger.totals().pods if total.pod == "web-0"] == [False]
+
+
+def test_an_owner_without_a_uid_is_not_taken_for_just_any_pod(ledger: Ledger) -> None:
+    ledger.begin([counter()], WEB)
+    ledger.post([reading(500)])
+    ledger.begin([counter()], PodRef("team-a", "web-1"))
+    ledger.post([reading(600)])
+    assert (pod_bytes(ledger), pod_bytes(ledger, "web-1")) == (500, 600)
+    assert ledger.totals().namespaces == (NamespaceTotal("team-a", OUT, 1100, 11),)
+
+
+def test_node_totals_are_local_and_forwarded_traffic_of_both_families(ledger: Ledger) -> None:
+    amounts = {
+        hook("INPUT", IN): 1,
+        hook("FORWARD", IN): 20,
+        hook("OUTPUT", OUT): 300,
+        hook("FORWARD", OUT): 4000,
+        hook("FORWARD", OUT, Family.V6): 50_000,
+    }
+    ledger.begin(amounts, None)
+    ledger.post([Sample(which, size, 1) for which, size in amounts.items()])
+    totals = ledger.totals()
+    assert totals.node == (NodeTotal(IN, 21, 2), NodeTotal(OUT, 54_300, 3))
+    assert {sample.counter: sample.bytes for sample in totals.rules} == amounts
+
+
+def test_a_zeroed_rule_shows_as_zeroed_while_the_node_total_goes_on(ledger: Ledger) -> None:
+    ledger.begin([hook("INPUT", IN)], None)
+    ledger.post([Sample(hook("INPUT", IN), 500, 5)])
+    ledger.post([Sample(hook("INPUT", IN), 40, 1)])
+    totals = ledger.totals()
+    assert totals.rules == (Sample(hook("INPUT", IN), 40, 1),)
+    assert totals.node[0] == NodeTotal(IN, 540, 6)
+
+
+@pytest.mark.parametrize(("wrong", "owner"), [(counter(), None), (hook("INPUT", IN), WEB)])
+def test_a_counter_without_its_owner_is_refused_and_leaves_no_trace(
+    ledger: Ledger, wrong: Counter, owner: PodRef | None
+) -> None:
+    with pytest.raises(ValueError, match="belong to someone else"):
+        ledger.begin([wrong], owner)
+    assert ledger.counters() == {}
+
+
+def test_a_name_that_is_no_text_is_refused_before_it_bars_every_write(ledger: Ledger) -> None:
+    with pytest.raises(ValueError, match="surrogates"):
+        ledger.begin([counter()], PodRef("team-a", "\udcff"))
+    ledger.begin([counter()], WEB)
+    assert ledger.durable
+
+
+def test_everything_is_there_after_closing_and_opening(path: Path, clock: Clock) -> None:
+    ledger = opened(path, clock)
+    ledger.begin([counter(IN), counter(OUT)], WEB)
+    ledger.begin([hook("FORWARD", OUT, Family.V6)], None)
+    ledger.post([reading(500), Sample(hook("FORWARD", OUT, Family.V6), 900, 9)])
+    ledger.post([reading(80)])
+    ledger.begin([counter(address=ADDRESS6)], PodRef("team-b", "db-0"))
+    ledger.end([counter(address=ADDRESS6)])
+    before = ledger.totals(), ledger.counters()
+    ledger.close()
+    again = opened(path, clock)
+    assert (again.totals(), again.counters()) == before
+    again.post([reading(100)])
+    assert pod_bytes(again) == 600
+    again.close()
+
+
+def test_what_is_written_but_neither_closed_nor_checkpointed_is_there(path: Path, clock: Clock, tmp_path: Path) -> None:
+    ledger = opened(path, clock)
+    ledger.begin([counter()], WEB)
+    ledger.post([reading(500)])
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{path}{suffix}", f"{tmp_path}/copy.db{suffix}")
+    survivor = opened(tmp_path / "copy.db", clock)
+    assert survivor.totals() == ledger.totals()
+    survivor.close()
+    ledger.close()
+
+
+def test_a_reboot_drops_kernel_counters_ends_pods_and_keeps_totals(path: Path, clock: Clock) -> None:
+    ledger = opened(path, clock)
+    ledger.begin([counter()], WEB)
+    ledger.begin([hook("INPUT", IN)], None)
+    ledger.post([reading(500), Sample(hook("INPUT", IN), 7, 1)])
+    ledger.close()
+    after = opened(path, clock, "boot-2")
+    assert after.counters() == {}
+    totals = after.totals()
+    assert [(total.bytes, total.live) for total in totals.pods] == [(500, False)]
+    assert (namespace_bytes(after), totals.node[0].bytes, totals.rules) == (500, 7, ())
+    assert gaps(after) == {"reboot": 1}
+    after.close()
+    same_boot = opened(path, clock, "boot-2")
+    assert gaps(same_boot) == {"reboot": 1}
+    same_boot.close()
+
+
+def test_the_log_is_bounded_by_checkpoints_and_unchanged_readings_write_nothing(path: Path, ledger: Ledger) -> None:
+    log = Path(f"{path}-wal")
+    ledger.begin([counter()], WEB)
+    for size in range(1, 50):
+        ledger.post([reading(size)])
+    grown = log.stat().st_size
+    for _ in range(50):
+        ledger.post([reading(49)])
+    assert log.stat().st_size == grown
+    for size in range(50, 500):
+        ledger.checkpoint()
+        ledger.post([reading(size)])
+    assert log.stat().st_size == grown
+
+
+def test_postings_never_touch_the_disk_beyond_the_log_until_a_checkpoint(path: Path, ledger: Ledger) -> None:
+    ledger.begin([counter()], WEB)
+    ledger.checkpoint()
+    before = path.read_bytes()
+    for size in range(1, 1100):
+        ledger.post([reading(size)])
+    assert path.read_bytes() == before
+    ledger.checkpoint()
+    assert path.read_bytes() != before
+
+
+def test_collect_keeps_an_older_reading_from_overtaking_a_newer(ledger: Ledger) -> None:
+    kernel = [0]
+    ledger.begin([counter()], WEB)
+
+    def read() -> list[Sample]:
+        kernel[0] += 100
+        size = kernel[0]
+        threading.Event().wait(0.001)
+        return [reading(size)]
+
+    threads = [threading.Thread(target=lambda: [ledger.collect(read) for _ in range(10)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (pod_bytes(ledger), gaps(ledger)) == (4000, {})
+
+
+def _not_a_database(path: Path) -> None:
+    path.write_bytes(b"this is no database, but long enough to be taken for one " * 100)
+
+
+def _foreign(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE photos (name TEXT)")
+
+
+def _newer(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 2")
+
+
+def _same_version_without_tables(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 1")
+
+
+def _holed(path: Path) -> None:
+    ledger = opened(path, Clock())
+    for number in range(200):
+        ledger.begin([counter(address=Address(Family.V4, number))], PodRef("team-a", f"pod-{number}"))
+    ledger.close()
+    content = bytearray(path.read_bytes())
+    content[8192:12288] = b"\xa5" * 4096
+    path.write_bytes(content)
+
+
+def _truncated(path: Path) -> None:
+    _holed(path)
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def _absurd_row(path: Path) -> None:
+    ledger = opened(path, Clock())
+    ledger.begin([counter()], WEB)
+    ledger.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE counter SET subject = 'localhost'")
+
+
+@pytest.mark.parametrize(
+    "damage", [_not_a_database, _foreign, _newer, _same_version_without_tables, _holed, _truncated, _absurd_row]
+)
+def test_a_damaged_or_foreign_file_is_refused_by_name_and_left_as_it_was(path: Path, clock: Clock, damage) -> None:
+    damage(path)
+    before = path.read_bytes()
+    with pytest.raises(StateError, match=str(path)):
+        opened(path, clock)
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_cannot_be_reached_is_not_called_damaged(tmp_path: Path, clock: Clock) -> None:
+    with pytest.raises(SetupError, match="cannot be opened"):
+        opened(tmp_path / "missing" / "ledger.db", clock)
+
+
+def test_a_file_locked_by_another_program_does_not_stop_the_counting(path: Path, clock: Clock) -> None:
+    ledger = opened(path, clock)
+    ledger._store._connection.execute("PRAGMA busy_timeout = 10")
+    ledger.begin([counter()], WEB)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    ledger.post([reading(500)])
+    ledger.post([reading(600)])
+    assert (pod_bytes(ledger), ledger.durable, gaps(ledger)) == (600, False, {"not-durable": 1})
+    other.execute("ROLLBACK")
+    other.close()
+    ledger.post([reading(700)])
+    assert (ledger.durable, ledger.totals().durable) == (True, True)
+    ledger.close()
+    again = opened(path, clock)
+    assert (pod_bytes(again), gaps(again)) == (700, {"not-durable": 1})
+    again.close()
