@@ -9,7 +9,7 @@ keep the two apart itself, or the apply may take the newcomer for a leftover.
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from netmgr.errors import KernelError
@@ -19,7 +19,7 @@ from netmgr.rules.backend import RuleBackend
 from netmgr.rules.diff import diff, faults
 from netmgr.rules.model import Observed
 from netmgr.rules.policy import Policy, desired, pod_sets
-from netmgr.rules.transaction import AddElements, RemoveElements, Transaction
+from netmgr.rules.transaction import AddElements, Operation, RemoveElements, Transaction
 
 
 class Rules:
@@ -50,12 +50,21 @@ class Rules:
 
     def expel(self, addresses: Iterable[Address]) -> None:
         """Stop counting these pods and forget their counters; those not counted are no error."""
+        operations = [RemoveElements(spec, members) for spec, members in pod_sets(addresses).items()]
+        if not self._applied(operations):
+            # A set is gone, by somebody else's hand: there is nothing to leave in that one, but in the others.
+            for operation in operations:
+                self._applied([operation])
+
+    def _applied(self, operations: Sequence[Operation]) -> bool:
+        """Whether there was something to apply them to."""
         try:
-            self.backend.apply([RemoveElements(spec, members) for spec, members in pod_sets(addresses).items()])
+            self.backend.apply(operations)
         except KernelError as error:
-            # Without the sets there is nothing to leave; the next plan says that they are missing.
             if error.errno != errno.ENOENT:
                 raise
+            return False
+        return True
 
     def read(self) -> list[Sample]:
         """Every counter of ours: the pods' and the node's."""

@@ -79,5 +79,6 @@ class LibNftables:
 def _error(commands: str, errors: str) -> KernelError:
     first, _, rest = errors.strip().partition("\n")
     culprit = rest.partition("\n")[0].strip() or commands.strip().partition("\n")[0]
-    reason = first.rpartition(": ")[2]
+    # Some refusals go on behind a semicolon: "No such file or directory; did you mean set …".
+    reason = first.rpartition(": ")[2].partition(";")[0]
     return KernelError(f"nft {culprit}", _ERRNO_BY_TEXT.get(reason, 0), details=first or "refused without a reason")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -58,7 +58,8 @@ class Kernel(Protocol):
     def add_element(self, name: str, address: Address) -> None: ...
     def add_rule(self, hook: Hook) -> None: ...
     def move_first_rule_to_the_end(self, hook: Hook) -> None: ...
-    def set_count(self, name: str, address: Address, packets: int, octets: int) -> None: ...
+    def set_counts(self, name: str, addresses: Sequence[Address], packets: int, octets: int) -> None: ...
+    def lose_set(self, spec: SetSpec) -> None: ...
     def remake_set_wrongly(self, spec: SetSpec) -> None: ...
     def settle_neighbours(self) -> None: ...
     def neighbours(self) -> str: ...
@@ -88,8 +89,12 @@ class FakeKernel:
         chain = self.backend.state.chains[hook]
         chain.append(chain.pop(0))
 
-    def set_count(self, name, address, packets, octets):
-        self.backend.state.sets[name].elements[address] = Tally(packets, octets)
+    def set_counts(self, name, addresses, packets, octets):
+        self.backend.state.sets[name].elements.update({one: Tally(packets, octets) for one in addresses})
+
+    def lose_set(self, spec):
+        self.backend.state.chains.clear()
+        del self.backend.state.sets[spec.name]
 
     def remake_set_wrongly(self, spec):
         self.backend.state.sets[spec.name] = HeldSet(replace(spec, counts=None))
@@ -130,18 +135,19 @@ class NftKernel:
         text, _, handle = self._rules(hook)[0]
         run("nft -f -", f"delete rule inet netmgr {hook} handle {handle}\nadd rule inet netmgr {hook} {text}\n")
 
-    def set_count(self, name, address, packets, octets):
+    def set_counts(self, name, addresses, packets, octets):
         element = f"element inet netmgr {name}"
-        run(
-            "nft -f -",
-            f"delete {element} {{ {address} }}\n"
-            f"add {element} {{ {address} counter packets {packets} bytes {octets} }}\n",
-        )
+        counted = ", ".join(f"{one} counter packets {packets} bytes {octets}" for one in addresses)
+        gone = ", ".join(map(str, addresses))
+        run("nft -f -", f"delete {element} {{ {gone} }}\nadd {element} {{ {counted} }}\n")
+
+    def lose_set(self, spec):
+        flush = "".join(f"flush chain inet netmgr {hook}\n" for hook in Hook)
+        run("nft -f -", f"{flush}delete set inet netmgr {spec.name}\n")
 
     def remake_set_wrongly(self, spec):
-        flush = "".join(f"flush chain inet netmgr {hook}\n" for hook in Hook)
-        wrong = f"add set inet netmgr {spec.name} {{ type inet_service; }}\n"
-        run("nft -f -", f"{flush}delete set inet netmgr {spec.name}\n{wrong}")
+        self.lose_set(spec)
+        run("nft -f -", f"add set inet netmgr {spec.name} {{ type inet_service; }}\n")
 
     def settle_neighbours(self):
         run(
@@ -210,16 +216,19 @@ class IptablesKernel:
         run(f"iptables-legacy -t {TABLES[hook]} -D {chain_name(hook)} 1")
         run("iptables-legacy-restore --noflush", f"*{TABLES[hook]}\n{rules[0]}\nCOMMIT\n")
 
-    def set_count(self, name, address, packets, octets):
-        run(f"ipset -exist add netmgr-{name.replace('_', '-')} {address} packets {packets} bytes {octets}")
+    def set_counts(self, name, addresses, packets, octets):
+        add = f"-exist add netmgr-{name.replace('_', '-')}"
+        run("ipset restore", "".join(f"{add} {one} packets {packets} bytes {octets}\n" for one in addresses))
 
-    def remake_set_wrongly(self, spec):
+    def lose_set(self, spec):
         for program in self._programs():
             for hook in Hook:
                 run(f"{program} -t {TABLES[hook]} -F")
-        name = f"netmgr-{spec.name.replace('_', '-')}"
-        run(f"ipset destroy {name}")
-        run(f"ipset create {name} hash:net counters")
+        run(f"ipset destroy netmgr-{spec.name.replace('_', '-')}")
+
+    def remake_set_wrongly(self, spec):
+        self.lose_set(spec)
+        run(f"ipset create netmgr-{spec.name.replace('_', '-')} hash:net counters")
 
     def settle_neighbours(self):
         run("ipset create other hash:ip counters")

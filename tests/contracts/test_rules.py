@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -86,7 +87,7 @@ def test_an_admitted_pod_is_counted_and_an_expelled_one_is_not(rules):
 def test_admitting_again_keeps_the_count(kernel, rules):
     settle(rules)
     rules.admit([POD])
-    kernel.set_count("pod_out4", POD, 4, 4000)
+    kernel.set_counts("pod_out4", [POD], 4, 4000)
     rules.admit([POD])
     assert Sample(OUT, 4000, 4) in rules.read_pods([POD])
     assert Sample(OUT, 4000, 4) in rules.read()
@@ -95,10 +96,21 @@ def test_admitting_again_keeps_the_count(kernel, rules):
 def test_a_pod_that_returns_begins_at_zero(kernel, rules):
     settle(rules)
     rules.admit([POD])
-    kernel.set_count("pod_out4", POD, 4, 4000)
+    kernel.set_counts("pod_out4", [POD], 4, 4000)
     rules.expel([POD])
     rules.admit([POD])
     assert Sample(OUT, 0, 0) in rules.read_pods([POD])
+
+
+def test_many_pods_that_return_all_begin_at_zero(kernel, rules):
+    pods = [Address(POD.family, POD.value + offset) for offset in range(300)]
+    settle(rules)
+    rules.admit(pods)
+    kernel.set_counts("pod_out4", pods, 4, 4000)
+    for _ in range(2):
+        rules.expel(pods[::2])
+        rules.admit(pods[::2])
+    assert {sample.bytes for sample in rules.read_pods(pods[::2])} == {0}
 
 
 def test_expelling_twice_succeeds_and_so_it_does_where_there_are_no_rules(rules):
@@ -109,15 +121,56 @@ def test_expelling_twice_succeeds_and_so_it_does_where_there_are_no_rules(rules)
     assert {sample.counter for sample in rules.read_pods([POD, OTHER])} == counters_of(OTHER)
 
 
+def test_expelling_some_that_are_there_and_some_that_are_not_takes_out_the_former(kernel, rules):
+    settle(rules, POD, POD6)
+    kernel.lose_element("pod_out4", POD)
+    rules.expel([OTHER, POD, POD6])
+    assert rules.read_pods([POD, POD6]) == []
+
+
+def test_expelling_goes_on_where_a_set_is_missing(kernel, rules):
+    settle(rules, POD, POD6)
+    kernel.lose_set(pod_set(Traffic.INTERNET_OUT, Family.V4))
+    rules.expel([POD, POD6])
+    assert rules.read_pods([POD, POD6]) == []
+
+
 def test_admitting_where_there_are_no_rules_is_refused_with_the_reason(rules):
     with pytest.raises(KernelError) as refusal:
         rules.admit([POD])
     assert refusal.value.errno == errno.ENOENT
 
 
+def test_a_thousand_pods_are_read_whole_and_a_few_are_read_alone(kernel, rules):
+    pods = [Address(POD.family, POD.value + offset) for offset in range(1000)]
+    settle(rules, *pods)
+    assert {sample.counter for sample in rules.read()} == NODE_COUNTERS | counters_of(*pods)
+    kernel.set_counts("pod_out4", pods[-1:], 9, 900)
+    assert {sample.counter for sample in rules.read_pods([pods[0], pods[-1]])} == counters_of(pods[0], pods[-1])
+    assert Sample(Counter.of_pod(pods[-1], Traffic.INTERNET_OUT), 900, 9) in rules.read_pods([pods[-1]])
+    assert not rules.plan(pods)
+
+
+def test_many_threads_may_come_and_go_at_once(rules):
+    settle(rules)
+    pods = [Address(POD.family, POD.value + offset) for offset in range(40)]
+
+    def come_and_go(pod):
+        for _ in range(3):
+            rules.admit([pod])
+            assert {sample.counter for sample in rules.read_pods([pod])} == counters_of(pod)
+            assert rules.check([pod]) == []
+            rules.expel([pod])
+        rules.admit([pod])
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(come_and_go, pods))
+    assert not rules.plan(pods)
+
+
 def test_a_lost_rule_is_named_and_put_back_without_losing_a_pods_count(kernel, rules):
     settle(rules, POD)
-    kernel.set_count("pod_out4", POD, 4, 4000)
+    kernel.set_counts("pod_out4", [POD], 4, 4000)
     kernel.lose_rule(Hook.FORWARD, "pod internet-out v4")
     plan = rules.plan([POD])
     assert plan.repairs == ("chain forward: rule 'pod internet-out v4' was missing",)
@@ -149,7 +202,7 @@ def test_a_lost_node_rule_is_named_and_put_back(kernel, rules):
 
 def test_a_lost_element_is_named_and_its_counter_begins_again(kernel, rules):
     settle(rules, POD, OTHER)
-    kernel.set_count("pod_in4", OTHER, 2, 200)
+    kernel.set_counts("pod_in4", [OTHER], 2, 200)
     kernel.lose_element("pod_out4", POD)
     plan = rules.plan([POD, OTHER])
     assert plan.repairs == (f"set pod_out4: {POD} was missing",)
@@ -208,7 +261,7 @@ def test_everything_lost_is_made_again(kernel, rules):
 
 def test_a_changed_policy_changes_only_what_it_must(kernel, policy, rules):
     settle(rules, POD)
-    kernel.set_count("pod_out4", POD, 4, 4000)
+    kernel.set_counts("pod_out4", [POD], 4, 4000)
     wider = Rules(kernel.backend, replace(policy, internal=(*policy.internal, Prefix.parse("198.51.100.0/24"))))
     plan = wider.plan([POD])
     assert plan.repairs == ("set internal4: 198.51.100.0/24 was missing",)

@@ -19,10 +19,15 @@ pytestmark = pytest.mark.root
 
 LINK = "nm0123456789ab"
 PODS = {Family.V4: "10.1.0.5", Family.V6: "2001:db8:1::5"}
-FORGED = {Family.V4: "10.1.0.66", Family.V6: "2001:db8:1::66"}
+FORGERIES = {
+    "an address without a route": {Family.V4: "10.1.0.66", Family.V6: "2001:db8:1::66"},
+    "an address behind the uplink": {Family.V4: "198.51.100.66", Family.V6: "2001:db8:fffe::66"},
+    "the node's own address": {Family.V4: "203.0.113.1", Family.V6: "2001:db8:ffff::1"},
+}
 NODES = {Family.V4: "203.0.113.1", Family.V6: "2001:db8:ffff::1"}
 INTERNET = {Family.V4: "203.0.113.9", Family.V6: "2001:db8:ffff::9"}
 INTERNAL = {Family.V4: "10.200.0.9", Family.V6: "fd00::9"}
+NODE_INTERNAL = {Family.V4: "10.200.0.1", Family.V6: "fd00::1"}
 HEADERS = {Family.V4: 20 + 8, Family.V6: 40 + 8}
 PORT = 4000
 FAMILIES = pytest.mark.parametrize("family", Family, ids=lambda family: f"v{family.value}")
@@ -35,9 +40,13 @@ link set {LINK} up
 link set uplink up
 addr add 203.0.113.1/24 dev uplink
 addr add 198.51.100.1/32 dev uplink
+addr add 10.200.0.1/32 dev uplink
+addr add fd00::1/128 dev uplink
 addr add 2001:db8:ffff::1/64 dev uplink
 neigh add 203.0.113.9 lladdr {MACS[1]} dev uplink
 neigh add 2001:db8:ffff::9 lladdr {MACS[1]} dev uplink
+route add 198.51.100.66 dev uplink
+route add 2001:db8:fffe::66 dev uplink
 route add 10.200.0.9 dev uplink
 route add fd00::9 dev uplink
 addr add 169.254.1.1/32 dev {LINK}
@@ -61,8 +70,12 @@ link set lo up
 link set eth0 up
 addr add 10.1.0.5/32 dev eth0
 addr add 10.1.0.66/32 dev eth0
+addr add 198.51.100.66/32 dev eth0
+addr add 203.0.113.1/32 dev eth0
 addr add 2001:db8:1::5/128 dev eth0
 addr add 2001:db8:1::66/128 dev eth0
+addr add 2001:db8:fffe::66/128 dev eth0
+addr add 2001:db8:ffff::1/128 dev eth0
 neigh add 169.254.1.1 lladdr {MACS[0]} dev eth0
 neigh add fe80::1 lladdr {MACS[0]} dev eth0
 route add 169.254.1.1 dev eth0
@@ -172,18 +185,26 @@ def test_internal_traffic_is_neither_counted_nor_translated(world, node, family)
 
 
 @FAMILIES
-def test_a_forged_source_is_dropped_and_nothing_counted(world, node, family):
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_forged_source_is_dropped_and_nothing_counted(world, node, family, forgery):
     honest = world.socket(world.pod, family, PODS[family], PORT)
-    forged = world.socket(world.pod, family, FORGED[family], PORT)
+    forged = world.socket(world.pod, family, FORGERIES[forgery][family], PORT)
     host = world.socket(world.host, family, INTERNET[family], PORT)
-    own = world.socket(None, family, NODES[family], PORT)
     assert world.reaches(forged, host, INTERNET[family]) is None
-    assert world.reaches(forged, own, NODES[family]) is None
     assert counts(node) == {}
-    assert world.reaches(honest, host, INTERNET[family]) is not None
-    assert world.reaches(honest, own, NODES[family]) is not None
+    assert world.reaches(honest, host, INTERNET[family]) == NODES[family]
+
+
+@FAMILIES
+def test_it_is_the_rules_that_stop_a_forged_source_from_reaching_the_node(world, node, family):
+    forged_address = FORGERIES["an address behind the uplink"][family]
+    forged = world.socket(world.pod, family, forged_address, PORT)
+    honest = world.socket(world.pod, family, PODS[family], PORT)
+    own = world.socket(None, family, NODE_INTERNAL[family], PORT)
+    assert world.reaches(forged, own, NODE_INTERNAL[family]) is None
+    assert world.reaches(honest, own, NODE_INTERNAL[family]) == PODS[family]
     node.remove()
-    assert world.reaches(forged, own, NODES[family]) == FORGED[family], "without the rules the forgery would arrive"
+    assert world.reaches(forged, own, NODE_INTERNAL[family]) == forged_address
 
 
 def test_link_local_neighbours_may_speak(world, node, program):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -103,55 +104,60 @@ class FakeBackend:
 
     def __init__(self) -> None:
         self.state = State()
+        self._lock = threading.RLock()
 
     def observe(self, desired: Ruleset) -> Observed:
+        with self._lock:
+            return self._observed(copy.deepcopy(self.state), desired)
+
+    @staticmethod
+    def _observed(state: State, desired: Ruleset) -> Observed:
         specs = {spec.name: spec for spec in desired.sets}
         rules = set(desired.rules())
-        sound = {name: held for name, held in self.state.sets.items() if specs.get(name) == held.spec}
+        sound = {name: held for name, held in state.sets.items() if specs.get(name) == held.spec}
         return Observed(
             members={name: frozenset(held.elements) for name, held in sound.items()},
             chains={
-                hook: tuple(Seen(rule.id, rule in rules) for rule in chain) for hook, chain in self.state.chains.items()
+                hook: tuple(Seen(rule.id, rule in rules) for rule in chain) for hook, chain in state.chains.items()
             },
-            counters=frozenset(self.state.counters),
-            malformed=frozenset(self.state.sets) - frozenset(sound),
+            counters=frozenset(state.counters),
+            malformed=frozenset(state.sets) - frozenset(sound),
         )
 
     def apply(self, operations: Sequence[Operation]) -> None:
-        before = copy.deepcopy(self.state)
-        try:
-            for operation in operations:
-                self._apply(operation)
-        except KernelError:
-            self.state = before
-            raise
+        with self._lock:
+            before = copy.deepcopy(self.state)
+            try:
+                for operation in operations:
+                    self._apply(operation)
+            except KernelError:
+                self.state = before
+                raise
 
     def render(self, operations: Sequence[Operation]) -> str:
         return "".join(f"{operation}\n" for operation in operations)
 
     def read(self, desired: Ruleset) -> list[Sample]:
-        samples = [
-            Sample(held.spec.counter(element), tally.bytes, tally.packets)
-            for held in self.state.sets.values()
-            if held.spec.counts is not None
-            for element, tally in held.elements.items()
-        ]
-        for name, counter in desired.node_counters().items():
-            if tally := self.state.counters.get(name):
-                samples.append(Sample(counter, tally.bytes, tally.packets))
-        return samples
+        with self._lock:
+            held = [one for one in self.state.sets.values() if one.spec.counts is not None]
+            pods = [(one.spec.counter(element), tally) for one in held for element, tally in one.elements.items()]
+            known = desired.node_counters()
+            node = [(known[name], tally) for name, tally in self.state.counters.items() if name in known]
+            return [Sample(counter, tally.bytes, tally.packets) for counter, tally in (*pods, *node)]
 
     def read_pods(self, addresses: Iterable[Address]) -> list[Sample]:
-        return [
-            Sample(spec.counter(address), tally.bytes, tally.packets)
-            for spec, members in pod_sets(addresses).items()
-            for address in members
-            if (held := self.state.sets.get(spec.name)) and (tally := held.elements.get(address))
-        ]
+        with self._lock:
+            return [
+                Sample(spec.counter(address), tally.bytes, tally.packets)
+                for spec, members in pod_sets(addresses).items()
+                for address in members
+                if (held := self.state.sets.get(spec.name)) and (tally := held.elements.get(address))
+            ]
 
     def remove(self, desired: Ruleset) -> None:
         del desired
-        self.state = State()
+        with self._lock:
+            self.state = State()
 
     def close(self) -> None:
         pass
@@ -195,6 +201,10 @@ class FakeBackend:
 
     def send(self, packet: Packet) -> Outcome:
         """Take a packet past every rule on its way and say what they did."""
+        with self._lock:
+            return self._send(packet)
+
+    def _send(self, packet: Packet) -> Outcome:
         counted: set[Counter] = set()
         masqueraded = False
         for hook in packet.hooks:
