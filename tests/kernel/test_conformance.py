@@ -1,0 +1,264 @@
+"""The CNI specification, held against the installed plugin and a real agent: what each verb does."""
+
+import ipaddress
+
+import pytest
+from pyroute2 import IPRoute
+
+from netmgr.config import Backend
+from netmgr.dataplane import netns
+from netmgr.lab import wiring
+from netmgr.lab.topology import cluster
+from tests.kernel.conforming import CASES, VERSIONS, eventually, one_node, valid
+from tests.unit import cni_shapes
+
+pytestmark = pytest.mark.root
+
+IFF_UP = 1
+
+
+@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES], ids=str)
+def cni(request):
+    with one_node(cluster(nodes=1, pods=0), backend=request.param) as caller:
+        yield caller
+
+
+@pytest.fixture
+def pod(cni):
+    with cni.sandbox() as made:
+        yield made
+
+
+def added(cni, pod, version="1.0.0", **keys):
+    answer = cni.call("ADD", pod, version, keys)
+    assert answer.exit_code == 0, answer.body
+    cni_shapes.success(answer.body, version)
+    return answer.body
+
+
+def addresses(result):
+    return [entry["address"] for entry in result["ips"]]
+
+
+def links(namespace):
+    """Name to (hardware address, MTU, addresses, default gateways) of every link but the loopback."""
+    seen = {}
+    with wiring.inside(namespace), IPRoute() as route:
+        carried, routes = list(route.get_addr()), list(route.get_routes())
+        for link in route.get_links():
+            own = [
+                f"{entry.get('address')}/{entry['prefixlen']}" for entry in carried if entry["index"] == link["index"]
+            ]
+            gateways = [
+                entry.get("gateway") for entry in routes if not entry["dst_len"] and entry.get("oif") == link["index"]
+            ]
+            seen[link.get("ifname")] = (link.get("address"), link.get("mtu"), own, [each for each in gateways if each])
+    seen.pop("lo", None)
+    return seen
+
+
+def is_up(namespace, name):
+    with wiring.inside(namespace), IPRoute() as route:
+        return any(link["flags"] & IFF_UP for link in route.get_links() if link.get("ifname") == name)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_result_is_what_the_kernel_has(cni, pod, version):
+    result = added(cni, pod, version)
+    host, inside = result["interfaces"]
+    assert (inside["name"], inside["sandbox"]) == ("eth0", str(pod.netns))
+    mac, mtu, carried, gateways = links(pod.netns)["eth0"]
+    assert mac == inside["mac"]
+    assert set(addresses(result)) <= set(carried)
+    assert {entry["gateway"] for entry in result["ips"]} == set(gateways)
+    assert links(cni.node.namespace)[host["name"]][0] == host["mac"]
+    if version == "1.1.0":
+        assert host["mtu"] == inside["mtu"] == mtu
+    assert "sandbox" not in host
+
+
+def test_every_family_has_an_address_of_the_nodes_ranges(cni, pod):
+    given = [ipaddress.ip_interface(text) for text in addresses(added(cni, pod))]
+    ranges = [ipaddress.ip_network(str(block)) for block in cni.node.node.ranges]
+    assert sorted(each.version for each in given) == [4, 6]
+    assert all(any(each.ip in block for block in ranges if block.version == each.version) for each in given)
+
+
+def test_add_again_answers_the_same_and_takes_no_second_address(cni, pod):
+    first = added(cni, pod)
+    before = cni.occupancy()
+    assert added(cni, pod) == first
+    assert cni.occupancy() == before
+    assert [link for link in links(pod.netns) if link != "eth0"] == []
+
+
+def test_add_again_in_another_version_changes_only_the_shape(cni, pod):
+    assert addresses(added(cni, pod, "0.3.1")) == addresses(added(cni, pod, "1.1.0"))
+
+
+def test_a_container_may_have_two_interfaces(cni, pod):
+    first = added(cni, pod)
+    answer = cni.call("ADD", pod, CNI_IFNAME="net1")
+    try:
+        assert answer.exit_code == 0, answer.body
+        assert set(addresses(answer.body)).isdisjoint(addresses(first))
+        assert {"eth0", "net1"} <= set(links(pod.netns))
+    finally:
+        assert cni.call("DEL", pod, CNI_IFNAME="net1").exit_code == 0
+    assert eventually(lambda: "net1" not in links(pod.netns))
+    assert cni.call("CHECK", pod, keys={"prevResult": first}).exit_code == 0
+
+
+def test_add_after_another_plugin_passes_its_result_on(cni, pod):
+    upstream = {"interfaces": [{"name": "lo", "sandbox": str(pod.netns)}], "ips": [], "routes": []}
+    result = added(cni, pod, prevResult=upstream)
+    assert [link["name"] for link in result["interfaces"]][::2] == ["lo", "eth0"]
+    assert {entry["interface"] for entry in result["ips"]} == {2}
+
+
+def test_an_interface_that_is_there_already_is_an_error_and_stays(cni, pod):
+    with wiring.inside(pod.netns), IPRoute() as route:
+        route.link("add", ifname="eth0", kind="veth", peer="other")
+    before = cni.occupancy()
+    answer = cni.call("ADD", pod)
+    assert answer.exit_code == 1
+    cni_shapes.error(answer.body)
+    assert "eth0" in answer.body["msg"] + answer.body["details"]
+    assert {"eth0", "other"} <= set(links(pod.netns))
+    assert cni.occupancy() == before
+
+
+def test_a_sandbox_that_is_none_is_an_error_and_leaves_nothing(cni, pod, tmp_path):
+    before = cni.occupancy(), set(links(cni.node.namespace))
+    for path in (tmp_path / "missing", tmp_path, "/dev/null"):
+        answer = cni.call("ADD", pod, CNI_NETNS=str(path))
+        cni_shapes.error(answer.body)
+        assert str(path) in answer.body["msg"] + answer.body["details"]
+    assert (cni.occupancy(), set(links(cni.node.namespace))) == before
+
+
+def test_the_nodes_own_namespace_is_refused_as_a_sandbox(cni, pod):
+    answer = cni.call("ADD", pod, CNI_NETNS=str(cni.node.namespace))
+    assert answer.code == 4
+    assert "CNI_NETNS" in answer.body["msg"]
+    assert "eth0" in links(cni.node.namespace)
+
+
+def test_del_takes_back_everything(cni, pod):
+    before = cni.occupancy()
+    host = added(cni, pod)["interfaces"][0]["name"]
+    assert cni.call("DEL", pod).exit_code == 0
+    assert cni.occupancy() == before
+    assert not is_up(cni.node.namespace, host)
+    assert eventually(lambda: host not in links(cni.node.namespace) and "eth0" not in links(pod.netns))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_del_succeeds_as_often_as_it_comes(cni, pod, version):
+    added(cni, pod, version)
+    for _ in range(3):
+        answer = cni.call("DEL", pod, version)
+        assert (answer.exit_code, answer.body) == (0, None)
+
+
+def test_del_succeeds_for_what_never_was(cni, pod):
+    assert cni.call("DEL", pod).exit_code == 0
+
+
+@pytest.mark.parametrize("namespace", ["", None, "/run/netns/gone"])
+def test_del_needs_no_sandbox(cni, pod, namespace):
+    before = cni.occupancy()
+    added(cni, pod)
+    netns.delete(pod.netns)
+    assert cni.call("DEL", pod, CNI_NETNS=namespace).exit_code == 0
+    assert cni.occupancy() == before
+
+
+def test_del_needs_neither_previous_result_nor_arguments_that_make_sense(cni, pod):
+    before = cni.occupancy()
+    added(cni, pod)
+    assert cni.call("DEL", pod, keys={"prevResult": "nonsense"}, CNI_ARGS="nonsense").exit_code == 0
+    assert cni.occupancy() == before
+
+
+def test_an_add_overtaken_by_its_del_leaves_nothing(cni, pod):
+    before = cni.occupancy()
+    with cni.begun("ADD", pod) as finish_add:
+        assert cni.call("DEL", pod).exit_code == 0
+        answer = finish_add()
+    assert answer.exit_code == 1
+    cni_shapes.error(answer.body)
+    assert cni.occupancy() == before
+    assert "eth0" not in links(pod.netns)
+
+
+def test_a_repeated_add_overtaken_by_the_del_leaves_nothing(cni, pod):
+    before = cni.occupancy()
+    added(cni, pod)
+    with cni.begun("ADD", pod) as finish_add:
+        assert cni.call("DEL", pod).exit_code == 0
+        answer = finish_add()
+    assert answer.exit_code == 1
+    assert cni.occupancy() == before
+
+
+def test_an_add_that_began_after_the_del_is_welcome(cni, pod):
+    assert cni.call("DEL", pod).exit_code == 0
+    added(cni, pod)
+    assert cni.call("DEL", pod).exit_code == 0
+    added(cni, pod)
+
+
+@pytest.mark.parametrize("version", [version for command, version in CASES if command == "CHECK"])
+def test_check_finds_nothing_right_after_add(cni, pod, version):
+    answer = cni.call("CHECK", pod, version, {"prevResult": added(cni, pod, version)})
+    assert (answer.exit_code, answer.body) == (0, None)
+
+
+def test_check_of_what_was_never_added_fails(cni, pod):
+    assert cni.call("CHECK", pod, keys={"prevResult": {}}).code == 104
+
+
+def test_gc_removes_exactly_what_is_not_listed(cni):
+    with cni.sandbox() as kept, cni.sandbox() as lost, cni.sandbox() as other:
+        results = {each.container: added(cni, each) for each in (kept, lost, other)}
+        answer = cni.call("GC", version="1.1.0", keys=valid(kept, other))
+        assert (answer.exit_code, answer.body) == (0, None)
+        checks = {
+            each.container: cni.call("CHECK", each, keys={"prevResult": results[each.container]}).code
+            for each in (kept, lost, other)
+        }
+        assert checks == {kept.container: 0, lost.container: 104, other.container: 0}
+        assert cni.occupancy() == {"ipv4": 2, "ipv6": 2}
+
+
+def test_gc_tells_interfaces_of_one_container_apart(cni, pod):
+    result = added(cni, pod)
+    listed = {"cni.dev/valid-attachments": [{"containerID": pod.container, "ifname": "net1"}]}
+    assert cni.call("GC", version="1.1.0", keys=listed).exit_code == 0
+    assert cni.call("CHECK", pod, keys={"prevResult": result}).code == 104
+
+
+@pytest.mark.parametrize("keys", [valid(), {"cni.dev/attachments": []}, {"cni.dev/valid-attachments": None}])
+def test_gc_with_nothing_valid_removes_everything(cni, pod, keys):
+    added(cni, pod)
+    assert cni.call("GC", version="1.1.0", keys=keys).exit_code == 0
+    assert cni.occupancy() == {"ipv4": 0, "ipv6": 0}
+
+
+def test_gc_without_a_list_removes_nothing(cni, pod):
+    result = added(cni, pod)
+    assert cni.call("GC", version="1.1.0").code == 7
+    assert cni.call("CHECK", pod, keys={"prevResult": result}).exit_code == 0
+
+
+def test_status_says_nothing_while_addresses_are_free(cni):
+    answer = cni.call("STATUS", version="1.1.0")
+    assert (answer.exit_code, answer.body) == (0, None)
+
+
+def test_version_lists_every_version(cni):
+    answer = cni.call("VERSION", version="0.4.0")
+    assert answer.exit_code == 0
+    cni_shapes.VERSIONS(answer.body)
+    assert answer.body == {"cniVersion": "0.4.0", "supportedVersions": list(VERSIONS)}
