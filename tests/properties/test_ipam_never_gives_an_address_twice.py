@@ -1,0 +1,227 @@
+"""No order of ADD, DEL, crash and restart gives an address to two pods, or gives it again too early.
+
+The model remembers who was told which address, and when it was given back. The process dies
+before any SQL statement, or right after a commit; what the next one finds is the file as it
+then was.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from netmgr.errors import CapacityError
+from netmgr.ipam.leases import Leases
+from netmgr.ipam.pool import Timing
+from netmgr.ipam.store import Store
+from netmgr.model import Attachment, AttachmentKey, PodRef
+from netmgr.prefixes import Address, Prefix
+
+RANGES = [Prefix.parse(text) for text in ("10.1.0.0/30", "10.1.0.9/32", "2001:db8::/126")]
+COOLDOWN, CONNECTION_WAIT = 30.0, 60.0
+KEYS = [AttachmentKey(f"container-{number}", "eth0") for number in range(7)]
+
+
+class Death(BaseException):
+    """The process ends here."""
+
+
+class MortalConnection:
+    """An SQLite connection whose process dies `steps_left` statements from now; None is for ever."""
+
+    def __init__(self, connection, store):
+        self._connection = connection
+        self._store = store
+
+    def execute(self, statement: str, *arguments: object):
+        self._store.step()
+        result = self._connection.execute(statement, *arguments)
+        if statement == "COMMIT":
+            self._store.step()
+        return result
+
+    def executemany(self, statement: str, rows: Sequence[tuple[object, ...]]):
+        for row in rows:
+            self._store.step()
+            self._connection.execute(statement, row)
+
+    def __getattr__(self, name: str):
+        return getattr(self._connection, name)
+
+
+class MortalStore(Store):
+    steps_left: int | None = None
+
+    def arm(self, steps: int | None) -> None:
+        self.steps_left = steps
+        self._connection = MortalConnection(self._connection, self)
+
+    def step(self) -> None:
+        if self.steps_left is not None:
+            self.steps_left -= 1
+            if self.steps_left < 0:
+                raise Death
+
+
+class ManualClock:
+    def __init__(self):
+        self.time = 1000.0
+
+    def now(self) -> float:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time
+
+
+class Ipam(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.generation = 0
+        self.clock = ManualClock()
+        self.connected: set[Address] = set()
+        self.told: dict[AttachmentKey, tuple[Address, ...]] = {}
+        """What runtimes were told and have not deleted."""
+        self.released: dict[Address, float] = {}
+
+    @initialize()
+    def start(self):
+        self._open()
+
+    def _open(self, steps: int | None = None):
+        self.store = MortalStore.open(self.folder / "ipam.sqlite")
+        self.leases = Leases(self.store, RANGES, Timing(COOLDOWN, CONNECTION_WAIT), self.clock, self._lookup)
+        self.store.arm(steps)
+
+    def _lookup(self, addresses: Iterable[Address]) -> set[Address]:
+        return self.connected.intersection(addresses)
+
+    def _add(self, key: AttachmentKey) -> None:
+        attachment = self.leases.get(key)
+        if attachment is None:
+            try:
+                attachment = self.leases.reserve(key, PodRef("ns", key.container_id), "nm0", "/run/netns/x")
+            except CapacityError:
+                self._check_pool_is_really_empty()
+                return
+            self._check_is_rested(attachment)
+        self.told[key] = attachment.addresses
+
+    def _check_pool_is_really_empty(self):
+        for family in {block.family for block in RANGES}:
+            usable = {
+                Address(family, value)
+                for block in RANGES
+                if block.family is family
+                for value in range(block.value, block.last + 1)
+            }
+            held = {address for a in self.leases.all() for address in a.addresses}
+            resting = {
+                a for a in usable if self.clock.now() - self.released.get(a, -1e9) < COOLDOWN or a in self.connected
+            }
+            if usable <= held | resting:
+                return
+        raise AssertionError("refused although an address of each family was free")
+
+    def _check_is_rested(self, attachment: Attachment):
+        for address in attachment.addresses:
+            rested = self.clock.now() - self.released.get(address, float("-inf"))
+            assert rested >= COOLDOWN, f"{address} was given again after {rested} s"
+            assert address not in self.connected or rested >= COOLDOWN + CONNECTION_WAIT
+
+    def _delete(self, key: AttachmentKey) -> None:
+        attachment = self.leases.get(key)
+        if attachment is not None:
+            # The moment counts from which the store knows of it: an unanswered DEL may be undone by a crash.
+            self.leases.release(attachment)
+            for address in attachment.addresses:
+                self.released[address] = self.clock.now()
+        self.told.pop(key, None)
+
+    @rule(key=st.sampled_from(KEYS))
+    def add(self, key):
+        self._add(key)
+
+    @rule(key=st.sampled_from(KEYS), connections_linger=st.booleans())
+    def delete(self, key, connections_linger):
+        if connections_linger:
+            self.connected.update(self.told.get(key, ()))
+        self._delete(key)
+
+    @rule(seconds=st.sampled_from([1.0, 29.0, 31.0, 100.0]))
+    def time_passes(self, seconds):
+        self.clock.time += seconds
+
+    @rule()
+    def settle(self):
+        self.leases.settle()
+
+    @rule()
+    def connections_end(self):
+        self.connected.clear()
+
+    @rule(steps=st.integers(0, 9), key=st.sampled_from(KEYS), adding=st.booleans())
+    def dies_in_the_middle(self, steps, key, adding):
+        """A killed request was never answered: an ADD's runtime sends DEL, a DEL's runtime repeats it."""
+        self.store.steps_left = steps
+        before = self.leases.get(key)
+        try:
+            (self._add if adding else self._delete)(key)
+        except Death:
+            pass
+        else:
+            self.store.steps_left = None
+            return
+        self._restart_from_the_files_as_they_are()
+        after = self.leases.get(key)
+        if before is not None and after is None:
+            self.released |= dict.fromkeys(before.addresses, self.clock.now())
+            self.told.pop(key)
+        if not adding or before is None:
+            self._delete(key)
+
+    @rule()
+    def restarts(self):
+        self._restart_from_the_files_as_they_are()
+
+    def _restart_from_the_files_as_they_are(self):
+        self.generation += 1
+        copy = self.folder / str(self.generation)
+        copy.mkdir()
+        for name in ("ipam.sqlite", "ipam.sqlite-wal"):
+            if (self.folder / name).exists():
+                shutil.copy(self.folder / name, copy / name)
+        self.store.steps_left = None
+        self.leases.close()
+        for name in ("ipam.sqlite", "ipam.sqlite-wal", "ipam.sqlite-shm"):
+            (self.folder / name).unlink(missing_ok=True)
+            if (copy / name).exists():
+                shutil.copy(copy / name, self.folder / name)
+        self._open()
+
+    @invariant()
+    def nobody_shares_an_address(self):
+        told = [address for addresses in self.told.values() for address in addresses]
+        assert len(told) == len(set(told)), told
+
+    @invariant()
+    def what_a_runtime_was_told_is_remembered(self):
+        if hasattr(self, "leases"):
+            held = {attachment.key: attachment.addresses for attachment in self.leases.all()}
+            assert self.told.items() <= held.items()
+
+    def teardown(self):
+        if hasattr(self, "leases"):
+            self.leases.close()
+        shutil.rmtree(self.folder)
+
+
+Ipam.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+TestIpam = Ipam.TestCase
