@@ -1,0 +1,75 @@
+"""The order in which addresses are given and return."""
+
+from __future__ import annotations
+
+import pytest
+
+from netmgr.errors import CapacityError
+from netmgr.ipam.pool import Pool, Timing
+from netmgr.model import AttachmentKey
+from netmgr.prefixes import Prefix
+
+KEY = AttachmentKey("container", "eth0")
+
+
+def pool(*ranges: str, cooldown: float = 30) -> Pool:
+    return Pool(map(Prefix.parse, ranges), Timing(cooldown, connection_wait=60))
+
+
+def test_every_address_of_a_block_is_given_first_and_last_included():
+    block = pool("10.0.0.0/30", "10.0.0.9/32")
+    assert [str(block.take(KEY, 0)) for _ in range(5)] == [
+        "10.0.0.0",
+        "10.0.0.1",
+        "10.0.0.2",
+        "10.0.0.3",
+        "10.0.0.9",
+    ]
+
+
+def test_an_empty_pool_says_who_has_the_addresses_and_when_one_returns():
+    block = pool("10.0.0.0/31")
+    first = block.take(KEY, 0)
+    block.take(KEY, 0)
+    block.release(first, 100)
+    with pytest.raises(CapacityError, match="no IPv4 address is free: 1 held, 1 resting; the next may be free in 20 s"):
+        block.take(KEY, 110)
+
+
+def test_never_used_addresses_come_before_returned_ones_and_those_oldest_first():
+    block = pool("10.0.0.0/30")
+    given = [block.take(KEY, 0) for _ in range(3)]
+    for at, address in ((1, given[2]), (2, given[0])):
+        block.release(address, at)
+        assert block.settle(address, 100, named=False)
+    assert [block.take(KEY, 100) for _ in range(3)] == [*[pool("10.0.0.3/32").take(KEY, 0)], given[2], given[0]]
+
+
+def test_an_address_that_a_connection_names_waits_but_not_for_ever():
+    block = pool("10.0.0.0/32")
+    address = block.take(KEY, 0)
+    block.release(address, 0)
+    assert block.settling(29) == []
+    assert block.settling(30) == [address]
+    assert not block.settle(address, 31, named=True)
+    assert block.occupancy().cooldown == 1
+    assert block.settle(address, 90, named=True)
+    assert block.take(KEY, 90) == address
+
+
+def test_an_address_of_a_withdrawn_range_never_returns():
+    block = pool("10.0.0.0/32")
+    old = pool("10.9.0.0/32").take(KEY, 0)
+    block.restore({old: KEY}, {})
+    assert block.occupancy().allocated == 0
+    block.release(old, 0)
+    block.settle(old, 100, named=False)
+    block.take(KEY, 100)
+    with pytest.raises(CapacityError):
+        block.take(KEY, 100)
+
+
+def test_a_range_of_2_to_the_64_costs_nothing():
+    block = pool("2001:db8::/64")
+    assert [str(block.take(KEY, 0)) for _ in range(2)] == ["2001:db8::", "2001:db8::1"]
+    assert block.occupancy().free == 2**64 - 2
