@@ -1,0 +1,194 @@
+"""CHECK finds whatever was taken from an attachment, and says what; STATUS and an absent agent tell the truth."""
+
+import subprocess
+
+import pytest
+
+from cni.wire import decode_request
+from netmgr.config import Backend
+from netmgr.lab.topology import cluster
+from tests.kernel.conforming import eventually, one_node
+from tests.unit import cni_shapes
+
+pytestmark = pytest.mark.root
+
+V4_ONLY = {"ranges": ["10.128.16.0/31"], "pool": {"cooldown_seconds": 1, "conntrack_wait_seconds": 0}}
+
+
+@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES], ids=str)
+def cni(request):
+    with one_node(cluster(nodes=1, pods=0), backend=request.param) as caller:
+        yield caller
+
+
+def inside(namespace, *command):
+    subprocess.run(["nsenter", f"--net={namespace}", *command], check=True, capture_output=True)
+
+
+class Attached:
+    """An attachment in the kernel, and ways to damage it."""
+
+    def __init__(self, cni, pod):
+        self.pod = pod
+        self._cni = cni
+        self.result = cni.call("ADD", pod).body
+        self.host = self.result["interfaces"][0]["name"]
+        self.v4, self.v6 = [entry["address"].partition("/")[0] for entry in self.result["ips"]]
+
+    def in_pod(self, *command):
+        inside(self.pod.netns, *command)
+
+    def on_node(self, *command):
+        inside(self._cni.node.namespace, *command)
+
+    def uncount(self, address, family):
+        """Take an address out of the set by which its outgoing traffic is counted."""
+        if self.is_nftables:
+            self.on_node("nft", "delete", "element", "inet", "netmgr", f"pod_out{family}", f"{{ {address} }}")
+        else:
+            self.on_node("ipset", "del", f"netmgr-pod-out{family}", address)
+
+    def drop_rules(self, chain, iptables, table):
+        if self.is_nftables:
+            self.on_node("nft", "flush", "chain", "inet", "netmgr", chain)
+        else:
+            self.on_node(f"{iptables}-legacy", "-t", table, "-F", f"NETMGR-{chain.upper()}")
+
+    @property
+    def is_nftables(self):
+        return self._cni.node.snapshot()["backend"] == "nftables"
+
+
+DAMAGE = {
+    "default route": lambda at: at.in_pod("ip", "route", "del", "default"),
+    "default v6 route": lambda at: at.in_pod("ip", "-6", "route", "del", "default"),
+    "gateway route": lambda at: at.in_pod("ip", "route", "flush", "169.254.1.1"),
+    "neighbour": lambda at: at.in_pod("ip", "neigh", "del", "169.254.1.1", "dev", "eth0"),
+    "address": lambda at: at.in_pod("ip", "addr", "del", f"{at.v4}/32", "dev", "eth0"),
+    "v6 address": lambda at: at.in_pod("ip", "addr", "del", f"{at.v6}/128", "dev", "eth0"),
+    "pod link down": lambda at: at.in_pod("ip", "link", "set", "eth0", "down"),
+    "pod link renamed": lambda at: at.in_pod(
+        "sh", "-c", "ip link set eth0 down && ip link set eth0 name eth1 && ip link set eth1 up"
+    ),
+    "link": lambda at: at.in_pod("ip", "link", "del", "eth0"),
+    "host link down": lambda at: at.on_node("ip", "link", "set", at.host, "down"),
+    "host route": lambda at: at.on_node("ip", "route", "del", at.v4),
+    "host v6 route": lambda at: at.on_node("ip", "-6", "route", "del", at.v6),
+    "counter": lambda at: at.uncount(at.v4, 4),
+    "v6 counter": lambda at: at.uncount(at.v6, 6),
+}
+
+DAMAGE_TO_ALL = {
+    "counting rules": lambda at: at.drop_rules("forward", "iptables", "mangle"),
+    "v6 counting rules": lambda at: at.drop_rules("forward", "ip6tables", "mangle"),
+    "anti-spoofing rule": lambda at: at.drop_rules("prerouting", "iptables", "raw"),
+    "masquerade rule": lambda at: at.drop_rules("postrouting", "iptables", "nat"),
+}
+
+
+def check(cni, attached, **keys):
+    return cni.call("CHECK", attached.pod, keys={"prevResult": attached.result} | keys)
+
+
+def failed(answer):
+    cni_shapes.error(answer.body)
+    return answer.code == 104
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_check_finds_what_was_taken_from_a_pod_and_only_there(cni, damage):
+    with cni.sandbox() as other, cni.sandbox() as pod:
+        untouched, attached = Attached(cni, other), Attached(cni, pod)
+        assert check(cni, attached).exit_code == 0
+        DAMAGE[damage](attached)
+        assert failed(check(cni, attached))
+        assert check(cni, untouched).exit_code == 0
+
+
+@pytest.mark.parametrize("damage", DAMAGE_TO_ALL)
+def test_check_finds_rules_that_every_pod_needs(cni, damage):
+    with cni.sandbox() as pod:
+        attached = Attached(cni, pod)
+        assert check(cni, attached).exit_code == 0
+        DAMAGE_TO_ALL[damage](attached)
+        try:
+            assert failed(check(cni, attached))
+        finally:
+            repair(cni)
+        assert check(cni, attached).exit_code == 0
+
+
+def repair(cni):
+    """An agent that starts puts its rules right."""
+    cni.node.stop_agent()
+    cni.node.start_agent()
+    cni.node.wait_until_ready()
+
+
+def test_check_says_what_is_missing(cni):
+    with cni.sandbox() as pod:
+        attached = Attached(cni, pod)
+        DAMAGE["default route"](attached)
+        DAMAGE["host route"](attached)
+        said = check(cni, attached).body["msg"]
+        assert "0.0.0.0/0" in said
+        assert attached.v4 in said
+
+
+def test_check_believes_the_previous_result(cni):
+    with cni.sandbox() as pod:
+        attached = Attached(cni, pod)
+        foreign = attached.result | {"ips": [{"interface": 1, "address": "203.0.113.9/32"}]}
+        answer = check(cni, attached, prevResult=foreign)
+        assert answer.code == 104
+        assert "203.0.113.9" in answer.body["msg"]
+
+
+def test_check_lets_a_later_plugin_add_things(cni):
+    with cni.sandbox() as pod:
+        attached = Attached(cni, pod)
+        attached.in_pod("ip", "route", "add", "198.51.100.0/24", "via", "169.254.1.1", "dev", "eth0")
+        attached.in_pod("ip", "link", "set", "lo", "up")
+        later = attached.result | {"routes": [*attached.result["routes"], {"dst": "198.51.100.0/24"}]}
+        assert check(cni, attached, prevResult=later).exit_code == 0
+
+
+def test_status_tells_an_exhausted_pool_and_its_end():
+    with one_node(cluster(nodes=1, pods=0), backend=Backend.NFTABLES, **V4_ONLY) as cni:  # noqa: SIM117 (pods end first)
+        with cni.sandbox() as first, cni.sandbox() as second, cni.sandbox() as third:
+            assert cni.call("ADD", first).exit_code == 0
+            assert cni.call("STATUS", version="1.1.0").exit_code == 0
+            assert cni.call("ADD", second).exit_code == 0
+            answer = cni.call("STATUS", version="1.1.0")
+            cni_shapes.error(answer.body)
+            assert answer.code == 50
+            assert cni.call("ADD", third).code == 101
+            assert cni.occupancy() == {"ipv4": 2}
+            assert cni.call("DEL", first).exit_code == 0
+            assert cni.call("STATUS", version="1.1.0").code == 50
+            assert eventually(lambda: cni.call("STATUS", version="1.1.0").exit_code == 0)
+            assert cni.call("ADD", third).exit_code == 0
+
+
+def test_what_runtimes_are_told_while_the_agent_is_away_and_what_it_does_when_it_is_back(cni):
+    spool = cni.node.directory / "state" / "spool"
+    with cni.sandbox() as gone, cni.sandbox() as staying:
+        lost, kept = Attached(cni, gone), Attached(cni, staying)
+        cni.node.kill_agent()
+        codes = {
+            "ADD": cni.call("ADD", staying).code,
+            "CHECK": check(cni, kept).code,
+            "GC": cni.call("GC", version="1.1.0").code,
+            "STATUS": cni.call("STATUS", version="1.1.0").code,
+            "DEL": cni.call("DEL", gone).code,
+            "VERSION": cni.call("VERSION").code,
+        }
+        assert codes == {"ADD": 11, "CHECK": 11, "GC": 11, "STATUS": 50, "DEL": 0, "VERSION": 0}
+        (waiting,) = spool.iterdir()
+        assert decode_request(waiting.read_bytes())[0]["CNI_CONTAINERID"] == gone.container
+        cni.node.start_agent()
+        cni.node.wait_until_ready()
+        assert eventually(lambda: list(spool.iterdir()) == [])
+        assert cni.occupancy() == {"ipv4": 1, "ipv6": 1}
+        assert check(cni, kept).exit_code == 0
+        assert check(cni, lost).code == 104
