@@ -1,0 +1,295 @@
+"""The plan document (`plan.yaml`): what the operator asks for, by name.
+
+Nothing in it is an address that netmgr chose: those stand in the lock. Order carries no
+meaning anywhere, and names are what allocations are remembered by, so that inserting,
+removing or sorting entries renumbers nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from netmgr.config import SPECIAL_USE, Document, PrefixText
+from netmgr.prefixes import Family, Prefix, overlaps
+
+HUB = "hub"
+"""Name of the hub beside the clusters' names."""
+
+PERCENT = 100
+
+Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9\-]{0,30}[a-z0-9])?$")]
+"""Of clusters and node pools: it becomes part of node and resource names."""
+
+NodeCount = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+class Cloud(StrEnum):
+    """Whose limits and quirks hold."""
+
+    AZURE = "azure"
+    NONE = "none"
+
+
+class Addressing(StrEnum):
+    """How a node gets its pods' addresses."""
+
+    BLOCKS = "blocks"
+    SINGLE = "single"
+
+
+class ServiceMode(StrEnum):
+    """Whose a cluster's Service range is."""
+
+    UNIQUE = "unique"
+    """The range is nobody else's; the hub sees the Services where the cluster does."""
+    SHARED = "shared"
+    """All shared clusters use the same range; the hub sees it at a prefix of each cluster's own (netmap)."""
+
+
+class Translation(StrEnum):
+    """How the NAT host makes Services reachable from outside the cluster."""
+
+    NETMAP = "netmap"
+    ENDPOINTS = "endpoints"
+
+
+class SourceAddress(StrEnum):
+    """What a Service sees of a client outside the cluster."""
+
+    SNAT = "snat"
+    PRESERVE = "preserve"
+
+
+class Pools(Document):
+    """The prefixes that allocations come from; IPv4, and optionally IPv6."""
+
+    nodes: Annotated[tuple[PrefixText, ...], Field(min_length=1)]
+    """Nodes, pods, the hub: everything that is routed between VNets."""
+    services: tuple[PrefixText, ...] = ()
+    """Service ranges (IPv4); needed once there is a cluster."""
+
+    @field_validator("nodes", "services")
+    @classmethod
+    def _usable(cls, prefixes: tuple[Prefix, ...], info: ValidationInfo) -> tuple[Prefix, ...]:
+        earlier = info.data.get("nodes", ())
+        for outer, inner in overlaps((*earlier, *prefixes)):
+            raise ValueError(f"{outer} and {inner} overlap; give every address to one pool, once")
+        for prefix in prefixes:
+            for special in SPECIAL_USE:
+                if special.covers(prefix):
+                    raise ValueError(f"{prefix} lies in the special-use prefix {special}; nothing there can be routed")
+        return prefixes
+
+    @field_validator("nodes")
+    @classmethod
+    def _has_v4(cls, prefixes: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
+        if not any(prefix.family is Family.V4 for prefix in prefixes):
+            raise ValueError("has no IPv4 prefix; add one, for example 10.0.0.0/8")
+        return prefixes
+
+    @field_validator("services")
+    @classmethod
+    def _only_v4(cls, prefixes: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
+        for prefix in prefixes:
+            if prefix.family is not Family.V4:
+                raise ValueError(f"{prefix} is IPv6; Service ranges are planned for IPv4 only: remove it")
+        return prefixes
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """The families nodes and pods get addresses of."""
+        return tuple(sorted({prefix.family for prefix in self.nodes}))
+
+
+class Exclusion(Document):
+    """A prefix that is never allocated from."""
+
+    prefix: PrefixText
+    reason: str = ""
+
+
+class Surge(Document):
+    """Nodes that exist beside the others while a node pool is upgraded: a number, or a percentage."""
+
+    nodes: NodeCount = 0
+    percent: Annotated[int, Field(ge=0, le=PERCENT)] = 0
+
+    def of(self, nodes: int) -> int:
+        """Surge nodes of a pool of `nodes`, rounded up as AKS and GKE round."""
+        return self.nodes + -(-nodes * self.percent // PERCENT)
+
+
+def _to_surge(value: object) -> object:
+    """Read `10%` or `33`, the two forms plan.yaml has."""
+    if isinstance(value, str) and value.endswith("%") and value[:-1].isascii() and value[:-1].isdigit():
+        return {"percent": int(value[:-1])}
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"nodes": value}
+    if isinstance(value, Surge):
+        return value
+    raise ValueError(f"{value!r} is neither a number of nodes nor a percentage; write for example 33 or 10%")
+
+
+class NodePool(Document):
+    """Nodes of one kind in a cluster: on Azure, one VMSS."""
+
+    nodes: NodeCount
+    pods_per_node: Annotated[int, Field(ge=1, le=4096)] = 31
+    addressing: Addressing = Addressing.BLOCKS
+    block_length: Annotated[int, Field(ge=20, le=32)] = 28
+    """Prefix length of one block (IPv4), when addressing is `blocks`."""
+    block_length_v6: Annotated[int, Field(ge=80, le=128)] = 112
+    """Prefix length of the one IPv6 block of a node, when `pools.nodes` has IPv6."""
+    surge: Annotated[Surge, BeforeValidator(_to_surge)] = Surge(percent=10)
+    grow_to: NodeCount | None = None
+    """Declared growth, in nodes: subnets are carved at this size on day one."""
+
+    @field_validator("grow_to")
+    @classmethod
+    def _growth_is_growth(cls, grow_to: int | None, info: ValidationInfo) -> int | None:
+        nodes = info.data.get("nodes", 0)
+        if grow_to is not None and grow_to < nodes:
+            raise ValueError(f"is less than nodes ({nodes}); declare the size the pool will grow to, or remove the key")
+        return grow_to
+
+    @property
+    def blocks_per_node(self) -> int:
+        """Blocks a node has; in `single` addressing every address is one."""
+        if self.addressing is Addressing.SINGLE:
+            return self.pods_per_node
+        return -(-self.pods_per_node // (1 << (Family.V4.width - self.block_length)))
+
+    @property
+    def effective_block_length(self) -> int:
+        """Length of one block (IPv4): /32 in `single` addressing."""
+        return Family.V4.width if self.addressing is Addressing.SINGLE else self.block_length
+
+    @property
+    def declared(self) -> int:
+        """Nodes to reserve for, growth included, surge not."""
+        return max(self.nodes, self.grow_to or 0)
+
+    @property
+    def capacity(self) -> int:
+        """Nodes the subnets must hold from the first day: growth and surge."""
+        return self.declared + self.surge.of(self.declared)
+
+    @property
+    def needed(self) -> int:
+        """Nodes that must fit today: surge included, growth not."""
+        return self.nodes + self.surge.of(self.nodes)
+
+
+class Services(Document):
+    """A cluster's Service range, and how its NAT host shows it to the outside."""
+
+    mode: ServiceMode = ServiceMode.UNIQUE
+    length: Annotated[int, Field(ge=12, le=28)] = 16
+    """Prefix length of the range. Kubernetes refuses more than a /12."""
+    translation: Translation = Translation.NETMAP
+    source: SourceAddress = SourceAddress.SNAT
+
+    @model_validator(mode="after")
+    def _agree(self) -> Services:
+        if self.mode is ServiceMode.SHARED and self.translation is not Translation.NETMAP:
+            raise ValueError("mode 'shared' needs translation 'netmap', which gives the hub a range of its own to see")
+        return self
+
+
+class Cluster(Document):
+    """One cluster: a spoke."""
+
+    node_pools: Annotated[dict[Name, NodePool], Field(min_length=1)]
+    services: Services = Services()
+    nat_hosts: Annotated[int, Field(ge=1, le=8)] = 2
+    """Hosts that translate the Service range for traffic from outside."""
+    nat_gateway_ips: Annotated[int, Field(ge=0, le=16)] = 1
+    """Public addresses of the cluster's NAT gateway; each gives 64,512 SNAT ports. 0: no gateway."""
+    grow_to: NodeCount | None = None
+    """Declared growth of the cluster in nodes, node pools of the future included: kept free beside its prefix."""
+    location: str | None = None
+    """Cloud region; default: the plan's."""
+
+    @field_validator("grow_to")
+    @classmethod
+    def _growth_is_growth(cls, grow_to: int | None, info: ValidationInfo) -> int | None:
+        pools: dict[str, NodePool] = info.data.get("node_pools", {})
+        declared = sum(pool.declared for pool in pools.values())
+        if grow_to is not None and grow_to < declared:
+            raise ValueError(f"is less than its node pools declare together ({declared}); raise it or remove the key")
+        return grow_to
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of all pools today."""
+        return sum(pool.nodes for pool in self.node_pools.values())
+
+
+class Hub(Document):
+    """Where researchers enter; it reaches every cluster."""
+
+    researchers: Annotated[int, Field(ge=1, le=65_536)] = 250
+    """Addresses for researchers' machines."""
+    routers: Annotated[int, Field(ge=1, le=8)] = 2
+    location: str | None = None
+
+
+class Azure(Document):
+    """What only the rendered cloud resources need."""
+
+    location: str = "eastus"
+    resource_group: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.()\-]{1,90}$")] = "netmgr"
+    vm_size: str = "Standard_D4s_v5"
+
+
+class PlanDocument(Document):
+    """The whole of `plan.yaml`."""
+
+    api_version: Annotated[Literal["netmgr.io/v1alpha1"], Field(alias="apiVersion")]
+    kind: Literal["NetworkPlan"]
+    name: Name
+    cloud: Cloud = Cloud.AZURE
+    azure: Azure = Azure()
+    pools: Pools
+    exclude: tuple[Exclusion, ...] = ()
+    pinned: dict[Name, tuple[PrefixText, ...]] = Field(default_factory=dict)
+    """Prefixes that exist already: a cluster's or the hub's own, or (any other name) somebody else's."""
+    shared_services: PrefixText | None = None
+    """The range that clusters with `services.mode: shared` all use inside; no pool may hold it."""
+    hub: Hub = Hub()
+    clusters: dict[Name, Cluster] = Field(default_factory=dict)
+    rule_owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,62}$")] = "netmgr"
+    """`<owner>` in the comments of the agents' accounting rules."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True)
+
+    @field_validator("shared_services")
+    @classmethod
+    def _shared_is_apart(cls, shared: Prefix | None, info: ValidationInfo) -> Prefix | None:
+        pools: Pools | None = info.data.get("pools")
+        for prefix in (*pools.nodes, *pools.services) if pools else ():
+            if shared is not None and shared.overlaps(prefix):
+                raise ValueError(f"{shared} overlaps the pool {prefix}, which the hub routes; take a range outside it")
+        return shared
+
+    @field_validator("clusters")
+    @classmethod
+    def _names_are_clear(cls, clusters: dict[str, Cluster]) -> dict[str, Cluster]:
+        if HUB in clusters:
+            raise ValueError(f"{HUB!r} is the hub's name; give the cluster another")
+        seen: dict[str, str] = {}
+        for cluster, pool in node_pools(clusters):
+            joined = f"{cluster}-{pool}"
+            if joined in seen:
+                raise ValueError(f"nodes of {seen[joined]} and {cluster}/{pool} would have the same names; rename one")
+            seen[joined] = f"{cluster}/{pool}"
+        return clusters
+
+
+def node_pools(clusters: dict[str, Cluster]) -> Iterator[tuple[str, str]]:
+    """Names (cluster, node pool) of every node pool."""
+    return ((cluster, pool) for cluster, spec in clusters.items() for pool in spec.node_pools)

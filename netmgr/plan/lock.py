@@ -1,0 +1,148 @@
+"""The lock (`plan.lock.yaml`): every prefix that was ever handed out and not released, by name.
+
+Only `netmgr plan lock` and `netmgr plan release` write it. What it holds never moves. Nodes
+do not stand in it one by one: a segment says where the first begins, and the rest is
+arithmetic, so that a plan of 100,000 nodes is as small as one of ten.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, field_validator
+
+from netmgr.config import AddressText, Document, PrefixText
+from netmgr.plan.document import ServiceMode
+from netmgr.prefixes import Address, Prefix
+
+LOCK_VERSION = 1
+"""Raised when an older netmgr would misread what a newer one wrote."""
+
+
+class Allocation(Document):
+    """A prefix of the node pools' space that one cluster, or the hub, holds."""
+
+    prefix: PrefixText
+    """In use: the cluster's subnets lie in it, and it is routed to the cluster."""
+    reserve: PrefixText
+    """Covers `prefix`; the rest is kept free for declared growth and nobody else gets it."""
+
+
+class Layout(Document):
+    """Where one segment's addresses of one family are.
+
+    Node i of the segment (from 0) has its own address at `host_base + i`, and `blocks` blocks
+    of `block_length`, one after the other, from `pod_base + i * blocks * 2^(width - block_length)`.
+    """
+
+    hosts: PrefixText
+    """Subnet of the nodes' own addresses."""
+    host_base: AddressText
+    pods: PrefixText
+    """Subnet of the pods' blocks."""
+    pod_base: AddressText
+    block_length: int
+    blocks: Annotated[int, Field(ge=1)]
+
+    @property
+    def stride(self) -> int:
+        """Addresses from one node's first block to the next node's."""
+        return self.blocks << (self.pods.family.width - self.block_length)
+
+    def host(self, place: int) -> Address:
+        """The own address of the segment's node at `place` (from 0)."""
+        return Address(self.host_base.family, self.host_base.value + place)
+
+    def node_blocks(self, place: int) -> tuple[Prefix, ...]:
+        """The blocks of the segment's node at `place` (from 0)."""
+        first = self.pod_base.value + place * self.stride
+        size = self.stride // self.blocks
+        return tuple(Prefix(self.pods.family, first + i * size, self.block_length) for i in range(self.blocks))
+
+
+class Segment(Document):
+    """A run of a node pool's nodes, `first` to `first + nodes - 1`, and their subnets."""
+
+    first: Annotated[int, Field(ge=0)]
+    nodes: Annotated[int, Field(ge=1)]
+    """How many nodes fit, not how many there are."""
+    vnet: str
+    v4: Layout
+    v6: Layout | None = None
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """One for each family, v4 first."""
+        return (self.v4,) if self.v6 is None else (self.v4, self.v6)
+
+
+class NodePoolLock(Document):
+    """A node pool's segments, in the order of node numbers."""
+
+    tombstone: bool = False
+    """The plan names it no more; its addresses stay its own until they are released."""
+    segments: tuple[Segment, ...] = ()
+
+    @property
+    def capacity(self) -> int:
+        """How many nodes fit in all."""
+        return sum(segment.nodes for segment in self.segments)
+
+
+class Subnet(Document):
+    """A subnet beside the node pools', and the hosts in it that have fixed addresses."""
+
+    prefix: PrefixText
+    vnet: str
+    addresses: tuple[AddressText, ...] = ()
+
+
+class ServiceRange(Document):
+    """A cluster's Services: where it sees them itself, and where the hub does."""
+
+    mode: ServiceMode
+    prefix: PrefixText
+    hub_prefix: PrefixText
+    """The same as `prefix`, or, when that is shared, one of this cluster's own."""
+
+
+class ClusterLock(Document):
+    """What one cluster holds."""
+
+    tombstone: bool = False
+    prefixes: tuple[Allocation, ...]
+    services: ServiceRange
+    nat: Subnet
+    """The NAT hosts' subnet and their addresses."""
+    node_pools: dict[str, NodePoolLock]
+
+
+class HubLock(Document):
+    """What the hub holds."""
+
+    prefixes: tuple[Allocation, ...]
+    routers: Subnet
+    researchers: tuple[Subnet, ...]
+
+
+class LockDocument(Document):
+    """The whole of `plan.lock.yaml`."""
+
+    api_version: Annotated[Literal["netmgr.io/v1alpha1"], Field(alias="apiVersion")]
+    kind: Literal["NetworkPlanLock"]
+    version: int
+    plan: str
+    """Name of the plan it belongs to."""
+    hub: HubLock
+    clusters: dict[str, ClusterLock]
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True)
+
+    @field_validator("version")
+    @classmethod
+    def _is_known(cls, version: int) -> int:
+        if version > LOCK_VERSION:
+            raise ValueError(
+                f"was written by a newer netmgr (version {version}; this one reads {LOCK_VERSION}); upgrade netmgr"
+            )
+        return version
