@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from statistics import median
 
 from netmgr.config import Backend
+from netmgr.lab.topology import cluster
 from tests.bench.plugins import Plugin, netmgr, ptp
 from tests.bench.report import Effort, Figure
 
@@ -15,10 +16,10 @@ PTP = "ptp"
 
 def measure(effort: Effort) -> Iterator[Figure]:
     """Both backends beside `ptp` with `host-local`, in turns."""
-    for backend in (Backend.NFTABLES, Backend.IPTABLES):
+    for backend in effort.backends:
         with ExitStack() as stack:
             ours, _ = stack.enter_context(netmgr(backend))
-            theirs = stack.enter_context(ptp())
+            theirs, _ = stack.enter_context(ptp(cluster(nodes=1, pods=0)))
             yield from _alone(backend, ours, theirs, effort.alone)
             yield from _at_once(backend, ours, theirs, effort.burst)
 

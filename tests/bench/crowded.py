@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from netmgr.config import Backend
 from netmgr.lab import processes
 from netmgr.lab.nodes import LabNode
 from tests.bench.plugins import Plugin, netmgr
@@ -17,26 +16,26 @@ MEGABYTE = 1024 * 1024
 
 
 def measure(effort: Effort) -> Iterator[Figure]:
-    """ADD on an empty node beside ADD on a full one, then the full node's footprint."""
-    for backend in (Backend.NFTABLES, Backend.IPTABLES):
-        with netmgr(backend) as (plugin, node):
-            empty = _add_median(plugin, "empty", effort.alone)
-            _fill(plugin, effort.crowd)
-            full = _add_median(plugin, "full", effort.alone)
+    """ADD on a full node beside ADD on an empty one, in turns, then the full node's footprint."""
+    for backend in effort.backends:
+        with netmgr(backend) as (empty, _), netmgr(backend) as (full, node):
+            _fill(full, effort.crowd)
+            own, other = _add_medians((full, empty), effort.alone)
             pods = f"{effort.crowd} pods"
-            yield Figure(f"ADD with {pods}, {backend}", full, "ms", empty, "none", 1.1)
+            yield Figure(f"ADD with {pods}, {backend}", own, "ms", other, "none", 1.1)
             yield from _footprint(node, f"{pods}, {backend}", effort.rounds)
 
 
-def _add_median(plugin: Plugin, label: str, count: int) -> float:
-    pods = [f"{label}-{number}" for number in range(count)]
-    plugin.make_pods(pods)
-    took = []
+def _add_medians(plugins: Sequence[Plugin], count: int) -> list[float]:
+    pods = [f"one-{number}" for number in range(count)]
+    took: dict[Plugin, list[float]] = {plugin: [] for plugin in plugins}
+    for plugin in plugins:
+        plugin.make_pods(pods)
     for pod in pods:
-        took.append(plugin.call("ADD", pod))
-        plugin.call("DEL", pod)
-    plugin.remove_pods(pods)
-    return 1000 * median(took)
+        for plugin in plugins:
+            took[plugin].append(plugin.call("ADD", pod))
+            plugin.call("DEL", pod)
+    return [1000 * median(took[plugin]) for plugin in plugins]
 
 
 def _fill(plugin: Plugin, count: int) -> None:

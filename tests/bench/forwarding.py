@@ -1,14 +1,14 @@
-"""What the rules add to a packet's way from a pod through its node, as the number of pods grows.
+"""What accounting adds to a packet's way from a pod through its node, as the number of pods grows.
 
-Every node here is wired alike; on one the rules are taken away, and that one is the measure.
-Masquerading is off: it needs connection tracking, whose cost would hide that of accounting.
-Of several turns the fastest counts: whatever else the machine does only ever adds time.
+Every node here masquerades, as nodes do. The measure is the same node with its accounting
+taken away; a node with `ptp`, and one with no rules at all, are shown beside it. Of several
+turns the fastest counts: whatever else the machine does only ever adds time.
 """
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,13 +19,20 @@ from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import Host, Interface, InterfaceAddress, Link, Node, Route, Topology
 from netmgr.lab.world import World
 from netmgr.prefixes import Address, Prefix
-from tests.bench.plugins import QUIET, RANGE, Plugin, plugin_of
+from tests.bench.plugins import QUIET, RANGE, Plugin, plugin_of, ptp
 from tests.bench.report import Effort, Figure
 
 IP_BYTES = 64
 SENDER = "sender"
 INTERNET = Address.parse("203.0.113.1")
 UPLINK = Address.parse("203.0.113.2")
+
+PEERS = ("ptp", "no rules")
+WITHOUT_RULES = ("nft", "delete", "table", "inet", "netmgr")
+WITHOUT_ACCOUNTING = {
+    Backend.NFTABLES: ("nft", "flush", "chain", "inet", "netmgr", "forward"),
+    Backend.IPTABLES: ("iptables-legacy", "-t", "mangle", "-F", "FORWARD"),
+}
 
 DROP_AT_ONCE = """
 table netdev sink {
@@ -36,37 +43,53 @@ table netdev sink {
 
 
 def measure(effort: Effort) -> Iterator[Figure]:
-    """Nanoseconds a packet takes, beside the same node without rules, at three numbers of pods."""
+    """Nanoseconds a packet takes at three numbers of pods, all nodes in turns."""
     with ExitStack() as stack:
         flood = stack.enter_context(compiled(Path(__file__).with_name("flood.c")))
-        bare = stack.enter_context(_sending_node(Backend.NFTABLES))
-        remove_rules(bare.node)
-        ruled = {
-            backend: stack.enter_context(_sending_node(backend)) for backend in (Backend.NFTABLES, Backend.IPTABLES)
+        counting = {backend: stack.enter_context(_node_of_ours(backend)) for backend in effort.backends}
+        others = {
+            f"no accounting, {backend}": stack.enter_context(_node_of_ours(backend)) for backend in effort.backends
         }
-        present = 1
+        for sender in others.values():
+            sender.run_in_node(*WITHOUT_ACCOUNTING[sender.backend])
+        others["no rules"] = stack.enter_context(_node_of_ours(Backend.NFTABLES))
+        others["no rules"].run_in_node(*WITHOUT_RULES)
+        others["ptp"] = stack.enter_context(_node_of_ptp())
         for pods in sorted({1, effort.crowd, effort.big_crowd}):
-            for sender in ruled.values():
-                sender.add_pods(present, pods)
-            present = pods
-            yield from _turns(flood, bare, ruled, pods, effort)
+            for sender in counting.values():
+                sender.fill(pods)
+            best = _turns(flood, [*counting.values(), *others.values()], effort)
+            for backend, sender in counting.items():
+                packet = f"forwarded {IP_BYTES}-byte packet, {pods} pods, {backend}"
+                reference = best[others[f"no accounting, {backend}"]]
+                yield Figure(packet, best[sender], "ns", reference, "no accounting", 1.10)
+                if pods == effort.big_crowd:
+                    yield from (Figure(packet, best[sender], "ns", best[others[name]], name) for name in PEERS)
 
 
 class Sender:
-    """A node with one pod that sends."""
+    """A node with one pod that sends. The agent of ours is stopped when rules are altered."""
 
-    def __init__(self, world: World) -> None:
-        self.node = world.nodes[0]
-        self._plugin: Plugin = plugin_of(self.node)
-        self._plugin.make_pods([SENDER])
-        self._plugin.call("ADD", SENDER)
+    def __init__(self, plugin: Plugin, node: LabNode, backend: Backend | None = None) -> None:
+        self.node = node
+        self.backend = backend
+        self._plugin = plugin
+        self._pods = 1
+        plugin.make_pods([SENDER])
+        plugin.call("ADD", SENDER)
 
-    def add_pods(self, present: int, wanted: int) -> None:
-        """Have `wanted` pods on the node, of which there are `present`."""
-        pods = [f"other-{number}" for number in range(present, wanted)]
+    def fill(self, wanted: int) -> None:
+        """Have `wanted` pods on the node, the sender included."""
+        pods = [f"other-{number}" for number in range(self._pods, wanted)]
+        self._pods = wanted
         self._plugin.make_pods(pods)
         for first in range(0, len(pods), 100):
             self._plugin.call_at_once("ADD", pods[first : first + 100])
+
+    def run_in_node(self, *command: str) -> None:
+        """End the agent, so that it repairs nothing, and run a program in the node's namespace."""
+        self.node.stop_agent()
+        run_in(self.node, *command)
 
     def flood(self, program: Path, packets: int) -> float:
         """Nanoseconds a packet took."""
@@ -76,11 +99,10 @@ class Sender:
         return int(done.stdout) / packets
 
 
-def remove_rules(node: LabNode) -> None:
-    """End the agent and take its rules away, so that only the wiring remains."""
-    node.stop_agent()
+def run_in(node: LabNode, *command: str) -> None:
+    """Run a program in the node's namespace."""
     with wiring.inside(node.namespace):
-        subprocess.run(["nft", "delete", "table", "inet", "netmgr"], check=True)
+        subprocess.run(command, check=True)
 
 
 @contextmanager
@@ -92,22 +114,32 @@ def compiled(source: Path) -> Iterator[Path]:
         yield program
 
 
-def _turns(flood: Path, bare: Sender, ruled: Mapping[Backend, Sender], pods: int, effort: Effort) -> Iterator[Figure]:
-    best = dict.fromkeys((bare, *ruled.values()), float("inf"))
+def _turns(flood: Path, senders: Sequence[Sender], effort: Effort) -> dict[Sender, float]:
+    """The fastest turn of each."""
+    best = dict.fromkeys(senders, float("inf"))
     for _ in range(effort.rounds):
-        for sender in best:
+        for sender in senders:
             best[sender] = min(best[sender], sender.flood(flood, effort.packets))
-    for backend, sender in ruled.items():
-        what = f"forwarded {IP_BYTES}-byte packet, {pods} pods, {backend}"
-        yield Figure(what, best[sender], "ns", best[bare], "no rules", 1.10)
+    return best
 
 
 @contextmanager
-def _sending_node(backend: Backend) -> Iterator[Sender]:
-    with World(_beside_the_internet(), backend=backend, settings={**QUIET, "masquerade": False}) as world:
-        with wiring.inside(world.internet):
-            subprocess.run(["nft", "-f", "-"], input=DROP_AT_ONCE.encode(), check=True)
-        yield Sender(world)
+def _node_of_ours(backend: Backend) -> Iterator[Sender]:
+    with World(_beside_the_internet(), backend=backend, settings=QUIET) as world:
+        _sink(world.internet)
+        yield Sender(plugin_of(world.nodes[0]), world.nodes[0], backend)
+
+
+@contextmanager
+def _node_of_ptp() -> Iterator[Sender]:
+    with ptp(_beside_the_internet()) as (plugin, world):
+        _sink(world.internet)
+        yield Sender(plugin, world.nodes[0])
+
+
+def _sink(internet: Path) -> None:
+    with wiring.inside(internet):
+        subprocess.run(["nft", "-f", "-"], input=DROP_AT_ONCE.encode(), check=True)
 
 
 def _beside_the_internet() -> Topology:

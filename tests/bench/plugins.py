@@ -19,7 +19,7 @@ from netmgr.config import Backend
 from netmgr.dataplane import netns
 from netmgr.lab import wiring
 from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import cluster
+from netmgr.lab.topology import Topology, cluster
 from netmgr.lab.world import World
 
 RANGE = "10.128.0.0/21"
@@ -128,9 +128,9 @@ def plugin_of(node: LabNode) -> Plugin:
 
 
 @contextmanager
-def ptp() -> Iterator[Plugin]:
-    """Debian's `ptp` with `host-local`, masquerading, on a node of its own."""
-    world = World(cluster(nodes=1, pods=0))
+def ptp(topology: Topology) -> Iterator[tuple[Plugin, World]]:
+    """Debian's `ptp` with `host-local`, masquerading, on the topology's one node."""
+    world = World(topology)
     world.build()
     try:
         node = world.nodes[0]
@@ -141,8 +141,7 @@ def ptp() -> Iterator[Plugin]:
             "dataDir": str(world.directory / "host-local"),
         }
         config = {"cniVersion": "0.4.0", "name": "bench", "type": "ptp", "ipMasq": True, "ipam": ipam}
-        yield Plugin(
-            DEBIAN_PLUGINS / "ptp", config, node.namespace, world.directory / "bench", world.directory / "pods"
-        )
+        folder = world.directory
+        yield Plugin(DEBIAN_PLUGINS / "ptp", config, node.namespace, folder / "bench", folder / "pods"), world
     finally:
         world.down()

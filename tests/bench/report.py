@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
+from netmgr.config import Backend
+
 
 @dataclass(frozen=True, slots=True)
 class Effort:
@@ -17,13 +19,16 @@ class Effort:
     burst: int = 100
     crowd: int = 250
     big_crowd: int = 1000
-    packets: int = 200_000
-    rounds: int = 7
+    packets: int = 100_000
+    rounds: int = 9
     seconds: int = 2
     starts: int = 7
+    backends: tuple[Backend, ...] = (Backend.NFTABLES, Backend.IPTABLES)
 
 
-SMOKE = Effort(alone=2, burst=4, crowd=3, big_crowd=4, packets=500, rounds=1, seconds=1, starts=1)
+SMOKE = Effort(
+    alone=2, burst=4, crowd=3, big_crowd=4, packets=500, rounds=1, seconds=1, starts=1, backends=(Backend.NFTABLES,)
+)
 
 
 @dataclass(frozen=True, slots=True)

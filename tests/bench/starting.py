@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from netmgr.config import Backend
 from netmgr.lab.nodes import LabNode
 from tests.bench.plugins import netmgr
 from tests.bench.report import Effort, Figure
@@ -19,7 +18,7 @@ SOURCE = Path(__file__).resolve().parents[2]
 
 def measure(effort: Effort) -> Iterator[Figure]:
     """Agent restarts, then `netmgr --help` beside a Python that does nothing."""
-    for backend in (Backend.NFTABLES, Backend.IPTABLES):
+    for backend in effort.backends:
         with netmgr(backend) as (_, node):
             took = median(_restart(node) for _ in range(effort.starts))
             yield Figure(f"agent start to ready, {backend}", took, "s", budget=1)

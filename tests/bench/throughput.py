@@ -14,7 +14,7 @@ from netmgr.config import Backend
 from netmgr.lab.topology import two_nodes
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
-from tests.bench.forwarding import remove_rules
+from tests.bench.forwarding import WITHOUT_RULES, run_in
 from tests.bench.plugins import QUIET
 from tests.bench.report import Effort, Figure
 
@@ -26,8 +26,9 @@ def measure(effort: Effort) -> Iterator[Figure]:
     with ExitStack() as stack:
         bare = stack.enter_context(_world(Backend.NFTABLES))
         for node in bare.nodes:
-            remove_rules(node)
-        ruled = {backend: stack.enter_context(_world(backend)) for backend in (Backend.NFTABLES, Backend.IPTABLES)}
+            node.stop_agent()
+            run_in(node, *WITHOUT_RULES)
+        ruled = {backend: stack.enter_context(_world(backend)) for backend in effort.backends}
         rates: dict[World, list[float]] = {world: [] for world in (bare, *ruled.values())}
         for _ in range(effort.rounds):
             for world, measured in rates.items():
