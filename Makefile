@@ -6,7 +6,7 @@ ARGS ?=
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test lint format lock clean
+.PHONY: help lab test bench lint format lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
@@ -21,6 +21,11 @@ test: ## every test, those on the real kernel and with real container runtimes i
 	@.ci/setup test
 	@.venv/bin/python -m cni.build
 	.venv/bin/python -m pytest $(ARGS)
+
+bench: ## measure against Debian's ptp and against no rules; ARGS names subjects (root; see BENCHMARKS.md)
+	@.ci/setup test
+	@.venv/bin/python -m cni.build
+	.venv/bin/python -m tests.bench $(ARGS)
 
 lint: ## formatting, lint rules, types and layers
 	@.ci/setup lint
