@@ -142,7 +142,8 @@ class Ledger:
             self._store.write(self._book)
         except StateError as error:
             if self._durable:
-                log.exception("event=ledger-not-durable action=keeping-totals-in-memory error=%r", error.message)
+                # No traceback: the message tells file and reason.
+                log.error("event=ledger-not-durable action=totals-in-memory error=%r", error.message)  # noqa: TRY400
                 self._book.note(Gap.NOT_DURABLE)
             self._durable = False
         else:
