@@ -58,13 +58,18 @@ def up(
     output: Format = Output.TABLE,
 ) -> None:
     """Build a world and leave it up: nodes with their agents and exporters, pods attached through the CNI plugin."""
+    console = _console(output)
+    world = _world(name, backend, nodes, pods)
     with _undone_when_interrupted():
-        world = _build(_console(output), name, backend, nodes, pods)
+        try:
+            _bring_up(console, world)
+        except BaseException:
+            world.down()
+            raise
     if output is Output.JSON:
         _print_json(world)
-        return
-    console = _console(output)
-    _show_next(console, "" if _is_only(world) else f" --name {world.name}")
+    else:
+        _show_next(console, "" if _is_only(world) else f" --name {world.name}")
 
 
 @app.command()
@@ -131,10 +136,11 @@ def run(
     output: Format = Output.TABLE,
 ) -> None:
     """Show all of it: build a world, drive traffic, compare, look at the metrics, and remove it again."""
+    console = _console(output)
+    world = _world(name, backend, nodes, pods)
     with _undone_when_interrupted():
-        console = _console(output)
-        world = _build(console, name, backend, nodes, pods)
         try:
+            _bring_up(console, world)
             console.print()
             agrees = _compare(world, output)
             if output is Output.TABLE:
@@ -207,23 +213,26 @@ def _is_only(world: World) -> bool:
     return names() == [world.name]
 
 
-def _build(console: Console, name: str | None, backend: Backend, nodes: int, pods: int) -> World:
+def _world(name: str | None, backend: Backend, nodes: int, pods: int) -> World:
     from netmgr import config
-    from netmgr.lab import overview
     from netmgr.lab.topology import cluster
     from netmgr.lab.world import World
 
+    return World(cluster(nodes, pods), backend=config.Backend(backend.value), name=name)
+
+
+def _bring_up(console: Console, world: World) -> None:
+    from netmgr.lab import overview
+
     began = time.monotonic()
-    world = World(cluster(nodes, pods), backend=config.Backend(backend.value), name=name)
     with console.status("Building …") as spinner:
         world.up(lambda step: spinner.update(f"Building: {step} …"))
     console.print(
         f"[bold]{world.name}[/] is up [dim]after {time.monotonic() - began:.1f} s · "
-        f"nodes: {nodes}, pods: {nodes * pods} · {backend} · {world.directory}[/]\n",
+        f"{world.backend} · {world.directory}[/]\n",
         highlight=False,
     )
     console.print(overview.table(overview.document(world)))
-    return world
 
 
 def _compare(world: World, output: Output) -> bool:

@@ -91,12 +91,12 @@ class Capture:
         return dict(self._flows)
 
     def drain(self) -> int:
-        """Take what has arrived into account; returns how many packets that was."""
+        """Take what has arrived into account; returns how many packets of UDP and TCP that was."""
         seen = 0
         for header, kind in self._waiting():
-            seen += 1
             traffic = Traffic.INTERNET_IN if kind == socket.PACKET_OUTGOING else Traffic.INTERNET_OUT
             if (found := _read(header, traffic)) is not None:
+                seen += 1
                 flow, length = found
                 self._flows[flow] += Tally(length, 1)
         return seen

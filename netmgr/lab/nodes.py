@@ -37,7 +37,7 @@ EXPORTER_PORT = 9119
 TRAVERSABLE = 0o755
 """Mode of the directories on the exporter's way to its socket, whatever the umask."""
 
-START_SECONDS = 15
+START_SECONDS = 30
 QUERY_SECONDS = 10
 
 

@@ -70,8 +70,9 @@ def table(lab: dict[str, Any]) -> Table:
 def _state(node: dict[str, Any]) -> Text:
     if node["ready"] and node["exporter_pid"]:
         return Text(f"agent ready, metrics on :{EXPORTER_PORT}", style="green")
-    reason = node["reason"] or "the exporter does not run"
-    return Text(reason, style="red")
+    if not node["agent_pid"]:
+        return Text("no agent runs", style="red")
+    return Text(node["reason"] or "no exporter runs", style="red")
 
 
 def excerpt(page: str, pods: set[str]) -> list[str]:

@@ -1,0 +1,290 @@
+"""The lab as its user has it: the commands, what they print, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from netmgr.lab import processes, wiring
+from netmgr.lab.topology import INTERNET, two_nodes
+from netmgr.lab.world import ROOT, World
+from netmgr.prefixes import Family
+
+pytestmark = pytest.mark.root
+
+TOP = Path(__file__).parents[2]
+SECONDS = 60
+ECHO_REQUEST = bytes([8, 0, 0, 0, 0, 0, 0, 1])
+Lab = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "netmgr", "lab", *arguments]
+
+
+@pytest.fixture
+def lab(lab_name: str) -> Iterator[Lab]:
+    """Runs `netmgr lab …` on a lab of this test's own; whatever is left of that is removed after the test."""
+
+    def run(*arguments: str, name: str = lab_name) -> subprocess.CompletedProcess[str]:
+        verb, *rest = arguments
+        return subprocess.run(
+            command(verb, "--name", name, *rest), cwd=TOP, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+
+    yield run
+    if (ROOT / lab_name).exists():
+        run("down")
+
+
+def hosts_own_network() -> list[str]:
+    """Links, addresses, routes and rules of the machine's own namespace."""
+    questions = (
+        ["ip", "-o", "link"],
+        ["ip", "-o", "addr"],
+        ["ip", "route", "show", "table", "all"],
+        ["nft", "list", "ruleset"],
+    )
+    answers = [subprocess.run(question, capture_output=True, text=True, check=True).stdout for question in questions]
+    return [re.sub(r"valid_lft \S+ preferred_lft \S+", "", answer) for answer in answers]
+
+
+def left_of(name: str) -> list[str]:
+    """Files, mounts and processes that still have to do with a lab."""
+    directory = ROOT / name
+    found = [str(directory)] if directory.exists() else []
+    found += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f"{directory}/" in line]
+    for process in Path("/proc").glob("[0-9]*"):
+        if any(f"{directory}/" in argument for argument in processes.command_line(int(process.name))):
+            found.append(f"process {process.name}")
+    return found
+
+
+def test_a_lab_comes_up_counts_every_byte_and_leaves_nothing(lab: Lab, lab_name: str, backend: str) -> None:
+    before = hosts_own_network()
+    up = lab("up", "--backend", backend)
+    assert up.returncode == 0, up.stderr
+    assert "pod-8" in up.stdout
+    assert hosts_own_network() == before
+    assert len(left_of(lab_name)) > 1  # what is looked for below can be found
+
+    traffic = lab("traffic", "-o", "json")
+    assert traffic.returncode == 0, traffic.stdout + traffic.stderr
+    answer = json.loads(traffic.stdout)
+    assert answer["agrees"] is True
+    assert {(row["pod"], row["traffic"]) for row in answer["pods"]} == {
+        (f"pod-{number}", way) for number in range(1, 9) for way in ("internet-in", "internet-out")
+    }
+    assert all(row["sent"] == row["counted"] and row["sent"]["bytes"] > 500_000 for row in answer["pods"])
+    assert all(answer["internal_bytes"][f"pod-{number}"] > 1_000_000 for number in range(1, 9))
+
+    assert lab("down").returncode == 0
+    assert left_of(lab_name) == []
+    assert hosts_own_network() == before
+
+
+def test_traffic_twice_counts_only_what_is_new(lab: Lab) -> None:
+    assert lab("up", "--pods", "1").returncode == 0
+    for _ in range(2):
+        traffic = lab("traffic")
+        assert traffic.returncode == 0, traffic.stdout + traffic.stderr
+        assert "every byte counted" in traffic.stdout
+
+
+def test_a_difference_is_shown_and_fails(lab: Lab, lab_name: str) -> None:
+    """A ping beside the lab's own traffic is counted, as it should be, but nothing that the lab sent."""
+    assert lab("up", "--pods", "1").returncode == 0
+    pod = World.open(lab_name).pod("pod-1")
+    with wiring.inside(pod.netns):
+        pinger = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
+    with pinger:
+        driver = subprocess.Popen(command("traffic", "--name", lab_name), cwd=TOP, stdout=subprocess.PIPE)
+        while driver.poll() is None:
+            pinger.sendto(ECHO_REQUEST, (str(INTERNET[Family.V4]), 0))
+            time.sleep(0.01)
+    output, _ = driver.communicate()
+    assert driver.returncode == 1
+    assert b"Sent and counted differ for pod-1." in output
+
+
+def test_the_whole_show_is_one_command(lab: Lab, lab_name: str, backend: str) -> None:
+    shown = lab("run", "--backend", backend, "--pods", "2")
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    for expected in (
+        "pod-4",
+        "every byte counted",
+        "none of them counted",
+        "netmgr_pod_traffic_bytes_total{",
+        "Gone again",
+    ):
+        assert expected in shown.stdout
+    assert left_of(lab_name) == []
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+STAGES = {
+    "hosts": lambda directory: (directory / "netns" / "fabric").exists(),
+    "agents": lambda directory: (directory / "nodes" / "node-1" / "agent.log").exists(),
+    "pods": lambda directory: (directory / "pods" / "pod-1").exists(),
+    "complete": lambda directory: (directory / "complete").exists(),
+}
+
+
+def started(lab_name: str, stage: str, verb: str = "run") -> subprocess.Popen[bytes]:
+    """A lab's command, caught at a stage of its work."""
+    running = subprocess.Popen(
+        command(verb, "--name", lab_name), cwd=TOP, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    wait_for(lambda: STAGES[stage](ROOT / lab_name) or running.poll() is not None)
+    return running
+
+
+@pytest.mark.parametrize(
+    ("number", "stage"),
+    [*((signal.SIGINT, stage) for stage in STAGES), (signal.SIGTERM, "pods"), (signal.SIGHUP, "pods")],
+)
+def test_an_interrupted_lab_removes_itself(lab_name: str, stage: str, number: signal.Signals) -> None:
+    running = started(lab_name, stage)
+    running.send_signal(number)
+    _, errors = running.communicate(timeout=SECONDS)
+    assert running.returncode == 128 + number, errors
+    assert b"Traceback" not in errors
+    assert left_of(lab_name) == []
+
+
+def test_a_second_interrupt_does_not_stop_the_cleaning_up(lab_name: str) -> None:
+    running = started(lab_name, "complete")
+    for _ in range(5):
+        running.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    running.communicate(timeout=SECONDS)
+    assert left_of(lab_name) == []
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_a_killed_builder_left_can_be_taken_down(lab: Lab, lab_name: str, stage: str) -> None:
+    running = started(lab_name, stage, "up")
+    running.kill()
+    running.communicate()
+    assert left_of(lab_name) != []
+    if stage != "complete":
+        assert "lab down" in lab("status").stderr
+    down = lab("down")
+    assert down.returncode == 0, down.stderr
+    assert left_of(lab_name) == []
+
+
+def test_down_ends_what_runs_in_the_lab_and_nothing_else(lab: Lab, lab_name: str) -> None:
+    assert lab("up", "--pods", "1").returncode == 0
+    inside = subprocess.Popen(command("exec", "--name", lab_name, "pod-1", "--", "sleep", "100"), cwd=TOP)
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)", f"{ROOT}/{lab_name}/"])
+    try:
+        wait_for(lambda: processes.running_in([ROOT / lab_name / "pods" / "pod-1"]))
+        assert lab("down").returncode == 0
+        assert inside.wait(SECONDS) == 128 + signal.SIGTERM
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_two_labs_live_side_by_side(lab: Lab, lab_name: str) -> None:
+    first, second = f"{lab_name}-a", f"{lab_name}-b"
+    builders = [
+        subprocess.Popen(command("up", "--name", name, "--backend", backend), cwd=TOP, stdout=subprocess.DEVNULL)
+        for name, backend in ((first, "nftables"), (second, "iptables"))
+    ]
+    try:
+        assert [builder.wait(SECONDS) for builder in builders] == [0, 0]
+        drivers = [
+            subprocess.Popen(command("traffic", "--name", name), cwd=TOP, stdout=subprocess.DEVNULL)
+            for name in (first, second)
+        ]
+        assert [driver.wait(SECONDS) for driver in drivers] == [0, 0]
+        assert lab("down", name=first).returncode == 0
+        assert left_of(first) == []
+        assert lab("traffic", name=second).returncode == 0
+    finally:
+        for name in (first, second):
+            lab("down", name=name)
+    assert left_of(second) == []
+
+
+def test_exec_runs_a_command_where_it_is_told_to(lab: Lab) -> None:
+    assert lab("up", "--pods", "1").returncode == 0
+    addresses = lab("exec", "pod-1", "--", "ip", "-br", "addr")
+    assert "10.128.16.0/32" in addresses.stdout
+    assert "203.0.113.1/24" in lab("exec", "internet", "--", "ip", "-br", "addr").stdout
+    assert lab("exec", "pod-1", "--", "sh", "-c", "exit 7").returncode == 7
+    unknown = lab("exec", "pod-9", "--", "true")
+    assert unknown.returncode == 1
+    assert "pod-1" in unknown.stderr
+    assert "Traceback" not in unknown.stderr
+
+
+def test_status_tells_who_runs_and_who_does_not(lab: Lab, lab_name: str) -> None:
+    assert lab("up", "--nodes", "2", "--pods", "1").returncode == 0
+    status = json.loads(lab("status", "-o", "json").stdout)
+    assert [node["name"] for node in status["nodes"] if node["ready"] and node["agent_pid"]] == ["node-1", "node-2"]
+    assert [pod["addresses"][0] for pod in status["pods"]] == ["10.128.16.0", "10.128.32.0"]
+
+    World.open(lab_name).node("node-1").kill_agent()
+    nodes = json.loads(lab("status", "-o", "json").stdout)["nodes"]
+    assert [(node["ready"], node["agent_pid"] is None) for node in nodes] == [(False, True), (True, False)]
+    assert "no agent runs" in lab("status").stdout
+
+
+def test_the_exporter_runs_without_privileges(lab_name: str) -> None:
+    with World(two_nodes(pods=1), name=lab_name) as world:
+        number = world.node("node-1").exporter_pid()
+        fields = dict(line.split(":\t", 1) for line in Path(f"/proc/{number}/status").read_text().splitlines())
+        assert set(fields["Uid"].split()) == set(fields["Gid"].split()) == {"65534"}
+        assert fields["Groups"].split() == []
+        assert int(fields["CapEff"], 16) == int(fields["CapPrm"], 16) == 0
+
+
+def test_a_name_that_is_taken_is_refused_and_left_alone(lab: Lab, lab_name: str) -> None:
+    assert lab("up", "--pods", "1").returncode == 0
+    again = lab("up", "--pods", "1")
+    assert again.returncode == 1
+    assert lab_name in again.stderr
+    assert lab("traffic").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["", "../x", "Upper", "-a", "a" * 25])
+def test_an_unfit_name_is_refused_before_anything_is_made(lab: Lab, name: str) -> None:
+    refused = lab("up", name=name)
+    assert refused.returncode == 1
+    assert "no name for a lab" in refused.stderr
+
+
+def test_a_world_that_cannot_start_says_why_and_leaves_nothing(lab_name: str) -> None:
+    world = World(two_nodes(pods=0), name=lab_name, settings={"accounting": {"reading_seconds": -1}})
+    with pytest.raises(Exception, match="reading_seconds"):
+        world.up()
+    assert left_of(lab_name) == []
+
+
+def test_without_root_a_lab_says_what_it_needs(lab_name: str) -> None:
+    program = (
+        "import os; os.setuid(65534)\n"
+        "from netmgr.lab.topology import two_nodes; from netmgr.lab.world import World\n"
+        f"World(two_nodes(), name={lab_name!r}).up()"
+    )
+    refused = subprocess.run([sys.executable, "-c", program], cwd=TOP, capture_output=True, text=True, check=False)
+    assert "needs root" in refused.stderr
