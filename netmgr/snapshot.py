@@ -11,7 +11,7 @@ from typing import NotRequired, TypedDict
 
 VERSION = 1
 
-LATENCY_BUCKETS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 1, 2.5, 10)
+LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Upper bounds of the CNI latency histogram, in seconds, without "+Inf"."""
 
 
