@@ -1,19 +1,21 @@
 """ipsets through netlink: the iptables backend's sets and the pods' counters.
 
-pyroute2 speaks the protocol; it keeps one socket for every thread that ever used it, so one
-thread of our own does all the speaking. The elements of a listing are read from the
-message's bytes, because turning 250 of them into pyroute2's objects takes 5 ms.
+pyroute2 speaks the protocol. It keeps one socket for every thread that ever used it, so one
+thread of our own does all the speaking, and is asked once for everything about a pod. The
+elements of a listing are read from the message's bytes, because turning 250 of them into
+pyroute2's objects takes 5 ms.
 """
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from pyroute2 import IPSet
 from pyroute2.netlink.exceptions import IPSetError
@@ -24,9 +26,9 @@ from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.ipset_names import kernel_name
 from netmgr.rules.model import SET_CAPACITY, Element, SetSpec
 
-Result = TypeVar("Result")
+Batch = tuple[SetSpec, Iterable[Element]]
+"""A set and elements of it."""
 
-_ENOENT = 2
 _IPSET_ERR_PRIVATE = 4096
 """From here on error numbers are ipset's own, not errno (<linux/netfilter/ipset/ip_set.h>)."""
 
@@ -48,69 +50,97 @@ class Member:
     packets: int
 
 
+@dataclass(frozen=True, slots=True)
+class HeldSet:
+    """A set as the kernel has it: the number rules know it by, and whether it is made as it should be."""
+
+    index: int
+    is_sound: bool
+    members: tuple[Member, ...]
+
+
 class IpSets:
     """The sets of ours. Thread-safe; all methods raise KernelError when the kernel refuses."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "ipset")
-        self._socket = self._run("open an ipset socket", IPSet)
+        self._socket = self._thread.submit(_call, "open an ipset socket", IPSet).result()
 
     def create(self, spec: SetSpec) -> None:
         """Make an empty set."""
-        counting = spec.counts is not None
-        self._run(
-            f"ipset create {kernel_name(spec.name)}",
+        create = partial(
             self._socket.create,
-            kernel_name(spec.name),
             stype=_kind(spec),
             family=_AF[spec.family],
-            counters=counting,
+            counters=spec.counts is not None,
             maxelem=SET_CAPACITY,
         )
+        name = kernel_name(spec.name)
+        self._thread.submit(_call, f"ipset create {name}", create, name).result()
 
-    def destroy(self, name: str) -> None:
-        """Remove a set that no rule uses; one that is not there is no error."""
-        self._run(f"ipset destroy {kernel_name(name)}", self._socket.destroy, kernel_name(name), ignore=(_ENOENT,))
+    def destroy(self, names: Iterable[str]) -> None:
+        """Remove sets that no rule uses; one that is not there is no error."""
 
-    def add(self, spec: SetSpec, elements: Iterable[Element]) -> None:
+        def destroy_all() -> None:
+            for name in map(kernel_name, names):
+                _call(f"ipset destroy {name}", self._socket.destroy, name, fine=errno.ENOENT)
+
+        self._thread.submit(destroy_all).result()
+
+    def add(self, batches: Iterable[Batch]) -> None:
         """Put elements in; one that is there keeps its counter."""
-        # Told to overwrite, the kernel would zero the counter; refused, it keeps it. And told no
-        # number, it would give a newcomer the count of whoever had its place in the hash before.
-        zero = {"packets": 0, "bytes": 0} if spec.counts is not None else {}
-        self._each("add", spec, elements, partial(self._socket.add, **zero))
 
-    def delete(self, spec: SetSpec, elements: Iterable[Element]) -> None:
+        def add_all() -> None:
+            for spec, elements in batches:
+                # Told to overwrite, the kernel would zero a counter; refused, it keeps it. And told no
+                # number, it gives a newcomer the count of whoever had its place in the hash before.
+                zero = {"packets": 0, "bytes": 0} if spec.counts is not None else {}
+                self._change(spec, elements, "add", partial(self._socket.add, **zero))
+
+        self._thread.submit(add_all).result()
+
+    def delete(self, batches: Iterable[Batch]) -> None:
         """Take elements out; one that is not there is no error."""
-        self._each("del", spec, elements, self._socket.delete)
 
-    def index(self, name: str) -> int | None:
-        """The number rules know the set by, or None if there is no such set."""
-        answer = self._run(
-            f"ipset index of {kernel_name(name)}",
-            lambda: list(self._socket.get_set_byname(kernel_name(name))),
-            ignore=(_ENOENT,),
-        )
-        return int(answer[0].get_attr("IPSET_ATTR_INDEX")) if answer else None
+        def delete_all() -> None:
+            for spec, elements in batches:
+                self._change(spec, elements, "del", self._socket.delete)
 
-    def is_made_as(self, spec: SetSpec) -> bool:
-        """Whether the set, which is there, has the type, family and size that `spec` means."""
-        header = self._list(spec.name)[0]
-        data = header.get_attr("IPSET_ATTR_DATA")
-        counting = bool((data.get_attr("IPSET_ATTR_CADT_FLAGS") or 0) & IPSET_FLAG_WITH_COUNTERS)
-        made = (
-            header.get_attr("IPSET_ATTR_TYPENAME"),
-            header.get_attr("IPSET_ATTR_FAMILY"),
-            data.get_attr("IPSET_ATTR_MAXELEM"),
-            counting,
-        )
-        return made == (_kind(spec), _AF[spec.family], SET_CAPACITY, spec.counts is not None)
+        self._thread.submit(delete_all).result()
 
-    def members(self, spec: SetSpec, only: Address | None = None) -> list[Member]:
-        """The set's elements, or the one asked for; none if there is no such set.
+    def look(self, specs: Iterable[SetSpec]) -> dict[str, HeldSet]:
+        """Those of the sets that there are, with everything in them, by the model's name."""
+
+        def look_at_all() -> dict[str, HeldSet]:
+            listed = {spec: self._list(spec.name) for spec in specs}
+            return {spec.name: _held(messages, spec) for spec, messages in listed.items() if messages}
+
+        return self._thread.submit(look_at_all).result()
+
+    def indexes(self, names: Iterable[str]) -> dict[str, int]:
+        """The numbers rules know sets by, of those sets that there are."""
+
+        def index_all() -> dict[str, int]:
+            answers = {name: self._index(kernel_name(name)) for name in names}
+            return {name: answer[0].get_attr("IPSET_ATTR_INDEX") for name, answer in answers.items() if answer}
+
+        return self._thread.submit(index_all).result()
+
+    def find(self, wanted: Iterable[tuple[SetSpec, Element]]) -> list[tuple[SetSpec, Member]]:
+        """The elements asked for, as far as they exist.
 
         The kernel cannot be asked for one element, but finding it among the bytes is cheap.
         """
-        return [member for message in self._list(spec.name) for member in _members(_bytes(message), spec, only)]
+
+        def find_all() -> list[tuple[SetSpec, Member]]:
+            return [
+                (spec, member)
+                for spec, element in wanted
+                for message in self._list(spec.name)
+                for member in _members(_bytes(message), spec, element)
+            ]
+
+        return self._thread.submit(find_all).result()
 
     def close(self) -> None:
         """Close the socket and end the thread."""
@@ -118,45 +148,46 @@ class IpSets:
         self._thread.shutdown()
 
     def _list(self, name: str) -> list[Any]:
-        return (
-            self._run(
-                f"ipset list {kernel_name(name)}",
-                lambda: list(self._socket.list(kernel_name(name))),
-                ignore=(_ENOENT,),
-            )
-            or []
-        )
+        kernel = kernel_name(name)
+        return _call(f"ipset list {kernel}", lambda: list(self._socket.list(kernel)), fine=errno.ENOENT) or []
 
-    def _each(self, verb: str, spec: SetSpec, elements: Iterable[Element], change: Callable[..., Any]) -> None:
-        name, kind = kernel_name(spec.name), _kind(spec).removeprefix("hash:")
+    def _index(self, kernel: str) -> Any:  # noqa: ANN401 - pyroute2's messages
+        ask = self._socket.get_set_byname
+        return _call(f"ipset index of {kernel}", lambda: list(ask(kernel)), fine=errno.ENOENT)
+
+    def _change(self, spec: SetSpec, elements: Iterable[Element], verb: str, change: Callable[..., object]) -> None:
+        name = kernel_name(spec.name)
+        to_set = partial(change, name, family=_AF[spec.family], etype=_kind(spec).removeprefix("hash:"))
         for element in sorted(elements):
-            self._run(
-                f"ipset {verb} {name} {element}",
-                change,
-                name,
-                str(element),
-                family=_AF[spec.family],
-                etype=kind,
-                ignore=(IPSET_ERR_EXIST,),
-            )
+            _call(f"ipset {verb} {name} {element}", lambda one=element: to_set(str(one)), fine=IPSET_ERR_EXIST)
 
-    def _run(
-        self,
-        what: str,
-        call: Callable[..., Result],
-        *arguments: object,
-        ignore: tuple[int, ...] = (),
-        **options: object,
-    ) -> Any:  # noqa: ANN401 - pyroute2 is untyped; callers name the type
-        try:
-            return self._thread.submit(call, *arguments, **options).result()
-        except IPSetError as error:
-            if error.code in ignore:
-                return None
-            known = error.code if error.code < _IPSET_ERR_PRIVATE else 0
-            raise KernelError(what, known, details=str(error.args[-1])) from None
-        except OSError as error:
-            raise KernelError(what, error.errno or 0, details=str(error)) from None
+
+def _call(what: str, call: Callable[..., Any], *arguments: object, fine: int = 0) -> Any:  # noqa: ANN401 - as pyroute2
+    """What `call` returns, or None if the kernel refuses it with the error that is `fine`."""
+    try:
+        return call(*arguments)
+    except IPSetError as error:
+        if error.code == fine:
+            return None
+        known = error.code if error.code < _IPSET_ERR_PRIVATE else 0
+        raise KernelError(what, known, details=str(error.args[-1])) from None
+    except OSError as error:
+        raise KernelError(what, error.errno or 0, details=str(error)) from None
+
+
+def _held(messages: list[Any], spec: SetSpec) -> HeldSet:
+    header = messages[0]
+    data = header.get_attr("IPSET_ATTR_DATA")
+    counting = bool((data.get_attr("IPSET_ATTR_CADT_FLAGS") or 0) & IPSET_FLAG_WITH_COUNTERS)
+    kind, family = header.get_attr("IPSET_ATTR_TYPENAME"), header.get_attr("IPSET_ATTR_FAMILY")
+    size = data.get_attr("IPSET_ATTR_MAXELEM")
+    made, wanted = (
+        (kind, family, size, counting),
+        (_kind(spec), _AF[spec.family], SET_CAPACITY, spec.counts is not None),
+    )
+    sound = made == wanted
+    members = [member for message in messages for member in _members(_bytes(message), spec)] if sound else []
+    return HeldSet(header.get_attr("IPSET_ATTR_INDEX"), sound, tuple(members))
 
 
 def _kind(spec: SetSpec) -> str:
@@ -167,11 +198,12 @@ def _bytes(message: Any) -> bytes:  # noqa: ANN401 - a pyroute2 message
     return bytes(message.data[message.offset : message.offset + message.length])
 
 
-def _members(message: bytes, spec: SetSpec, only: Address | None) -> Iterator[Member]:
+def _members(message: bytes, spec: SetSpec, only: Element | None = None) -> Iterator[Member]:
+    packed = only.packed if isinstance(only, Address) else b""
     for kind, start, end in _attributes(message, _MESSAGE_HEADER, len(message)):
         if kind == _ADT:
             for _, first, last in _attributes(message, start, end):
-                if only is None or message.find(only.packed, first, last) >= 0:
+                if message.find(packed, first, last) >= 0:
                     member = _member(message, first, last, spec)
                     if only is None or member.element == only:
                         yield member

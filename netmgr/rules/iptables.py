@@ -14,15 +14,14 @@ from pathlib import Path
 from netmgr.model import Sample
 from netmgr.prefixes import Address, Family
 from netmgr.rules import iptables_chains, iptables_text, xtables_lock
-from netmgr.rules.ipset import IpSets
+from netmgr.rules.ipset import IpSets, Member
 from netmgr.rules.iptables_chains import TABLES
 from netmgr.rules.legacy_tables import opened
-from netmgr.rules.model import Hook, Observed, Ruleset, Seen
+from netmgr.rules.model import Element, Hook, Observed, Ruleset, Seen, SetSpec
 from netmgr.rules.policy import pod_sets
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
-    DeclareCounter,
     DeleteSet,
     DropChain,
     FillChain,
@@ -47,15 +46,11 @@ class IptablesBackend:
 
     def observe(self, desired: Ruleset) -> Observed:
         """Read the sets, and our chains and rules of all tables."""
-        indexes = self._indexes(desired)
-        malformed = {spec.name for spec in desired.sets if spec.name in indexes and not self._sets.is_made_as(spec)}
+        held = self._sets.look(desired.sets)
+        malformed = {name for name, one in held.items() if not one.is_sound}
         # A rule that looks into a set which must be remade cannot stay, so it counts as altered.
-        sound = {name: index for name, index in indexes.items() if name not in malformed}
-        members = {
-            spec.name: frozenset(member.element for member in self._sets.members(spec))
-            for spec in desired.sets
-            if spec.name in sound
-        }
+        sound = {name: one.index for name, one in held.items() if one.is_sound}
+        members = {name: frozenset(member.element for member in held[name].members) for name in sound}
         chains: dict[Hook, list[Seen]] = {hook: [] for hook in Hook}
         for family in Family:
             for hooks in _by_table(Hook):
@@ -71,12 +66,11 @@ class IptablesBackend:
         Raises:
             TryAgainLater: another program held the lock, or changed a table without holding it.
         """
-        for about_chains, group in groupby(operations, lambda one: isinstance(one, DropChain | FillChain)):
-            if about_chains:
+        for kind, group in groupby(operations, type):
+            if kind in (DropChain, FillChain):
                 self._change_chains([one for one in group if isinstance(one, DropChain | FillChain)])
             else:
-                for operation in group:
-                    self._change_set(operation)
+                self._change_sets(list(group))
 
     def render(self, operations: Sequence[Operation]) -> str:
         """The operations as commands of iptables-legacy, ip6tables-legacy and ipset."""
@@ -84,12 +78,10 @@ class IptablesBackend:
 
     def read(self, desired: Ruleset) -> list[Sample]:
         """The pods' counters from the sets, the node's from the article's rules."""
-        samples = [
-            Sample(spec.counter(member.element), member.bytes, member.packets)
-            for spec in desired.sets
-            if spec.counts is not None
-            for member in self._sets.members(spec)
-        ]
+        counting = [spec for spec in desired.sets if spec.counts is not None]
+        held = self._sets.look(counting)
+        found = [(spec, member) for spec in counting if spec.name in held for member in held[spec.name].members]
+        samples = [_sample(spec, member) for spec, member in found]
         for family in Family:
             with opened("mangle", family) as table:
                 samples += iptables_chains.node_samples(table, desired)
@@ -97,31 +89,21 @@ class IptablesBackend:
 
     def read_pods(self, addresses: Iterable[Address]) -> list[Sample]:
         """The counters of these pods."""
-        return [
-            Sample(spec.counter(member.element), member.bytes, member.packets)
-            for spec, members in pod_sets(addresses).items()
-            for address in members
-            if isinstance(address, Address)
-            for member in self._sets.members(spec, only=address)
-        ]
+        wanted = [(spec, address) for spec, members in pod_sets(addresses).items() for address in members]
+        return [_sample(spec, member) for spec, member in self._sets.find(wanted)]
 
     def remove(self, desired: Ruleset) -> None:
         """Take our rules, chains and sets away."""
         self._change_chains([DropChain(hook, rules) for hook, rules in desired.chains.items()])
-        for spec in desired.sets:
-            self._sets.destroy(spec.name)
+        self._sets.destroy(spec.name for spec in desired.sets)
 
     def close(self) -> None:
         """Close the ipset socket and end its thread."""
         self._sets.close()
 
-    def _indexes(self, ruleset: Ruleset) -> dict[str, int]:
-        found = {spec.name: self._sets.index(spec.name) for spec in ruleset.sets}
-        return {name: index for name, index in found.items() if index is not None}
-
     def _change_chains(self, changes: Sequence[DropChain | FillChain]) -> None:
         names = {name for change in changes for rule in change.rules for name in rule.set_names}
-        indexes = {name: index for name in names if (index := self._sets.index(name)) is not None}
+        indexes = self._sets.indexes(names)
         by_hook = {change.hook: change for change in changes}
         with xtables_lock.held(self._lock_path, wait_seconds=self._lock_wait_seconds):
             for family in Family:
@@ -130,25 +112,29 @@ class IptablesBackend:
                         for hook in hooks:
                             iptables_chains.converge(table, by_hook[hook], indexes)
 
-    def _change_set(self, operation: Operation) -> None:
-        match operation:
-            case CreateSet(spec):
-                self._sets.create(spec)
-            case DeleteSet(spec):
-                self._sets.destroy(spec.name)
-            case AddElements(spec, elements):
-                self._sets.add(spec, elements)
-            case RemoveElements(spec, elements):
-                self._sets.delete(spec, elements)
-            case ReplaceElements(spec, elements):
-                present = {member.element for member in self._sets.members(spec)}
-                # Added before others go, so that nothing is in neither the old nor the new set meanwhile.
-                self._sets.add(spec, elements - present)
-                self._sets.delete(spec, present - elements)
-            case DeclareCounter():
-                pass  # here a rule is its own counter
-            case DropChain() | FillChain():
-                raise AssertionError(operation)
+    def _change_sets(self, operations: Sequence[Operation]) -> None:
+        """Change sets by operations that are all of one kind."""
+        if added := [(one.spec, one.elements) for one in operations if isinstance(one, AddElements)]:
+            self._sets.add(added)
+        if removed := [(one.spec, one.elements) for one in operations if isinstance(one, RemoveElements)]:
+            self._sets.delete(removed)
+        if deleted := [one.spec.name for one in operations if isinstance(one, DeleteSet)]:
+            self._sets.destroy(deleted)
+        for operation in operations:
+            if isinstance(operation, CreateSet):
+                self._sets.create(operation.spec)
+            elif isinstance(operation, ReplaceElements):
+                self._replace(operation.spec, operation.elements)
+
+    def _replace(self, spec: SetSpec, elements: frozenset[Element]) -> None:
+        present = {member.element for member in self._sets.look([spec])[spec.name].members}
+        # Added before others go, so that nothing is in neither the old nor the new set meanwhile.
+        self._sets.add([(spec, elements - present)])
+        self._sets.delete([(spec, present - elements)])
+
+
+def _sample(spec: SetSpec, member: Member) -> Sample:
+    return Sample(spec.counter(member.element), member.bytes, member.packets)
 
 
 def _by_table(hooks: Iterable[Hook]) -> Iterator[list[Hook]]:

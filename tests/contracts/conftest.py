@@ -142,8 +142,7 @@ class NftKernel:
         run("nft -f -", f"delete {element} {{ {gone} }}\nadd {element} {{ {counted} }}\n")
 
     def lose_set(self, spec):
-        flush = "".join(f"flush chain inet netmgr {hook}\n" for hook in Hook)
-        run("nft -f -", f"{flush}delete set inet netmgr {spec.name}\n")
+        run("nft -f -", f"flush table inet netmgr\ndelete set inet netmgr {spec.name}\n")
 
     def remake_set_wrongly(self, spec):
         self.lose_set(spec)

@@ -41,8 +41,8 @@ link set uplink up
 addr add 203.0.113.1/24 dev uplink
 addr add 198.51.100.1/32 dev uplink
 addr add 10.200.0.1/32 dev uplink
-addr add fd00::1/128 dev uplink
-addr add 2001:db8:ffff::1/64 dev uplink
+addr add fd00::1/128 dev uplink nodad
+addr add 2001:db8:ffff::1/64 dev uplink nodad
 neigh add 203.0.113.9 lladdr {MACS[1]} dev uplink
 neigh add 2001:db8:ffff::9 lladdr {MACS[1]} dev uplink
 route add 198.51.100.66 dev uplink
@@ -50,16 +50,16 @@ route add 2001:db8:fffe::66 dev uplink
 route add 10.200.0.9 dev uplink
 route add fd00::9 dev uplink
 addr add 169.254.1.1/32 dev {LINK}
-addr add fe80::1/64 dev {LINK}
+addr add fe80::1/64 dev {LINK} nodad
 route add 10.1.0.5/32 dev {LINK}
 route add 2001:db8:1::5/128 dev {LINK}
 """
 HOST_WIRING = f"""
 link set eth0 up
 addr add 203.0.113.9/24 dev eth0
-addr add 2001:db8:ffff::9/64 dev eth0
+addr add 2001:db8:ffff::9/64 dev eth0 nodad
 addr add 10.200.0.9/32 dev eth0
-addr add fd00::9/128 dev eth0
+addr add fd00::9/128 dev eth0 nodad
 neigh add 203.0.113.1 lladdr {MACS[0]} dev eth0
 neigh add 2001:db8:ffff::1 lladdr {MACS[0]} dev eth0
 route add default via 203.0.113.1
@@ -72,10 +72,10 @@ addr add 10.1.0.5/32 dev eth0
 addr add 10.1.0.66/32 dev eth0
 addr add 198.51.100.66/32 dev eth0
 addr add 203.0.113.1/32 dev eth0
-addr add 2001:db8:1::5/128 dev eth0
-addr add 2001:db8:1::66/128 dev eth0
-addr add 2001:db8:fffe::66/128 dev eth0
-addr add 2001:db8:ffff::1/128 dev eth0
+addr add 2001:db8:1::5/128 dev eth0 nodad
+addr add 2001:db8:1::66/128 dev eth0 nodad
+addr add 2001:db8:fffe::66/128 dev eth0 nodad
+addr add 2001:db8:ffff::1/128 dev eth0 nodad
 neigh add 169.254.1.1 lladdr {MACS[0]} dev eth0
 neigh add fe80::1 lladdr {MACS[0]} dev eth0
 route add 169.254.1.1 dev eth0
