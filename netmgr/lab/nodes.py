@@ -57,7 +57,7 @@ class LabNode:
     directory: Path
     pods_dir: Path
     settings: Mapping[str, Any] = field(default_factory=dict)
-    _started: list[programs.Running] = field(default_factory=list, repr=False)
+    _started: dict[str, programs.Running] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -201,11 +201,11 @@ class LabNode:
 
     def reap(self) -> None:
         """Collect the exit codes of processes that were started from here and have ended."""
-        for process in self._started:
+        for process in self._started.values():
             process.wait(timeout=START_SECONDS)
         self._started.clear()
 
-    def _start(self, log: str, module: str, *arguments: str) -> None:
+    def _start(self, role: str, module: str, *arguments: str) -> None:
         command = [
             programs.locate("nsenter", "util-linux"),
             f"--net={self.namespace}",
@@ -214,9 +214,9 @@ class LabNode:
             module,
             *arguments,
         ]
-        with (self.directory / f"{log}.log").open("ab") as output:
-            self._started.append(
-                programs.start(command, env=_environment(), stdout=output, stderr=output, new_session=True)
+        with (self.directory / f"{role}.log").open("ab") as output:
+            self._started[role] = programs.start(
+                command, env=_environment(), stdout=output, stderr=output, new_session=True
             )
 
     def _find(self, role: str) -> int | None:
@@ -227,11 +227,11 @@ class LabNode:
         return None
 
     def _end(self, role: str, which: signal.Signals) -> None:
-        number = self._find(role)
-        if number is not None:
+        if (process := self._started.pop(role, None)) is not None:
+            process.send_signal(which)
+            process.wait(timeout=START_SECONDS)
+        elif (number := self._find(role)) is not None:
             processes.stop(number, which, [self.namespace])
-        for process in self._started:
-            process.poll()
 
     def _exporter_status(self) -> str:
         try:
@@ -241,8 +241,8 @@ class LabNode:
         return ""
 
     def _still_trying(self, role: str, reason: str, deadline: float) -> None:
-        ended = self._find(role) is None
-        if time.monotonic() > deadline or (ended and time.monotonic() > deadline - START_SECONDS + 1):
+        ended = role in self._started and self._started[role].poll() is not None
+        if ended or time.monotonic() > deadline:
             raise LabError(f"the {role} of {self.name} did not start: {reason}", _tail(self.directory / f"{role}.log"))
         time.sleep(0.02)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from netmgr.errors import LabError
 from netmgr.lab import processes, wiring
 from netmgr.lab.topology import INTERNET, two_nodes
 from netmgr.lab.world import ROOT, World
@@ -277,6 +278,14 @@ def test_a_world_that_cannot_start_says_why_and_leaves_nothing(lab_name: str) ->
     world = World(two_nodes(pods=0), name=lab_name, settings={"accounting": {"reading_seconds": -1}})
     with pytest.raises(Exception, match="reading_seconds"):
         world.up()
+    assert left_of(lab_name) == []
+
+
+def test_an_agent_that_cannot_start_is_told_with_its_last_words(lab_name: str) -> None:
+    world = World(two_nodes(pods=0), name=lab_name, settings={"node": {"name": "node-1", "uplink": "nowhere0"}})
+    with pytest.raises(LabError, match="the agent of node-1 did not start") as failure:
+        world.up()
+    assert "nowhere0" in failure.value.details
     assert left_of(lab_name) == []
 
 
