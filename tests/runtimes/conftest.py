@@ -13,10 +13,15 @@ from netmgr.prefixes import Family
 from tests.runtimes import images
 from tests.runtimes.engines import ContainerdCri, Ctr, Engine, Podman
 from tests.runtimes.internet import Internet
-from tests.runtimes.machine import Machine
+from tests.runtimes.machine import Machine, require
 from tests.runtimes.node import NetmgrNode
 
 ENGINES = {"ctr": Ctr, "cri": ContainerdCri, "podman": Podman}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _programs() -> None:
+    require("busybox", "cc", "conmon", "containerd", "crun", "ctr", "ip", "nft", "nsenter", "podman", "runc", "unshare")
 
 
 @pytest.fixture(scope="session")

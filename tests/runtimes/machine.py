@@ -15,7 +15,7 @@ test run leaves nothing behind.
 
 from __future__ import annotations
 
-import os
+import secrets
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -49,13 +49,12 @@ class Machine:
     netns: Path
     logs: Path
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    cgroup: str = field(default_factory=lambda: f"netmgr-test-{secrets.token_hex(6)}")
     _holder: subprocess.Popen[bytes] | None = None
-    _cgroup: str = ""
 
     def __enter__(self) -> Self:
-        self._cgroup = f"netmgr-test-{os.getpid()}-{id(self):x}"
         self._holder = subprocess.Popen(
-            ["nsenter", f"--net={self.netns}", *_unshared("hold", self._cgroup, self._scratch)],
+            ["nsenter", f"--net={self.netns}", *_unshared("hold", self.cgroup, self._scratch)],
             env={"PATH": PATH},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -72,7 +71,11 @@ class Machine:
             self._holder.communicate()
         for process in self.running.values():
             process.wait(10)
-        subprocess.run(_unshared("sweep", self._cgroup, self._scratch), env={"PATH": PATH}, check=True)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove the machine's control groups, which are all that can outlive it."""
+        subprocess.run(_unshared("sweep", self.cgroup, self._scratch), env={"PATH": PATH}, check=True)
 
     @property
     def _scratch(self) -> Path:
