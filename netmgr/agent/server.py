@@ -70,6 +70,8 @@ class UnixServer(socketserver.UnixStreamServer):
 
     def stop(self) -> None:
         """Stop accepting, answer what was accepted, and remove the socket."""
+        # Wakes the accepting thread at once instead of at its next look at the clock.
+        self.socket.shutdown(socket.SHUT_RDWR)
         self.shutdown()
         self.server_close()
         self._path.unlink(missing_ok=True)

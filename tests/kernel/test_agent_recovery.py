@@ -1,0 +1,259 @@
+"""What the agent does about a bad document, lost state, lost links and other programs' meddling."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from netmgr import programs
+from netmgr.config import Backend
+from netmgr.dataplane import netns
+from netmgr.dataplane.desired import REAP_GROUP, host_link_name
+from netmgr.errors import LabError
+from netmgr.lab.exchange import End, datagrams
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import INTERNET, two_nodes
+from netmgr.lab.world import World
+from netmgr.model import AttachmentKey
+from netmgr.prefixes import Family
+
+pytestmark = pytest.mark.root
+
+NewPod = Callable[..., Sandbox]
+RECONCILED_SECONDS = 15.0
+
+
+@pytest.fixture(scope="module")
+def world(backend: Backend) -> Iterator[World]:
+    """Two nodes whose agents reconcile every half second."""
+    topology = replace(two_nodes(pods=100), pods=())
+    settings = {"reconcile_seconds": 0.5}
+    with World(topology, backend=backend, name=f"recovery-{os.getpid()}-{backend}", settings=settings) as made:
+        yield made
+
+
+@pytest.fixture
+def node(world: World) -> LabNode:
+    return world.node("node-1")
+
+
+@pytest.fixture
+def restarted(node: LabNode):
+    """Has the agent run again after the test, whatever the test did to it."""
+    yield
+    node.stop_agent()
+    node.start_agent()
+    node.wait_until_ready()
+
+
+def inside(node: LabNode, *command: str) -> str:
+    done = programs.run(["nsenter", f"--net={node.namespace}", *command])
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def kernel_state(node: LabNode) -> str:
+    """Everything netmgr could have changed in the node's namespace, once the reaper is done."""
+    eventually(lambda: f"group {REAP_GROUP}" not in inside(node, "ip", "-o", "link"))
+    commands = (["ip", "-o", "link"], ["ip", "route"], ["ip", "-6", "route"], ["nft", "-s", "list", "ruleset"])
+    return "\n".join(inside(node, *command) for command in commands)
+
+
+def eventually(condition: Callable[[], object], seconds: float = RECONCILED_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.1)
+
+
+def reaches_internet(world: World, sandbox: Sandbox, family: Family = Family.V4) -> bool:
+    with suppress(LabError):
+        datagrams(End(sandbox.netns, sandbox.address(family)), End(world.internet, INTERNET[family]), [100], [100])
+        return True
+    return False
+
+
+def views(node: LabNode) -> dict[str, list[str]]:
+    return {item["pod"]: item["addresses"] for item in node.ask("pods")["attachments"]}
+
+
+@pytest.mark.usefixtures("restarted")
+@pytest.mark.parametrize("damage", ["garbage", "a foreign schema", "half of it"])
+def test_a_corrupt_state_file_is_kept_and_the_pods_keep_their_addresses(
+    node: LabNode, new_pod: NewPod, damage: str
+) -> None:
+    sandbox = new_pod("node-1")
+    before = views(node)
+    node.kill_agent()
+    state = node.directory / "state" / "ipam.sqlite"
+    damage_file(state, damage)
+    node.start_agent()
+    node.wait_until_ready()
+    assert views(node) == before
+    assert node.snapshot()["state_rebuilds"] == 1
+    assert list(state.parent.glob("ipam.sqlite.corrupt-*"))
+    assert "state file is corrupt" in (node.directory / "agent.log").read_text()
+    node.runtime.check(sandbox)
+    other = new_pod("node-1")
+    assert not set(other.addresses) & set(sandbox.addresses)
+
+
+def damage_file(path: Path, how: str) -> None:
+    for companion in ("-wal", "-shm"):
+        path.with_name(path.name + companion).unlink(missing_ok=True)
+    if how == "a foreign schema":
+        path.unlink()
+        with sqlite3.connect(path) as connection:
+            connection.execute("PRAGMA user_version = 99")
+        connection.close()
+    elif how == "half of it":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 - 100])
+    else:
+        path.write_bytes(b"no database at all" * 100)
+
+
+@pytest.mark.parametrize(
+    ("replacement", "message"),
+    [
+        (("ranges:", "rnages:"), "rnages: unknown key"),
+        (("kind: Node", "kind: Pod"), "kind: "),
+        (("ranges:\n", "ranges:\n- 10.0.0.0/8\n"), "overlap"),
+    ],
+)
+def test_a_bad_document_stops_the_agent_before_it_changes_anything(
+    node: LabNode, tmp_path: Path, replacement: tuple[str, str], message: str
+) -> None:
+    text = node.document.read_text().replace(str(node.directory), str(tmp_path)).replace(*replacement)
+    document = tmp_path / "node.yaml"
+    document.write_text(text)
+    before = kernel_state(node)
+    done = run_agent(node, document)
+    assert done.returncode == 2
+    assert f"{document}:" in done.stderr.decode()
+    assert message in done.stderr.decode()
+    assert "Traceback" not in done.stderr.decode()
+    assert kernel_state(node) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["node.yaml"]
+
+
+def run_agent(node: LabNode, document: Path) -> programs.Outcome:
+    command = ["nsenter", f"--net={node.namespace}", sys.executable, "-m", "netmgr", "agent", "-c", str(document)]
+    return programs.run(command, timeout=20)
+
+
+def test_a_second_agent_on_the_same_state_is_refused(node: LabNode) -> None:
+    done = run_agent(node, node.document)
+    assert done.returncode == 1
+    assert "another agent runs on this state" in done.stderr.decode()
+    assert not node.runtime.status()
+
+
+def test_a_lost_route_is_put_back_and_reported(world: World, node: LabNode, new_pod: NewPod) -> None:
+    sandbox = new_pod("node-1")
+    for family in Family:
+        inside(node, "ip", f"-{family.value}", "route", "del", str(sandbox.address(family).prefix))
+    with pytest.raises(LabError, match="host route to"):
+        node.runtime.check(sandbox)
+    repaired = repairs(node, "wiring")
+    eventually(lambda: repairs(node, "wiring") >= repaired + 2)
+    node.runtime.check(sandbox)
+    assert all(reaches_internet(world, sandbox, family) for family in Family)
+
+
+def test_a_lowered_link_is_raised_again(world: World, node: LabNode, new_pod: NewPod) -> None:
+    sandbox = new_pod("node-1")
+    inside(node, "ip", "link", "set", host_link(node, sandbox), "down")
+    eventually(lambda: reaches_internet(world, sandbox))
+    node.runtime.check(sandbox)
+
+
+def test_a_stray_route_of_ours_is_removed_and_others_routes_stay(node: LabNode) -> None:
+    inside(node, "ip", "route", "add", "198.51.100.7/32", "dev", "lo", "proto", "110")
+    inside(node, "ip", "route", "add", "198.51.100.8/32", "dev", "lo", "proto", "111")
+    eventually(lambda: "198.51.100.7" not in inside(node, "ip", "route"))
+    assert "198.51.100.8" in inside(node, "ip", "route")
+    inside(node, "ip", "route", "del", "198.51.100.8/32")
+
+
+def repairs(node: LabNode, area: str) -> int:
+    return {item["reason"]: item["count"] for item in node.snapshot()["drift_repaired"]}.get(area, 0)
+
+
+def host_link(node: LabNode, sandbox: Sandbox) -> str:
+    return next(
+        item["host_link"] for item in node.ask("pods")["attachments"] if item["container_id"] == sandbox.container_id
+    )
+
+
+def test_a_sandbox_that_vanished_without_del_gives_its_addresses_back(node: LabNode, new_pod: NewPod) -> None:
+    sandbox = new_pod("node-1")
+    link = host_link(node, sandbox)
+    netns.delete(sandbox.netns)
+    eventually(lambda: sandbox.pod.name not in views(node))
+    assert link not in inside(node, "ip", "-o", "link")
+    assert "why=its sandbox is gone" in (node.directory / "agent.log").read_text()
+
+
+@pytest.mark.usefixtures("restarted")
+def test_a_reboot_ends_the_attachments_and_keeps_the_totals(node: LabNode, new_pod: NewPod) -> None:
+    sandbox = new_pod("node-1")
+    world_total = {(i["namespace"], i["traffic"]): i["bytes"] for i in node.snapshot()["namespaces"]}
+    node.stop_agent()
+    # What a reboot leaves: the state of another boot, and a kernel that knows of nothing.
+    with sqlite3.connect(node.directory / "state" / "ipam.sqlite") as connection:
+        connection.execute("UPDATE facts SET value = 'the boot before' WHERE name = 'boot_id'")
+    connection.close()
+    inside(node, "ip", "link", "del", host_link_name(AttachmentKey(sandbox.container_id, "eth0")))
+    node.start_agent()
+    node.wait_until_ready()
+    assert sandbox.pod.name not in views(node)
+    assert {(i["namespace"], i["traffic"]): i["bytes"] for i in node.snapshot()["namespaces"]} == world_total
+    assert new_pod("node-1").addresses != sandbox.addresses
+
+
+def test_an_add_into_the_nodes_own_namespace_is_refused(node: LabNode, new_pod: NewPod) -> None:
+    sandbox = new_pod("node-1")
+    own = Sandbox(sandbox.pod, "another", sandbox.uid, node.namespace)
+    with pytest.raises(LabError, match="own network namespace"):
+        node.runtime.execute("ADD", own)
+
+
+def test_a_failed_add_leaves_nothing_behind(node: LabNode, new_pod: NewPod) -> None:
+    sandbox = new_pod("node-1")
+    before = (views(node), kernel_state(node).count("nm"))
+    gone = Sandbox(sandbox.pod, "no-sandbox", sandbox.uid, Path("/run/netns/no-such-sandbox"))
+    with pytest.raises(LabError, match="open network namespace /run/netns/no-such-sandbox: No such file"):
+        node.runtime.execute("ADD", gone)
+    taken = Sandbox(sandbox.pod, "same-sandbox", sandbox.uid, sandbox.netns)
+    with pytest.raises(LabError, match="File exists"):
+        node.runtime.execute("ADD", taken)
+    eventually(lambda: (views(node), kernel_state(node).count("nm")) == before)
+
+
+def test_the_mtu_of_pods_follows_the_uplink(world: World, node: LabNode) -> None:
+    uplink = node.node.uplink
+    inside(node, "ip", "link", "set", uplink, "mtu", "1400")
+    try:
+
+        def has_small_mtu() -> bool:
+            sandbox = world.node("node-1").add(f"mtu-{time.monotonic_ns()}")
+            try:
+                return (
+                    "mtu 1400"
+                    in programs.run(["nsenter", f"--net={sandbox.netns}", "ip", "link", "show", "eth0"]).stdout.decode()
+                )
+            finally:
+                node.runtime.delete(sandbox)
+
+        eventually(has_small_mtu)
+    finally:
+        inside(node, "ip", "link", "set", uplink, "mtu", "1500")
