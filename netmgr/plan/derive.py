@@ -1,0 +1,224 @@
+"""From a plan and its lock to the network they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import permutations
+
+from netmgr.errors import ConfigError
+from netmgr.plan.document import HUB, Addressing, Cluster, PlanDocument, SourceAddress
+from netmgr.plan.lock import ClusterLock, LockDocument, Segment
+from netmgr.plan.network import (
+    Appliance,
+    Direction,
+    NatGateway,
+    Network,
+    NextHop,
+    Peering,
+    Route,
+    RouteTable,
+    ScaleSet,
+    SecurityGroup,
+    SecurityRule,
+    Subnet,
+    Translation,
+    Vnet,
+)
+from netmgr.plan.space import halves
+from netmgr.plan.vnets import VirtualNetwork, virtual_networks
+from netmgr.prefixes import Address, Family, Prefix, merge
+
+DEFAULT_ROUTE = Prefix(Family.V4, 0, 0)
+_OWN, _HUB, _APART = 100, 110, 200  # priorities: from 100 to 4096, the lowest first
+
+
+def network(plan: PlanDocument, lock: LockDocument) -> Network:
+    """Everything the cloud is asked for.
+
+    Raises:
+        ConfigError: the lock is not that of the plan; says what to run.
+    """
+    spokes = dict(_spokes(plan, lock))
+    planned = virtual_networks(lock)
+    vnets = tuple(_vnet(plan, lock, vnet) for vnet in planned)
+    return Network(
+        plan=plan.name,
+        networks=vnets,
+        peerings=tuple(_peerings(vnets, spokes)),
+        tables=(
+            RouteTable("hub", HUB, tuple(_to_services(spokes))),
+            *(table for name in spokes for table in _spoke_tables(plan, lock, name)),
+        ),
+        groups=tuple(_group(plan, lock, name) for name in spokes),
+        gateways=tuple(
+            NatGateway(name, name, _location(plan, name), spec.nat_gateway_ips)
+            for name, (spec, _) in spokes.items()
+            if spec.nat_gateway_ips
+        ),
+        scale_sets=tuple(_scale_sets(plan, spokes)),
+        appliances=(*_routers(lock, spokes), *_nat_hosts(spokes)),
+    )
+
+
+def _spokes(plan: PlanDocument, lock: LockDocument) -> Iterator[tuple[str, tuple[Cluster, ClusterLock]]]:
+    """Clusters that are planned and have addresses."""
+    for name, held in lock.clusters.items():
+        if held.tombstone:
+            continue
+        if name not in plan.clusters:
+            raise ConfigError(f"the lock has a cluster {name!r} that the plan has not; run: netmgr plan lock")
+        yield name, (plan.clusters[name], held)
+    for name in plan.clusters:
+        if name not in lock.clusters or lock.clusters[name].tombstone:
+            raise ConfigError(f"cluster {name!r} has no addresses in the lock yet; run: netmgr plan lock")
+
+
+def _location(plan: PlanDocument, owner: str) -> str:
+    own = plan.hub.location if owner == HUB else plan.clusters[owner].location
+    return own or plan.azure.location
+
+
+def segment_name(pool: str, number: int) -> str:
+    """Name of the subnet of a node pool's segment, and of its scale set within the cluster."""
+    return pool if number == 0 else f"{pool}-{number}"
+
+
+def _vnet(plan: PlanDocument, lock: LockDocument, vnet: VirtualNetwork) -> Vnet:
+    if vnet.site == HUB:
+        subnets = tuple(Subnet(f"{HUB}-{net.name}", net.role, net.prefixes, table=HUB) for net in vnet.subnets)
+    else:
+        subnets = tuple(_spoke_subnets(plan.clusters[vnet.site], vnet.site, lock.clusters[vnet.site], vnet.name))
+    return Vnet(vnet.name, vnet.site, _location(plan, vnet.site), vnet.address_space, subnets)
+
+
+def _spoke_subnets(spec: Cluster, name: str, held: ClusterLock, vnet: str) -> Iterator[Subnet]:
+    gateway = name if spec.nat_gateway_ips else ""
+    if held.nat.vnet == vnet:
+        yield Subnet(f"{name}-nat", "nat", (held.nat.prefix,), f"{name}-nat", name, gateway)
+    for pool, segments in held.node_pools.items():
+        for number, segment in enumerate(segments.segments):
+            if segment.vnet == vnet and not segments.tombstone:
+                yield Subnet(
+                    f"{name}-{segment_name(pool, number)}", "nodes", _prefixes(segment), f"{name}-nodes", name, gateway
+                )
+
+
+def _prefixes(segment: Segment) -> tuple[Prefix, ...]:
+    """One subnet for hosts and pods: a network interface may not have addresses of two."""
+    return tuple(merge(prefix for layout in segment.layouts for prefix in (layout.hosts, layout.pods)))
+
+
+def _peerings(vnets: Iterable[Vnet], spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Peering]:
+    """Hub with everybody, and networks of one owner with each other; both directions."""
+    for one, other in permutations(vnets, 2):
+        if HUB in (one.owner, other.owner) or one.owner == other.owner:
+            # The hub takes answers of Services, which have no address of their network. A spoke takes
+            # from the hub only what is the hub's own, unless its way to the internet leads there.
+            forwarded = one.owner in (HUB, other.owner) or not spokes[one.owner][0].nat_gateway_ips
+            yield Peering(f"{one.name}-to-{other.name}", one.name, other.name, forwarded)
+
+
+def _to_services(spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Route]:
+    """The hub's way to each cluster's Services: through its NAT hosts, each of which gets a share."""
+    for name, (spec, held) in spokes.items():
+        for number, (share, host) in enumerate(_shares(spec, held)):
+            yield Route(f"services-{name}-{number}", share, NextHop.APPLIANCE, host)
+
+
+def _shares(spec: Cluster, held: ClusterLock) -> Iterator[tuple[Prefix, Address]]:
+    """Parts of the Service range and the NAT host of each.
+
+    Where the client's address is preserved, answers come back by the client's address alone,
+    which cannot tell one host from another: then the first host has it all.
+    """
+    hosts = held.nat.addresses
+    if not hosts:
+        return
+    parts = [held.services.hub_prefix]
+    while spec.services.source is SourceAddress.SNAT and len(parts) < len(hosts):
+        parts = [half for part in parts for half in halves(part)]
+    for number, part in enumerate(parts):
+        yield part, hosts[number % len(hosts)]
+
+
+def _spoke_tables(plan: PlanDocument, lock: LockDocument, name: str) -> Iterator[RouteTable]:
+    spec, held = plan.clusters[name], lock.clusters[name]
+    apart = (*_apart(plan, lock, name), *_default(spec, lock))
+    back = tuple(
+        Route(f"researchers-{number}", subnet.prefix, NextHop.APPLIANCE, held.nat.addresses[0])
+        for number, subnet in enumerate(lock.hub.researchers)
+        if spec.services.source is SourceAddress.PRESERVE and held.nat.addresses
+    )
+    yield RouteTable(f"{name}-nodes", name, (*apart, *back))
+    yield RouteTable(f"{name}-nat", name, apart)
+
+
+def _apart(plan: PlanDocument, lock: LockDocument, name: str) -> Iterator[Route]:
+    """Every pool leads nowhere, but for the longer prefixes of the spoke and its peers."""
+    pools = [*plan.pools.nodes, *plan.pools.services, *([plan.shared_services] if plan.shared_services else [])]
+    near = [prefix for vnet in virtual_networks(lock) if vnet.site in (HUB, name) for prefix in vnet.address_space]
+    for number, pool in enumerate(pools):
+        # A route of the same prefix would override the cloud's own to the spoke itself or the hub.
+        if not any(prefix.covers(pool) for prefix in near):
+            yield Route(f"apart-{number}", pool, NextHop.NONE)
+
+
+def _default(spec: Cluster, lock: LockDocument) -> Iterator[Route]:
+    """A spoke without a NAT gateway reaches the internet through the hub."""
+    if not spec.nat_gateway_ips and lock.hub.routers.addresses:
+        yield Route("internet", DEFAULT_ROUTE, NextHop.APPLIANCE, lock.hub.routers.addresses[0])
+
+
+def _group(plan: PlanDocument, lock: LockDocument, name: str) -> SecurityGroup:
+    peers = (
+        ("own", _OWN, True, held_prefixes(lock.clusters[name])),
+        ("hub", _HUB, True, tuple(merge(allocation.prefix for allocation in lock.hub.prefixes))),
+        ("apart", _APART, False, tuple(merge((*plan.pools.nodes, *plan.pools.services)))),
+    )
+    rules = (
+        SecurityRule(f"{what}-{direction.lower()}-v{family}", priority + family, direction, allow, group)
+        for direction in Direction
+        for what, priority, allow, prefixes in peers
+        for family in Family
+        if (group := tuple(prefix for prefix in prefixes if prefix.family is family))
+    )
+    return SecurityGroup(name, name, tuple(rules))
+
+
+def held_prefixes(held: ClusterLock) -> tuple[Prefix, ...]:
+    """What a cluster's own packets carry, toward anybody: its prefixes and its Services as the hub sees them."""
+    return tuple(merge((*(allocation.prefix for allocation in held.prefixes), held.services.hub_prefix)))
+
+
+def _scale_sets(plan: PlanDocument, spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[ScaleSet]:
+    for name, (spec, held) in spokes.items():
+        for pool, segments in held.node_pools.items():
+            if segments.tombstone or pool not in spec.node_pools:
+                continue
+            asked = spec.node_pools[pool]
+            for number, segment in enumerate(segments.segments):
+                full = f"{name}-{segment_name(pool, number)}"
+                yield ScaleSet(
+                    name=full,
+                    owner=name,
+                    location=_location(plan, name),
+                    network=segment.vnet,
+                    subnet=full,
+                    instances=max(0, min(asked.nodes - segment.first, segment.nodes)),
+                    configurations=segment.v4.blocks,
+                    block_length=32 if asked.addressing is Addressing.SINGLE else segment.v4.block_length,
+                    families=tuple(layout.pods.family for layout in segment.layouts),
+                )
+
+
+def _routers(lock: LockDocument, spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Appliance]:
+    every = tuple(merge(prefix for _, held in spokes.values() for prefix in held_prefixes(held)))
+    for number, address in enumerate(lock.hub.routers.addresses):
+        yield Appliance(f"hub-router-{number}", HUB, address, drops=((every, every),), internet=True)
+
+
+def _nat_hosts(spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Appliance]:
+    for name, (_, held) in spokes.items():
+        for number, address in enumerate(held.nat.addresses):
+            seen = Translation(held.services.hub_prefix, held.services.prefix)
+            yield Appliance(f"{name}-nat-{number}", name, address, translation=seen)
