@@ -19,10 +19,11 @@ PODS = 250
 NAMESPACES = 20
 TRAFFICS = 2
 FAMILIES = 2
-COMMANDS = 6
-CODES = 17
+COMMANDS = 7
+"""Six verbs, and "invalid" for whatever is none of them."""
+CODES = 18
 """0, and every code of netmgr/errors.py."""
-DRIFT_REASONS = 8
+DRIFT_REASONS = 2
 
 
 class Kind(StrEnum):

@@ -36,24 +36,23 @@ class Collector:
     def collect(self) -> Iterable[Family]:
         """Families of this moment; while the agent is away or makes no sense, only that it is so."""
         began = time.perf_counter()
-        families: list[Family] = []
-        build = (__version__, "", "")
+        families = self._asked()
+        up = _family(catalog.UP, [((), bool(families))])
+        known = families or [_family(catalog.BUILD, [((__version__, "", ""), 1)])]
+        return [*known, up, _family(catalog.SCRAPE, [((), time.perf_counter() - began)])]
+
+    def _asked(self) -> list[Family]:
+        """What the agent tells, nothing if that is not all of it."""
         try:
-            snapshot = self._read()
-            families = list(_arranged(snapshot))
-            build = (snapshot["netmgr_version"], snapshot["backend"], snapshot["node"])
-            self._tell("")
+            families = list(_arranged(self._read()))
         except NetmgrError as error:
             self._tell(error.message)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            families = []
             self._tell(f"the agent's answer makes no sense: {error!r}")
-        families += [
-            _family(catalog.BUILD, [(build, 1)]),
-            _family(catalog.UP, [((), 1 if families else 0)]),
-            _family(catalog.SCRAPE, [((), time.perf_counter() - began)]),
-        ]
-        return families
+        else:
+            self._tell("")
+            return families
+        return []
 
     def _tell(self, fault: str) -> None:
         """Log a fault once, not at every scrape, and its end."""
@@ -81,6 +80,7 @@ def _arranged(snapshot: Snapshot) -> Iterable[Family]:
     yield _durations(snapshot)
     yield _family(catalog.REBUILDS, [((), snapshot["state_rebuilds"])])
     yield _family(catalog.READY, [((), bool(snapshot["ready"]))])
+    yield _family(catalog.BUILD, [((snapshot["netmgr_version"], snapshot["backend"], snapshot["node"]), 1)])
 
 
 def _amounts(

@@ -1,0 +1,119 @@
+"""An agent's read-only socket without the agent: real protocol, canned answers."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from netmgr.errors import NetmgrError
+from netmgr.ledger.book import Gap
+from netmgr.model import Traffic
+from netmgr.snapshot import LATENCY_BUCKETS, Snapshot
+
+COMMANDS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION", "invalid")
+HOOKS = (
+    ("input", Traffic.INTERNET_IN),
+    ("output", Traffic.INTERNET_OUT),
+    ("forward", Traffic.INTERNET_IN),
+    ("forward", Traffic.INTERNET_OUT),
+)
+
+
+def cni_codes() -> list[int]:
+    """Success, and every code that an error of ours can have."""
+    codes, pending = {0}, [NetmgrError]
+    while pending:
+        kind = pending.pop()
+        codes.add(kind.cni_code)
+        pending += kind.__subclasses__()
+    return sorted(codes)
+
+
+def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
+    """A busy dual-stack node's snapshot, in which everything that can occur has occurred."""
+    size, packets = 123_456_789_012, 87_654_321
+    return {
+        "version": 1,
+        "node": "node-1",
+        "netmgr_version": "0.1.0",
+        "backend": "nftables",
+        "ready": True,
+        "reason": "",
+        "taken_at": 1_700_000_000.0,
+        "started_at": 1_600_000_000.0,
+        "pods": [
+            {
+                "namespace": f"team-{number % namespaces}",
+                "pod": f"training-worker-{number}",
+                "traffic": traffic,
+                "bytes": size + number,
+                "packets": packets + number,
+                "live": True,
+            }
+            for number in range(pods)
+            for traffic in Traffic
+        ],
+        "namespaces": [
+            {"namespace": f"team-{number}", "traffic": traffic, "bytes": size * 13, "packets": packets * 13}
+            for number in range(namespaces)
+            for traffic in Traffic
+        ],
+        "node_totals": [{"traffic": traffic, "bytes": size, "packets": packets} for traffic in Traffic],
+        "rules": [
+            {
+                "ip_version": version,
+                "table": "mangle",
+                "chain": chain,
+                "rule": f"openai traffic={traffic}",
+                "bytes": size,
+                "packets": packets,
+            }
+            for version in "46"
+            for chain, traffic in HOOKS
+        ],
+        "pool": [
+            {"family": "ipv4", "allocated": 250, "cooldown": 3, "free": 253},
+            {"family": "ipv6", "allocated": 250, "cooldown": 3, "free": 2**64},
+        ],
+        "cni_requests": [
+            {"command": command, "code": str(code), "count": 5} for command in COMMANDS for code in cni_codes()
+        ],
+        "cni_latency": [{"command": command, "buckets": _buckets(), "sum": 0.0625} for command in COMMANDS],
+        "gaps": [{"reason": gap, "count": 0} for gap in Gap],
+        "drift_repaired": [{"reason": "rules", "count": 2}, {"reason": "wiring", "count": 1}],
+        "state_rebuilds": 0,
+    }
+
+
+def _buckets() -> list[tuple[str, int]]:
+    return [(str(bound), count) for count, bound in enumerate(LATENCY_BUCKETS)] + [("+Inf", len(LATENCY_BUCKETS))]
+
+
+def canned(answer: object) -> Callable[[bytes], bytes]:
+    """The same document, whatever is asked."""
+    encoded = json.dumps(answer).encode()
+    return lambda _question: encoded
+
+
+@contextmanager
+def agent(path: Path, answer: Callable[[bytes], bytes]) -> Iterator[None]:
+    """Have `answer` answer lines at `path` for the length of the block."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(answer(self.rfile.readline()))
+
+    with socketserver.ThreadingUnixStreamServer(str(path), Handler) as server:
+        server.block_on_close = False
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+            path.unlink()

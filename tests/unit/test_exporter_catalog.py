@@ -1,0 +1,108 @@
+"""The catalogue says what the collector gives: every family, label and number of series."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from exporter import catalog
+from exporter.catalog import CATALOG, Kind
+from exporter.collector import Collector
+from netmgr import programs
+from netmgr.agent.telemetry import BUCKETS
+from netmgr.errors import TryAgainLater
+from netmgr.snapshot import LATENCY_BUCKETS, Snapshot
+from tests.fakes.agent_socket import snapshot
+
+SUFFIXES = {Kind.COUNTER: ("_total",), Kind.GAUGE: ("",), Kind.HISTOGRAM: ("_bucket", "_sum", "_count")}
+
+
+def families(document: Snapshot) -> dict:
+    return {family.name: family for family in Collector(lambda: document).collect()}
+
+
+def exposed_name(metric: catalog.Metric) -> str:
+    return metric.name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric.name
+
+
+def test_every_family_is_in_the_catalogue_and_the_other_way_round() -> None:
+    assert sorted(families(snapshot())) == sorted(map(exposed_name, CATALOG))
+
+
+@pytest.mark.parametrize("metric", CATALOG, ids=lambda metric: metric.name)
+def test_a_family_is_as_the_catalogue_says(metric: catalog.Metric) -> None:
+    family = families(snapshot())[exposed_name(metric)]
+    assert (family.type, family.documentation, family.unit) == (metric.kind.value, metric.help, metric.unit)
+    for sample in family.samples:
+        assert sample.name.removeprefix(family.name) in SUFFIXES[metric.kind]
+        assert tuple(label for label in sample.labels if label != "le") == metric.labels
+
+
+@pytest.mark.parametrize("metric", CATALOG, ids=lambda metric: metric.name)
+def test_250_pods_give_the_number_of_series_that_the_catalogue_states(metric: catalog.Metric) -> None:
+    samples = families(snapshot(catalog.PODS, catalog.NAMESPACES))[exposed_name(metric)].samples
+    assert len(samples) == metric.series
+    series = Counter((sample.name, tuple(sample.labels.items())) for sample in samples)
+    assert max(series.values()) == 1
+
+
+def test_the_agent_keeps_the_histogram_that_the_catalogue_counts_with() -> None:
+    assert BUCKETS == LATENCY_BUCKETS
+
+
+def test_a_node_without_pods_still_shows_every_family() -> None:
+    document = snapshot(0, 0)
+    assert sorted(families(document)) == sorted(map(exposed_name, CATALOG))
+
+
+def test_while_the_agent_is_away_only_what_is_known_is_shown() -> None:
+    def away() -> Snapshot:
+        raise TryAgainLater("no agent")
+
+    shown = {family.name: family.samples[0].value for family in Collector(away).collect()}
+    assert sorted(shown) == sorted(metric.name for metric in catalog.ALWAYS)
+    assert shown["netmgr_up"] == 0
+
+
+def test_values_come_through_to_the_byte() -> None:
+    document = snapshot(1, 1)
+    document["pods"][0]["bytes"] = 2**53 - 1
+    document["rules"][0] |= {"chain": "input", "bytes": 640, "packets": 5}
+    text = generate_latest(_registry(document)).decode()
+    exact = 'netmgr_pod_traffic_bytes_total{namespace="team-0",pod="training-worker-0",traffic="internet-in"} '
+    (line,) = [line for line in text.splitlines() if line.startswith(exact)]
+    assert int(float(line.removeprefix(exact))) == 2**53 - 1
+    rule = '{chain="input",ip_version="4",rule="openai traffic=internet-in",table="mangle"}'
+    assert f"iptables_bytes_total{rule} 640.0\n" in text
+    assert f"iptables_packets_total{rule} 5.0\n" in text
+
+
+def test_label_values_are_escaped() -> None:
+    document = snapshot(1, 1)
+    document["pods"][0]["pod"] = 'a"b\\c\nd'
+    assert 'pod="a\\"b\\\\c\\nd"' in generate_latest(_registry(document)).decode()
+
+
+@pytest.mark.programs
+def test_promtool_finds_nothing_to_complain_about() -> None:
+    promtool = programs.locate("promtool", "prometheus")
+    text = generate_latest(_registry(snapshot()))
+    outcome = programs.run([promtool, "check", "metrics"], stdin=text)
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, b"", b"")
+
+
+@pytest.mark.programs
+def test_the_example_scrape_configuration_is_valid() -> None:
+    promtool = programs.locate("promtool", "prometheus")
+    example = Path(__file__).parent.parent.parent / "configs" / "prometheus" / "scrape.yml"
+    outcome = programs.run([promtool, "check", "config", "--lint=all", "--lint-fatal", example])
+    assert outcome.returncode == 0, outcome.stderr.decode()
+
+
+def _registry(document: Snapshot) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(Collector(lambda: document))
+    return registry
