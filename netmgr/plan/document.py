@@ -264,6 +264,8 @@ class PlanDocument(Document):
     clusters: dict[Name, Cluster] = Field(default_factory=dict)
     rule_owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,62}$")] = "netmgr"
     """`<owner>` in the comments of the agents' accounting rules."""
+    limits: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    """Quotas agreed with the cloud's support that differ from the published ones, by the names of the limits file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True)
 
