@@ -27,7 +27,7 @@ class Effort:
 
 
 SMOKE = Effort(
-    alone=2, burst=4, crowd=3, big_crowd=4, packets=500, rounds=1, seconds=1, starts=1, backends=(Backend.NFTABLES,)
+    alone=2, burst=4, crowd=3, big_crowd=4, packets=1024, rounds=1, seconds=1, starts=1, backends=(Backend.NFTABLES,)
 )
 
 
