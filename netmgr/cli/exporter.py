@@ -22,10 +22,14 @@ def exporter(
 ) -> None:
     """Serve the agent's figures to Prometheus.
 
-    Answers GET /metrics (text, OpenMetrics, gzip), /healthz (the exporter runs) and /readyz
-    (the agent answers, too). While the agent is away, /metrics says netmgr_up 0. Needs no
-    privilege: run it as a user of the group that node.yaml names as reader_group.
+    /metrics: text or OpenMetrics, gzip; says netmgr_up 0 while the agent is away.
+    /healthz: the exporter runs. /readyz: the agent answers, too.
+
+    Needs no privilege: run it as a user of the group that node.yaml names as reader_group.
     """
     # This process has loaded what reads command lines, 10 MB that a daemon on every node need not keep.
     options = ["--socket", str(socket), "--listen", listen, "--log-level", log_level]
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "exporter", *options])  # noqa: S606  no shell is wanted
+    home = str(Path(__file__).resolve().parents[2])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
+    command = [sys.executable, "-P", "-m", "exporter", *options]
+    os.execve(sys.executable, command, environment)  # noqa: S606  no shell is wanted

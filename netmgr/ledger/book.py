@@ -20,7 +20,7 @@ The rules, of which every method below is one:
  7. Counters never wrap: 2**63 bytes are almost six years of 400 Gbit/s through one counter.
 
 Readings must be posted in the order in which they were taken: an old one that overtakes a
-newer looks like a reset. `Ledger.collect` sees to that.
+newer looks like a reset.
 """
 
 from __future__ import annotations

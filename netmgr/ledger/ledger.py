@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
@@ -75,18 +75,14 @@ class Ledger:
             self._write()
 
     def post(self, samples: Iterable[Sample]) -> None:
-        """Take readings into the totals. Older readings must never be posted after newer ones: see `collect`."""
+        """Take readings into the totals.
+
+        An older reading posted after a newer one looks like a reset: the caller holds one lock
+        over reading the kernel and posting.
+        """
         with self._lock:
             self._book.post(samples)
             self._write()
-
-    def collect(self, read: Callable[[], Iterable[Sample]]) -> None:
-        """Read the kernel and post, so that no other reading can come between.
-
-        `read` runs under the ledger's lock: it must not wait for anything but the kernel.
-        """
-        with self._lock:
-            self.post(read())
 
     def end(self, counters: Iterable[Counter]) -> None:
         """Tell that the last reading has been posted and the kernel may drop these. Idempotent.

@@ -347,22 +347,21 @@ def test_postings_never_touch_the_disk_beyond_the_log_until_a_checkpoint(path: P
     assert path.read_bytes() != before
 
 
-def test_collect_keeps_an_older_reading_from_overtaking_a_newer(ledger: Ledger) -> None:
-    kernel = [0]
-    ledger.begin([counter()], WEB)
+def test_many_threads_lose_nothing(ledger: Ledger) -> None:
+    def live(number: int) -> None:
+        mine, pod = counter(address=Address(Family.V4, number)), PodRef("team-a", f"pod-{number}")
+        ledger.begin([mine], pod)
+        for size in range(1, 26):
+            ledger.post([reading(size, of=mine)])
+            ledger.totals()
+        ledger.end([mine])
 
-    def read() -> list[Sample]:
-        kernel[0] += 100
-        size = kernel[0]
-        threading.Event().wait(0.001)
-        return [reading(size)]
-
-    threads = [threading.Thread(target=lambda: [ledger.collect(read) for _ in range(10)]) for _ in range(4)]
+    threads = [threading.Thread(target=live, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (pod_bytes(ledger), gaps(ledger)) == (4000, {})
+    assert (namespace_bytes(ledger), gaps(ledger), ledger.counters()) == (8 * 25, {}, {})
 
 
 def _not_a_database(path: Path) -> None:
