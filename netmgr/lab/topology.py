@@ -46,6 +46,12 @@ class InterfaceAddress:
     address: Address
     length: int
 
+    @property
+    def network(self) -> Prefix:
+        """The on-link prefix."""
+        free = self.address.family.width - self.length
+        return Prefix(self.address.family, self.address.value >> free << free, self.length)
+
 
 @dataclass(frozen=True, slots=True)
 class Interface:

@@ -6,24 +6,27 @@ machine's own. Removing a namespace removes its links, routes and rules with it.
 
 from __future__ import annotations
 
+import array
+import fcntl
+import hashlib
 import os
+import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from pyroute2 import IPRoute
-from pyroute2.netlink.exceptions import NetlinkError
-
-from netmgr.dataplane import netns
+from netmgr.dataplane import netns, rtnetlink
+from netmgr.dataplane.netlink import Netlink
+from netmgr.dataplane.rtnetlink import Operation, VethEnd
 from netmgr.errors import KernelError
 from netmgr.lab.topology import Host, Interface, Link, Topology
-from netmgr.prefixes import Family
 
-IFA_F_NODAD = 0x02
-"""Usable at once: duplicate address detection would hold a v6 address back for a second (RFC 4862, 5.4)."""
-
-_SYSTEM_FAMILY = {Family.V4: 2, Family.V6: 10}
+RTPROT_STATIC = 4
+LOOPBACK_INDEX = 1
+SIOCGIFFLAGS, SIOCETHTOOL, ETHTOOL_GLINK = 0x8913, 0x8946, 0x0A
+IFF_RUNNING = 0x40
 
 
 @contextmanager
@@ -43,39 +46,34 @@ def build(topology: Topology, directory: Path) -> None:
     Raises:
         KernelError: the kernel refused; what was made so far stays for the caller to remove.
     """
-    with ExitStack() as open_sockets:
-        sockets: dict[str, IPRoute] = {}
+    for host in topology.hosts:
+        make_host(host, directory / host.name)
+    with ExitStack() as closing:
+        channels = {host.name: closing.enter_context(_open(directory / host.name)) for host in topology.hosts}
+        for link in topology.links:
+            _lay(link, channels[link.ends[0].host], directory)
         for host in topology.hosts:
-            make_host(host, directory / host.name)
-            with inside(directory / host.name):
-                sockets[host.name] = open_sockets.enter_context(IPRoute())
-        try:
-            for link in topology.links:
-                _lay(link, sockets, directory)
-            for host in topology.hosts:
-                _set_routes(host, sockets[host.name])
-        except NetlinkError as error:
-            raise KernelError("wire the lab", error.code) from error
+            ends = [end for end in topology.interfaces() if end.host == host.name]
+            channels[host.name].transact(_configuration(host, ends, directory))
 
 
 def wait_until_up(topology: Topology, directory: Path, timeout: float = 10) -> None:
     """Wait until every interface of `topology` sends and receives, for at most `timeout` seconds.
 
     A link's first end learns of its carrier up to a second after the second end is up, and
-    drops packets until then. Asking for a link by its index makes the kernel catch up
-    (rtnl_getlink, linkwatch_sync_dev), so with a recent kernel there is nothing to wait for.
+    drops packets until then. Asking whether there is one makes a recent kernel catch up
+    (ethtool_op_get_link, linkwatch_sync_dev), so that there is nothing to wait for.
 
     Raises:
         KernelError: a link stayed down.
     """
     deadline = time.monotonic() + timeout
-    for host in topology.hosts:
-        with inside(directory / host.name), IPRoute() as route:
-            for index in [link["index"] for link in route.get_links()]:
-                while (link := route.link("get", index=index)[0]).get("operstate") == "DOWN":
-                    if time.monotonic() > deadline:
-                        raise KernelError(f"bring up {link.get('ifname')} in {host.name}", details="no carrier")
-                    time.sleep(0.02)
+    for end in topology.interfaces():
+        with inside(directory / end.host), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+            while not _sends(handle, end.name):
+                if time.monotonic() > deadline:
+                    raise KernelError(f"bring up {end.name} in {end.host}", details="no carrier")
+                time.sleep(0.02)
 
 
 def make_host(host: Host, path: Path) -> None:
@@ -87,41 +85,53 @@ def make_host(host: Host, path: Path) -> None:
         if host.forwards:
             _set("ipv4/ip_forward", "1")
             _set("ipv6/conf/all/forwarding", "1")
-        with IPRoute() as route:
-            route.link("set", index=1, state="up")
+    with _open(path) as channel:
+        channel.transact([rtnetlink.raise_index(LOOPBACK_INDEX)])
 
 
 def _set(key: str, value: str) -> None:
     Path("/proc/sys/net", key).write_text(value, encoding="ascii")
 
 
-def _lay(link: Link, sockets: dict[str, IPRoute], directory: Path) -> None:
-    near, far = link.ends
-    descriptor = os.open(directory / far.host, os.O_RDONLY | os.O_CLOEXEC)
+def _open(path: Path) -> Netlink:
+    """A netlink socket; it stays in the namespace it was opened in."""
+    with inside(path):
+        return Netlink()
+
+
+def _lay(link: Link, channel: Netlink, directory: Path) -> None:
+    near, far = (VethEnd(end.name, _mac(end), link.mtu) for end in link.ends)
+    descriptor = os.open(directory / link.ends[1].host, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        sockets[near.host].link(
-            "add",
-            ifname=near.name,
-            kind="veth",
-            mtu=link.mtu,
-            peer={"ifname": far.name, "net_ns_fd": descriptor, "mtu": link.mtu},
-        )
+        channel.transact([rtnetlink.create_veth(near, far, descriptor)])
     finally:
         os.close(descriptor)
-    for end in link.ends:
-        _bring_up(end, sockets[end.host])
 
 
-def _bring_up(end: Interface, route: IPRoute) -> None:
-    index = route.link_lookup(ifname=end.name)[0]
-    for own in end.addresses:
-        family = own.address.family
-        flags = {"flags": IFA_F_NODAD} if family is Family.V6 else {}
-        route.addr("add", index=index, address=str(own.address), prefixlen=own.length, **flags)
-    route.link("set", index=index, state="up")
+def _mac(end: Interface) -> bytes:
+    """A locally administered hardware address that no other end of the lab has."""
+    return b"\x02" + hashlib.sha256(f"{end.host}/{end.name}".encode()).digest()[:5]
 
 
-def _set_routes(host: Host, route: IPRoute) -> None:
-    for entry in host.routes:
-        family = _SYSTEM_FAMILY[entry.to.family]
-        route.route("add", dst=str(entry.to), gateway=str(entry.via), family=family)
+def _configuration(host: Host, ends: list[Interface], directory: Path) -> list[Operation]:
+    """Links up, then addresses with the networks they are in, then routes."""
+    with inside(directory / host.name):
+        indices = {end.name: socket.if_nametoindex(end.name) for end in ends}
+    operations = [rtnetlink.raise_index(index) for index in indices.values()]
+    for end in ends:
+        for own in end.addresses:
+            operations.append(rtnetlink.add_address(own.address, indices[end.name]))
+            operations.append(rtnetlink.add_route(own.network, indices[end.name], protocol=RTPROT_STATIC))
+    for route in host.routes:
+        index = next(indices[end.name] for end in ends for own in end.addresses if own.network.holds(route.via))
+        operations.append(rtnetlink.add_route(route.to, index, protocol=RTPROT_STATIC, gateway=route.via))
+    return operations
+
+
+def _sends(handle: socket.socket, name: str) -> bool:
+    """Whether the interface has a carrier and the kernel has acted on it (netdevice(7))."""
+    answer = array.array("I", [ETHTOOL_GLINK, 0])
+    fcntl.ioctl(handle, SIOCETHTOOL, struct.pack("16sP16x", name.encode(), answer.buffer_info()[0]))
+    raw = fcntl.ioctl(handle, SIOCGIFFLAGS, struct.pack("16sH22x", name.encode(), 0))
+    flags: int = struct.unpack_from("16sH", raw)[1]
+    return bool(answer[1] and flags & IFF_RUNNING)

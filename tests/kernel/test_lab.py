@@ -230,7 +230,7 @@ def test_exec_runs_a_command_where_it_is_told_to(lab: Lab) -> None:
     assert lab("up", "--pods", "1").returncode == 0
     addresses = lab("exec", "pod-1", "--", "ip", "-br", "addr")
     assert "10.128.16.0/32" in addresses.stdout
-    assert "203.0.113.1/24" in lab("exec", "internet", "--", "ip", "-br", "addr").stdout
+    assert "203.0.113.1/32" in lab("exec", "internet", "--", "ip", "-br", "addr").stdout
     assert lab("exec", "pod-1", "--", "sh", "-c", "exit 7").returncode == 7
     unknown = lab("exec", "pod-9", "--", "true")
     assert unknown.returncode == 1

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from pyroute2 import IPRoute
 
+from netmgr.dataplane import rtnetlink
+from netmgr.dataplane.netlink import Netlink
 from netmgr.lab import wiring
 from netmgr.lab.exchange import End, datagrams, open_socket, stream
 from netmgr.lab.runtime import Sandbox
@@ -54,10 +55,8 @@ def send_from(pod: Sandbox, source: Address, listener: socket.socket) -> Address
 
 def give(pod: Sandbox, address: Address) -> None:
     """Put an address onto the pod's interface, as root inside the pod can."""
-    with wiring.inside(pod.netns), IPRoute() as route:
-        index = route.link_lookup(ifname="eth0")[0]
-        flags = {"flags": wiring.IFA_F_NODAD} if address.family is Family.V6 else {}
-        route.addr("add", index=index, address=str(address), prefixlen=address.family.width, **flags)
+    with wiring.inside(pod.netns), Netlink() as channel:
+        channel.transact([rtnetlink.add_address(address, socket.if_nametoindex("eth0"))])
 
 
 @FAMILIES
