@@ -55,6 +55,19 @@ def parse(text: str, source: str, model: type[Model]) -> Model:
         raise ConfigError("\n".join(faults)) from None
 
 
+def place(path: Path, key: KeyPath) -> str:
+    """`file:line: dotted.key` of a key, or of the nearest one above it that the document has.
+
+    For faults that are found after a document was read; the file is read once more.
+    """
+    root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    lines = _lines(root, str(path))
+    known = key
+    while known not in lines:
+        known = known[:-1]
+    return f"{path}:{lines[known]}: {_dotted(key)}" if key else str(path)
+
+
 def _lines(root: yaml.Node | None, source: str) -> dict[KeyPath, int]:
     """Line number (from 1) of every key and item, by its path."""
     lines: dict[KeyPath, int] = {(): 1}

@@ -43,6 +43,8 @@ class CloudLimits(Document):
     reserved_first: Annotated[int, Field(ge=0)]
     """Addresses at the beginning of a subnet that no host may have."""
     reserved_last: Annotated[int, Field(ge=0)]
+    reserved_among_pods: bool
+    """Whether a subnet of pods loses those addresses too, and so the blocks they lie in."""
     smallest_subnet: Annotated[int, Field(ge=0, le=32)]
     """Longest prefix length of a subnet (IPv4)."""
     forbidden: tuple[PrefixText, ...] = ()

@@ -1,0 +1,275 @@
+"""From the plan and the previous lock to the next lock.
+
+A pure function: the same two documents give the same lock, and a lock that already answers
+its plan comes back unchanged. What the previous lock holds is an input and never moves;
+the order of keys in the plan decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from netmgr.plan.carve import cluster_wants, complete, keep_tombstones, taken_by
+from netmgr.plan.conflicts import Scope, conflicts, moved, pinned_overlaps, without
+from netmgr.plan.demand import Want, hosts_length
+from netmgr.plan.document import HUB, Cluster, PlanDocument, ServiceMode
+from netmgr.plan.findings import Finding, KeyPath, PlanRefused, error
+from netmgr.plan.ground import Ground, Places, Site
+from netmgr.plan.limits import CloudLimits
+from netmgr.plan.lock import (
+    LOCK_VERSION,
+    Allocation,
+    ClusterLock,
+    HubLock,
+    LockDocument,
+    ServiceRange,
+    Subnet,
+)
+from netmgr.plan.space import Space
+from netmgr.plan.verify import verify
+from netmgr.prefixes import Address, Family, Prefix, merge
+
+
+def make_lock(
+    plan: PlanDocument,
+    previous: LockDocument | None,
+    limits: CloudLimits,
+    *,
+    released: Collection[str] = (),
+    renumber: bool = False,
+) -> LockDocument:
+    """Answer the plan.
+
+    Args:
+        plan: what is asked for.
+        previous: the lock so far, None the first time.
+        limits: the cloud's, with the plan's quotas in place.
+        released: names of tombstones (`cluster` or `cluster/pool`) to forget.
+        renumber: whether what the plan contradicts may move; otherwise it is refused.
+
+    Raises:
+        PlanRefused: something does not fit, or would have to move.
+    """
+    if faults := [*pinned_overlaps(plan), *(verify(previous) if previous else ())]:
+        raise PlanRefused(faults)
+    if previous and previous.plan != plan.name:
+        raise PlanRefused([error(("name",), f"is {plan.name!r}, but the lock belongs to the plan {previous.plan!r}")])
+    return _Locking(plan, _kept(previous, released), limits, renumber=renumber).run()
+
+
+class _Locking:
+    """One run; everything it changes is its own."""
+
+    def __init__(
+        self, plan: PlanDocument, previous: LockDocument | None, limits: CloudLimits, *, renumber: bool
+    ) -> None:
+        self.plan = plan
+        self.limits = limits
+        scopes = _scopes(plan, previous, renumber=renumber)
+        self.hub_moves, self.services_move = moved(scopes)
+        self.held = without(previous, scopes) if previous else None
+        self.clusters = dict(self.held.clusters) if self.held else {}
+        self.grounds = {family: self._ground(family) for family in plan.pools.families}
+        self.services = self._services_space()
+
+    def run(self) -> LockDocument:
+        hub = self._hub()
+        gone = {n: keep_tombstones(held, None) for n, held in self.clusters.items() if n not in self.plan.clusters}
+        made = {name: self._cluster(name) for name in sorted(self.plan.clusters, key=self._rank)}
+        everything = gone | made
+        return LockDocument(
+            api_version="netmgr.io/v1alpha1",
+            kind="NetworkPlanLock",
+            version=LOCK_VERSION,
+            plan=self.plan.name,
+            hub=hub,
+            clusters={name: everything[name] for name in sorted(everything)},
+        )
+
+    def _rank(self, name: str) -> tuple[bool, int, str]:
+        """Declared growth first, then the largest, so that what is hard to place finds room."""
+        cluster = self.plan.clusters[name]
+        size = sum(pool.capacity * pool.blocks_per_node for pool in cluster.node_pools.values())
+        return not _declares(cluster), -size, name
+
+    def _ground(self, family: Family) -> Ground:
+        pools = tuple(merge(prefix for prefix in self.plan.pools.nodes if prefix.family is family))
+        kinds = {_declares(cluster) for cluster in self.plan.clusters.values()}
+        ground = Ground(pools, Space(family, pools), has_arenas=len(kinds) > 1)
+        for prefix, holder in self._held_prefixes():
+            if prefix.family is family:
+                ground.hold(prefix, holder)
+        return ground
+
+    def _held_prefixes(self) -> Iterator[tuple[Prefix, str]]:
+        for exclusion in self.plan.exclude:
+            yield exclusion.prefix, f"excluded: {exclusion.reason or exclusion.prefix}"
+        for owner, prefixes in self.plan.pinned.items():
+            yield from ((prefix, owner) for prefix in prefixes)
+        for name, held in self.clusters.items():
+            yield from ((allocation.reserve, name) for allocation in held.prefixes)
+        if self.held and not self.hub_moves:
+            yield from ((allocation.reserve, HUB) for allocation in self.held.hub.prefixes)
+
+    def _services_space(self) -> Space:
+        space = Space(Family.V4, self.plan.pools.services)
+        for exclusion in self.plan.exclude:
+            space.withdraw(exclusion.prefix)
+        for prefixes in self.plan.pinned.values():
+            for prefix in prefixes:
+                space.withdraw(prefix)
+        for name, held in self.clusters.items():
+            if name not in self.services_move:
+                space.withdraw(held.services.hub_prefix)
+        return space
+
+    def _settle(
+        self,
+        name: str,
+        path: KeyPath,
+        before: Iterable[Allocation],
+        wants: list[Want],
+        taken: list[Prefix],
+        reserve: int,
+    ) -> tuple[tuple[Allocation, ...], dict[Family, Places]]:
+        held = self._with_pinned(name, before)
+        places: dict[Family, Places] = {}
+        for family, ground in self.grounds.items():
+            own = tuple(allocation for allocation in held if allocation.prefix.family is family)
+            subset = tuple(want for want in wants if want.family is family)
+            subnets = tuple(prefix for prefix in taken if prefix.family is family)
+            other = tuple(allocation for allocation in held if allocation.prefix.family is not family)
+            settled, places[family] = ground.settle(Site(name, path, own, subnets, subset, reserve))
+            held = (*other, *settled)
+        return tuple(sorted(held, key=lambda allocation: allocation.prefix)), places
+
+    def _with_pinned(self, name: str, before: Iterable[Allocation]) -> tuple[Allocation, ...]:
+        held = list(before)
+        for prefix in self.plan.pinned.get(name, ()):
+            if not any(allocation.reserve.overlaps(prefix) for allocation in held):
+                held.append(Allocation(prefix=prefix, reserve=prefix))
+        return tuple(held)
+
+    def _hub(self) -> HubLock:
+        before = self.held.hub if self.held and not self.hub_moves else None
+        path: KeyPath = ("hub",)
+        wants: list[Want] = []
+        seats = sum(subnet.prefix.size - self.limits.reserved for subnet in before.researchers) if before else 0
+        missing = self.plan.hub.researchers - seats
+        if missing > 0:
+            wants.append(self._want("researchers", missing, (*path, "researchers")))
+        if before is None:
+            wants.append(self._want("routers", _FIXED_HOSTS, (*path, "routers")))
+        taken = [before.routers.prefix, *(subnet.prefix for subnet in before.researchers)] if before else []
+        prefixes, places = self._settle(HUB, path, before.prefixes if before else (), wants, taken, 1)
+        found = places[Family.V4]
+        researchers = before.researchers if before else ()
+        if missing > 0:
+            researchers = (*researchers, Subnet(prefix=found["researchers",], vnet=HUB))
+        routers = before.routers.prefix if before else found["routers",]
+        return HubLock(
+            prefixes=prefixes, routers=self._fixed(routers, HUB, self.plan.hub.routers), researchers=researchers
+        )
+
+    def _cluster(self, name: str) -> ClusterLock:
+        cluster, held = self.plan.clusters[name], self.clusters.get(name)
+        path: KeyPath = ("clusters", name)
+        families = self.plan.pools.families
+        new = cluster_wants(name, cluster, held, families, self.limits)
+        wants = list(new.wants)
+        if held is None:
+            wants.append(self._want("nat", _FIXED_HOSTS, (*path, "nat_hosts")))
+        reserve = _reserve(cluster, sum(want.size for want in wants if want.family is Family.V4), held)
+        before = held.prefixes if held else ()
+        prefixes, places = self._settle(name, path, before, wants, taken_by(held), reserve)
+        nat = held.nat.prefix if held else places[Family.V4]["nat",]
+        return ClusterLock(
+            prefixes=prefixes,
+            services=self._service_range(name, cluster, held),
+            nat=self._fixed(nat, held.nat.vnet if held else name, cluster.nat_hosts),
+            node_pools=complete(cluster, held, new, places, self.limits),
+        )
+
+    def _service_range(self, name: str, cluster: Cluster, held: ClusterLock | None) -> ServiceRange:
+        if held and name not in self.services_move:
+            return held.services
+        wanted, path = cluster.services, ("clusters", name, "services", "length")
+        place = self.services.packed(wanted.length)
+        if place is None:
+            free = next(self.services.blocks(), None)
+            room = f"the largest free block of pools.services is {free}" if free else "pools.services has nothing free"
+            raise PlanRefused(
+                [
+                    error(
+                        path,
+                        f"{name} needs a /{wanted.length} for Services, but {room}",
+                        "add a prefix or ask for less",
+                    )
+                ]
+            )
+        self.services.take(place)
+        if wanted.mode is ServiceMode.UNIQUE:
+            return ServiceRange(mode=wanted.mode, prefix=place, hub_prefix=place)
+        return ServiceRange(mode=wanted.mode, prefix=self._shared(name, wanted.length), hub_prefix=place)
+
+    def _shared(self, name: str, length: int) -> Prefix:
+        shared = self.plan.shared_services
+        if shared is None or shared.length > length:
+            message = f"is shared, but shared_services is {shared or 'not given'}"
+            path: KeyPath = ("clusters", name, "services", "mode")
+            raise PlanRefused([error(path, message, f"give shared_services a /{length} or larger, outside all pools")])
+        return shared._replace(length=length)
+
+    def _want(self, role: str, hosts: int, path: KeyPath) -> Want:
+        return Want((role,), Family.V4, hosts_length(hosts, Family.V4, self.limits), path)
+
+    def _fixed(self, prefix: Prefix, vnet: str, hosts: int) -> Subnet:
+        """A subnet whose first `hosts` usable addresses are handed out."""
+        first = prefix.value + self.limits.reserved_first
+        return Subnet(
+            prefix=prefix, vnet=vnet, addresses=tuple(Address(prefix.family, first + place) for place in range(hosts))
+        )
+
+
+_FIXED_HOSTS = 8
+"""Routers and NAT hosts: as many as a plan may ask for, so that asking for more moves nothing."""
+
+
+def _declares(cluster: Cluster) -> bool:
+    return bool(cluster.grow_to) or any(pool.grow_to for pool in cluster.node_pools.values())
+
+
+def _reserve(cluster: Cluster, wanted: int, held: ClusterLock | None) -> int:
+    """Addresses to keep together: what the subnets take, scaled to the declared number of nodes."""
+    if not _declares(cluster):
+        return 0
+    subnets = wanted + sum(prefix.size for prefix in taken_by(held) if prefix.family is Family.V4)
+    declared = sum(pool.declared for pool in cluster.node_pools.values())
+    return max(subnets, subnets * max(cluster.grow_to or 0, declared) // max(declared, 1), 1)
+
+
+def _kept(previous: LockDocument | None, released: Iterable[str]) -> LockDocument | None:
+    """The lock without the tombstones that are released.
+
+    Raises:
+        PlanRefused: a name is no tombstone.
+    """
+    scopes: list[Scope] = []
+    for name in released:
+        cluster, _, pool = name.partition("/")
+        held = previous.clusters.get(cluster) if previous else None
+        found = held.node_pools.get(pool) if held and pool else held
+        if found is None:
+            raise PlanRefused([error((), f"{name} is not in the lock; nothing to release")])
+        if not found.tombstone:
+            raise PlanRefused([error(("clusters", *name.split("/")), "is in use", "take it out of plan.yaml first")])
+        scopes.append((cluster, "node_pools", pool) if pool else (cluster,))
+    return without(previous, scopes) if previous else None
+
+
+def _scopes(plan: PlanDocument, previous: LockDocument | None, *, renumber: bool) -> set[Scope]:
+    found = list(conflicts(plan, previous)) if previous else []
+    if found and not renumber:
+        faults: list[Finding] = [conflict.finding for conflict in found]
+        raise PlanRefused(faults)
+    return {conflict.scope for conflict in found}

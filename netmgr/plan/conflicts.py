@@ -1,0 +1,140 @@
+"""Where a plan and its lock cannot both be kept: changes that only renumbering can bring about.
+
+Each conflict names the key of plan.yaml and the part of the lock that would have to move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from netmgr.plan.demand import blocks
+from netmgr.plan.document import HUB, NodePool, PlanDocument, ServiceMode, Services
+from netmgr.plan.findings import Finding, KeyPath, error
+from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, NodePoolLock, ServiceRange
+from netmgr.prefixes import Prefix
+
+Scope = tuple[str, ...]
+"""What would move: ("hub",), (cluster,), (cluster, "services") or (cluster, "node_pools", pool)."""
+
+REMEDY = "undo the change, or renumber on purpose with --renumber"
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """One part of the lock that this plan would move."""
+
+    scope: Scope
+    finding: Finding
+
+
+def conflicts(plan: PlanDocument, lock: LockDocument) -> Iterator[Conflict]:
+    """Every conflict, none where the plan only adds."""
+    yield from _misplaced(plan, HUB, lock.hub.prefixes)
+    for name, held in lock.clusters.items():
+        yield from _misplaced(plan, name, held.prefixes)
+        if cluster := plan.clusters.get(name):
+            yield from _services(plan, name, held, cluster.services)
+            for pool, spec in cluster.node_pools.items():
+                if pool in held.node_pools:
+                    yield from _pool((name, "node_pools", pool), spec, held.node_pools[pool])
+
+
+def without(lock: LockDocument, scopes: Iterable[Scope]) -> LockDocument:
+    """The lock without the parts that are to move. The hub and services are replaced, not removed: see `moved`."""
+    clusters = dict(lock.clusters)
+    for scope in sorted(set(scopes)):
+        if len(scope) == 1:
+            clusters.pop(scope[0], None)
+        elif scope[0] in clusters and scope[1] == "node_pools":
+            held = clusters[scope[0]]
+            rest = {name: spec for name, spec in held.node_pools.items() if name != scope[2]}
+            clusters[scope[0]] = held.model_copy(update={"node_pools": rest})
+    return lock.model_copy(update={"clusters": clusters})
+
+
+def _misplaced(plan: PlanDocument, site: str, allocations: Iterable[Allocation]) -> Iterator[Conflict]:
+    """Prefixes that the plan has since given away, withdrawn, or never had."""
+    homes = (*plan.pools.nodes, *plan.pinned.get(site, ()))
+    for held in allocations:
+        for path, prefix, what in _claims(plan, site):
+            if prefix.overlaps(held.reserve):
+                yield _conflict((site,), path, f"{prefix} is {what}, but {site} holds {held.reserve}")
+        if not any(home.covers(held.prefix) for home in homes):
+            yield _conflict((site,), ("pools", "nodes"), f"{site} holds {held.prefix}, which no pool has any more")
+
+
+def _claims(plan: PlanDocument, site: str) -> Iterator[tuple[KeyPath, Prefix, str]]:
+    """What the plan gives to others than this site."""
+    for place, exclusion in enumerate(plan.exclude):
+        yield ("exclude", place), exclusion.prefix, "excluded"
+    for owner, prefixes in plan.pinned.items():
+        for place, pinned in enumerate(prefixes):
+            if owner != site:
+                yield ("pinned", owner, place), pinned, f"pinned to {owner}"
+
+
+def _services(plan: PlanDocument, name: str, held: ClusterLock, wanted: Services) -> Iterator[Conflict]:
+    scope: Scope = (name, "services")
+    path: KeyPath = ("clusters", name, "services")
+    found = held.services
+    if found.mode is not wanted.mode:
+        yield _conflict(scope, (*path, "mode"), f"is {found.mode} in the lock; a cluster's Services cannot move")
+    if found.prefix.length != wanted.length:
+        message = f"is {found.prefix.length} in the lock ({found.prefix}); Kubernetes cannot resize a Service range"
+        yield _conflict(scope, (*path, "length"), message)
+    yield from _misplaced_services(plan, scope, found)
+
+
+def _misplaced_services(plan: PlanDocument, scope: Scope, found: ServiceRange) -> Iterator[Conflict]:
+    if not any(pool.covers(found.hub_prefix) for pool in plan.pools.services):
+        message = f"{scope[0]} has its Services at {found.hub_prefix}, which no pool has any more"
+        yield _conflict(scope, ("pools", "services"), message)
+    shared = plan.shared_services
+    if found.mode is ServiceMode.SHARED and shared is not None and not shared.covers(found.prefix):
+        yield _conflict(scope, ("shared_services",), f"{scope[0]} uses {found.prefix} inside, not {shared}")
+    for place, exclusion in enumerate(plan.exclude):
+        if exclusion.prefix.overlaps(found.hub_prefix):
+            message = f"{exclusion.prefix} is excluded, but {scope[0]} has its Services at {found.hub_prefix}"
+            yield _conflict(scope, ("exclude", place), message)
+
+
+def _pool(scope: Scope, spec: NodePool, held: NodePoolLock) -> Iterator[Conflict]:
+    path: KeyPath = ("clusters", *scope)
+    for segment in held.segments:
+        for layout in segment.layouts:
+            cut = blocks(spec, layout.pods.family)
+            key = "block_length" if cut.family.value == 4 else "block_length_v6"  # noqa: PLR2004  the IP version
+            if layout.block_length != cut.length:
+                message = f"gives blocks of /{cut.length}, but nodes have /{layout.block_length} in the lock"
+                yield _conflict(scope, (*path, key), message)
+                return
+            if layout.blocks < cut.count:
+                message = f"needs {cut.count} blocks a node, but nodes have {layout.blocks} in the lock"
+                yield _conflict(scope, (*path, "pods_per_node"), message)
+                return
+
+
+def _conflict(scope: Scope, path: KeyPath, message: str) -> Conflict:
+    return Conflict(scope, error(path, message, REMEDY))
+
+
+def moved(scopes: Iterable[Scope]) -> tuple[bool, frozenset[str]]:
+    """Whether the hub moves, and the clusters whose Services do."""
+    found = set(scopes)
+    return (HUB,) in found, frozenset(scope[0] for scope in found if scope[1:] == ("services",))
+
+
+def pinned_overlaps(plan: PlanDocument) -> Iterator[Finding]:
+    """Pinned prefixes that overlap one another, an exclusion, or a pool of Services."""
+    entries: list[tuple[Prefix, KeyPath]] = [(e.prefix, ("exclude", i)) for i, e in enumerate(plan.exclude)]
+    entries += [(p, ("pinned", owner, i)) for owner, prefixes in plan.pinned.items() for i, p in enumerate(prefixes)]
+    open_blocks: list[tuple[Prefix, KeyPath]] = []
+    for prefix, path in sorted(entries):
+        while open_blocks and not open_blocks[-1][0].overlaps(prefix):
+            open_blocks.pop()
+        if open_blocks and {path[0], open_blocks[-1][1][0]} != {"exclude"}:
+            yield error(
+                path, f"{prefix} overlaps {open_blocks[-1][0]}", "an address has one owner: correct one of them"
+            )
+        open_blocks.append((prefix, path))

@@ -1,0 +1,200 @@
+"""The ground that sites (the hub and the clusters) stand on, and the ladder by which one gets more of it.
+
+1. inside its own prefixes; 2. inside its reserve; 3. its prefix merged with the free buddy
+beside it; 4. another prefix; 5. one prefix a subnet; 6. a refusal that says what is missing
+and what is in the way. Nothing that a site holds already moves on any rung.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from netmgr.plan.demand import Key, Want
+from netmgr.plan.findings import Finding, KeyPath, PlanRefused, error
+from netmgr.plan.lock import Allocation
+from netmgr.plan.space import Space, enclosing, halves, length_for, subtract
+from netmgr.prefixes import Family, Prefix
+
+Places = dict[Key, Prefix]
+V6_SITE = 56
+"""An IPv6 site gets at least 256 subnets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Who wants ground: what it holds, what it lacks, and how it means to grow.
+
+    `reserve` is the least number of IPv4 addresses to keep together for it, 0 without declared growth.
+    """
+
+    name: str
+    path: KeyPath
+    allocations: tuple[Allocation, ...]
+    taken: tuple[Prefix, ...]
+    wants: tuple[Want, ...]
+    reserve: int = 0
+
+
+@dataclass
+class Ground:
+    """What is free of the pools of one family, and who holds the rest (for refusals)."""
+
+    pools: tuple[Prefix, ...]
+    space: Space
+    has_arenas: bool
+    holders: list[tuple[Prefix, str]] = field(default_factory=list)
+
+    def hold(self, prefix: Prefix, holder: str) -> None:
+        """Take away what is still free of `prefix`."""
+        self.space.withdraw(prefix)
+        self.holders.append((prefix, holder))
+
+    def settle(self, site: Site) -> tuple[tuple[Allocation, ...], Places]:
+        """Give the site what it lacks.
+
+        Raises:
+            PlanRefused: there is no room; the ground is as it was.
+        """
+        inner = Space(self.space.family, (held.prefix for held in site.allocations))
+        for subnet in site.taken:
+            inner.withdraw(subnet)
+        wants = sorted(site.wants, key=lambda want: (want.length, want.key))
+        places, rest = _fit(inner, wants)
+        allocations = list(site.allocations)
+        if rest:
+            places |= self._widen(inner, allocations, rest) or self._add(site, allocations, rest)
+        self._reserve(site, allocations)
+        for held in allocations:
+            self.hold(held.reserve, site.name)
+        return tuple(sorted(allocations, key=lambda held: held.prefix)), places
+
+    def _widen(self, inner: Space, allocations: list[Allocation], wants: Sequence[Want]) -> Places | None:
+        needed = sum(want.size for want in wants)
+        for place, wider in self._widenings(allocations):
+            before = allocations[place].prefix
+            if inner.size + wider.prefix.size - before.size < needed:
+                continue
+            trial = inner.copy()
+            for part in subtract(wider.prefix, before):
+                trial.give(part)
+            places, rest = _fit(trial, wants)
+            if not rest:
+                allocations[place] = wider
+                return places
+        return None
+
+    def _widenings(self, allocations: Sequence[Allocation]) -> Iterator[tuple[int, Allocation]]:
+        for place, held in enumerate(allocations):
+            for length in range(held.prefix.length - 1, held.reserve.length - 1, -1):
+                yield place, Allocation(prefix=enclosing(held.prefix, length), reserve=held.reserve)
+        by_size = sorted(range(len(allocations)), key=lambda place: allocations[place].reserve.length)
+        for place in by_size:
+            reserve = allocations[place].reserve
+            for length in range(reserve.length - 1, -1, -1):
+                grown = self.space.grown(reserve, length)
+                if grown is None:
+                    break
+                yield place, Allocation(prefix=grown, reserve=grown)
+
+    def _add(self, site: Site, allocations: list[Allocation], wants: Sequence[Want]) -> Places:
+        """One more prefix for all wants, or one for each."""
+        is_sparse = not site.reserve
+        for groups in ([tuple(wants)], [(want,) for want in wants]):
+            trial = self.space.copy()
+            added: list[Allocation] = []
+            places: Places = {}
+            for group in groups:
+                first = not allocations and len(groups) == 1
+                found = self._place(trial, group, site.reserve if first else 0, is_sparse=is_sparse)
+                if found is None:
+                    break
+                trial.take(found.reserve)
+                added.append(found)
+                places |= _fit(Space(trial.family, [found.prefix]), group)[0]
+            else:
+                allocations += added
+                return places
+        raise PlanRefused([self._refusal(site, allocations, wants)])
+
+    def _place(self, space: Space, wants: Sequence[Want], reserve: int, *, is_sparse: bool) -> Allocation | None:
+        length = length_for(sum(want.size for want in wants), space.family)
+        if space.family is Family.V6:
+            length = min(length, V6_SITE)
+        for size in sorted({min(length, length_for(reserve, space.family)), length}):
+            arena = self._arena(space, is_sparse=is_sparse)
+            found = arena.sparse(size) if is_sparse else arena.packed(size)
+            if found := found or space.sparse(size):
+                return Allocation(prefix=enclosing(found, size)._replace(length=length), reserve=found)
+        return None
+
+    def _arena(self, space: Space, *, is_sparse: bool) -> Space:
+        """The half of each pool for this kind of growth: the lower for undeclared, the upper for declared."""
+        if not self.has_arenas:
+            return space
+        arena = Space(space.family)
+        for pool in self.pools:
+            half = halves(pool)[0 if is_sparse else 1]
+            for block in space.blocks():
+                if half.covers(block):
+                    arena.give(block)
+                elif block.covers(half):
+                    arena.give(half)
+        return arena
+
+    def _reserve(self, site: Site, allocations: list[Allocation]) -> None:
+        """Widen a reserve to what is declared, where the neighbourhood is free."""
+        if self.space.family is Family.V6 or not allocations:
+            return
+        largest = min(range(len(allocations)), key=lambda place: allocations[place].reserve.length)
+        held = allocations[largest]
+        others = sum(other.reserve.size for other in allocations) - held.reserve.size
+        length = min(held.reserve.length, length_for(site.reserve - others, Family.V4))
+        for each in allocations:
+            self.space.withdraw(each.reserve)
+        if grown := self.space.grown(held.reserve, length):
+            allocations[largest] = Allocation(prefix=held.prefix, reserve=grown)
+
+    def _refusal(self, site: Site, allocations: Sequence[Allocation], wants: Sequence[Want]) -> Finding:
+        family = self.space.family
+        needed = sum(want.size for want in wants)
+        length = length_for(needed, family)
+        free = next(self.space.blocks(), None)
+        missing = (1 << (family.width - length)) - (free.size if free else 0)
+        largest = max(wants, key=lambda want: want.size)
+        room = f"the largest free block is {free} ({free.size:,})" if free else "nothing is free"
+        message = (
+            f"{site.name} needs {needed:,} more addresses, a /{length}, but of pools.nodes {room}: "
+            f"{max(missing, 0):,} too few; the largest request is {'.'.join(map(str, largest.path))} ({largest.size:,})"
+        )
+        blockers = self._blockers(allocations)
+        if blockers:
+            message += f"; in the way of growing where it stands: {', '.join(blockers)}"
+        return error(largest.path, message, "add a prefix to pools.nodes, release what is unused, or ask for less")
+
+    def _blockers(self, allocations: Iterable[Allocation]) -> list[str]:
+        found = []
+        for held in allocations:
+            if held.reserve.length == 0:
+                continue
+            parent = enclosing(held.reserve, held.reserve.length - 1)
+            found += [
+                f"{holder} ({prefix})"
+                for prefix, holder in self.holders
+                if prefix.overlaps(parent) and not prefix.overlaps(held.reserve)
+            ]
+        return sorted(set(found))
+
+
+def _fit(inner: Space, wants: Sequence[Want]) -> tuple[Places, list[Want]]:
+    """Places for as many wants as fit; `inner` loses them. Wants come largest first."""
+    places: Places = {}
+    rest = []
+    for want in wants:
+        place = inner.packed(want.length)
+        if place is None:
+            rest.append(want)
+            continue
+        inner.take(place)
+        places[want.key] = place
+    return places, rest

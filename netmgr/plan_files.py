@@ -1,0 +1,127 @@
+"""The plan's files: reading them with errors that name key and line, and writing a lock so that it is old or new.
+
+The rooms under `netmgr/plan` are pure; every byte they get or give passes here.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+import netmgr.plan.limits
+from netmgr import documents
+from netmgr.errors import ConfigError, StateError
+from netmgr.plan.document import Cloud, PlanDocument
+from netmgr.plan.findings import Finding
+from netmgr.plan.limits import CloudLimits
+from netmgr.plan.lock import LockDocument
+
+HEADER = """\
+# Written by `netmgr plan lock`. Keep it in git beside plan.yaml, and do not edit it:
+# what stands here never moves, and every node's addresses follow from it by arithmetic.
+"""
+
+
+def lock_path(plan: Path) -> Path:
+    """Where a plan's lock stands: plan.yaml has plan.lock.yaml."""
+    return plan.with_name(f"{plan.stem}.lock{plan.suffix or '.yaml'}")
+
+
+def load_plan(path: Path) -> PlanDocument:
+    """Read a plan.
+
+    Raises:
+        ConfigError: a fault in the file; every one is named with its key and line.
+    """
+    return documents.load(path, PlanDocument)
+
+
+def load_lock(path: Path) -> LockDocument | None:
+    """Read a lock, None when there is none yet.
+
+    Raises:
+        ConfigError: it cannot be read, is no lock, or is of a newer version.
+    """
+    return documents.load(path, LockDocument) if path.exists() else None
+
+
+def load_limits(cloud: Cloud) -> CloudLimits:
+    """The published limits of a cloud, from the data file that ships with netmgr."""
+    return documents.load(Path(netmgr.plan.limits.__file__).with_name(f"{cloud}.yaml"), CloudLimits)
+
+
+def limits_of(plan: PlanDocument, path: Path) -> CloudLimits:
+    """The limits that hold for a plan: the cloud's, with the plan's own quotas in place.
+
+    Raises:
+        ConfigError: the plan names a limit that is none.
+    """
+    published = load_limits(plan.cloud)
+    known = type(published.limits).model_fields
+    for name in plan.limits:
+        if name not in known:
+            where = documents.place(path, ("limits", name))
+            raise ConfigError(f"{where}: is no limit; there are {', '.join(known)}")
+    return published.agreed(plan.limits)
+
+
+def located(path: Path, finding: Finding) -> str:
+    """A finding with the file, line and key it hangs on."""
+    return f"{documents.place(path, finding.path)}: {finding}"
+
+
+def to_yaml(document: BaseModel | dict[str, Any]) -> str:
+    """A document as YAML, keys in the model's order, leaves on one line."""
+    return yaml.dump(
+        to_plain(document), Dumper=yaml.CSafeDumper, sort_keys=False, default_flow_style=None, width=1 << 20
+    )
+
+
+def to_plain(document: BaseModel | dict[str, Any]) -> dict[str, Any]:
+    """A document as dictionaries, lists and text, without what is at its default."""
+    if isinstance(document, BaseModel):
+        return document.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return document
+
+
+def write_lock(path: Path, lock: LockDocument) -> None:
+    """Replace the lock in one step; a crash anywhere leaves the old one.
+
+    Raises:
+        StateError: the file system refused; the old lock is untouched.
+    """
+    write_text(path, HEADER + to_yaml(lock))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file in one step: a temporary file beside it, written through, then renamed over it."""
+    try:
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fchmod(stream.fileno(), mode)
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise StateError(f"{path}: cannot be written: {error.strerror}") from None
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Write a folder's names through to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
