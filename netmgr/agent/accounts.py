@@ -7,15 +7,20 @@ yesterday's pods would take today's out of the kernel's sets.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable
+from errno import ENOENT
 
 from netmgr.clock import Clock
+from netmgr.errors import KernelError
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.totals import Totals
 from netmgr.model import Attachment, Counter, PodRef, Traffic
 from netmgr.prefixes import Address
 from netmgr.rules.engine import Rules
+
+log = logging.getLogger(__name__)
 
 
 class Accounts:
@@ -49,7 +54,7 @@ class Accounts:
         """Count for an attachment from now on; called before any of its packets can pass."""
         with self._lock:
             self._ledger.begin(_counters(attachment.addresses), attachment.pod)
-            self._rules.admit(attachment.addresses)
+            self._admit(attachment.addresses)
             self._owners.update(dict.fromkeys(attachment.addresses, attachment.pod))
 
     def end(self, attachment: Attachment) -> None:
@@ -102,6 +107,17 @@ class Accounts:
             self._read_at = float("-inf")
             self.read()
             self._ledger.close()
+
+    def _admit(self, addresses: Iterable[Address]) -> None:
+        try:
+            self._rules.admit(addresses)
+        except KernelError as error:
+            if error.errno != ENOENT:
+                raise
+            # Another program has flushed our rules; they are put back now, not with the next reconcile.
+            for sentence in self.reconcile():
+                log.warning("repaired area=rules what=%r", sentence)
+            self._rules.admit(addresses)
 
     def _owner(self, counter: Counter) -> PodRef | None:
         return self._owners.get(counter.subject) if isinstance(counter.subject, Address) else None

@@ -6,7 +6,6 @@ import fcntl
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -39,6 +38,8 @@ from netmgr.rules.policy import Policy
 DRAIN_SECONDS = 10.0
 """How long a stop waits for requests under way."""
 
+_ENDINGS = (signal.SIGTERM, signal.SIGINT)
+
 log = logging.getLogger(__name__)
 
 
@@ -64,16 +65,14 @@ def run(config: Path) -> None:
     """
     document = documents.load(config, NodeDocument)
     logging.basicConfig(level=document.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    # Blocked before any thread exists, so that the signals wait for sigwait and interrupt nobody.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
     with ExitStack() as stack:
         stack.enter_context(_only_one(document))
         agent = Agent(document, SystemClock(), stack)
         agent.start(stack)
         log.info("ready node=%s backend=%s network=%s", document.node.name, agent.backend, document.network)
-        stopping.wait()
-        log.info("stopping")
+        log.info("stopping signal=%s", signal.Signals(signal.sigwait(_ENDINGS)).name)
 
 
 class Agent:

@@ -13,9 +13,11 @@ from netmgr.clock import Clock
 from netmgr.config import NodeDocument
 from netmgr.errors import NetmgrError, NotReady
 from netmgr.explain import explain
+from netmgr.ipam.pool import Occupancy
+from netmgr.ledger.totals import NamespaceTotal, PodTotal
 from netmgr.model import Attachment, Sample
-from netmgr.prefixes import Address
-from netmgr.snapshot import VERSION, AttachmentView, RuleReading, Snapshot
+from netmgr.prefixes import Address, Family
+from netmgr.snapshot import VERSION, AttachmentView, NamespaceTotals, PodTotals, PoolState, RuleReading, Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -79,39 +81,13 @@ class Queries:
             "reason": reason,
             "taken_at": self._clock.now(),
             "started_at": self._started_at,
-            "pods": [
-                {
-                    "namespace": item.namespace,
-                    "pod": item.pod,
-                    "traffic": item.traffic,
-                    "bytes": item.bytes,
-                    "packets": item.packets,
-                    "live": item.live,
-                }
-                for item in totals.pods
-            ],
-            "namespaces": [
-                {
-                    "namespace": item.namespace,
-                    "traffic": item.traffic,
-                    "bytes": item.bytes,
-                    "packets": item.packets,
-                }
-                for item in totals.namespaces
-            ],
+            "pods": [_pod(item) for item in totals.pods],
+            "namespaces": [_namespace(item) for item in totals.namespaces],
             "node_totals": [
                 {"traffic": item.traffic, "bytes": item.bytes, "packets": item.packets} for item in totals.node
             ],
             "rules": [self._rule(sample) for sample in totals.rules],
-            "pool": [
-                {
-                    "family": f"ipv{family.value}",
-                    "allocated": state.allocated,
-                    "cooldown": state.cooldown,
-                    "free": state.free,
-                }
-                for family, state in self._node.leases.occupancy().items()
-            ],
+            "pool": [_pool(family, state) for family, state in self._node.leases.occupancy().items()],
             "cni_requests": self._telemetry.requests(),
             "cni_latency": self._telemetry.latency(),
             "gaps": [{"reason": reason, "count": count} for reason, count in totals.gaps.items()],
@@ -136,6 +112,30 @@ class Queries:
             "bytes": sample.bytes,
             "packets": sample.packets,
         }
+
+
+def _pod(item: PodTotal) -> PodTotals:
+    return {
+        "namespace": item.namespace,
+        "pod": item.pod,
+        "traffic": item.traffic,
+        "bytes": item.bytes,
+        "packets": item.packets,
+        "live": item.live,
+    }
+
+
+def _namespace(item: NamespaceTotal) -> NamespaceTotals:
+    return {"namespace": item.namespace, "traffic": item.traffic, "bytes": item.bytes, "packets": item.packets}
+
+
+def _pool(family: Family, state: Occupancy) -> PoolState:
+    return {
+        "family": f"ipv{family.value}",
+        "allocated": state.allocated,
+        "cooldown": state.cooldown,
+        "free": state.free,
+    }
 
 
 def _view(attachment: Attachment) -> AttachmentView:

@@ -9,10 +9,7 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from netmgr.snapshot import Gaps, RequestCount, RequestLatency
-
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-"""Upper bounds in seconds: fine around the few milliseconds an ADD takes."""
+from netmgr.snapshot import LATENCY_BUCKETS, Gaps, RequestCount, RequestLatency
 
 
 class Telemetry:
@@ -49,8 +46,8 @@ class Telemetry:
         """Note one CNI request: its error code (0 for success) and how long it took."""
         with self._lock:
             self._requests[command, code] += 1
-            buckets = self._buckets.setdefault(command, [0] * (len(BUCKETS) + 1))
-            buckets[bisect_left(BUCKETS, seconds)] += 1
+            buckets = self._buckets.setdefault(command, [0] * (len(LATENCY_BUCKETS) + 1))
+            buckets[bisect_left(LATENCY_BUCKETS, seconds)] += 1
             self._sums[command] += seconds  # type: ignore[assignment]  # a Counter adds floats as well
 
     def repaired(self, area: str, sentences: Iterable[str]) -> None:
@@ -77,7 +74,7 @@ class Telemetry:
     def _histogram(self, command: str) -> RequestLatency:
         cumulative: list[tuple[str, int]] = []
         total = 0
-        for bound, count in zip((*map(str, BUCKETS), "+Inf"), self._buckets[command], strict=True):
+        for bound, count in zip((*map(str, LATENCY_BUCKETS), "+Inf"), self._buckets[command], strict=True):
             total += count
             cumulative.append((bound, total))
         return {"command": command, "buckets": cumulative, "sum": self._sums[command]}

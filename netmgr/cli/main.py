@@ -52,7 +52,7 @@ def main() -> None:
         for line in str(error).splitlines():
             print(f"netmgr: {line}", file=sys.stderr)  # noqa: T201  the command line speaks to its user
         if error.details and error.details not in error.message:
-            print(f"  {error.details}", file=sys.stderr)  # noqa: T201
+            print(f"  {error.details}", file=sys.stderr)  # noqa: T201  as above
         sys.exit(error.exit_code)
 
 

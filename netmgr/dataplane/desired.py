@@ -25,6 +25,7 @@ HOST_MAC = bytes.fromhex("026e6d000001")
 REAP_GROUP = 0x6E6D
 """Link group of host ends that are unwired and wait to be deleted together."""
 
+PRIMARY_INTERFACE = "eth0"
 LOOPBACK_INDEX = 1
 RTPROT_BOOT = 3
 DEFAULT_ROUTES = {Family.V4: Prefix.parse("0.0.0.0/0"), Family.V6: Prefix.parse("::/0")}
@@ -52,6 +53,14 @@ def pod_mac(key: AttachmentKey) -> bytes:
 
 def _digest(key: AttachmentKey) -> bytes:
     return hashlib.sha256(f"{key.container_id}\0{key.ifname}".encode()).digest()
+
+
+def route_metric(key: AttachmentKey) -> int:
+    """Metric of an interface's routes inside the sandbox: the kernel's default for the one runtimes call eth0.
+
+    A sandbox's further interfaces get less preferred ones of their own, or their routes would replace the first's.
+    """
+    return 0 if key.ifname == PRIMARY_INTERFACE else 1 << 16 | int.from_bytes(_digest(key)[11:13], "big")
 
 
 def alias_of(key: AttachmentKey, pod: PodRef) -> str:
@@ -98,11 +107,12 @@ def pod_side(attachment: Attachment, index: int) -> list[Operation]:
     """Addresses, gateway and default routes inside the sandbox, for the pod's end of this index."""
     operations = [rtnetlink.raise_index(LOOPBACK_INDEX), rtnetlink.raise_index(index)]
     operations += [rtnetlink.add_address(address, index) for address in attachment.addresses]
+    metric = route_metric(attachment.key)
     for family in sorted({address.family for address in attachment.addresses}):
-        gateway = POD_GATEWAYS[family]
+        gateway, default = POD_GATEWAYS[family], DEFAULT_ROUTES[family]
         operations += [
             rtnetlink.add_neighbour(gateway, HOST_MAC, index),
-            rtnetlink.add_route(gateway.prefix, index, protocol=RTPROT_BOOT),
-            rtnetlink.add_route(DEFAULT_ROUTES[family], index, protocol=RTPROT_BOOT, gateway=gateway),
+            rtnetlink.add_route(gateway.prefix, index, protocol=RTPROT_BOOT, metric=metric),
+            rtnetlink.add_route(default, index, protocol=RTPROT_BOOT, gateway=gateway, metric=metric),
         ]
     return operations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import threading
@@ -9,11 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Self, TypeVar
 
 from netmgr.dataplane import rtnetlink
-from netmgr.dataplane.netns import entered
+from netmgr.dataplane.netns import CLONE_NEWNET, entered
 from netmgr.dataplane.rtnetlink import Operation
 from netmgr.errors import KernelError
 
 _SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK = 270, 10, 11, 12
+_NS_GET_NSTYPE = 0xB703  # ioctl_ns(2)
 _RECEIVE_BYTES = 1 << 17
 _RECEIVE_SECONDS = 10
 
@@ -106,9 +108,18 @@ def open_namespace(path: str) -> int:
     """Open a namespace file.
 
     Raises:
-        KernelError: it does not exist or cannot be opened.
+        KernelError: it does not exist, cannot be opened, or is no network namespace.
     """
+    operation = f"open network namespace {path}"
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise KernelError(f"open network namespace {path}", error.errno or 0) from None
+        raise KernelError(operation, error.errno or 0) from None
+    try:
+        kind = fcntl.ioctl(descriptor, _NS_GET_NSTYPE)
+    except OSError:
+        kind = 0
+    if kind != CLONE_NEWNET:
+        os.close(descriptor)
+        raise KernelError(operation, details="it is no network namespace")
+    return descriptor

@@ -35,7 +35,7 @@ _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
 _IFLA_INET6_ADDR_GEN_MODE, _ADDR_GEN_MODE_NONE = 8, 1
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _IFA_F_NODAD = 0x02
-_RTA_DST, _RTA_OIF, _RTA_GATEWAY = 1, 4, 5
+_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY = 1, 4, 5, 6
 _NDA_DST, _NDA_LLADDR = 1, 2
 _NLA_F_NESTED = 0x8000
 _NLA_TYPE_MASK = 0x3FFF
@@ -216,7 +216,9 @@ def add_address(address: Address, index: int) -> Operation:
     return Operation(text, RTM_NEWADDR, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, body)
 
 
-def add_route(destination: Prefix, index: int, *, protocol: int, gateway: Address | None = None) -> Operation:
+def add_route(
+    destination: Prefix, index: int, *, protocol: int, gateway: Address | None = None, metric: int = 0
+) -> Operation:
     """Install or replace a unicast route of the main table."""
     scope = RT_SCOPE_UNIVERSE if gateway else RT_SCOPE_LINK
     body = _RTMSG.pack(
@@ -228,6 +230,8 @@ def add_route(destination: Prefix, index: int, *, protocol: int, gateway: Addres
     if gateway:
         body += attribute(_RTA_GATEWAY, gateway.packed)
     via = f" via {gateway}" if gateway else ""
+    if metric:
+        body += _number(_RTA_PRIORITY, metric)
     text = f"route add {destination}{via} on link {index}"
     return Operation(text, RTM_NEWROUTE, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, body)
 

@@ -139,7 +139,7 @@ class Ledger:
         except StateError as error:
             if self._durable:
                 # No traceback: the message tells file and reason.
-                log.error("event=ledger-not-durable action=totals-in-memory error=%r", error.message)  # noqa: TRY400
+                log.error("event=ledger-not-durable action=totals-in-memory error=%r", error.message)  # noqa: TRY400  no traceback: the reason says it all
                 self._book.note(Gap.NOT_DURABLE)
             self._durable = False
         else:

@@ -30,10 +30,10 @@ def open_backend(choice: Backend, state_dir: Path) -> RuleBackend:
         choice = _remembered(state_dir) or _decide(state_dir)
     # Each backend's libraries are imported only on the node that uses them.
     if choice is Backend.NFTABLES:
-        from netmgr.rules.nftables import NftablesBackend  # noqa: PLC0415
+        from netmgr.rules.nftables import NftablesBackend  # noqa: PLC0415  one backend's libraries are loaded, not both
 
         return NftablesBackend()
-    from netmgr.rules.iptables import IptablesBackend  # noqa: PLC0415
+    from netmgr.rules.iptables import IptablesBackend  # noqa: PLC0415  one backend's libraries are loaded, not both
 
     return IptablesBackend()
 

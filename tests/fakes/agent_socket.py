@@ -12,7 +12,7 @@ from pathlib import Path
 from netmgr.errors import NetmgrError
 from netmgr.ledger.book import Gap
 from netmgr.model import Traffic
-from netmgr.snapshot import LATENCY_BUCKETS, Snapshot
+from netmgr.snapshot import LATENCY_BUCKETS, NamespaceTotals, PodTotals, RuleReading, Snapshot
 
 COMMANDS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION", "invalid")
 HOOKS = (
@@ -33,9 +33,11 @@ def cni_codes() -> list[int]:
     return sorted(codes)
 
 
+BYTES, PACKETS = 123_456_789_012, 87_654_321
+
+
 def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
     """A busy dual-stack node's snapshot, in which everything that can occur has occurred."""
-    size, packets = 123_456_789_012, 87_654_321
     return {
         "version": 1,
         "node": "node-1",
@@ -45,36 +47,10 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "reason": "",
         "taken_at": 1_700_000_000.0,
         "started_at": 1_600_000_000.0,
-        "pods": [
-            {
-                "namespace": f"team-{number % namespaces}",
-                "pod": f"training-worker-{number}",
-                "traffic": traffic,
-                "bytes": size + number,
-                "packets": packets + number,
-                "live": True,
-            }
-            for number in range(pods)
-            for traffic in Traffic
-        ],
-        "namespaces": [
-            {"namespace": f"team-{number}", "traffic": traffic, "bytes": size * 13, "packets": packets * 13}
-            for number in range(namespaces)
-            for traffic in Traffic
-        ],
-        "node_totals": [{"traffic": traffic, "bytes": size, "packets": packets} for traffic in Traffic],
-        "rules": [
-            {
-                "ip_version": version,
-                "table": "mangle",
-                "chain": chain,
-                "rule": f"openai traffic={traffic}",
-                "bytes": size,
-                "packets": packets,
-            }
-            for version in "46"
-            for chain, traffic in HOOKS
-        ],
+        "pods": _pods(pods, namespaces),
+        "namespaces": _namespaces(namespaces),
+        "node_totals": [{"traffic": traffic, "bytes": BYTES, "packets": PACKETS} for traffic in Traffic],
+        "rules": _rules(),
         "pool": [
             {"family": "ipv4", "allocated": 250, "cooldown": 3, "free": 253},
             {"family": "ipv6", "allocated": 250, "cooldown": 3, "free": 2**64},
@@ -87,6 +63,44 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "drift_repaired": [{"reason": "rules", "count": 2}, {"reason": "wiring", "count": 1}],
         "state_rebuilds": 0,
     }
+
+
+def _pods(pods: int, namespaces: int) -> list[PodTotals]:
+    return [
+        {
+            "namespace": f"team-{number % namespaces}",
+            "pod": f"training-worker-{number}",
+            "traffic": traffic,
+            "bytes": BYTES + number,
+            "packets": PACKETS + number,
+            "live": True,
+        }
+        for number in range(pods)
+        for traffic in Traffic
+    ]
+
+
+def _namespaces(namespaces: int) -> list[NamespaceTotals]:
+    return [
+        {"namespace": f"team-{number}", "traffic": traffic, "bytes": BYTES * 13, "packets": PACKETS * 13}
+        for number in range(namespaces)
+        for traffic in Traffic
+    ]
+
+
+def _rules() -> list[RuleReading]:
+    return [
+        {
+            "ip_version": version,
+            "table": "mangle",
+            "chain": chain,
+            "rule": f"openai traffic={traffic}",
+            "bytes": BYTES,
+            "packets": PACKETS,
+        }
+        for version in "46"
+        for chain, traffic in HOOKS
+    ]
 
 
 def _buckets() -> list[tuple[str, int]]:

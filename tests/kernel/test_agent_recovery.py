@@ -176,6 +176,38 @@ def test_a_lowered_link_is_raised_again(world: World, node: LabNode, new_pod: Ne
     node.runtime.check(sandbox)
 
 
+def test_an_add_right_after_another_program_flushed_everything_succeeds(
+    world: World, node: LabNode, new_pod: NewPod, backend: Backend
+) -> None:
+    standing = new_pod("node-1")
+    flush_rules(node, backend)
+    sandbox = new_pod("node-1")
+    eventually(lambda: not faults(node, standing))
+    assert not faults(node, sandbox)
+    assert reaches_internet(world, sandbox)
+    gaps = {item["reason"]: item["count"] for item in node.snapshot()["gaps"]}
+    assert gaps["removed"] > 0
+
+
+def flush_rules(node: LabNode, backend: Backend) -> None:
+    if backend is Backend.NFTABLES:
+        inside(node, "nft", "flush", "ruleset")
+        return
+    for program in ("iptables-legacy", "ip6tables-legacy"):
+        for table in ("raw", "mangle", "nat"):
+            inside(node, program, "-t", table, "-F")
+            inside(node, program, "-t", table, "-X")
+    inside(node, "ipset", "destroy")
+
+
+def faults(node: LabNode, sandbox: Sandbox) -> str:
+    try:
+        node.runtime.check(sandbox)
+    except LabError as error:
+        return error.message
+    return ""
+
+
 def test_a_stray_route_of_ours_is_removed_and_others_routes_stay(node: LabNode) -> None:
     inside(node, "ip", "route", "add", "198.51.100.7/32", "dev", "lo", "proto", "110")
     inside(node, "ip", "route", "add", "198.51.100.8/32", "dev", "lo", "proto", "111")

@@ -12,9 +12,8 @@ from exporter import catalog
 from exporter.catalog import CATALOG, Kind
 from exporter.collector import Collector
 from netmgr import programs
-from netmgr.agent.telemetry import BUCKETS
 from netmgr.errors import TryAgainLater
-from netmgr.snapshot import LATENCY_BUCKETS, Snapshot
+from netmgr.snapshot import Snapshot
 from tests.fakes.agent_socket import snapshot
 
 SUFFIXES = {Kind.COUNTER: ("_total",), Kind.GAUGE: ("",), Kind.HISTOGRAM: ("_bucket", "_sum", "_count")}
@@ -47,10 +46,6 @@ def test_250_pods_give_the_number_of_series_that_the_catalogue_states(metric: ca
     assert len(samples) == metric.series
     series = Counter((sample.name, tuple(sample.labels.items())) for sample in samples)
     assert max(series.values()) == 1
-
-
-def test_the_agent_keeps_the_histogram_that_the_catalogue_counts_with() -> None:
-    assert BUCKETS == LATENCY_BUCKETS
 
 
 def test_a_node_without_pods_still_shows_every_family() -> None:

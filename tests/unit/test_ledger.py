@@ -1,50 +1,34 @@
-"""The ledger on a real file: what it counts, what it survives, what it refuses."""
+"""The ledger on a real file: what it counts and what it survives."""
 
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from netmgr.errors import SetupError, StateError
 from netmgr.ledger.book import Gap
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.totals import NamespaceTotal, NodeTotal, PodTotal
-from netmgr.model import Counter, PodRef, Sample, Traffic
+from netmgr.model import Counter, PodRef, Sample
 from netmgr.prefixes import Address, Family
-
-IN, OUT = Traffic.INTERNET_IN, Traffic.INTERNET_OUT
-WEB = PodRef("team-a", "web-0", "uid-1")
-ADDRESS = Address.parse("10.1.0.5")
-ADDRESS6 = Address.parse("2001:db8::5")
-LINGER = 900.0
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.time = 1_000_000.0
-
-    def now(self) -> float:
-        return self.time
-
-    def monotonic(self) -> float:
-        return self.time
-
-
-def counter(traffic: Traffic = OUT, address: Address = ADDRESS) -> Counter:
-    return Counter.of_pod(address, traffic)
-
-
-def hook(chain: str, traffic: Traffic, family: Family = Family.V4) -> Counter:
-    return Counter(chain, family, traffic)
-
-
-def reading(size: int, packets: int | None = None, of: Counter | None = None) -> Sample:
-    return Sample(of or counter(), size, size // 100 if packets is None else packets)
+from tests.fakes.ledger_tools import (
+    ADDRESS6,
+    IN,
+    LINGER,
+    OUT,
+    WEB,
+    Clock,
+    counter,
+    gaps,
+    hook,
+    namespace_bytes,
+    opened,
+    pod_bytes,
+    reading,
+)
 
 
 @pytest.fixture
@@ -57,29 +41,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "ledger.db"
 
 
-def opened(path: Path, clock: Clock, boot_id: str = "boot-1") -> Ledger:
-    return Ledger.open(path, clock=clock, linger_seconds=LINGER, boot_id=boot_id)
-
-
 @pytest.fixture
 def ledger(path: Path, clock: Clock) -> Iterator[Ledger]:
     ledger = opened(path, clock)
     yield ledger
     ledger.close()
-
-
-def pod_bytes(ledger: Ledger, name: str = "web-0", traffic: Traffic = OUT) -> int | None:
-    found = [total.bytes for total in ledger.totals().pods if total.pod == name and total.traffic is traffic]
-    return found[0] if found else None
-
-
-def namespace_bytes(ledger: Ledger, namespace: str = "team-a", traffic: Traffic = OUT) -> int:
-    (total,) = [t for t in ledger.totals().namespaces if (t.namespace, t.traffic) == (namespace, traffic)]
-    return total.bytes
-
-
-def gaps(ledger: Ledger) -> dict[str, int]:
-    return {gap.value: count for gap, count in ledger.totals().gaps.items() if count}
 
 
 def test_a_series_begins_at_zero_before_the_first_byte(ledger: Ledger) -> None:
@@ -362,80 +328,3 @@ def test_many_threads_lose_nothing(ledger: Ledger) -> None:
     for thread in threads:
         thread.join()
     assert (namespace_bytes(ledger), gaps(ledger), ledger.counters()) == (8 * 25, {}, {})
-
-
-def _not_a_database(path: Path) -> None:
-    path.write_bytes(b"this is no database, but long enough to be taken for one " * 100)
-
-
-def _foreign(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE photos (name TEXT)")
-
-
-def _newer(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 2")
-
-
-def _same_version_without_tables(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 1")
-
-
-def _holed(path: Path) -> None:
-    ledger = opened(path, Clock())
-    for number in range(200):
-        ledger.begin([counter(address=Address(Family.V4, number))], PodRef("team-a", f"pod-{number}"))
-    ledger.close()
-    content = bytearray(path.read_bytes())
-    content[8192:12288] = b"\xa5" * 4096
-    path.write_bytes(content)
-
-
-def _truncated(path: Path) -> None:
-    _holed(path)
-    path.write_bytes(path.read_bytes()[:5000])
-
-
-def _absurd_row(path: Path) -> None:
-    ledger = opened(path, Clock())
-    ledger.begin([counter()], WEB)
-    ledger.close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE counter SET subject = 'localhost'")
-
-
-@pytest.mark.parametrize(
-    "damage", [_not_a_database, _foreign, _newer, _same_version_without_tables, _holed, _truncated, _absurd_row]
-)
-def test_a_damaged_or_foreign_file_is_refused_by_name_and_left_as_it_was(path: Path, clock: Clock, damage) -> None:
-    damage(path)
-    before = path.read_bytes()
-    with pytest.raises(StateError, match=str(path)):
-        opened(path, clock)
-    assert path.read_bytes() == before
-
-
-def test_a_file_that_cannot_be_reached_is_not_called_damaged(tmp_path: Path, clock: Clock) -> None:
-    with pytest.raises(SetupError, match="cannot be opened"):
-        opened(tmp_path / "missing" / "ledger.db", clock)
-
-
-def test_a_file_locked_by_another_program_does_not_stop_the_counting(path: Path, clock: Clock) -> None:
-    ledger = opened(path, clock)
-    ledger._store._connection.execute("PRAGMA busy_timeout = 10")
-    ledger.begin([counter()], WEB)
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    ledger.post([reading(500)])
-    ledger.post([reading(600)])
-    assert (pod_bytes(ledger), ledger.durable, gaps(ledger)) == (600, False, {"not-durable": 1})
-    other.execute("ROLLBACK")
-    other.close()
-    ledger.post([reading(700)])
-    assert (ledger.durable, ledger.totals().durable) == (True, True)
-    ledger.close()
-    again = opened(path, clock)
-    assert (pod_bytes(again), gaps(again)) == (700, {"not-durable": 1})
-    again.close()

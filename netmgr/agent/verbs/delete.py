@@ -10,14 +10,14 @@ from netmgr.dataplane import desired
 def delete(node: Node, request: Request, started_at: float) -> None:
     """Detach the sandbox.
 
-    A DEL that finds nothing may have overtaken its ADD; it is remembered, so that the ADD is
-    refused when it arrives. `started_at` is when the launcher began, in seconds since boot.
+    An ADD that began before this DEL may still be on its way, whether the DEL found something or
+    not: the DEL is remembered, so that such an ADD is refused when it arrives. `started_at` is
+    when the launcher began, in seconds since boot.
     """
     with node.locks.holding(request.key, LOCK_SECONDS):
+        node.leases.bury(request.key, started_at)
         attachment = node.leases.get(request.key)
         if attachment is not None:
             node.detach(attachment)
-            return
-        node.leases.bury(request.key, started_at)
-        if node.dataplane.detach(desired.host_link_name(request.key)):
+        elif node.dataplane.detach(desired.host_link_name(request.key)):
             node.reaper.wake()

@@ -1,0 +1,56 @@
+"""A clock to turn, and short words for counters and readings, for the ledger's tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from netmgr.ledger.ledger import Ledger
+from netmgr.model import Counter, PodRef, Sample, Traffic
+from netmgr.prefixes import Address, Family
+
+IN, OUT = Traffic.INTERNET_IN, Traffic.INTERNET_OUT
+WEB = PodRef("team-a", "web-0", "uid-1")
+ADDRESS = Address.parse("10.1.0.5")
+ADDRESS6 = Address.parse("2001:db8::5")
+LINGER = 900.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 1_000_000.0
+
+    def now(self) -> float:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time
+
+
+def counter(traffic: Traffic = OUT, address: Address = ADDRESS) -> Counter:
+    return Counter.of_pod(address, traffic)
+
+
+def hook(chain: str, traffic: Traffic, family: Family = Family.V4) -> Counter:
+    return Counter(chain, family, traffic)
+
+
+def reading(size: int, packets: int | None = None, of: Counter | None = None) -> Sample:
+    return Sample(of or counter(), size, size // 100 if packets is None else packets)
+
+
+def opened(path: Path, clock: Clock, boot_id: str = "boot-1") -> Ledger:
+    return Ledger.open(path, clock=clock, linger_seconds=LINGER, boot_id=boot_id)
+
+
+def pod_bytes(ledger: Ledger, name: str = "web-0", traffic: Traffic = OUT) -> int | None:
+    found = [total.bytes for total in ledger.totals().pods if total.pod == name and total.traffic is traffic]
+    return found[0] if found else None
+
+
+def namespace_bytes(ledger: Ledger, namespace: str = "team-a", traffic: Traffic = OUT) -> int:
+    (total,) = [t for t in ledger.totals().namespaces if (t.namespace, t.traffic) == (namespace, traffic)]
+    return total.bytes
+
+
+def gaps(ledger: Ledger) -> dict[str, int]:
+    return {gap.value: count for gap, count in ledger.totals().gaps.items() if count}

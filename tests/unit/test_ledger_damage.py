@@ -1,0 +1,108 @@
+"""Files that are no ledger any more are refused by name; files that cannot be reached are not called damaged."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from netmgr.errors import SetupError, StateError
+from netmgr.model import PodRef
+from netmgr.prefixes import Address, Family
+from tests.fakes.ledger_tools import (
+    WEB,
+    Clock,
+    counter,
+    gaps,
+    opened,
+    pod_bytes,
+    reading,
+)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+def _not_a_database(path: Path) -> None:
+    path.write_bytes(b"this is no database, but long enough to be taken for one " * 100)
+
+
+def _foreign(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE photos (name TEXT)")
+
+
+def _newer(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 2")
+
+
+def _same_version_without_tables(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 1")
+
+
+def _holed(path: Path) -> None:
+    ledger = opened(path, Clock())
+    for number in range(200):
+        ledger.begin([counter(address=Address(Family.V4, number))], PodRef("team-a", f"pod-{number}"))
+    ledger.close()
+    content = bytearray(path.read_bytes())
+    content[8192:12288] = b"\xa5" * 4096
+    path.write_bytes(content)
+
+
+def _truncated(path: Path) -> None:
+    _holed(path)
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def _absurd_row(path: Path) -> None:
+    ledger = opened(path, Clock())
+    ledger.begin([counter()], WEB)
+    ledger.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE counter SET subject = 'localhost'")
+
+
+@pytest.mark.parametrize(
+    "damage", [_not_a_database, _foreign, _newer, _same_version_without_tables, _holed, _truncated, _absurd_row]
+)
+def test_a_damaged_or_foreign_file_is_refused_by_name_and_left_as_it_was(path: Path, clock: Clock, damage) -> None:
+    damage(path)
+    before = path.read_bytes()
+    with pytest.raises(StateError, match=str(path)):
+        opened(path, clock)
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_cannot_be_reached_is_not_called_damaged(tmp_path: Path, clock: Clock) -> None:
+    with pytest.raises(SetupError, match="cannot be opened"):
+        opened(tmp_path / "missing" / "ledger.db", clock)
+
+
+def test_a_file_locked_by_another_program_does_not_stop_the_counting(path: Path, clock: Clock) -> None:
+    ledger = opened(path, clock)
+    ledger._store._connection.execute("PRAGMA busy_timeout = 10")
+    ledger.begin([counter()], WEB)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    ledger.post([reading(500)])
+    ledger.post([reading(600)])
+    assert (pod_bytes(ledger), ledger.durable, gaps(ledger)) == (600, False, {"not-durable": 1})
+    other.execute("ROLLBACK")
+    other.close()
+    ledger.post([reading(700)])
+    assert (ledger.durable, ledger.totals().durable) == (True, True)
+    ledger.close()
+    again = opened(path, clock)
+    assert (pod_bytes(again), gaps(again)) == (700, {"not-durable": 1})
+    again.close()
