@@ -28,6 +28,7 @@ from netmgr.plan.space import halves
 from netmgr.plan.vnets import VirtualNetwork, virtual_networks
 from netmgr.prefixes import Address, Family, Prefix, merge
 
+# Names of the plan have no underscores, so that what is joined by one is never the name of something else.
 DEFAULT_ROUTE = Prefix(Family.V4, 0, 0)
 _OWN, _HUB, _APART = 100, 110, 200  # priorities: from 100 to 4096, the lowest first
 
@@ -80,12 +81,12 @@ def _location(plan: PlanDocument, owner: str) -> str:
 
 def segment_name(pool: str, number: int) -> str:
     """Name of the subnet of a node pool's segment, and of its scale set within the cluster."""
-    return pool if number == 0 else f"{pool}-{number}"
+    return pool if number == 0 else f"{pool}_{number}"
 
 
 def _vnet(plan: PlanDocument, lock: LockDocument, vnet: VirtualNetwork) -> Vnet:
     if vnet.site == HUB:
-        subnets = tuple(Subnet(f"{HUB}-{net.name}", net.role, net.prefixes, table=HUB) for net in vnet.subnets)
+        subnets = tuple(Subnet(f"{HUB}_{net.name}", net.role, net.prefixes, table=HUB) for net in vnet.subnets)
     else:
         subnets = tuple(_spoke_subnets(plan.clusters[vnet.site], vnet.site, lock.clusters[vnet.site], vnet.name))
     return Vnet(vnet.name, vnet.site, _location(plan, vnet.site), vnet.address_space, subnets)
@@ -94,12 +95,12 @@ def _vnet(plan: PlanDocument, lock: LockDocument, vnet: VirtualNetwork) -> Vnet:
 def _spoke_subnets(spec: Cluster, name: str, held: ClusterLock, vnet: str) -> Iterator[Subnet]:
     gateway = name if spec.nat_gateway_ips else ""
     if held.nat.vnet == vnet:
-        yield Subnet(f"{name}-nat", "nat", (held.nat.prefix,), f"{name}-nat", name, gateway)
+        yield Subnet(f"{name}_nat", "nat", (held.nat.prefix,), f"{name}_nat", name, gateway)
     for pool, segments in held.node_pools.items():
         for number, segment in enumerate(segments.segments):
             if segment.vnet == vnet and not segments.tombstone:
                 yield Subnet(
-                    f"{name}-{segment_name(pool, number)}", "nodes", _prefixes(segment), f"{name}-nodes", name, gateway
+                    f"{name}-{segment_name(pool, number)}", "nodes", _prefixes(segment), f"{name}_nodes", name, gateway
                 )
 
 
@@ -115,7 +116,7 @@ def _peerings(vnets: Iterable[Vnet], spokes: dict[str, tuple[Cluster, ClusterLoc
             # The hub takes answers of Services, which have no address of their network. A spoke takes
             # from the hub only what is the hub's own, unless its way to the internet leads there.
             forwarded = one.owner in (HUB, other.owner) or not spokes[one.owner][0].nat_gateway_ips
-            yield Peering(f"{one.name}-to-{other.name}", one.name, other.name, forwarded)
+            yield Peering(f"{one.name}_to_{other.name}", one.name, other.name, forwarded)
 
 
 def _to_services(spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Route]:
@@ -149,8 +150,8 @@ def _spoke_tables(plan: PlanDocument, lock: LockDocument, name: str) -> Iterator
         for number, subnet in enumerate(lock.hub.researchers)
         if spec.services.source is SourceAddress.PRESERVE and held.nat.addresses
     )
-    yield RouteTable(f"{name}-nodes", name, (*apart, *back))
-    yield RouteTable(f"{name}-nat", name, apart)
+    yield RouteTable(f"{name}_nodes", name, (*apart, *back))
+    yield RouteTable(f"{name}_nat", name, apart)
 
 
 def _apart(plan: PlanDocument, lock: LockDocument, name: str) -> Iterator[Route]:
@@ -214,11 +215,11 @@ def _scale_sets(plan: PlanDocument, spokes: dict[str, tuple[Cluster, ClusterLock
 def _routers(lock: LockDocument, spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Appliance]:
     every = tuple(merge(prefix for _, held in spokes.values() for prefix in held_prefixes(held)))
     for number, address in enumerate(lock.hub.routers.addresses):
-        yield Appliance(f"hub-router-{number}", HUB, address, drops=((every, every),), internet=True)
+        yield Appliance(f"{HUB}_router_{number}", HUB, address, drops=((every, every),), internet=True)
 
 
 def _nat_hosts(spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Appliance]:
     for name, (_, held) in spokes.items():
         for number, address in enumerate(held.nat.addresses):
             seen = Translation(held.services.hub_prefix, held.services.prefix)
-            yield Appliance(f"{name}-nat-{number}", name, address, translation=seen)
+            yield Appliance(f"{name}_nat_{number}", name, address, translation=seen)

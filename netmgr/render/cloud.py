@@ -1,0 +1,51 @@
+"""What every cloud rendering says alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from netmgr.errors import ConfigError
+from netmgr.plan.document import Cloud, PlanDocument
+from netmgr.plan.network import ScaleSet
+from netmgr.prefixes import Family
+
+
+@dataclass(frozen=True, slots=True)
+class IpConfiguration:
+    """One IP configuration of a network interface."""
+
+    name: str
+    primary: bool
+    family: Family
+
+    @property
+    def version(self) -> str:
+        """IPv4 or IPv6."""
+        return f"IPv{self.family}"
+
+
+def configurations(scale_set: ScaleSet) -> Iterator[IpConfiguration]:
+    """The node's own address of each family, then one for each block or address of its pods."""
+    for family in scale_set.families:
+        # The cloud accepts only IPv4 as primary, and exactly one primary an interface.
+        yield IpConfiguration(f"node-v{family}", family is Family.V4, family)
+    for number in range(scale_set.configurations):
+        yield IpConfiguration(f"pods-{number}", primary=False, family=Family.V4)
+    if Family.V6 in scale_set.families:
+        yield IpConfiguration("pods-v6", primary=False, family=Family.V6)
+
+
+def computer_prefix(scale_set: ScaleSet) -> str:
+    """What its machines' names begin with: a host name has no underscores (RFC 1123)."""
+    return scale_set.name.replace("_", "-") + "-"
+
+
+def refuse_no_cloud(plan: PlanDocument) -> None:
+    """Stop a rendering of cloud resources for a plan that has no cloud.
+
+    Raises:
+        ConfigError: always then.
+    """
+    if plan.cloud is Cloud.NONE:
+        raise ConfigError("cloud: none has no cloud resources; set cloud: azure in the plan to render them")
