@@ -18,7 +18,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -39,6 +39,9 @@ ROOT = Path("/run/netmgr-lab")
 """Short, because a Unix socket's path has at most 107 bytes."""
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")
+
+MOUNT_POINT = 4
+"""Place of the mount point in a line of /proc/self/mountinfo (proc(5))."""
 
 SETTINGS: Mapping[str, Any] = {
     "accounting": {"reading_seconds": 1, "min_reading_seconds": 0.05},
@@ -171,7 +174,7 @@ class World:
             path = self.directory / folder / name
             if path.parent == self.directory / folder and path.is_file():
                 return path
-        known = ", ".join(pin.name for pin in _pins(self.directory))
+        known = ", ".join(sorted(pin.name for pin in _pins(self.directory)))
         raise LabError(f"lab {self.name} has no pod or host {name}; it has {known}")
 
     def build(self) -> None:
@@ -277,7 +280,7 @@ def remove(name: str, root: Path = ROOT) -> None:
         KernelError: a process would not end; what is left can be removed by calling again.
     """
     directory = root / name
-    pins = list(_pins(directory))
+    pins = _pins(directory)
     processes.end(pins)
     for pin in pins:
         netns.delete(pin)
@@ -286,9 +289,11 @@ def remove(name: str, root: Path = ROOT) -> None:
         root.rmdir()
 
 
-def _pins(directory: Path) -> Iterator[Path]:
-    for folder in ("pods", "netns"):
-        yield from (directory / folder).glob("*")
+def _pins(directory: Path) -> list[Path]:
+    """Every namespace that is pinned anywhere below the directory, as the kernel's mount table tells."""
+    table = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+    points = (Path(line.split()[MOUNT_POINT]) for line in table.splitlines())
+    return [point for point in points if directory in point.parents]
 
 
 def _claim(name: str | None, root: Path) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from netmgr.dataplane import netns
 from netmgr.errors import LabError
 from netmgr.lab import processes, wiring
 from netmgr.lab.topology import INTERNET, two_nodes
@@ -202,6 +203,12 @@ def test_down_ends_what_runs_in_the_lab_and_nothing_else(lab: Lab, lab_name: str
     finally:
         bystander.kill()
         bystander.wait()
+
+
+def test_namespaces_that_somebody_pinned_in_the_labs_directory_go_with_it(lab_name: str) -> None:
+    with World(two_nodes(pods=0), name=lab_name) as world:
+        netns.create(world.node("node-1").directory / "deep" / "below" / "extra")
+    assert left_of(lab_name) == []
 
 
 def test_two_labs_live_side_by_side(lab: Lab, lab_name: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from netmgr.errors import LabError
 from netmgr.lab.capture import Tally
 from netmgr.lab.exchange import End, datagram_bytes, datagrams, open_socket, stream
 from netmgr.lab.nodes import LabNode
@@ -185,14 +186,14 @@ def test_an_agent_killed_in_mid_traffic_loses_nothing(world: World, new_pod: New
     pod, node = new_pod(), world.node("node-1")
     before_node = still(lambda: node_total(node))
     sent: list[dict[Traffic, Tally]] = []
-    failures: list[BaseException] = []
+    failures: list[LabError] = []
     ending = threading.Event()
 
     def talk() -> None:
         try:
             while not ending.is_set():
                 sent.extend(converse(world, pod, family) for family in Family)
-        except BaseException as error:  # noqa: BLE001 (told to the test's own thread below)
+        except LabError as error:
             failures.append(error)
 
     talker = threading.Thread(target=talk)
