@@ -133,9 +133,15 @@ class Machine:
 
 
 def _unshared(verb: str, name: str, scratch: Path) -> list[str | Path]:
-    # A chroot's root is no mount point, so it cannot be made private.
-    private = "mount --make-rprivate / 2>/dev/null || true; exec "
-    unshared = ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", private + 'sh "$@"', "sh"]
+    """A verb of machine.sh in a mount namespace of its own, with a root that is a mount point.
+
+    A chroot's root is none, and neither can it be made private nor can runc begin from it. So
+    the namespace's real root is made private, and ours is bound to `scratch` and entered there.
+    """
+    prepared = (
+        'nsenter --mount=/proc/self/ns/mnt mount --make-rprivate / && mount --rbind / "$4" && exec chroot "$4" sh "$@"'
+    )
+    unshared = ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", prepared, "sh"]
     return [*unshared, SCRIPT, verb, name, scratch]
 
 
