@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from netmgr.config import SPECIAL_USE
 from netmgr.plan.carve import cluster_wants, complete, keep_tombstones, taken_by
 from netmgr.plan.conflicts import Scope, conflicts, moved, pinned_overlaps, without
 from netmgr.plan.demand import Want, hosts_length
@@ -102,6 +103,8 @@ class _Locking:
         return ground
 
     def _held_prefixes(self) -> Iterator[tuple[Prefix, str]]:
+        for forbidden in (*self.limits.forbidden, *SPECIAL_USE):
+            yield forbidden, "special use"
         for exclusion in self.plan.exclude:
             yield exclusion.prefix, f"excluded: {exclusion.reason or exclusion.prefix}"
         for owner, prefixes in self.plan.pinned.items():
@@ -113,8 +116,8 @@ class _Locking:
 
     def _services_space(self) -> Space:
         space = Space(Family.V4, self.plan.pools.services)
-        for exclusion in self.plan.exclude:
-            space.withdraw(exclusion.prefix)
+        for prefix in (*self.limits.forbidden, *SPECIAL_USE, *(exclusion.prefix for exclusion in self.plan.exclude)):
+            space.withdraw(prefix)
         for prefixes in self.plan.pinned.values():
             for prefix in prefixes:
                 space.withdraw(prefix)
