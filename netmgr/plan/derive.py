@@ -106,7 +106,7 @@ def _spoke_subnets(spec: Cluster, name: str, held: ClusterLock, vnet: str) -> It
 
 def _prefixes(segment: Segment) -> tuple[Prefix, ...]:
     """One subnet for hosts and pods: a network interface may not have addresses of two."""
-    return tuple(merge(prefix for layout in segment.layouts for prefix in (layout.hosts, layout.pods)))
+    return tuple(prefix for layout in segment.layouts for prefix in (layout.hosts, layout.pods))
 
 
 def _peerings(vnets: Iterable[Vnet], spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Peering]:

@@ -13,7 +13,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from netmgr.render import svg
-from netmgr.render.picture import Picture, Region, Window, plain
+from netmgr.render.picture import Nodes, Picture, Region, Window, plain
 
 
 def draw(picture: Picture) -> str:
@@ -21,6 +21,7 @@ def draw(picture: Picture) -> str:
     views = [*picture.windows, *picture.before]
     data: dict[str, Any] = {
         "changed": bool(picture.before),
+        "meanings": {use.value: meaning for use, meaning in svg.MEANINGS.items()},
         "owners": {plain(owner): colour for owner, colour in picture.colours().items() if owner},
         "views": [_view(window) for window in views],
     }
@@ -29,6 +30,7 @@ def draw(picture: Picture) -> str:
         "TITLE": escape(plain(picture.title)),
         "AFTER": "\n".join(_figures(picture, enumerate(views[:shown]))),
         "BEFORE": "\n".join(_figures(picture, enumerate(views[shown:], start=shown))),
+        "CHANGED": ", framed is new" if picture.before else "",
         "DATA": json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
     }
     # The pieces between the marks are the template's alone: a name that looks like a mark stays a name.
@@ -41,7 +43,7 @@ def _figures(picture: Picture, views: Iterable[tuple[int, Window]]) -> Iterator[
         yield f'<figure data-view="{number}"><h2>{escape(plain(window.name))}: {window.prefix}</h2>'
         yield f'<svg xmlns="{svg.NAMESPACE}" viewBox="0 0 {svg.SIDE} {svg.SIDE}" font-size="12">'
         yield from svg.definitions(picture.colours())
-        yield from svg.square(window, picture.colours(), picture.added(window) if window in picture.windows else ())
+        yield from svg.square(window, picture.colours(), picture.added(window))
         yield "</svg></figure>"
 
 
@@ -54,10 +56,14 @@ def _region(region: Region) -> dict[str, Any]:
         "prefix": str(region.prefix),
         "owner": plain(region.owner),
         "role": plain(region.role),
-        "reserved": region.reserved,
+        "use": region.use.value,
         "note": plain(region.note),
-        "block": region.block_length,
+        "nodes": _nodes(region.nodes) if region.nodes else None,
     }
+
+
+def _nodes(nodes: Nodes) -> dict[str, Any]:
+    return {"stem": nodes.stem, "first": nodes.first, "base": str(nodes.base), "stride": str(nodes.stride)}
 
 
 def _block(item: Window | Region) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from colorsys import hls_to_rgb
 from dataclasses import dataclass
+from enum import StrEnum
 
 from netmgr.prefixes import Prefix, PrefixTable
 
@@ -14,24 +15,43 @@ _LIGHTNESS = (0.42, 0.58, 0.35)
 _SATURATION = 0.62
 
 
+class Use(StrEnum):
+    """How far addresses are in use; what is drawn on top comes last."""
+
+    RESERVED = "reserved"
+    """Kept free for the owner's growth, and routed to nobody: hatched."""
+    HELD = "held"
+    """Routed to the owner, who has no machine there yet: faint."""
+    USED = "used"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Nodes:
+    """Nodes whose addresses follow each other: number `first` begins at `base`, each has `stride` addresses."""
+
+    stem: str
+    first: int
+    base: int
+    stride: int
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Region:
     """A block of addresses and what it is for.
 
     Attributes:
         owner: cluster or hub, or empty for what belongs to nobody (exclusions).
-        role: what the owner uses it for, for example "nodes" or "services".
-        reserved: kept free for the owner's growth; drawn hatched.
+        role: what the owner uses it for, for example "pods" or "Services".
         note: a sentence for whoever points at it.
-        block_length: prefix length of the equal blocks it is cut into, one a node; 0 if it is not.
+        nodes: whose addresses they are one by one, if they are nodes'.
     """
 
     prefix: Prefix
     owner: str
     role: str
-    reserved: bool = False
+    use: Use = Use.USED
     note: str = ""
-    block_length: int = 0
+    nodes: Nodes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +65,7 @@ class Window:
     def drawn(self) -> list[Region]:
         """The regions in the order of drawing: what holds others first."""
         inside = [region for region in self.regions if self.prefix.covers(region.prefix)]
-        return sorted(inside, key=lambda region: (region.prefix.length, not region.reserved, region))
+        return sorted(inside, key=lambda region: (region.prefix.length, list(Use).index(region.use), region.role))
 
     def table(self) -> PrefixTable[Region]:
         """The region that is seen at each address."""
@@ -74,12 +94,17 @@ class Picture:
         """A colour (#rrggbb) for each owner; grey for nobody's."""
         return {"": GREY} | {owner: _colour(number) for number, owner in enumerate(self.owners())}
 
+    def former(self, window: Window) -> Window:
+        """A window as it was before; empty if it was not."""
+        empty = Window(window.name, window.prefix, ())
+        return next((old for old in self.before if old.prefix == window.prefix), empty)
+
     def added(self, window: Window) -> set[Region]:
         """Regions of a window that it had not before; empty if there is no before."""
-        if not self.before:
+        if not self.before or window not in self.windows:
             return set()
-        former = {region for old in self.before if old.name == window.name for region in old.regions}
-        return {region for region in window.regions if region not in former}
+        former = {(region.prefix, region.owner, region.use) for region in self.former(window).regions}
+        return {region for region in window.regions if (region.prefix, region.owner, region.use) not in former}
 
 
 def _colour(number: int) -> str:
@@ -94,18 +119,13 @@ def plain(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
-def count(prefixes: Iterable[Prefix]) -> int:
-    """Addresses in all of `prefixes`."""
-    return sum(prefix.size for prefix in prefixes)
-
-
 def describe(region: Region) -> str:
     """One line about a region: what a pointer shows."""
     words: Sequence[str] = (
         str(region.prefix),
         region.owner,
         region.role,
-        "reserved" if region.reserved else "",
+        "" if region.use is Use.USED else region.use.value,
         region.note,
     )
     return " · ".join(plain(word) for word in words if word)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from xml.sax.saxutils import escape, quoteattr
 
-from netmgr.prefixes import Prefix, merge
+from netmgr.prefixes import Prefix
 from netmgr.render.hilbert import Rectangle, rectangle
-from netmgr.render.picture import Picture, Region, Window, describe, plain
+from netmgr.render.picture import Picture, Region, Use, Window, describe, plain
 
 SIDE = 640
 """Width and height of a window, in user units."""
@@ -15,6 +15,12 @@ SIDE = 640
 NAMESPACE = "http://www.w3.org/2000/svg"
 
 _FONT = ' font-family="DejaVu Sans, Verdana, sans-serif" font-size="12"'
+MEANINGS = {Use.USED: "in use", Use.HELD: "held, no machine yet", Use.RESERVED: "reserved for growth"}
+_FILLS = {
+    Use.RESERVED: 'fill="url(#reserve{number})"',
+    Use.HELD: 'fill="{colour}" fill-opacity="0.3"',
+    Use.USED: 'fill="{colour}"',
+}
 _MARGIN, _TITLE, _CAPTION, _LEGEND, _LINE = 24, 40, 26, 300, 22
 _SMALLEST = 1.5  # a block smaller than this would not be seen
 _LETTER = 6.2  # mean width of a letter at the labels' size
@@ -27,7 +33,7 @@ def draw(picture: Picture) -> str:
     columns = 2 if picture.before else 1
     width = _MARGIN + columns * (SIDE + _MARGIN) + _LEGEND
     row = _CAPTION + SIDE + _MARGIN
-    height = _TITLE + max(len(picture.windows) * row, _CAPTION + len(picture.owners()) * _LINE + 6 * _LINE)
+    height = _TITLE + max(len(picture.windows) * row, _CAPTION + (len(picture.owners()) + 7) * _LINE)
     lines = [
         f'<svg xmlns="{NAMESPACE}" viewBox="0 0 {width} {height}" width="{width}" height="{height}"{_FONT}>',
         f"<title>{_text(picture.title)}</title>",
@@ -46,8 +52,7 @@ def _row(picture: Picture, window: Window, top: int) -> Iterator[str]:
     if not picture.before:
         yield from _placed(picture, window, _MARGIN, top, window.name)
         return
-    former = next((old for old in picture.before if old.name == window.name), Window(window.name, window.prefix, ()))
-    yield from _placed(picture, former, _MARGIN, top, f"{window.name}, before")
+    yield from _placed(picture, picture.former(window), _MARGIN, top, f"{window.name}, before")
     yield from _placed(picture, window, _MARGIN + SIDE + _MARGIN, top, f"{window.name}, after")
 
 
@@ -72,22 +77,21 @@ def definitions(colours: Mapping[str, str]) -> Iterator[str]:
 
 
 def square(window: Window, colours: Mapping[str, str], added: Iterable[Region] = ()) -> Iterator[str]:
-    """One window: its regions, a grid that shows the curve's quarters, and labels where there is room."""
+    """One window: a grid that shows the curve's quarters, its regions, and names where there is room."""
     marked = set(added)
     numbers = {owner: number for number, owner in enumerate(colours)}
     drawn = window.drawn()
     yield f'<rect width="{SIDE}" height="{SIDE}" fill="#ffffff" stroke="#3c4043"/>'
     yield from _grid()
     for region in drawn:
-        fill = f"url(#reserve{numbers[region.owner]})" if region.reserved else colours[region.owner]
+        fill = _FILLS[region.use].format(number=numbers[region.owner], colour=colours[region.owner])
         border = ' stroke="#000000" stroke-width="2.5"' if region in marked else ' stroke="#ffffff" stroke-width="0.7"'
         yield (
             f"<rect {_box(rectangle(region.prefix, window.prefix, SIDE))}"
             f" data-prefix={quoteattr(str(region.prefix))}"
-            f' fill="{fill}"{border}><title>{_text(describe(region))}</title></rect>'
+            f" {fill}{border}><title>{_text(describe(region))}</title></rect>"
         )
-    for region in drawn:
-        yield from _label(region, drawn, window.prefix)
+    yield from _labels(drawn, window.prefix)
 
 
 def _grid() -> Iterator[str]:
@@ -97,42 +101,27 @@ def _grid() -> Iterator[str]:
         yield f'<path d="{path}" stroke="#dadce0" stroke-width="{_number(3 / depth)}" fill="none"/>'
 
 
-def _label(region: Region, drawn: list[Region], window: Prefix) -> Iterator[str]:
-    """The owner's name, on the part of a region that shows."""
-    spot = _spot(region, drawn)
-    if spot is None:
-        return
-    box = rectangle(spot, window, SIDE)
-    name = plain(region.owner or region.role)
-    fits = int((box.width - 8) / _LETTER)
+def _labels(drawn: list[Region], window: Prefix) -> Iterator[str]:
+    """The owner's name across each block that is not part of a larger one of the same owner."""
+    table: dict[str, list[Prefix]] = {}
+    for region in drawn:
+        outer = table.setdefault(region.owner or region.role, [])
+        if not any(prefix.covers(region.prefix) for prefix in outer):
+            outer.append(region.prefix)
+            yield from _label(region, rectangle(region.prefix, window, SIDE))
+
+
+def _label(region: Region, box: Rectangle) -> Iterator[str]:
+    name = plain(region.owner or region.note or region.role)
+    fits = int((box.width - 4) / _LETTER)
     if box.height < _ROOM_FOR_LABEL or fits < min(len(name), 4):
         return
-    middle = f'x="{_number(box.x + box.width / 2)}" text-anchor="middle" pointer-events="none"'
-    colour = "#202124" if region.reserved else "#ffffff"
-    low = box.y + box.height / 2
     short = name if len(name) <= fits else name[: fits - 1] + "…"
-    yield f'<text {middle} y="{_number(low + 4)}" fill="{colour}" font-weight="bold">{_text(short)}</text>'
-    role = "reserve" if region.reserved else plain(region.role)
-    if box.height >= 2 * _ROOM_FOR_LABEL and region.owner and len(role) <= fits:
-        yield f'<text {middle} y="{_number(low + 18)}" fill="{colour}" font-size="10">{_text(role)}</text>'
-
-
-def _spot(region: Region, drawn: list[Region]) -> Prefix | None:
-    """The largest part of a region, by halving, that regions inside it do not hide; None if they hide it all."""
-    inner = merge(other.prefix for other in drawn if other is not region and region.prefix.covers(other.prefix))
-    spot = region.prefix
-    for _ in range(4):
-        if not any(spot.overlaps(other) for other in inner) or spot.length >= spot.family.width:
-            break
-        low = Prefix(spot.family, spot.value, spot.length + 1)
-        high = Prefix(spot.family, spot.value + low.size, spot.length + 1)
-        spot = min(high, low, key=lambda half: _hidden(half, inner))
-    return spot if _hidden(spot, inner) < spot.size else None
-
-
-def _hidden(part: Prefix, inner: list[Prefix]) -> int:
-    """Addresses of `part` that are in `inner`."""
-    return sum(min(part.size, other.size) for other in inner if part.overlaps(other))
+    place = f'x="{_number(box.x + box.width / 2)}" y="{_number(box.y + box.height / 2 + 4)}"'
+    yield (
+        f'<text {place} text-anchor="middle" pointer-events="none" font-weight="bold" fill="#202124"'
+        f' stroke="#ffffff" stroke-width="3" stroke-linejoin="round" paint-order="stroke">{_text(short)}</text>'
+    )
 
 
 def _legend(picture: Picture, left: int, top: int) -> Iterator[str]:
@@ -144,16 +133,19 @@ def _legend(picture: Picture, left: int, top: int) -> Iterator[str]:
             f'<text x="22" y="{number * _LINE + 12}">{_text(_shorten(owner))}</text>'
         )
     low = (len(picture.owners()) + 1) * _LINE
-    keys = [("url(#reserve0)", "", "hatched: reserved for growth"), ("#ffffff", "#9aa0a6", "white: free")]
+    first = next(iter(picture.owners()), "")
+    for number, (use, meaning) in enumerate(MEANINGS.items()):
+        fill = _FILLS[use].format(number=1 if first else 0, colour=colours[first])
+        yield from _key(low + number * _LINE, fill, meaning)
+    low += len(MEANINGS) * _LINE
+    yield from _key(low, 'fill="#ffffff" stroke="#9aa0a6"', "free")
     if picture.before:
-        keys.append(("#ffffff", "#000000", "framed: new"))
-    for number, (fill, border, meaning) in enumerate(keys):
-        stroke = f' stroke="{border}"' if border else ""
-        yield (
-            f'<rect y="{low + number * _LINE}" width="14" height="14" fill="{fill}"{stroke}/>'
-            f'<text x="22" y="{low + number * _LINE + 12}">{meaning}</text>'
-        )
+        yield from _key(low + _LINE, 'fill="#ffffff" stroke="#000000" stroke-width="2"', "new")
     yield "</g>"
+
+
+def _key(top: int, fill: str, meaning: str) -> Iterator[str]:
+    yield f'<rect y="{top}" width="14" height="14" {fill}/><text x="22" y="{top + 12}">{meaning}</text>'
 
 
 def _shorten(name: str) -> str:
