@@ -17,6 +17,7 @@ COMMANDS = {
     "exporter": "Serve the agent's figures to Prometheus.",
     "cni": "Install or remove the CNI plugin on this node.",
     "node": "Look at this node: status, pods, who uses the internet, and why.",
+    "plan": "Plan the addresses of a hub and every cluster.",
     "lab": "Build a whole world of network namespaces on this machine.",
 }
 """Name and summary. The module of that name beside this one has `app`, or a function of that name."""

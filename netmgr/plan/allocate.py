@@ -95,8 +95,7 @@ class _Locking:
 
     def _ground(self, family: Family) -> Ground:
         pools = tuple(merge(prefix for prefix in self.plan.pools.nodes if prefix.family is family))
-        kinds = {_declares(cluster) for cluster in self.plan.clusters.values()}
-        ground = Ground(pools, Space(family, pools), has_arenas=len(kinds) > 1)
+        ground = Ground(Space(family, pools))
         for prefix, holder in self._held_prefixes():
             if prefix.family is family:
                 ground.hold(prefix, holder)

@@ -29,6 +29,8 @@ class Line:
     used: int
     limit: int | None
     path: KeyPath
+    is_advice: bool = False
+    """Whether passing the limit is unwise and not impossible."""
 
     @property
     def status(self) -> str:
@@ -104,9 +106,11 @@ def _of_cluster(name: str, cluster: Cluster, held: ClusterLock, limits: CloudLim
         yield Line("nodes of a VMSS", f"{name}/{pool}", _largest_set(spec, held, pool), figures.nodes_per_vmss, where)
     if cluster.nat_gateway_ips and figures.snat_ports_per_ip:
         ports = cluster.nat_gateway_ips * figures.snat_ports_per_ip
-        yield Line("pods to one SNAT port each", name, _pods(cluster), ports, (*path, "nat_gateway_ips"))
-    yield Line("nodes (tested by Kubernetes)", name, cluster.nodes, KUBERNETES["cluster_nodes"], path)
-    yield Line("pods (tested by Kubernetes)", name, _pods(cluster), KUBERNETES["cluster_pods"], path)
+        yield Line(
+            "pods to one SNAT port each", name, _pods(cluster), ports, (*path, "nat_gateway_ips"), is_advice=True
+        )
+    yield Line("nodes (tested by Kubernetes)", name, cluster.nodes, KUBERNETES["cluster_nodes"], path, is_advice=True)
+    yield Line("pods (tested by Kubernetes)", name, _pods(cluster), KUBERNETES["cluster_pods"], path, is_advice=True)
 
 
 def vnet_mappings(cluster: Cluster, held: ClusterLock, families: int) -> dict[str, int]:

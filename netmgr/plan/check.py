@@ -29,19 +29,25 @@ def check_plan(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> t
 def check_limits(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> tuple[tuple[Line, ...], list[Finding]]:
     """The bill, and its lines that are over or near. The lock must answer the plan."""
     lines = bill(plan, lock, limits)
-    return lines, [finding for line in lines if (finding := _judged(line, limits))]
+    findings = [finding for line in lines if (finding := _judged(line, limits))]
+    return lines, [*findings, *_untested(lines)]
+
+
+def _untested(lines: tuple[Line, ...]) -> Iterator[Finding]:
+    """What no quota forbids and nobody has tried: one note for all clusters together."""
+    over = [line for line in lines if line.is_advice and line.status == "over"]
+    for what in dict.fromkeys(line.what for line in over):
+        those = [line for line in over if line.what == what]
+        more = f", and {len(those) - 1} more" if len(those) > 1 else ""
+        message = f"{what}: {those[0].used:,} of {those[0].limit:,} ({those[0].subject}{more})"
+        yield Finding(Severity.NOTE, those[0].path, message)
 
 
 def _judged(line: Line, limits: CloudLimits) -> Finding | None:
-    if line.status not in {"over", "near"}:
+    if line.is_advice or line.status not in {"over", "near"}:
         return None
-    tested = "Kubernetes" in line.what
-    over = line.status == "over"
-    source = "" if tested else f" ({limits.cloud}, {limits.as_of})"
-    message = f"{line.what}, {line.subject}: {line.used:,} of {line.limit:,}{source}"
-    if tested or "SNAT" in line.what:
-        return Finding(Severity.NOTE, line.path, message) if over else None
-    if over:
+    message = f"{line.what}, {line.subject}: {line.used:,} of {line.limit:,} ({limits.cloud}, {limits.as_of})"
+    if line.status == "over":
         return error(line.path, message, "use larger blocks, fewer nodes, or raise the quota and say so under limits")
     return Finding(Severity.WARNING, line.path, message, "plan the next step before it is needed")
 

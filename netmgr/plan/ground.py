@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from netmgr.plan.demand import Key, Want
 from netmgr.plan.findings import Finding, KeyPath, PlanRefused, error
 from netmgr.plan.lock import Allocation
-from netmgr.plan.space import Space, enclosing, halves, length_for, subtract
+from netmgr.plan.space import Space, enclosing, length_for, subtract
 from netmgr.prefixes import Family, Prefix
 
 Places = dict[Key, Prefix]
@@ -40,9 +40,7 @@ class Site:
 class Ground:
     """What is free of the pools of one family, and who holds the rest (for refusals)."""
 
-    pools: tuple[Prefix, ...]
     space: Space
-    has_arenas: bool
     holders: list[tuple[Prefix, str]] = field(default_factory=list)
 
     def hold(self, prefix: Prefix, holder: str) -> None:
@@ -122,25 +120,10 @@ class Ground:
         if space.family is Family.V6:
             length = min(length, V6_SITE)
         for size in sorted({min(length, length_for(reserve, space.family)), length}):
-            arena = self._arena(space, is_sparse=is_sparse)
-            found = arena.sparse(size) if is_sparse else arena.packed(size)
-            if found := found or space.sparse(size):
+            found = space.sparse(size) if is_sparse else space.topmost(size)
+            if found:
                 return Allocation(prefix=enclosing(found, size)._replace(length=length), reserve=found)
         return None
-
-    def _arena(self, space: Space, *, is_sparse: bool) -> Space:
-        """The half of each pool for this kind of growth: the lower for undeclared, the upper for declared."""
-        if not self.has_arenas:
-            return space
-        arena = Space(space.family)
-        for pool in self.pools:
-            half = halves(pool)[0 if is_sparse else 1]
-            for block in space.blocks():
-                if half.covers(block):
-                    arena.give(block)
-                elif block.covers(half):
-                    arena.give(half)
-        return arena
 
     def _reserve(self, site: Site, allocations: list[Allocation]) -> None:
         """Widen a reserve to what is declared, where the neighbourhood is free."""

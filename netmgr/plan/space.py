@@ -4,11 +4,14 @@ Only free blocks are kept, each as large as it can be (no two free buddies), one
 prefix length. So every question, who is free, how far can this grow, where is the most
 room, costs at most one look per length.
 
-Two ways to choose a place, for the two kinds of growth:
+Two ways to choose a place, for the two kinds of growth, so that each has an arena of its own:
 
-- `packed`: the smallest free block that fits. For what has its growth reserved already.
+- `topmost`: the upper end of the highest free block that fits. For what has its growth
+  reserved already: the end of the space fills up densely.
 - `sparse`: the lower end of the largest free block, so that all of that block stays the
-  newcomer's to grow into. For what may grow without having said so.
+  newcomer's to grow into. For what may grow without having said so: the rest of the space.
+
+And `packed`, the smallest free block that fits, for what lies within a site.
 """
 
 from __future__ import annotations
@@ -83,6 +86,12 @@ class Space:
             if values := self._free.get(holding):
                 return Prefix(self.family, min(values), length)
         return None
+
+    def topmost(self, length: int) -> Prefix | None:
+        """The last block of that length in the highest free block that has one; or None."""
+        fitting = (Prefix(self.family, max(values), held) for held, values in self._free.items() if held <= length)
+        block = max(fitting, default=None)
+        return block and Prefix(self.family, block.last + 1 - (1 << (self.family.width - length)), length)
 
     def sparse(self, length: int) -> Prefix | None:
         """The first block of that length in the largest free block; or None."""
