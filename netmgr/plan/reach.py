@@ -8,12 +8,12 @@ holds for every address, not for samples.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from netmgr.plan.document import HUB
-from netmgr.plan.network import Network, Subnet, Vnet
+from netmgr.plan.network import Network, NextHop, Subnet, Vnet
 from netmgr.plan.trace import INTERNET, Path, Tracer
 from netmgr.prefixes import Address, Family, Prefix, merge
 
@@ -95,6 +95,24 @@ def matrix(network: Network) -> list[Cell]:
         public = list(_PUBLIC.values())
         cells.append(_cell(tracer, origin, sources[origin], (INTERNET, Target.INTERNET), public, None))
     return cells
+
+
+def weakened(network: Network, layers: Collection[str]) -> Network:
+    """The network as if some of what keeps spokes apart were missing.
+
+    `layers`: "routes" (to None), "groups" (security groups), "routers" (their rules) and
+    "peerings" (that a spoke takes nothing the hub only passes on).
+    """
+    if "routes" in layers:
+        tables = (replace(t, routes=tuple(r for r in t.routes if r.hop is not NextHop.NONE)) for t in network.tables)
+        network = replace(network, tables=tuple(tables))
+    if "groups" in layers:
+        network = replace(network, groups=())
+    if "routers" in layers:
+        network = replace(network, appliances=tuple(replace(each, drops=()) for each in network.appliances))
+    if "peerings" in layers:
+        network = replace(network, peerings=tuple(replace(each, forwarded=True) for each in network.peerings))
+    return network
 
 
 def _cell(

@@ -1,0 +1,142 @@
+"""`netmgr plan render`: what the plan becomes on nodes, in clusters and in the cloud."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from netmgr.cli.plan_common import DEFAULT_FILE, File, Planned, answer, load
+
+if TYPE_CHECKING:
+    from netmgr.plan.document import PlanDocument
+    from netmgr.plan.network import Network
+
+app = typer.Typer(no_args_is_help=True, help="Render nodes' documents, cluster objects and cloud resources.")
+
+To = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Where to write it [default: standard output]")]
+
+
+@app.command()
+def node(
+    name: Annotated[str, typer.Argument(help="<cluster>-<node pool>-<number>, numbers from 0.")],
+    *,
+    file: File = DEFAULT_FILE,
+    reader_group: Annotated[str | None, typer.Option(help="Group that may read the agent's ledger socket.")] = None,
+    to: To = None,
+) -> None:
+    """Render node.yaml, the document of one node's agent."""
+    from netmgr import documents
+    from netmgr.config import NodeDocument
+    from netmgr.errors import ConfigError
+    from netmgr.plan import nodes
+    from netmgr.plan_files import to_yaml
+    from netmgr.render.node import node_document
+
+    given = up_to_date(file)
+    planned = nodes.named(given.locked, name)
+    if planned is None:
+        pools = dict.fromkeys(f"{cluster}-{pool}-0" for cluster, pool, _ in nodes.segments(given.locked))
+        raise ConfigError(
+            f"{given.lock_path}: has no place for a node {name!r}; there are {', '.join(pools) or 'none'} …"
+        )
+    text = to_yaml(node_document(given.plan, planned, reader_group))
+    documents.parse(text, f"the node.yaml of {name}", NodeDocument)
+    write(to, f"# Of {file.name}, by `netmgr plan render node {name}`.\n{text}")
+
+
+@app.command()
+def conflist(
+    *,
+    network: Annotated[str, typer.Option(help="Name of the network, as in the nodes' documents.")] = "netmgr",
+    to: To = None,
+) -> None:
+    """Render the CNI network configuration, the same on every node."""
+    from cni.install import Installation
+    from cni.install import conflist as configuration
+
+    folder = Path("/opt/cni/bin")
+    write(to, json.dumps(configuration(Installation(folder, folder, network=network)), indent=2) + "\n")
+
+
+@app.command()
+def kubernetes(
+    cluster: Annotated[str, typer.Argument(help="Name of the cluster.")],
+    *,
+    file: File = DEFAULT_FILE,
+    image: Annotated[str | None, typer.Option(help="Image that has netmgr [default: netmgr:<version>]")] = None,
+    to: To = None,
+) -> None:
+    """Render what to apply to a cluster: plan and lock, and a DaemonSet that needs no API credentials."""
+    import yaml
+
+    from netmgr import __version__
+    from netmgr.errors import ConfigError
+    from netmgr.render.kubernetes import objects
+
+    given = up_to_date(file)
+    if cluster not in given.plan.clusters:
+        raise ConfigError(f"{file}: clusters: has no {cluster!r}; there are {', '.join(given.plan.clusters) or 'none'}")
+    documents = {"plan.yaml": file.read_text("utf-8"), "plan.lock.yaml": given.lock_path.read_text("utf-8")}
+    services = str(given.locked.clusters[cluster].services.prefix)
+    every = objects(documents, services, image or f"netmgr:{__version__}")
+    write(to, yaml.dump_all(every, Dumper=yaml.CSafeDumper, sort_keys=False, width=1 << 20))
+
+
+@app.command()
+def terraform(*, file: File = DEFAULT_FILE, to: To = None) -> None:
+    """Render Terraform (azurerm 4): VNets, subnets, peerings, routes, security groups, gateways, scale sets."""
+    from netmgr.render.terraform import terraform as rendered
+
+    write(to, _cloud(file, rendered))
+
+
+@app.command()
+def bicep(*, file: File = DEFAULT_FILE, to: To = None) -> None:
+    """Render the same resources as Bicep."""
+    from netmgr.render.bicep import bicep as rendered
+
+    write(to, _cloud(file, rendered))
+
+
+@app.command()
+def arm(*, file: File = DEFAULT_FILE, to: To = None) -> None:
+    """Render the same resources as an ARM template (JSON)."""
+    from netmgr.render.arm import template
+
+    write(to, _cloud(file, template))
+
+
+def _cloud(file: Path, rendered: Callable[[PlanDocument, Network], str]) -> str:
+    from netmgr.plan.derive import network
+
+    given = up_to_date(file)
+    return rendered(given.plan, network(given.plan, given.locked))
+
+
+def up_to_date(file: Path) -> Planned:
+    """A plan whose lock answers it.
+
+    Raises:
+        ConfigError: there is no lock, or it answers an older plan; says what to run.
+    """
+    from netmgr.errors import ConfigError
+
+    given = load(file)
+    if answer(given) != given.locked:
+        raise ConfigError(f"{given.lock_path}: does not answer {file} as it is now; run: netmgr plan lock -f {file}")
+    return given
+
+
+def write(to: Path | None, text: str) -> None:
+    """Replace a file in one step, or print."""
+    from netmgr.plan_files import write_text
+
+    if to is None:
+        typer.echo(text, nl=False)
+        return
+    write_text(to, text)
+    typer.echo(f"wrote {to}", err=True)

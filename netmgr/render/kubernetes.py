@@ -1,0 +1,168 @@
+"""What a cluster's API server is given: one apply, and every node runs an agent.
+
+The agent has no API credentials and no node asks the API for anything: each node's document
+follows from the plan, the lock and the node's own name, which the kubelet hands to the init
+container. Plan and lock travel as they are, in one ConfigMap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+NAMESPACE = "netmgr"
+APP = {"app.kubernetes.io/name": "netmgr"}
+EXPORTER_PORT = 9119
+NOBODY = 65534
+"""User and group of the exporter, and the group that may read the agent's ledger socket."""
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class HostFolder:
+    """A folder (or file) of the node that a container sees at the same place."""
+
+    name: str
+    path: str
+    type: str = "DirectoryOrCreate"
+    propagation: str = ""
+
+    @property
+    def volume(self) -> Object:
+        """As a volume of the pod."""
+        return {"name": self.name, "hostPath": {"path": self.path, "type": self.type}}
+
+    @property
+    def mount(self) -> Object:
+        """As a mount of a container."""
+        propagation = {"mountPropagation": self.propagation} if self.propagation else {}
+        return {"name": self.name, "mountPath": self.path, **propagation}
+
+
+RUN = HostFolder("run", "/run/netmgr")
+STATE = HostFolder("state", "/var/lib/netmgr")
+# Sandboxes come while the agent runs: their namespaces must appear in its mounts, too.
+SANDBOXES = HostFolder("sandboxes", "/run/netns", propagation="HostToContainer")
+XTABLES_LOCK = HostFolder("xtables-lock", "/run/xtables.lock", "FileOrCreate")
+PLUGINS = HostFolder("plugins", "/opt/cni/bin")
+NETWORKS = HostFolder("networks", "/etc/cni/net.d")
+_HOST = (RUN, STATE, SANDBOXES, XTABLES_LOCK, PLUGINS, NETWORKS)
+_DOCUMENT: Object = {"name": "document", "mountPath": "/etc/netmgr"}
+_PLAN: Object = {"name": "plan", "mountPath": "/plan", "readOnly": True}
+
+
+def objects(documents: Mapping[str, str], services: str, image: str) -> list[Object]:
+    """Everything to apply, in order.
+
+    Args:
+        documents: `plan.yaml` and `plan.lock.yaml` as text.
+        services: the cluster's Service range, for whoever starts the API server.
+        image: container image that has netmgr.
+    """
+    return [
+        _object("v1", "Namespace", NAMESPACE, namespaced=False),
+        _object("v1", "ServiceAccount", "netmgr") | {"automountServiceAccountToken": False},
+        _object("v1", "ConfigMap", "netmgr-plan") | {"data": {**documents, "service-cluster-ip-range": services}},
+        _object("apps/v1", "DaemonSet", "netmgr") | {"spec": _daemon_set(image)},
+    ]
+
+
+def _object(version: str, kind: str, name: str, *, namespaced: bool = True) -> Object:
+    place = {"namespace": NAMESPACE} if namespaced else {}
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, **place, "labels": dict(APP)}}
+
+
+def _daemon_set(image: str) -> Object:
+    return {
+        "selector": {"matchLabels": dict(APP)},
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
+        "template": {
+            "metadata": {
+                "labels": dict(APP),
+                "annotations": {"prometheus.io/scrape": "true", "prometheus.io/port": str(EXPORTER_PORT)},
+            },
+            "spec": _pod(image),
+        },
+    }
+
+
+def _pod(image: str) -> Object:
+    return {
+        "serviceAccountName": "netmgr",
+        "automountServiceAccountToken": False,
+        # The node has no pod network before this pod runs, and none of ours is in its way.
+        "hostNetwork": True,
+        "priorityClassName": "system-node-critical",
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"operator": "Exists"}],
+        "terminationGracePeriodSeconds": 30,
+        "initContainers": [_write_document(image), _install_plugin(image)],
+        "containers": [_agent(image), _exporter(image)],
+        "volumes": [
+            {"name": "plan", "configMap": {"name": "netmgr-plan"}},
+            {"name": "document", "emptyDir": {}},
+            *(folder.volume for folder in _HOST),
+        ],
+    }
+
+
+def _write_document(image: str) -> Object:
+    command = ["netmgr", "plan", "render", "node", "$(NODE_NAME)", "--file", "/plan/plan.yaml"]
+    return {
+        "name": "document",
+        "image": image,
+        "command": [*command, "--reader-group", str(NOBODY), "--to", "/etc/netmgr/node.yaml"],
+        "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [_PLAN, _DOCUMENT],
+    }
+
+
+def _install_plugin(image: str) -> Object:
+    return {
+        "name": "plugin",
+        "image": image,
+        "command": ["netmgr", "cni", "install"],
+        "volumeMounts": [folder.mount for folder in (PLUGINS, NETWORKS, STATE)],
+    }
+
+
+def _agent(image: str) -> Object:
+    return {
+        "name": "agent",
+        "image": image,
+        "command": ["netmgr", "agent"],
+        # Links, rules and routes of the node, namespaces of its pods, and net sysctls.
+        "securityContext": {"privileged": True},
+        "readinessProbe": {"exec": {"command": ["netmgr", "node", "status"]}, "periodSeconds": 30, "timeoutSeconds": 5},
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+        "volumeMounts": [_DOCUMENT | {"readOnly": True}, *(f.mount for f in (RUN, STATE, SANDBOXES, XTABLES_LOCK))],
+    }
+
+
+def _exporter(image: str) -> Object:
+    return {
+        "name": "exporter",
+        "image": image,
+        "command": ["netmgr", "exporter", "--listen", f":{EXPORTER_PORT}"],
+        "ports": [{"name": "metrics", "containerPort": EXPORTER_PORT, "protocol": "TCP"}],
+        "securityContext": {
+            "runAsUser": NOBODY,
+            "runAsGroup": NOBODY,
+            "runAsNonRoot": True,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "readinessProbe": _probe("/readyz"),
+        "livenessProbe": _probe("/healthz"),
+        "resources": {"requests": {"cpu": "10m", "memory": "40Mi"}, "limits": {"memory": "128Mi"}},
+        "volumeMounts": [RUN.mount | {"readOnly": True}],
+    }
+
+
+def _probe(path: str) -> Object:
+    return {"httpGet": {"path": path, "port": "metrics"}, "periodSeconds": 10, "timeoutSeconds": 3}
