@@ -31,7 +31,7 @@ from netmgr.ipam.leases import Leases
 from netmgr.ipam.pool import Timing
 from netmgr.ipam.store import Store
 from netmgr.ledger.ledger import Ledger
-from netmgr.rules.choose import open_backend
+from netmgr.rules.choose import open_backend, open_former, remember
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
 
@@ -84,11 +84,14 @@ class Agent:
         forwarding.enable(document.families)
         dataplane = Dataplane(uplink=document.node.uplink, mtu=document.mtu)
         stack.callback(dataplane.close)
+        ledger = self._open_ledger(clock)
+        _retire_former_backend(document, ledger)
         backend = open_backend(document.backend, document.state_dir)
+        remember(backend.name, document.state_dir)
         self.backend = backend.name
         rules = Rules(backend, _policy(document))
         stack.callback(rules.close)
-        accounts = Accounts(rules, self._open_ledger(clock), clock, document.accounting.min_reading_seconds)
+        accounts = Accounts(rules, ledger, clock, document.accounting.min_reading_seconds)
         stack.callback(accounts.close)
         leases, self._leases_rebuilt = self._open_leases(clock)
         stack.callback(leases.close)
@@ -158,6 +161,20 @@ class Agent:
         )
         self._telemetry.state_rebuilds += rebuilt
         return leases, rebuilt
+
+
+def _retire_former_backend(document: NodeDocument, ledger: Ledger) -> None:
+    """Take the last reading of a backend the document no longer asks for, and its rules away."""
+    backend = open_former(document.backend, document.state_dir)
+    if backend is None:
+        return
+    rules = Rules(backend, _policy(document))
+    try:
+        ledger.post(rules.read())
+        rules.remove()
+    finally:
+        rules.close()
+    log.info("rules moved from=%s to=%s", backend.name, document.backend)
 
 
 def _policy(document: NodeDocument) -> Policy:

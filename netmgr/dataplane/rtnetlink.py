@@ -26,6 +26,7 @@ RTM_NEWNEIGH, RTM_GETNEIGH = 28, 30
 
 IFF_UP = 0x1
 RT_TABLE_MAIN, RT_SCOPE_UNIVERSE, RT_SCOPE_LINK, RTN_UNICAST = 254, 0, 253, 1
+RT_TABLE_LOCAL, RTN_LOCAL = 255, 2
 NUD_PERMANENT = 0x80
 
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINKINFO = 1, 3, 4, 18
@@ -187,6 +188,16 @@ def raise_index(index: int) -> Operation:
     return Operation(f"link set {index} up", RTM_NEWLINK, NLM_F_ACK, _IFINFO.pack(0, 0, index, IFF_UP, IFF_UP))
 
 
+def settle_link(index: int) -> Operation:
+    """Have the link of this index send from now on.
+
+    A link that was brought up before its peer learns of the carrier later, from a work queue,
+    and drops what it should send until then. Asking for a link by its index makes the kernel
+    catch up first (rtnl_getlink, linkwatch_sync_dev).
+    """
+    return Operation(f"link show {index}", RTM_GETLINK, NLM_F_ACK, _IFINFO.pack(0, 0, index, 0, 0))
+
+
 def lower_link(name: str, group: int) -> Operation:
     """Take a link down and put it into a link group."""
     body = _IFINFO.pack(0, 0, 0, 0, IFF_UP) + _text(_IFLA_IFNAME, name) + _number(_IFLA_GROUP, group)
@@ -264,6 +275,12 @@ def dump_routes(family: Family, protocol: int = 0) -> Operation:
     return Operation(f"route dump IPv{family.value}", RTM_GETROUTE, NLM_F_DUMP, body)
 
 
+def dump_local_routes() -> Operation:
+    """Ask for the v6 addresses the namespace takes packets for."""
+    body = _RTMSG.pack(_AF[Family.V6], 0, 0, 0, RT_TABLE_LOCAL, 0, 0, RTN_LOCAL, 0)
+    return Operation("route dump IPv6 local", RTM_GETROUTE, NLM_F_DUMP, body)
+
+
 def dump_addresses(family: Family) -> Operation:
     """Ask for every address of a family."""
     return Operation(f"address dump IPv{family.value}", RTM_GETADDR, NLM_F_DUMP, _IFADDR.pack(_AF[family], 0, 0, 0, 0))
@@ -301,6 +318,14 @@ def route_of(body: bytes) -> Route | None:
     destination = Prefix(family, int.from_bytes(found.get(_RTA_DST, b""), "big"), length)
     gateway = Address(family, int.from_bytes(found[_RTA_GATEWAY], "big")) if _RTA_GATEWAY in found else None
     return Route(destination, _u32(found.get(_RTA_OIF)), gateway, protocol, scope)
+
+
+def local_address_of(body: bytes) -> Address | None:
+    """Decode an RTM_NEWROUTE body; None for what is no local route."""
+    af, _, _, _, table, _, _, kind, _ = _RTMSG.unpack_from(body)
+    if af not in _FAMILY or table != RT_TABLE_LOCAL or kind != RTN_LOCAL:
+        return None
+    return Address(_FAMILY[af], int.from_bytes(attributes(body, _RTMSG.size).get(_RTA_DST, b""), "big"))
 
 
 def address_of(body: bytes) -> tuple[Prefix, int] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable, Iterable, Mapping
 from errno import EEXIST, ENODEV
 from typing import NamedTuple, TypeVar
@@ -22,6 +23,9 @@ from netmgr.model import ROUTE_PROTOCOL, Attachment
 from netmgr.prefixes import Address, Family
 
 DEFAULT_MTU = 1500
+
+SETTLE_SECONDS = 2.0
+"""How long the kernel may take until a new address is usable; it takes less than a millisecond."""
 
 Decoded = TypeVar("Decoded")
 
@@ -84,8 +88,9 @@ class Dataplane:
         inside, pod_index = netlink.open_in(netns, attachment.key.ifname)
         with inside:
             inside.transact(desired.pod_side(attachment, pod_index))
-        host_index = socket.if_nametoindex(attachment.host_link)
-        self._netlink.transact(desired.host_side(attachment, host_index))
+            host_index = socket.if_nametoindex(attachment.host_link)
+            self._netlink.transact([*desired.host_side(attachment, host_index), rtnetlink.settle_link(host_index)])
+            _wait_for_addresses(inside, attachment)
 
     def detach(self, host_link: str) -> bool:
         """Take a host end down, so that nothing passes any more; False if there is no such link."""
@@ -219,6 +224,20 @@ class Dataplane:
             for route in self._routes(ROUTE_PROTOCOL)
             if route.protocol == ROUTE_PROTOCOL and route.destination.length == route.destination.family.width
         }
+
+
+def _wait_for_addresses(inside: Netlink, attachment: Attachment) -> None:
+    """Wait until the sandbox takes packets for its v6 addresses: the kernel makes those routes from a work queue.
+
+    Raises:
+        KernelError: they are still missing after `SETTLE_SECONDS`.
+    """
+    wanted = {address for address in attachment.addresses if address.family is Family.V6}
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while wanted - set(inside.dump(rtnetlink.dump_local_routes(), rtnetlink.local_address_of)):
+        if time.monotonic() > deadline:
+            raise KernelError("wait for the sandbox's addresses", details="the kernel does not make them local")
+        time.sleep(0.0002)
 
 
 def _host_faults(attachment: Attachment, link: Link | None, routes: Mapping[Address, int]) -> list[str]:

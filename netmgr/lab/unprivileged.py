@@ -6,6 +6,7 @@ the repository may lie where nobody cannot read, in root's home for instance.
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401  socket.getaddrinfo would import it, when it is too late
 import logging
 import os
 import signal

@@ -252,6 +252,39 @@ def test_a_reboot_ends_the_attachments_and_keeps_the_totals(node: LabNode, new_p
     assert new_pod("node-1").addresses != sandbox.addresses
 
 
+@pytest.mark.usefixtures("restarted")
+def test_another_backend_takes_over_and_the_former_ones_rules_go(
+    world: World, node: LabNode, new_pod: NewPod, backend: Backend
+) -> None:
+    sandbox = new_pod("node-1")
+    assert reaches_internet(world, sandbox)
+    node.stop_agent()
+    text = node.document.read_text()
+    other = next(each for each in (Backend.NFTABLES, Backend.IPTABLES) if each is not backend)
+    node.document.write_text(text.replace(f"backend: {backend}", f"backend: {other}"))
+    node.start_agent()
+    node.wait_until_ready()
+    assert node.snapshot()["backend"] == other
+    assert ours_on(node, backend) == []
+    assert ours_on(node, other)
+    before = pod_bytes(node, sandbox)
+    assert before > 0
+    assert reaches_internet(world, sandbox)
+    eventually(lambda: pod_bytes(node, sandbox) == 2 * before)
+    node.document.write_text(text)
+
+
+def ours_on(node: LabNode, backend: Backend) -> list[str]:
+    if backend is Backend.NFTABLES:
+        return [line for line in inside(node, "nft", "list", "tables").splitlines() if "inet netmgr" in line]
+    rules = inside(node, "iptables-legacy-save") + inside(node, "ip6tables-legacy-save") + inside(node, "ipset", "list")
+    return [line for line in rules.splitlines() if "netmgr" in line.lower()]
+
+
+def pod_bytes(node: LabNode, sandbox: Sandbox) -> int:
+    return sum(item["bytes"] for item in node.snapshot()["pods"] if item["pod"] == sandbox.pod.name)
+
+
 def test_an_add_into_the_nodes_own_namespace_is_refused(node: LabNode, new_pod: NewPod) -> None:
     sandbox = new_pod("node-1")
     own = Sandbox(sandbox.pod, "another", sandbox.uid, node.namespace)
