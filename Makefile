@@ -1,9 +1,7 @@
 # Every target does the set-up it needs: system packages that are missing (apt-get, as root), .venv, the launcher.
-# PYTHON names another interpreter than python3 (3.11 or newer); ARGS is handed to the command that a target runs.
+# PYTHON=… names an interpreter of Python 3.11 or newer; ARGS=… is handed to the command that a target runs.
 
-PYTHON ?= python3
 ARGS ?=
-export PYTHON
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test bench lint format lock clean
