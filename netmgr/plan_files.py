@@ -70,6 +70,18 @@ def limits_of(plan: PlanDocument, path: Path) -> CloudLimits:
     return published.agreed(plan.limits)
 
 
+def read_text(path: Path) -> str:
+    """A file's text.
+
+    Raises:
+        ConfigError: it cannot be read, or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+
+
 def located(path: Path, finding: Finding) -> str:
     """A finding with the file, line and key it hangs on."""
     return f"{documents.place(path, finding.path)}: {finding}"

@@ -1,0 +1,204 @@
+"""What holds for every plan: nothing overlaps, nothing moves, and the lock is a function of plan and previous lock."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, assume, given, reject, settings
+
+from netmgr.plan import nodes
+from netmgr.plan.allocate import make_lock
+from netmgr.plan.carve import taken_by
+from netmgr.plan.diff import Kind, diff
+from netmgr.plan.document import Cloud, PlanDocument
+from netmgr.plan.findings import PlanRefused
+from netmgr.plan.grow import grown_plan, kept_nodes
+from netmgr.plan.lock import LockDocument
+from netmgr.plan.verify import verify
+from netmgr.plan_files import load_limits
+from netmgr.prefixes import Prefix, overlaps
+
+LIMITS = {cloud: load_limits(cloud) for cloud in Cloud}
+EXAMPLES = 60
+
+pytestmark = pytest.mark.timeout(120)
+
+names = st.sampled_from([f"c{number}" for number in range(8)])
+node_counts = st.sampled_from([0, 1, 5, 30, 100, 500, 2000, 7500])
+node_pools = st.fixed_dictionaries(
+    {"nodes": node_counts, "pods_per_node": st.integers(1, 120)},
+    optional={
+        "addressing": st.sampled_from(["blocks", "single"]),
+        "block_length": st.integers(26, 31),
+        "surge": st.sampled_from([0, 7, "10%", "33%"]),
+    },
+)
+clusters = st.fixed_dictionaries(
+    {
+        "node_pools": st.dictionaries(st.sampled_from(["gpu", "cpu", "system"]), node_pools, min_size=1, max_size=3),
+        "services": st.fixed_dictionaries(
+            {"length": st.integers(18, 24), "mode": st.sampled_from(["unique", "shared"])}
+        ),
+    },
+)
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> dict[str, object]:
+    found = draw(st.dictionaries(names, clusters, max_size=6))
+    for name in found:
+        if draw(st.booleans()):
+            total = sum(pool["nodes"] for pool in found[name]["node_pools"].values())
+            found[name]["grow_to"] = total * draw(st.integers(1, 4))
+    return {
+        "apiVersion": "netmgr.io/v1alpha1",
+        "kind": "NetworkPlan",
+        "name": "drawn",
+        "cloud": draw(st.sampled_from(["azure", "none"])),
+        "pools": {
+            "nodes": draw(
+                st.sampled_from([["10.0.0.0/8"], ["10.0.0.0/9", "10.192.0.0/10"], ["10.0.0.0/8", "fd00:1::/40"]])
+            ),
+            "services": ["172.16.0.0/12"],
+        },
+        "exclude": draw(st.sampled_from([[], [{"prefix": "10.64.0.0/16"}, {"prefix": "172.17.0.0/24"}]])),
+        "pinned": draw(st.sampled_from([{}, {"vpn": ["10.20.0.0/14"], "c1": ["10.96.0.0/13"]}])),
+        "shared_services": "100.64.0.0/16",
+        "clusters": found,
+    }
+
+
+def locked(data: dict[str, object], previous: LockDocument | None = None) -> LockDocument:
+    plan = PlanDocument.model_validate(data)
+    return make_lock(plan, previous, LIMITS[plan.cloud])
+
+
+def fitting(data: dict[str, object], previous: LockDocument | None = None) -> LockDocument:
+    try:
+        return locked(data, previous)
+    except PlanRefused:
+        reject()
+
+
+def outcome(plan: PlanDocument, previous: LockDocument | None = None) -> LockDocument | PlanRefused:
+    try:
+        return make_lock(plan, previous, LIMITS[plan.cloud])
+    except PlanRefused as refused:
+        return refused
+
+
+def held(lock: LockDocument) -> list[Prefix]:
+    """Everything that is one owner's alone."""
+    sites = [lock.hub.prefixes, *(cluster.prefixes for cluster in lock.clusters.values())]
+    return [each.reserve for site in sites for each in site] + [c.services.hub_prefix for c in lock.clusters.values()]
+
+
+@given(documents())
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much])
+def test_nothing_overlaps_and_every_planned_node_has_its_place(data: dict[str, object]) -> None:
+    plan = PlanDocument.model_validate(data)
+    lock = fitting(data)
+    assert list(overlaps(held(lock))) == []
+    assert list(verify(lock)) == []
+    kept_out = [entry.prefix for entry in plan.exclude] + list(plan.pinned.get("vpn", ()))
+    assert not any(prefix.overlaps(out) for prefix in held(lock) for out in kept_out)
+    for name, cluster in plan.clusters.items():
+        assert list(overlaps(taken_by(lock.clusters[name]))) == []
+        for pool, spec in cluster.node_pools.items():
+            assert lock.clusters[name].node_pools[pool].capacity >= spec.capacity
+
+
+@given(documents(), st.randoms(use_true_random=False))
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much])
+def test_nodes_never_share_an_address(data: dict[str, object], source: random.Random) -> None:
+    lock = fitting(data)
+    for cluster, pool, segment in nodes.segments(lock):
+        places = sorted({0, segment.nodes - 1, *(source.randrange(segment.nodes) for _ in range(3))})
+        found = [nodes.node(lock, cluster, pool, segment.first + place) for place in places]
+        own = [prefix for node in found if node for prefix in (*node.blocks, *(host.prefix for host in node.hosts))]
+        assert list(overlaps(own)) == []
+        for node in found:
+            assert node is not None
+            assert nodes.named(lock, node.name) == node
+            assert all(nodes.owning(lock, host) == node for host in node.hosts)
+            assert all(nodes.owning(lock, block.network) == node for block in node.blocks)
+
+
+@given(documents())
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much])
+def test_locking_again_changes_nothing(data: dict[str, object]) -> None:
+    lock = fitting(data)
+    assert locked(data, lock) == lock
+    assert locked(data) == lock
+
+
+@given(documents(), documents(), st.randoms(use_true_random=False))
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much])
+def test_inserting_removing_and_reordering_clusters_moves_nobody(
+    data: dict[str, object], other: dict[str, object], source: random.Random
+) -> None:
+    before = fitting(data)
+    kept = [name for name in data["clusters"] if source.random() < 0.7]
+    edited = {f"new-{name}": cluster for name, cluster in other["clusters"].items()}
+    edited |= {name: data["clusters"][name] for name in kept}
+    shuffled = dict(source.sample(list(edited.items()), len(edited)))
+    after = fitting({**data, "clusters": shuffled}, before)
+    assert locked({**data, "clusters": edited}, before) == after
+    for name in kept:
+        assert after.clusters[name] == before.clusters[name]
+    for name in set(data["clusters"]) - set(kept):
+        assert after.clusters[name] == before.clusters[name].model_copy(update={"tombstone": True})
+
+
+@given(documents(), st.integers(1, 20_000), st.randoms(use_true_random=False))
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much])
+def test_growing_only_ever_adds(data: dict[str, object], more: int, source: random.Random) -> None:
+    assume(data["clusters"])
+    plan = PlanDocument.model_validate(data)
+    before = fitting(data)
+    name = source.choice(sorted(plan.clusters))
+    larger = grown_plan(plan, name, plan.clusters[name].nodes + more)
+    after = outcome(larger, before)
+    if isinstance(after, PlanRefused):
+        assert "more addresses" in str(after)
+        return
+    kept, total = kept_nodes(before, after)
+    assert kept == total
+    assert {change.kind for change in diff(before, after)} <= {Kind.ADD, Kind.CHANGE}
+    assert list(verify(after)) == []
+    for other in set(plan.clusters) - {name}:
+        assert after.clusters[other] == before.clusters[other]
+
+
+@given(documents())
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much])
+def test_what_does_not_fit_is_refused_with_a_reason(data: dict[str, object]) -> None:
+    data = {**data, "pools": {"nodes": ["10.0.0.0/13"], "services": ["172.16.0.0/20"]}, "exclude": [], "pinned": {}}
+    found = outcome(PlanDocument.model_validate(data))
+    if isinstance(found, PlanRefused):
+        assert ("too few" in str(found) and "largest request" in str(found)) or "pools.services" in str(found)
+        assert all(finding.path and finding.remedy for finding in found.findings)
+        return
+    pool = Prefix.parse("10.0.0.0/13")
+    assert all(pool.covers(each.reserve) for cluster in found.clusters.values() for each in cluster.prefixes)
+
+
+def test_segments_of_a_pool_follow_one_another() -> None:
+    pool = {"nodes": 100, "pods_per_node": 31, "surge": 0}
+    data = {
+        "apiVersion": "netmgr.io/v1alpha1",
+        "kind": "NetworkPlan",
+        "name": "drawn",
+        "pools": {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
+        "clusters": {"c": {"node_pools": {"gpu": pool}}},
+    }
+    lock = locked(data)
+    for count in (200, 900, 5000):
+        data["clusters"]["c"]["node_pools"]["gpu"] = {**pool, "nodes": count}
+        lock = locked(data, lock)
+    segments = lock.clusters["c"].node_pools["gpu"].segments
+    assert len(segments) > 2
+    assert all(low.first + low.nodes == high.first for low, high in pairwise(segments))
