@@ -60,7 +60,7 @@ def measure(effort: Effort) -> Iterator[Figure]:
                 sender.fill(pods)
             best = _turns(flood, [*counting.values(), *others.values()], effort)
             for backend, sender in counting.items():
-                packet = f"forwarded {IP_BYTES}-byte packet, {pods} pods, {backend}"
+                packet = f"forwarded {IP_BYTES}-byte packet, {pods} pod{'s' * (pods > 1)}, {backend}"
                 reference = best[others[f"no accounting, {backend}"]]
                 yield Figure(packet, best[sender], "ns", reference, "no accounting", 1.10)
                 if pods == effort.big_crowd:
