@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from netmgr.plan.reach import Cell
 
 
+MOST_COLUMNS = 5
+"""Owners that still fit side by side on a terminal."""
+
+
 class Layer(StrEnum):
     """One of the things that keep spokes apart."""
 
@@ -80,23 +84,36 @@ def _plain(cell: Cell) -> dict[str, object]:
 
 
 def _table(cells: list[Cell]) -> Table:
+    """One column for each owner, or, where those are too many to read, one for each relation."""
     from rich.markup import escape
     from rich.table import Table
 
-    columns = list(dict.fromkeys((cell.owner, cell.target) for cell in cells))
-    table = Table(title="from \\\\ to", title_justify="left", header_style="dim", box=None)
-    table.add_column("")
-    for owner, target in columns:
-        table.add_column(escape(owner if target != "Services" else f"{owner} Services"))
-    by_place = {(cell.origin, cell.owner, cell.target): cell for cell in cells}
-    for origin in dict.fromkeys(cell.origin for cell in cells):
-        marks = (_mark(by_place.get((origin, owner, target))) for owner, target in columns)
-        table.add_row(escape(origin), *marks)
+    owners = list(dict.fromkeys(cell.origin for cell in cells))
+    grouped: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        column = _column(cell) if len(owners) <= MOST_COLUMNS else _relation(cell)
+        grouped.setdefault((cell.origin, column), []).append(cell)
+    columns = list(dict.fromkeys(column for _, column in grouped))
+    table = Table(title="from (down) to (across)", title_justify="left", header_style="dim", box=None)
+    for head in ("", *columns):
+        table.add_column(escape(head))
+    for origin in owners:
+        table.add_row(escape(origin), *(_mark(grouped.get((origin, column), [])) for column in columns))
     return table
 
 
-def _mark(cell: Cell | None) -> str:
-    if cell is None:
-        return ""
-    colour = "red" if cell.wrong else "green" if cell.verdict == "reached" else "dim"
-    return f"[{colour}]{cell.verdict}[/]"
+def _column(cell: Cell) -> str:
+    return cell.owner if cell.target != "Services" else f"{cell.owner} Services"
+
+
+def _relation(cell: Cell) -> str:
+    if cell.owner == cell.origin:
+        return "own"
+    return cell.owner if cell.owner in {"hub", "internet"} else "other spokes" if cell.origin != "hub" else "spokes"
+
+
+def _mark(cells: list[Cell]) -> str:
+    verdicts = {cell.verdict for cell in cells}
+    verdict = verdicts.pop() if len(verdicts) == 1 else "in part" if verdicts else ""
+    colour = "red" if any(cell.wrong for cell in cells) else "green" if verdict == "reached" else "dim"
+    return f"[{colour}]{verdict}[/]"

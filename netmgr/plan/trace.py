@@ -11,7 +11,7 @@ how Azure selects a route) and "Virtual network peering" (forwarded traffic).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from netmgr.plan.network import Appliance, Direction, Network, NextHop, Subnet, Vnet
 from netmgr.prefixes import Address, Family, Prefix, PrefixTable
@@ -65,6 +65,7 @@ class _End:
     why: str
     arrived: str = ""
     owner: str = ""
+    step: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ class Tracer:
             outcome = self._step(vnet, subnet, source, destination)
             if isinstance(outcome, _End):
                 end = outcome
+                steps += filter(None, [outcome.step])
                 break
             vnet, subnet = outcome.vnet, outcome.subnet
             steps.append(outcome.step)
@@ -169,7 +171,8 @@ class Tracer:
         if refusal:
             return _End(refusal)
         step = f"{subnet.name} sends it to {appliance.name} ({hop.prefix}, {hop.origin})"
-        return _passed(appliance, *packet) or _Onward(home, inside, step)
+        end = _passed(appliance, *packet)
+        return replace(end, step=step) if end else _Onward(home, inside, step)
 
     def _crossing(self, vnet: Vnet, target: Vnet, source: Address) -> str:
         """Why a packet may not go from one network to its peer; or nothing."""

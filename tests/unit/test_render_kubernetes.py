@@ -1,0 +1,89 @@
+"""Rendered Kubernetes objects: read into the API's own models, with nothing lost and nothing unknown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.client import ApiClient
+
+from netmgr import plan_files
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.lock import LockDocument
+from netmgr.render.kubernetes import APP, objects
+
+MODELS = {
+    "Namespace": "V1Namespace",
+    "ServiceAccount": "V1ServiceAccount",
+    "ConfigMap": "V1ConfigMap",
+    "DaemonSet": "V1DaemonSet",
+}
+DOCUMENTS = {"plan.yaml": "kind: NetworkPlan\n", "plan.lock.yaml": "kind: NetworkPlanLock\n"}
+
+
+@pytest.fixture(scope="module")
+def rendered() -> list[dict[str, Any]]:
+    return objects(DOCUMENTS, "172.16.0.0/16", "netmgr:test")
+
+
+def through_the_models(document: dict[str, Any]) -> Any:
+    """A document read by the API's model, which checks it, and written again."""
+    client = ApiClient()
+    # The public method of that name reads HTTP responses, and differently in each version of the client.
+    read = client._ApiClient__deserialize(document, MODELS[document["kind"]])
+    return client.sanitize_for_serialization(read)
+
+
+def test_it_is_the_golden_file(rendered: list[dict[str, Any]], golden: Callable[[str, str], None]) -> None:
+    golden("render/kubernetes.yaml", yaml.safe_dump_all(rendered, sort_keys=False))
+
+
+def test_every_key_is_one_of_the_api(rendered: list[dict[str, Any]]) -> None:
+    for document in rendered:
+        assert through_the_models(document) == document
+
+
+def test_a_key_that_the_api_does_not_know_would_be_found(rendered: list[dict[str, Any]]) -> None:
+    daemon_set = json.loads(json.dumps(rendered[-1]))
+    daemon_set["spec"]["template"]["spec"]["hostNetwrok"] = True
+    assert through_the_models(daemon_set) != daemon_set
+
+
+def test_a_required_key_that_is_missing_would_be_found(rendered: list[dict[str, Any]]) -> None:
+    daemon_set = json.loads(json.dumps(rendered[-1]))
+    del daemon_set["spec"]["selector"]
+    with pytest.raises(ValueError, match="selector"):
+        through_the_models(daemon_set)
+
+
+def test_mounts_and_volumes_agree(rendered: list[dict[str, Any]]) -> None:
+    pod = rendered[-1]["spec"]["template"]["spec"]
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    mounted = {mount["name"] for each in pod["initContainers"] + pod["containers"] for mount in each["volumeMounts"]}
+    assert mounted == volumes
+
+
+def test_nothing_gets_credentials_for_the_api_and_only_the_agent_privileges(rendered: list[dict[str, Any]]) -> None:
+    assert rendered[1]["automountServiceAccountToken"] is False
+    pod = rendered[-1]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    privileged = [c["name"] for c in pod["containers"] if c.get("securityContext", {}).get("privileged")]
+    assert privileged == ["agent"]
+    exporter = pod["containers"][1]["securityContext"]
+    assert exporter["runAsNonRoot"]
+    assert exporter["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_selector_selects_the_pods(rendered: list[dict[str, Any]]) -> None:
+    spec = rendered[-1]["spec"]
+    assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"] == APP
+
+
+def test_a_large_plan_fits_the_config_map(rendered_plan: PlanDocument, rendered_lock: LockDocument) -> None:
+    clusters = {f"{name}{number}": held for number in range(50) for name, held in rendered_lock.clusters.items()}
+    lock = rendered_lock.model_copy(update={"clusters": clusters})
+    del rendered_plan
+    assert len(plan_files.to_yaml(lock)) < 1 << 19  # etcd takes 1 MiB
