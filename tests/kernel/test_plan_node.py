@@ -1,0 +1,178 @@
+"""What `netmgr plan render node` writes is what a real agent runs on, and what its pods live by."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from netmgr import documents, plan_files
+from netmgr.config import NodeDocument
+from netmgr.lab.exchange import End, datagrams
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import (
+    EVERYTHING,
+    INTERNET,
+    Host,
+    Interface,
+    InterfaceAddress,
+    Link,
+    Node,
+    Route,
+    Topology,
+)
+from netmgr.lab.world import World
+from netmgr.plan import nodes
+from netmgr.plan.lock import Segment
+from netmgr.plan.nodes import PlannedNode
+from netmgr.prefixes import Address, Family
+
+pytestmark = pytest.mark.root
+
+PLAN = Path(__file__).parent.parent / "golden" / "render" / "plan.yaml"
+NAMES = ("evals-cpu-17", "training-system-3")
+BESIDE_INTERNET = {Family.V4: Address.parse("203.0.113.254"), Family.V6: Address.parse("2001:db8:ffff::fe")}
+ON_LINK = {Family.V4: 24, Family.V6: 64}
+SIZES = [0, 700, 1400]
+
+
+def rendered(name: str) -> str:
+    """node.yaml as the command prints it."""
+    command = [sys.executable, "-m", "netmgr", "plan", "render", "node", name, "--file", str(PLAN)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def planned(name: str) -> PlannedNode:
+    lock = plan_files.load_lock(plan_files.lock_path(PLAN))
+    assert lock is not None
+    node = nodes.named(lock, name)
+    assert node is not None
+    return node
+
+
+def gateways(segment: Segment) -> list[Address]:
+    """The first address of each hosts' subnet: the cloud keeps it for its router."""
+    return [Address(layout.hosts.family, layout.hosts.value + 1) for layout in segment.layouts]
+
+
+def interface(host: str, name: str, addresses: list[Address], lengths: list[int]) -> Interface:
+    return Interface(host, name, tuple(map(InterfaceAddress, addresses, lengths)))
+
+
+def topology() -> Topology:
+    """Two nodes of different clusters on one fabric, each where its own document says it is."""
+    places = [planned(name) for name in NAMES]
+    texts = [documents.parse(rendered(name), name, NodeDocument) for name in NAMES]
+    lengths = [[layout.hosts.length for layout in place.segment.layouts] for place in places]
+    inward = [Route(layout.hosts, BESIDE_INTERNET[layout.hosts.family]) for p in places for layout in p.segment.layouts]
+    to_pods = [
+        Route(block, next(a for a in text.node.addresses if a.family is block.family))
+        for text in texts
+        for block in text.ranges
+    ]
+    hosts = [
+        Host(name, tuple(map(Route, EVERYTHING, gateways(place.segment))))
+        for name, place in zip(NAMES, places, strict=True)
+    ]
+    links = [
+        Link(
+            (
+                interface("fabric", f"to-{number}", gateways(place.segment), length),
+                interface(name, "eth0", list(text.node.addresses), length),
+            )
+        )
+        for number, (name, place, text, length) in enumerate(zip(NAMES, places, texts, lengths, strict=True))
+    ]
+    outside = [ON_LINK[family] for family in Family]
+    beside = Link(
+        (
+            interface("internet", "eth0", list(INTERNET.values()), outside),
+            interface("fabric", "internet", list(BESIDE_INTERNET.values()), outside),
+        )
+    )
+    return Topology(
+        internet="internet",
+        hosts=(Host("internet", tuple(inward)), Host("fabric", tuple(to_pods), forwards=True), *hosts),
+        links=(beside, *links),
+        nodes=tuple(
+            Node(name, "eth0", text.node.addresses, text.ranges) for name, text in zip(NAMES, texts, strict=True)
+        ),
+    )
+
+
+def restart_on_the_rendered_document(node: LabNode) -> None:
+    node.stop_agent()
+    here = {"state_dir": node.directory / "state", "run_dir": node.run_dir, "reader_group": "nogroup"}
+    text = rendered(node.name) + "".join(f"{key}: {value}\n" for key, value in here.items())
+    node.document.write_text(text)
+    node.start_agent()
+    node.wait_until_ready()
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World(topology(), name=f"test-{os.getpid()}-plan") as made:
+        for node in made.nodes:
+            restart_on_the_rendered_document(node)
+        yield made
+
+
+@pytest.fixture
+def pods(world: World) -> Iterator[list[Sandbox]]:
+    made = [world.node(name).add(f"pod-on-{name}") for name in NAMES]
+    yield made
+    for sandbox in made:
+        world.node(sandbox.pod.node).runtime.delete(sandbox)
+
+
+def ledger_of(world: World, pod: Sandbox) -> dict[str, int]:
+    snapshot = world.node(pod.pod.node).ask("snapshot")
+    found = [item for item in snapshot["pods"] if item["pod"] == pod.pod.name]
+    return {item["traffic"]: item["bytes"] for item in found}
+
+
+def settled(world: World, pod: Sandbox, expected: dict[str, int]) -> dict[str, int]:
+    deadline = time.monotonic() + 10
+    while (seen := ledger_of(world, pod)) != expected and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return seen
+
+
+def test_pods_get_addresses_of_the_blocks_that_the_plan_gave_their_node(world: World, pods: list[Sandbox]) -> None:
+    for pod in pods:
+        blocks = planned(pod.pod.node).blocks
+        for family in Family:
+            assert any(block.holds(pod.address(family)) for block in blocks)
+    assert world.node(NAMES[0]).ask("snapshot")["node"] == NAMES[0]
+
+
+@pytest.mark.parametrize("family", list(Family), ids=["v4", "v6"])
+def test_the_internet_is_counted_and_the_plan_is_not(world: World, pods: list[Sandbox], family: Family) -> None:
+    one, other = pods
+    before = ledger_of(world, one)
+    internal = datagrams(End(one.netns, one.address(family)), End(other.netns, other.address(family)), SIZES, SIZES)
+    assert internal.forth.packets == len(SIZES)
+    heard = datagrams(End(one.netns, one.address(family)), End(world.internet, INTERNET[family]), SIZES, SIZES[::-1])
+    expected = {
+        "internet-out": before.get("internet-out", 0) + heard.forth.bytes,
+        "internet-in": before.get("internet-in", 0) + heard.back.bytes,
+    }
+    assert settled(world, one, expected) == expected
+
+
+def test_the_accounting_carries_the_owner_of_the_plan(world: World) -> None:
+    rules = {reading["rule"] for reading in world.node(NAMES[0]).snapshot()["rules"]}
+    assert rules == {"openai traffic=internet-in", "openai traffic=internet-out"}
+
+
+def test_every_address_of_the_topology_is_the_plans(world: World) -> None:
+    hosts = chain.from_iterable(planned(name).hosts for name in NAMES)
+    uplinks = {a.address for end in world.topology.interfaces() if end.host in NAMES for a in end.addresses}
+    assert uplinks == set(hosts)
