@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from netmgr.cli.plan_common import DEFAULT_FILE, File
+from netmgr.cli.plan_common import DEFAULT_FILE, File, Planned, answer
 from netmgr.cli.plan_render import To, up_to_date, write
 
 if TYPE_CHECKING:
@@ -41,17 +42,30 @@ def map_(
     Every aligned block is one square or rectangle. The HTML page is one file that fetches nothing;
     pointing at it names the address, its owner and its node.
     """
-    del grow, nodes
+    from netmgr.errors import ConfigError
     from netmgr.render.address_space import picture
 
-    now = up_to_date(file)
-    old = up_to_date(before) if before else None
-    drawn = picture(now.plan, now.locked, before=(old.plan, old.locked) if old else None)
+    if (grow is None) != (nodes is None) or (grow and before):
+        raise ConfigError("--grow and --nodes go together, and not with --before")
+    given = up_to_date(file)
+    if grow is not None and nodes is not None:
+        drawn = _grown(given, grow, nodes)
+    else:
+        former = up_to_date(before) if before else None
+        drawn = picture(given.plan, given.locked, before=(former.plan, former.locked) if former else None)
     chosen = form or _by_suffix(to)
     if chosen is Form.TERMINAL:
         _print(drawn, to)
     else:
         write(to, _document(drawn, chosen))
+
+
+def _grown(given: Planned, cluster: str, nodes: int) -> Picture:
+    from netmgr.plan.grow import grown_plan
+    from netmgr.render.address_space import picture
+
+    larger = replace(given, plan=grown_plan(given.plan, cluster, nodes))
+    return picture(larger.plan, answer(larger), before=(given.plan, given.locked))
 
 
 def _by_suffix(to: Path | None) -> Form:
