@@ -66,7 +66,10 @@ def create(path: Path) -> None:
 
     worker = threading.Thread(target=unshare_and_pin, name="netns-create")
     worker.start()
-    worker.join()
+    try:
+        worker.join()
+    finally:
+        worker.join()  # an interrupted caller waits as well: a mount that came later would be nobody's
     if failures:
         path.unlink()
         raise failures[0]
