@@ -85,7 +85,7 @@ def _nodes(run: Nodes, owner: str, segment: Segment, layout: Layout, nodes: int)
         ("pods", layout.pods, layout.pod_base.value, layout.stride),
     )
     for role, subnet, base, stride in parts:
-        yield Region(subnet, owner, role, Use.HELD, capacity)
+        yield Region(subnet, owner, role, Use.RESERVED, capacity)
         numbered = Nodes(run.stem, run.first, base, stride)
         for block in cover(subnet.family, base, nodes * stride):
             if block != subnet:

@@ -19,9 +19,9 @@ class Use(StrEnum):
     """How far addresses are in use; what is drawn on top comes last."""
 
     RESERVED = "reserved"
-    """Kept free for the owner's growth, and routed to nobody: hatched."""
+    """Kept for the owner's growth: beside its prefix, or in a subnet carved larger than today's nodes: hatched."""
     HELD = "held"
-    """Routed to the owner, who has no machine there yet: faint."""
+    """Routed to the owner, who has no subnet there yet: faint."""
     USED = "used"
 
 

@@ -15,7 +15,7 @@ SIDE = 640
 NAMESPACE = "http://www.w3.org/2000/svg"
 
 _FONT = ' font-family="DejaVu Sans, Verdana, sans-serif" font-size="12"'
-MEANINGS = {Use.USED: "in use", Use.HELD: "held, no machine yet", Use.RESERVED: "reserved for growth"}
+MEANINGS = {Use.USED: "in use", Use.HELD: "held, no subnet yet", Use.RESERVED: "reserved for growth"}
 _FILLS = {
     Use.RESERVED: 'fill="url(#reserve{number})"',
     Use.HELD: 'fill="{colour}" fill-opacity="0.3"',
@@ -85,7 +85,7 @@ def square(window: Window, colours: Mapping[str, str], added: Iterable[Region] =
     yield from _grid()
     for region in drawn:
         fill = _FILLS[region.use].format(number=numbers[region.owner], colour=colours[region.owner])
-        border = ' stroke="#000000" stroke-width="2.5"' if region in marked else ' stroke="#ffffff" stroke-width="0.7"'
+        border = ' stroke="#000000" stroke-width="1.8"' if region in marked else ' stroke="#ffffff" stroke-width="0.7"'
         yield (
             f"<rect {_box(rectangle(region.prefix, window.prefix, SIDE))}"
             f" data-prefix={quoteattr(str(region.prefix))}"

@@ -38,7 +38,7 @@ def draw(picture: Picture, order: int = ORDER) -> list[list[Span]]:
         lines += [[], [Span(f"{plain(window.name)} {window.prefix}" + (", after" if picture.before else ""), "")]]
         lines += _cells(window, colours, letters, order)
     lines += [[], *([Span(f"{letters[owner]} {plain(owner)}", colours[owner])] for owner in picture.owners())]
-    legend = f"AA in use   aa held, no machine yet   a{_SHADE} reserved for growth   {FREE} free   {NOBODYS} excluded"
+    legend = f"AA in use   aa held, no subnet yet   a{_SHADE} reserved for growth   {FREE} free   {NOBODYS} excluded"
     lines.append([Span(legend, "")])
     return lines
 

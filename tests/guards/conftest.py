@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 TOP = Path(__file__).parents[2]
+PICTURES = (".png",)
+"""Endings of files that hold no text."""
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +33,7 @@ def files() -> list[str]:
 
 @pytest.fixture(scope="session")
 def texts(files: list[str]) -> dict[str, str]:
-    return {name: (TOP / name).read_text() for name in files}
+    return {name: (TOP / name).read_text() for name in files if not name.endswith(PICTURES)}
 
 
 @pytest.fixture(scope="session")
