@@ -1,0 +1,137 @@
+"""`netmgr plan render`, `reach` and `map` as an operator runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import Result
+from typer.testing import CliRunner
+
+from netmgr.cli.plan import app
+from netmgr.plan_files import lock_path
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "render"
+
+
+def run(*arguments: str, plan: Path = GOLDEN / "plan.yaml") -> Result:
+    return CliRunner().invoke(app, [*arguments, "--file", str(plan)])
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A plan that a test may damage."""
+    for name in ("plan.yaml", "plan.lock.yaml"):
+        (tmp_path / name).write_text((GOLDEN / name).read_text())
+    return tmp_path / "plan.yaml"
+
+
+@pytest.mark.parametrize(
+    ("form", "golden"), [("terraform", "main.tf"), ("bicep", "main.bicep"), ("arm", "azuredeploy.json")]
+)
+def test_cloud_resources_are_printed_as_reviewed(form: str, golden: str) -> None:
+    done = run("render", form)
+    assert done.exit_code == 0
+    assert done.stdout == (GOLDEN / golden).read_text()
+
+
+def test_a_node_document_says_where_it_comes_from() -> None:
+    done = run("render", "node", "evals-cpu-0")
+    assert done.exit_code == 0
+    first, rest = done.stdout.split("\n", 1)
+    assert first == "# Of plan.yaml, by `netmgr plan render node evals-cpu-0`."
+    assert rest == (GOLDEN / "evals-cpu-0.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", ["evals-cpu-100000", "evals-cpu", "elsewhere-cpu-0", "evals-cpu--1", "evals-cpu-00"])
+def test_a_node_that_the_lock_has_no_place_for_is_refused(name: str) -> None:
+    done = run("render", "node", name)
+    assert done.exit_code == 1
+    assert "has no place for a node" in str(done.exception)
+    assert "training-gpu-0" in str(done.exception)
+
+
+def test_rendering_to_a_file_prints_only_where_it_went(tmp_path: Path) -> None:
+    target = tmp_path / "main.tf"
+    done = run("render", "terraform", "--to", str(target))
+    assert done.stdout == ""
+    assert target.read_text() == (GOLDEN / "main.tf").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["main.tf"]
+
+
+def test_a_lock_that_does_not_answer_the_plan_renders_nothing(own: Path) -> None:
+    own.write_text(own.read_text().replace("nodes: 7000", "nodes: 30000").replace("grow_to: 7500", "grow_to: 40000"))
+    for command in (["render", "terraform"], ["render", "node", "evals-cpu-0"], ["reach"], ["map"]):
+        done = run(*command, plan=own)
+        assert done.exit_code == 1
+        assert "run: netmgr plan lock" in str(done.exception)
+
+
+def test_without_a_lock_nothing_is_rendered(own: Path) -> None:
+    lock_path(own).unlink()
+    done = run("render", "bicep", plan=own)
+    assert done.exit_code == 1
+    assert "run: netmgr plan lock" in str(done.exception)
+
+
+def test_a_clusters_objects_hold_the_plan_and_the_lock_as_they_are() -> None:
+    done = run("render", "kubernetes", "evals", "--image", "registry.example/netmgr:1")
+    _, _, config, daemon_set = yaml.safe_load_all(done.stdout)
+    assert config["data"]["plan.yaml"] == (GOLDEN / "plan.yaml").read_text()
+    assert config["data"]["plan.lock.yaml"] == (GOLDEN / "plan.lock.yaml").read_text()
+    assert config["data"]["service-cluster-ip-range"].startswith("100.64.")
+    assert daemon_set["spec"]["template"]["spec"]["containers"][0]["image"] == "registry.example/netmgr:1"
+
+
+def test_an_unknown_cluster_is_refused() -> None:
+    done = run("render", "kubernetes", "elsewhere")
+    assert done.exit_code == 1
+    assert "evals" in str(done.exception)
+
+
+def test_the_init_container_asks_for_what_the_command_line_has(tmp_path: Path) -> None:
+    daemon_set = list(yaml.safe_load_all(run("render", "kubernetes", "evals").stdout))[-1]
+    command = daemon_set["spec"]["template"]["spec"]["initContainers"][0]["command"]
+    assert command[:2] == ["netmgr", "plan"]
+    here = {
+        "/plan/plan.yaml": str(GOLDEN / "plan.yaml"),
+        "/etc/netmgr/node.yaml": str(tmp_path / "node.yaml"),
+        "$(NODE_NAME)": "evals-cpu-3",
+    }
+    done = CliRunner().invoke(app, [here.get(word, word) for word in command[2:]])
+    assert done.exit_code == 0
+    assert yaml.safe_load((tmp_path / "node.yaml").read_text())["node"]["name"] == "evals-cpu-3"
+
+
+def test_reach_says_by_its_exit_code_whether_spokes_are_apart() -> None:
+    assert run("reach").exit_code == 0
+    layers = [option for layer in ("routes", "groups", "routers", "peerings") for option in ("--without", layer)]
+    broken = run("reach", *layers)
+    assert broken.exit_code == 1
+    assert "evals reaches nodes and pods of training" in broken.stderr
+
+
+def test_reach_tells_programs_every_cell() -> None:
+    answer = json.loads(run("reach", "-o", "json").stdout)
+    assert answer["wrong"] == []
+    cells = {(cell["from"], cell["to"], cell["what"]): cell["verdict"] for cell in answer["cells"]}
+    assert cells["evals", "training", "nodes and pods"] == "dropped"
+    assert cells["hub", "evals", "Services"] == "reached"
+
+
+def test_a_map_takes_its_form_from_the_files_suffix(tmp_path: Path) -> None:
+    for name, beginning in (("a.svg", "<svg"), ("a.html", "<!DOCTYPE html>"), ("a.txt", "Address plan atlas")):
+        assert run("map", "--to", str(tmp_path / name)).exit_code == 0
+        assert (tmp_path / name).read_text().startswith(beginning)
+    assert (tmp_path / "a.svg").read_text() == (GOLDEN / "map.svg").read_text()
+
+
+def test_a_map_shows_growth_before_it_is_done(own: Path) -> None:
+    before = {path.name: path.read_bytes() for path in own.parent.iterdir()}
+    done = run("map", "--as", "svg", "--grow", "evals", "--nodes", "600", plan=own)
+    assert done.exit_code == 0
+    assert 'stroke="#000000"' in done.stdout
+    assert {path.name: path.read_bytes() for path in own.parent.iterdir()} == before
+    assert run("map", "--grow", "evals", plan=own).exit_code == 1
