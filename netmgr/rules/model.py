@@ -87,7 +87,7 @@ Match = InSet | InPrefix | OnLink | Unreturnable
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Nothing more: the rule's matches have done the counting."""
+    """Nothing more, and no further rule of the chain: the rule's matches have done the counting."""
 
     def __str__(self) -> str:
         return "pass"

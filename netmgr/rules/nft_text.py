@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, assert_never
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.model import (
     SET_CAPACITY,
+    Action,
     Count,
     Drop,
     Element,
@@ -65,6 +66,11 @@ BASES = {
 }
 """Chain type and priority at each hook: raw, mangle, source translation."""
 
+Line = tuple[Rule, ...]
+"""One or two rules that are one rule to the kernel."""
+
+_ID_SEPARATOR = " + "
+
 
 def commands(operations: Iterable[Operation]) -> list[str]:
     """Commands for nft, one a line, that carry the operations out as one transaction."""
@@ -103,8 +109,28 @@ def _fill(hook: Hook, rules: Sequence[Rule]) -> list[str]:
     kind, priority = BASES[hook]
     base = f"{{ type {kind} hook {hook} priority {priority}; policy accept; }}"
     lines = [f"add chain {TABLE} {hook} {base}", f"flush chain {TABLE} {hook}"]
-    lines += [f'add rule {TABLE} {hook} {text(rule)} comment "{mark(rule)}"' for rule in rules]
+    lines += [f'add rule {TABLE} {hook} {text(line)} comment "{mark(line)}"' for line in fused(rules)]
     return lines
+
+
+def fused(rules: Sequence[Rule]) -> list[Line]:
+    """The rules as lines of the kernel: a counting rule and the pod rule with the same matches become one.
+
+    What a packet pays for is the look-up among the internal prefixes (0.25 microseconds); so it is made
+    once for both.
+    """
+    lines: list[Line] = []
+    for rule in rules:
+        place = next((place for place, line in enumerate(lines) if _may_join(rule, line)), None)
+        if place is None:
+            lines.append((rule,))
+        else:
+            lines[place] += (rule,)
+    return lines
+
+
+def _may_join(rule: Rule, line: Line) -> bool:
+    return len(line) == 1 and isinstance(line[0].action, Count) and line[0].matches == rule.matches[:-1]
 
 
 def _set_type(spec: SetSpec) -> str:
@@ -116,26 +142,36 @@ def _elements(verb: str, spec: SetSpec, elements: Iterable[Element]) -> str:
     return f"{verb} element {TABLE} {spec.name} {{ {', '.join(map(str, sorted(elements)))} }}"
 
 
-def mark(rule: Rule) -> str:
-    """The comment a rule is recognised by: its id and a digest of its text."""
-    return f"{rule.id} {hashlib.sha256(text(rule).encode()).hexdigest()[:12]}"
+def mark(line: Line) -> str:
+    """The comment a line is recognised by: the ids of its rules and a digest of its text."""
+    ids = _ID_SEPARATOR.join(rule.id for rule in line)
+    return f"{ids} {hashlib.sha256(text(line).encode()).hexdigest()[:12]}"
 
 
-def text(rule: Rule) -> str:
-    """The rule's matches and action in nft's language."""
-    parts = [_match_text(match, rule) for match in rule.matches]
-    if not any(isinstance(match, InSet | InPrefix) for match in rule.matches):
-        parts.insert(0, f"meta nfproto ipv{rule.family.value}")
-    match rule.action:
-        case Count():
-            parts.append(f'counter name "{rule.action.name}"')
-        case Drop(name):
-            parts.append(f'counter name "{name}" drop')
-        case Masquerade():
-            parts.append("masquerade")
-        case Pass():
-            pass
+def text(line: Line) -> str:
+    """The line's matches and actions in nft's language; of two rules, the second's last match comes last."""
+    first, *more = line
+    parts = [_match_text(match, first) for match in first.matches]
+    if not any(isinstance(match, InSet | InPrefix) for match in first.matches):
+        parts.insert(0, f"meta nfproto ipv{first.family.value}")
+    parts.append(_action_text(first.action))
+    for second in more:
+        parts += [_match_text(second.matches[-1], second), _action_text(second.action)]
     return " ".join(parts)
+
+
+def _action_text(action: Action) -> str:
+    match action:
+        case Count():
+            return f'counter name "{action.name}"'
+        case Drop(name):
+            return f'counter name "{name}" drop'
+        case Masquerade():
+            return "masquerade"
+        case Pass():
+            # A packet that counted for a pod in one direction never does in the other.
+            return "return"
+    assert_never(action)
 
 
 def _match_text(match: Match, rule: Rule) -> str:
@@ -164,13 +200,15 @@ def observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
     well_made = {spec.name for spec in desired.sets if spec.name in sets and _is_made_as(spec, sets[spec.name])}
     sound = {hook for hook in Hook if hook in chains and _is_base(hook, chains[hook])}
     seen: dict[Hook, list[Seen]] = {hook: [] for hook in sound}
-    intact = {mark(rule): rule.id for rule in desired.rules()}
+    intact = {
+        mark(line): [Seen(rule.id) for rule in line] for rules in desired.chains.values() for line in fused(rules)
+    }
     for kind, body in objects:
         if kind == "rule" and body["chain"] in sound:
-            seen[Hook(body["chain"])].append(_seen(body.get("comment", ""), intact))
+            seen[Hook(body["chain"])] += _seen(body.get("comment", ""), intact)
     return Observed(
         members={name: frozenset(element for element, _ in elements(sets[name])) for name in well_made},
-        chains={hook: tuple(rules) for hook, rules in seen.items()},
+        chains={hook: _unfused(rules, desired.chains[hook]) for hook, rules in seen.items()},
         counters=frozenset(body["name"] for kind, body in objects if kind == "counter"),
         malformed=frozenset(
             {spec.name for spec in desired.sets if spec.name in sets and spec.name not in well_made}
@@ -179,10 +217,17 @@ def observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
     )
 
 
-def _seen(comment: str, intact: Mapping[str, str]) -> Seen:
+def _seen(comment: str, intact: Mapping[str, list[Seen]]) -> list[Seen]:
     if comment in intact:
-        return Seen(intact[comment])
-    return Seen(comment.rpartition(" ")[0] or comment or "(without a comment)", intact=False)
+        return intact[comment]
+    ids = comment.rpartition(" ")[0] or comment or "(without a comment)"
+    return [Seen(one, intact=False) for one in ids.split(_ID_SEPARATOR)]
+
+
+def _unfused(seen: list[Seen], rules: Sequence[Rule]) -> tuple[Seen, ...]:
+    """What was seen, in the order of the rules if the lines stand in theirs."""
+    as_written = [Seen(rule.id) for line in fused(rules) for rule in line]
+    return tuple(Seen(rule.id) for rule in rules) if seen == as_written else tuple(seen)
 
 
 def _is_made_as(spec: SetSpec, body: Listing) -> bool:

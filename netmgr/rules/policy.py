@@ -94,6 +94,7 @@ def desired(policy: Policy, pods: Collection[Address]) -> Ruleset:
     )
 
 
+_POD_LINKS = f"{LINK_PREFIX}*"
 _LINK_LOCAL = SetSpec("link_local6", Family.V6)
 
 
@@ -122,9 +123,14 @@ def _rules(policy: Policy, hook: Hook, family: Family) -> list[Rule]:
 
 def _pod_rule(traffic: Traffic, family: Family) -> Rule:
     pod, peer = (Side.SOURCE, Side.DESTINATION) if traffic is Traffic.INTERNET_OUT else (Side.DESTINATION, Side.SOURCE)
-    internet = InSet(peer, _internal(family).name, negated=True)
     # The counting look-up stands last: it counts whatever reaches it.
-    return Rule(f"pod {traffic} v{family.value}", family, (internet, InSet(pod, pod_set(traffic, family).name)), Pass())
+    matches = (*_internet(peer, family, _POD_LINKS), InSet(pod, pod_set(traffic, family).name))
+    return Rule(f"pod {traffic} v{family.value}", family, matches, Pass())
+
+
+def _internet(peer: Side, family: Family, not_by: str) -> tuple[Match, ...]:
+    """The peer is of the internet. What lies behind `not_by` never is, and costs no look-up."""
+    return OnLink(peer, not_by, negated=True), InSet(peer, _internal(family).name, negated=True)
 
 
 def _node_rule(policy: Policy, hook: Hook, traffic: Traffic, family: Family) -> Rule:
@@ -133,7 +139,7 @@ def _node_rule(policy: Policy, hook: Hook, traffic: Traffic, family: Family) -> 
     if policy.node_rules is NodeRules.EXACT and family is policy.exact_prefix.family:
         matches = (InPrefix(peer, policy.exact_prefix, negated=True),)
     else:
-        matches = (OnLink(peer, "lo", negated=True), InSet(peer, _internal(family).name, negated=True))
+        matches = _internet(peer, family, _POD_LINKS if hook is Hook.FORWARD else "lo")
     return Rule(
         id=f"node {hook} {traffic} v{family.value}",
         family=family,
@@ -145,7 +151,7 @@ def _node_rule(policy: Policy, hook: Hook, traffic: Traffic, family: Family) -> 
 
 def _anti_spoofing(family: Family) -> Rule:
     """Instead of the rp_filter sysctl, of which v6 has none and v4 uses the laxer of "all" and the link's."""
-    matches: tuple[Match, ...] = (OnLink(Side.SOURCE, f"{LINK_PREFIX}*"),)
+    matches: tuple[Match, ...] = (OnLink(Side.SOURCE, _POD_LINKS),)
     if family is Family.V6:
         matches += (InSet(Side.SOURCE, _LINK_LOCAL.name, negated=True),)
     return Rule(f"anti-spoofing v{family.value}", family, (*matches, Unreturnable()), Drop(f"spoofed{family.value}"))

@@ -116,7 +116,7 @@ class NftKernel:
         return [(match[1], match[2] or "", match[3]) for match in found if match and "chain" not in match[1]]
 
     def lose_rule(self, hook, rule):
-        (handle,) = [handle for _, name, handle in self._rules(hook) if name == rule]
+        (handle,) = [handle for _, name, handle in self._rules(hook) if rule in (name or "").split(" + ")]
         run(f"nft delete rule inet netmgr {hook} handle {handle}")
 
     def lose_element(self, name, address):

@@ -51,10 +51,10 @@ def test_the_number_of_rules_does_not_depend_on_the_number_of_pods():
 
 
 def test_an_nft_mark_changes_with_the_rules_text_and_with_nothing_else():
-    exact, again = ({rule.id: nft_text.mark(rule) for rule in desired(POLICY, pods).rules()} for pods in ([], PODS))
+    exact, again = ({rule.id: nft_text.mark((rule,)) for rule in desired(POLICY, pods).rules()} for pods in ([], PODS))
     corrected = desired(replace(POLICY, node_rules=NodeRules.CORRECTED), []).rules()
     assert exact == again
-    altered = {rule.id for rule in corrected if exact[rule.id] != nft_text.mark(rule)}
+    altered = {rule.id for rule in corrected if exact[rule.id] != nft_text.mark((rule,))}
     assert altered == {
         "node input internet-in v4",
         "node output internet-out v4",
