@@ -50,26 +50,33 @@ def entered(descriptor: int) -> Iterator[None]:
 def create(path: Path) -> None:
     """Make a network namespace and keep it alive by a bind mount at `path`.
 
-    A thread of its own unshares and ends, so the caller never leaves its namespace.
+    A thread of its own unshares and ends, so the caller never leaves its namespace. A caller
+    that is interrupted finds the namespace pinned or not at all: nothing is pinned later.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o444, exist_ok=False)
     failures: list[KernelError] = []
+    working, given_up = threading.Lock(), threading.Event()
 
     def unshare_and_pin() -> None:
-        try:
-            _call("unshare", CLONE_NEWNET)
-            source = f"/proc/self/task/{threading.get_native_id()}/ns/net"
-            _call("mount", source.encode(), os.fsencode(path), b"none", MS_BIND, None)
-        except KernelError as error:
-            failures.append(error)
+        with working:
+            if given_up.is_set():
+                return
+            try:
+                _call("unshare", CLONE_NEWNET)
+                source = f"/proc/self/task/{threading.get_native_id()}/ns/net"
+                _call("mount", source.encode(), os.fsencode(path), b"none", MS_BIND, None)
+            except KernelError as error:
+                failures.append(error)
 
     worker = threading.Thread(target=unshare_and_pin, name="netns-create")
-    worker.start()
     try:
+        worker.start()
         worker.join()
-    finally:
-        worker.join()  # an interrupted caller waits as well: a mount that came later would be nobody's
+    except BaseException:
+        with working:
+            given_up.set()
+        raise
     if failures:
         path.unlink()
         raise failures[0]
