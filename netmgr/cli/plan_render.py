@@ -87,6 +87,17 @@ def kubernetes(
 
 
 @app.command()
+def router(*, file: File = DEFAULT_FILE, to: To = None) -> None:
+    """Render what the hub's routers enforce, for `nft -f`: no packet from spoke to spoke."""
+    from netmgr.plan.derive import network
+    from netmgr.render.node import internal
+    from netmgr.render.router import router as rendered
+
+    given = up_to_date(file)
+    write(to, rendered(network(given.plan, given.locked), internal(given.plan)))
+
+
+@app.command()
 def terraform(*, file: File = DEFAULT_FILE, to: To = None) -> None:
     """Render Terraform (azurerm 4): VNets, subnets, peerings, routes, security groups, gateways, scale sets."""
     from netmgr.render.terraform import terraform as rendered
