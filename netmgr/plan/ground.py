@@ -156,17 +156,20 @@ class Ground:
         return error(largest.path, message, "add a prefix to pools.nodes, release what is unused, or ask for less")
 
     def _blockers(self, allocations: Iterable[Allocation]) -> list[str]:
-        found = []
+        """Who holds what each allocation would have to grow into next, once its free neighbourhood is used up."""
+        found: set[str] = set()
         for held in allocations:
-            if held.reserve.length == 0:
-                continue
-            parent = enclosing(held.reserve, held.reserve.length - 1)
-            found += [
-                f"{holder} ({prefix})"
-                for prefix, holder in self.holders
-                if prefix.overlaps(parent) and not prefix.overlaps(held.reserve)
-            ]
-        return sorted(set(found))
+            reach = held.reserve
+            while reach.length and (wider := self.space.grown(reach, reach.length - 1)):
+                reach = wider
+            beyond = enclosing(reach, max(reach.length - 1, 0))
+            near = {f"{holder} ({prefix})" for prefix, holder in self.holders if _is_beside(prefix, beyond, reach)}
+            found |= near or {f"the end of the pool beyond {reach}"}
+        return sorted(found)
+
+
+def _is_beside(prefix: Prefix, beyond: Prefix, reach: Prefix) -> bool:
+    return prefix.overlaps(beyond) and not prefix.overlaps(reach)
 
 
 def _fit(inner: Space, wants: Sequence[Want]) -> tuple[Places, list[Want]]:

@@ -1,0 +1,239 @@
+"""Plans and locks that are wrong: every refusal names file, line and key, and leaves the files as they were."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from netmgr import plan_files
+from netmgr.cli.main import main
+from netmgr.errors import ConfigError, StateError
+
+PLAN = """\
+apiVersion: netmgr.io/v1alpha1
+kind: NetworkPlan
+name: small
+pools:
+  nodes: [10.0.0.0/12]
+  services: [172.16.0.0/15]
+clusters:
+  alpha:
+    services: {length: 20}
+    node_pools:
+      gpu: {nodes: 500, pods_per_node: 31}
+  beta:
+    node_pools:
+      cpu: {nodes: 100}
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN)
+    return path
+
+
+@pytest.fixture
+def run(plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def command(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["netmgr", "plan", *arguments, "-f", str(plan)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        return int(ended.value.code or 0), shown.out + shown.err
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("kind: NetworkPlan", "kind: Node", "plan.yaml:2: kind: "),
+        ("nodes: 500", "nodes: many", "plan.yaml:11: clusters.alpha.node_pools.gpu.nodes: "),
+        ("nodes: 500", "nodse: 500", "plan.yaml:11: clusters.alpha.node_pools.gpu.nodse: unknown key"),
+        ("nodes: 500", "nodes: 500, grow_to: 400", "plan.yaml:11: clusters.alpha.node_pools.gpu.grow_to: is less than"),
+        (
+            "nodes: 500",
+            "nodes: 500, surge: lots",
+            "plan.yaml:11: clusters.alpha.node_pools.gpu.surge: 'lots' is neither",
+        ),
+        ("{length: 20}", "{length: 11}", "plan.yaml:9: clusters.alpha.services.length: "),
+        (
+            "{length: 20}",
+            "{mode: shared, translation: endpoints}",
+            "plan.yaml:9: clusters.alpha.services: mode 'shared'",
+        ),
+        ("{length: 20}", "{mode: shared}", "plan.yaml:9: clusters.alpha.services.mode: is shared, but shared_services"),
+        ("10.0.0.0/12", "10.0.0.1/12", "plan.yaml:5: pools.nodes[0]: '10.0.0.1/12' has host bits set; did you mean"),
+        ("10.0.0.0/12", "10.0.0.0/12, 10.1.0.0/16", "plan.yaml:5: pools.nodes: 10.0.0.0/12 and 10.1.0.0/16 overlap"),
+        ("10.0.0.0/12", "169.254.0.0/24", "plan.yaml:5: pools.nodes: 169.254.0.0/24 lies in the special-use prefix"),
+        ("10.0.0.0/12", "fd00::/40", "plan.yaml:5: pools.nodes: has no IPv4 prefix"),
+        ("[172.16.0.0/15]", "['fd00::/108']", "plan.yaml:6: pools.services: fd00::/108 is IPv6"),
+        ("  beta:", "  hub:", "plan.yaml:7: clusters: 'hub' is the hub's name"),
+        ("  beta:", "  alpha:", "plan.yaml:12: clusters.alpha: given twice (first in line 8)"),
+        ("clusters:", "limits: {routers: 3}\nclusters:", "plan.yaml:7: limits.routers: is no limit; there are"),
+        ("clusters:", "shared_services: 10.1.0.0/16\nclusters:", "plan.yaml:7: shared_services: 10.1.0.0/16 overlaps"),
+        (
+            "172.16.0.0/15",
+            "172.16.0.0/20",
+            "plan.yaml:12: clusters.beta.services.length: beta needs a /16 for Services",
+        ),
+        (
+            "10.0.0.0/12",
+            "10.0.0.0/20",
+            "plan.yaml:11: clusters.alpha.node_pools.gpu.nodes: alpha needs",
+        ),
+        (
+            "clusters:",
+            "pinned: {x: [10.9.0.0/16], y: [10.9.1.0/24]}\nclusters:",
+            "plan.yaml:7: pinned.y[0]: 10.9.1.0/24 overlaps 10.9.0.0/16",
+        ),
+        (
+            "clusters:",
+            "exclude: [{prefix: 10.9.0.0/16}]\npinned: {x: [10.9.1.0/24]}\nclusters:",
+            "plan.yaml:8: pinned.x[0]: 10.9.1.0/24 overlaps 10.9.0.0/16",
+        ),
+    ],
+)
+def test_a_refusal_names_file_line_and_key(run, plan: Path, old: str, new: str, expected: str) -> None:
+    assert old in PLAN
+    plan.write_text(PLAN.replace(old, new, 1))
+    code, text = run("lock", "--yes")
+    assert code == 1
+    assert expected in text
+    assert not plan.with_name("plan.lock.yaml").exists()
+
+
+def test_a_plan_that_does_not_fit_says_by_how_much_and_what_is_largest(run, plan: Path) -> None:
+    plan.write_text(PLAN.replace("10.0.0.0/12", "10.0.0.0/18"))
+    code, text = run("lock", "--yes")
+    assert code == 1
+    assert "alpha needs 33,808 more addresses, a /16, but of pools.nodes the largest free block is 10.0.0.0/19" in text
+    assert "57,344 too few; the largest request is clusters.alpha.node_pools.gpu.nodes (32,768)" in text
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "expected"),
+    [
+        (("version",), 99, "plan.lock.yaml:5: version: was written by a newer netmgr (version 99"),
+        (("clusters", "alpha", "prefixes", 0, "reserve"), None, "overlaps"),
+        (("clusters", "alpha", "prefixes", 0, "prefix"), "10.15.0.0/24", "does not lie in its reserve"),
+        (("clusters", "alpha", "nat", "addresses", 0), "10.15.0.9", "10.15.0.9 does not lie in"),
+        (("clusters", "alpha", "node_pools", "gpu", "segments", 0, "nodes"), 5000, "5000 nodes do not fit into"),
+        (
+            ("clusters", "alpha", "node_pools", "gpu", "segments", 0, "first"),
+            7,
+            "is 7, but the nodes before it end at 0",
+        ),
+        (("clusters", "alpha", "node_pools", "gpu", "segments", 0, "v4", "blocks"), 9, "nodes do not fit into"),
+        (("clusters", "alpha", "services", "hub_prefix"), None, "overlaps"),
+        (("clusters", "alpha", "surprise"), 1, "unknown key"),
+    ],
+)
+def test_a_lock_that_contradicts_itself_is_refused_and_left_as_it_is(
+    run, plan: Path, keys: tuple[str | int, ...], value: object, expected: str
+) -> None:
+    assert run("lock", "--yes")[0] == 0
+    path = plan.with_name("plan.lock.yaml")
+    lock = yaml.safe_load(path.read_text())
+    beta = lock["clusters"]["beta"]
+    if value is None:
+        value = beta["services"]["hub_prefix"] if "services" in keys else beta["prefixes"][0]["reserve"]
+    place = lock
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    path.write_text("# by hand\n\n" + yaml.safe_dump(lock, sort_keys=False))
+    before = path.read_bytes()
+    for command in (("lock", "--yes"), ("check",), ("diff",)):
+        code, text = run(*command)
+        assert code == 1
+        assert expected in text
+        assert "plan.lock.yaml:" in text
+    assert path.read_bytes() == before
+
+
+def test_the_lock_of_another_plan_is_refused(run, plan: Path) -> None:
+    assert run("lock", "--yes")[0] == 0
+    plan.write_text(PLAN.replace("name: small", "name: large"))
+    code, text = run("lock", "--yes")
+    assert code == 1
+    assert "plan.yaml:3: name: is 'large', but the lock belongs to the plan 'small'" in text
+
+
+def test_an_exclusion_of_what_is_in_use_is_refused(run, plan: Path) -> None:
+    assert run("lock", "--yes")[0] == 0
+    lock = plan_files.load_lock(plan.with_name("plan.lock.yaml"))
+    held = lock.clusters["alpha"].prefixes[0].prefix
+    plan.write_text(PLAN + f"exclude:\n  - prefix: {held}\n")
+    for command in (("lock", "--yes"), ("check",)):
+        code, text = run(*command)
+        assert code == 1
+        assert f"plan.yaml:16: exclude[0]: {held} is excluded, but alpha holds" in text
+
+
+def test_a_full_disk_leaves_the_old_lock(run, plan: Path) -> None:
+    assert run("lock", "--yes")[0] == 0
+    path = plan.with_name("plan.lock.yaml")
+    before = path.read_bytes()
+    lock = plan_files.load_lock(path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
+    try:
+        with pytest.raises(StateError, match="cannot be written: File too large"):
+            plan_files.write_lock(path, lock)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+    assert sorted(each.name for each in plan.parent.iterdir()) == ["plan.lock.yaml", "plan.yaml"]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from netmgr.plan_files import write_text
+print("ready", flush=True)
+while True:
+    for letter in "ab":
+        write_text(Path(sys.argv[1]), letter * 200_000)
+"""
+
+
+@pytest.mark.programs
+def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new(tmp_path: Path) -> None:
+    path = tmp_path / "plan.lock.yaml"
+    for delay in (0.001, 0.004, 0.009, 0.02):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+        )
+        with writer:
+            writer.stdout.readline()
+            time.sleep(delay)
+            writer.send_signal(signal.SIGKILL)
+        if path.exists():
+            text = path.read_text()
+            assert text in ("a" * 200_000, "b" * 200_000)
+    assert path.exists()
+
+
+def test_a_list_to_adopt_that_cannot_be_read_names_its_line(run, tmp_path: Path) -> None:
+    listed = tmp_path / "list.txt"
+    listed.write_text("alpha 10.4.0.0/16\nbeta 10.5.0.0/16 surplus\n")
+    code, text = run("adopt", str(listed), "--yes")
+    assert code == 1
+    assert f"{listed}:2: is not a name and a prefix" in text
+
+
+def test_limits_of_every_cloud_can_be_read() -> None:
+    for cloud in ("azure", "none"):
+        assert plan_files.load_limits(cloud).as_of
+    with pytest.raises(ConfigError):
+        plan_files.load_limits("moon")

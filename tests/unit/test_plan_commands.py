@@ -1,0 +1,272 @@
+"""The commands of `netmgr plan`, as their user meets them: what they print, write and exit with."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from netmgr.cli.main import main
+
+PLAN = """\
+apiVersion: netmgr.io/v1alpha1
+kind: NetworkPlan
+name: small
+pools:
+  nodes: [10.0.0.0/12]
+  services: [172.16.0.0/16]
+clusters:
+  alpha:
+    services: {length: 20}
+    node_pools:
+      gpu: {nodes: 500, pods_per_node: 31}
+  beta:
+    services: {length: 20}
+    node_pools:
+      cpu: {nodes: 100, pods_per_node: 60, grow_to: 400}
+"""
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN)
+    return path
+
+
+@pytest.fixture
+def run(plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def command(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["netmgr", "plan", *arguments, "-f", str(plan)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        return int(ended.value.code or 0), shown.out + shown.err
+
+    return command
+
+
+@pytest.fixture
+def locked(run: Run) -> Run:
+    assert run("lock", "--yes")[0] == 0
+    return run
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def lock_of(plan: Path) -> Path:
+    return plan.with_name("plan.lock.yaml")
+
+
+def read(path: Path) -> dict:
+    return yaml.safe_load(path.read_text())
+
+
+def test_nothing_is_written_without_consent(run: Run, plan: Path) -> None:
+    code, text = run("lock")
+    assert code == 2
+    assert "+ clusters.alpha.prefixes" in text
+    assert "Nothing was written" in text
+    assert not lock_of(plan).exists()
+
+
+def test_a_lock_that_answers_its_plan_is_left_alone(locked: Run, plan: Path) -> None:
+    before = lock_of(plan).stat()
+    assert locked("lock", "--yes") == (0, f"{lock_of(plan)} answers {plan}: nothing to do\n")
+    assert lock_of(plan).stat().st_mtime_ns == before.st_mtime_ns
+    assert locked("diff")[0] == 0
+
+
+def test_the_diff_says_two_when_there_are_changes(locked: Run, plan: Path) -> None:
+    edit(plan, "  beta:", "  alpine: {services: {length: 22}, node_pools: {all: {nodes: 3}}}\n  beta:")
+    code, text = locked("diff")
+    assert code == 2
+    assert "+ clusters.alpine.prefixes" in text
+    assert "0 to renumber" in text
+    assert locked("check")[0] == 2
+
+
+def test_renumbering_is_refused_and_shown(locked: Run, plan: Path) -> None:
+    before = lock_of(plan).read_bytes()
+    edit(plan, "pods_per_node: 31", "pods_per_node: 33")
+    code, text = locked("lock", "--yes")
+    assert code == 1
+    assert f"{plan}:11: clusters.alpha.node_pools.gpu.pods_per_node: needs 3 blocks a node" in text
+    assert "--renumber" in text
+    assert lock_of(plan).read_bytes() == before
+    code, text = locked("diff")
+    assert code == 2
+    assert "-/+ clusters.alpha.node_pools.gpu[0]" in text
+    assert locked("lock", "--yes", "--renumber")[0] == 0
+    assert locked("diff")[0] == 0
+
+
+def test_more_pods_in_the_same_blocks_renumber_nobody(locked: Run, plan: Path) -> None:
+    edit(plan, "pods_per_node: 31", "pods_per_node: 32")
+    assert locked("diff")[0] == 0
+
+
+def test_a_removed_cluster_keeps_its_addresses_until_it_is_released(locked: Run, plan: Path) -> None:
+    held = read(lock_of(plan))["clusters"]["alpha"]
+    text = plan.read_text()
+    plan.write_text(text[: text.index("  alpha:")] + text[text.index("  beta:") :])
+    assert "tombstone" in locked("lock", "--yes")[1]
+    assert read(lock_of(plan))["clusters"]["alpha"] == {"tombstone": True, **held}
+    plan.write_text(text)
+    assert "back in the plan" in locked("lock", "--yes")[1]
+    assert read(lock_of(plan))["clusters"]["alpha"] == held
+    code, said = locked("release", "alpha", "--yes")
+    assert code == 1
+    assert "take it out of plan.yaml first" in said
+    plan.write_text(text[: text.index("  alpha:")] + text[text.index("  beta:") :])
+    assert locked("lock", "--yes")[0] == 0
+    assert locked("release", "alpha", "--yes")[0] == 0
+    assert "alpha" not in read(lock_of(plan))["clusters"]
+    assert locked("release", "alpha", "--yes")[0] == 1
+
+
+def test_growth_that_fits_is_free(locked: Run) -> None:
+    code, text = locked("grow", "beta", "--nodes", "300")
+    assert "scale" in text
+    assert "Nothing moves" in text
+    assert "widen" not in text
+    assert code == 2
+
+
+def test_growth_beyond_the_subnets_lists_what_must_follow(locked: Run, plan: Path) -> None:
+    before = lock_of(plan).read_bytes()
+    code, text = locked("grow", "alpha", "--nodes", "1500", "-o", "json")
+    found = json.loads(text)
+    assert code == 2
+    assert found["kept"] == found["of"] > 900
+    assert {change["kind"] for change in found["changes"]} <= {"+", "~"}
+    todo = {step["what"] for step in found["to_do"]}
+    assert {"widen address space", "sync peering", "make subnet", "stays", "make scale set"} <= todo
+    assert lock_of(plan).read_bytes() == before
+
+
+def test_growth_that_does_not_fit_says_what_is_missing_and_in_the_way(locked: Run, plan: Path) -> None:
+    code, text = locked("grow", "alpha", "--nodes", "60000")
+    assert code == 1
+    assert f"{plan}:11: clusters.alpha.node_pools.gpu.nodes: " in text
+    assert "too few; the largest request is clusters.alpha.node_pools.gpu" in text
+    assert "in the way of growing where it stands" in text
+
+
+@pytest.mark.parametrize(
+    ("address", "role", "more"),
+    [
+        ("10.0.0.17", "pod", "alpha-gpu-0"),
+        ("8.8.8.8", "internet", "masqueraded"),
+        ("169.254.1.1", "special use", "RFC 6890"),
+    ],
+)
+def test_an_address_is_explained(locked: Run, address: str, role: str, more: str) -> None:
+    code, text = locked("explain", address, "-o", "json")
+    assert code == 0
+    assert json.loads(text)["role"] == role
+    assert more in text
+
+
+def test_everything_locked_is_explained_by_its_owner(locked: Run, plan: Path) -> None:
+    lock = read(lock_of(plan))
+    asked = {
+        lock["hub"]["routers"]["addresses"][0]: ("router", "hub"),
+        lock["clusters"]["alpha"]["nat"]["addresses"][1]: ("NAT host", "alpha"),
+        lock["clusters"]["beta"]["node_pools"]["cpu"]["segments"][0]["v4"]["host_base"]: ("node", "beta"),
+        lock["clusters"]["alpha"]["services"]["prefix"].partition("/")[0]: ("Service", "alpha"),
+        lock["hub"]["researchers"][0]["prefix"].partition("/")[0]: ("researcher", "hub"),
+    }
+    for address, (role, cluster) in asked.items():
+        found = json.loads(locked("explain", address, "-o", "json")[1])
+        assert (found["role"], found["cluster"]) == (role, cluster)
+        assert found["because"].startswith("lock: ")
+
+
+def test_an_upgrade_that_would_run_out_of_places_fails_in_rehearsal(locked: Run) -> None:
+    assert locked("rehearse", "upgrade", "alpha", "--surge", "50")[0] == 0
+    code, text = locked("rehearse", "upgrade", "alpha", "--surge", "5000")
+    assert code == 1
+    assert "short" in text
+
+
+def test_max_pods_follow_from_blocks(locked: Run) -> None:
+    found = json.loads(locked("advise", "max-pods", "beta", "-o", "json")[1])["choices"]
+    assert [(choice["pods"], choice["mappings"]) for choice in found] == [(16 * n, n + 1) for n in range(1, 9)]
+    assert [choice["pods"] for choice in found if choice["is_now"]] == [64]
+
+
+def test_adopted_prefixes_are_pinned_and_the_rest_of_the_plan_is_untouched(
+    run: Run, plan: Path, tmp_path: Path
+) -> None:
+    before = plan.read_text()
+    vnets = [{"name": "Alpha", "addressSpace": {"addressPrefixes": ["10.4.0.0/16"]}}]
+    listed = tmp_path / "vnets.json"
+    listed.write_text(json.dumps(vnets))
+    assert run("adopt", str(listed))[0] == 2
+    assert plan.read_text() == before
+    assert run("adopt", str(listed), "--yes")[0] == 0
+    listed.write_text("name,prefix\ncorp,10.8.0.0/16\n")
+    assert run("adopt", str(listed), "--yes")[0] == 0
+    assert run("adopt", str(listed), "--yes")[1].endswith("nothing to do\n")
+    assert plan.read_text().startswith(before)
+    assert read(plan)["pinned"] == {"corp": ["10.8.0.0/16"], "alpha": ["10.4.0.0/16"]}
+    assert run("lock", "--yes")[0] == 0
+    assert read(lock_of(plan))["clusters"]["alpha"]["prefixes"] == [{"prefix": "10.4.0.0/16", "reserve": "10.4.0.0/16"}]
+
+
+def test_adopting_what_overlaps_is_refused(run: Run, plan: Path, tmp_path: Path) -> None:
+    before = plan.read_text()
+    listed = tmp_path / "list.txt"
+    listed.write_text("one 10.8.0.0/16\ntwo 10.8.4.0/24\n")
+    code, text = run("adopt", str(listed), "--yes")
+    assert code == 1
+    assert "10.8.4.0/24 overlaps 10.8.0.0/16" in text
+    assert plan.read_text() == before
+
+
+def test_what_is_locked_is_shown_as_table_tree_json_and_yaml(locked: Run, plan: Path) -> None:
+    lock = read(lock_of(plan))
+    prefix = lock["clusters"]["alpha"]["prefixes"][0]["prefix"]
+    assert prefix in locked("show")[1]
+    assert prefix in locked("show", "--tree")[1]
+    assert json.loads(locked("show", "-o", "json")[1]) == lock
+    assert yaml.safe_load(locked("show", "-o", "yaml")[1]) == lock
+
+
+def test_commands_that_need_a_lock_say_how_to_get_one(run: Run) -> None:
+    code, text = run("show")
+    assert code == 1
+    assert "run: netmgr plan lock" in text
+
+
+def test_wrong_use_is_an_error_and_not_a_change(run: Run) -> None:
+    assert run("diff", "--no-such-option")[0] == 1
+    assert run("explain", "10.0.0.300")[0] == 1
+
+
+def test_exit_codes_stand_in_the_help(run: Run) -> None:
+    for command in ("lock", "check", "diff", "grow", "release", "adopt"):
+        assert "Exit codes: " in run(command, "--help")[1]
+
+
+def test_the_sample_is_locked_checked_and_grown_as_the_golden_files_say(
+    run: Run, plan: Path, golden: Callable[[str, str], None]
+) -> None:
+    sample = Path(__file__).parents[2] / "configs" / "plan" / "plan.yaml"
+    plan.write_text(sample.read_text())
+    assert run("lock", "--yes")[0] == 0
+    golden("plan/sample.lock.yaml", lock_of(plan).read_text())
+    shown = [run("check", "--all"), run("grow", "training", "--nodes", "6000")]
+    assert [code for code, _ in shown] == [0, 2]
+    golden("plan/sample.txt", "\n".join(text for _, text in shown).replace(str(plan), "plan.yaml"))
