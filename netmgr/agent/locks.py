@@ -1,4 +1,9 @@
-"""One lock for each attachment, so that verbs of one container wait for each other and for nobody else."""
+"""One lock for each attachment, so that verbs of one container wait for each other and for nobody else.
+
+Whoever holds its lock then waits for one of a few turns. A burst's requests all end sooner when
+four of them work at a time than when a hundred fight over the interpreter and the kernel's
+routing lock; and one that waits for its attachment's lock takes no turn from the others.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +15,20 @@ from netmgr.errors import TryAgainLater
 from netmgr.model import AttachmentKey
 
 
+TURNS = 4
+
+
 class AttachmentLocks:
     """Locks by attachment key, made when needed and dropped when nobody waits."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
+        self._turns = threading.BoundedSemaphore(TURNS)
         self._locks: dict[AttachmentKey, tuple[threading.Lock, int]] = {}
 
     @contextmanager
     def holding(self, key: AttachmentKey, seconds: float) -> Iterator[None]:
-        """Hold the lock of `key` for the length of the block.
+        """Hold the lock of `key`, and a turn, for the length of the block.
 
         Raises:
             TryAgainLater: another request for this attachment has not ended within `seconds`.
@@ -31,7 +40,8 @@ class AttachmentLocks:
             if not lock.acquire(timeout=seconds):
                 raise TryAgainLater(f"another request for {key.container_id} {key.ifname} is still under way")
             try:
-                yield
+                with self._turns:
+                    yield
             finally:
                 lock.release()
         finally:

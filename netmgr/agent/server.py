@@ -1,8 +1,4 @@
-"""Unix sockets served by a few threads: a whole request in, a whole answer out.
-
-Few, because all of a burst's requests end sooner when four of them run at a time than when a
-hundred fight over the interpreter and the kernel's routing lock; the rest wait in the backlog.
-"""
+"""Unix sockets served by a bounded number of threads: a whole request in, a whole answer out."""
 
 from __future__ import annotations
 
@@ -47,7 +43,7 @@ class UnixServer(socketserver.UnixStreamServer):
         mode: int = 0o600,
         group: str | int | None = None,
         line: bool = False,
-        workers: int = 4,
+        workers: int = 32,
     ) -> None:
         self._path = path
         self._answer = answer

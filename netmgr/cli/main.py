@@ -30,6 +30,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         add_completion=False,
+        rich_markup_mode=None,  # importing rich for the help alone takes longer than all the rest
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)

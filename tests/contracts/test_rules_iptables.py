@@ -64,13 +64,13 @@ def test_the_corrected_rules_except_loopback_and_everything_internal(backend, po
         saved = [line for line in rules_of(program(f"{save} -t mangle")) if "iptables-exporter" in line]
         wording = "-m comment --comment"
         assert set(saved) == {
-            f"-A {chain} ! -{link} {'nm+' if chain == 'FORWARD' else 'lo'} -m set ! --match-set netmgr-internal{suffix} {side} "
+            f"-A {chain} ! -{link} -m set ! --match-set netmgr-internal{suffix} {side} "
             f'{wording} "iptables-exporter openai traffic={traffic}"'
             for chain, link, side, traffic in (
-                ("INPUT", "i", "src", "internet-in"),
-                ("FORWARD", "i", "src", "internet-in"),
-                ("OUTPUT", "o", "dst", "internet-out"),
-                ("FORWARD", "o", "dst", "internet-out"),
+                ("INPUT", "i lo", "src", "internet-in"),
+                ("FORWARD", "i nm+", "src", "internet-in"),
+                ("OUTPUT", "o lo", "dst", "internet-out"),
+                ("FORWARD", "o nm+", "dst", "internet-out"),
             )
         }
 
