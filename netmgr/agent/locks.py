@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from netmgr.errors import TryAgainLater
 from netmgr.model import AttachmentKey
 
-
 TURNS = 4
 
 
