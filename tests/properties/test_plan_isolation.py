@@ -1,0 +1,71 @@
+"""Whatever the plan asks for, its network keeps spokes apart and lets the hub in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netmgr import documents, plan_files
+from netmgr.plan.allocate import make_lock
+from netmgr.plan.derive import network
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.reach import matrix, weakened
+
+SERVICES = st.fixed_dictionaries(
+    {
+        "mode": st.sampled_from(["unique", "shared"]),
+        "source": st.sampled_from(["snat", "preserve"]),
+        "length": st.integers(18, 24),
+    }
+)
+POOL = st.fixed_dictionaries(
+    {
+        "nodes": st.integers(0, 60),
+        "pods_per_node": st.integers(1, 40),
+        "addressing": st.sampled_from(["blocks", "single"]),
+    }
+)
+CLUSTER = st.fixed_dictionaries(
+    {
+        "node_pools": st.dictionaries(st.sampled_from(["cpu", "gpu", "nat"]), POOL, min_size=1),
+        "nat_hosts": st.integers(1, 4),
+        "nat_gateway_ips": st.integers(0, 2),
+        "services": SERVICES,
+    }
+)
+PLANS = st.fixed_dictionaries(
+    {
+        "clusters": st.dictionaries(st.sampled_from(["a", "b", "c", "a-nat"]), CLUSTER, max_size=4),
+        "pools": st.sampled_from(
+            [
+                {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
+                {"nodes": ["10.0.0.0/12", "10.64.0.0/12", "fd00:10::/40"], "services": ["172.16.0.0/12"]},
+                {"nodes": ["100.64.0.0/11"], "services": ["192.168.0.0/16"]},
+            ]
+        ),
+    }
+)
+
+
+def document(drawn: dict[str, Any]) -> PlanDocument:
+    fixed = {
+        "apiVersion": "netmgr.io/v1alpha1",
+        "kind": "NetworkPlan",
+        "name": "drawn",
+        "shared_services": "172.31.0.0/17" if drawn["pools"]["services"] != ["172.16.0.0/12"] else "100.127.0.0/17",
+    }
+    return documents.parse(yaml.safe_dump(fixed | drawn), "plan.yaml", PlanDocument)
+
+
+@settings(max_examples=25)
+@given(PLANS, st.sets(st.sampled_from(["routes", "groups", "routers"]), max_size=1))
+def test_spokes_stay_apart_even_with_one_layer_missing(drawn: dict[str, Any], missing: set[str]) -> None:
+    plan = document(drawn)
+    lock = make_lock(plan, None, plan_files.load_limits(plan.cloud))
+    cells = matrix(weakened(network(plan, lock), missing))
+    assert [cell.wrong for cell in cells if cell.wrong] == []
+    spokes = len(plan.clusters)
+    assert sum(cell.verdict == "dropped" for cell in cells) == 2 * spokes * (spokes - 1)

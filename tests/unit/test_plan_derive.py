@@ -1,0 +1,165 @@
+"""From plan and lock to the cloud's network: what is asked for, and in the cloud's own terms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from netmgr import documents, plan_files
+from netmgr.errors import ConfigError
+from netmgr.plan.allocate import make_lock
+from netmgr.plan.derive import network
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.lock import LockDocument
+from netmgr.plan.network import Network, NextHop, Route
+from netmgr.plan.reach import matrix
+from netmgr.prefixes import Address, Prefix, overlaps
+
+NODES = {"cpu": {"nodes": 20, "pods_per_node": 15}}
+
+
+def planned(**keys: Any) -> PlanDocument:
+    document = {
+        "apiVersion": "netmgr.io/v1alpha1",
+        "kind": "NetworkPlan",
+        "name": "test",
+        "pools": {"nodes": ["10.0.0.0/12"], "services": ["172.16.0.0/12"]},
+        "clusters": {"a": {"node_pools": NODES}, "b": {"node_pools": NODES}},
+        **keys,
+    }
+    return documents.parse(yaml.safe_dump(document), "plan.yaml", PlanDocument)
+
+
+def locked(plan: PlanDocument, previous: LockDocument | None = None) -> LockDocument:
+    return make_lock(plan, previous, plan_files.load_limits(plan.cloud))
+
+
+def derived(**keys: Any) -> Network:
+    plan = planned(**keys)
+    return network(plan, locked(plan))
+
+
+def routes(net: Network, table: str) -> dict[str, Route]:
+    return {route.name: route for each in net.tables if each.name == table for route in each.routes}
+
+
+def test_hosts_and_pods_of_a_segment_share_a_subnet_because_an_interface_has_one() -> None:
+    net = derived()
+    (scale_set,) = (each for each in net.scale_sets if each.owner == "a")
+    (subnet,) = (s for vnet in net.of("a") for s in vnet.subnets if s.name == scale_set.subnet)
+    assert len(subnet.prefixes) == 2
+    assert scale_set.instances == 20
+    assert scale_set.configurations == 1
+
+
+def test_subnets_lie_within_their_networks_and_never_overlap() -> None:
+    net = derived()
+    prefixes = []
+    for vnet in net.networks:
+        for subnet in vnet.subnets:
+            for prefix in subnet.prefixes:
+                assert any(space.covers(prefix) for space in vnet.address_space)
+                prefixes.append(prefix)
+    assert len(prefixes) > 5
+    assert list(overlaps(prefixes)) == []
+
+
+def test_spokes_are_peered_with_the_hub_in_both_directions_and_never_with_each_other() -> None:
+    pairs = {(peering.network, peering.remote) for peering in derived().peerings}
+    assert pairs == {("hub", "a"), ("a", "hub"), ("hub", "b"), ("b", "hub")}
+
+
+def test_only_the_hub_takes_packets_that_a_peer_passes_on() -> None:
+    forwarded = {peering.name for peering in derived().peerings if peering.forwarded}
+    assert forwarded == {"hub_to_a", "hub_to_b"}
+
+
+def test_a_spoke_without_a_gateway_reaches_the_internet_through_the_hub() -> None:
+    net = derived(clusters={"a": {"node_pools": NODES, "nat_gateway_ips": 0}, "b": {"node_pools": NODES}})
+    assert [gateway.name for gateway in net.gateways] == ["b"]
+    default = routes(net, "a_nodes")["internet"]
+    assert (str(default.prefix), default.hop) == ("0.0.0.0/0", NextHop.APPLIANCE)
+    assert default.via == next(each.address for each in net.appliances if each.name == "hub_router_0")
+    assert "internet" not in routes(net, "b_nodes")
+    assert {peering.name for peering in net.peerings if peering.forwarded} == {"hub_to_a", "hub_to_b", "a_to_hub"}
+
+
+@pytest.mark.parametrize(("hosts", "shares"), [(1, [1]), (2, [1, 1]), (3, [2, 1, 1]), (8, [1] * 8)])
+def test_the_service_range_is_shared_out_among_the_nat_hosts(hosts: int, shares: list[int]) -> None:
+    net = derived(clusters={"a": {"node_pools": NODES, "nat_hosts": hosts}})
+    found = list(routes(net, "hub").values())
+    (seen,) = {host.translation.seen for host in net.appliances if host.translation}
+    assert sum(route.prefix.size for route in found) == seen.size
+    assert list(overlaps(route.prefix for route in found)) == []
+    addresses = [host.address for host in net.appliances if host.owner == "a"]
+    assert [sum(route.via == address for route in found) for address in addresses] == shares
+
+
+def test_with_the_clients_address_kept_one_nat_host_has_all_and_answers_return_to_it() -> None:
+    net = derived(clusters={"a": {"node_pools": NODES, "services": {"source": "preserve"}}})
+    (route,) = routes(net, "hub").values()
+    back = routes(net, "a_nodes")["researchers-0"]
+    assert back.via == route.via
+    # The NAT host itself must not be sent to itself.
+    assert "researchers-0" not in routes(net, "a_nat")
+
+
+def test_a_pool_that_is_one_spokes_alone_is_not_routed_away_from_it() -> None:
+    own = "10.64.0.0/20"
+    pools = {"nodes": ["10.0.0.0/12", own], "services": ["172.16.0.0/12"]}
+    net = derived(pools=pools, pinned={"a": [own]})
+    apart = {route.prefix for route in routes(net, "a_nodes").values()}
+    assert Prefix.parse(own) not in apart
+    assert Prefix.parse(own) in {route.prefix for route in routes(net, "b_nodes").values()}
+    assert [cell.wrong for cell in matrix(net) if cell.wrong] == []
+
+
+def test_what_left_the_plan_is_asked_of_the_cloud_no_more() -> None:
+    before = planned()
+    smaller = planned(clusters={"b": {"node_pools": NODES}})
+    lock = locked(smaller, locked(before))
+    assert lock.clusters["a"].tombstone
+    net = network(smaller, lock)
+    assert {vnet.owner for vnet in net.networks} == {"hub", "b"}
+    assert not [name for name in (t.name for t in net.tables) if name.startswith("a_")]
+
+
+def test_a_lock_of_another_plan_is_refused_with_what_to_run() -> None:
+    before = planned(clusters={"b": {"node_pools": NODES}})
+    with pytest.raises(ConfigError, match="'a' has no addresses in the lock yet; run: netmgr plan lock"):
+        network(planned(), locked(before))
+    with pytest.raises(ConfigError, match="has a cluster 'a' that the plan has not; run: netmgr plan lock"):
+        network(before, locked(planned()))
+
+
+def test_names_that_differ_never_become_one() -> None:
+    clusters = {name: {"node_pools": {"nat": NODES["cpu"]}} for name in ("a", "a-nat", "a-nodes")}
+    net = derived(clusters=clusters)
+    for names in (
+        [subnet.name for vnet in net.networks for subnet in vnet.subnets],
+        [table.name for table in net.tables],
+        [peering.name for peering in net.peerings],
+        [appliance.name for appliance in net.appliances],
+    ):
+        assert len(set(names)) == len(names)
+
+
+def test_security_rules_never_mix_families_and_have_a_priority_of_their_own() -> None:
+    net = derived(pools={"nodes": ["10.0.0.0/12", "fd00:10::/40"], "services": ["172.16.0.0/12"]})
+    for group in net.groups:
+        for direction in {rule.direction for rule in group.rules}:
+            priorities = [rule.priority for rule in group.rules if rule.direction is direction]
+            assert len(set(priorities)) == len(priorities)
+        assert all(len({prefix.family for prefix in rule.peers}) == 1 for rule in group.rules)
+
+
+def test_an_address_of_a_network_is_found_in_its_subnet() -> None:
+    net = derived()
+    (vnet,) = net.of("a")
+    nat = next(host.address for host in net.appliances if host.owner == "a")
+    subnet = vnet.subnet_of(nat)
+    assert subnet is not None
+    assert subnet.role == "nat"
+    assert vnet.subnet_of(Address.parse("203.0.113.1")) is None
