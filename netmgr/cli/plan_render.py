@@ -14,15 +14,17 @@ from netmgr.cli.plan_common import DEFAULT_FILE, File, Planned, answer, load
 if TYPE_CHECKING:
     from netmgr.plan.document import PlanDocument
     from netmgr.plan.network import Network
+    from netmgr.plan.nodes import PlannedNode
 
 app = typer.Typer(no_args_is_help=True, help="Render nodes' documents, cluster objects and cloud resources.")
 
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="<cluster>-<node pool>-<number>, numbers from 0.")]
 To = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Where to write it [default: standard output]")]
 
 
 @app.command()
 def node(
-    name: Annotated[str, typer.Argument(help="<cluster>-<node pool>-<number>, numbers from 0.")],
+    name: NodeName,
     *,
     file: File = DEFAULT_FILE,
     reader_group: Annotated[str | None, typer.Option(help="Group that may read the agent's ledger socket.")] = None,
@@ -31,21 +33,26 @@ def node(
     """Render node.yaml, the document of one node's agent."""
     from netmgr import documents
     from netmgr.config import NodeDocument
-    from netmgr.errors import ConfigError
-    from netmgr.plan import nodes
     from netmgr.plan_files import to_yaml
     from netmgr.render.node import node_document
 
     given = up_to_date(file)
+    text = to_yaml(node_document(given.plan, _named(given, name), reader_group))
+    documents.parse(text, f"the node.yaml of {name}", NodeDocument)
+    write(to, f"# Of {file.name}, by `netmgr plan render node {name}`.\n{text}")
+
+
+def _named(given: Planned, name: str) -> PlannedNode:
+    from netmgr.errors import ConfigError
+    from netmgr.plan import nodes
+
     planned = nodes.named(given.locked, name)
     if planned is None:
         pools = dict.fromkeys(f"{cluster}-{pool}-0" for cluster, pool, _ in nodes.segments(given.locked))
         raise ConfigError(
             f"{given.lock_path}: has no place for a node {name!r}; there are {', '.join(pools) or 'none'} …"
         )
-    text = to_yaml(node_document(given.plan, planned, reader_group))
-    documents.parse(text, f"the node.yaml of {name}", NodeDocument)
-    write(to, f"# Of {file.name}, by `netmgr plan render node {name}`.\n{text}")
+    return planned
 
 
 @app.command()
@@ -116,9 +123,20 @@ def bicep(*, file: File = DEFAULT_FILE, to: To = None) -> None:
 @app.command()
 def arm(*, file: File = DEFAULT_FILE, to: To = None) -> None:
     """Render the same resources as an ARM template (JSON)."""
-    from netmgr.render.arm import template
+    from netmgr.render.azure import template
 
     write(to, _cloud(file, template))
+
+
+@app.command()
+def nic(name: NodeName, *, file: File = DEFAULT_FILE, to: To = None) -> None:
+    """Render one node's network interface with its blocks (ARM template), which no scale set can carry."""
+    from netmgr.plan.derive import segment_subnet
+    from netmgr.render.nic import network_interface
+
+    given = up_to_date(file)
+    planned = _named(given, name)
+    write(to, network_interface(given.plan, planned, segment_subnet(given.locked, planned)))
 
 
 def _cloud(file: Path, rendered: Callable[[PlanDocument, Network], str]) -> str:

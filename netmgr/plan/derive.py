@@ -24,6 +24,7 @@ from netmgr.plan.network import (
     Translation,
     Vnet,
 )
+from netmgr.plan.nodes import PlannedNode
 from netmgr.plan.space import halves
 from netmgr.plan.vnets import VirtualNetwork, virtual_networks
 from netmgr.prefixes import Address, Family, Prefix, merge
@@ -82,6 +83,12 @@ def _location(plan: PlanDocument, owner: str) -> str:
 def segment_name(pool: str, number: int) -> str:
     """Name of the subnet of a node pool's segment, and of its scale set within the cluster."""
     return pool if number == 0 else f"{pool}_{number}"
+
+
+def segment_subnet(lock: LockDocument, node: PlannedNode) -> str:
+    """Name of the subnet that a node's interface is in."""
+    segments = lock.clusters[node.cluster].node_pools[node.pool].segments
+    return f"{node.cluster}-{segment_name(node.pool, segments.index(node.segment))}"
 
 
 def _vnet(plan: PlanDocument, lock: LockDocument, vnet: VirtualNetwork) -> Vnet:

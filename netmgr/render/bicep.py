@@ -6,23 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.network import Network
-from netmgr.render.arm import (
-    GATEWAY,
-    GROUP,
-    PARAMETERS,
-    PEERING,
-    PUBLIC_IP,
-    SCALE_SET,
-    TABLE,
-    VNET,
-    Filled,
-    Id,
-    Parameter,
-    Resource,
-    SubnetId,
-    Value,
-    resources,
-)
+from netmgr.render.arm import VNET, Filled, Id, Parameter, Resource, SubnetId, Value
+from netmgr.render.azure import GATEWAY, GROUP, PARAMETERS, PEERING, PUBLIC_IP, SCALE_SET, TABLE, resources
 
 _INDENT = "  "
 _SYMBOLS = {

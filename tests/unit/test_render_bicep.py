@@ -13,10 +13,14 @@ import tree_sitter
 import tree_sitter_bicep
 
 from netmgr.errors import ConfigError
+from netmgr.plan import nodes
+from netmgr.plan.derive import segment_subnet
 from netmgr.plan.document import Cloud, PlanDocument
+from netmgr.plan.lock import LockDocument
 from netmgr.plan.network import Network
-from netmgr.render.arm import PARAMETERS, resources, template
+from netmgr.render.azure import PARAMETERS, resources, template
 from netmgr.render.bicep import bicep, quote, symbol
+from netmgr.render.nic import network_interface
 
 ID = {"id": str}
 SHAPES: dict[str, Any] = {
@@ -200,6 +204,45 @@ def test_peerings_come_one_after_the_other(deployment: dict[str, Any]) -> None:
     assert len(peerings) > 2
     for before, after in pairwise(peerings):
         assert any(f"'{before['name'].split('/')[1]}'" in name for name in after["dependsOn"])
+
+
+NIC = {
+    "enableIPForwarding": bool,
+    "enableAcceleratedNetworking": bool,
+    "ipConfigurations": [
+        {
+            "name": str,
+            "properties": {
+                "primary": bool,
+                "subnet": ID,
+                "privateIPAddressVersion": str,
+                "privateIPAllocationMethod": str,
+                "privateIPAddress": str,
+                "privateIPAddressPrefixLength?": int,
+            },
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "lengths"), [("training-gpu-3", [28, 28, 112]), ("training-system-3", [112])])
+def test_an_interface_carries_the_blocks_of_its_node(
+    rendered_plan: PlanDocument, rendered_lock: LockDocument, deployment: dict[str, Any], name: str, lengths: list[int]
+) -> None:
+    node = nodes.named(rendered_lock, name)
+    assert node is not None
+    document = json.loads(network_interface(rendered_plan, node, segment_subnet(rendered_lock, node)))
+    (resource,) = document["resources"]
+    assert list(faults(resource["properties"], NIC, name)) == []
+    each = [configuration["properties"] for configuration in resource["properties"]["ipConfigurations"]]
+    assert [item["primary"] for item in each].count(True) == 1
+    assert {item["subnet"]["id"] for item in each} <= set(
+        re.findall(r"\[resourceId[^]]+subnets[^]]+\]", json.dumps(deployment))
+    )
+    found = [(item["privateIPAddress"], item.get("privateIPAddressPrefixLength")) for item in each]
+    assert [length for _, length in found if length] == lengths
+    assert {f"{address}/{length}" for address, length in found if length} <= set(map(str, node.blocks))
+    assert {address for address, _ in found[: len(node.hosts)]} == set(map(str, node.hosts))
 
 
 def test_two_names_never_give_one_symbol(rendered_plan: PlanDocument, rendered_network: Network) -> None:
