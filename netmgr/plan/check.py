@@ -93,7 +93,7 @@ def _headroom(plan: PlanDocument, lock: LockDocument) -> Iterator[Finding]:
             if spec.needed > capacity:
                 message = f"{spec.needed:,} nodes with surge, but places for {capacity:,} in the lock"
                 yield error(path, message, "run: netmgr plan lock")
-            elif capacity - spec.needed < FEW_LEFT * capacity and not spec.grow_to:
+            elif capacity - spec.needed < FEW_LEFT * capacity and not (spec.grow_to or cluster.grow_to):
                 message = f"{spec.needed:,} nodes with surge, of {capacity:,} that fit"
                 yield Finding(Severity.WARNING, path, message, "declare grow_to, or see: netmgr plan grow")
         if held and cluster.grow_to:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
-from tests.bench import attaching, crowded, forwarding, starting, throughput
+from tests.bench import attaching, crowded, forwarding, planning, starting, throughput
 from tests.bench.report import SMOKE, Effort, Figure, show
 
 SUBJECTS: dict[str, Callable[[Effort], Iterator[Figure]]] = {
@@ -16,6 +16,7 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Figure]]] = {
     "forwarding": forwarding.measure,
     "throughput": throughput.measure,
     "starting": starting.measure,
+    "planning": planning.measure,
 }
 
 

@@ -1,0 +1,165 @@
+"""Planning: whole processes beside netaddr and the standard library, and how often a cluster can grow where it is."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median
+
+from netmgr.plan.space import Space, length_for, subtract
+from netmgr.prefixes import Family, Prefix
+from tests.bench.report import Effort, Figure
+
+SOURCE = Path(__file__).resolve().parents[2]
+SHAPES = ((20, 7_500), (10, 10_000))
+FASTER = 0.1
+SEEDS = 300
+SMOKE_STARTS = 1
+SITES = 20
+FIRST = 16
+POOL = Prefix.parse("10.0.0.0/8")
+
+
+def measure(effort: Effort) -> Iterator[Figure]:
+    """`plan lock` and `plan check` for both shapes, then the simulation of growth."""
+    for clusters, nodes in SHAPES:
+        yield from _processes(clusters, nodes, effort.starts)
+    seeds = 10 if effort.starts == SMOKE_STARTS else SEEDS
+    for doublings in (10, 40):
+        yield from _growth(doublings, seeds)
+
+
+def _processes(clusters: int, nodes: int, times: int) -> Iterator[Figure]:
+    shape = f"{clusters} clusters x {nodes:,} nodes"
+    peers = {
+        library: _run([sys.executable, "-m", "tests.bench.planning_peers", library, str(clusters), str(nodes)])
+        for library in ("netaddr", "ipaddress")
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        plan, lock = Path(folder, "plan.yaml"), Path(folder, "plan.lock.yaml")
+        plan.write_text(document(clusters, nodes), encoding="utf-8")
+        took: dict[str, list[float]] = {"lock": [], "check": []}
+        for _ in range(times):
+            lock.unlink(missing_ok=True)
+            for command, more in (("lock", ["--yes"]), ("check", [])):
+                took[command].append(_run([sys.executable, "-m", "netmgr", "plan", command, "-f", str(plan), *more]))
+    for command, values in took.items():
+        yield Figure(f"plan {command}, {shape}", median(values), "s", budget=1)
+    both = median(took["lock"]) + median(took["check"])
+    for library, value in peers.items():
+        yield Figure(f"plan lock and check, {shape}", both, "s", value, library, budget=FASTER)
+
+
+def document(clusters: int, nodes: int) -> str:
+    """A plan of that shape: two /28 blocks a node, no surge."""
+    pool = f"{{node_pools: {{gpu: {{nodes: {nodes}, pods_per_node: 32, surge: 0}}}}, services: {{length: 18}}}}"
+    return "\n".join(
+        [
+            "apiVersion: netmgr.io/v1alpha1",
+            "kind: NetworkPlan",
+            "name: bench",
+            "pools: {nodes: [10.0.0.0/8], services: [172.16.0.0/12]}",
+            "limits: {mappings_per_peered_group: 1000000}",
+            "clusters:",
+            *(f"  c{number}: {pool}" for number in range(clusters)),
+        ]
+    )
+
+
+def _run(command: Sequence[str]) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, cwd=SOURCE, stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - began
+
+
+Choice = Callable[[Space, int, random.Random], Prefix | None]
+
+
+def sparse(space: Space, length: int, source: random.Random) -> Prefix | None:
+    """What netmgr does for growth that nobody declared."""
+    del source
+    return space.sparse(length)
+
+
+def first_fit(space: Space, length: int, source: random.Random) -> Prefix | None:
+    """The lowest free address."""
+    del source
+    fitting = [block for block in space.blocks() if block.length <= length]
+    return min(fitting)._replace(length=length) if fitting else None
+
+
+def best_fit(space: Space, length: int, source: random.Random) -> Prefix | None:
+    """The smallest free block."""
+    del source
+    return space.packed(length)
+
+
+def at_random(space: Space, length: int, source: random.Random) -> Prefix | None:
+    """Any free place of the size, each as likely as any other."""
+    fitting = [block for block in space.blocks() if block.length <= length]
+    if not fitting:
+        return None
+    block = source.choices(fitting, [block.size for block in fitting])[0]
+    step = 1 << (space.family.width - length)
+    return Prefix(block.family, block.value + step * source.randrange(block.size // step), length)
+
+
+CHOICES: dict[str, Choice] = {"netmgr": sparse, "first fit": first_fit, "best fit": best_fit, "random": at_random}
+
+
+@dataclass
+class World:
+    """Sites in one pool that double, each where it stands when it can, else with another prefix."""
+
+    choose: Choice
+    source: random.Random
+    space: Space = field(default_factory=lambda: Space(Family.V4, [POOL]))
+    sites: list[list[Prefix]] = field(default_factory=list)
+
+    def settle(self) -> None:
+        """One more site."""
+        self.sites.append([])
+        self._add(self.sites[-1], FIRST)
+
+    def double(self, site: list[Prefix]) -> bool:
+        """Double one site; returns whether it could where it stands."""
+        more = sum(held.size for held in site)
+        for held in sorted(site, key=lambda held: held.length):
+            grown = self.space.grown(held, length_for(held.size + more, Family.V4)) if held.length else None
+            if grown is not None:
+                for part in subtract(grown, held):
+                    self.space.take(part)
+                site[site.index(held)] = grown
+                return True
+        self._add(site, length_for(more, Family.V4))
+        return False
+
+    def _add(self, site: list[Prefix], length: int) -> None:
+        if (found := self.choose(self.space, length, self.source)) is not None:
+            self.space.take(found)
+            site.append(found)
+
+
+def in_place(choose: Choice, doublings: int, seed: int) -> float:
+    """Share of random doublings that succeed in place, with the same order of sites for every choice."""
+    order = random.Random(seed)  # noqa: S311  a simulation, to be repeated
+    world = World(choose, random.Random(f"choices {seed}"))  # noqa: S311  as above
+    for _ in range(SITES):
+        world.settle()
+    return mean(world.double(order.choice(world.sites)) for _ in range(doublings))
+
+
+def _growth(doublings: int, seeds: int) -> Iterator[Figure]:
+    shares = {name: 100 * mean(in_place(c, doublings, seed) for seed in range(seeds)) for name, c in CHOICES.items()}
+    ours = shares.pop("netmgr")
+    for name, share in shares.items():
+        what = f"growth in place, {SITES} sites, {doublings} doublings, {seeds} seeds"
+        compared = share or None  # none at all leaves nothing to divide by
+        what += "" if compared else f" ({name}: 0 %)"
+        yield Figure(what, ours, "%", compared, name, budget=1, more_is_better=True)

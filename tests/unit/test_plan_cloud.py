@@ -1,0 +1,212 @@
+"""Azure's quirks and limits, and how plans meet them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from netmgr.plan import nodes
+from netmgr.plan.allocate import make_lock
+from netmgr.plan.bill import bill, outlooks, vnet_mappings
+from netmgr.plan.check import check_limits, check_plan
+from netmgr.plan.document import Cloud, PlanDocument
+from netmgr.plan.findings import PlanRefused, Severity
+from netmgr.plan.grow import grown_plan
+from netmgr.plan.limits import CloudLimits
+from netmgr.plan.lock import LockDocument
+from netmgr.plan.vnets import virtual_networks
+from netmgr.plan_files import load_limits
+from netmgr.prefixes import Address, Prefix
+
+Locked = tuple[PlanDocument, LockDocument, CloudLimits]
+
+
+def locked(clusters: dict[str, Any], **keys: Any) -> Locked:
+    plan = PlanDocument.model_validate(
+        {
+            "apiVersion": "netmgr.io/v1alpha1",
+            "kind": "NetworkPlan",
+            "name": "cloudy",
+            "pools": {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
+            "clusters": clusters,
+            **keys,
+        }
+    )
+    limits = load_limits(plan.cloud).agreed(plan.limits)
+    return plan, make_lock(plan, None, limits), limits
+
+
+def cluster(**pool: Any) -> dict[str, Any]:
+    return {"services": {"length": 18}, "node_pools": {"gpu": {"surge": 0, **pool}}}
+
+
+def messages(locked: Locked, severity: Severity) -> list[str]:
+    found = [*check_plan(*locked), *check_limits(*locked)[1]]
+    return [str(finding) for finding in found if finding.severity is severity]
+
+
+def test_no_host_has_one_of_the_five_addresses_that_azure_keeps() -> None:
+    _, lock, _ = locked({"a": cluster(nodes=251, pods_per_node=16)})
+    segment = lock.clusters["a"].node_pools["gpu"].segments[0]
+    assert segment.v4.hosts.length == 24
+    assert segment.nodes == 251
+    assert segment.v4.host(0).value == segment.v4.hosts.value + 4
+    assert segment.v4.host(250).value == segment.v4.hosts.last - 1
+    _, lock, _ = locked({"a": cluster(nodes=252, pods_per_node=16)})
+    assert lock.clusters["a"].node_pools["gpu"].segments[0].v4.hosts.length == 23
+
+
+def test_no_block_holds_one_of_them_either() -> None:
+    _, lock, _ = locked({"a": cluster(nodes=254, pods_per_node=16)})
+    layout = lock.clusters["a"].node_pools["gpu"].segments[0].v4
+    assert layout.pods.length == 20
+    assert layout.node_blocks(0)[0].value == layout.pods.value + 16
+    assert layout.node_blocks(253)[0].last == layout.pods.last - 16
+    _, lock, _ = locked({"a": cluster(nodes=255, pods_per_node=16)})
+    assert lock.clusters["a"].node_pools["gpu"].segments[0].v4.pods.length == 19
+    _, lock, _ = locked({"a": cluster(nodes=256, pods_per_node=16)}, cloud="none")
+    assert lock.clusters["a"].node_pools["gpu"].segments[0].v4.pods.length == 20
+
+
+def test_no_subnet_is_smaller_than_azure_makes_them() -> None:
+    _, lock, _ = locked({"a": cluster(nodes=1, pods_per_node=1, addressing="single")})
+    subnets = [prefix for vnet in virtual_networks(lock) for subnet in vnet.subnets for prefix in subnet.prefixes]
+    assert max(prefix.length for prefix in subnets) == 29
+
+
+def test_a_block_counts_as_one_mapping_and_single_addresses_count_each() -> None:
+    plan, lock, _ = locked({"a": cluster(nodes=7500, pods_per_node=31)})
+    assert vnet_mappings(plan.clusters["a"], lock.clusters["a"], 1) == {"a": 7500 * 3 + 2}
+    plan, lock, _ = locked({"a": cluster(nodes=7500, pods_per_node=31, addressing="single")})
+    found = vnet_mappings(plan.clusters["a"], lock.clusters["a"], 1)
+    assert sum(found.values()) == 7500 * 32 + 2
+
+
+def test_single_addresses_of_many_nodes_need_several_vnets_and_break_the_group_limit() -> None:
+    found = locked({"a": cluster(nodes=7500, pods_per_node=31, addressing="single")})
+    assert len({segment.vnet for _, _, segment in nodes.segments(found[1])}) == 4
+    assert {vnet.name for vnet in virtual_networks(found[1])} == {"hub", "a", "a-2", "a-3", "a-4"}
+    assert outlooks(*found)[0].vnets == 4
+    errors = messages(found, Severity.ERROR)
+    assert any("mappings of the hub and its peers, hub: 240,254 of 128,000 (azure, 2022-12)" in text for text in errors)
+    agreed = locked(
+        {"a": cluster(nodes=7500, pods_per_node=31, addressing="single")}, limits={"mappings_per_peered_group": 300_000}
+    )
+    assert not any("hub and its peers" in text for text in messages(agreed, Severity.ERROR))
+
+
+def test_vnets_of_one_cluster_have_address_spaces_of_their_own() -> None:
+    _, lock, _ = locked({"a": cluster(nodes=7500, pods_per_node=31, addressing="single")})
+    spaces = [prefix for vnet in virtual_networks(lock) for prefix in vnet.address_space]
+    assert not any(a.overlaps(b) for place, a in enumerate(spaces) for b in spaces[:place])
+
+
+def test_nobody_gets_a_forbidden_range() -> None:
+    pools = {"nodes": ["168.0.0.0/6"], "services": ["172.16.0.0/12"]}
+    found = locked({f"c{number}": cluster(nodes=7000) for number in range(12)}, pools=pools)
+    held = [each.reserve for name in found[1].clusters for each in found[1].clusters[name].prefixes]
+    assert not any(prefix.holds(Address.parse("168.63.129.16")) for prefix in held)
+    assert not any(prefix.overlaps(Prefix.parse("169.254.0.0/16")) for prefix in held)
+    assert not any("forbids" in text for text in messages(found, Severity.ERROR))
+
+
+def test_an_adopted_forbidden_range_is_an_error() -> None:
+    found = locked({"a": cluster(nodes=5)}, pinned={"a": ["168.63.128.0/20"]})
+    assert any("overlaps 168.63.129.16/32, which Azure forbids" in text for text in messages(found, Severity.ERROR))
+
+
+def test_kubernetes_takes_no_service_range_above_a_slash_12() -> None:
+    with pytest.raises(ValueError, match="greater than or equal to 12"):
+        locked({"a": {**cluster(nodes=5), "services": {"length": 11}}})
+    pools = {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]}
+    _, lock, _ = locked({"a": {**cluster(nodes=5), "services": {"length": 12}}}, pools=pools)
+    assert str(lock.clusters["a"].services.prefix) == "172.16.0.0/12"
+
+
+def test_a_nic_holds_no_more_than_256_addresses() -> None:
+    assert messages(locked({"a": cluster(nodes=5, pods_per_node=255, addressing="single")}), Severity.ERROR) == []
+    errors = messages(locked({"a": cluster(nodes=5, pods_per_node=256, addressing="single")}), Severity.ERROR)
+    assert any("addresses of a NIC, a/gpu: 257 of 256" in text for text in errors)
+
+
+def test_unknown_limits_are_shown_as_unknown() -> None:
+    lines = bill(*locked({"a": cluster(nodes=5)}))
+    assert {line.status for line in lines if line.what == "nodes of a VMSS"} == {"unknown"}
+    lines = bill(*locked({"a": cluster(nodes=5)}, cloud="none"))
+    assert {line.status for line in lines if "Kubernetes" not in line.what} == {"unknown"}
+
+
+def test_the_first_limit_is_met_where_it_is_said() -> None:
+    plan, lock, limits = locked({"a": cluster(nodes=1000, pods_per_node=31)})
+    first = outlooks(plan, lock, limits)[0]
+    assert first.first_limit == "mappings of one VNet (then it needs another)"
+    assert first.at_nodes == 65536 * 1000 // 3002
+    one, _, _ = (locked({"a": cluster(nodes=count, pods_per_node=31)})[1] for count in (21_840, 21_850, 1))
+    assert len({segment.vnet for _, _, segment in nodes.segments(one)}) == 1
+    _, two, _ = locked({"a": cluster(nodes=21_850, pods_per_node=31)})
+    assert len({segment.vnet for _, _, segment in nodes.segments(two)}) == 2
+
+
+def test_shared_services_are_the_same_inside_and_apart_for_the_hub() -> None:
+    shared = {"services": {"length": 20, "mode": "shared"}, "node_pools": {"gpu": {"nodes": 5}}}
+    _, lock, _ = locked({"a": shared, "b": shared}, shared_services="100.64.0.0/16")
+    a, b = (lock.clusters[name].services for name in "ab")
+    assert a.prefix == b.prefix == Prefix.parse("100.64.0.0/20")
+    assert not a.hub_prefix.overlaps(b.hub_prefix)
+
+
+def test_ipv6_subnets_are_64_and_ipv6_can_be_added_later() -> None:
+    clusters = {"a": cluster(nodes=100)}
+    plan, before, limits = locked(clusters)
+    pools = {"nodes": ["10.0.0.0/8", "fd00:7::/40"], "services": ["172.16.0.0/12"]}
+    both = PlanDocument.model_validate(plan.model_dump(by_alias=True) | {"pools": pools, "clusters": clusters})
+    after = make_lock(both, before, limits)
+    old, new = (lock.clusters["a"].node_pools["gpu"].segments[0] for lock in (before, after))
+    assert new.v4 == old.v4
+    assert new.v6 is not None
+    assert (new.v6.hosts.length, new.v6.pods.length, new.v6.block_length) == (64, 64, 112)
+    assert make_lock(both, after, limits) == after
+
+
+def test_declared_growth_is_kept_free_and_the_lower_part_is_used() -> None:
+    plan, lock, limits = locked({"a": {**cluster(nodes=1000), "grow_to": 4000}, "b": cluster(nodes=1000)})
+    held = lock.clusters["a"].prefixes[0]
+    assert held.prefix.length - held.reserve.length == 2
+    assert held.prefix.value == held.reserve.value
+    assert not any("reserved" in text for text in messages((plan, lock, limits), Severity.WARNING))
+
+
+def test_growth_that_can_no_longer_be_reserved_is_a_warning_and_no_refusal() -> None:
+    small = {"nodes": ["10.0.0.0/15"], "services": ["172.16.0.0/12"]}
+    clusters = {"a": cluster(nodes=900), "b": cluster(nodes=900)}
+    plan, before, limits = locked(clusters, pools=small)
+    clusters["a"] = {**clusters["a"], "grow_to": 4000}
+    later = PlanDocument.model_validate(plan.model_dump(by_alias=True) | {"pools": small, "clusters": clusters})
+    after = make_lock(later, before, limits)
+    assert after.clusters["a"].prefixes[0].prefix == before.clusters["a"].prefixes[0].prefix
+    assert any("could be reserved" in text for text in messages((later, after, limits), Severity.WARNING))
+
+
+def test_a_second_prefix_is_taken_when_the_neighbour_is_in_the_way() -> None:
+    pools = {"nodes": ["10.0.0.0/15"], "services": ["172.16.0.0/12"]}
+    plan, before, limits = locked(
+        {"a": cluster(nodes=450), "b": cluster(nodes=450), "c": cluster(nodes=450)}, pools=pools
+    )
+    with pytest.raises(PlanRefused, match="in the way of growing where it stands"):
+        locked_again(plan, before, limits, nodes=4000)
+    after = locked_again(plan, before, limits, nodes=900)
+    first = before.clusters["a"].prefixes[0]
+    assert any(held.prefix.covers(first.prefix) for held in after.clusters["a"].prefixes)
+
+
+def locked_again(plan: PlanDocument, before: LockDocument, limits: CloudLimits, nodes: int) -> LockDocument:
+    return make_lock(grown_plan(plan, "a", nodes), before, limits)
+
+
+def test_every_cloud_has_its_limits_dated() -> None:
+    for cloud in Cloud:
+        limits = load_limits(cloud)
+        assert limits.cloud is cloud
+        assert limits.as_of[:4].isdigit()
+        assert limits.source
