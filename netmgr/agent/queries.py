@@ -63,7 +63,7 @@ class Queries:
                 return self.snapshot() | {"attachments": [_view(a) for a in self._node.leases.all()]}
             case "explain":
                 address = Address.parse(str(request.get("address")))
-                return explain(self._document, address, self._node.leases.all())
+                return {"version": VERSION, **explain(self._document, address, self._node.leases.all())}
             case other:
                 raise ValueError(f"unknown query {other!r}; ask for snapshot, pods or explain")
 
