@@ -146,7 +146,7 @@ class Vnets:
         return self._name(len(self.used) + 1), max(whole, 1)
 
     def _name(self, number: int) -> str:
-        return self.cluster if number == 1 else f"{self.cluster}-{number}"
+        return self.cluster if number == 1 else f"{self.cluster}_{number}"  # no cluster is called so
 
 
 def mappings_per_node(pool: NodePool, families: int = 1) -> int:

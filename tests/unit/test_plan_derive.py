@@ -163,3 +163,12 @@ def test_an_address_of_a_network_is_found_in_its_subnet() -> None:
     assert subnet is not None
     assert subnet.role == "nat"
     assert vnet.subnet_of(Address.parse("203.0.113.1")) is None
+
+
+def test_the_second_network_of_a_cluster_is_never_another_clusters() -> None:
+    large = {"cpu": {"nodes": 3000, "pods_per_node": 31, "addressing": "single"}}
+    net = derived(clusters={"a": {"node_pools": large}, "a-2": {"node_pools": NODES}})
+    names = [vnet.name for vnet in net.networks]
+    assert len(net.of("a")) > 1
+    assert len(set(names)) == len(names)
+    assert [cell.wrong for cell in matrix(net) if cell.wrong] == []
