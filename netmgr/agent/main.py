@@ -14,11 +14,11 @@ from pathlib import Path
 
 from netmgr import documents
 from netmgr.agent import recovery
-from netmgr.agent.accounts import Accounts
 from netmgr.agent.cni import CniService
 from netmgr.agent.housekeeping import Housekeeping
 from netmgr.agent.locks import AttachmentLocks
 from netmgr.agent.node import Node
+from netmgr.agent.opening import open_accounts
 from netmgr.agent.queries import Queries
 from netmgr.agent.reaper import Reaper
 from netmgr.agent.server import UnixServer
@@ -31,10 +31,6 @@ from netmgr.errors import StateError
 from netmgr.ipam.leases import Leases
 from netmgr.ipam.pool import Timing
 from netmgr.ipam.store import Store
-from netmgr.ledger.ledger import Ledger
-from netmgr.rules.choose import open_backend, open_former, remember
-from netmgr.rules.engine import Rules
-from netmgr.rules.policy import Policy
 
 DRAIN_SECONDS = 10.0
 """How long a stop waits for requests under way."""
@@ -93,15 +89,7 @@ class Agent:
         forwarding.enable(document.families)
         dataplane = Dataplane(uplink=document.node.uplink, mtu=document.mtu)
         stack.callback(dataplane.close)
-        ledger = self._open_ledger(clock)
-        _retire_former_backend(document, ledger)
-        backend = open_backend(document.backend, document.state_dir)
-        remember(backend.name, document.state_dir)
-        self.backend = backend.name
-        rules = Rules(backend, _policy(document))
-        stack.callback(rules.close)
-        accounts = Accounts(rules, ledger, clock, document.accounting.min_reading_seconds)
-        stack.callback(accounts.close)
+        accounts, self.backend = open_accounts(document, clock, self._telemetry, stack)
         leases, self._leases_rebuilt = self._open_leases(clock)
         stack.callback(leases.close)
         reaper = Reaper(dataplane, self._telemetry)
@@ -152,15 +140,6 @@ class Agent:
         while time.monotonic() < deadline and not self._telemetry.idle_for(0):
             time.sleep(0.01)
 
-    def _open_ledger(self, clock: SystemClock) -> Ledger:
-        linger = self._document.accounting.linger_seconds
-        ledger, rebuilt = recovery.open_or_set_aside(
-            self._document.state_dir / "ledger.sqlite",
-            lambda path: Ledger.open(path, clock=clock, linger_seconds=linger, boot_id=recovery.boot_id()),
-        )
-        self._telemetry.state_rebuilds += rebuilt
-        return ledger
-
     def _open_leases(self, clock: SystemClock) -> tuple[Leases, bool]:
         pool = self._document.pool
         timing = Timing(pool.cooldown_seconds, pool.conntrack_wait_seconds)
@@ -170,31 +149,6 @@ class Agent:
         )
         self._telemetry.state_rebuilds += rebuilt
         return leases, rebuilt
-
-
-def _retire_former_backend(document: NodeDocument, ledger: Ledger) -> None:
-    """Take the last reading of a backend the document no longer asks for, and its rules away."""
-    backend = open_former(document.backend, document.state_dir)
-    if backend is None:
-        return
-    rules = Rules(backend, _policy(document))
-    try:
-        ledger.post(rules.read())
-        rules.remove()
-    finally:
-        rules.close()
-    log.info("rules moved from=%s to=%s", backend.name, document.backend)
-
-
-def _policy(document: NodeDocument) -> Policy:
-    return Policy(
-        internal=document.internal_prefixes,
-        ranges=document.ranges,
-        masquerade=document.masquerade,
-        node_rules=document.accounting.node_rules,
-        rule_owner=document.accounting.rule_owner,
-        exact_prefix=document.accounting.exact_prefix,
-    )
 
 
 @contextmanager

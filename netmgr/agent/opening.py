@@ -1,0 +1,71 @@
+"""Opens an agent's books: the ledger, the rules of the right backend, and the accounts that join both."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+
+from netmgr.agent import recovery
+from netmgr.agent.accounts import Accounts
+from netmgr.agent.telemetry import Telemetry
+from netmgr.clock import Clock
+from netmgr.config import NodeDocument
+from netmgr.ledger.ledger import Ledger
+from netmgr.rules.choose import open_backend, open_former, remember
+from netmgr.rules.engine import Rules
+from netmgr.rules.policy import Policy
+
+log = logging.getLogger(__name__)
+
+
+def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, stack: ExitStack) -> tuple[Accounts, str]:
+    """The node's accounts, closed with `stack`, and the name of the backend that counts.
+
+    Raises:
+        SetupError: the machine lacks something; says what.
+        StateError: the ledger cannot be written.
+    """
+    ledger = _open_ledger(document, clock, telemetry)
+    _retire_former_backend(document, ledger)
+    backend = open_backend(document.backend, document.state_dir)
+    remember(backend.name, document.state_dir)
+    rules = Rules(backend, _policy(document))
+    stack.callback(rules.close)
+    accounts = Accounts(rules, ledger, clock, document.accounting.min_reading_seconds)
+    stack.callback(accounts.close)
+    return accounts, backend.name
+
+
+def _open_ledger(document: NodeDocument, clock: Clock, telemetry: Telemetry) -> Ledger:
+    linger = document.accounting.linger_seconds
+    ledger, rebuilt = recovery.open_or_set_aside(
+        document.state_dir / "ledger.sqlite",
+        lambda path: Ledger.open(path, clock=clock, linger_seconds=linger, boot_id=recovery.boot_id()),
+    )
+    telemetry.state_rebuilds += rebuilt
+    return ledger
+
+
+def _retire_former_backend(document: NodeDocument, ledger: Ledger) -> None:
+    """Take the last reading of a backend the document no longer asks for, and its rules away."""
+    backend = open_former(document.backend, document.state_dir)
+    if backend is None:
+        return
+    rules = Rules(backend, _policy(document))
+    try:
+        ledger.post(rules.read())
+        rules.remove()
+    finally:
+        rules.close()
+    log.info("rules moved from=%s to=%s", backend.name, document.backend)
+
+
+def _policy(document: NodeDocument) -> Policy:
+    return Policy(
+        internal=document.internal_prefixes,
+        ranges=document.ranges,
+        masquerade=document.masquerade,
+        node_rules=document.accounting.node_rules,
+        rule_owner=document.accounting.rule_owner,
+        exact_prefix=document.accounting.exact_prefix,
+    )
