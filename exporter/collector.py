@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
-from exporter import catalog
+from exporter import bounds, catalog
 from exporter.catalog import Kind, Metric
 from netmgr import __version__
 from netmgr.errors import NetmgrError
@@ -17,15 +17,25 @@ from netmgr.snapshot import RuleReading, Snapshot, TrafficTotals
 
 log = logging.getLogger(__name__)
 
+NONSENSE = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
+"""What arranging an answer that is no snapshot may raise."""
+
+OWN_SERIES = catalog.DROPPED.series + catalog.UP.series + catalog.SCRAPE.series
+"""Series that a page has beside those of the agent's answer."""
+
 Labels = tuple[str, ...]
 """Label values, in the order of the catalogue's names."""
 
 
 class Collector:
-    """A prometheus_client collector over `read`, which fetches one snapshot or raises NetmgrError."""
+    """A prometheus_client collector over `read`, which fetches one snapshot or raises NetmgrError.
 
-    def __init__(self, read: Callable[[], Snapshot]) -> None:
+    `max_series` bounds a page, 0 does not: `exporter/bounds.py` says which pods are left out, and in what order.
+    """
+
+    def __init__(self, read: Callable[[], Snapshot], max_series: int = 0) -> None:
         self._read = read
+        self._max_series = max_series
         self._last_fault = ""
 
     def describe(self) -> Iterable[Family]:
@@ -44,15 +54,26 @@ class Collector:
     def _asked(self) -> list[Family]:
         """What the agent tells, nothing if that is not all of it."""
         try:
-            families = list(_arranged(self._read()))
+            families = self._arranged(self._read())
         except NetmgrError as error:
             self._tell(error.message)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except NONSENSE as error:
             self._tell(f"the agent's answer makes no sense: {error!r}")
         else:
             self._tell("")
             return families
         return []
+
+    def _arranged(self, snapshot: Snapshot) -> list[Family]:
+        """Everything that is no pod's, and as many pods as there is room for beside it."""
+        rest = list(_without_pods(snapshot))
+        selection = bounds.Selection(snapshot["pods"])
+        if self._max_series:
+            taken = sum(len(family.samples) for family in rest) + OWN_SERIES
+            selection = bounds.select(snapshot["pods"], self._max_series - taken)
+        pods = [((pod["namespace"], pod["pod"], pod["traffic"]), pod) for pod in selection.shown]
+        dropped = [(("lingering",), selection.dropped_lingering), (("live",), selection.dropped_live)]
+        return [*_amounts(catalog.POD_BYTES, catalog.POD_PACKETS, pods), *rest, _family(catalog.DROPPED, dropped)]
 
     def _tell(self, fault: str) -> None:
         """Log a fault once, not at every scrape, and its end."""
@@ -63,12 +84,10 @@ class Collector:
         self._last_fault = fault
 
 
-def _arranged(snapshot: Snapshot) -> Iterable[Family]:
-    pods = [((pod["namespace"], pod["pod"], pod["traffic"]), pod) for pod in snapshot["pods"]]
+def _without_pods(snapshot: Snapshot) -> Iterable[Family]:
     namespaces = [((total["namespace"], total["traffic"]), total) for total in snapshot["namespaces"]]
     node = [((total["traffic"],), total) for total in snapshot["node_totals"]]
     rules = [((rule["ip_version"], rule["table"], rule["chain"], rule["rule"]), rule) for rule in snapshot["rules"]]
-    yield from _amounts(catalog.POD_BYTES, catalog.POD_PACKETS, pods)
     yield from _amounts(catalog.NAMESPACE_BYTES, catalog.NAMESPACE_PACKETS, namespaces)
     yield from _amounts(catalog.NODE_BYTES, catalog.NODE_PACKETS, node)
     yield from _amounts(catalog.RULE_BYTES, catalog.RULE_PACKETS, rules)
@@ -103,15 +122,15 @@ def _durations(snapshot: Snapshot) -> Family:
     family = _empty_histogram(catalog.DURATIONS)
     for latency in snapshot["cni_latency"]:
         buckets = [(bound, float(count)) for bound, count in latency["buckets"]]
-        family.add_metric([latency["command"]], buckets, float(latency["sum"]))
+        family.add_metric([bounds.bounded(latency["command"])], buckets, float(latency["sum"]))
     return family
 
 
 def _family(metric: Metric, values: Iterable[tuple[Labels, float]]) -> Family:
     family = _empty(metric)
     for labels, value in values:
-        "".join(labels).encode()  # a label that is no text would fail later, and take every other series along
-        family.add_metric(labels, float(value))
+        # Also refuses a label that is no text, which would fail later, and take every other series along.
+        family.add_metric([bounds.bounded(label) for label in labels], float(value))
     return family
 
 

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from exporter.server import serve
+from exporter.settings import Settings
 
 NOBODY = 65534
 """User and group without any privilege: nobody and nogroup on every distribution."""
@@ -36,7 +37,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
     # Blocked before any thread starts, so that only sigwait sees them.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
-    serve(Path(agent), listen, lambda: signal.sigwait(ENDINGS))
+    serve(Path(agent), Settings(listen=listen), lambda: signal.sigwait(ENDINGS))
 
 
 if __name__ == "__main__":

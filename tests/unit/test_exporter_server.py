@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import http.client
 import json
 import logging
 import os
@@ -23,12 +22,14 @@ import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.server import DEFAULT_LISTEN, Server, parse_listen, serve
+from exporter.server import Server, serve
+from exporter.settings import DEFAULT_LISTEN, DEFAULT_MAX_SERIES, Settings, parse_listen
 from netmgr import programs
 from netmgr.cli.exporter import exporter as command
 from netmgr.errors import ConfigError, RequestError, SetupError, TryAgainLater
 from netmgr.readers import DEFAULT_SOCKET, ask, read_snapshot
 from tests.fakes.agent_socket import agent, canned, snapshot
+from tests.fakes.exporter_port import get, serving
 
 ROOT = Path(__file__).parent.parent.parent
 NOBODY, READERS = 65534, 61234
@@ -46,22 +47,8 @@ def socket_path() -> Iterator[Path]:
 
 @pytest.fixture
 def port(socket_path: Path) -> Iterator[int]:
-    with Server("127.0.0.1", 0, lambda: read_snapshot(socket_path)) as server:
-        worker = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        worker.start()
-        yield server.server_port
-        server.shutdown()
-        worker.join()
-
-
-def get(port: int, path: str = "/metrics", **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    try:
-        connection.request("GET", path, headers=headers)
-        response = connection.getresponse()
-        return response, response.read()
-    finally:
-        connection.close()
+    with serving(lambda: read_snapshot(socket_path)) as port:
+        yield port
 
 
 def value(port: int, name: str) -> float | None:
@@ -157,8 +144,9 @@ WHOLE = json.dumps(snapshot(2, 1)).encode()
         json.dumps(_pod(pod=None)).encode(),
         json.dumps(_pod(pod="\udcff")).encode(),
         json.dumps(_pod(bytes="many")).encode(),
+        json.dumps(_pod(bytes=10**400)).encode(),
     ],
-    ids=range(17),
+    ids=range(18),
 )
 def test_an_answer_that_makes_no_sense_is_an_agent_that_is_not_up(port: int, socket_path: Path, answer: bytes) -> None:
     with agent(socket_path, lambda _question: answer):
@@ -177,7 +165,7 @@ def test_health_is_the_exporter_s_and_readiness_the_agent_s(port: int, socket_pa
 
 
 def test_other_paths_are_told_what_there_is(port: int) -> None:
-    response, body = get(port, "/")
+    response, body = get(port, "/metric")
     assert response.status == 404
     assert b"/metrics" in body
 
@@ -218,19 +206,20 @@ def test_listen_addresses_that_make_no_sense_are_refused(text: str) -> None:
 
 
 def test_without_an_address_both_families_are_served(socket_path: Path) -> None:
-    with Server("", 0, lambda: read_snapshot(socket_path)) as server:
+    with Server(Settings(":0"), lambda: read_snapshot(socket_path)) as server:
         for host in ("127.0.0.1", "::1"):
             socket.create_connection((host, server.server_port), timeout=2).close()
 
 
 def test_an_address_that_is_taken_is_named(port: int, socket_path: Path) -> None:
     with pytest.raises(SetupError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
-        serve(socket_path, f"127.0.0.1:{port}", lambda: None)
+        serve(socket_path, Settings(f"127.0.0.1:{port}"), lambda: None)
 
 
 def test_the_command_s_defaults_are_the_process_s() -> None:
     assert command.__kwdefaults__["socket"] == DEFAULT_SOCKET
     assert command.__kwdefaults__["listen"] == DEFAULT_LISTEN
+    assert command.__kwdefaults__["max_series"] == DEFAULT_MAX_SERIES
 
 
 def test_a_reader_waits_no_longer_than_it_was_told(socket_path: Path) -> None:

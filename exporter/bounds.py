@@ -1,0 +1,83 @@
+"""What keeps a page small whatever the node went through: bounded label values, and which pods to leave out.
+
+Order of leaving out, when a page would hold more series than allowed:
+
+1. lingering pods, those that ended and stay only to be scraped once more;
+2. live pods.
+
+Within both, the pod with the least traffic (bytes in and out together) goes first, and of equals the one
+whose name sorts last. A pod goes whole. Totals only grow, so this order is calm: what was left out once
+comes back only by overtaking another. Everything that is no pod's stays, above all namespaces' and the node's
+totals, in which the bytes of pods left out are counted like any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from netmgr.snapshot import PodTotals
+
+LONGEST_LABEL = 253
+"""Bytes of UTF-8 in a label value. Kubernetes' own names are never longer (RFC 1123 subdomains)."""
+
+SERIES_PER_TOTAL = 2
+"""One for bytes, one for packets."""
+
+_DIGEST_DIGITS = 32
+_MARK = b"~"
+
+_Pod = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Totals to show, in their old order, and how many series of which pods are left out."""
+
+    shown: Sequence[PodTotals]
+    dropped_lingering: int = 0
+    dropped_live: int = 0
+
+
+def bounded(value: str) -> str:
+    """The value itself, or, where it is too long, its beginning, `~` and a digest of the whole.
+
+    Two values never become one: the digest has 128 bits, and a value that only looks as if it had
+    been shortened is shortened, too.
+
+    Raises:
+        UnicodeEncodeError: the value is no text that UTF-8 can carry.
+    """
+    raw = value.encode()
+    room = LONGEST_LABEL - _DIGEST_DIGITS - len(_MARK)
+    if len(raw) <= LONGEST_LABEL and raw[room:][:1] != _MARK:
+        return value
+    return f"{raw[:room].decode(errors='ignore')}~{hashlib.sha256(raw).hexdigest()[:_DIGEST_DIGITS]}"
+
+
+def select(totals: Sequence[PodTotals], room: int) -> Selection:
+    """The totals that fit into `room` series, by the order above."""
+    if len(totals) * SERIES_PER_TOTAL <= room:
+        return Selection(totals)
+    series: defaultdict[_Pod, int] = defaultdict(int)
+    size: defaultdict[_Pod, int] = defaultdict(int)
+    live: dict[_Pod, bool] = {}
+    for total in totals:
+        pod = total["namespace"], total["pod"]
+        series[pod] += SERIES_PER_TOTAL
+        size[pod] += total["bytes"]
+        live[pod] = total["live"]
+    shown: set[_Pod] = set()
+    for pod in sorted(series, key=lambda pod: (not live[pod], -size[pod], pod)):
+        room -= series[pod]
+        if room < 0:
+            break
+        shown.add(pod)
+    dropped = {
+        state: sum(series[pod] for pod in series.keys() - shown if live[pod] is state) for state in (True, False)
+    }
+    return Selection(
+        [total for total in totals if (total["namespace"], total["pod"]) in shown], dropped[False], dropped[True]
+    )

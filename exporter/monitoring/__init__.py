@@ -1,0 +1,1 @@
+"""Prometheus' and Grafana's side of the metrics, rendered from the catalogue: `python -m exporter.monitoring`."""

@@ -1,0 +1,146 @@
+"""Alerts: what somebody should look at, and what to do then.
+
+Thresholds are for nodes of 10 Gbit/s and more; set them for yours in the copy you run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from exporter import catalog
+from exporter.monitoring.promql import JOB, UP, read, total
+from exporter.monitoring.recording import BUSIEST_PODS, DURATIONS, NAMESPACE_BYTES, PODS_OF_THE_HOUR
+
+SPIKE_BYTES_PER_SECOND = 50_000_000
+SPIKE_TIMES_BASELINE = 5
+SUSTAINED_BYTES_PER_SECOND = 100_000_000
+SLOW_ADD_SECONDS = 1
+FAILED_REQUESTS = 5
+REPEATED_REPAIRS = 3
+
+
+class Severity(StrEnum):
+    """Who is told."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One alerting rule; `lasting` is how long the condition must hold, as Prometheus writes it."""
+
+    name: str
+    expression: str
+    lasting: str
+    severity: Severity
+    summary: str
+    description: str
+
+
+_BUSY = read(BUSIEST_PODS)
+_POOL = f"sum without (state) ({read(catalog.ADDRESSES)})"
+_FAILED = f"increase({read(catalog.REQUESTS, '10m', code='!=0', command='!=STATUS')})"
+_REPAIRED = f"increase({read(catalog.DRIFT, '1h')})"
+
+TRAFFIC = (
+    Alert(
+        "NetmgrPodInternetSpike",
+        f"{_BUSY} > {SPIKE_BYTES_PER_SECOND}\nunless ({_BUSY} < {SPIKE_TIMES_BASELINE} * {read(PODS_OF_THE_HOUR)})",
+        "2m",
+        Severity.WARNING,
+        "{{ $labels.namespace }}/{{ $labels.pod }} moves {{ $value | humanize }}B/s of {{ $labels.traffic }}",
+        f"That is at least {SPIKE_TIMES_BASELINE} times its rate of the past hour. Is it meant to?",
+    ),
+    Alert(
+        "NetmgrSustainedEgress",
+        f"avg_over_time({read(NAMESPACE_BYTES, '1h', traffic='internet-out')}) > {SUSTAINED_BYTES_PER_SECOND}",
+        "1h",
+        Severity.WARNING,
+        "Namespace {{ $labels.namespace }} has sent {{ $value | humanize }}B/s to the internet for hours",
+        "Egress is billed by the byte. The dashboard of top talkers names the pods.",
+    ),
+    Alert(
+        "NetmgrAccountingGap",
+        f"increase({read(catalog.GAPS, '1h')}) > 0",
+        "0s",
+        Severity.WARNING,
+        "Bytes may be missing from the totals of {{ $labels.instance }} ({{ $labels.reason }})",
+        "Counters were removed or reset by another program, the node rebooted, or its state could not be written. "
+        "The agent's log says which counters and when.",
+    ),
+    Alert(
+        "NetmgrDriftRepairedRepeatedly",
+        f"{total(_REPAIRED, 'cluster', 'instance', 'reason')} >= {REPEATED_REPAIRS}",
+        "0s",
+        Severity.WARNING,
+        "Something on {{ $labels.instance }} keeps changing netmgr's {{ $labels.reason }}",
+        "They are put right each time, but what was not counted in between is lost. Find the other program; "
+        "with nftables, `nft monitor` names it when it strikes again.",
+    ),
+)
+"""About what is counted."""
+
+NODES = (
+    Alert(
+        "NetmgrExporterDown",
+        f"{read(UP, job=JOB)} == 0",
+        "5m",
+        Severity.WARNING,
+        "The netmgr exporter of {{ $labels.instance }} does not answer",
+        "Traffic is counted all the same, but pods that end now may be gone before they are scraped.",
+    ),
+    Alert(
+        "NetmgrAgentDown",
+        f"{read(catalog.UP)} == 0",
+        "5m",
+        Severity.CRITICAL,
+        "The netmgr agent of {{ $labels.instance }} does not answer its exporter",
+        "Running pods keep their network and their counters; no pod can start until the agent is back.",
+    ),
+    Alert(
+        "NetmgrAgentNotReady",
+        f"{read(catalog.READY)} == 0",
+        "5m",
+        Severity.CRITICAL,
+        "The netmgr agent of {{ $labels.instance }} cannot serve an ADD",
+        "`netmgr node status` on the node gives the reason.",
+    ),
+    Alert(
+        "NetmgrPoolExhausted",
+        f"{read(catalog.ADDRESSES, state='free')} == 0 and ignoring (state) {_POOL} > 0",
+        "5m",
+        Severity.CRITICAL,
+        "{{ $labels.instance }} has no free {{ $labels.family }} address",
+        "The next pod cannot start there until one comes back from its cooldown; give the node more ranges.",
+    ),
+    Alert(
+        "NetmgrCniErrors",
+        f"{total(_FAILED, 'cluster', 'instance', 'command', 'code')} >= {FAILED_REQUESTS}",
+        "5m",
+        Severity.WARNING,
+        "CNI {{ $labels.command }} keeps failing on {{ $labels.instance }} with code {{ $labels.code }}",
+        "The runtime's log has the message of every failed request, the agent's log what led to it.",
+    ),
+    Alert(
+        "NetmgrCniSlow",
+        f"histogram_quantile(0.99, {read(DURATIONS, command='ADD')}) > {SLOW_ADD_SECONDS}",
+        "10m",
+        Severity.WARNING,
+        "One pod in a hundred waits {{ $value | humanizeDuration }} for its network",
+        "Usually an ADD takes milliseconds. Look for nodes short of processor time, or an xtables lock that is held.",
+    ),
+    Alert(
+        "NetmgrStateRebuilt",
+        f"{read(catalog.REBUILDS)} > 0 unless {read(catalog.REBUILDS)} offset 1h > 0",
+        "0s",
+        Severity.WARNING,
+        "The netmgr agent of {{ $labels.instance }} found its state damaged and rebuilt it",
+        "Pods kept their addresses. The damaged file lies beside the new one; look at the disk.",
+    ),
+)
+"""About what does the counting."""
+
+ALERTS = (*TRAFFIC, *NODES)
+"""Every alert."""

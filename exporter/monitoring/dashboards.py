@@ -1,0 +1,245 @@
+"""Grafana dashboards, as the JSON that its import takes: nearly all read recorded series, whatever the size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from exporter import catalog
+from exporter.monitoring.promql import largest, read, total
+from exporter.monitoring.recording import (
+    ADDRESSES,
+    BUSIEST_PODS,
+    CLUSTER_BYTES,
+    DURATIONS,
+    FULLEST_NODES,
+    INTERVAL_SECONDS,
+    NAMESPACE_BYTES,
+    REQUESTS,
+)
+
+CLUSTER = "=~$cluster"
+"""Matcher of the dashboard's variable; "All" is `.*`, which a missing label matches too."""
+
+SCHEMA = 39
+"""Of Grafana 10.4; newer ones read it and convert."""
+
+COLUMNS, HEIGHT = 24, 9
+SHOWN_NAMESPACES = 20
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One line or more of a panel; `legend` names each by its labels."""
+
+    expression: str
+    legend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A diagram over time, half the page wide, or with `kind` "bargauge" or "stat" the values of now."""
+
+    title: str
+    unit: str
+    queries: tuple[Query, ...]
+    kind: str = "timeseries"
+    stacked: bool = False
+    meaning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Dashboard:
+    """One file; `uid` is what links to it are made of."""
+
+    uid: str
+    title: str
+    panels: tuple[Panel, ...]
+
+
+def _by_namespace(traffic: str) -> Query:
+    rates = read(NAMESPACE_BYTES, cluster=CLUSTER, traffic=traffic)
+    return Query(largest(SHOWN_NAMESPACES, total(rates, "namespace")), "{{namespace}}")
+
+
+def _by_pod(traffic: str) -> Query:
+    return Query(read(BUSIEST_PODS, cluster=CLUSTER, traffic=traffic), "{{namespace}}/{{pod}}")
+
+
+def _volume(window: str) -> Query:
+    samples = read(NAMESPACE_BYTES, window, cluster=CLUSTER, traffic="internet-out")
+    volumes = total(f"sum_over_time({samples})", "namespace")
+    return Query(largest(SHOWN_NAMESPACES, f"{volumes} * {INTERVAL_SECONDS}"), "{{namespace}}")
+
+
+def _quantile(share: float) -> Query:
+    durations = total(read(DURATIONS, cluster=CLUSTER), "command", "le")
+    return Query(f"histogram_quantile({share}, {durations})", "{{command}}")
+
+
+EGRESS = Dashboard(
+    "netmgr-egress",
+    "netmgr: egress by namespace",
+    (
+        Panel("To the internet, by namespace", "Bps", (_by_namespace("internet-out"),), stacked=True),
+        Panel("From the internet, by namespace", "Bps", (_by_namespace("internet-in"),), stacked=True),
+        Panel(
+            "Sent to the internet in the last 24 hours",
+            "bytes",
+            (_volume("24h"),),
+            kind="bargauge",
+            meaning=f"From rates recorded every {INTERVAL_SECONDS} s; for bills, take the counters themselves.",
+        ),
+        Panel(
+            "Whole clusters, nodes and host-network pods included",
+            "Bps",
+            (Query(total(read(CLUSTER_BYTES, cluster=CLUSTER), "cluster", "traffic"), "{{cluster}} {{traffic}}"),),
+        ),
+    ),
+)
+TALKERS = Dashboard(
+    "netmgr-talkers",
+    "netmgr: top talkers",
+    (
+        Panel("Pods that send most to the internet", "Bps", (_by_pod("internet-out"),)),
+        Panel("Pods that receive most from the internet", "Bps", (_by_pod("internet-in"),)),
+        Panel("Sending most now", "Bps", (_by_pod("internet-out"),), kind="bargauge"),
+        Panel("Receiving most now", "Bps", (_by_pod("internet-in"),), kind="bargauge"),
+    ),
+)
+POOLS = Dashboard(
+    "netmgr-pools",
+    "netmgr: node pools",
+    (
+        Panel(
+            "Addresses by state",
+            "short",
+            (
+                Query(
+                    total(read(ADDRESSES, cluster=CLUSTER), "family", "state"),
+                    "{{family}} {{state}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Fullest nodes", "percentunit", (Query(read(FULLEST_NODES, cluster=CLUSTER), "{{instance}} {{family}}"),)
+        ),
+        Panel(
+            "Fullest nodes now",
+            "percentunit",
+            (Query(read(FULLEST_NODES, cluster=CLUSTER), "{{instance}} {{family}}"),),
+            kind="bargauge",
+            meaning="Allocated or cooling down, of all the node has.",
+        ),
+        Panel(
+            "Nodes",
+            "short",
+            (
+                Query(f"count({read(catalog.UP, cluster=CLUSTER)})", "scraped"),
+                Query(f"sum({read(catalog.UP, cluster=CLUSTER)})", "agent answers"),
+                Query(f"sum({read(catalog.READY, cluster=CLUSTER)})", "ready for pods"),
+            ),
+            kind="stat",
+        ),
+    ),
+)
+LATENCY = Dashboard(
+    "netmgr-cni",
+    "netmgr: CNI latency",
+    (
+        Panel("Half of all requests take at most", "s", (_quantile(0.5),)),
+        Panel("99 in 100 requests take at most", "s", (_quantile(0.99),)),
+        Panel("Requests", "reqps", (Query(total(read(REQUESTS, cluster=CLUSTER), "command"), "{{command}}"),)),
+        Panel(
+            "Refused and failed requests",
+            "reqps",
+            (Query(total(read(REQUESTS, cluster=CLUSTER, code="!=0"), "command", "code"), "{{command}} {{code}}"),),
+            meaning="By CNI error code: below 100 the specification's, from 100 netmgr's own.",
+        ),
+    ),
+)
+
+DASHBOARDS = (EGRESS, TALKERS, POOLS, LATENCY)
+"""Every dashboard."""
+
+
+def render(dashboard: Dashboard) -> dict[str, Any]:
+    """The dashboard as Grafana reads it."""
+    return {
+        "uid": dashboard.uid,
+        "title": dashboard.title,
+        "tags": ["netmgr"],
+        "schemaVersion": SCHEMA,
+        "editable": True,
+        "refresh": "1m",
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {"list": [_datasource_variable(), _cluster_variable()]},
+        "panels": list(_panels(dashboard.panels)),
+    }
+
+
+def _datasource_variable() -> dict[str, Any]:
+    return {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
+
+
+def _cluster_variable() -> dict[str, Any]:
+    query = f"label_values({read(CLUSTER_BYTES)}, cluster)"
+    return {
+        "name": "cluster",
+        "label": "Cluster",
+        "type": "query",
+        "datasource": DATASOURCE,
+        "query": query,
+        "definition": query,
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+def _panels(panels: Sequence[Panel]) -> Iterator[dict[str, Any]]:
+    width = COLUMNS // 2
+    for index, panel in enumerate(panels):
+        row, column = divmod(index, 2)
+        yield {
+            "id": index + 1,
+            "type": panel.kind,
+            "title": panel.title,
+            "description": panel.meaning,
+            "datasource": DATASOURCE,
+            "gridPos": {"x": column * width, "y": row * HEIGHT, "w": width, "h": HEIGHT},
+            "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
+            "options": _options(panel),
+            "targets": [_target(query, panel, letter) for letter, query in zip("ABCDEF", panel.queries, strict=False)],
+        }
+
+
+def _defaults(panel: Panel) -> dict[str, Any]:
+    if panel.kind != "timeseries":
+        return {"unit": panel.unit, "min": 0}
+    stacking = {"mode": "normal" if panel.stacked else "none"}
+    return {"unit": panel.unit, "min": 0, "custom": {"fillOpacity": 30 if panel.stacked else 0, "stacking": stacking}}
+
+
+def _options(panel: Panel) -> dict[str, Any]:
+    if panel.kind == "timeseries":
+        legend = {"displayMode": "table", "placement": "right", "calcs": ["lastNotNull"], "showLegend": True}
+        return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
+    return {"orientation": "horizontal", "reduceOptions": {"calcs": ["lastNotNull"], "values": False}}
+
+
+def _target(query: Query, panel: Panel, letter: str) -> dict[str, Any]:
+    is_now = panel.kind != "timeseries"
+    return {
+        "refId": letter,
+        "datasource": DATASOURCE,
+        "expr": query.expression,
+        "legendFormat": query.legend,
+        "instant": is_now,
+        "range": not is_now,
+    }

@@ -1,0 +1,85 @@
+"""Small pieces of PromQL over series that are known to exist, with labels that they are known to have."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+from exporter.catalog import Kind, Metric
+
+JOB = "netmgr"
+"""What the scrape configuration calls the exporters."""
+
+TARGET_LABELS = ("cluster", "instance", "job")
+"""Labels that every scraped series gets from its target (configs/prometheus/scrape.yml)."""
+
+_WITH_OPERATOR = re.compile(r"(=~|!=|!~)(.*)", re.DOTALL)
+
+
+class Series(Protocol):
+    """Whatever can be asked for by name: a metric of the catalogue, or what a rule records."""
+
+    @property
+    def name(self) -> str:
+        """As Prometheus stores it."""
+        ...
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of its own labels."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A series that is neither in the catalogue nor recorded."""
+
+    name: str
+    labels: tuple[str, ...]
+
+
+UP = Named("up", TARGET_LABELS)
+"""Prometheus' own: 1 while a target answers."""
+
+
+def stem(metric: Metric) -> str:
+    """The name as recorded series carry it: without `_total`, because a rate is no counter."""
+    return metric.name.removesuffix("_total")
+
+
+def buckets(metric: Metric) -> Named:
+    """The bucket series of a histogram."""
+    return Named(f"{metric.name}_bucket", (*metric.labels, "le"))
+
+
+def read(series: Series, window: str = "", /, **matchers: str) -> str:
+    """A selector, over `window` (as "5m") if given.
+
+    A matcher is the value, or begins with its operator: `code='!=0'`.
+
+    Raises:
+        ValueError: the series has no such label, or a bare histogram is asked for.
+    """
+    if isinstance(series, Metric) and series.kind is Kind.HISTOGRAM:
+        raise ValueError(f"{series.name} has no series of that name; take its buckets")
+    if unknown := matchers.keys() - {*series.labels, *TARGET_LABELS}:
+        raise ValueError(f"{series.name} has no label {', '.join(sorted(unknown))}")
+    inner = ",".join(_matcher(label, value) for label, value in matchers.items())
+    return series.name + (f"{{{inner}}}" if inner else "") + (f"[{window}]" if window else "")
+
+
+def _matcher(label: str, value: str) -> str:
+    found = _WITH_OPERATOR.fullmatch(value)
+    operator, wanted = found.groups() if found else ("=", value)
+    return f'{label}{operator}"{wanted}"'
+
+
+def total(expression: str, *labels: str) -> str:
+    """The sum of `expression` for each combination of `labels`."""
+    return f"sum by ({', '.join(labels)}) ({expression})"
+
+
+def largest(number: int, expression: str, *labels: str) -> str:
+    """The `number` largest of `expression` for each combination of `labels`."""
+    return f"topk by ({', '.join(labels)}) ({number}, {expression})"

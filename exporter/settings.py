@@ -1,0 +1,76 @@
+"""How the exporter is to serve: one frozen object, judged whole before any port is opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from netmgr.errors import ConfigError
+
+DEFAULT_LISTEN = ":9119"
+DEFAULT_MAX_SERIES = 10_000
+"""A full node (250 pods, two families of everything) has 1,300; the rest is for pods that come and go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The command line's choices; a path is None where the option was not given.
+
+    Attributes:
+        listen: `ADDRESS:PORT`, `[V6]:PORT` or `:PORT`.
+        max_series: most series on a page, 0 for no bound; `exporter/bounds.py` says what goes first.
+        tls_cert: PEM file of the certificate and its chain; with tls_key the port speaks TLS alone.
+        tls_key: PEM file of the unencrypted private key.
+        tls_client_ca: PEM file of authorities; clients must then show a certificate of theirs.
+        basic_auth_file: lines of `user:password`, each of which opens the door (RFC 7617).
+        bearer_token_file: lines of one token, each of which opens the door (RFC 6750).
+    """
+
+    listen: str = DEFAULT_LISTEN
+    max_series: int = DEFAULT_MAX_SERIES
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    basic_auth_file: Path | None = None
+    bearer_token_file: Path | None = None
+
+    def check(self) -> tuple[str, int]:
+        """Host and port to bind.
+
+        Raises:
+            ConfigError: an option makes no sense, or two contradict each other.
+        """
+        if self.max_series < 0:
+            raise ConfigError(f"--max-series {self.max_series}: must be a number of series, or 0 for no bound")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, missing = ("--tls-cert", "--tls-key") if self.tls_cert else ("--tls-key", "--tls-cert")
+            raise ConfigError(f"{given} needs {missing} beside it: TLS takes a certificate and its private key")
+        if self.tls_client_ca and not self.tls_cert:
+            raise ConfigError(
+                "--tls-client-ca needs --tls-cert and --tls-key: without TLS no client shows a certificate"
+            )
+        if self.basic_auth_file and self.bearer_token_file:
+            raise ConfigError(
+                "--basic-auth-file and --bearer-token-file: choose one, Prometheus sends one of them only"
+            )
+        return parse_listen(self.listen)
+
+    @property
+    def credentials(self) -> str:
+        """The option that asks clients for a secret, empty without one."""
+        if self.basic_auth_file:
+            return "--basic-auth-file"
+        return "--bearer-token-file" if self.bearer_token_file else ""
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Host and port of `ADDRESS:PORT`, `[V6]:PORT` or `:PORT`; an empty host means every address.
+
+    Raises:
+        ConfigError: the text has another shape.
+    """
+    host, colon, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not (port.isascii() and port.isdigit() and int(port) < 1 << 16) or (bare == host and ":" in host):
+        raise ConfigError(f"--listen {text}: must be ADDRESS:PORT, [IPV6-ADDRESS]:PORT or :PORT, for example :9119")
+    return bare, int(port)

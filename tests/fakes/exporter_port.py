@@ -1,0 +1,42 @@
+"""An exporter's real port for the length of a block, and a client that asks it."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from exporter.server import Server
+from exporter.settings import Settings
+from netmgr.snapshot import Snapshot
+
+
+@contextmanager
+def serving(read: Callable[[], Snapshot], **settings: object) -> Iterator[int]:
+    """Serve what `read` gives on a port of the loopback's; that port's number."""
+    with Server(Settings(**{"listen": "127.0.0.1:0", **settings}), read) as server:
+        worker = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        worker.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            worker.join()
+
+
+def get(
+    port: int, path: str = "/metrics", tls: ssl.SSLContext | None = None, **headers: str
+) -> tuple[http.client.HTTPResponse, bytes]:
+    """The answer to one request, and its body."""
+    if tls:
+        connection = http.client.HTTPSConnection("localhost", port, timeout=10, context=tls)
+    else:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        return response, response.read()
+    finally:
+        connection.close()
