@@ -115,8 +115,12 @@ class NodeDocument(Document):
     node: NodeIdentity
     network: Annotated[str, Field(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$")] = "netmgr"
     """Name of the CNI network this agent serves."""
-    ranges: Annotated[tuple[PrefixText, ...], Field(min_length=1)]
-    """Blocks and single addresses pods may have; every address of each is usable."""
+    cni: bool = True
+    """Whether pods get their network from this agent; `off` only observes pods that another plugin wired."""
+    cni_results_dir: Path = Path("/var/lib/cni/results")
+    """Where the runtime's libcni keeps the results of ADD; looked at with `cni: off` alone."""
+    ranges: Annotated[tuple[PrefixText, ...], Field(validate_default=True)] = ()
+    """Blocks and single addresses pods may have; every address of each is usable. Needed unless `cni: off`."""
     internal: tuple[PrefixText, ...] = PRIVATE_USE
     """Prefixes that are not internet, beside the special-use ones, which never are."""
     masquerade: bool = True
@@ -138,6 +142,8 @@ class NodeDocument(Document):
     @field_validator("ranges")
     @classmethod
     def _ranges_agree(cls, ranges: tuple[Prefix, ...], info: ValidationInfo) -> tuple[Prefix, ...]:
+        if not ranges and info.data.get("cni", True):
+            raise ValueError("is required and missing: pods get their addresses from it (only cni: off needs none)")
         for outer, inner in overlaps(ranges):
             raise ValueError(f"{outer} and {inner} overlap; give every address once")
         node: NodeIdentity | None = info.data.get("node")

@@ -39,7 +39,7 @@ def explain(document: NodeDocument, address: Address, attachments: Iterable[Atta
         "because": because,
         "pod": str(holder.pod) if holder else "",
         "counted": internet,
-        "masqueraded": internet and document.masquerade,
+        "masqueraded": internet and document.masquerade and document.cni,
     }
 
 

@@ -14,6 +14,7 @@ from errno import ENOENT
 
 from netmgr.clock import Clock
 from netmgr.errors import KernelError
+from netmgr.ledger.book import Gap
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.totals import Totals
 from netmgr.model import Attachment, Counter, PodRef, Traffic
@@ -49,6 +50,15 @@ class Accounts:
             for address, pod in self._owners.items():
                 self._ledger.begin([c for c in _counters([address]) if c not in known], pod)
             return self.reconcile()
+
+    def remembered(self) -> dict[Address, PodRef]:
+        """Whose counters the books hold open, a predecessor's included."""
+        live = self._ledger.counters().items()
+        return {c.subject: owner for c, owner in live if isinstance(c.subject, Address) and owner is not None}
+
+    def note(self, gap: Gap) -> None:
+        """Tell that bytes may be missing from the totals for a reason that no counter shows."""
+        self._ledger.note(gap)
 
     def begin(self, attachment: Attachment) -> None:
         """Count for an attachment from now on; called before any of its packets can pass."""

@@ -68,4 +68,5 @@ def _policy(document: NodeDocument) -> Policy:
         node_rules=document.accounting.node_rules,
         rule_owner=document.accounting.rule_owner,
         exact_prefix=document.accounting.exact_prefix,
+        counts_only=not document.cni,
     )

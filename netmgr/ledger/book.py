@@ -17,7 +17,8 @@ The rules, of which every method below is one:
  6. A pod's series is keyed by namespace and name. After its last counter ended it lingers; a
     pod that returns under the name meanwhile continues it; then it goes. Its namespace's total
     was raised by the same postings and stays for ever, so it never falls.
- 7. Counters never wrap: 2**63 bytes are almost six years of 400 Gbit/s through one counter.
+ 7. A counter that begins after its pod may have sent something is told by `note`: gap "late".
+ 8. Counters never wrap: 2**63 bytes are almost six years of 400 Gbit/s through one counter.
 
 Readings must be posted in the order in which they were taken: an old one that overtakes a
 newer looks like a reset.
@@ -49,6 +50,9 @@ class Gap(StrEnum):
     """The machine went down with counters live; what was read last before that may be lost too."""
     NOT_DURABLE = "not-durable"
     """The state file could not be written; a crash before it can would lose the pods that ended."""
+    LATE = "late"
+    """A pod that another plugin wired was noticed late; what it sent before is not in its totals, or is in
+    those of the pod that had its address before."""
 
 
 @dataclass(frozen=True, slots=True)

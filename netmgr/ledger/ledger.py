@@ -74,6 +74,12 @@ class Ledger:
             self._book.restart(counters)
             self._write()
 
+    def note(self, gap: Gap) -> None:
+        """Tell of a gap that counters themselves do not show."""
+        with self._lock:
+            self._book.note(gap)
+            self._write()
+
     def post(self, samples: Iterable[Sample]) -> None:
         """Take readings into the totals.
 

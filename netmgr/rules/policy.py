@@ -9,11 +9,12 @@ its own link is a forgery and dropped.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from netmgr.config import NodeRules
-from netmgr.model import LINK_PREFIX, Counter, Traffic
+from netmgr.model import LINK_GROUP, LINK_PREFIX, Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.model import (
     Count,
@@ -50,7 +51,8 @@ class Policy:
     """What the node document says about rules.
 
     `internal` is everything that is not internet; `ranges` are the pods' own addresses.
-    `exact_prefix` is the one v4 prefix the article's published text excepts.
+    `exact_prefix` is the one v4 prefix the article's published text excepts. With `counts_only`
+    nothing but counting is done: no packet is dropped or translated.
     """
 
     internal: tuple[Prefix, ...]
@@ -59,6 +61,7 @@ class Policy:
     node_rules: NodeRules
     rule_owner: str
     exact_prefix: Prefix
+    counts_only: bool = False
 
 
 def pod_set(traffic: Traffic, family: Family) -> SetSpec:
@@ -95,6 +98,8 @@ def desired(policy: Policy, pods: Collection[Address]) -> Ruleset:
 
 
 _POD_LINKS = f"{LINK_PREFIX}*"
+_NO_POD = partial(OnLink, name=_POD_LINKS, negated=True, group=LINK_GROUP)
+_NO_LOOPBACK = partial(OnLink, name="lo", negated=True)
 _LINK_LOCAL = SetSpec("link_local6", Family.V6)
 
 
@@ -112,10 +117,12 @@ def _of_family(prefixes: Iterable[Prefix], family: Family) -> frozenset[Element]
 
 def _rules(policy: Policy, hook: Hook, family: Family) -> list[Rule]:
     rules = [_node_rule(policy, hook, traffic, family) for at, traffic in NODE_HOOKS if at is hook]
-    if hook is Hook.PREROUTING:
-        rules.append(_anti_spoofing(family))
-    elif hook is Hook.FORWARD:
+    if hook is Hook.FORWARD:
         rules += [_pod_rule(traffic, family) for traffic in (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)]
+    elif policy.counts_only:
+        return rules
+    elif hook is Hook.PREROUTING:
+        rules.append(_anti_spoofing(family))
     elif hook is Hook.POSTROUTING and policy.masquerade:
         rules.append(_masquerade(family))
     return rules
@@ -124,13 +131,13 @@ def _rules(policy: Policy, hook: Hook, family: Family) -> list[Rule]:
 def _pod_rule(traffic: Traffic, family: Family) -> Rule:
     pod, peer = (Side.SOURCE, Side.DESTINATION) if traffic is Traffic.INTERNET_OUT else (Side.DESTINATION, Side.SOURCE)
     # The counting look-up stands last: it counts whatever reaches it.
-    matches = (*_internet(peer, family, _POD_LINKS), InSet(pod, pod_set(traffic, family).name))
+    matches = (*_internet(peer, family, _NO_POD), InSet(pod, pod_set(traffic, family).name))
     return Rule(f"pod {traffic} v{family.value}", family, matches, Pass())
 
 
-def _internet(peer: Side, family: Family, not_by: str) -> tuple[Match, ...]:
-    """The peer is of the internet. What lies behind `not_by` never is, and costs no look-up."""
-    return OnLink(peer, not_by, negated=True), InSet(peer, _internal(family).name, negated=True)
+def _internet(peer: Side, family: Family, elsewhere: Callable[[Side], OnLink]) -> tuple[Match, ...]:
+    """The peer is of the internet. What does not lie `elsewhere` never is, and costs no look-up."""
+    return elsewhere(peer), InSet(peer, _internal(family).name, negated=True)
 
 
 def _node_rule(policy: Policy, hook: Hook, traffic: Traffic, family: Family) -> Rule:
@@ -139,7 +146,7 @@ def _node_rule(policy: Policy, hook: Hook, traffic: Traffic, family: Family) -> 
     if policy.node_rules is NodeRules.EXACT and family is policy.exact_prefix.family:
         matches = (InPrefix(peer, policy.exact_prefix, negated=True),)
     else:
-        matches = _internet(peer, family, _POD_LINKS if hook is Hook.FORWARD else "lo")
+        matches = _internet(peer, family, _NO_POD if hook is Hook.FORWARD else _NO_LOOPBACK)
     return Rule(
         id=f"node {hook} {traffic} v{family.value}",
         family=family,
