@@ -168,6 +168,15 @@ BUILD = Metric(
     1,
     "Always 1; the labels tell the agent's version and rule backend. While it is away: the exporter's version alone.",
 )
+DROPPED = Metric(
+    "netmgr_exporter_dropped_series",
+    Kind.GAUGE,
+    "",
+    ("pods",),
+    2,
+    "Series left out of this scrape because of --max-series, by their pods: lingering ones go first, then live "
+    "ones with the least traffic. Namespaces' and the node's totals are always whole.",
+)
 UP = Metric("netmgr_up", Kind.GAUGE, "", (), 1, "1 if the agent answered this scrape, else 0.")
 SCRAPE = Metric(
     "netmgr_exporter_scrape_duration_seconds",
@@ -194,6 +203,7 @@ FROM_AGENT = (
     DURATIONS,
     REBUILDS,
     READY,
+    DROPPED,
 )
 """Families that are there only while the agent answers."""
 
