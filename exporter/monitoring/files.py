@@ -20,12 +20,12 @@ PORT = 9119
 
 SCRAPE = """\
 {header}#
-# Scrapes every node's netmgr exporter. `instance` is the node's name and `cluster` its cluster's, in
-# every rule, alert and dashboard; choose how nodes are found: a list as here, or Kubernetes' own
+# Scrapes every node's netmgr exporter. `instance` tells the node and `cluster` its cluster, in every
+# rule, alert and dashboard; choose how nodes are found: a list as here, or Kubernetes' own
 # (commented out; `role: node`, because `role: pod` would bring labels that collide with ours).
 #
-# Every pod has {series} series, so 7,500 nodes of 30 pods have {all_series:,}. One Prometheus holds that many
-# (some 4 kB of memory each), and nobody has to look at them: recording.yml makes a few hundred of them.
+# Every pod has {series} series, so 7,500 nodes of 30 pods have {all_series:,} of them. Nothing has to look at so
+# many: recording.yml makes a few hundred of them, which alerts and dashboards read.
 global:
   scrape_interval: 30s
   evaluation_interval: 30s

@@ -81,5 +81,6 @@ def total(expression: str, *labels: str) -> str:
 
 
 def largest(number: int, expression: str, *labels: str) -> str:
-    """The `number` largest of `expression` for each combination of `labels`."""
-    return f"topk by ({', '.join(labels)}) ({number}, {expression})"
+    """The `number` largest of `expression`, for each combination of `labels` if any are given."""
+    level = f" by ({', '.join(labels)}) " if labels else ""
+    return f"topk{level}({number}, {expression})"
