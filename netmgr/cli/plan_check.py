@@ -23,9 +23,10 @@ from netmgr.cli.plan_common import (
 )
 
 if TYPE_CHECKING:
-    from netmgr.plan.bill import Line, Outlook
+    from netmgr.plan.bill import Line
     from netmgr.plan.findings import Finding
     from netmgr.plan.lock import LockDocument
+    from netmgr.plan.outlook import Outlook
 
 
 def check(
@@ -38,8 +39,8 @@ def check(
 
     Exit codes: 0 all is well, 1 an error, 2 the lock does not answer the plan yet.
     """
-    from netmgr.plan.bill import outlooks
     from netmgr.plan.check import check_limits, check_plan
+    from netmgr.plan.outlook import outlooks
 
     planned = load(file)
     findings = list(check_plan(planned.plan, planned.lock, planned.limits)) if planned.lock else []
@@ -90,7 +91,7 @@ def _print(planned: Planned, findings: list[Finding], lines: tuple[Line, ...], a
     if ahead:
         typer.secho("\nGrowth", bold=True)
         print_rows(
-            ("cluster", "nodes", "places", "VNets", "doublings left", "the first limit you hit", "at nodes"),
+            ("cluster", "nodes", "places", "VNets", "doublings left", "the first limit you hit", "at"),
             [
                 (
                     each.cluster,
@@ -99,7 +100,7 @@ def _print(planned: Planned, findings: list[Finding], lines: tuple[Line, ...], a
                     str(each.vnets),
                     str(each.doublings),
                     each.first_limit,
-                    f"{each.at_nodes:,}",
+                    f"{each.at_nodes:,} nodes",
                 )
                 for each in ahead
             ],

@@ -167,12 +167,11 @@ def print_document(document: Any, output: Output) -> None:  # noqa: ANN401  what
 
 
 def print_rows(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    """A table in plain text; columns whose cells begin with a digit stand at the right."""
+    """A table in plain text; columns of numbers stand at the right."""
     table = [head, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(head))]
     numeric = [
-        all(row[column][:1].isdigit() or not row[column] for row in table[1:]) and len(table) > 1
-        for column in range(len(head))
+        all(not row[column].strip("0123456789,") for row in table[1:]) and len(table) > 1 for column in range(len(head))
     ]
     for place, row in enumerate(table):
         cells = [

@@ -8,13 +8,14 @@ import pytest
 
 from netmgr.plan import nodes
 from netmgr.plan.allocate import make_lock
-from netmgr.plan.bill import bill, outlooks, vnet_mappings
+from netmgr.plan.bill import bill, vnet_mappings
 from netmgr.plan.check import check_limits, check_plan
 from netmgr.plan.document import Cloud, PlanDocument
 from netmgr.plan.findings import PlanRefused, Severity
 from netmgr.plan.grow import grown_plan
 from netmgr.plan.limits import CloudLimits
 from netmgr.plan.lock import LockDocument
+from netmgr.plan.outlook import outlooks
 from netmgr.plan.vnets import virtual_networks
 from netmgr.plan_files import load_limits
 from netmgr.prefixes import Address, Prefix
@@ -112,7 +113,8 @@ def test_nobody_gets_a_forbidden_range() -> None:
 
 
 def test_an_adopted_forbidden_range_is_an_error() -> None:
-    found = locked({"a": cluster(nodes=5)}, pinned={"a": ["168.63.128.0/20"]})
+    pools = {"nodes": ["10.0.0.0/8", "168.63.0.0/16"], "services": ["172.16.0.0/12"]}
+    found = locked({"a": cluster(nodes=5)}, pinned={"a": ["168.63.128.0/20"]}, pools=pools)
     assert any("overlaps 168.63.129.16/32, which Azure forbids" in text for text in messages(found, Severity.ERROR))
 
 
@@ -146,6 +148,25 @@ def test_the_first_limit_is_met_where_it_is_said() -> None:
     assert len({segment.vnet for _, _, segment in nodes.segments(one)}) == 1
     _, two, _ = locked({"a": cluster(nodes=21_850, pods_per_node=31)})
     assert len({segment.vnet for _, _, segment in nodes.segments(two)}) == 2
+
+
+@pytest.mark.parametrize("declared", [{}, {"grow_to": 3000}])
+def test_a_cluster_grows_where_it_stands_as_far_as_is_said(declared: dict[str, int]) -> None:
+    pools = {"nodes": ["10.0.0.0/12"], "services": ["172.16.0.0/12"]}
+    clusters = {"a": {**cluster(nodes=1000), **declared}, "b": cluster(nodes=1500), "c": cluster(nodes=900)}
+    plan, lock, limits = locked(clusters, pools=pools)
+    said = outlooks(plan, lock, limits)[0]
+    assert said.first_limit == "addresses where it stands"
+    assert said.doublings >= 1
+    assert stays_where_it_is(plan, lock, limits, said.at_nodes)
+    assert not stays_where_it_is(plan, lock, limits, said.at_nodes + 1)
+
+
+def stays_where_it_is(plan: PlanDocument, lock: LockDocument, limits: CloudLimits, nodes: int) -> bool:
+    try:
+        return len(locked_again(plan, lock, limits, nodes).clusters["a"].prefixes) == 1
+    except PlanRefused:
+        return False
 
 
 def test_shared_services_are_the_same_inside_and_apart_for_the_hub() -> None:
@@ -202,6 +223,29 @@ def test_a_second_prefix_is_taken_when_the_neighbour_is_in_the_way() -> None:
 
 def locked_again(plan: PlanDocument, before: LockDocument, limits: CloudLimits, nodes: int) -> LockDocument:
     return make_lock(grown_plan(plan, "a", nodes), before, limits)
+
+
+def test_a_move_to_a_cloud_that_keeps_more_addresses_is_refused() -> None:
+    plan, before, _ = locked({"a": cluster(nodes=250)}, cloud="none")
+    moved = PlanDocument.model_validate(plan.model_dump(by_alias=True) | {"cloud": "azure"})
+    azure = load_limits(moved.cloud)
+    with pytest.raises(PlanRefused, match="azure keeps addresses of"):
+        make_lock(moved, before, azure)
+    after = make_lock(moved, before, azure, renumber=True)
+    assert make_lock(moved, after, azure) == after
+
+
+def test_nothing_moves_silently_even_where_no_conflict_was_foreseen() -> None:
+    plan, before, _ = locked({}, cloud="none")
+    moved = PlanDocument.model_validate(plan.model_dump(by_alias=True) | {"cloud": "azure"})
+    with pytest.raises(PlanRefused, match=r"would move from .*; undo the change, or renumber on purpose"):
+        make_lock(moved, before, load_limits(moved.cloud))
+
+
+def test_an_adopted_prefix_of_a_cluster_lies_in_a_pool() -> None:
+    with pytest.raises(PlanRefused, match=r"192.168.0.0/20 lies in no pool; add it to pools.nodes"):
+        locked({"a": cluster(nodes=5)}, pinned={"a": ["192.168.0.0/20"]})
+    locked({"a": cluster(nodes=5)}, pinned={"somebody": ["192.168.0.0/20"]})
 
 
 def test_every_cloud_has_its_limits_dated() -> None:
