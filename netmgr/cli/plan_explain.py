@@ -90,8 +90,8 @@ def adopt(
 
 
 def _refuse_overlaps(plan: PlanDocument, file: Path) -> None:
-    from netmgr.plan.conflicts import pinned_overlaps
+    from netmgr.plan.conflicts import pinned_faults
 
-    if faults := list(pinned_overlaps(plan)):
+    if faults := list(pinned_faults(plan)):
         lines = [f"{file}: {'.'.join(map(str, fault.path))}: {fault}" for fault in faults]
         raise PlanFailed("\n".join(lines), "nothing was written")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +28,9 @@ from netmgr.cli.plan_common import (
 )
 
 if TYPE_CHECKING:
+    from netmgr.plan.diff import Change
+    from netmgr.plan.findings import Finding
+    from netmgr.plan.grow import Effect
     from netmgr.plan.lock import LockDocument
 
 Name = Annotated[str, typer.Argument(metavar="CLUSTER", help="A cluster of the plan.")]
@@ -50,33 +55,61 @@ def grow(
 
     from netmgr.plan.check import check_limits
     from netmgr.plan.diff import diff as compare
-    from netmgr.plan.diff import renumbered
     from netmgr.plan.grow import effects, grown_plan, kept_nodes
 
     planned = load(file)
     before = _current(planned)
     larger = replace(planned, plan=grown_plan(planned.plan, cluster, nodes, pool))
     after = answer(larger)
-    changes = compare(before, after)
-    todo = effects((planned.plan, before), (larger.plan, after))
-    kept, total = kept_nodes(before, after)
-    over = [finding for finding in check_limits(larger.plan, after, planned.limits)[1] if finding.severity != "note"]
-    moves = kept != total or bool(renumbered(changes))
+    growth = Growth(
+        changes=compare(before, after),
+        todo=effects((planned.plan, before), (larger.plan, after)),
+        kept=kept_nodes(before, after),
+        over=[each for each in check_limits(larger.plan, after, planned.limits)[1] if each.severity != "note"],
+    )
     if output is Output.TABLE:
-        print_changes(changes)
-        typer.echo(f"Nothing moves: {kept:,} of {total:,} node places in the lock keep every address they have.")
-        if todo:
-            print_rows(("to do", "where", "what"), [(each.what, each.subject, each.detail) for each in todo])
-        print_findings(file, over)
-        typer.secho(f"To do it, write the nodes into {file} and run: netmgr plan lock", dim=True)
+        _print_growth(file, growth)
     else:
-        steps = [{"what": each.what, "where": each.subject, "detail": each.detail} for each in todo]
-        limits = [{"severity": str(each.severity), "message": str(each)} for each in over]
-        answered = {"changes": describe(changes), "kept": kept, "of": total, "to_do": steps, "findings": limits}
-        print_document(answered, output)
-    if moves or any(finding.severity == "error" for finding in over):
+        print_document(_describe(growth), output)
+    if not growth.is_sound:
         raise typer.Exit(FAILED)
-    raise typer.Exit(CHANGES if changes or todo else NOTHING_TO_DO)
+    raise typer.Exit(CHANGES if growth.changes or growth.todo else NOTHING_TO_DO)
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What growth takes. `kept` is how many node places keep every address, and how many there were."""
+
+    changes: tuple[Change, ...]
+    todo: tuple[Effect, ...]
+    kept: tuple[int, int]
+    over: list[Finding]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing moves and no limit is passed."""
+        return self.kept[0] == self.kept[1] and not any(each.severity == "error" for each in self.over)
+
+
+def _print_growth(file: Path, growth: Growth) -> None:
+    print_changes(growth.changes)
+    kept, total = growth.kept
+    moves = "Nothing moves" if kept == total else "Nodes would move"
+    typer.echo(f"{moves}: {kept:,} of {total:,} node places in the lock keep every address they have.")
+    if growth.todo:
+        print_rows(("to do", "where", "what"), [(each.what, each.subject, each.detail) for each in growth.todo])
+    print_findings(file, growth.over)
+    typer.secho(f"To do it, write the nodes into {file} and run: netmgr plan lock", dim=True)
+
+
+def _describe(growth: Growth) -> dict[str, Any]:
+    return {
+        "changes": describe(growth.changes),
+        "kept": growth.kept[0],
+        "of": growth.kept[1],
+        "to_do": [{"what": each.what, "where": each.subject, "detail": each.detail} for each in growth.todo],
+        "findings": [{"severity": str(each.severity), "message": str(each)} for each in growth.over],
+    }
 
 
 def _current(planned: Planned) -> LockDocument:

@@ -14,6 +14,7 @@ from netmgr.cli.plan_common import (
     File,
     Format,
     Output,
+    PlanFailed,
     Planned,
     answer,
     describe,
@@ -88,6 +89,8 @@ def _settle(planned: Planned, after: LockDocument, *, yes: bool) -> None:
     if not (yes or _is_wanted(planned)):
         typer.echo("Nothing was written.")
         raise typer.Exit(CHANGES)
+    if plan_files.load_lock(planned.lock_path) != planned.lock:
+        raise PlanFailed(f"{planned.lock_path}: was changed meanwhile; run the command again")
     plan_files.write_lock(planned.lock_path, after)
     typer.echo(f"Wrote {planned.lock_path}.")
 

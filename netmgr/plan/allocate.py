@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Iterator
 
 from netmgr.config import SPECIAL_USE
 from netmgr.plan.carve import cluster_wants, complete, keep_tombstones, taken_by
-from netmgr.plan.conflicts import Scope, conflicts, moved, pinned_overlaps, without
+from netmgr.plan.conflicts import REMEDY, Scope, conflicts, moved, pinned_faults, without
 from netmgr.plan.demand import Want, hosts_length
+from netmgr.plan.diff import diff, renumbered
 from netmgr.plan.document import HUB, Cluster, PlanDocument, ServiceMode
 from netmgr.plan.findings import Finding, KeyPath, PlanRefused, error
 from netmgr.plan.ground import Ground, Places, Site
@@ -51,11 +52,25 @@ def make_lock(
     Raises:
         PlanRefused: something does not fit, or would have to move.
     """
-    if faults := [*pinned_overlaps(plan), *(verify(previous) if previous else ())]:
+    if faults := [*pinned_faults(plan), *(verify(previous) if previous else ())]:
         raise PlanRefused(faults)
     if previous and previous.plan != plan.name:
         raise PlanRefused([error(("name",), f"is {plan.name!r}, but the lock belongs to the plan {previous.plan!r}")])
-    return _Locking(plan, _kept(previous, released), limits, renumber=renumber).run()
+    kept = _kept(previous, released)
+    found = _Locking(plan, kept, limits, renumber=renumber).run()
+    if kept and not renumber:
+        _refuse_renumbering(kept, found)
+    return found
+
+
+def _refuse_renumbering(before: LockDocument, after: LockDocument) -> None:
+    """The last word on the promise that nothing moves, whatever the reason would be."""
+    moves = renumbered(diff(before, after))
+    if moves:
+        raise PlanRefused(
+            error(tuple(move.key.split(".")), f"would move from {move.before} to {move.after}", REMEDY)
+            for move in moves
+        )
 
 
 class _Locking:
@@ -66,7 +81,7 @@ class _Locking:
     ) -> None:
         self.plan = plan
         self.limits = limits
-        scopes = _scopes(plan, previous, renumber=renumber)
+        scopes = _scopes(plan, previous, limits, renumber=renumber)
         self.hub_moves, self.services_move = moved(scopes)
         self.held = without(previous, scopes) if previous else None
         self.clusters = dict(self.held.clusters) if self.held else {}
@@ -269,8 +284,8 @@ def _kept(previous: LockDocument | None, released: Iterable[str]) -> LockDocumen
     return without(previous, scopes) if previous else None
 
 
-def _scopes(plan: PlanDocument, previous: LockDocument | None, *, renumber: bool) -> set[Scope]:
-    found = list(conflicts(plan, previous)) if previous else []
+def _scopes(plan: PlanDocument, previous: LockDocument | None, limits: CloudLimits, *, renumber: bool) -> set[Scope]:
+    found = list(conflicts(plan, previous, limits)) if previous else []
     if found and not renumber:
         faults: list[Finding] = [conflict.finding for conflict in found]
         raise PlanRefused(faults)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from netmgr.plan.bill import Line, bill
-from netmgr.plan.conflicts import conflicts, pinned_overlaps
+from netmgr.plan.conflicts import conflicts, pinned_faults
 from netmgr.plan.document import Cloud, PlanDocument
 from netmgr.plan.findings import Finding, KeyPath, Severity, error
 from netmgr.plan.limits import CloudLimits
@@ -18,7 +18,7 @@ FEW_LEFT = 0.02
 
 def check_plan(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> tuple[Finding, ...]:
     """Faults of the plan and of what was locked for it, errors first. The lock must agree with itself."""
-    found = [*pinned_overlaps(plan), *(conflict.finding for conflict in conflicts(plan, lock))]
+    found = [*pinned_faults(plan), *(conflict.finding for conflict in conflicts(plan, lock, limits))]
     found += _forbidden(plan, lock, limits)
     found += _pinned_sizes(plan, limits)
     found += _headroom(plan, lock)

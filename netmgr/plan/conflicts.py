@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from netmgr.plan.demand import blocks
+from netmgr.plan.demand import blocks, holds
 from netmgr.plan.document import HUB, NodePool, PlanDocument, ServiceMode, Services
 from netmgr.plan.findings import Finding, KeyPath, error
-from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, NodePoolLock, ServiceRange
+from netmgr.plan.limits import CloudLimits
+from netmgr.plan.lock import Allocation, ClusterLock, Layout, LockDocument, NodePoolLock, Segment, ServiceRange
 from netmgr.prefixes import Prefix
 
 Scope = tuple[str, ...]
@@ -28,7 +29,7 @@ class Conflict:
     finding: Finding
 
 
-def conflicts(plan: PlanDocument, lock: LockDocument) -> Iterator[Conflict]:
+def conflicts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iterator[Conflict]:
     """Every conflict, none where the plan only adds."""
     yield from _misplaced(plan, HUB, lock.hub.prefixes)
     for name, held in lock.clusters.items():
@@ -37,7 +38,7 @@ def conflicts(plan: PlanDocument, lock: LockDocument) -> Iterator[Conflict]:
             yield from _services(plan, name, held, cluster.services)
             for pool, spec in cluster.node_pools.items():
                 if pool in held.node_pools:
-                    yield from _pool((name, "node_pools", pool), spec, held.node_pools[pool])
+                    yield from _pool((name, "node_pools", pool), spec, held.node_pools[pool], limits)
 
 
 def without(lock: LockDocument, scopes: Iterable[Scope]) -> LockDocument:
@@ -55,12 +56,11 @@ def without(lock: LockDocument, scopes: Iterable[Scope]) -> LockDocument:
 
 def _misplaced(plan: PlanDocument, site: str, allocations: Iterable[Allocation]) -> Iterator[Conflict]:
     """Prefixes that the plan has since given away, withdrawn, or never had."""
-    homes = (*plan.pools.nodes, *plan.pinned.get(site, ()))
     for held in allocations:
         for path, prefix, what in _claims(plan, site):
             if prefix.overlaps(held.reserve):
                 yield _conflict((site,), path, f"{prefix} is {what}, but {site} holds {held.reserve}")
-        if not any(home.covers(held.prefix) for home in homes):
+        if not any(pool.covers(held.prefix) for pool in plan.pools.nodes):
             yield _conflict((site,), ("pools", "nodes"), f"{site} holds {held.prefix}, which no pool has any more")
 
 
@@ -99,10 +99,14 @@ def _misplaced_services(plan: PlanDocument, scope: Scope, found: ServiceRange) -
             yield _conflict(scope, ("exclude", place), message)
 
 
-def _pool(scope: Scope, spec: NodePool, held: NodePoolLock) -> Iterator[Conflict]:
+def _pool(scope: Scope, spec: NodePool, held: NodePoolLock, limits: CloudLimits) -> Iterator[Conflict]:
     path: KeyPath = ("clusters", *scope)
     for segment in held.segments:
         for layout in segment.layouts:
+            if _is_kept_back(layout, segment, limits):
+                message = f"{limits.cloud} keeps addresses of {layout.hosts} that nodes have in the lock"
+                yield _conflict(scope, ("cloud",), message)
+                return
             cut = blocks(spec, layout.pods.family)
             key = "block_length" if cut.family.value == 4 else "block_length_v6"  # noqa: PLR2004  the IP version
             if layout.block_length != cut.length:
@@ -115,6 +119,12 @@ def _pool(scope: Scope, spec: NodePool, held: NodePoolLock) -> Iterator[Conflict
                 return
 
 
+def _is_kept_back(layout: Layout, segment: Segment, limits: CloudLimits) -> bool:
+    """Whether the cloud has other addresses of these subnets for itself than when they were carved."""
+    first = layout.host_base.value - layout.hosts.value
+    return first < limits.reserved_first or holds(layout, limits) < segment.nodes
+
+
 def _conflict(scope: Scope, path: KeyPath, message: str) -> Conflict:
     return Conflict(scope, error(path, message, REMEDY))
 
@@ -125,8 +135,19 @@ def moved(scopes: Iterable[Scope]) -> tuple[bool, frozenset[str]]:
     return (HUB,) in found, frozenset(scope[0] for scope in found if scope[1:] == ("services",))
 
 
-def pinned_overlaps(plan: PlanDocument) -> Iterator[Finding]:
-    """Pinned prefixes that overlap one another, an exclusion, or a pool of Services."""
+def pinned_faults(plan: PlanDocument) -> Iterator[Finding]:
+    """Pinned prefixes that overlap one another or an exclusion, or that belong to a site and to no pool.
+
+    What isolates clusters and what counts as internal is told by the pools.
+    """
+    for owner, prefixes in plan.pinned.items():
+        for place, prefix in enumerate(prefixes):
+            if (owner == HUB or owner in plan.clusters) and not any(pool.covers(prefix) for pool in plan.pools.nodes):
+                yield error(("pinned", owner, place), f"{prefix} lies in no pool", "add it to pools.nodes")
+    yield from _pinned_overlaps(plan)
+
+
+def _pinned_overlaps(plan: PlanDocument) -> Iterator[Finding]:
     entries: list[tuple[Prefix, KeyPath]] = [(e.prefix, ("exclude", i)) for i, e in enumerate(plan.exclude)]
     entries += [(p, ("pinned", owner, i)) for owner, prefixes in plan.pinned.items() for i, p in enumerate(prefixes)]
     open_blocks: list[tuple[Prefix, KeyPath]] = []

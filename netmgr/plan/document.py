@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from netmgr.config import SPECIAL_USE, Document, PrefixText
 from netmgr.prefixes import Family, Prefix, overlaps
@@ -134,6 +142,10 @@ def _to_surge(value: object) -> object:
     raise ValueError(f"{value!r} is neither a number of nodes nor a percentage; write for example 33 or 10%")
 
 
+def _surge_text(surge: Surge) -> str | int:
+    return f"{surge.percent}%" if surge.percent else surge.nodes
+
+
 class NodePool(Document):
     """Nodes of one kind in a cluster: on Azure, one VMSS."""
 
@@ -144,7 +156,7 @@ class NodePool(Document):
     """Prefix length of one block (IPv4), when addressing is `blocks`."""
     block_length_v6: Annotated[int, Field(ge=80, le=128)] = 112
     """Prefix length of the one IPv6 block of a node, when `pools.nodes` has IPv6."""
-    surge: Annotated[Surge, BeforeValidator(_to_surge)] = Surge(percent=10)
+    surge: Annotated[Surge, BeforeValidator(_to_surge), PlainSerializer(_surge_text)] = Surge(percent=10)
     grow_to: NodeCount | None = None
     """Declared growth, in nodes: subnets are carved at this size on day one."""
 

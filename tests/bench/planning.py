@@ -9,11 +9,19 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 
+from netmgr import documents
+from netmgr.plan.allocate import make_lock
+from netmgr.plan.bill import bill
+from netmgr.plan.check import check_plan
+from netmgr.plan.document import PlanDocument
 from netmgr.plan.space import Space, length_for, subtract
+from netmgr.plan_files import load_limits
 from netmgr.prefixes import Family, Prefix
+from tests.bench.planning_peers import Ipaddress, Netaddr, Texts, site_length
 from tests.bench.report import Effort, Figure
 
 SOURCE = Path(__file__).resolve().parents[2]
@@ -31,16 +39,15 @@ def measure(effort: Effort) -> Iterator[Figure]:
     for clusters, nodes in SHAPES:
         yield from _processes(clusters, nodes, effort.starts)
     seeds = 10 if effort.starts == SMOKE_STARTS else SEEDS
+    for clusters, nodes in SHAPES:
+        yield from _alone(clusters, nodes)
     for doublings in (10, 40):
         yield from _growth(doublings, seeds)
 
 
 def _processes(clusters: int, nodes: int, times: int) -> Iterator[Figure]:
+    """Every command as a process of its own; the peers, which take seconds, once."""
     shape = f"{clusters} clusters x {nodes:,} nodes"
-    peers = {
-        library: _run([sys.executable, "-m", "tests.bench.planning_peers", library, str(clusters), str(nodes)])
-        for library in ("netaddr", "ipaddress")
-    }
     with tempfile.TemporaryDirectory() as folder:
         plan, lock = Path(folder, "plan.yaml"), Path(folder, "plan.lock.yaml")
         plan.write_text(document(clusters, nodes), encoding="utf-8")
@@ -48,12 +55,41 @@ def _processes(clusters: int, nodes: int, times: int) -> Iterator[Figure]:
         for _ in range(times):
             lock.unlink(missing_ok=True)
             for command, more in (("lock", ["--yes"]), ("check", [])):
-                took[command].append(_run([sys.executable, "-m", "netmgr", "plan", command, "-f", str(plan), *more]))
-    for command, values in took.items():
-        yield Figure(f"plan {command}, {shape}", median(values), "s", budget=1)
-    both = median(took["lock"]) + median(took["check"])
-    for library, value in peers.items():
-        yield Figure(f"plan lock and check, {shape}", both, "s", value, library, budget=FASTER)
+                took[command].append(_run(["netmgr", "plan", command, "-f", str(plan), *more]))
+        for command, values in took.items():
+            yield Figure(f"plan {command}, {shape}", median(values), "s", budget=1)
+            for library in ("netaddr", "ipaddress"):
+                job = [library, command, str(clusters), str(nodes), str(Path(folder, library))]
+                peer = _run(["tests.bench.planning_peers", *job])
+                yield Figure(f"plan {command}, {shape}", median(values), "s", peer, library, budget=FASTER)
+
+
+def _alone(clusters: int, nodes: int) -> Iterator[Figure]:
+    """Choosing and checking alone, in this process: no interpreter to start, nothing to read or write."""
+    shape = f"{clusters} clusters x {nodes:,} nodes"
+    plan = documents.parse(document(clusters, nodes), "plan.yaml", PlanDocument)
+    limits = load_limits(plan.cloud).agreed(plan.limits)
+    lock = make_lock(plan, None, limits)
+    ours = {
+        "lock": _timed(lambda: make_lock(plan, None, limits)),
+        "check": _timed(
+            lambda: (make_lock(plan, lock, limits), check_plan(plan, lock, limits), bill(plan, lock, limits))
+        ),
+    }
+    for library, peer in (("netaddr", Netaddr()), ("ipaddress", Ipaddress())):
+        given: Texts = {}
+        theirs = {
+            "lock": _timed(partial(peer.lock, given, clusters, nodes, site_length(nodes))),
+            "check": _timed(partial(peer.check, given)),
+        }
+        for command, value in ours.items():
+            yield Figure(f"{command} alone, {shape}", 1e3 * value, "ms", 1e3 * theirs[command], library, budget=FASTER)
+
+
+def _timed(job: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    job()
+    return time.perf_counter() - began
 
 
 def document(clusters: int, nodes: int) -> str:
@@ -74,7 +110,7 @@ def document(clusters: int, nodes: int) -> str:
 
 def _run(command: Sequence[str]) -> float:
     began = time.perf_counter()
-    subprocess.run(command, cwd=SOURCE, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run([sys.executable, "-m", *command], cwd=SOURCE, stdout=subprocess.DEVNULL, check=True)
     return time.perf_counter() - began
 
 

@@ -11,6 +11,9 @@ import pytest
 import yaml
 
 from netmgr.cli.main import main
+from netmgr.plan.document import Azure, Cluster, Exclusion, Hub, NodePool, PlanDocument, Pools, Services
+
+SAMPLES = Path(__file__).parents[2] / "configs" / "plan"
 
 PLAN = """\
 apiVersion: netmgr.io/v1alpha1
@@ -260,11 +263,27 @@ def test_exit_codes_stand_in_the_help(run: Run) -> None:
         assert "Exit codes: " in run(command, "--help")[1]
 
 
+def test_twenty_clusters_of_7500_nodes_are_locked_and_sound(run: Run, plan: Path) -> None:
+    plan.write_text((SAMPLES / "twenty-clusters.yaml").read_text())
+    assert run("lock", "--yes")[0] == 0
+    code, text = run("check", "-o", "json")
+    found = json.loads(text)
+    assert code == 0
+    assert sum(each["nodes"] for each in found["growth"]) == 20 * 7500
+    assert not any(line["status"] == "over" for line in found["limits"] if "Kubernetes" not in line["what"])
+
+
+def test_every_key_of_a_plan_stands_in_the_sample() -> None:
+    sample = (SAMPLES / "plan.yaml").read_text()
+    models = [PlanDocument, Pools, Exclusion, NodePool, Services, Cluster, Hub, Azure]
+    keys = {field.alias or name for model in models for name, field in model.model_fields.items()}
+    assert {key for key in keys if f"{key}:" not in sample} == set()
+
+
 def test_the_sample_is_locked_checked_and_grown_as_the_golden_files_say(
     run: Run, plan: Path, golden: Callable[[str, str], None]
 ) -> None:
-    sample = Path(__file__).parents[2] / "configs" / "plan" / "plan.yaml"
-    plan.write_text(sample.read_text())
+    plan.write_text((SAMPLES / "plan.yaml").read_text())
     assert run("lock", "--yes")[0] == 0
     golden("plan/sample.lock.yaml", lock_of(plan).read_text())
     shown = [run("check", "--all"), run("grow", "training", "--nodes", "6000")]
