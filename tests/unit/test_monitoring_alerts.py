@@ -1,0 +1,224 @@
+"""Every alert fires when it should and keeps quiet when it should, in promtool's own simulation of Prometheus.
+
+Series are written as promtool's documentation has them: `0+60x10` is 0, 60, … 600, one value a minute.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from exporter import catalog
+from exporter.monitoring.alerts import ALERTS
+from exporter.monitoring.files import files
+from exporter.monitoring.promql import JOB, UP, Series, buckets
+from netmgr import programs
+
+NODE = {"cluster": "training", "instance": "node-1"}
+MB = 60_000_000
+"""A minute of a million bytes a second."""
+
+
+def line(series: Series, values: str, **labels: str) -> tuple[str, str]:
+    inner = ",".join(f"{name}={json.dumps(value)}" for name, value in (NODE | {"job": JOB} | labels).items())
+    return f"{series.name}{{{inner}}}", values
+
+
+def pod(values: str, name: str = "loader", **labels: str) -> tuple[str, str]:
+    return line(catalog.POD_BYTES, values, namespace="data", pod=name, traffic="internet-out", **labels)
+
+
+def namespace(values: str, **labels: str) -> tuple[str, str]:
+    return line(catalog.NAMESPACE_BYTES, values, **({"namespace": "data", "traffic": "internet-out"} | labels))
+
+
+def bucket(bound: str, values: str, command: str = "ADD") -> tuple[str, str]:
+    return line(buckets(catalog.DURATIONS), values, command=command, le=bound)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What was recorded until minute `at`, and what fires then: labels beside the severity, and the summary."""
+
+    alert: str
+    at: int
+    series: tuple[tuple[str, str], ...]
+    labels: dict[str, str]
+    summary: str = ""
+
+
+FIRES = [
+    Case(
+        "NetmgrPodInternetSpike",
+        67,
+        (
+            pod(f"0+{MB}x59 {60 * MB}+{50 * MB}x10"),
+            pod(f"0x59 0+{50 * MB}x10", instance="node-2"),
+            pod(f"0+{MB}x70", name="other"),
+        ),
+        {"cluster": "training", "namespace": "data", "pod": "loader", "traffic": "internet-out"},
+        "data/loader moves 100MB/s of internet-out",
+    ),
+    Case(
+        "NetmgrSustainedEgress",
+        180,
+        (namespace(f"0+{75 * MB}x180"), namespace(f"0+{75 * MB}x180", instance="node-2")),
+        {"cluster": "training", "namespace": "data", "traffic": "internet-out"},
+        "Namespace data has sent 150MB/s to the internet for hours",
+    ),
+    Case(
+        "NetmgrAccountingGap",
+        20,
+        (line(catalog.GAPS, "0x10 1x30", reason="removed"), line(catalog.GAPS, "0x50", reason="reset")),
+        {**NODE, "job": JOB, "reason": "removed"},
+        "Bytes may be missing from the totals of node-1 (removed)",
+    ),
+    Case(
+        "NetmgrDriftRepairedRepeatedly",
+        40,
+        (line(catalog.DRIFT, "0x9 1x9 2x9 3x20", reason="rules"),),
+        {**NODE, "reason": "rules"},
+        "Something on node-1 keeps changing netmgr's rules",
+    ),
+    Case(
+        "NetmgrExporterDown",
+        16,
+        (line(UP, "1x9 0x20"), line(UP, "1x40", instance="node-2")),
+        {**NODE, "job": JOB},
+        "The netmgr exporter of node-1 does not answer",
+    ),
+    Case(
+        "NetmgrAgentDown",
+        16,
+        (line(catalog.UP, "1x9 0x20"), line(catalog.UP, "1x40", instance="node-2")),
+        {**NODE, "job": JOB},
+        "The netmgr agent of node-1 does not answer its exporter",
+    ),
+    Case(
+        "NetmgrAgentNotReady",
+        16,
+        (line(catalog.READY, "1x9 0x20"), line(catalog.READY, "1x40", instance="node-2")),
+        {**NODE, "job": JOB},
+        "The netmgr agent of node-1 cannot serve an ADD",
+    ),
+    Case(
+        "NetmgrPoolExhausted",
+        16,
+        (
+            line(catalog.ADDRESSES, "1x9 0x20", family="ipv4", state="free"),
+            line(catalog.ADDRESSES, "31x9 32x20", family="ipv4", state="allocated"),
+            line(catalog.ADDRESSES, "9x30", family="ipv6", state="free"),
+        ),
+        {**NODE, "job": JOB, "family": "ipv4", "state": "free"},
+        "node-1 has no free ipv4 address",
+    ),
+    Case(
+        "NetmgrCniErrors",
+        30,
+        (line(catalog.REQUESTS, "0+1x40", command="ADD", code="101"),),
+        {**NODE, "command": "ADD", "code": "101"},
+        "CNI ADD keeps failing on node-1 with code 101",
+    ),
+    Case(
+        "NetmgrCniSlow",
+        30,
+        (bucket("1.0", "0x40"), bucket("2.5", "0+60x40"), bucket("+Inf", "0+60x40")),
+        {"cluster": "training", "command": "ADD"},
+        "One pod in a hundred waits 2.485s for its network",
+    ),
+    Case(
+        "NetmgrStateRebuilt",
+        30,
+        (line(catalog.REBUILDS, "0x9 1x40"),),
+        {**NODE, "job": JOB},
+        "The netmgr agent of node-1 found its state damaged and rebuilt it",
+    ),
+]
+
+QUIET = [
+    Case("NetmgrPodInternetSpike", 120, (pod(f"0+{100 * MB}x120"),), {"why": "that pod is always so busy"}),
+    Case("NetmgrPodInternetSpike", 67, (pod(f"0+{MB}x59 {60 * MB}+{20 * MB}x10"),), {"why": "too little to matter"}),
+    Case("NetmgrPodInternetSpike", 66, (pod(f"0x59 0+{100 * MB}x1 {100 * MB}x20"),), {"why": "over in a minute"}),
+    Case("NetmgrSustainedEgress", 180, (namespace(f"0+{150 * MB}x30 {4500 * MB}x150"),), {"why": "it ended"}),
+    Case("NetmgrSustainedEgress", 180, (namespace(f"0+{50 * MB}x180"),), {"why": "slow enough"}),
+    Case(
+        "NetmgrSustainedEgress", 180, (namespace(f"0+{150 * MB}x180", traffic="internet-in"),), {"why": "it comes in"}
+    ),
+    Case("NetmgrAccountingGap", 90, (line(catalog.GAPS, "3x90", reason="removed"),), {"why": "long ago"}),
+    Case("NetmgrDriftRepairedRepeatedly", 40, (line(catalog.DRIFT, "0x9 1x40", reason="rules"),), {"why": "once"}),
+    Case("NetmgrExporterDown", 16, (line(UP, "1x9 0x3 1x20"),), {"why": "a restart"}),
+    Case("NetmgrExporterDown", 30, (line(UP, "0x40", job="other"),), {"why": "not ours"}),
+    Case("NetmgrAgentDown", 16, (line(catalog.UP, "1x9 0x3 1x20"),), {"why": "a restart"}),
+    Case("NetmgrAgentNotReady", 16, (line(catalog.READY, "1x9 0x3 1x20"),), {"why": "a restart"}),
+    Case(
+        "NetmgrPoolExhausted",
+        30,
+        (
+            line(catalog.ADDRESSES, "1x40", family="ipv4", state="free"),
+            line(catalog.ADDRESSES, "0x40", family="ipv6", state="free"),
+            line(catalog.ADDRESSES, "0x40", family="ipv6", state="allocated"),
+        ),
+        {"why": "one is free, and there are no ranges of the other family"},
+    ),
+    Case(
+        "NetmgrCniErrors",
+        30,
+        (
+            line(catalog.REQUESTS, "0+9x40", command="ADD", code="0"),
+            line(catalog.REQUESTS, "0x20 1x20", command="ADD", code="11"),
+            line(catalog.REQUESTS, "0+4x40", command="STATUS", code="50"),
+        ),
+        {"why": "one failure, and STATUS has an alert of its own"},
+    ),
+    Case(
+        "NetmgrCniSlow",
+        30,
+        (
+            bucket("1.0", "0+60x40"),
+            bucket("+Inf", "0+60x40"),
+            bucket("1.0", "0x40", "GC"),
+            bucket("+Inf", "0+1x40", "GC"),
+        ),
+        {"why": "ADD is quick"},
+    ),
+    Case("NetmgrStateRebuilt", 75, (line(catalog.REBUILDS, "0x9 1x90"),), {"why": "more than an hour ago"}),
+]
+
+
+def simulate(case: Case, expected: list[dict], directory: Path) -> str:
+    """promtool's verdict on the case: empty if exactly `expected` fires."""
+    for name in ("recording.yml", "alerts.yml"):
+        (directory / name).write_text(files()[f"prometheus/{name}"])
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": series, "values": values} for series, values in case.series],
+        "alert_rule_test": [{"eval_time": f"{case.at}m", "alertname": case.alert, "exp_alerts": expected}],
+    }
+    document = {"rule_files": ["recording.yml", "alerts.yml"], "evaluation_interval": "1m", "tests": [test]}
+    (directory / "test.yml").write_text(yaml.safe_dump(document))
+    outcome = programs.run([programs.locate("promtool", "prometheus"), "test", "rules", "test.yml"], cwd=directory)
+    return "" if outcome.returncode == 0 else (outcome.stdout + outcome.stderr).decode()
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("case", FIRES, ids=lambda case: case.alert)
+def test_the_alert_fires(case: Case, tmp_path: Path) -> None:
+    alert = next(alert for alert in ALERTS if alert.name == case.alert)
+    annotations = {"summary": case.summary, "description": alert.description}
+    expected = [{"exp_labels": case.labels | {"severity": alert.severity.value}, "exp_annotations": annotations}]
+    assert simulate(case, expected, tmp_path) == ""
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("case", QUIET, ids=lambda case: f"{case.alert}: {case.labels['why']}")
+def test_the_alert_keeps_quiet(case: Case, tmp_path: Path) -> None:
+    assert simulate(case, [], tmp_path) == ""
+
+
+@pytest.mark.parametrize("cases", [FIRES, QUIET], ids=["fires", "quiet"])
+def test_every_alert_is_simulated(cases: list[Case]) -> None:
+    assert {case.alert for case in cases} == {alert.name for alert in ALERTS}
