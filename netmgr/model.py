@@ -13,6 +13,9 @@ ROUTE_PROTOCOL = 110
 LINK_PREFIX = "nm"
 """Host ends of our veth pairs are named with this prefix and twelve hexadecimal digits."""
 
+LINK_GROUP = 0x6E6E
+"""Link group of our host ends: rules that must be quick tell them by it. See ip-link(8), "group"."""
+
 
 class Traffic(StrEnum):
     """Direction of internet traffic, seen from the pod or the node. Values are label values."""

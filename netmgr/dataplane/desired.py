@@ -16,7 +16,7 @@ from typing import NamedTuple
 from netmgr.config import POD_GATEWAYS
 from netmgr.dataplane import rtnetlink
 from netmgr.dataplane.rtnetlink import Link, Operation, VethEnd
-from netmgr.model import LINK_PREFIX, ROUTE_PROTOCOL, Attachment, AttachmentKey, PodRef
+from netmgr.model import LINK_GROUP, LINK_PREFIX, ROUTE_PROTOCOL, Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Family, Prefix
 
 HOST_MAC = bytes.fromhex("026e6d000001")
@@ -89,7 +89,7 @@ def creation(attachment: Attachment, mtu: int, netns: int) -> list[Operation]:
     host = VethEnd(attachment.host_link, HOST_MAC, mtu)
     pod = VethEnd(attachment.key.ifname, pod_mac(attachment.key), mtu)
     return [
-        rtnetlink.create_veth(host, pod, netns),
+        rtnetlink.create_veth(host, pod, netns, LINK_GROUP),
         rtnetlink.raise_link(attachment.host_link, alias_of(attachment.key, attachment.pod)),
     ]
 

@@ -151,8 +151,8 @@ def _number(kind: int, value: int) -> bytes:
     return attribute(kind, struct.pack("=I", value))
 
 
-def create_veth(host: VethEnd, pod: VethEnd, netns: int) -> Operation:
-    """Create a veth pair, both ends down, the pod's in the namespace open at `netns`.
+def create_veth(host: VethEnd, pod: VethEnd, netns: int, group: int = 0) -> Operation:
+    """Create a veth pair, both ends down, the pod's in the namespace open at `netns`, the host's in a link group.
 
     The kernel brings no end up in this message: an end without its peer refuses (ENOTCONN).
     """
@@ -169,6 +169,7 @@ def create_veth(host: VethEnd, pod: VethEnd, netns: int) -> Operation:
         + _text(_IFLA_IFNAME, host.name)
         + attribute(_IFLA_ADDRESS, host.mac)
         + _number(_IFLA_MTU, host.mtu)
+        + _number(_IFLA_GROUP, group)
         + nested(_IFLA_LINKINFO, _text(_IFLA_INFO_KIND, "veth"), data)
     )
     text = f"link add {host.name} type veth peer {pod.name} in the sandbox"

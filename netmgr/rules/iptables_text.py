@@ -114,7 +114,7 @@ def _match(match: Match) -> str:
             return f"-m set {'! ' if negated else ''}--match-set {kernel_name(name)} {side}"
         case InPrefix(side, prefix, negated):
             return f"{'! ' if negated else ''}{'-s' if side is Side.SOURCE else '-d'} {prefix}"
-        case OnLink(side, name, negated):
+        case OnLink(side, name, negated, _):
             return f"{'! ' if negated else ''}{'-i' if side is Side.SOURCE else '-o'} {name.replace('*', '+')}"
         case Unreturnable():
             return "-m rpfilter --invert"

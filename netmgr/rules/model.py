@@ -63,11 +63,16 @@ class InPrefix:
 
 @dataclass(frozen=True, slots=True)
 class OnLink:
-    """The packet came in by (`src`) or goes out by (`dst`) a link of this name; a final `*` is any rest."""
+    """The packet came in by (`src`) or goes out by (`dst`) a link of this name; a final `*` is any rest.
+
+    Where a mistake would cost time and nothing else, `group` names the link group such links are
+    put into: a backend may compare that number instead, which is quicker than a name.
+    """
 
     side: Side
     name: str
     negated: bool = False
+    group: int = 0
 
     def __str__(self) -> str:
         way = "arrives on" if self.side is Side.SOURCE else "leaves by"

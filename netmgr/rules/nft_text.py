@@ -181,8 +181,9 @@ def _match_text(match: Match, rule: Rule) -> str:
             return f"{protocol} {_field(side)} {'!= ' if negated else ''}@{name}"
         case InPrefix(side, prefix, negated):
             return f"{protocol} {_field(side)} {'!= ' if negated else ''}{prefix}"
-        case OnLink(side, name, negated):
-            return f'{"i" if side is Side.SOURCE else "o"}ifname {"!= " if negated else ""}"{name}"'
+        case OnLink(side, name, negated, group):
+            way, operator = "i" if side is Side.SOURCE else "o", "!= " if negated else ""
+            return f"meta {way}ifgroup {operator}{group}" if group else f'{way}ifname {operator}"{name}"'
         case Unreturnable():
             return "fib saddr . iif oif 0"
     assert_never(match)

@@ -236,7 +236,7 @@ class FakeBackend:
                 return self._look_up(name, _address(packet, side), packet, counted) != negated
             case InPrefix(side, prefix, negated):
                 return prefix.holds(_address(packet, side)) != negated
-            case OnLink(side, name, negated):
+            case OnLink(side, name, negated, _):
                 link = packet.iif if side is Side.SOURCE else packet.oif
                 return (link.startswith(name[:-1]) if name.endswith("*") else link == name) != negated
             case Unreturnable():
