@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from netmgr.cli.main import main
+from netmgr.cli.plan_common import PlanFailed, answer, load
+from netmgr.cli.plan_lock import _settle
 from netmgr.plan.document import Azure, Cluster, Exclusion, Hub, NodePool, PlanDocument, Pools, Services
 
 SAMPLES = Path(__file__).parents[2] / "configs" / "plan"
@@ -164,6 +166,40 @@ def test_growth_that_does_not_fit_says_what_is_missing_and_in_the_way(locked: Ru
     assert f"{plan}:11: clusters.alpha.node_pools.gpu.nodes: " in text
     assert "too few; the largest request is clusters.alpha.node_pools.gpu" in text
     assert "in the way of growing where it stands" in text
+
+
+def test_the_node_pool_that_grows_can_be_chosen(locked: Run, plan: Path) -> None:
+    edit(plan, "31}", "31}\n      small: {nodes: 10, surge: 0}")
+    assert locked("lock", "--yes")[0] == 0
+    found = json.loads(locked("grow", "alpha", "--nodes", "700", "--pool", "small", "-o", "json")[1])
+    assert [change["key"] for change in found["changes"] if "node_pools" in change["key"]] == [
+        "clusters.alpha.node_pools.small[1]"
+    ]
+    assert locked("grow", "alpha", "--nodes", "700", "--pool", "none")[0] == 1
+    assert locked("grow", "alpha", "--nodes", "7")[0] == 1
+    assert locked("grow", "gamma", "--nodes", "7")[0] == 1
+
+
+def test_the_hub_grows_without_moving(locked: Run, plan: Path) -> None:
+    before = read(lock_of(plan))["hub"]
+    plan.write_text(plan.read_text() + "hub: {researchers: 900, routers: 6}\n")
+    assert locked("lock", "--yes")[0] == 0
+    after = read(lock_of(plan))["hub"]
+    assert after["researchers"][:1] == before["researchers"]
+    assert len(after["researchers"]) == 2
+    assert after["routers"]["addresses"][:2] == before["routers"]["addresses"]
+    assert len(after["routers"]["addresses"]) == 6
+
+
+def test_a_lock_that_somebody_else_wrote_meanwhile_is_not_overwritten(locked: Run, plan: Path) -> None:
+    edit(plan, "nodes: 500", "nodes: 3000")
+    mine = load(plan)
+    edit(plan, "nodes: 3000", "nodes: 6000")
+    assert locked("lock", "--yes")[0] == 0
+    theirs = lock_of(plan).read_bytes()
+    with pytest.raises(PlanFailed, match="was changed meanwhile; run the command again"):
+        _settle(mine, answer(mine), yes=True)
+    assert lock_of(plan).read_bytes() == theirs
 
 
 @pytest.mark.parametrize(
