@@ -142,7 +142,7 @@ FIRES = [
 QUIET = [
     Case("NetmgrPodInternetSpike", 120, (pod(f"0+{100 * MB}x120"),), {"why": "that pod is always so busy"}),
     Case("NetmgrPodInternetSpike", 67, (pod(f"0+{MB}x59 {60 * MB}+{20 * MB}x10"),), {"why": "too little to matter"}),
-    Case("NetmgrPodInternetSpike", 66, (pod(f"0x59 0+{100 * MB}x1 {100 * MB}x20"),), {"why": "over in a minute"}),
+    Case("NetmgrPodInternetSpike", 62, (pod(f"0x59 0+{300 * MB}x10"),), {"why": "only just begun"}),
     Case("NetmgrSustainedEgress", 180, (namespace(f"0+{150 * MB}x30 {4500 * MB}x150"),), {"why": "it ended"}),
     Case("NetmgrSustainedEgress", 180, (namespace(f"0+{50 * MB}x180"),), {"why": "slow enough"}),
     Case(
@@ -150,10 +150,10 @@ QUIET = [
     ),
     Case("NetmgrAccountingGap", 90, (line(catalog.GAPS, "3x90", reason="removed"),), {"why": "long ago"}),
     Case("NetmgrDriftRepairedRepeatedly", 40, (line(catalog.DRIFT, "0x9 1x40", reason="rules"),), {"why": "once"}),
-    Case("NetmgrExporterDown", 16, (line(UP, "1x9 0x3 1x20"),), {"why": "a restart"}),
+    Case("NetmgrExporterDown", 13, (line(UP, "1x9 0x3 1x20"),), {"why": "a restart"}),
     Case("NetmgrExporterDown", 30, (line(UP, "0x40", job="other"),), {"why": "not ours"}),
-    Case("NetmgrAgentDown", 16, (line(catalog.UP, "1x9 0x3 1x20"),), {"why": "a restart"}),
-    Case("NetmgrAgentNotReady", 16, (line(catalog.READY, "1x9 0x3 1x20"),), {"why": "a restart"}),
+    Case("NetmgrAgentDown", 13, (line(catalog.UP, "1x9 0x3 1x20"),), {"why": "a restart"}),
+    Case("NetmgrAgentNotReady", 13, (line(catalog.READY, "1x9 0x3 1x20"),), {"why": "a restart"}),
     Case(
         "NetmgrPoolExhausted",
         30,
