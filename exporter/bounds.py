@@ -27,7 +27,6 @@ SERIES_PER_TOTAL = 2
 """One for bytes, one for packets."""
 
 _DIGEST_DIGITS = 32
-_MARK = b"~"
 
 _Pod = tuple[str, str]
 
@@ -51,10 +50,10 @@ def bounded(value: str) -> str:
         UnicodeEncodeError: the value is no text that UTF-8 can carry.
     """
     raw = value.encode()
-    room = LONGEST_LABEL - _DIGEST_DIGITS - len(_MARK)
-    if len(raw) <= LONGEST_LABEL and raw[room:][:1] != _MARK:
+    tail = 1 + _DIGEST_DIGITS
+    if len(raw) <= LONGEST_LABEL and raw[-tail:-_DIGEST_DIGITS] != b"~":
         return value
-    return f"{raw[:room].decode(errors='ignore')}~{hashlib.sha256(raw).hexdigest()[:_DIGEST_DIGITS]}"
+    return f"{raw[: LONGEST_LABEL - tail].decode(errors='ignore')}~{hashlib.sha256(raw).hexdigest()[:_DIGEST_DIGITS]}"
 
 
 def select(totals: Sequence[PodTotals], room: int) -> Selection:

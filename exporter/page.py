@@ -124,8 +124,8 @@ def _size(amount: int) -> str:
     value, unit = float(amount), 0
     while value >= 999.5 and unit < len(_UNITS) - 1:  # noqa: PLR2004  what rounds to four digits takes the next unit
         value, unit = value / 1000, unit + 1
-    digits = 0 if unit == 0 else max(0, 3 - len(str(int(value))))
-    return f'<td title="{amount:,} bytes">{value:,.{digits}f} {_UNITS[unit]}</td>'
+    digits = f"{value:#.3g}".rstrip(".") if unit else str(amount)
+    return f'<td title="{amount:,} bytes">{digits} {_UNITS[unit]}</td>'
 
 
 def _text(value: str) -> str:

@@ -185,8 +185,6 @@ def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
 
     Raises: as `Server`.
     """
-    if os.geteuid() == 0:
-        log.warning("event=needless-privilege user=root hint=%r", "any user in the socket's group is enough")
     with Server(settings, lambda: read_snapshot(agent)) as server:
         worker = threading.Thread(target=server.serve_forever, name="http")
         worker.start()
@@ -197,6 +195,8 @@ def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
             settings.credentials or "none",
             agent,
         )
+        if os.geteuid() == 0:
+            log.warning("event=needless-privilege user=root hint=%r", "any user in the socket's group is enough")
         wait()
         server.shutdown()
         worker.join()

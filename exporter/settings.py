@@ -8,8 +8,8 @@ from pathlib import Path
 from netmgr.errors import ConfigError
 
 DEFAULT_LISTEN = ":9119"
-DEFAULT_MAX_SERIES = 10_000
-"""A full node (250 pods, two families of everything) has 1,300; the rest is for pods that come and go."""
+DEFAULT_MAX_SERIES = 5_000
+"""A full node (250 pods, 20 namespaces, both families) has 1,400; the rest is for 900 pods that ended lately."""
 
 
 @dataclass(frozen=True, slots=True)

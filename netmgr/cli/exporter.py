@@ -32,7 +32,7 @@ def exporter(  # noqa: PLR0913  one a command-line option
     ] = ":9119",
     max_series: Annotated[
         int, typer.Option(metavar="NUMBER", help="Most series on a page, 0 for no bound: pods beyond it are left out.")
-    ] = 10_000,
+    ] = 5_000,
     tls_cert: Cert = None,
     tls_key: Key = None,
     tls_client_ca: Authorities = None,

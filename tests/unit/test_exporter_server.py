@@ -308,11 +308,16 @@ def test_the_command_stops_cleanly_when_told_to(socket_path: Path, started, endi
 
 
 @pytest.mark.programs
-def test_the_process_stays_within_its_memory(socket_path: Path, started) -> None:
-    with agent(socket_path, canned(snapshot())):
+@pytest.mark.parametrize("pods", [250, 2000], ids=["a full node", "and 1,750 pods that ended lately"])
+def test_the_process_stays_within_its_memory(socket_path: Path, started, pods: int) -> None:
+    document = snapshot(pods)
+    for total in document["pods"][500:]:
+        total["live"] = False
+    with agent(socket_path, canned(document)):
         process, port = started("-m", "exporter", "--socket", str(socket_path), "--listen", "127.0.0.1:0")
-        for _ in range(50):
+        for _ in range(25):
             get(port)
+            get(port, "/")
         status = Path(f"/proc/{process.pid}/status").read_text()
     resident = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1])
     assert resident < 35 * 1024

@@ -1,0 +1,146 @@
+"""The landing page as a browser gets it: a node at a glance, safe whatever the names, and small."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from html.parser import HTMLParser
+
+import pytest
+
+from netmgr.errors import TryAgainLater
+from netmgr.snapshot import Snapshot
+from tests.fakes.agent_socket import snapshot
+from tests.fakes.exporter_port import get, serving
+
+HOSTILE = "<script src=//evil.example></script>\"'><img onerror=alert(1)>&lt;\x00\x1b\n"
+EMPTY_TAGS = {"meta", "br", "img"}
+
+
+class Page(HTMLParser):
+    """Cells by row, tags, attributes; strict about nesting."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.style = self.text = ""
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attributes] or [(tag, "", "")]
+        if tag not in EMPTY_TAGS:
+            self._open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, text: str) -> None:
+        if self._open[-1:] == ["style"]:
+            self.style += text
+        elif self._open[-1:] in (["td"], ["th"]):
+            self.rows[-1][-1] += text
+        self.text += text
+
+    @property
+    def tags(self) -> set[str]:
+        return {tag for tag, _, _ in self.attributes}
+
+
+def landing(document: Snapshot):
+    with serving(lambda: document) as port:
+        response, body = get(port, "/")
+    assert response.status == 200
+    return response, Page(body.decode())
+
+
+def test_it_shows_the_node_and_who_uses_the_internet_most() -> None:
+    document = snapshot(30, 2)
+    document["pods"][7] |= {"bytes": 9_876_543_210_123}
+    document["node_totals"] = [
+        {"traffic": "internet-in", "bytes": 999, "packets": 1},
+        {"traffic": "internet-out", "bytes": 999_500, "packets": 1},
+    ]
+    _, page = landing(document)
+    assert "netmgr on node-1" in page.text
+    assert "nftables backend, ready" in page.text
+    assert ["node-1", "999 B", "1.00 MB", "1.00 MB"] in page.rows
+    pods = [row for row in page.rows if "/" in row[0]]
+    assert pods[0] == ["team-1/training-worker-3", "123 GB", "9.88 TB", "10.0 TB"]
+    assert len(pods) == 10
+    assert "Pods: the 10 of 30 with the most traffic" in page.text
+    assert ("td", "title", "9,876,543,210,123 bytes") in page.attributes
+    assert ["ipv6", "250", "3", f"{2**64:,}"] in page.rows
+
+
+def test_it_needs_no_script_fetches_nothing_and_forbids_both() -> None:
+    response, page = landing(snapshot())
+    assert page.tags & {"script", "img", "link", "iframe", "object", "form"} == set()
+    assert {value for _, name, value in page.attributes if name in ("href", "src")} == {
+        "/metrics",
+        "/healthz",
+        "/readyz",
+    }
+    assert ("meta", "http-equiv", "refresh") in page.attributes
+    allowed = base64.b64encode(hashlib.sha256(page.style.encode()).digest()).decode()
+    policy = dict(part.split(" ", 1) for part in response.getheader("Content-Security-Policy", "").split("; "))
+    assert policy["default-src"] == "'none'"
+    assert policy["style-src"] == f"'sha256-{allowed}'"
+    assert response.getheader("X-Content-Type-Options") == "nosniff"
+
+
+def test_hostile_names_are_text_and_nothing_else() -> None:
+    plain = snapshot(12, 12)
+    hostile = snapshot(12, 12)
+    for entry in (*hostile["pods"], *hostile["namespaces"]):
+        entry["namespace"] += HOSTILE
+    for entry in hostile["pods"]:
+        entry["pod"] += HOSTILE
+    for key in ("node", "netmgr_version", "backend", "reason"):
+        hostile[key] = HOSTILE
+    hostile["pool"][0]["family"] = HOSTILE
+    _, expected = landing(plain)
+    _, page = landing(hostile)
+    assert page.tags == expected.tags
+    assert [row[1:] for row in page.rows] == [row[1:] for row in expected.rows]
+    assert page.rows[1][0] == HOSTILE
+    hostile["ready"] = False
+    assert f"not ready: {HOSTILE}" in landing(hostile)[1].text
+
+
+def test_it_stays_small_on_the_largest_node_with_the_longest_names() -> None:
+    document = snapshot(2000, 300)
+    for entry in (*document["pods"], *document["namespaces"]):
+        entry["namespace"] += "n" * 10_000
+    with serving(lambda: document) as port:
+        _, body = get(port, "/")
+    assert len(body) < 20_000
+
+
+def away() -> Snapshot:
+    raise TryAgainLater("<no agent>")
+
+
+@pytest.mark.parametrize(
+    ("read", "told"),
+    [
+        (away, "<no agent>"),
+        (lambda: {"version": 1}, "makes no sense"),
+        (lambda: snapshot(1, 1) | {"pods": [{"namespace": None}]}, "makes no sense"),
+        (lambda: snapshot(1, 1) | {"node": "\udcff"}, "makes no sense"),
+    ],
+)
+def test_while_the_agent_is_away_it_says_so(read, told: str) -> None:
+    with serving(read) as port:
+        response, body = get(port, "/")
+    page = Page(body.decode())
+    assert response.status == 200
+    assert "The agent does not answer." in page.text
+    assert told in page.text
