@@ -1,0 +1,194 @@
+"""A real Prometheus scrapes the nodes of a lab, by the files in configs/, and has an answer for every dashboard.
+
+Of the committed files only what a lab must have otherwise is changed: the targets, and intervals of a second.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+import yaml
+
+from exporter.monitoring.files import PORT
+from exporter.monitoring.recording import BUSIEST_PODS, CLUSTER_BYTES, NAMESPACE_BYTES
+from netmgr import programs
+from netmgr.errors import LabError
+from netmgr.lab import wiring
+from netmgr.lab.exchange import End, datagrams
+from netmgr.lab.topology import INTERNET, Pod, cluster
+from netmgr.lab.world import World
+from netmgr.prefixes import Family
+
+pytestmark = pytest.mark.root
+
+CONFIGS = Path(__file__).parent.parent.parent / "configs"
+DASHBOARDS = sorted((CONFIGS / "grafana").iterdir())
+WEB_PORT = 9090
+PATIENCE = 25
+NAMESPACES = {"research": ("pod-1", "pod-2"), "serving": ("pod-3",)}
+
+Result = list[dict]
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """The process beside the nodes, and its HTTP API, which nobody outside the lab can reach."""
+
+    namespace: Path
+    log: Path
+
+    def get(self, path: str, **fields: str) -> object:
+        with wiring.inside(self.namespace):
+            connection = http.client.HTTPConnection("127.0.0.1", WEB_PORT, timeout=5)
+            connection.connect()
+        try:
+            connection.request("GET", f"/api/v1/{path}?{urlencode(fields)}")
+            answer = json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+    def query(self, expression: str) -> Result:
+        return self.get("query", query=expression)["result"]
+
+    def wait_for(self, expression: str, is_enough: Callable[[Result], bool]) -> Result:
+        deadline = time.monotonic() + PATIENCE
+        while not is_enough(result := self._tried(expression)):
+            assert time.monotonic() < deadline, f"{expression}: {result}\n{self.log.read_text()[-2000:]}"
+            time.sleep(0.2)
+        return result
+
+    def _tried(self, expression: str) -> Result:
+        try:
+            return self.query(expression)
+        except ConnectionRefusedError:
+            return []
+
+
+def configure(world: World, directory: Path) -> Path:
+    scrape = yaml.safe_load((CONFIGS / "prometheus" / "scrape.yml").read_text())
+    scrape["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    (job,) = scrape["scrape_configs"]
+    targets = [f"{node.node.address(Family.V4)}:{PORT}" for node in world.nodes]
+    job |= {"scrape_interval": "1s", "scrape_timeout": "1s"}
+    job["static_configs"][0]["targets"] = targets
+    (directory / "scrape.yml").write_text(yaml.safe_dump(scrape))
+    for name in scrape["rule_files"]:
+        rules = yaml.safe_load((CONFIGS / "prometheus" / name).read_text())
+        for group in rules["groups"]:
+            group["interval"] = "1s"
+        (directory / name).write_text(yaml.safe_dump(rules))
+    return directory / "scrape.yml"
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    pods = tuple(Pod(pod, "node-1", namespace) for namespace, names in NAMESPACES.items() for pod in names)
+    with World(replace(cluster(nodes=2, pods=3), pods=pods), name=f"prometheus-{os.getpid()}") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def prometheus(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    directory = tmp_path_factory.mktemp("prometheus")
+    command = [
+        *(programs.locate("nsenter", "util-linux"), f"--net={world.namespace('fabric')}"),
+        programs.locate("prometheus", "prometheus"),
+        f"--config.file={configure(world, directory)}",
+        f"--storage.tsdb.path={directory / 'data'}",
+        f"--web.listen-address=127.0.0.1:{WEB_PORT}",
+    ]
+    log = directory / "log"
+    with log.open("wb") as output:
+        process = programs.start(command, stdout=output, stderr=output)
+    try:
+        yield Prometheus(world.namespace("fabric"), log)
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+@pytest.fixture(scope="module")
+def busy(world: World, prometheus: Prometheus) -> Prometheus:
+    """Prometheus after the pods were busy between two scrapes and more: traffic, a new pod, a failed request."""
+    prometheus.wait_for(f"count(up{{job='netmgr'}} == 1) == {len(world.nodes)}", bool)
+    with_traffic = {pod.pod.name: number for number, pod in enumerate(world.pods(), 1)}
+    for _ in range(2):
+        for pod in world.pods():
+            near, far = End(pod.netns, pod.address(Family.V4)), End(world.internet, INTERNET[Family.V4])
+            datagrams(near, far, [1200] * 20 * with_traffic[pod.pod.name], [100] * 20 * with_traffic[pod.pod.name])
+        stranger = replace(world.pods()[0], container_id="stranger")
+        with pytest.raises(LabError):
+            world.nodes[0].runtime.execute("CHECK", stranger, {"cniVersion": "1.1.0", "ips": []})
+        world.nodes[1].runtime.delete(world.nodes[1].add("short", "serving"))
+        wait_for_scrapes(prometheus)
+    return prometheus
+
+
+def wait_for_scrapes(prometheus: Prometheus) -> None:
+    """Until every node was scraped after now: what happened before is recorded then."""
+    now = time.time()
+    prometheus.wait_for(f"min(timestamp(netmgr_up)) > {now}", bool)
+
+
+def queries(dashboard: Path) -> Iterator[str]:
+    for panel in json.loads(dashboard.read_text())["panels"]:
+        for target in panel["targets"]:
+            yield target["expr"].replace("$cluster", ".*")
+
+
+def value(series: dict) -> float:
+    return float(series["value"][1])
+
+
+def by(result: Result, *labels: str) -> dict[tuple[str, ...], float]:
+    return {tuple(series["metric"][label] for label in labels): value(series) for series in result}
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
+def test_every_query_of_a_dashboard_has_a_result(busy: Prometheus, dashboard: Path) -> None:
+    for expression in queries(dashboard):
+        busy.wait_for(expression, lambda result: any(value(series) > 0 for series in result))
+
+
+def test_the_busiest_pods_and_namespaces_are_those_that_sent_most(busy: Prometheus) -> None:
+    out = '{traffic="internet-out"}'
+    everyone = {pod for pods in NAMESPACES.values() for pod in pods}
+    pods = busy.wait_for(
+        f"sort_desc({BUSIEST_PODS.name}{out} > 0)",
+        lambda result: {series["metric"]["pod"] for series in result} == everyone,
+    )
+    assert [series["metric"]["pod"] for series in pods] == ["pod-3", "pod-2", "pod-1"]
+    namespaces = by(busy.query(f"{NAMESPACE_BYTES.name}{out}"), "namespace")
+    assert math.isclose(namespaces["research",], namespaces["serving",], rel_tol=0.3)
+    assert {series["metric"]["cluster"] for series in busy.query(CLUSTER_BYTES.name)} == {"training"}
+
+
+def test_the_counters_arrive_to_the_byte(busy: Prometheus, world: World) -> None:
+    labels = ("namespace", "pod", "traffic")
+    told = {tuple(total[label] for label in labels): total["bytes"] for total in world.nodes[0].snapshot()["pods"]}
+    stored = by(busy.query('netmgr_pod_traffic_bytes_total{pod!="short"}'), *labels)
+    assert stored == told
+    assert stored["serving", "pod-3", "internet-out"] == 2 * 20 * 3 * (1200 + 28)
+
+
+def test_every_rule_is_evaluated_without_complaint(busy: Prometheus) -> None:
+    rules = [rule for group in busy.get("rules")["groups"] for rule in group["rules"]]
+    assert {(rule["name"], rule.get("lastError", "")) for rule in rules if rule["health"] != "ok"} == set()
+    assert [rule["name"] for rule in rules if rule["type"] == "alerting" and rule["state"] == "firing"] == []
+
+
+def test_an_agent_that_dies_is_noticed(busy: Prometheus, world: World) -> None:
+    world.nodes[1].kill_agent()
+    (alert,) = busy.wait_for("ALERTS{alertname='NetmgrAgentDown'}", bool)
+    assert alert["metric"]["instance"] == f"{world.nodes[1].node.address(Family.V4)}:{PORT}"
