@@ -135,6 +135,15 @@ ADDRESSES = Metric(
     FAMILIES * 3,
     "Addresses of the node's ranges: allocated, cooldown (released, not yet to be reused) or free.",
 )
+RESULT_FILES = Metric(
+    "netmgr_observer_result_files",
+    Kind.GAUGE,
+    "",
+    ("state",),
+    8,
+    "With cni: off, files of the runtime's result cache: counted, stale (the kernel has nothing of them), superseded "
+    "(their address is another pod's now), or why they cannot be used.",
+)
 REQUESTS = Metric(
     "netmgr_cni_requests_total",
     Kind.COUNTER,
@@ -159,7 +168,14 @@ REBUILDS = Metric(
     1,
     "State files that were found damaged, set aside and rebuilt from the kernel.",
 )
-READY = Metric("netmgr_agent_ready", Kind.GAUGE, "", (), 1, "1 while the agent can serve an ADD, else 0.")
+READY = Metric(
+    "netmgr_agent_ready",
+    Kind.GAUGE,
+    "",
+    (),
+    1,
+    "1 while the agent can serve an ADD or, with cni: off, find pods; else 0.",
+)
 BUILD = Metric(
     "netmgr_build_info",
     Kind.GAUGE,
@@ -199,6 +215,7 @@ FROM_AGENT = (
     GAPS,
     DRIFT,
     ADDRESSES,
+    RESULT_FILES,
     REQUESTS,
     DURATIONS,
     REBUILDS,

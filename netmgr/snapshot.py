@@ -57,6 +57,13 @@ class PoolState(TypedDict):
     free: int
 
 
+class ResultFiles(TypedDict):
+    """Files of the runtime's result cache, by what became of them (`netmgr/observer`); none where cni is on."""
+
+    state: str
+    count: int
+
+
 class RequestCount(TypedDict):
     """CNI requests answered, by verb and CNI error code ("0" is success)."""
 
@@ -108,6 +115,7 @@ class Snapshot(TypedDict):
     node_totals: list[TrafficTotals]
     rules: list[RuleReading]
     pool: list[PoolState]
+    result_files: list[ResultFiles]
     cni_requests: list[RequestCount]
     cni_latency: list[RequestLatency]
     gaps: list[Gaps]

@@ -51,6 +51,11 @@ class Accounts:
                 self._ledger.begin([c for c in _counters([address]) if c not in known], pod)
             return self.reconcile()
 
+    @property
+    def is_new(self) -> bool:
+        """Whether accounting begins here: no earlier agent left its books."""
+        return self._ledger.is_new
+
     def remembered(self) -> dict[Address, PodRef]:
         """Whose counters the books hold open, a predecessor's included."""
         live = self._ledger.counters().items()

@@ -18,12 +18,12 @@ from netmgr.agent.cni import CniService
 from netmgr.agent.housekeeping import Housekeeping
 from netmgr.agent.locks import AttachmentLocks
 from netmgr.agent.node import Node
+from netmgr.agent.observing import Observer
 from netmgr.agent.opening import open_accounts
-from netmgr.agent.queries import Queries
+from netmgr.agent.queries import Queries, WiredPods
 from netmgr.agent.reaper import Reaper
 from netmgr.agent.server import UnixServer
 from netmgr.agent.telemetry import Telemetry
-from netmgr.agent.verbs.status import status
 from netmgr.config import NodeDocument
 from netmgr.dataplane import conntrack, forwarding
 from netmgr.dataplane.wiring import Dataplane
@@ -68,7 +68,7 @@ def run(config: Path) -> None:
     _share_heaps()
     with ExitStack() as stack:
         stack.enter_context(_only_one(document))
-        agent = Agent(document, SystemClock(), stack)
+        agent = (Agent if document.cni else Observer)(document, SystemClock(), stack)
         agent.start(stack)
         log.info("ready node=%s backend=%s network=%s", document.node.name, agent.backend, document.network)
         log.info("stopping signal=%s", signal.Signals(signal.sigwait(_ENDINGS)).name)
@@ -95,7 +95,7 @@ class Agent:
         reaper = Reaper(dataplane, self._telemetry)
         self._node = Node(document.network, leases, dataplane, accounts, AttachmentLocks(), reaper)
         self._cni = CniService(self._node, self._telemetry)
-        self._queries = Queries(document, self._node, self._telemetry, self.backend, clock, lambda: status(self._node))
+        self._queries = Queries(document, accounts, self._telemetry, self.backend, clock, WiredPods(self._node))
         self._housekeeping = Housekeeping(
             self._node,
             self._telemetry,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Protocol
 
 import netmgr
+from netmgr.agent.accounts import Accounts
 from netmgr.agent.node import Node
 from netmgr.agent.telemetry import Telemetry
+from netmgr.agent.verbs.status import status
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
 from netmgr.errors import NetmgrError, NotReady
@@ -17,9 +20,61 @@ from netmgr.ipam.pool import Occupancy
 from netmgr.ledger.totals import NamespaceTotal, PodTotal
 from netmgr.model import Attachment, Sample
 from netmgr.prefixes import Address, Family
-from netmgr.snapshot import VERSION, AttachmentView, NamespaceTotals, PodTotals, PoolState, RuleReading, Snapshot
+from netmgr.snapshot import (
+    VERSION,
+    AttachmentView,
+    NamespaceTotals,
+    PodTotals,
+    PoolState,
+    ResultFiles,
+    RuleReading,
+    Snapshot,
+)
 
 log = logging.getLogger(__name__)
+
+
+class Pods(Protocol):
+    """Where the pods come from, which differs with `cni`."""
+
+    def attachments(self) -> list[Attachment]:
+        """What is counted."""
+        ...
+
+    def occupancy(self) -> Mapping[Family, Occupancy]:
+        """The addresses that are handed out, by family."""
+        ...
+
+    def files(self) -> list[ResultFiles]:
+        """What became of the runtime's result files."""
+        ...
+
+    def status(self) -> None:
+        """Say nothing when ready, else raise NotReady."""
+        ...
+
+
+class WiredPods:
+    """The pods that this agent gives their network."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def attachments(self) -> list[Attachment]:
+        """Every attachment that holds addresses."""
+        return self._node.leases.all()
+
+    def occupancy(self) -> Mapping[Family, Occupancy]:
+        """The node's pool."""
+        return self._node.leases.occupancy()
+
+    def files(self) -> list[ResultFiles]:
+        """They are nobody's concern here."""
+        return []
+
+    def status(self) -> None:
+        """As CNI's STATUS."""
+        status(self._node)
 
 
 class Queries:
@@ -28,18 +83,18 @@ class Queries:
     def __init__(
         self,
         document: NodeDocument,
-        node: Node,
+        accounts: Accounts,
         telemetry: Telemetry,
         backend: str,
         clock: Clock,
-        status: Callable[[], None],
+        pods: Pods,
     ) -> None:
         self._document = document
-        self._node = node
+        self._accounts = accounts
+        self._pods = pods
         self._telemetry = telemetry
         self._backend = backend
         self._clock = clock
-        self._status = status
         self._started_at = clock.now()
 
     def answer(self, message: bytes) -> bytes:
@@ -60,17 +115,17 @@ class Queries:
             case "snapshot":
                 return self.snapshot()
             case "pods":
-                return self.snapshot() | {"attachments": [_view(a) for a in self._node.leases.all()]}
+                return self.snapshot() | {"attachments": [_view(a) for a in self._pods.attachments()]}
             case "explain":
                 address = Address.parse(str(request.get("address")))
-                return {"version": VERSION, **explain(self._document, address, self._node.leases.all())}
+                return {"version": VERSION, **explain(self._document, address, self._pods.attachments())}
             case other:
                 raise ValueError(f"unknown query {other!r}; ask for snapshot, pods or explain")
 
     def snapshot(self) -> Snapshot:
         """The whole document, with counters as they are now (see `min_reading_seconds`)."""
-        self._node.accounts.read()
-        totals = self._node.accounts.totals()
+        self._accounts.read()
+        totals = self._accounts.totals()
         reason = self._reason()
         return {
             "version": VERSION,
@@ -87,7 +142,8 @@ class Queries:
                 {"traffic": item.traffic, "bytes": item.bytes, "packets": item.packets} for item in totals.node
             ],
             "rules": [self._rule(sample) for sample in totals.rules],
-            "pool": [_pool(family, state) for family, state in self._node.leases.occupancy().items()],
+            "pool": [_pool(family, state) for family, state in self._pods.occupancy().items()],
+            "result_files": self._pods.files(),
             "cni_requests": self._telemetry.requests(),
             "cni_latency": self._telemetry.latency(),
             "gaps": [{"reason": reason, "count": count} for reason, count in totals.gaps.items()],
@@ -97,7 +153,7 @@ class Queries:
 
     def _reason(self) -> str:
         try:
-            self._status()
+            self._pods.status()
         except NotReady as error:
             return error.message
         return ""

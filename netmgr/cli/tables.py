@@ -18,7 +18,8 @@ def status(snapshot: Mapping[str, Any]) -> list[Table | str]:
     state = "[green]ready[/]" if snapshot["ready"] else f"[red]not ready[/]: {escape(snapshot['reason'])}"
     backend, version = snapshot["backend"], snapshot["netmgr_version"]
     headline = f"node [bold]{escape(snapshot['node'])}[/] is {state} · {backend} · netmgr {version}"
-    return [headline, _pool(snapshot), _traffic(snapshot), *_troubles(snapshot)]
+    addresses = [_pool(snapshot)] if snapshot["pool"] else [_files(snapshot)]
+    return [headline, *addresses, _traffic(snapshot), *_troubles(snapshot)]
 
 
 def _pool(snapshot: Mapping[str, Any]) -> Table:
@@ -26,6 +27,11 @@ def _pool(snapshot: Mapping[str, Any]) -> Table:
     for pool in snapshot["pool"]:
         table.add_row(pool["family"], *(f"{pool[state]:,}" for state in ("allocated", "cooldown", "free")))
     return table
+
+
+def _files(snapshot: Mapping[str, Any]) -> str:
+    files = [f"{item['count']} {item['state']}" for item in snapshot["result_files"] if item["count"]]
+    return f"pods of another plugin, by its runtime's result files: {', '.join(files) or 'none'}"
 
 
 def _traffic(snapshot: Mapping[str, Any]) -> Table:

@@ -16,7 +16,7 @@ from typing import Self
 
 from netmgr.clock import Clock
 from netmgr.errors import StateError
-from netmgr.ledger.book import Gap
+from netmgr.ledger.book import BOOT_ID, Gap
 from netmgr.ledger.store import Store
 from netmgr.ledger.totals import Totals, picture
 from netmgr.model import Counter, PodRef, Sample
@@ -28,7 +28,8 @@ class Ledger:
     """Totals of every counter, whatever happens to agent, pods and kernel counters.
 
     `linger_seconds` is how long a pod's series outlives the pod; `boot_id` tells this boot of
-    the machine from any other (/proc/sys/kernel/random/boot_id).
+    the machine from any other (/proc/sys/kernel/random/boot_id). `is_new` says that there was
+    no ledger before this one.
     """
 
     def __init__(self, store: Store, *, clock: Clock, linger_seconds: float, boot_id: str) -> None:
@@ -38,6 +39,7 @@ class Ledger:
         self._lock = threading.RLock()
         self._durable = True
         self._book = store.load()
+        self.is_new = BOOT_ID not in self._book.facts
         self._book.enter_boot(boot_id, clock.now())
         self._write()
 

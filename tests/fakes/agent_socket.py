@@ -12,6 +12,8 @@ from pathlib import Path
 from netmgr.errors import NetmgrError
 from netmgr.ledger.book import Gap
 from netmgr.model import Traffic
+from netmgr.observer.claims import Reason
+from netmgr.observer.judge import Standing
 from netmgr.snapshot import LATENCY_BUCKETS, NamespaceTotals, PodTotals, RuleReading, Snapshot
 
 COMMANDS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION", "invalid")
@@ -55,6 +57,7 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
             {"family": "ipv4", "allocated": 250, "cooldown": 3, "free": 253},
             {"family": "ipv6", "allocated": 250, "cooldown": 3, "free": 2**64},
         ],
+        "result_files": [{"state": state, "count": 1} for state in (*Reason, *Standing)],
         "cni_requests": [
             {"command": command, "code": str(code), "count": 5} for command in COMMANDS for code in cni_codes()
         ],

@@ -1,0 +1,240 @@
+"""The agent of a node whose pods another plugin wires (`cni: off`): it counts, and does nothing else.
+
+One thread looks whenever the runtime's result cache changes, and every `reconcile_seconds`
+all the same. The order of a look is what makes it safe: the cache before the kernel, so that
+what the kernel has taken away meanwhile is missed for one look at most, and ends before begins,
+so that an address that changes hands begins at zero.
+
+What can be lost: a plugin's ADD is over, and its file written, before the runtime starts the
+pod's program; what the pod sends until the look that begins its counter is not in its totals.
+With inotify that is some milliseconds, which no program of a container has used yet. Where it
+was more than `PROMPT_SECONDS`, one gap "late" tells of it: the agent was away or busy.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+
+from netmgr.agent.accounts import Accounts
+from netmgr.agent.opening import open_accounts
+from netmgr.agent.queries import Queries
+from netmgr.agent.server import UnixServer
+from netmgr.agent.telemetry import Telemetry
+from netmgr.clock import Clock
+from netmgr.config import NodeDocument
+from netmgr.errors import NetmgrError, NotReady
+from netmgr.ipam.pool import Occupancy
+from netmgr.ledger.book import Gap
+from netmgr.model import Attachment, AttachmentKey, PodRef
+from netmgr.observer import judge
+from netmgr.observer.cache import Cache
+from netmgr.observer.claims import Reason
+from netmgr.observer.inotify import Watch
+from netmgr.observer.judge import Held, Standing, Verdict
+from netmgr.observer.kernel import KernelView
+from netmgr.prefixes import Address, Family
+from netmgr.snapshot import ResultFiles
+
+PROMPT_SECONDS = 0.1
+"""A counter that begins later than this after its pod was wired may have missed something."""
+
+log = logging.getLogger(__name__)
+
+
+class Observation:
+    """What is counted and for whom, kept in step with cache and kernel. Questions may come from any thread."""
+
+    def __init__(self, cache: Cache, kernel: KernelView, accounts: Accounts, clock: Clock) -> None:
+        self._cache = cache
+        self._kernel = kernel
+        self._accounts = accounts
+        self._clock = clock
+        self._held: dict[Address, Held] = {}
+        self._files: dict[str, int] = {}
+        self._fault = "the pods have not been looked for yet"
+
+    def start(self) -> None:
+        """Take over what a predecessor counted, then look for the first time."""
+        remembered = self._accounts.remembered()
+        self._held = {address: _remembered(address, pod) for address, pod in remembered.items()}
+        is_first = self._accounts.is_new
+        for sentence in self._accounts.start(one.attachment for one in self._held.values()):
+            log.info("rules %s", sentence)
+        self.look(tell_late=not is_first)
+
+    def look(self, *, tell_late: bool = True) -> None:
+        """Compare once, and carry out what follows.
+
+        Raises:
+            NetmgrError: the cache or the kernel cannot be read; what is counted goes on.
+        """
+        try:
+            listing = self._cache.list()
+            named = {address for claim in listing.claims for address in claim.addresses}
+            kernel = self._kernel.look(named | self._held.keys())
+            verdict = judge.judge(listing.claims, kernel, self._held, self._clock.monotonic())
+            self._carry_out(verdict, tell_late=tell_late)
+        except NetmgrError as error:
+            self._fault = error.message
+            raise
+        self._files = {str(reason): listing.unusable.get(reason, 0) for reason in Reason}
+        self._files |= {str(standing): verdict.standings[standing] for standing in Standing}
+        self._fault = ""
+
+    def _carry_out(self, verdict: Verdict, *, tell_late: bool) -> None:
+        """Step by step, so that what failed in the middle is known and taken up by the next look."""
+        for one in verdict.ends:
+            self._accounts.end(one.attachment)
+            del self._held[one.address]
+            log.info("pod ended pod=%s address=%s", one.pod, one.address)
+        late: set[PodRef] = set()
+        for one in verdict.begins:
+            self._accounts.begin(one.attachment)
+            self._held[one.address] = one
+            delay = self._clock.now() - verdict.began[one.address]
+            log.info("pod found pod=%s address=%s link=%s after=%.3fs", one.pod, one.address, _link(one), delay)
+            if tell_late and delay > PROMPT_SECONDS:
+                late.add(one.pod)
+        self._tell(late)
+        self._held = dict(verdict.held)
+
+    def _tell(self, late: Iterable[PodRef]) -> None:
+        for pod in late:
+            log.warning("pod was noticed late, what it sent before is not in its totals pod=%s", pod)
+            self._accounts.note(Gap.LATE)
+
+    def attachments(self) -> list[Attachment]:
+        """What is counted."""
+        return list(judge.attachments(tuple(self._held.values())))
+
+    def occupancy(self) -> dict[Family, Occupancy]:
+        """No addresses are handed out here."""
+        return {}
+
+    def files(self) -> list[ResultFiles]:
+        """What became of the cache's files at the last look."""
+        return [{"state": state, "count": count} for state, count in self._files.items()]
+
+    def status(self) -> None:
+        """Say nothing when ready.
+
+        Raises:
+            NotReady: the last look failed.
+        """
+        if self._fault:
+            raise NotReady(self._fault)
+
+
+def _remembered(address: Address, pod: PodRef) -> Held:
+    return Held(Attachment(AttachmentKey("", ""), pod, (address,), "", netns=""))
+
+
+def _link(one: Held) -> str:
+    return one.attachment.host_link
+
+
+class Observing:
+    """The thread that looks, reads and reconciles."""
+
+    def __init__(
+        self, observation: Observation, accounts: Accounts, telemetry: Telemetry, watch: Watch, document: NodeDocument
+    ) -> None:
+        self._observation = observation
+        self._accounts = accounts
+        self._telemetry = telemetry
+        self._watch = watch
+        self._reading_seconds = document.accounting.reading_seconds
+        self._reconcile_seconds = document.reconcile_seconds
+        self._waking, self._awake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="observing", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the work under way."""
+        os.write(self._awake, b"\0")
+        self._thread.join()
+        for descriptor in (self._waking, self._awake):
+            os.close(descriptor)
+
+    def _run(self) -> None:
+        waiting = select.poll()
+        for descriptor in (self._watch.fileno(), self._waking):
+            waiting.register(descriptor, select.POLLIN)
+        next_reading = next_reconcile = time.monotonic()
+        while True:
+            pause = max(0.0, min(next_reading, next_reconcile) - time.monotonic())
+            ready = {descriptor for descriptor, _ in waiting.poll(pause * 1000)}
+            if self._waking in ready:
+                return
+            now = time.monotonic()
+            if now >= next_reconcile:
+                next_reconcile = now + self._reconcile_seconds
+                self._look()
+                self._attempt("rules", self._repair_rules)
+                self._attempt("ledger", self._accounts.tidy)
+            elif ready:
+                self._look()
+            if now >= next_reading:
+                next_reading = now + self._reading_seconds
+                self._attempt("reading", self._accounts.read)
+
+    def _look(self) -> None:
+        # In this order: what happens after the queue was emptied is in it when the look is over.
+        self._watch.drain()
+        self._attempt("watch", self._watch.renew)
+        self._attempt("pods", self._observation.look)
+
+    def _repair_rules(self) -> None:
+        repairs = self._accounts.reconcile()
+        self._telemetry.repaired("rules", repairs)
+        for sentence in repairs:
+            log.warning("repaired area=rules what=%r", sentence)
+
+    def _attempt(self, name: str, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except (NetmgrError, OSError, sqlite3.Error) as error:
+            log.error("step failed step=%s error=%s", name, error)  # noqa: TRY400  expected kinds only
+
+
+class Observer:
+    """The parts of an observing agent, put together. Nothing runs before `start`."""
+
+    def __init__(self, document: NodeDocument, clock: Clock, stack: ExitStack) -> None:
+        self._document = document
+        telemetry = Telemetry()
+        self._watch = Watch(document.cni_results_dir)
+        stack.callback(self._watch.close)
+        kernel = KernelView()
+        stack.callback(kernel.close)
+        accounts, self.backend = open_accounts(document, clock, telemetry, stack)
+        self._observation = Observation(Cache(document.cni_results_dir), kernel, accounts, clock)
+        self._queries = Queries(document, accounts, telemetry, self.backend, clock, self._observation)
+        self._observing = Observing(self._observation, accounts, telemetry, self._watch, document)
+
+    def start(self, stack: ExitStack) -> None:
+        """Take over from a predecessor, then begin to count and to answer readers."""
+        if not self._watch.complete:
+            log.warning("no pod was wired here yet, or cni_results_dir is another: %s", self._document.cni_results_dir)
+        self._observation.start()
+        self._observing.start()
+        stack.callback(self._observing.stop)
+        readers = UnixServer(
+            self._document.run_dir / "ledger.sock",
+            self._queries.answer,
+            mode=0o660,
+            group=self._document.reader_group,
+            line=True,
+        )
+        readers.start()
+        stack.callback(readers.stop)
