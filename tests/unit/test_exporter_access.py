@@ -237,7 +237,7 @@ def test_a_secret_is_not_asked_for_in_the_clear_beyond_this_machine(tmp_path: Pa
 
 
 @pytest.mark.programs
-def test_an_encrypted_key_is_refused_instead_of_asking_for_its_passphrase(pair, tmp_path: Path) -> None:
+def test_an_encrypted_key_is_refused(pair, tmp_path: Path) -> None:
     cert, key = pair
     locked = tmp_path / "locked.key"
     openssl = programs.locate("openssl", "openssl")
