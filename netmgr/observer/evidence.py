@@ -49,9 +49,9 @@ class Kernel(NamedTuple):
         route = self.routes.get(address)
         if route is None:
             return ""
-        known = [name for name in named if name in self.ends]
-        for name in known or (self.ends if route.own else ()):
-            end = self.ends[name]
-            if route.oif in {end.number, end.master}:
+        listed = tuple(named) or (self.ends if route.own else ())
+        for name in listed:
+            end = self.ends.get(name)
+            if end and route.oif in {end.number, end.master}:
                 return name
         return ""

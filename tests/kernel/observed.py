@@ -51,7 +51,7 @@ class ObservedNode:
 
     def start_agent(self) -> None:
         self.node.start_agent()
-        self.wait_until(lambda: self._is_ready())
+        self.wait_until(self._is_ready)
 
     def _is_ready(self) -> bool:
         try:

@@ -1,0 +1,84 @@
+"""An observing agent beside real engines whose pods Debian's plugins wire: their bytes under their names."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from netmgr.lab.topology import INTERNET, Node
+from netmgr.prefixes import Family
+from tests.runtimes.engines import ContainerdCri, Ctr, Podman
+from tests.runtimes.internet import ECHO_PORT, PAGE, WEB_PORT, Internet
+from tests.runtimes.machine import Machine
+from tests.runtimes.node import DOCUMENT, NETMGR, NetmgrNode, settled, wait_until
+
+pytestmark = [pytest.mark.root, pytest.mark.runtimes]
+
+DATAGRAMS, PAYLOAD = 20, 1000
+ENGINES = {"ctr": Ctr, "cri": ContainerdCri, "podman": Podman}
+PLUGINS = {
+    "bridge": {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": True},
+    "ptp": {"type": "ptp", "ipMasq": True},
+}
+IPAM = {
+    "type": "host-local",
+    "ranges": [[{"subnet": "10.88.1.0/24"}], [{"subnet": "fd00:88:1::/112"}]],
+    "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+}
+
+
+class ObservedNode(NetmgrNode):
+    """As an administrator has it who keeps another plugin: nothing of netmgr's is installed but the agent."""
+
+    def start(self) -> None:
+        self.machine.write(DOCUMENT, yaml.safe_dump(self._document()))
+        self.machine.run("mkdir", "-p", "/opt/cni/bin")
+        self.machine.run("cp", *(f"/usr/lib/cni/{name}" for name in (*PLUGINS, "host-local")), "/opt/cni/bin/")
+        self.start_agent()
+
+    def start_agent(self) -> None:
+        self.machine.start("agent", *NETMGR, "agent", "--config", DOCUMENT)
+        wait_until(self._is_ready, lambda: f"the agent is not ready:\n{self.machine.log('agent')}")
+
+    def use(self, plugin: str) -> None:
+        """Have the engines give their pods this plugin's network; it has the name that podman is told."""
+        network = {"cniVersion": "0.4.0", "name": "netmgr", "plugins": [{**PLUGINS[plugin], "ipam": IPAM}]}
+        self.machine.write("/etc/cni/net.d/10-others.conflist", json.dumps(network))
+
+    def gaps(self) -> dict[str, int]:
+        return {gap["reason"]: gap["count"] for gap in self.snapshot()["gaps"] if gap["count"]}
+
+    def live(self) -> set[tuple[str, str]]:
+        return {(row["namespace"], row["pod"]) for row in self.snapshot()["pods"] if row["live"]}
+
+    def _document(self) -> dict[str, object]:
+        return {**super()._document(), "ranges": [], "cni": False}
+
+
+@pytest.fixture
+def observed(machine: Machine, node: Node) -> ObservedNode:
+    installed = ObservedNode(machine, node, backend="nftables")
+    installed.start()
+    return installed
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_pod_of_another_plugin_is_counted_to_the_byte_and_kept_when_it_is_gone(
+    plugin: str, engine: str, observed: ObservedNode, internet: Internet, probe: bytes
+):
+    observed.use(plugin)
+    runtime = ENGINES[engine](observed.machine, probe)
+    pod = runtime.run("talker")
+    for family in Family:
+        runtime.speak("talker", "probe", str(INTERNET[family]), str(ECHO_PORT), str(DATAGRAMS), str(PAYLOAD))
+        request = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc {INTERNET[family]} {WEB_PORT}"
+        assert PAGE.decode() in runtime.speak("talker", "sh", "-c", request)
+    assert settled(lambda: observed.counted(*pod), internet.meter) == internet.meter()
+    assert observed.counted(*pod)["internet-out"][0] > DATAGRAMS * 2 * PAYLOAD
+    runtime.remove("talker")
+    assert settled(observed.live, set) == set()
+    assert observed.counted(*pod) == internet.meter()
+    assert observed.gaps() == {}
