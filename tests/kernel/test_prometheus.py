@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlencode
+from xml.etree import ElementTree as ET
 
 import pytest
 import yaml
 
+from exporter.monitoring.__main__ import main
 from exporter.monitoring.files import PORT
 from exporter.monitoring.recording import BUSIEST_PODS, CLUSTER_BYTES, NAMESPACE_BYTES
 from netmgr import programs
@@ -33,6 +35,7 @@ pytestmark = pytest.mark.root
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 DASHBOARDS = sorted((CONFIGS / "grafana").iterdir())
 WEB_PORT = 9090
+SVG = "{http://www.w3.org/2000/svg}"
 PATIENCE = 25
 NAMESPACES = {"research": ("pod-1", "pod-2"), "serving": ("pod-3",)}
 
@@ -159,6 +162,19 @@ def by(result: Result, *labels: str) -> dict[tuple[str, ...], float]:
 def test_every_query_of_a_dashboard_has_a_result(busy: Prometheus, dashboard: Path) -> None:
     for expression in queries(dashboard):
         busy.wait_for(expression, lambda result: any(value(series) > 0 for series in result))
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
+def test_a_dashboard_is_drawn_from_the_answers(
+    busy: Prometheus, dashboard: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with wiring.inside(busy.namespace):
+        assert main(["--draw", dashboard.stem, "--prometheus", f"127.0.0.1:{WEB_PORT}", "--hours", "0.01"]) == 0
+    picture = ET.fromstring(capsys.readouterr().out)  # noqa: S314 (our own picture)
+    words = [text.text for text in picture.iter(f"{SVG}text")]
+    panels = json.loads(dashboard.read_text())["panels"]
+    assert {panel["title"] for panel in panels} <= set(words)
+    assert "no data" not in words
 
 
 def test_the_busiest_pods_and_namespaces_are_those_that_sent_most(busy: Prometheus) -> None:
