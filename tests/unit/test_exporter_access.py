@@ -247,12 +247,23 @@ def test_an_encrypted_key_is_refused(pair, tmp_path: Path) -> None:
 
 
 @pytest.mark.programs
-def test_the_command_refuses_a_contradiction_in_one_sentence(tmp_path: Path) -> None:
-    tokens = written(tmp_path / "tokens", TOKEN)
-    outcome = programs.run(
-        [sys.executable, "-m", "netmgr", "exporter", "--bearer-token-file", tokens, "--basic-auth-file", tokens],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--basic-auth-file", "x", "--bearer-token-file", "x"],
+            "--basic-auth-file and --bearer-token-file: choose one",
+        ),
+        (["--tls-cert", "x"], "--tls-cert needs --tls-key"),
+        (["--tls-key", "x"], "--tls-key needs --tls-cert"),
+        (["--tls-client-ca", "x"], "--tls-client-ca needs --tls-cert"),
+        (["--max-series", "-1"], "--max-series -1: must be"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_the_command_refuses_a_contradiction_in_one_sentence(arguments: list[str], sentence: str) -> None:
+    command = [sys.executable, "-m", "netmgr", "exporter", "--listen", "127.0.0.1:0", *arguments]
+    outcome = programs.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=20)
     assert outcome.returncode == 2
-    assert outcome.stderr.decode().startswith("netmgr: --basic-auth-file and --bearer-token-file: choose one")
+    assert outcome.stderr.decode().startswith(f"netmgr: {sentence}")
     assert outcome.stderr.count(b"\n") == 1

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -220,6 +221,7 @@ def test_the_command_s_defaults_are_the_process_s() -> None:
     assert command.__kwdefaults__["socket"] == DEFAULT_SOCKET
     assert command.__kwdefaults__["listen"] == DEFAULT_LISTEN
     assert command.__kwdefaults__["max_series"] == DEFAULT_MAX_SERIES
+    assert command.__kwdefaults__.keys() - {"socket", "log_level"} == {field.name for field in fields(Settings)}
 
 
 def test_a_reader_waits_no_longer_than_it_was_told(socket_path: Path) -> None:
