@@ -75,7 +75,7 @@ class CniService:
             case Verb.GC:
                 collect_garbage(self._node, request)
             case Verb.STATUS:
-                status(self._node)
+                status(self._node, self._telemetry)
         return None
 
 

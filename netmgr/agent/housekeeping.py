@@ -90,6 +90,9 @@ class Housekeeping:
             step()
         except (NetmgrError, OSError, sqlite3.Error) as error:
             log.error("housekeeping step failed step=%s error=%s", name, error)  # noqa: TRY400  expected kinds only
+            self._telemetry.failing[name] = str(error)
+        else:
+            self._telemetry.failing.pop(name, None)
 
     def _repair_wiring(self) -> None:
         self._report("wiring", self._node.repair_wiring())

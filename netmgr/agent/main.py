@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -31,6 +32,9 @@ from netmgr.errors import StateError
 from netmgr.ipam.leases import Leases
 from netmgr.ipam.pool import Timing
 from netmgr.ipam.store import Store
+
+FAULT_EXIT = 70
+"""Exit status after a fault of our own: EX_SOFTWARE in sysexits.h."""
 
 DRAIN_SECONDS = 10.0
 """How long a stop waits for requests under way."""
@@ -65,6 +69,7 @@ def run(config: Path) -> None:
     logging.basicConfig(level=document.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     # Blocked before any thread exists, so that the signals wait for sigwait and interrupt nobody.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
+    threading.excepthook = _end_with_the_thread
     _share_heaps()
     with ExitStack() as stack:
         stack.enter_context(_only_one(document))
@@ -72,6 +77,13 @@ def run(config: Path) -> None:
         agent.start(stack)
         log.info("ready node=%s backend=%s network=%s", document.node.name, agent.backend, document.network)
         log.info("stopping signal=%s", signal.Signals(signal.sigwait(_ENDINGS)).name)
+
+
+def _end_with_the_thread(ended: threading.ExceptHookArgs) -> None:
+    """End the process when one of its threads dies of a fault: a restarted agent is whole, this one is not."""
+    name = ended.thread.name if ended.thread else "unknown"
+    log.critical("a thread died, ending thread=%s", name, exc_info=ended.exc_value)
+    os._exit(FAULT_EXIT)
 
 
 def _share_heaps() -> None:
@@ -95,7 +107,9 @@ class Agent:
         reaper = Reaper(dataplane, self._telemetry)
         self._node = Node(document.network, leases, dataplane, accounts, AttachmentLocks(), reaper)
         self._cni = CniService(self._node, self._telemetry)
-        self._queries = Queries(document, accounts, self._telemetry, self.backend, clock, WiredPods(self._node))
+        self._queries = Queries(
+            document, accounts, self._telemetry, self.backend, clock, WiredPods(self._node, self._telemetry)
+        )
         self._housekeeping = Housekeeping(
             self._node,
             self._telemetry,

@@ -14,7 +14,7 @@ from netmgr.agent.telemetry import Telemetry
 from netmgr.agent.verbs.status import status
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
-from netmgr.errors import NetmgrError, NotReady
+from netmgr.errors import LimitedConnectivity, NetmgrError, NotReady
 from netmgr.explain import explain
 from netmgr.ipam.pool import Occupancy
 from netmgr.ledger.totals import NamespaceTotal, PodTotal
@@ -50,15 +50,16 @@ class Pods(Protocol):
         ...
 
     def status(self) -> None:
-        """Say nothing when ready, else raise NotReady."""
+        """Say nothing when ready, else raise NotReady or LimitedConnectivity."""
         ...
 
 
 class WiredPods:
     """The pods that this agent gives their network."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, telemetry: Telemetry) -> None:
         self._node = node
+        self._telemetry = telemetry
 
     def attachments(self) -> list[Attachment]:
         """Every attachment that holds addresses."""
@@ -74,7 +75,7 @@ class WiredPods:
 
     def status(self) -> None:
         """As CNI's STATUS."""
-        status(self._node)
+        status(self._node, self._telemetry)
 
 
 class Queries:
@@ -124,7 +125,7 @@ class Queries:
 
     def snapshot(self) -> Snapshot:
         """The whole document, with counters as they are now (see `min_reading_seconds`)."""
-        self._accounts.read()
+        self._read()
         totals = self._accounts.totals()
         reason = self._reason()
         return {
@@ -151,10 +152,17 @@ class Queries:
             "state_rebuilds": self._telemetry.state_rebuilds,
         }
 
+    def _read(self) -> None:
+        """Take a reading; without one the totals are those of the last, which beat no answer."""
+        try:
+            self._accounts.read()
+        except NetmgrError as error:
+            log.warning("counters cannot be read error=%s", error)
+
     def _reason(self) -> str:
         try:
             self._pods.status()
-        except NotReady as error:
+        except (NotReady, LimitedConnectivity) as error:
             return error.message
         return ""
 

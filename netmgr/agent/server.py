@@ -9,7 +9,7 @@ import socket
 import socketserver
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from netmgr.errors import ConfigError
@@ -77,7 +77,7 @@ class UnixServer(socketserver.UnixStreamServer):
         """Hand an accepted connection to a worker."""
         del client_address
         if isinstance(request, socket.socket):
-            self._workers.submit(self._serve, request)
+            self._workers.submit(self._serve, request).add_done_callback(_tell_of_a_fault)
 
     def _serve(self, connection: socket.socket) -> None:
         """Serve one connection; a peer that goes away or dawdles harms only itself."""
@@ -98,6 +98,12 @@ class UnixServer(socketserver.UnixStreamServer):
             if not part or (self._line and b"\n" in part):
                 break
         return b"".join(parts)
+
+
+def _tell_of_a_fault(served: Future[None]) -> None:
+    """A fault of ours ends one request, not the worker; the peer sees the connection closed."""
+    if fault := served.exception():
+        log.error("request ended by a fault of the agent's own", exc_info=fault)
 
 
 def _group_id(group: str | int) -> int:

@@ -24,6 +24,8 @@ class Telemetry:
         self._under_way = 0
         self._last_end = 0.0
         self.state_rebuilds = 0
+        self.failing: dict[str, str] = {}
+        """Housekeeping steps whose last attempt failed, and why."""
 
     @contextmanager
     def under_way(self) -> Iterator[None]:

@@ -55,6 +55,8 @@ def main() -> None:
             print(f"netmgr: {line}", file=sys.stderr)  # noqa: T201  the command line speaks to its user
         if error.details and error.details not in error.message:
             print(f"  {error.details}", file=sys.stderr)  # noqa: T201  as above
+        if error.retryable:
+            print("  This may pass; try again.", file=sys.stderr)  # noqa: T201  as above
         sys.exit(error.exit_code)
 
 

@@ -90,7 +90,11 @@ class NftablesBackend:
             if error.errno == errno.ENOENT:
                 return []
             raise
-        listing: list[dict[str, Any]] = json.loads(output)["nftables"]
+        try:
+            listing: list[dict[str, Any]] = json.loads(output)["nftables"]
+        except ValueError:
+            # nft 1.0.6 prints a remark between the objects of a table that another program owns.
+            raise KernelError(f"nft list table {TABLE}", details="another program owns the table") from None
         return listing
 
     def _element(self, element: str) -> tuple[int, int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -198,6 +200,42 @@ def flush_rules(node: LabNode, backend: Backend) -> None:
             inside(node, program, "-t", table, "-F")
             inside(node, program, "-t", table, "-X")
     inside(node, "ipset", "destroy")
+
+
+@contextmanager
+def table_owned_by_another_program(node: LabNode) -> Iterator[None]:
+    """An nftables table that only the program which made it may change, and which ends with it."""
+    command = ["nsenter", f"--net={node.namespace}", "nft", "--interactive"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as owner:
+        assert owner.stdin is not None
+        owner.stdin.write("delete table inet netmgr; add table inet netmgr { flags owner; }\n")
+        owner.stdin.flush()
+        yield
+        owner.stdin.close()
+
+
+@contextmanager
+def legacy_tables_locked_by_another_program(node: LabNode) -> Iterator[None]:
+    with Path("/run/xtables.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        elsewhere = {"XTABLES_LOCKFILE": "/run/netmgr-test-xtables.lock", "PATH": os.environ["PATH"]}
+        flush = ["nsenter", f"--net={node.namespace}", "iptables-legacy", "-t", "mangle", "-F"]
+        assert programs.run(flush, env=elsewhere).returncode == 0
+        yield
+    Path(elsewhere["XTABLES_LOCKFILE"]).unlink(missing_ok=True)
+
+
+def test_status_says_that_running_pods_suffer_while_the_rules_cannot_be_put_back(
+    node: LabNode, backend: Backend
+) -> None:
+    obstacles = {
+        Backend.NFTABLES: table_owned_by_another_program,
+        Backend.IPTABLES: legacy_tables_locked_by_another_program,
+    }
+    with obstacles[backend](node):
+        eventually(lambda: "rules cannot be put right" in node.runtime.status(), 30)
+        assert node.snapshot()["ready"] is False
+    eventually(lambda: not node.runtime.status(), 30)
 
 
 def faults(node: LabNode, sandbox: Sandbox) -> str:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from netmgr.agent.node import Node
-from netmgr.errors import NotReady
+from netmgr.agent.telemetry import Telemetry
+from netmgr.errors import LimitedConnectivity, NotReady
+
+VITAL_STEPS = ("rules", "wiring")
+"""Without these pods cannot be counted and reached as they should be, those that run already included."""
 
 
-def status(node: Node) -> None:
+def status(node: Node, telemetry: Telemetry) -> None:
     """Say nothing when ready.
 
     Raises:
+        LimitedConnectivity: rules or routes could not be put right.
         NotReady: a family has no free address.
     """
+    for step in VITAL_STEPS:
+        if step in telemetry.failing:
+            raise LimitedConnectivity(f"{step} cannot be put right: {telemetry.failing[step]}")
     occupancy = node.leases.occupancy()
     if any(not state.free for state in occupancy.values()):
         node.leases.settle(at_most=8)
