@@ -19,7 +19,7 @@ import select
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from netmgr.agent.accounts import Accounts
@@ -89,26 +89,21 @@ class Observation:
         self._fault = ""
 
     def _carry_out(self, verdict: Verdict, *, tell_late: bool) -> None:
-        """Step by step, so that what failed in the middle is known and taken up by the next look."""
-        for one in verdict.ends:
-            self._accounts.end(one.attachment)
-            del self._held[one.address]
-            log.info("pod ended pod=%s address=%s", one.pod, one.address)
-        late: set[PodRef] = set()
-        for one in verdict.begins:
-            self._accounts.begin(one.attachment)
-            self._held[one.address] = one
-            delay = self._clock.now() - verdict.began[one.address]
-            log.info("pod found pod=%s address=%s link=%s after=%.3fs", one.pod, one.address, _link(one), delay)
+        """Pod by pod, so that what failed in the middle is known and taken up by the next look."""
+        for pod in judge.attachments(verdict.ends):
+            self._accounts.end(pod)
+            for address in pod.addresses:
+                del self._held[address]
+            log.info("pod ended pod=%s addresses=%s", pod.pod, _shown(pod))
+        for pod in judge.attachments(verdict.begins):
+            self._accounts.begin(pod)
+            self._held |= {address: verdict.held[address] for address in pod.addresses}
+            delay = self._clock.now() - verdict.began[pod.addresses[0]]
+            log.info("pod found pod=%s addresses=%s link=%s after=%.3fs", pod.pod, _shown(pod), pod.host_link, delay)
             if tell_late and delay > PROMPT_SECONDS:
-                late.add(one.pod)
-        self._tell(late)
+                log.warning("pod was noticed late, what it sent before is not in its totals pod=%s", pod.pod)
+                self._accounts.note(Gap.LATE)
         self._held = dict(verdict.held)
-
-    def _tell(self, late: Iterable[PodRef]) -> None:
-        for pod in late:
-            log.warning("pod was noticed late, what it sent before is not in its totals pod=%s", pod)
-            self._accounts.note(Gap.LATE)
 
     def attachments(self) -> list[Attachment]:
         """What is counted."""
@@ -136,8 +131,8 @@ def _remembered(address: Address, pod: PodRef) -> Held:
     return Held(Attachment(AttachmentKey("", ""), pod, (address,), "", netns=""))
 
 
-def _link(one: Held) -> str:
-    return one.attachment.host_link
+def _shown(pod: Attachment) -> str:
+    return ",".join(map(str, pod.addresses))
 
 
 class Observing:

@@ -9,7 +9,7 @@ import yaml
 
 from netmgr.lab.topology import INTERNET, Node
 from netmgr.prefixes import Family
-from tests.runtimes.engines import ContainerdCri, Ctr, Podman
+from tests.runtimes.engines import IMAGE, NATIVE, ContainerdCri, Ctr, Podman
 from tests.runtimes.internet import ECHO_PORT, PAGE, WEB_PORT, Internet
 from tests.runtimes.machine import Machine
 from tests.runtimes.node import DOCUMENT, NETMGR, NetmgrNode, settled, wait_until
@@ -17,6 +17,7 @@ from tests.runtimes.node import DOCUMENT, NETMGR, NetmgrNode, settled, wait_unti
 pytestmark = [pytest.mark.root, pytest.mark.runtimes]
 
 DATAGRAMS, PAYLOAD = 20, 1000
+SHORT_LIVED = 6
 ENGINES = {"ctr": Ctr, "cri": ContainerdCri, "podman": Podman}
 PLUGINS = {
     "bridge": {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": True},
@@ -50,6 +51,11 @@ class ObservedNode(NetmgrNode):
     def gaps(self) -> dict[str, int]:
         return {gap["reason"]: gap["count"] for gap in self.snapshot()["gaps"] if gap["count"]}
 
+    def all_counted(self) -> dict[str, tuple[int, int]]:
+        """(bytes, packets) of all pods together by direction."""
+        rows = self.snapshot()["namespaces"]
+        return {row["traffic"]: (row["bytes"], row["packets"]) for row in rows if row["namespace"] == "-"}
+
     def live(self) -> set[tuple[str, str]]:
         return {(row["namespace"], row["pod"]) for row in self.snapshot()["pods"] if row["live"]}
 
@@ -81,4 +87,20 @@ def test_a_pod_of_another_plugin_is_counted_to_the_byte_and_kept_when_it_is_gone
     runtime.remove("talker")
     assert settled(observed.live, set) == set()
     assert observed.counted(*pod) == internet.meter()
+    assert observed.gaps() == {}
+
+
+def test_pods_that_speak_in_their_first_instant_and_end_lose_nothing(
+    observed: ObservedNode, internet: Internet, probe: bytes
+):
+    observed.use("bridge")
+    podman, containerd = Podman(observed.machine, probe).machine, Ctr(observed.machine, probe).machine
+    speak = ("probe", str(INTERNET[Family.V4]), str(ECHO_PORT), str(DATAGRAMS), str(PAYLOAD))
+    on_network = ("--network", "netmgr", "--ulimit", "host")
+    for number in range(SHORT_LIVED):
+        podman.run("podman", "run", "--rm", *on_network, "--name", f"p{number}", "--rootfs", "/run/root", *speak)
+        containerd.run("ctr", "run", "--rm", "--cni", *NATIVE, IMAGE, f"c{number}", *speak)
+    sent = internet.meter()
+    assert sent["internet-out"] == (2 * SHORT_LIVED * DATAGRAMS * (PAYLOAD + 28), 2 * SHORT_LIVED * DATAGRAMS)
+    assert settled(observed.all_counted, lambda: sent) == sent
     assert observed.gaps() == {}
