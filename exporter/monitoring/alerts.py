@@ -67,8 +67,17 @@ TRAFFIC = (
         "0s",
         Severity.WARNING,
         "Bytes may be missing from the totals of {{ $labels.instance }} ({{ $labels.reason }})",
-        "Counters were removed or reset by another program, the node rebooted, or its state could not be written. "
-        "The agent's log says which counters and when.",
+        "Counters were removed or reset by another program, the node rebooted, its state could not be written, or a "
+        "pod of another plugin was noticed late: the label `reason` tells which.",
+    ),
+    Alert(
+        "NetmgrSeriesDropped",
+        f"{total(read(catalog.DROPPED), 'cluster', 'instance')} > 0",
+        "15m",
+        Severity.WARNING,
+        "{{ $value }} series of pods are left out of the scrapes of {{ $labels.instance }}",
+        "The node has more pods than the exporter's --max-series lets it show. Totals of namespaces and of the node "
+        "are whole; raise the bound to see every pod.",
     ),
     Alert(
         "NetmgrDriftRepairedRepeatedly",

@@ -78,6 +78,13 @@ FIRES = [
         "Bytes may be missing from the totals of node-1 (removed)",
     ),
     Case(
+        "NetmgrSeriesDropped",
+        30,
+        (line(catalog.DROPPED, "0x9 30x40", pods="live"), line(catalog.DROPPED, "0x9 12x40", pods="lingering")),
+        NODE,
+        "42 series of pods are left out of the scrapes of node-1",
+    ),
+    Case(
         "NetmgrDriftRepairedRepeatedly",
         40,
         (line(catalog.DRIFT, "0x9 1x9 2x9 3x20", reason="rules"),),
@@ -149,6 +156,7 @@ QUIET = [
         "NetmgrSustainedEgress", 180, (namespace(f"0+{150 * MB}x180", traffic="internet-in"),), {"why": "it comes in"}
     ),
     Case("NetmgrAccountingGap", 90, (line(catalog.GAPS, "3x90", reason="removed"),), {"why": "long ago"}),
+    Case("NetmgrSeriesDropped", 20, (line(catalog.DROPPED, "0x9 30x40", pods="lingering"),), {"why": "for a moment"}),
     Case("NetmgrDriftRepairedRepeatedly", 40, (line(catalog.DRIFT, "0x9 1x40", reason="rules"),), {"why": "once"}),
     Case("NetmgrExporterDown", 13, (line(UP, "1x9 0x3 1x20"),), {"why": "a restart"}),
     Case("NetmgrExporterDown", 30, (line(UP, "0x40", job="other"),), {"why": "not ours"}),
