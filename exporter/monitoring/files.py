@@ -24,8 +24,8 @@ SCRAPE = """\
 # rule, alert and dashboard; choose how nodes are found: a list as here, or Kubernetes' own
 # (commented out; `role: node`, because `role: pod` would bring labels that collide with ours).
 #
-# Every pod has {series} series, so 7,500 nodes of 30 pods have {all_series:,} of them. Nothing has to look at so
-# many: recording.yml makes a few hundred of them, which alerts and dashboards read.
+# Every pod has {series} series, so 7,500 nodes of 30 pods have {all_series:,}. Only recording.yml looks at
+# so many; it makes a few hundred of them, which alerts and dashboards read.
 global:
   scrape_interval: 30s
   evaluation_interval: 30s
@@ -41,6 +41,11 @@ scrape_configs:
     static_configs:
       - targets: ["node-1:{port}", "node-2:{port}"]
         labels: {{cluster: training}}
+
+    # Where exporters serve behind TLS and a token or a password (`netmgr exporter --help`):
+    # scheme: https
+    # tls_config: {{ca_file: /etc/prometheus/netmgr-ca.pem}}
+    # authorization: {{credentials_file: /etc/prometheus/netmgr-token}}
 
     # kubernetes_sd_configs:
     #   - role: node

@@ -121,6 +121,20 @@ def test_promtool_finds_nothing_to_complain_about(arguments: tuple[str, ...]) ->
     assert outcome.returncode == 0, outcome.stderr.decode()
 
 
+@pytest.mark.programs
+def test_what_the_scrape_configuration_offers_in_comments_is_valid_too(tmp_path: Path) -> None:
+    offered = re.sub(r"^( *)# ( *(?:- )?[a-z_]+: ?.*)$", r"\1\2", files()["prometheus/scrape.yml"], flags=re.MULTILINE)
+    document = yaml.safe_load(offered)
+    (job,) = document["scrape_configs"]
+    assert {"scheme", "tls_config", "authorization", "relabel_configs"} <= job.keys()
+    assert "write_relabel_configs" in document["remote_write"][0]
+    assert job.pop("kubernetes_sd_configs") == [{"role": "node"}], "Debian's Prometheus is built without Kubernetes"
+    (tmp_path / "scrape.yml").write_text(yaml.safe_dump(document))
+    promtool = programs.locate("promtool", "prometheus")
+    outcome = programs.run([promtool, "check", "config", "--syntax-only", "scrape.yml"], cwd=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr.decode()
+
+
 def test_the_scrape_configuration_loads_the_rules_beside_it() -> None:
     scrape = yaml.safe_load(files()["prometheus/scrape.yml"])
     assert {f"prometheus/{name}" for name in scrape["rule_files"]} | {"prometheus/scrape.yml"} == {
