@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from netmgr.config import Backend
-from netmgr.dataplane import netns
 from netmgr.errors import NetmgrError
 from netmgr.lab import wiring
 from netmgr.lab.exchange import End, datagrams
@@ -68,10 +69,20 @@ class ObservedNode:
         with wiring.inside(self.node.namespace):
             self.node.runtime.delete(pod)
 
-    def vanish(self, pod: Sandbox) -> bytes:
-        """Take a pod's sandbox away without a DEL; what the cache still says of it."""
-        netns.delete(pod.netns)
-        return self.result_file(pod).read_bytes()
+    def forget_addresses(self) -> None:
+        """Have host-local begin again with the first address."""
+        shutil.rmtree(self.node.directory / "ipam", ignore_errors=True)
+
+    def touch(self, pod: Sandbox) -> None:
+        """Have the agent look again."""
+        path = self.result_file(pod)
+        path.write_bytes(path.read_bytes())
+
+    def our_rules(self) -> str:
+        """What netmgr has in the kernel, of either backend."""
+        shown = "nft list table inet netmgr 2>/dev/null || iptables-legacy-save | grep -i -e netmgr"
+        command = ["nsenter", f"--net={self.node.namespace}", "sh", "-c", shown]
+        return subprocess.run(command, capture_output=True, check=True, text=True).stdout
 
     def result_file(self, pod: Sandbox) -> Path:
         return next(self.results.glob(f"*-{pod.container_id}-*"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -10,25 +11,40 @@ import pytest
 
 from netmgr.config import Backend
 from netmgr.dataplane import netns
-from netmgr.lab.topology import Pod
+from netmgr.lab.runtime import Sandbox
 from tests.kernel.observed import ObservedNode, observed_node
 
 pytestmark = pytest.mark.root
 
+MADE_BY = [("bridge", Backend.NFTABLES), ("ptp", Backend.IPTABLES)]
+NOTHING = {"internet-in": (0, 0), "internet-out": (0, 0)}
 
-@pytest.fixture(scope="module", params=[("bridge", Backend.NFTABLES), ("ptp", Backend.IPTABLES)], ids=str)
-def node(request: pytest.FixtureRequest) -> Iterator[ObservedNode]:
+
+@pytest.fixture(scope="module", params=MADE_BY, ids=lambda param: f"{param[0]}-{param[1]}")
+def running(request: pytest.FixtureRequest) -> Iterator[ObservedNode]:
     plugin, backend = request.param
-    import os
-
     with observed_node(plugin, backend, f"obs-{os.getpid()}-{plugin}") as node:
         node.start_agent()
         yield node
 
 
+@pytest.fixture
+def node(running: ObservedNode) -> Iterator[ObservedNode]:
+    """The node of the module, without pods and with its agent up before and after each test."""
+    yield running
+    for pod in running.node.runtime.sandboxes():
+        running.delete(pod)
+    running.wait_until(lambda: not running.live())
+
+
+def new_pod(node: ObservedNode, name: str) -> Sandbox:
+    pod = node.add(name)
+    node.wait_until(lambda: name in node.live())
+    return pod
+
+
 def test_every_byte_of_a_pod_is_counted_under_its_name_and_stays_when_it_goes(node: ObservedNode):
-    pods = [node.add("first"), node.add("second")]
-    node.wait_until(lambda: node.live() >= {"first", "second"})
+    pods = [new_pod(node, "first"), new_pod(node, "second")]
     sent = {pod.pod.name: node.talk(pod, forth=10 * number) for number, pod in enumerate(pods, start=1)}
     assert {name: node.counted(name) for name in sent} == sent
     for pod in pods:
@@ -36,3 +52,139 @@ def test_every_byte_of_a_pod_is_counted_under_its_name_and_stays_when_it_goes(no
     node.wait_until(lambda: not node.live())
     assert {name: node.counted(name) for name in sent} == sent
     assert node.gaps() == {}
+
+
+def test_a_result_whose_pod_is_gone_begins_nothing_and_holds_nobody_up(node: ObservedNode):
+    pod = new_pod(node, "former")
+    left_behind, path = node.result_file(pod).read_bytes(), node.result_file(pod)
+    sent = node.talk(pod)
+    node.delete(pod)
+    node.wait_until(lambda: not node.live())
+    path.write_bytes(left_behind)
+    node.wait_until(lambda: node.files() == {"stale": 1})
+    assert node.live() == set()
+    assert node.counted("former") == sent
+    path.unlink()
+
+
+def test_an_address_that_changes_hands_while_the_old_result_stays_is_the_new_pods(node: ObservedNode):
+    node.forget_addresses()
+    old = new_pod(node, "old")
+    sent = node.talk(old)
+    left_behind, path = node.result_file(old).read_bytes(), node.result_file(old)
+    node.delete(old)
+    path.write_bytes(left_behind)
+    node.forget_addresses()
+    new = new_pod(node, "new")
+    assert new.addresses == old.addresses
+    received = node.talk(new, forth=7)
+    node.wait_until(lambda: node.counted("new") == received)
+    assert node.counted("old") == sent
+    assert node.live() == {"new"}
+    path.unlink()
+
+
+def test_a_pod_whose_result_vanishes_is_counted_while_its_link_is_there(node: ObservedNode):
+    pod = new_pod(node, "forgotten")
+    path = node.result_file(pod)
+    kept = path.read_bytes()
+    path.unlink()
+    node.wait_until(lambda: node.files() == {})
+    sent = node.talk(pod)
+    assert (node.counted("forgotten"), node.live()) == (sent, {"forgotten"})
+    path.write_bytes(kept)
+
+
+def test_a_sandbox_that_dies_without_a_del_keeps_its_total(node: ObservedNode):
+    pod = new_pod(node, "crashed")
+    sent = node.talk(pod)
+    netns.delete(pod.netns)
+    node.wait_until(lambda: node.files() == {"stale": 1} or node.touch(pod))
+    assert node.counted("crashed") == sent
+    node.result_file(pod).unlink()
+    node.wait_until(lambda: not node.live())
+    assert node.counted("crashed") == sent
+
+
+def test_an_agent_that_is_killed_loses_nothing_of_pods_that_stay_or_go_meanwhile(node: ObservedNode):
+    staying, going = new_pod(node, "staying"), new_pod(node, "going")
+    before = node.talk(staying)
+    node.node.kill_agent()
+    meanwhile, last = node.talk(staying), node.talk(going, forth=5)
+    node.delete(going)
+    node.start_agent()
+    after = node.talk(staying)
+    assert node.counted("staying") == added(before, meanwhile, after)
+    assert node.counted("going") == last
+    assert node.live() == {"staying"}
+    assert "late" not in node.gaps()
+
+
+def test_a_pod_that_began_while_the_agent_was_away_is_counted_from_then_on_and_told_as_a_gap(node: ObservedNode):
+    late = node.gaps().get("late", 0)
+    node.node.stop_agent()
+    pod = node.add("early")
+    node.talk(pod)
+    time.sleep(0.15)
+    node.start_agent()
+    assert node.counted("early") == NOTHING
+    sent = node.talk(pod)
+    assert node.counted("early") == sent
+    assert node.gaps()["late"] == late + 1
+
+
+def test_a_cache_directory_that_vanishes_ends_nobody_and_is_watched_when_it_returns(node: ObservedNode):
+    pod = new_pod(node, "before")
+    aside = node.results.with_name("aside")
+    node.results.rename(aside)
+    node.wait_until(lambda: node.files() == {})
+    sent = node.talk(pod)
+    assert node.counted("before") == sent
+    aside.rename(node.results)
+    node.wait_until(lambda: node.files() == {"counted": 1})
+    other = new_pod(node, "after")
+    assert node.counted("before") == sent
+    assert node.counted("after") == NOTHING
+    assert node.talk(other) == node.counted("after")
+
+
+def test_what_is_no_result_is_passed_over_and_counted(node: ObservedNode):
+    hostile = node.results
+    (hostile / "garbage").write_bytes(b"\xff{")
+    (hostile / "huge").write_bytes(b" " * (2 << 20))
+    (hostile / "link").symlink_to("/etc/passwd")
+    os.mkfifo(hostile / "pipe")
+    pod = new_pod(node, "good")
+    text = node.result_file(pod).read_text()
+    (hostile / "evil").write_text(text.replace('"good"', '"evil\\n\\"} 1\\u0000"'))
+    node.wait_until(lambda: node.files().get("unfit-name"))
+    expected = {"counted": 1, "malformed": 1, "too-large": 1, "unreadable": 2, "unfit-name": 1}
+    assert node.files() == expected
+    sent = node.talk(pod)
+    assert node.counted("good") == sent
+    for name in ("garbage", "huge", "link", "pipe", "evil"):
+        (hostile / name).unlink()
+
+
+def test_it_wires_drops_translates_and_serves_nothing(node: ObservedNode):
+    host = node.node
+    assert not (host.run_dir / "cni.sock").exists()
+    assert not (host.directory / "state" / "ipam.sqlite").exists()
+    assert host.snapshot()["pool"] == []
+    ours = node.our_rules()
+    assert "internet-out" in ours
+    assert not any(word in ours.lower() for word in ("masquerade", "drop", "spoof"))
+
+
+def test_an_observer_does_not_make_the_node_a_router():
+    with observed_node("ptp", Backend.NFTABLES, f"obs-{os.getpid()}-plain") as alone:
+        alone.start_agent()
+        show = ["nsenter", f"--net={alone.node.namespace}", "cat", "/proc/sys/net/ipv4/ip_forward"]
+        assert subprocess.run(show, capture_output=True, check=True).stdout == b"0\n"
+
+
+def added(*amounts: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    return {
+        traffic: (sum(item[traffic][0] for item in amounts), sum(item[traffic][1] for item in amounts))
+        for traffic in NOTHING
+    }
