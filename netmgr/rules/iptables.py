@@ -18,7 +18,7 @@ from netmgr.rules.ipset import IpSets, Member
 from netmgr.rules.iptables_chains import TABLES
 from netmgr.rules.legacy_tables import opened
 from netmgr.rules.model import Element, Hook, Observed, Ruleset, Seen, SetSpec
-from netmgr.rules.policy import pod_sets
+from netmgr.rules.policy import INTERNAL_SETS, pod_sets
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
@@ -50,13 +50,14 @@ class IptablesBackend:
         malformed = {name for name, one in held.items() if not one.is_sound}
         # A rule that looks into a set which must be remade cannot stay, so it counts as altered.
         sound = {name: one.index for name, one in held.items() if one.is_sound}
+        indexes = {name: one.index for name, one in held.items()}
         members = {name: frozenset(member.element for member in held[name].members) for name in sound}
         chains: dict[Hook, list[Seen]] = {hook: [] for hook in Hook}
         for family in Family:
             for hooks in _by_table(Hook):
                 with opened(TABLES[hooks[0]], family) as table:
                     for hook in hooks:
-                        chains[hook] += iptables_chains.seen(table, hook, desired.chains.get(hook, ()), sound)
+                        chains[hook] += iptables_chains.seen(table, hook, desired.chains.get(hook, ()), sound, indexes)
         seen = {hook: tuple(rules) for hook, rules in chains.items()}
         return Observed(members, seen, iptables_chains.counters(desired, seen), frozenset(malformed))
 
@@ -103,7 +104,7 @@ class IptablesBackend:
 
     def _change_chains(self, changes: Sequence[DropChain | FillChain]) -> None:
         names = {name for change in changes for rule in change.rules for name in rule.set_names}
-        indexes = self._sets.indexes(names)
+        indexes = self._sets.indexes(names | INTERNAL_SETS)
         by_hook = {change.hook: change for change in changes}
         with xtables_lock.held(self._lock_path, wait_seconds=self._lock_wait_seconds):
             for family in Family:

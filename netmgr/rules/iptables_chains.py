@@ -2,12 +2,14 @@
 
 They stand in chains of our own, NETMGR-…, with one jump from the built-in chain; only the
 article's four stand in the built-in chains themselves, where its readers look for them, and
-are known there by their comment. Nobody else's rule is touched or moved. An article's rule
-is itself a counter of the node, so it is left alone while it is intact.
+are known there by their comment: today's, or another owner's over a rule that only we can
+have written. Nobody else's rule is touched or moved. An article's rule is itself a counter of
+the node, so it is left alone while it is intact.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from netmgr.errors import KernelError
@@ -26,6 +28,8 @@ TABLES = {
     Hook.POSTROUTING: "nat",
 }
 """Which table has the hook at the priority we use there."""
+
+_ANY_OWNER = re.compile(r"iptables-exporter .* traffic=internet-(in|out)")
 
 
 def chain_name(hook: Hook) -> str:
@@ -47,8 +51,13 @@ def goes_last(hook: Hook) -> bool:
     return hook is Hook.POSTROUTING
 
 
-def seen(table: LegacyTable, hook: Hook, rules: Sequence[Rule], indexes: Mapping[str, int]) -> Iterator[Seen]:
-    """The rules of ours that the table has at a hook, in the order of `rules` as far as they agree."""
+def seen(
+    table: LegacyTable, hook: Hook, rules: Sequence[Rule], indexes: Mapping[str, int], held: Mapping[str, int]
+) -> Iterator[Seen]:
+    """The rules of ours that the table has at a hook, in the order of `rules` as far as they agree.
+
+    `indexes` are the numbers of the sets that rules may look into, `held` those of all sets of ours.
+    """
     ours = [rule for rule in rules if rule.family is table.family]
     builtin = table.entries(hook.upper())
     for rule in filter(stands_in_builtin, ours):
@@ -56,6 +65,8 @@ def seen(table: LegacyTable, hook: Hook, rules: Sequence[Rule], indexes: Mapping
         for entry in builtin:
             if xt_entries.comment_in(entry.raw, table.family) == rule.comment:
                 yield Seen(rule.id, _equal(entry, wanted, rule))
+    for entry in _former_owners(builtin, ours, held, table.family):
+        yield Seen(xt_entries.comment_in(entry.raw, table.family), intact=False)
     jumps = _jumps(table, hook)
     if jumps:
         yield from _seen_in_own(table, hook, [rule for rule in ours if not stands_in_builtin(rule)], indexes)
@@ -87,23 +98,21 @@ def node_samples(table: LegacyTable, desired: Ruleset) -> Iterator[Sample]:
 
 
 def converge(table: LegacyTable, change: DropChain | FillChain, indexes: Mapping[str, int]) -> None:
-    """Have the table hold, at the change's hook, exactly our rules that it names."""
+    """Have the table hold, at the change's hook, exactly our rules that it names.
+
+    `indexes` are the numbers of all sets of ours.
+    """
     ours = [rule for rule in change.rules if rule.family is table.family]
     wanted = [] if isinstance(change, DropChain) else [(rule, _encoded(rule, indexes)) for rule in ours]
-    _converge_builtin(
-        table,
-        change.hook,
-        [(rule, entry) for rule, entry in wanted if stands_in_builtin(rule)],
-        comments=[rule.comment for rule in ours if stands_in_builtin(rule)],
-    )
+    builtin = table.entries(change.hook.upper())
+    found = _with_comment(builtin, [rule.comment for rule in ours if stands_in_builtin(rule)], table.family)
+    found += _former_owners(builtin, ours, indexes, table.family)
+    _converge_builtin(table, change.hook, [(rule, entry) for rule, entry in wanted if stands_in_builtin(rule)], found)
     _converge_own(table, change.hook, [(rule, entry) for rule, entry in wanted if not stands_in_builtin(rule)])
 
 
-def _converge_builtin(
-    table: LegacyTable, hook: Hook, wanted: Sequence[tuple[Rule, bytes]], comments: Iterable[str]
-) -> None:
+def _converge_builtin(table: LegacyTable, hook: Hook, wanted: Sequence[tuple[Rule, bytes]], found: list[Entry]) -> None:
     chain = hook.upper()
-    found = _with_comment(table.entries(chain), comments, table.family)
     missing: list[bytes] = []
     for rule, fresh in wanted:
         same = [entry for entry in found if _equal(entry, fresh, rule)]
@@ -167,6 +176,29 @@ def _jumps(table: LegacyTable, hook: Hook) -> list[Entry]:
 def _with_comment(entries: Iterable[Entry], comments: Iterable[str], family: Family) -> list[Entry]:
     known = frozenset(comments)
     return [entry for entry in entries if xt_entries.comment_in(entry.raw, family) in known]
+
+
+def _former_owners(
+    entries: Iterable[Entry], rules: Iterable[Rule], indexes: Mapping[str, int], family: Family
+) -> list[Entry]:
+    """The article's rules that we wrote while they had another owner.
+
+    They look into sets of ours; or, having none, differ by nothing but the owner from a rule that
+    we would write today. Any other rule of another owner may be somebody else's.
+    """
+    article = [rule for rule in rules if stands_in_builtin(rule)]
+    comments, numbers = {rule.comment for rule in article}, frozenset(indexes.values())
+    fresh = [made for rule in article if (made := xt_entries.encode(rule, indexes))]
+    forms = {xt_entries.apart_from_comment(made, family) for made in fresh}
+    found = []
+    for entry in entries:
+        comment = xt_entries.comment_in(entry.raw, family)
+        if comment in comments or entry.target or not _ANY_OWNER.fullmatch(comment):
+            continue
+        is_form = xt_entries.apart_from_comment(entry.raw, family) in forms
+        if is_form or xt_entries.set_indexes_in(entry.raw, family) & numbers:
+            found.append(entry)
+    return found
 
 
 def _encoded(rule: Rule, indexes: Mapping[str, int]) -> bytes:

@@ -107,6 +107,10 @@ def _internal(family: Family) -> SetSpec:
     return SetSpec(f"internal{family.value}", family)
 
 
+INTERNAL_SETS = frozenset(_internal(family).name for family in Family)
+"""The sets that the corrected form of the article's rules looks into."""
+
+
 def _ranges(family: Family) -> SetSpec:
     return SetSpec(f"ranges{family.value}", family)
 

@@ -89,6 +89,17 @@ def conditions(entry: bytes, family: Family) -> tuple[bytes, tuple[tuple[str, in
     return entry[: LAYOUTS[family].offsets_at - 4], tuple(_matches(entry, family))
 
 
+def apart_from_comment(entry: bytes, family: Family) -> tuple[bytes, tuple[tuple[str, int, bytes], ...]]:
+    """What `conditions` gives, without the comment."""
+    head, matches = conditions(entry, family)
+    return head, tuple(match for match in matches if match[0] != "comment")
+
+
+def set_indexes_in(entry: bytes, family: Family) -> frozenset[int]:
+    """The numbers of the sets the entry looks into; all revisions of the match have theirs first."""
+    return frozenset(struct.unpack_from("=H", data)[0] for name, _, data in _matches(entry, family) if name == "set")
+
+
 def target_data(entry: bytes, family: Family) -> bytes:
     """The options of the entry's target."""
     return entry[_target_at(entry, family) + _HEADER.size :]

@@ -114,6 +114,55 @@ def test_an_altered_rule_is_found_and_put_right(backend, policy, program):
     assert not rules.plan([])
 
 
+def article_owners(program) -> set[str]:
+    saved = rules_of(program("iptables-legacy-save -t mangle") + program("ip6tables-legacy-save -t mangle"))
+    return {line.split("iptables-exporter ")[1].split()[0] for line in saved if "iptables-exporter " in line}
+
+
+@pytest.mark.parametrize("now", NodeRules)
+@pytest.mark.parametrize("before", NodeRules)
+def test_the_rules_of_the_former_owner_go_when_the_owner_changes(backend, policy, program, before, now):
+    former = Rules(backend, replace(policy, node_rules=before))
+    former.apply(former.plan(PODS))
+    rules = Rules(backend, replace(policy, node_rules=now, rule_owner="other"))
+    plan = rules.plan(PODS)
+    assert "chain input: rule 'node input internet-in v4' was missing" in plan.repairs
+    assert "chain input: rule 'iptables-exporter openai traffic=internet-in' does not belong there" in plan.repairs
+    rules.apply(plan)
+    assert not rules.plan(PODS)
+    v4_stays = before is NodeRules.EXACT and now is NodeRules.CORRECTED
+    assert article_owners(program) == ({"other", "openai"} if v4_stays else {"other"})
+    rules.remove()
+    assert article_owners(program) == ({"openai"} if v4_stays else set())
+    assert program("ipset list -n") == ""
+
+
+def test_removal_takes_the_former_owners_rules_along(backend, policy, program):
+    former = Rules(backend, policy)
+    former.apply(former.plan([]))
+    Rules(backend, replace(policy, rule_owner="other")).remove()
+    assert article_owners(program) == set()
+    assert program("ipset list -n") == ""
+
+
+@pytest.mark.parametrize("node_rules", NodeRules)
+def test_another_programs_rules_of_the_articles_kind_stay(backend, policy, program, node_rules):
+    program("ipset create theirs hash:net")
+    foreign = [
+        '-A INPUT ! -s 172.16.0.0/12 -m comment --comment "iptables-exporter them traffic=internet-in"',
+        '-A INPUT ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter them traffic=dns"',
+        '-A INPUT ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter them traffic=internet-in" -j ACCEPT',
+        '-A INPUT -m set ! --match-set theirs src -m comment --comment "iptables-exporter them traffic=internet-in"',
+    ]
+    lines = "\n".join(foreign)
+    program("iptables-legacy-restore --noflush", f"*mangle\n{lines}\nCOMMIT\n")
+    rules = Rules(backend, replace(policy, node_rules=node_rules))
+    rules.apply(rules.plan([]))
+    assert not rules.plan([])
+    rules.remove()
+    assert rules_of(program("iptables-legacy-save -t mangle")) == foreign
+
+
 def test_a_lost_jump_means_that_the_rules_behind_it_are_not_in_force(backend, policy, program):
     rules = Rules(backend, policy)
     rules.apply(rules.plan([]))
