@@ -18,10 +18,10 @@ _NAMESPACE = "http://www.w3.org/2000/svg"
 _FONT = ' font-family="DejaVu Sans, Verdana, sans-serif" font-size="11"'
 _COLOURS = ("#3b6fb6", "#d9822b", "#4f9d58", "#b8485b", "#7a5fa8", "#8a6d53", "#c26fa8", "#6b7480")
 _MARGIN, _TITLE = 16, 44
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 196, 30, 24
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 236, 34, 24
 _LINE = 15
 _MOST_NAMED = 12
-_NAME_LETTERS = 20
+_NAME_LETTERS = 22
 _GRID = 4
 _SUFFIX = {"Bps": "B/s", "bytes": "B", "s": "s", "reqps": "/s", "short": "", "percentunit": "%"}
 _THOUSANDS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"))
@@ -139,11 +139,11 @@ def _bars(panel: Panel, lines: Sequence[Line]) -> Iterator[str]:
 
 
 def _ceiling(value: float) -> float:
-    """The next of 1, 2, 4, 8 times a power of ten."""
+    """The next of 1, 2, 4, 6, 8 times a power of ten: each has four grid lines with short names."""
     if value <= 0:
         return 1
     power = 10.0 ** floor(log10(value))
-    return next(power * factor for factor in (1, 2, 4, 8, 10) if power * factor >= value)
+    return next(power * factor for factor in (1, 2, 4, 6, 8, 10) if power * factor >= value)
 
 
 def _amount(value: float, unit: str) -> str:

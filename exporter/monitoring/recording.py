@@ -66,11 +66,11 @@ DURATIONS = _sum(
 
 
 def _pods(number: int, window: str) -> Recorded:
-    """The busiest pods of each cluster. Summed first: a pod that moved has series on two nodes."""
+    """The busiest pods of each cluster, no idle ones. Summed first: a pod that moved has series on two nodes."""
     labels = ("cluster", "namespace", "pod", "traffic")
     rates = total(f"rate({read(catalog.POD_BYTES, window)})", *labels)
     name = f"cluster_namespace_pod_traffic:{stem(catalog.POD_BYTES)}:rate{window}_topk{number}"
-    return Recorded(name, labels, largest(number, rates, "cluster", "traffic"))
+    return Recorded(name, labels, largest(number, f"{rates} > 0", "cluster", "traffic"))
 
 
 def _fullest_nodes() -> Recorded:
