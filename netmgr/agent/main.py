@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from netmgr import documents
-from netmgr.agent import recovery
+from netmgr.agent import preflight, recovery
 from netmgr.agent.cni import CniService
 from netmgr.agent.housekeeping import Housekeeping
 from netmgr.agent.locks import AttachmentLocks
@@ -61,11 +61,12 @@ def run(config: Path) -> None:
     """Run the agent of the node document at `config` until SIGTERM or SIGINT.
 
     Raises:
-        ConfigError: the document is wrong; nothing was changed then.
+        ConfigError: the document is wrong, or not about this machine; nothing was changed then.
         SetupError: the machine lacks something; says what.
         StateError: another agent runs on this state, or it cannot be written.
     """
     document = documents.load(config, NodeDocument)
+    preflight.check(config, document)
     logging.basicConfig(level=document.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     # Blocked before any thread exists, so that the signals wait for sigwait and interrupt nobody.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
@@ -98,11 +99,10 @@ class Agent:
     def __init__(self, document: NodeDocument, clock: SystemClock, stack: ExitStack) -> None:
         self._document = document
         self._telemetry = Telemetry()
-        forwarding.enable(document.families)
         dataplane = Dataplane(uplink=document.node.uplink, mtu=document.mtu)
         stack.callback(dataplane.close)
         accounts, self.backend = open_accounts(document, clock, self._telemetry, stack)
-        leases, self._leases_rebuilt = self._open_leases(clock)
+        leases = self._open_leases(clock)
         stack.callback(leases.close)
         reaper = Reaper(dataplane, self._telemetry)
         self._node = Node(document.network, leases, dataplane, accounts, AttachmentLocks(), reaper)
@@ -122,9 +122,8 @@ class Agent:
     def start(self, stack: ExitStack) -> None:
         """Take over from a predecessor, then begin to serve."""
         node, document = self._node, self._document
-        recovery.enter_boot(node, recovery.boot_id())
-        if self._leases_rebuilt:
-            recovery.adopt_from_kernel(node, document.families)
+        forwarding.enable(document.families)
+        recovery.take_over(node, document.families, recovery.boot_id())
         for name in node.dataplane.detach_strays(a.host_link for a in node.leases.all()):
             log.info("stray link taken down link=%s", name)
         for sentence in node.accounts.start(node.leases.all()):
@@ -154,7 +153,7 @@ class Agent:
         while time.monotonic() < deadline and not self._telemetry.idle_for(0):
             time.sleep(0.01)
 
-    def _open_leases(self, clock: SystemClock) -> tuple[Leases, bool]:
+    def _open_leases(self, clock: SystemClock) -> Leases:
         pool = self._document.pool
         timing = Timing(pool.cooldown_seconds, pool.conntrack_wait_seconds)
         leases, rebuilt = recovery.open_or_set_aside(
@@ -162,7 +161,7 @@ class Agent:
             lambda path: Leases(Store.open(path), self._document.ranges, timing, clock, conntrack.named),
         )
         self._telemetry.state_rebuilds += rebuilt
-        return leases, rebuilt
+        return leases
 
 
 @contextmanager

@@ -1,8 +1,6 @@
-"""Remembers attachments, addresses and late DELs in SQLite, through `kill -9`.
+"""Remembers attachments, addresses and late DELs in SQLite, through `kill -9`. See `sqlite_file`.
 
-Write-ahead logging without a sync per transaction: a killed process loses nothing, because
-the kernel holds what was written. A machine that loses power may lose the last moments, but
-it loses its pods with them.
+A machine that loses power may lose the last moments, but it loses its pods with them.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from netmgr import sqlite_file
 from netmgr.errors import StateError
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address
@@ -61,37 +60,27 @@ class Store:
         """Open or create the file.
 
         Raises:
-            StateError: it is corrupt, or of a schema this version does not know.
+            StateError: it is damaged, or of a schema this version does not know.
+            SetupError: it cannot be reached or made; it may be perfectly good.
         """
-        try:
-            connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            # The background loop checkpoints, so that no ADD ever waits for a disk.
-            connection.execute("PRAGMA wal_autocheckpoint = 0")
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;")
-            elif version != _SCHEMA_VERSION:
-                raise StateError(f"{path}: has schema {version}; this version of netmgr reads {_SCHEMA_VERSION}")
-            fault = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        except sqlite3.DatabaseError as error:
-            raise StateError(f"{path}: {error}") from None
-        if fault != "ok":
-            raise StateError(f"{path}: {fault}")
-        return cls(connection, path)
+        return cls(sqlite_file.open_file(path, _SCHEMA, _SCHEMA_VERSION), path)
 
     def remembered(self) -> Remembered:
-        """Read everything.
+        """Read everything; closes the file when that fails.
 
         Raises:
             StateError: a row cannot be understood.
+            SetupError: the file cannot be read just now.
         """
         try:
             with self._lock:
                 return self._read()
-        except (sqlite3.DatabaseError, ValueError) as error:
-            raise StateError(f"{self._path}: {error}") from None
+        except sqlite3.Error as error:
+            self.close()
+            raise sqlite_file.refusal(self._path, error) from error
+        except (ValueError, TypeError) as error:
+            self.close()
+            raise StateError(f"{self._path}: cannot be understood: {error}") from error
 
     def _read(self) -> Remembered:
         addresses: dict[AttachmentKey, list[Address]] = {}
@@ -149,9 +138,12 @@ class Store:
         )
 
     def checkpoint(self) -> None:
-        """Move the log into the database file."""
-        with self._lock:
-            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        """Sync to the disk and bound the log's size; other calls go on meanwhile.
+
+        Raises:
+            StateError: the disk refused.
+        """
+        sqlite_file.checkpoint(self._path)
 
     def close(self) -> None:
         """Close the file."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from netmgr.clock import Clock
-from netmgr.errors import StateError
+from netmgr.errors import SetupError, StateError
 from netmgr.ledger.book import BOOT_ID, Gap
 from netmgr.ledger.store import Store
 from netmgr.ledger.totals import Totals, picture
@@ -54,7 +54,7 @@ class Ledger:
         store = Store(path)
         try:
             return cls(store, clock=clock, linger_seconds=linger_seconds, boot_id=boot_id)
-        except StateError:
+        except (StateError, SetupError):
             store.close()
             raise
 

@@ -1,28 +1,20 @@
-"""The book in one SQLite file: read whole at the start, written by changed rows.
-
-WAL with synchronous=NORMAL and no automatic checkpoint: a transaction is one append to the
-log and waits for no disk. A process killed anywhere loses nothing, since the kernel holds
-what was written; a power cut may take the log back to the last `checkpoint`, never to half
-a transaction (sqlite.org/wal.html, sqlite.org/pragma.html#pragma_synchronous).
-"""
+"""The book in one SQLite file: read whole at the start, written by changed rows. See `sqlite_file`."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NoReturn
 
-from netmgr.errors import SetupError, StateError
+from netmgr import sqlite_file
+from netmgr.errors import StateError
 from netmgr.ledger.book import Account, Amount, Book, Gap, LiveCounter, PodName, Scope, Tracked
 from netmgr.model import Counter, PodRef, Traffic
 from netmgr.prefixes import Address, Family
 
 SCHEMA_VERSION = 1
-BUSY_SECONDS = 0.5
 
-SCHEMA = f"""
-BEGIN IMMEDIATE;
+SCHEMA = """
 CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE counter (
     subject TEXT, family INTEGER, traffic TEXT,
@@ -39,8 +31,6 @@ CREATE TABLE ended (
     namespace TEXT, pod TEXT, since REAL NOT NULL, PRIMARY KEY (namespace, pod)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE gap (reason TEXT PRIMARY KEY, count INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-PRAGMA user_version = {SCHEMA_VERSION};
-COMMIT;
 """
 
 Row = tuple[str | int | float | None, ...]
@@ -57,50 +47,14 @@ class Store:
             SetupError: the file cannot be reached or made; it may be perfectly good.
         """
         self.path = path
-        try:
-            self._connection = self._connect()
-        except sqlite3.Error as error:
-            self._refuse(error)
-        try:
-            self._prepare()
-        except sqlite3.Error as error:
-            self._connection.close()
-            self._refuse(error)
-        except StateError:
-            self._connection.close()
-            raise
-
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA wal_autocheckpoint = 0")
-        return connection
-
-    def _prepare(self) -> None:
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        if version == 0 and tables == 0:
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.executescript(SCHEMA)
-        elif version != SCHEMA_VERSION:
-            raise StateError(f"{self.path}: is no ledger of this version (schema {version}, not {SCHEMA_VERSION})")
-        (verdict,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            raise StateError(f"{self.path}: is damaged: {verdict}")
-
-    def _refuse(self, error: sqlite3.Error) -> NoReturn:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
-            raise StateError(f"{self.path}: is damaged or not a ledger: {error}") from error
-        raise SetupError(
-            f"{self.path}: cannot be opened: {error}; check the disk's space and the file's mode"
-        ) from error
+        self._connection = sqlite_file.open_file(path, SCHEMA, SCHEMA_VERSION)
 
     def load(self) -> Book:
         """Every table, in memory.
 
         Raises:
             StateError: a table or a row is not as this version writes it.
+            SetupError: the file cannot be read just now.
         """
         read = self._connection.execute
         try:
@@ -111,7 +65,9 @@ class Store:
                 ended=Tracked((PodName(*row[:2]), row[2]) for row in read("SELECT * FROM ended")),
                 gaps=Tracked((Gap(row[0]), row[1]) for row in read("SELECT * FROM gap")),
             )
-        except (sqlite3.Error, ValueError, TypeError) as error:
+        except sqlite3.Error as error:
+            raise sqlite_file.refusal(self.path, error) from error
+        except (ValueError, TypeError) as error:
             raise StateError(f"{self.path}: cannot be read as a ledger: {error}") from error
 
     def write(self, book: Book) -> None:
@@ -157,14 +113,7 @@ class Store:
         Raises:
             StateError: the disk refused.
         """
-        try:
-            connection = self._connect()
-            try:
-                connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-            finally:
-                connection.close()
-        except sqlite3.Error as error:
-            raise StateError(f"{self.path}: cannot be synced to the disk: {error}") from error
+        sqlite_file.checkpoint(self.path)
 
     def close(self) -> None:
         """Sync and close; the file is then whole without its log."""

@@ -1,0 +1,91 @@
+"""Opens the agent's SQLite files, and tells a damaged one from one that cannot be reached just now.
+
+The difference matters: a damaged file is set aside and what it held is lost, so nothing less
+than damage may be called so. A full disk, a failing one or another program's lock passes.
+
+Write-ahead logging, synchronous=NORMAL and no automatic checkpoint: a transaction is one
+append to the log and waits for no disk. A process killed anywhere loses nothing, since the
+kernel holds what was written; a power cut may take the log back to the last `checkpoint`,
+never to half a transaction (sqlite.org/wal.html, sqlite.org/pragma.html#pragma_synchronous).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from netmgr.errors import NetmgrError, SetupError, StateError
+
+BUSY_SECONDS = 0.5
+"""How long a statement waits for another program's lock."""
+
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
+"""SQLITE_ERROR is among them: our own statements fit the schema, so the file's is another."""
+
+
+def open_file(path: Path, schema: str, version: int) -> sqlite3.Connection:
+    """Open the file, or make it with `schema`; `version` is what its user_version has to be.
+
+    Raises:
+        StateError: the file is damaged or was not made by this version; it has to be set aside.
+        SetupError: the file cannot be reached or made; it may be perfectly good.
+    """
+    try:
+        connection = _connect(path)
+    except sqlite3.Error as error:
+        raise refusal(path, error) from error
+    try:
+        _prepare(connection, path, schema, version)
+    except sqlite3.Error as error:
+        connection.close()
+        raise refusal(path, error) from error
+    except StateError:
+        connection.close()
+        raise
+    return connection
+
+
+def refusal(path: Path, error: sqlite3.Error) -> NetmgrError:
+    """What to raise when a file cannot be opened or read whole: StateError for damage, else SetupError."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in _DAMAGE:
+        return StateError(f"{path}: is damaged or not a state file of netmgr: {error}")
+    return SetupError(
+        f"{path}: cannot be opened: {error}; check the disk's space, the file's mode, and who else has it open"
+    )
+
+
+def checkpoint(path: Path) -> None:
+    """Have the disk hold all that was written so far, and let the log start over.
+
+    On a connection of its own, so that transactions go on while the disk is waited for.
+
+    Raises:
+        StateError: the disk refused.
+    """
+    try:
+        with closing(_connect(path)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    except sqlite3.Error as error:
+        raise StateError(f"{path}: cannot be synced to the disk: {error}") from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, schema: str, version: int) -> None:
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if found == 0 and tables == 0:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.executescript(f"BEGIN IMMEDIATE; {schema} PRAGMA user_version = {version}; COMMIT;")
+    elif found != version:
+        raise StateError(f"{path}: was not made by this version of netmgr (schema {found}, not {version})")
+    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise StateError(f"{path}: is damaged: {verdict}")

@@ -1,0 +1,91 @@
+"""What running pods notice when the agent's memory is gone, out of reach or full: nothing."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from netmgr import programs
+from netmgr.lab.exchange import End, datagrams
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import INTERNET, two_nodes
+from netmgr.lab.world import World
+from netmgr.prefixes import Family
+
+pytestmark = pytest.mark.root
+
+NewPod = Callable[..., Sandbox]
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """Two nodes whose agents reconcile when they start, and then not while a test lasts."""
+    topology = replace(two_nodes(pods=100), pods=())
+    with World(topology, name=f"state-{os.getpid()}", settings={"reconcile_seconds": 3600}) as made:
+        yield made
+
+
+@pytest.fixture
+def node(world: World) -> LabNode:
+    return world.node("node-1")
+
+
+@pytest.fixture
+def stopped(node: LabNode) -> Iterator[LabNode]:
+    """The node with its agent killed; the agent runs again after the test."""
+    node.kill_agent()
+    yield node
+    node.stop_agent()
+    node.start_agent()
+    node.wait_until_ready()
+
+
+def state_of(node: LabNode) -> Path:
+    return node.directory / "state" / "ipam.sqlite"
+
+
+def views(node: LabNode) -> dict[str, list[str]]:
+    return {item["pod"]: item["addresses"] for item in node.ask("pods")["attachments"]}
+
+
+def assert_reaches_internet(world: World, sandbox: Sandbox) -> None:
+    for family in Family:
+        datagrams(End(sandbox.netns, sandbox.address(family)), End(world.internet, INTERNET[family]), [100], [100])
+
+
+def test_pods_stay_connected_when_the_state_file_was_removed(world: World, node: LabNode, new_pod: NewPod) -> None:
+    sandbox = new_pod("node-1")
+    before = views(node)
+    node.kill_agent()
+    for path in state_of(node).parent.glob("ipam.sqlite*"):
+        path.unlink()
+    node.start_agent()
+    node.wait_until_ready()
+    assert views(node) == before
+    assert node.snapshot()["state_rebuilds"] == 0
+    assert_reaches_internet(world, sandbox)
+    node.runtime.check(sandbox)
+
+
+def test_a_good_state_file_that_another_program_has_locked_is_left_alone(
+    stopped: LabNode,
+) -> None:
+    with closing(sqlite3.connect(state_of(stopped), isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        done = run_agent(stopped)
+    assert (done.returncode, "is locked" in done.stderr.decode()) == (1, True)
+    assert not list(state_of(stopped).parent.glob("*.corrupt-*"))
+
+
+def run_agent(node: LabNode) -> programs.Outcome:
+    netmgr = [sys.executable, "-m", "netmgr", "agent", "-c", str(node.document)]
+    return programs.run(["nsenter", f"--net={node.namespace}", *netmgr], timeout=20)
