@@ -26,14 +26,13 @@ def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, st
         StateError: the ledger cannot be written.
     """
     ledger = _open_ledger(document, clock, telemetry)
-    _retire_former_backend(document, ledger)
-    backend = open_backend(document.backend, document.state_dir)
-    remember(backend.name, document.state_dir)
-    rules = Rules(backend, _policy(document))
+    rules = Rules(open_backend(document.backend, document.state_dir), _policy(document))
     stack.callback(rules.close)
+    _retire_former_backend(document, ledger, successor=rules)
+    remember(rules.backend.name, document.state_dir)
     accounts = Accounts(rules, ledger, clock, document.accounting.min_reading_seconds)
     stack.callback(accounts.close)
-    return accounts, backend.name
+    return accounts, rules.backend.name
 
 
 def _open_ledger(document: NodeDocument, clock: Clock, telemetry: Telemetry) -> Ledger:
@@ -46,13 +45,15 @@ def _open_ledger(document: NodeDocument, clock: Clock, telemetry: Telemetry) -> 
     return ledger
 
 
-def _retire_former_backend(document: NodeDocument, ledger: Ledger) -> None:
+def _retire_former_backend(document: NodeDocument, ledger: Ledger, *, successor: Rules) -> None:
     """Take the last reading of a backend the document no longer asks for, and its rules away."""
     backend = open_former(document.backend, document.state_dir)
     if backend is None:
         return
     rules = Rules(backend, _policy(document))
     try:
+        # A backend that cannot even be looked at must not cost the node the rules it has.
+        successor.plan(())
         ledger.post(rules.read())
         rules.remove()
     finally:
