@@ -74,6 +74,10 @@ def _volume(window: str) -> Query:
     return Query(largest(SHOWN_NAMESPACES, f"{volumes} * {INTERVAL_SECONDS}"), "{{namespace}}")
 
 
+def _addresses(family: str) -> Query:
+    return Query(total(read(ADDRESSES, cluster=CLUSTER, family=family), "state"), "{{state}}")
+
+
 def _quantile(share: float) -> Query:
     durations = total(read(DURATIONS, cluster=CLUSTER), "command", "le")
     return Query(f"histogram_quantile({share}, {durations})", "{{command}}")
@@ -113,24 +117,12 @@ POOLS = Dashboard(
     "netmgr-pools",
     "netmgr: node pools",
     (
+        Panel("IPv4 addresses by state", "short", (_addresses("ipv4"),), stacked=True),
+        Panel("IPv6 addresses by state", "short", (_addresses("ipv6"),), stacked=True),
         Panel(
-            "Addresses by state",
-            "short",
-            (
-                Query(
-                    total(read(ADDRESSES, cluster=CLUSTER), "family", "state"),
-                    "{{family}} {{state}}",
-                ),
-            ),
-        ),
-        Panel(
-            "Fullest nodes", "percentunit", (Query(read(FULLEST_NODES, cluster=CLUSTER), "{{instance}} {{family}}"),)
-        ),
-        Panel(
-            "Fullest nodes now",
+            "Fullest nodes",
             "percentunit",
             (Query(read(FULLEST_NODES, cluster=CLUSTER), "{{instance}} {{family}}"),),
-            kind="bargauge",
             meaning="Allocated or cooling down, of all the node has.",
         ),
         Panel(

@@ -24,7 +24,8 @@ _MOST_NAMED = 12
 _NAME_LETTERS = 22
 _GRID = 4
 _SUFFIX = {"Bps": "B/s", "bytes": "B", "s": "s", "reqps": "/s", "short": "", "percentunit": "%"}
-_THOUSANDS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"))
+_THOUSANDS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_PARTS = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,8 @@ def _ceiling(value: float) -> float:
 def _amount(value: float, unit: str) -> str:
     if unit == "percentunit":
         return f"{value * 100:.3g}%"
-    size, prefix = next((pair for pair in _THOUSANDS if abs(value) >= pair[0]), (1.0, ""))
+    scale = _PARTS if unit == "s" else _THOUSANDS
+    size, prefix = next((pair for pair in scale if abs(value) >= pair[0]), (1.0, ""))
     return f"{value / size:.3g} {prefix}{_SUFFIX[unit]}".rstrip()
 
 

@@ -62,6 +62,15 @@ def test_the_largest_is_named_first_and_with_its_amount() -> None:
     assert "2.5 MB/s" in found
 
 
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"),
+    [(0.00125, "s", "1.25 ms"), (0, "s", "0 s"), (0.125, "reqps", "0.125 /s"), (0.5, "percentunit", "50%")],
+)
+def test_amounts_are_written_in_their_unit(value: float, unit: str, shown: str) -> None:
+    one = Panel("one", unit, (Query("expression", ""),), kind="stat")
+    assert shown in words(drawn(one, Line("a", ((0, value),))))
+
+
 def test_bars_are_as_long_as_their_values() -> None:
     picture = drawn(panel(kind="bargauge"), Line("a", ((0, 10),)), Line("b", ((0, 5),)))
     long, short = (float(bar.get("width")) for bar in picture.findall(f".//{SVG}g/{SVG}rect")[1:])
