@@ -1,16 +1,33 @@
 """The node document (`node.yaml`): what one agent is told about its node.
 
 Validation is complete before anything is done: an agent that starts has a document in
-which every range, address and prefix agrees with every other.
+which every range, address and prefix agrees with every other. What only the machine can
+tell (whether a group or an interface exists) is looked up by `netmgr/agent/preflight.py`.
+
+No range is too small. Every address of a range is usable, and one that a pod could not have
+(special-use, the node's own) is refused and never silently taken out; so each family that
+`ranges` names has an address to give, if only one. A pod gets one of each such family: the
+smallest family bounds how many pods there can be, and one that is not named is not given.
+Only an empty list can serve nobody, and is refused unless `cni: off`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    field_validator,
+)
 
 from netmgr.prefixes import Address, Family, Prefix, merge, overlaps
 
@@ -39,6 +56,16 @@ POD_GATEWAYS = {Family.V4: Address.parse("169.254.1.1"), Family.V6: Address.pars
 """What a pod's default route points at; link-local, so that it can never collide with a range."""
 
 
+SOCKETS = ("cni.sock", "ledger.sock")
+"""Names of the agent's sockets in `run_dir`."""
+
+SOCKET_PATH_BYTES = 107
+"""The most a Unix socket's path can have: unix(7)'s 108, of which the closing NUL is one."""
+
+LARGEST_GROUP = (1 << 32) - 2
+"""Largest group number; the one above means "leave it" to chown(2)."""
+
+
 class Backend(StrEnum):
     """Which kernel interface holds the rules."""
 
@@ -62,8 +89,17 @@ def _to_address(value: object) -> Address:
     return value if isinstance(value, Address) else Address.parse(str(value))
 
 
+def _absolute(path: Path) -> Path:
+    if not path.is_absolute() or "\0" in str(path):
+        raise ValueError(f"{str(path)!r} is no absolute path; begin it with /")
+    return path
+
+
 PrefixText = Annotated[Prefix, BeforeValidator(_to_prefix), PlainSerializer(str)]
 AddressText = Annotated[Address, BeforeValidator(_to_address), PlainSerializer(str)]
+AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+GroupNumber = Annotated[int, Field(strict=True, ge=0, le=LARGEST_GROUP)]
+GroupName = Annotated[str, Field(min_length=1, pattern=r"^[^\x00:\n]+$")]
 
 
 class Document(BaseModel):
@@ -106,6 +142,15 @@ class Accounting(Document):
     linger_seconds: Annotated[float, Field(ge=0, le=86_400)] = 900
     """How long a pod's series outlives the pod."""
 
+    @field_validator("exact_prefix")
+    @classmethod
+    def _exact_prefix_excepts_something_of_v4(cls, prefix: Prefix) -> Prefix:
+        if prefix.family is not Family.V4:
+            raise ValueError(f"{prefix} is IPv6; the article's rules are IPv4's, so give the v4 prefix they except")
+        if prefix.length == 0:
+            raise ValueError(f"{prefix} excepts everything, so that nothing would ever be counted")
+        return prefix
+
 
 class NodeDocument(Document):
     """The whole of `node.yaml`."""
@@ -117,11 +162,11 @@ class NodeDocument(Document):
     """Name of the CNI network this agent serves."""
     cni: bool = True
     """Whether pods get their network from this agent; `off` only observes pods that another plugin wired."""
-    cni_results_dir: Path = Path("/var/lib/cni/results")
+    cni_results_dir: AbsolutePath = Path("/var/lib/cni/results")
     """Where the runtime's libcni keeps the results of ADD; looked at with `cni: off` alone."""
     ranges: Annotated[tuple[PrefixText, ...], Field(validate_default=True)] = ()
     """Blocks and single addresses pods may have; every address of each is usable. Needed unless `cni: off`."""
-    internal: tuple[PrefixText, ...] = PRIVATE_USE
+    internal: Annotated[tuple[PrefixText, ...], Field(validate_default=True)] = PRIVATE_USE
     """Prefixes that are not internet, beside the special-use ones, which never are."""
     masquerade: bool = True
     """Whether pods reach the internet as the node."""
@@ -131,9 +176,9 @@ class NodeDocument(Document):
     pool: Pool = Pool()
     accounting: Accounting = Accounting()
     reconcile_seconds: Annotated[float, Field(gt=0, le=3600)] = 10
-    state_dir: Path = Path("/var/lib/netmgr")
-    run_dir: Path = Path("/run/netmgr")
-    reader_group: str | int | None = None
+    state_dir: AbsolutePath = Path("/var/lib/netmgr")
+    run_dir: AbsolutePath = Path("/run/netmgr")
+    reader_group: GroupName | GroupNumber | None = None
     """Group (name or number) that may read the ledger socket; default: root alone."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -160,18 +205,33 @@ class NodeDocument(Document):
 
     @field_validator("internal")
     @classmethod
-    def _internal_leaves_an_internet(cls, internal: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
-        for block in internal:
+    def _internal_leaves_an_internet(cls, internal: tuple[Prefix, ...], info: ValidationInfo) -> tuple[Prefix, ...]:
+        for block in _internal(internal, info.data.get("ranges", ())):
             if block.length == 0:
-                raise ValueError(f"{block} makes everything internal, so that nothing would ever be counted")
+                reason = "" if block in internal else " with the special-use prefixes and the ranges"
+                raise ValueError(
+                    f"makes everything of IPv{block.family.value} internal{reason}, so that nothing would be counted"
+                )
         return internal
+
+    @field_validator("run_dir")
+    @classmethod
+    def _sockets_have_room(cls, run_dir: Path) -> Path:
+        needed = max(len(str(run_dir / name).encode("utf-8", "surrogatepass")) for name in SOCKETS)
+        if (excess := needed - SOCKET_PATH_BYTES) > 0:
+            raise ValueError(f"is too long by {excess} bytes; with a socket's name it can have {SOCKET_PATH_BYTES}")
+        return run_dir
 
     @property
     def internal_prefixes(self) -> tuple[Prefix, ...]:
         """Everything that is not internet: `internal`, special-use prefixes and the node's own ranges."""
-        return tuple(merge((*SPECIAL_USE, *self.internal, *self.ranges)))
+        return _internal(self.internal, self.ranges)
 
     @property
     def families(self) -> tuple[Family, ...]:
         """The families pods get an address of, v4 first."""
         return tuple(sorted({block.family for block in self.ranges}))
+
+
+def _internal(internal: Iterable[Prefix], ranges: Iterable[Prefix]) -> tuple[Prefix, ...]:
+    return tuple(merge((*SPECIAL_USE, *internal, *ranges)))

@@ -7,7 +7,7 @@ import pytest
 from netmgr.config import SPECIAL_USE, NodeDocument
 from netmgr.documents import load, parse
 from netmgr.errors import ConfigError
-from netmgr.prefixes import Address, Family
+from netmgr.prefixes import Address, Family, Prefix
 
 HEAD = "apiVersion: netmgr.io/v1alpha1\nkind: Node\nnode: {name: node-a, addresses: [10.1.0.200]}\n"
 
@@ -31,7 +31,29 @@ def refused(text: str) -> str:
         ("ranges: [10.1.0.0/28]\npool:\n  cooldown: 3", "node.yaml:6: pool.cooldown: unknown key"),
         ("ranges: [10.1.0.0/28]\nbackend: ebpf", "node.yaml:5: backend: "),
         ("ranges: [10.1.0.0/28]\nmtu: 60", "node.yaml:5: mtu: "),
-        ("ranges: [10.1.0.0/28]\ninternal: [0.0.0.0/0]", "node.yaml:5: internal: 0.0.0.0/0 makes everything internal"),
+        ("ranges: [10.1.0.0/28]\ninternal: [0.0.0.0/0]", "node.yaml:5: internal: makes everything of IPv4 internal,"),
+        (
+            "ranges: [10.1.0.0/28]\ninternal: [0.0.0.0/1, 128.0.0.0/1]",
+            "node.yaml:5: internal: makes everything of IPv4 internal with the special-use prefixes and the ranges,",
+        ),
+        ("ranges: [10.1.0.0/28]\ninternal: ['::/1', '8000::/1']", "node.yaml:5: internal: makes everything of IPv6"),
+        (
+            "ranges: [10.1.0.0/28]\naccounting:\n  node_rules: exact\n  exact_prefix: 'fd00::/8'",
+            "node.yaml:7: accounting.exact_prefix: fd00::/8 is IPv6",
+        ),
+        (
+            "ranges: [10.1.0.0/28]\naccounting:\n  node_rules: exact\n  exact_prefix: 0.0.0.0/0",
+            "node.yaml:7: accounting.exact_prefix: 0.0.0.0/0 excepts everything",
+        ),
+        ("ranges: [10.1.0.0/28]\nstate_dir: state", "node.yaml:5: state_dir: 'state' is no absolute path"),
+        ("ranges: [10.1.0.0/28]\nrun_dir: ./run", "node.yaml:5: run_dir: 'run' is no absolute path"),
+        ('ranges: [10.1.0.0/28]\nstate_dir: "/a\\0b"', "node.yaml:5: state_dir: "),
+        ("ranges: [10.1.0.0/28]\ncni_results_dir: x", "node.yaml:5: cni_results_dir: 'x' is no absolute path"),
+        (f"ranges: [10.1.0.0/28]\nrun_dir: /{'r' * 95}", "node.yaml:5: run_dir: is too long by 1 bytes"),
+        ("ranges: [10.1.0.0/28]\nreader_group: -1", "node.yaml:5: reader_group"),
+        ("ranges: [10.1.0.0/28]\nreader_group: 4294967295", "node.yaml:5: reader_group"),
+        ("ranges: [10.1.0.0/28]\nreader_group: true", "node.yaml:5: reader_group"),
+        ("ranges: [10.1.0.0/28]\nreader_group: ''", "node.yaml:5: reader_group"),
         ("ranges: [10.1.0.0/28]\nranges: [10.2.0.0/28]", "node.yaml:5: ranges: given twice (first in line 4)"),
         ("mtu: 1500", "node.yaml:1: ranges: is required and missing"),
         ("ranges: [10.1.0.0/28", "node.yaml:5: is not YAML"),
@@ -67,3 +89,46 @@ def test_every_address_of_every_range_is_usable_and_internal():
 def test_special_use_prefixes_are_internal_whatever_the_document_says():
     document = parse(HEAD + "ranges: [10.1.0.0/28]\ninternal: []\n", "node.yaml", NodeDocument)
     assert all(any(outer.covers(inner) for outer in document.internal_prefixes) for inner in SPECIAL_USE)
+
+
+def test_a_run_dir_may_be_as_long_as_its_sockets_allow():
+    longest = "/" + "r" * 94
+    document = parse(HEAD + f"ranges: [10.1.0.0/28]\nrun_dir: {longest}\n", "node.yaml", NodeDocument)
+    assert len(str(document.run_dir / "ledger.sock")) == 107
+
+
+def test_a_complement_of_the_special_use_prefixes_leaves_no_internet_either():
+    everything = [Prefix.parse("0.0.0.0/0")]
+    for special in (prefix for prefix in SPECIAL_USE if prefix.family is Family.V4):
+        everything = [part for block in everything for part in without(block, special)]
+    text = ", ".join(map(str, everything))
+    assert "internal: makes everything of IPv4 internal with" in refused(
+        HEAD + f"ranges: [10.1.0.0/28]\ninternal: [{text}]\n"
+    )
+
+
+def without(block: Prefix, hole: Prefix) -> list[Prefix]:
+    if not block.overlaps(hole):
+        return [block]
+    if hole.covers(block):
+        return []
+    half = block.size // 2
+    halves = (Prefix(block.family, block.value + offset, block.length + 1) for offset in (0, half))
+    return [part for each in halves for part in without(each, hole)]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "families"),
+    [
+        ("[10.1.0.7]", (Family.V4,)),
+        ("['2001:db8::7']", (Family.V6,)),
+        ("[10.1.0.0/28, '2001:db8::7']", (Family.V4, Family.V6)),
+    ],
+)
+def test_no_range_is_too_small(ranges, families):
+    assert parse(HEAD + f"ranges: {ranges}\n", "node.yaml", NodeDocument).families == families
+
+
+def test_special_use_and_own_addresses_are_refused_and_not_taken_out():
+    assert "holds the node's own address" in refused(HEAD + "ranges: [10.1.0.200]\n")
+    assert "special-use" in refused(HEAD + "ranges: [10.1.0.0/28, 169.254.7.7]\n")

@@ -1,0 +1,130 @@
+"""A document that is wrong about its machine stops the agent while kernel and file system are as they were."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from netmgr import programs
+from netmgr.dataplane import netns
+
+pytestmark = pytest.mark.root
+
+SYSCTLS = ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding")
+STATE = (
+    ["ip", "-o", "link"],
+    ["ip", "address"],
+    ["ip", "route", "show", "table", "all"],
+    ["ip", "-6", "route", "show", "table", "all"],
+    ["nft", "-s", "list", "ruleset"],
+    ["sysctl", *SYSCTLS],
+)
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Path]:
+    """A namespace with one link, which holds 10.64.0.10 and 2001:db8::10, and forwards nothing."""
+    path = Path(f"/run/netns/preflight-{os.getpid()}")
+    netns.create(path)
+    try:
+        inside(path, "ip", "link", "add", "up0", "type", "veth", "peer", "far0")
+        for command in (
+            ["link", "set", "up0", "addrgenmode", "none", "up"],
+            ["link", "set", "far0", "addrgenmode", "none", "up"],
+            ["address", "add", "10.64.0.10/24", "dev", "up0"],
+            ["address", "add", "2001:db8::10/64", "dev", "up0", "nodad"],
+        ):
+            inside(path, "ip", *command)
+        inside(path, "sysctl", "-w", *(f"{name}=0" for name in SYSCTLS))
+        yield path
+    finally:
+        netns.delete(path)
+
+
+def inside(namespace: Path, *command: str) -> str:
+    done = programs.run(["nsenter", f"--net={namespace}", *command])
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def kernel_state(namespace: Path) -> str:
+    return "\n".join(inside(namespace, *command) for command in STATE)
+
+
+@pytest.fixture
+def refusal(machine: Path, tmp_path: Path) -> Callable[..., str]:
+    """What an agent says about a document of these keys, which must stop it before it changes anything."""
+
+    def start(**keys: Any) -> str:
+        (tmp_path / "a-file").touch()
+        document = tmp_path / "node.yaml"
+        document.write_text(yaml.safe_dump(sound(tmp_path) | keys, sort_keys=False))
+        kernel, files = kernel_state(machine), listing(tmp_path)
+        command = ["nsenter", f"--net={machine}", sys.executable, "-m", "netmgr", "agent", "-c", str(document)]
+        done = programs.run(command, timeout=20)
+        said = done.stderr.decode()
+        assert kernel_state(machine) == kernel
+        assert listing(tmp_path) == files
+        assert (done.returncode, "Traceback" in said) == (2, False), said
+        return said
+
+    return start
+
+
+def sound(directory: Path) -> dict[str, Any]:
+    return {
+        "apiVersion": "netmgr.io/v1alpha1",
+        "kind": "Node",
+        "node": {"name": "node-1", "uplink": "up0"},
+        "ranges": ["10.128.0.0/28"],
+        "state_dir": str(directory / "state"),
+        "run_dir": str(directory / "run"),
+    }
+
+
+def listing(directory: Path) -> list[tuple[Path, int]]:
+    return sorted((path, path.lstat().st_mtime_ns) for path in directory.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"node": {"name": "node-1", "uplink": "eth9"}}, ":5: node.uplink: this node has no interface 'eth9'"),
+        ({"reader_group": "nobodies"}, ":10: reader_group: this node has no group 'nobodies'"),
+        ({"ranges": ["10.64.0.0/24"]}, ":7: ranges[0]: 10.64.0.0/24 holds the node's own address 10.64.0.10 (up0)"),
+        (
+            {"ranges": ["10.128.0.0/28", "2001:db8::/112"]},
+            ":8: ranges[1]: 2001:db8::/112 holds the node's own address 2001:db8::10 (up0)",
+        ),
+        ({"run_dir": "/" + "r" * 100}, "run_dir: is too long"),
+        ({"internal": ["0.0.0.0/1", "128.0.0.0/1"]}, "internal: makes everything of IPv4 internal"),
+        (
+            {"accounting": {"node_rules": "exact", "exact_prefix": "fd00::/8"}},
+            "accounting.exact_prefix: fd00::/8 is IPv6",
+        ),
+        ({"state_dir": "state"}, ":8: state_dir: 'state' is no absolute path"),
+        ({"state_dir": "/" + "s" * 300}, ":8: state_dir: "),
+        ({"mtu": 1500, "reader_group": -1}, "reader_group"),
+    ],
+)
+def test_a_document_that_is_wrong_about_its_machine_changes_nothing(
+    refusal: Callable[..., str], keys: dict[str, Any], message: str
+) -> None:
+    assert message in refusal(**keys)
+
+
+def test_a_directory_that_is_a_file_is_refused(refusal: Callable[..., str], tmp_path: Path) -> None:
+    said = refusal(state_dir=str(tmp_path / "a-file" / "state"), run_dir=str(tmp_path / "a-file"))
+    assert f":8: state_dir: {tmp_path}/a-file is no directory" in said
+    assert f":9: run_dir: {tmp_path}/a-file is no directory" in said
+
+
+def test_every_fault_is_named_at_once(refusal: Callable[..., str]) -> None:
+    said = refusal(node={"name": "node-1", "uplink": "eth9"}, ranges=["10.64.0.10"], reader_group="nobodies")
+    assert [key in said for key in ("node.uplink", "ranges[0]", "reader_group")] == [True] * 3
