@@ -150,9 +150,14 @@ static int answer_version(void)
 static bool read_paths(void)
 {
     static char name[PATH_MAX], text[2 * PATH_MAX];
+    static const char replaced[] = " (deleted)"; /* what the link says once an upgrade has put another file there */
+    const size_t surplus = sizeof replaced - 1;
     ssize_t length = readlink("/proc/self/exe", name, sizeof name - sizeof ".path");
     if (length < 0)
         return true;
+    name[length] = '\0';
+    if ((size_t)length > surplus && strcmp(name + length - surplus, replaced) == 0)
+        length -= (ssize_t)surplus;
     strcpy(name + length, ".path");
     int file = open(name, O_RDONLY | O_CLOEXEC);
     if (file < 0)
@@ -341,6 +346,9 @@ static int do_without_agent(const char *command)
 int main(int count, char **arguments, char **environment)
 {
     (void)count, (void)arguments, (void)mark[0];
+    /* First of all: during the wait for standard input an upgrade may change what lies beside the program. */
+    bool paths_known = read_paths();
+    int fault = errno;
     const char *command = getenv("CNI_COMMAND");
     if (command == NULL)
         command = "";
@@ -357,8 +365,8 @@ int main(int count, char **arguments, char **environment)
         return fail(IO_FAILURE, "standard input is longer than 1 MiB", "");
     request.length += (size_t)length;
 
-    if (!read_paths())
-        return fail(IO_FAILURE, "the .path file beside the plugin is damaged: install the plugin again", strerror(errno));
+    if (!paths_known)
+        return fail(IO_FAILURE, "the .path file beside the plugin is damaged: install the plugin again", strerror(fault));
     size_t output = 0;
     ssize_t replied = ask_agent();
     int code = exit_code(replied, &output);

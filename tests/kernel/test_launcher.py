@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -126,6 +127,52 @@ def test_a_damaged_path_file_is_told(plugin, text):
     error = error_of(execute(plugin, "DEL"))
     assert error["code"] == 5
     assert "install the plugin again" in error["msg"]
+
+
+def replace_plugin(plugin):
+    """As an upgrade does: a new file takes the name, and the old one is gone."""
+    successor = plugin.bin_dir / "successor"
+    shutil.copy(plugin.launcher, successor)
+    successor.replace(plugin.launcher)
+
+
+def test_a_plugin_that_is_replaced_while_it_starts_finds_its_agent(plugin, agent):
+    listening = agent(plugin, answering(b"0\n"))
+    started = os.open(plugin.launcher, os.O_RDONLY)
+    try:
+        replace_plugin(plugin)
+        outcome = subprocess.run(
+            [f"/proc/self/fd/{started}"],
+            input=CONFIG,
+            env=variables("ADD"),
+            pass_fds=[started],
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
+    finally:
+        os.close(started)
+    assert (outcome.returncode, outcome.stdout) == (0, b"")
+    assert len(listening.requests) == 1
+
+
+def is_waiting(process):
+    status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
+    return status.startswith("Name:\tnetmgr\n") and "State:\tS" in status
+
+
+def test_a_plugin_that_is_removed_while_it_waits_for_its_input_finds_its_agent(plugin, agent):
+    listening = agent(plugin, answering(b"0\n"))
+    with subprocess.Popen([plugin.launcher], env=variables("ADD"), stdin=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 10
+        while not is_waiting(process):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        plugin.launcher.unlink()
+        plugin.paths_file.unlink()
+        process.communicate(CONFIG, timeout=10)
+    assert process.returncode == 0
+    assert len(listening.requests) == 1
 
 
 def test_paths_have_a_default(plugin):
