@@ -144,6 +144,15 @@ RESULT_FILES = Metric(
     "With cni: off, files of the runtime's result cache: counted, stale (the kernel has nothing of them), superseded "
     "(their address is another pod's now), or why they cannot be used.",
 )
+LONGEST_DELAY = Metric(
+    "netmgr_observer_longest_delay_seconds",
+    Kind.GAUGE,
+    "seconds",
+    (),
+    1,
+    "With cni: off, the longest since the agent started from a pod's wiring to the begin of its counter: what a pod "
+    "sends before it is not in its totals.",
+)
 REQUESTS = Metric(
     "netmgr_cni_requests_total",
     Kind.COUNTER,
@@ -216,6 +225,7 @@ FROM_AGENT = (
     DRIFT,
     ADDRESSES,
     RESULT_FILES,
+    LONGEST_DELAY,
     REQUESTS,
     DURATIONS,
     REBUILDS,

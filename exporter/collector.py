@@ -95,6 +95,7 @@ def _without_pods(snapshot: Snapshot) -> Iterable[Family]:
     yield _family(catalog.DRIFT, [((drift["reason"],), drift["count"]) for drift in snapshot["drift_repaired"]])
     yield _addresses(snapshot)
     yield _family(catalog.RESULT_FILES, [((item["state"],), item["count"]) for item in snapshot["result_files"]])
+    yield _family(catalog.LONGEST_DELAY, [((), snapshot["longest_delay"])])
     requests = [((request["command"], request["code"]), request["count"]) for request in snapshot["cni_requests"]]
     yield _family(catalog.REQUESTS, requests)
     yield _durations(snapshot)

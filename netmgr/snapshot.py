@@ -116,6 +116,7 @@ class Snapshot(TypedDict):
     rules: list[RuleReading]
     pool: list[PoolState]
     result_files: list[ResultFiles]
+    longest_delay: float
     cni_requests: list[RequestCount]
     cni_latency: list[RequestLatency]
     gaps: list[Gaps]

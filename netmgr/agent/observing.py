@@ -6,9 +6,11 @@ what the kernel has taken away meanwhile is missed for one look at most, and end
 so that an address that changes hands begins at zero.
 
 What can be lost: a plugin's ADD is over, and its file written, before the runtime starts the
-pod's program; what the pod sends until the look that begins its counter is not in its totals.
-With inotify that is some milliseconds, which no program of a container has used yet. Where it
-was more than `PROMPT_SECONDS`, one gap "late" tells of it: the agent was away or busy.
+pod's program; what the pod sends until the look that begins its counter is not in its totals
+(or, if the address was another pod's until then, in that one's). With inotify that is some
+milliseconds, in which a runtime has not yet started the program. Where it was more than
+`PROMPT_SECONDS`, one gap "late" tells of it: the agent was away or busy. Either way the bytes
+are in the node's FORWARD rules, so what these have more than all pods is what was missed.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from netmgr.observer.kernel import KernelView
 from netmgr.prefixes import Address, Family
 from netmgr.snapshot import ResultFiles
 
-PROMPT_SECONDS = 0.1
+PROMPT_SECONDS = 0.02
 """A counter that begins later than this after its pod was wired may have missed something."""
 
 log = logging.getLogger(__name__)
@@ -58,6 +60,7 @@ class Observation:
         self._clock = clock
         self._held: dict[Address, Held] = {}
         self._files: dict[str, int] = {}
+        self._longest = 0.0
         self._fault = "the pods have not been looked for yet"
 
     def start(self) -> None:
@@ -90,6 +93,7 @@ class Observation:
 
     def _carry_out(self, verdict: Verdict, *, tell_late: bool) -> None:
         """Pod by pod, so that what failed in the middle is known and taken up by the next look."""
+        looked_before = bool(self._files)
         for pod in judge.attachments(verdict.ends):
             self._accounts.end(pod)
             for address in pod.addresses:
@@ -100,6 +104,7 @@ class Observation:
             self._held |= {address: verdict.held[address] for address in pod.addresses}
             delay = self._clock.now() - verdict.began[pod.addresses[0]]
             log.info("pod found pod=%s addresses=%s link=%s after=%.3fs", pod.pod, _shown(pod), pod.host_link, delay)
+            self._longest = max(self._longest, delay if looked_before else 0.0)
             if tell_late and delay > PROMPT_SECONDS:
                 log.warning("pod was noticed late, what it sent before is not in its totals pod=%s", pod.pod)
                 self._accounts.note(Gap.LATE)
@@ -116,6 +121,10 @@ class Observation:
     def files(self) -> list[ResultFiles]:
         """What became of the cache's files at the last look."""
         return [{"state": state, "count": count} for state, count in self._files.items()]
+
+    def longest_delay(self) -> float:
+        """The longest a pod went uncounted since the agent is here, in seconds."""
+        return self._longest
 
     def status(self) -> None:
         """Say nothing when ready.

@@ -49,6 +49,10 @@ class Pods(Protocol):
         """What became of the runtime's result files."""
         ...
 
+    def longest_delay(self) -> float:
+        """The longest a pod was there uncounted, in seconds."""
+        ...
+
     def status(self) -> None:
         """Say nothing when ready, else raise NotReady or LimitedConnectivity."""
         ...
@@ -72,6 +76,10 @@ class WiredPods:
     def files(self) -> list[ResultFiles]:
         """They are nobody's concern here."""
         return []
+
+    def longest_delay(self) -> float:
+        """Every pod is counted before its first packet."""
+        return 0.0
 
     def status(self) -> None:
         """As CNI's STATUS."""
@@ -145,6 +153,7 @@ class Queries:
             "rules": [self._rule(sample) for sample in totals.rules],
             "pool": [_pool(family, state) for family, state in self._pods.occupancy().items()],
             "result_files": self._pods.files(),
+            "longest_delay": self._pods.longest_delay(),
             "cni_requests": self._telemetry.requests(),
             "cni_latency": self._telemetry.latency(),
             "gaps": [{"reason": reason, "count": count} for reason, count in totals.gaps.items()],

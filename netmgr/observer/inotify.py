@@ -75,8 +75,9 @@ class Watch:
             if self._libc.inotify_add_watch(self._descriptor, os.fsencode(path), mask) >= 0:
                 self._watched = path
                 return
-            if ctypes.get_errno() not in _ABSENT:
-                raise SetupError(f"{path}: cannot be watched; raise fs.inotify.max_user_watches on the node")
+            if (code := ctypes.get_errno()) not in _ABSENT:
+                remedy = "; raise fs.inotify.max_user_watches on the node" if code == errno.ENOSPC else ""
+                raise SetupError(f"{path}: cannot be watched: {os.strerror(code)}{remedy}")
 
     def _candidates(self) -> Iterator[Path]:
         yield self._directory

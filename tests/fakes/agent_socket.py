@@ -57,6 +57,7 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
             {"family": "ipv4", "allocated": 250, "cooldown": 3, "free": 253},
             {"family": "ipv6", "allocated": 250, "cooldown": 3, "free": 2**64},
         ],
+        "longest_delay": 0.25,
         "result_files": [{"state": state, "count": 1} for state in (*Reason, *Standing)],
         "cni_requests": [
             {"command": command, "code": str(code), "count": 5} for command in COMMANDS for code in cni_codes()

@@ -103,6 +103,12 @@ class ObservedNode:
         pods = [row for row in self.node.snapshot()["pods"] if row["pod"] == name]
         return {row["traffic"]: (row["bytes"], row["packets"]) for row in pods}
 
+    def unaccounted(self) -> int:
+        """Bytes of internet traffic that the node forwarded and no pod was counted for."""
+        snapshot = self.node.snapshot()
+        forwarded = sum(rule["bytes"] for rule in snapshot["rules"] if rule["chain"] == "forward")
+        return forwarded - sum(total["bytes"] for total in snapshot["namespaces"])
+
     def live(self) -> set[str]:
         return {row["pod"] for row in self.node.snapshot()["pods"] if row["live"]}
 
