@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 
 from cni.spec import Request, Verb, error_result, parse_request, version_of, version_result
-from cni.wire import decode_request, encode_reply
+from cni.wire import STARTED, decode_request, encode_reply
 from netmgr.agent.node import Node
 from netmgr.agent.telemetry import Telemetry
 from netmgr.agent.verbs.add import add
@@ -17,9 +17,6 @@ from netmgr.agent.verbs.delete import delete
 from netmgr.agent.verbs.gc import collect_garbage
 from netmgr.agent.verbs.status import status
 from netmgr.errors import InvalidNetworkConfig, NetmgrError
-
-STARTED = "NETMGR_STARTED"
-"""Variable in which the launcher says when it began: nanoseconds since boot (CLOCK_BOOTTIME)."""
 
 _VERBS = frozenset(Verb)
 
