@@ -1,22 +1,37 @@
-"""Unix sockets served by a bounded number of threads: a whole request in, a whole answer out."""
+"""Unix sockets served by a bounded number of threads: a whole request in, a whole answer out.
+
+Who may connect to a reader's socket need not be trusted. A reader's request has one deadline,
+from the moment it was accepted, however steadily it trickles; where all workers are taken the
+longest-standing reader that says nothing is given up for the next; and no more are accepted
+than can be waited for. So idle readers keep neither others nor the agent's end waiting.
+"""
 
 from __future__ import annotations
 
-import grp
 import logging
 import os
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from netmgr.agent.peers import Peer, Peers
+from netmgr.agent.preflight import group_number
 from netmgr.errors import ConfigError
 
 BACKLOG = 1024
-_IO_SECONDS = 10.0
-_MAX_REQUEST = 2 * 1024 * 1024
+READER_SECONDS = 2.0
+"""How long a reader may take for its line, and again for taking the answer."""
+
+_REQUEST_SECONDS = 10.0
+_LONGEST_REQUEST = 2 * 1024 * 1024
+_LONGEST_LINE = 4096
+_CHUNK = 1 << 16
+_QUEUED_FOR_A_WORKER = 2
+_AT_ONCE_SECONDS = 0.001
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +44,7 @@ class UnixServer(socketserver.UnixStreamServer):
         mode: its file mode, from the moment it exists.
         group: who else may connect, by name or number.
         answer: request bytes to answer bytes; must not raise.
-        line: whether a request ends with its first line instead of the peer's half-close.
+        line: whether a request ends with its first line, a reader's, instead of the peer's half-close.
         workers: how many requests are served at a time.
     """
 
@@ -48,6 +63,9 @@ class UnixServer(socketserver.UnixStreamServer):
         self._path = path
         self._answer = answer
         self._line = line
+        self._most = workers
+        self._peers = Peers()
+        self._room = threading.BoundedSemaphore(_QUEUED_FOR_A_WORKER * workers)
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix=path.stem)
         path.unlink(missing_ok=True)
         # The umask closes the moment between bind and chmod.
@@ -57,7 +75,7 @@ class UnixServer(socketserver.UnixStreamServer):
         finally:
             os.umask(former)
         if group is not None:
-            os.chown(path, -1, _group_id(group))
+            os.chown(path, -1, _known(group))
         self._thread = threading.Thread(target=self.serve_forever, name=f"serve {path.name}", daemon=True)
 
     def start(self) -> None:
@@ -65,39 +83,64 @@ class UnixServer(socketserver.UnixStreamServer):
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop accepting, answer what was accepted, and remove the socket."""
+        """Stop accepting, answer what was asked, give up who has not asked, and remove the socket."""
         # Wakes the accepting thread at once instead of at its next look at the clock.
         self.socket.shutdown(socket.SHUT_RDWR)
+        self._peers.dismiss()
         self.shutdown()
         self.server_close()
         self._path.unlink(missing_ok=True)
+        self._peers.dismiss()
         self._workers.shutdown()
 
     def process_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:
         """Hand an accepted connection to a worker."""
         del client_address
-        if isinstance(request, socket.socket):
-            self._workers.submit(self._serve, request).add_done_callback(_tell_of_a_fault)
+        if not isinstance(request, socket.socket):
+            return
+        if self._line:
+            self._peers.make_room(self._most)
+            self._room.acquire()
+        self._workers.submit(self._serve, self._peers.welcome(request)).add_done_callback(_tell_of_a_fault)
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, peer: Peer) -> None:
         """Serve one connection; a peer that goes away or dawdles harms only itself."""
-        with connection:
-            try:
-                connection.settimeout(_IO_SECONDS)
-                connection.sendall(self._answer(self._receive(connection)))
-            except OSError as error:
-                log.debug("connection ended early socket=%s error=%s", self._path.name, error)
+        try:
+            request = self._receive(peer)
+            peer.is_heard()
+            answer = self._answer(request)
+            peer.connection.settimeout(READER_SECONDS if self._line else _REQUEST_SECONDS)
+            peer.is_told()
+            peer.connection.sendall(answer)
+        except OSError as error:
+            log.debug("connection ended early socket=%s error=%s", self._path.name, error)
+        finally:
+            self._peers.part(peer)
+            if self._line:
+                self._room.release()
 
-    def _receive(self, connection: socket.socket) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        while size <= _MAX_REQUEST:
-            part = connection.recv(1 << 16)
-            parts.append(part)
-            size += len(part)
+    def _receive(self, peer: Peer) -> bytes:
+        """The whole request, or what came of one that is too long.
+
+        Raises:
+            OSError: it did not come in time, or the peer was given up.
+        """
+        deadline = peer.since + READER_SECONDS if self._line else time.monotonic() + _REQUEST_SECONDS
+        longest = _LONGEST_LINE if self._line else _LONGEST_REQUEST
+        request = bytearray()
+        while len(request) <= longest:
+            left = deadline - time.monotonic()
+            if left <= 0 and request:
+                raise TimeoutError("its request took too long")
+            # What came while all workers were busy is read, however late.
+            peer.connection.settimeout(max(left, _AT_ONCE_SECONDS))
+            part = peer.connection.recv(_CHUNK)
+            if not part and peer.cut:
+                raise ConnectionAbortedError("given up before its request was whole")
+            request += part
             if not part or (self._line and b"\n" in part):
                 break
-        return b"".join(parts)
+        return bytes(request)
 
 
 def _tell_of_a_fault(served: Future[None]) -> None:
@@ -106,10 +149,8 @@ def _tell_of_a_fault(served: Future[None]) -> None:
         log.error("request ended by a fault of the agent's own", exc_info=fault)
 
 
-def _group_id(group: str | int) -> int:
-    if isinstance(group, int):
-        return group
-    try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError:
-        raise ConfigError(f"reader_group: this node has no group {group!r}; create it or give a number") from None
+def _known(group: str | int) -> int:
+    number = group_number(group)
+    if number is None:
+        raise ConfigError(f"reader_group: this node has no group {group!r} any more; create it or give a number")
+    return number

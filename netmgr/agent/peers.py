@@ -1,0 +1,90 @@
+"""The open connections of one socket, and which of them only cost: the other end says or takes nothing."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from contextlib import suppress
+
+_NOTHING = 0
+
+
+class Peer:
+    """One accepted connection, while it is open.
+
+    Attributes:
+        since: when it was accepted, by the monotonic clock.
+        cut: whether it was given up, so that an end of its data is no end of its request.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.since = time.monotonic()
+        self.cut = False
+        self._awaited = select.POLLIN
+
+    def is_heard(self) -> None:
+        """Its request is whole: from here on it waits for us."""
+        self._awaited = _NOTHING
+
+    def is_told(self) -> None:
+        """Its answer is on the way: from here on it is to take it."""
+        self._awaited = select.POLLOUT
+
+    @property
+    def sends(self) -> bool:
+        """Whether its request is still to come, or the rest of it."""
+        return self._awaited == select.POLLIN
+
+    @property
+    def dawdles(self) -> bool:
+        """Whether we wait for it, and it has done nothing yet that we would find."""
+        if self._awaited == _NOTHING:
+            return False
+        waiting = select.poll()
+        waiting.register(self.connection, self._awaited)
+        return not waiting.poll(0)
+
+    def give_up(self) -> None:
+        """Have whoever waits for it wait no longer. What it has sent can still be read."""
+        self.cut = True
+        with suppress(OSError):  # it has just hung up
+            self.connection.shutdown(socket.SHUT_RD if self.sends else socket.SHUT_RDWR)
+
+
+class Peers:
+    """Every open connection, the longest-standing first. Thread-safe."""
+
+    def __init__(self) -> None:
+        # Held while a connection is closed, so that nobody gives up one that took its number.
+        self._lock = threading.Lock()
+        self._open: dict[Peer, None] = {}
+
+    def welcome(self, connection: socket.socket) -> Peer:
+        """Note a connection that was accepted."""
+        peer = Peer(connection)
+        with self._lock:
+            self._open[peer] = None
+        return peer
+
+    def part(self, peer: Peer) -> None:
+        """Close a connection."""
+        with self._lock:
+            del self._open[peer]
+            peer.connection.close()
+
+    def make_room(self, most: int) -> None:
+        """Where `most` or more are open, give up the longest-standing one that dawdles."""
+        with self._lock:
+            standing = [peer for peer in self._open if not peer.cut]
+            if len(standing) >= most and (slowest := next((peer for peer in standing if peer.dawdles), None)):
+                slowest.give_up()
+
+    def dismiss(self) -> None:
+        """Give up every connection whose request is not on its way."""
+        with self._lock:
+            for peer in self._open:
+                if peer.sends and peer.dawdles:
+                    peer.give_up()

@@ -1,0 +1,185 @@
+"""Readers that say nothing, dribble, or take nothing harm only themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from netmgr.agent.server import READER_SECONDS, UnixServer
+from netmgr.config import Backend
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.topology import two_nodes
+from netmgr.lab.world import World
+
+pytestmark = pytest.mark.root
+
+SOON = 1.0
+STOPPED_SECONDS = 3.0
+LONG_ANSWER = b"x" * (4 << 20)
+WORKERS = 4
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[LabNode]:
+    topology = replace(two_nodes(pods=10), pods=())
+    with World(topology, backend=Backend.NFTABLES, name=f"server-{os.getpid()}") as world:
+        yield world.node("node-1")
+
+
+def connected(path: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(10)
+    connection.connect(str(path))
+    return connection
+
+
+@contextmanager
+def silent(path: Path) -> Iterator[None]:
+    with connected(path):
+        yield
+
+
+@contextmanager
+def dribbling(path: Path) -> Iterator[None]:
+    """A reader whose query never ends: a byte every 0.2 s."""
+    ended = threading.Event()
+
+    def dribble(connection: socket.socket) -> None:
+        with suppress(OSError):
+            while not ended.wait(0.2):
+                connection.sendall(b" ")
+
+    with connected(path) as connection:
+        thread = threading.Thread(target=dribble, args=(connection,))
+        thread.start()
+        yield
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("reader", [silent, dribbling])
+def test_an_idle_reader_keeps_the_agent_neither_from_answering_nor_from_stopping(
+    node: LabNode, reader: Callable[[Path], Iterator[None]]
+) -> None:
+    with reader(node.ledger_socket):
+        time.sleep(0.5)
+        begin = time.monotonic()
+        assert node.ask("snapshot")["node"] == "node-1"
+        assert time.monotonic() - begin < SOON
+        begin = time.monotonic()
+        node.stop_agent()
+        assert time.monotonic() - begin < STOPPED_SECONDS
+    node.start_agent()
+    node.wait_until_ready()
+
+
+def test_a_crowd_of_idle_readers_keeps_nobody_waiting(node: LabNode) -> None:
+    with ExitStack() as crowd:
+        for _ in range(300):
+            crowd.enter_context(connected(node.ledger_socket))
+        begin = time.monotonic()
+        assert node.ask("snapshot")["node"] == "node-1"
+        assert time.monotonic() - begin < READER_SECONDS
+        assert not node.runtime.status()
+
+
+def test_a_silent_runtime_keeps_the_agent_from_stopping_no_longer(node: LabNode) -> None:
+    with silent(node.run_dir / "cni.sock"):
+        time.sleep(0.2)
+        begin = time.monotonic()
+        node.stop_agent()
+        assert time.monotonic() - begin < STOPPED_SECONDS
+    node.start_agent()
+    node.wait_until_ready()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[UnixServer]:
+    """Answers a reader's `long` with 4 MiB, `slow` after a while, and else with what was asked."""
+
+    def answer(request: bytes) -> bytes:
+        if request == b"slow\n":
+            time.sleep(0.5)
+        return LONG_ANSWER if request == b"long\n" else request
+
+    made = UnixServer(tmp_path / "s", answer, line=True, workers=WORKERS)
+    made.start()
+    yield made
+    with suppress(OSError):
+        made.stop()
+
+
+def asked(path: Path, question: bytes) -> socket.socket:
+    connection = connected(path)
+    connection.sendall(question)
+    return connection
+
+
+def received(connection: socket.socket) -> bytes:
+    with connection:
+        answer = b""
+        with suppress(ConnectionResetError):
+            while part := connection.recv(1 << 16):
+                answer += part
+        return answer
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("part_by_part", [b"", b"half of a li"])
+def test_a_reader_is_given_up_at_its_deadline(tmp_path: Path, part_by_part: bytes) -> None:
+    begin = time.monotonic()
+    assert received(asked(tmp_path / "s", part_by_part)) == b""
+    assert READER_SECONDS - 0.1 < time.monotonic() - begin < READER_SECONDS + SOON
+
+
+@pytest.mark.usefixtures("server")
+def test_a_deadline_is_for_the_whole_line(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    connection = connected(tmp_path / "s")
+    with suppress(OSError):
+        while time.monotonic() - begin < READER_SECONDS + SOON:
+            connection.sendall(b".")
+            time.sleep(0.05)
+    assert time.monotonic() - begin < READER_SECONDS + SOON / 2
+    connection.close()
+
+
+@pytest.mark.usefixtures("server")
+def test_readers_who_take_nothing_keep_nobody_waiting(tmp_path: Path) -> None:
+    with ExitStack() as crowd:
+        for _ in range(2 * WORKERS):
+            crowd.enter_context(asked(tmp_path / "s", b"long\n"))
+        time.sleep(0.2)
+        begin = time.monotonic()
+        assert received(asked(tmp_path / "s", b"hello\n")) == b"hello\n"
+        assert time.monotonic() - begin < READER_SECONDS
+
+
+@pytest.mark.usefixtures("server")
+def test_more_readers_than_workers_all_get_their_answer(tmp_path: Path) -> None:
+    crowd = [asked(tmp_path / "s", b"slow\n") for _ in range(5 * WORKERS)]
+    assert [received(connection) for connection in crowd] == [b"slow\n"] * len(crowd)
+
+
+def test_what_was_asked_is_answered_when_the_server_stops(server: UnixServer, tmp_path: Path) -> None:
+    idle = [connected(tmp_path / "s") for _ in range(WORKERS - 1)]
+    crowd = [asked(tmp_path / "s", b"slow\n") for _ in range(WORKERS)]
+    time.sleep(0.2)
+    begin = time.monotonic()
+    server.stop()
+    assert time.monotonic() - begin < STOPPED_SECONDS
+    assert [received(connection) for connection in crowd] == [b"slow\n"] * len(crowd)
+    assert [received(connection) for connection in idle] == [b""] * len(idle)
+
+
+def test_a_line_without_end_is_refused(node: LabNode) -> None:
+    assert "not a query" in json.loads(received(asked(node.ledger_socket, b"[" + b" " * 8000)))["error"]
