@@ -21,7 +21,7 @@ import select
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 from netmgr.agent.accounts import Accounts
@@ -47,51 +47,51 @@ from netmgr.snapshot import ResultFiles
 PROMPT_SECONDS = 0.02
 """A counter that begins later than this after its pod was wired may have missed something."""
 
+VITAL_STEPS = ("watch", "pods", "rules")
+"""Without these pods are not counted as they should be."""
+
 log = logging.getLogger(__name__)
 
 
 class Observation:
     """What is counted and for whom, kept in step with cache and kernel. Questions may come from any thread."""
 
-    def __init__(self, cache: Cache, kernel: KernelView, accounts: Accounts, clock: Clock) -> None:
+    def __init__(
+        self, cache: Cache, kernel: KernelView, accounts: Accounts, clock: Clock, failing: Mapping[str, str]
+    ) -> None:
         self._cache = cache
         self._kernel = kernel
         self._accounts = accounts
         self._clock = clock
+        self._failing = failing
+        self._tells_late = not accounts.is_new
         self._held: dict[Address, Held] = {}
         self._files: dict[str, int] = {}
         self._longest = 0.0
-        self._fault = "the pods have not been looked for yet"
 
     def start(self) -> None:
-        """Take over what a predecessor counted, then look for the first time."""
+        """Take over what a predecessor counted."""
         remembered = self._accounts.remembered()
         self._held = {address: _remembered(address, pod) for address, pod in remembered.items()}
-        is_first = self._accounts.is_new
         for sentence in self._accounts.start(one.attachment for one in self._held.values()):
             log.info("rules %s", sentence)
-        self.look(tell_late=not is_first)
 
-    def look(self, *, tell_late: bool = True) -> None:
+    def look(self) -> None:
         """Compare once, and carry out what follows.
 
         Raises:
             NetmgrError: the cache or the kernel cannot be read; what is counted goes on.
         """
-        try:
-            listing = self._cache.list()
-            named = {address for claim in listing.claims for address in claim.addresses}
-            kernel = self._kernel.look(named | self._held.keys())
-            verdict = judge.judge(listing.claims, kernel, self._held, self._clock.monotonic())
-            self._carry_out(verdict, tell_late=tell_late)
-        except NetmgrError as error:
-            self._fault = error.message
-            raise
+        listing = self._cache.list()
+        named = {address for claim in listing.claims for address in claim.addresses}
+        kernel = self._kernel.look(named | self._held.keys())
+        verdict = judge.judge(listing.claims, kernel, self._held, self._clock.monotonic())
+        self._carry_out(verdict)
         self._files = {str(reason): listing.unusable.get(reason, 0) for reason in Reason}
         self._files |= {str(standing): verdict.standings[standing] for standing in Standing}
-        self._fault = ""
+        self._tells_late = True
 
-    def _carry_out(self, verdict: Verdict, *, tell_late: bool) -> None:
+    def _carry_out(self, verdict: Verdict) -> None:
         """Pod by pod, so that what failed in the middle is known and taken up by the next look."""
         looked_before = bool(self._files)
         for pod in judge.attachments(verdict.ends):
@@ -105,7 +105,7 @@ class Observation:
             delay = self._clock.now() - verdict.began[pod.addresses[0]]
             log.info("pod found pod=%s addresses=%s link=%s after=%.3fs", pod.pod, _shown(pod), pod.host_link, delay)
             self._longest = max(self._longest, delay if looked_before else 0.0)
-            if tell_late and delay > PROMPT_SECONDS:
+            if self._tells_late and delay > PROMPT_SECONDS:
                 log.warning("pod was noticed late, what it sent before is not in its totals pod=%s", pod.pod)
                 self._accounts.note(Gap.LATE)
         self._held = dict(verdict.held)
@@ -130,10 +130,11 @@ class Observation:
         """Say nothing when ready.
 
         Raises:
-            NotReady: the last look failed.
+            NotReady: pods could not be looked for, or rules not be put right, the last time.
         """
-        if self._fault:
-            raise NotReady(self._fault)
+        for step in VITAL_STEPS:
+            if step in self._failing:
+                raise NotReady(f"{step}: {self._failing[step]}")
 
 
 def _remembered(address: Address, pod: PodRef) -> Held:
@@ -183,16 +184,17 @@ class Observing:
             now = time.monotonic()
             if now >= next_reconcile:
                 next_reconcile = now + self._reconcile_seconds
-                self._look()
+                self.look()
                 self._attempt("rules", self._repair_rules)
                 self._attempt("ledger", self._accounts.tidy)
             elif ready:
-                self._look()
+                self.look()
             if now >= next_reading:
                 next_reading = now + self._reading_seconds
                 self._attempt("reading", self._accounts.read)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Have the observation look at whatever happened so far."""
         # In this order: what happens after the queue was emptied is in it when the look is over.
         self._watch.drain()
         self._attempt("watch", self._watch.renew)
@@ -207,7 +209,9 @@ class Observing:
     def _attempt(self, name: str, step: Callable[[], None]) -> None:
         try:
             step()
+            self._telemetry.failing.pop(name, None)
         except (NetmgrError, OSError, sqlite3.Error) as error:
+            self._telemetry.failing[name] = str(error)
             log.error("step failed step=%s error=%s", name, error)  # noqa: TRY400  expected kinds only
 
 
@@ -222,7 +226,7 @@ class Observer:
         kernel = KernelView()
         stack.callback(kernel.close)
         accounts, self.backend = open_accounts(document, clock, telemetry, stack)
-        self._observation = Observation(Cache(document.cni_results_dir), kernel, accounts, clock)
+        self._observation = Observation(Cache(document.cni_results_dir), kernel, accounts, clock, telemetry.failing)
         self._queries = Queries(document, accounts, telemetry, self.backend, clock, self._observation)
         self._observing = Observing(self._observation, accounts, telemetry, self._watch, document)
 
@@ -231,6 +235,7 @@ class Observer:
         if not self._watch.complete:
             log.warning("no pod was wired here yet, or cni_results_dir is another: %s", self._document.cni_results_dir)
         self._observation.start()
+        self._observing.look()
         self._observing.start()
         stack.callback(self._observing.stop)
         readers = UnixServer(

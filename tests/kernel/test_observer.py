@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ import pytest
 from netmgr.config import Backend
 from netmgr.dataplane import netns
 from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import INTERNET
+from netmgr.prefixes import Family
 from tests.kernel.observed import ObservedNode, observed_node
 
 pytestmark = pytest.mark.root
@@ -158,13 +161,27 @@ def test_what_is_no_result_is_passed_over_and_counted(node: ObservedNode):
     pod = new_pod(node, "good")
     text = node.result_file(pod).read_text()
     (hostile / "evil").write_text(text.replace('"good"', '"evil\\n\\"} 1\\u0000"'))
-    node.wait_until(lambda: node.files().get("unfit-name"))
-    expected = {"counted": 1, "malformed": 1, "too-large": 1, "unreadable": 2, "unfit-name": 1}
+    stolen = text.replace('"good"', '"thief"').replace(str(pod.address(Family.V4)), str(INTERNET[Family.V4]))
+    (hostile / "thief").write_text(re.sub("veth[0-9a-f]+", node.node.node.uplink, stolen))
+    node.wait_until(lambda: node.files().get("stale"))
+    expected = {"counted": 1, "stale": 1, "malformed": 1, "too-large": 1, "unreadable": 2, "unfit-name": 1}
     assert node.files() == expected
     sent = node.talk(pod)
     assert node.counted("good") == sent
-    for name in ("garbage", "huge", "link", "pipe", "evil"):
+    assert node.live() == {"good"}
+    for name in ("garbage", "huge", "link", "pipe", "evil", "thief"):
         (hostile / name).unlink()
+
+
+def test_a_cache_that_cannot_be_listed_makes_the_node_unready_until_it_can(node: ObservedNode):
+    aside = node.results.with_name("aside")
+    node.results.rename(aside)
+    node.results.symlink_to(node.results)
+    node.wait_until(lambda: not node.node.snapshot()["ready"])
+    assert "cannot be" in node.node.snapshot()["reason"]
+    node.results.unlink()
+    aside.rename(node.results)
+    node.wait_until(lambda: node.node.snapshot()["ready"])
 
 
 def test_it_wires_drops_translates_and_serves_nothing(node: ObservedNode):
