@@ -50,13 +50,17 @@ class AttachmentKey:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """One interface of one sandbox, and the addresses it holds."""
+    """One interface of one sandbox, and the addresses it holds.
+
+    `started_at` is when the launcher of its last ADD began, in seconds since boot; 0 when nobody knows.
+    """
 
     key: AttachmentKey
     pod: PodRef
     addresses: tuple[Address, ...]
     host_link: str
     netns: str
+    started_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, order=True)

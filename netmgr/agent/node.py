@@ -42,9 +42,9 @@ class Node:
     locks: AttachmentLocks
     reaper: Reaper
 
-    def attach(self, key: AttachmentKey, pod: PodRef, netns: str) -> Attachment:
+    def attach(self, key: AttachmentKey, pod: PodRef, netns: str, started_at: float) -> Attachment:
         """Give a sandbox its addresses, counters and link; on failure nothing of it remains."""
-        attachment = self.leases.reserve(key, pod, desired.host_link_name(key), netns)
+        attachment = self.leases.reserve(key, pod, desired.host_link_name(key), netns, started_at)
         try:
             self.accounts.begin(attachment)
             self.dataplane.attach(attachment)

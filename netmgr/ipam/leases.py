@@ -1,14 +1,19 @@
 """The node's attachments and the addresses they hold: `pool` and `store` kept in step.
 
-Every change is decided in the pool, written to the store, and only then true. An address
-stands in at most one row of the store (its primary key), so that even a fault in the pool
-could not hand it out twice.
+An address is taken by deciding in the pool and writing to the store, and only then is it true.
+It stands in at most one row of the store (its primary key), so that even a fault in the pool
+could not hand it out twice. Giving back is true at once, and written as soon as that is possible.
+
+Rests are counted in CLOCK_MONOTONIC, by which nobody's setting of the clock can end them early
+or never. It starts anew with each boot, so a release that seems to lie ahead was before this
+boot, and one of another boot that does not is older than it seems: no rest is ever cut short.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeVar
 
 from netmgr.clock import Clock
@@ -33,7 +38,7 @@ class Leases:
         self._store = store
         self._clock = clock
         self._lookup = lookup
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         ranges = tuple(ranges)
         families = sorted({block.family for block in ranges})
         self._pools = {f: Pool((block for block in ranges if block.family is f), timing) for f in families}
@@ -42,8 +47,11 @@ class Leases:
         self._attachments = remembered.attachments
         self._tombstones = remembered.tombstones
         held = {address: a.key for a in self._attachments.values() for address in a.addresses}
+        now = clock.monotonic()
+        resting = {address: at if at <= now else 0.0 for address, at in remembered.resting.items()}
         for family, pool in self._pools.items():
-            pool.restore(_of_family(held, family), _of_family(remembered.resting, family))
+            rested = [address for address in remembered.rested if address.family is family]
+            pool.restore(_of_family(held, family), _of_family(resting, family), rested)
 
     def get(self, key: AttachmentKey) -> Attachment | None:
         """The attachment of this key, if there is one."""
@@ -54,25 +62,45 @@ class Leases:
         with self._lock:
             return list(self._attachments.values())
 
-    def reserve(self, key: AttachmentKey, pod: PodRef, host_link: str, netns: str) -> Attachment:
+    def reserve(
+        self, key: AttachmentKey, pod: PodRef, host_link: str, netns: str, started_at: float = 0.0
+    ) -> Attachment:
         """Give a new attachment one address of each family.
 
         Raises:
             CapacityError: a family has no free address; nothing is held then.
             StateError: the store could not be written; nothing is held then.
         """
+        wanted = Attachment(key, pod, (), host_link, netns, started_at)
+        try:
+            return self._reserve(wanted)
+        except CapacityError:
+            # Some may have rested long enough since the background last looked.
+            self.settle(at_most=8)
+        return self._reserve(wanted)
+
+    def _reserve(self, wanted: Attachment) -> Attachment:
         with self._lock:
             taken: list[Address] = []
             try:
-                taken += [self._take(pool, key) for pool in self._pools.values()]
-                attachment = Attachment(key, pod, tuple(taken), host_link, netns)
+                for pool in self._pools.values():
+                    taken.append(pool.take(wanted.key, self._clock.monotonic()))  # noqa: PERF401  what was taken before a failure is put back
+                attachment = replace(wanted, addresses=tuple(taken))
                 self._store.hold(attachment)
             except NetmgrError:
                 for address in taken:
                     self._pools[address.family].put_back(address)
                 raise
-            self._attachments[key] = attachment
+            self._attachments[wanted.key] = attachment
             return attachment
+
+    def renew(self, attachment: Attachment, started_at: float) -> Attachment:
+        """Note that a later ADD, begun at `started_at`, found this attachment whole."""
+        with self._lock:
+            renewed = replace(attachment, started_at=max(started_at, attachment.started_at))
+            self._attachments[attachment.key] = renewed
+            self._store.renew(attachment.key, renewed.started_at)
+            return renewed
 
     def adopt(self, attachment: Attachment) -> None:
         """Remember an attachment that the kernel has and the store lost."""
@@ -81,12 +109,12 @@ class Leases:
             self._attachments[attachment.key] = attachment
             for address in attachment.addresses:
                 if address.family in self._pools:
-                    self._pools[address.family].restore({address: attachment.key}, {})
+                    self._pools[address.family].restore({address: attachment.key})
 
     def release(self, attachment: Attachment) -> None:
         """Forget an attachment; its addresses rest."""
         with self._lock:
-            now = self._clock.now()
+            now = self._clock.monotonic()
             self._store.release(attachment, now)
             self._attachments.pop(attachment.key, None)
             for address in attachment.addresses:
@@ -98,7 +126,7 @@ class Leases:
 
         Each costs two walks of the kernel's connection table (some 10 ms each, without our locks).
         """
-        now = self._clock.now()
+        now = self._clock.monotonic()
         with self._lock:
             waiting = [address for pool in self._pools.values() for address in pool.settling(now)[:at_most]]
         if not waiting:
@@ -118,13 +146,14 @@ class Leases:
             return {family: pool.occupancy() for family, pool in self._pools.items()}
 
     def bury(self, key: AttachmentKey, deleted_at: float) -> None:
-        """Remember that a DEL which began at `deleted_at` (seconds since boot) found nothing."""
+        """Remember that a DEL began at `deleted_at` (seconds since boot)."""
         with self._lock:
-            self._store.bury(key, deleted_at)
-            self._tombstones[key] = deleted_at
+            latest = max(deleted_at, self._tombstones.get(key, deleted_at))
+            self._store.bury(key, latest)
+            self._tombstones[key] = latest
 
     def buried(self, key: AttachmentKey) -> float | None:
-        """When the DEL of this key that found nothing began, in seconds since boot."""
+        """When the last DEL of this key began, in seconds since boot."""
         return self._tombstones.get(key)
 
     def forget_tombstones(self, before: float) -> None:
@@ -141,21 +170,31 @@ class Leases:
             self._tombstones.clear()
             self.boot_id = boot_id
 
+    @property
+    def durable(self) -> bool:
+        """Whether the end of this process would forget nothing; while it would, nothing new is held."""
+        return self._store.durable
+
+    def flush(self) -> None:
+        """Write what the store could not write before.
+
+        Raises:
+            StateError: it still cannot.
+        """
+        self._store.flush()
+
     def checkpoint(self) -> None:
-        """Let the store tidy its log."""
+        """Write what is not yet written, and sync it to the disk.
+
+        Raises:
+            StateError: the disk refused.
+        """
+        self._store.flush()
         self._store.checkpoint()
 
     def close(self) -> None:
         """Close the store."""
         self._store.close()
-
-    def _take(self, pool: Pool, key: AttachmentKey) -> Address:
-        try:
-            return pool.take(key, self._clock.now())
-        except CapacityError:
-            # Some may have rested long enough since the background last looked.
-            self.settle(at_most=8)
-            return pool.take(key, self._clock.now())
 
 
 def _of_family(items: dict[Address, Value], family: Family) -> dict[Address, Value]:

@@ -7,7 +7,10 @@ Rules:
 - A resting address becomes free when its cooldown is over *and* it was settled: somebody
   looked and found no connection that still names it, or the bounded wait for that ended.
 - Every address of a range is usable, its first and last too: they are /32 and /128 routes.
-- A range may be a whole /64: nothing here is sized by a range, only by what was ever used.
+- A range may be a whole /64: nothing here is sized by a range. Once `MOST_RESTED` addresses
+  wait for their return, the oldest of them comes even before one never used.
+
+Time is whatever the caller counts in seconds, as long as it never steps back.
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ from dataclasses import dataclass
 
 from netmgr.errors import CapacityError
 from netmgr.model import AttachmentKey
-from netmgr.prefixes import Address, Family, Prefix
+from netmgr.prefixes import Address, Family, Prefix, PrefixTable
+
+MOST_RESTED = 16384
+"""Bounds what is remembered of a range that is never used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +48,27 @@ class Pool:
 
     def __init__(self, ranges: Iterable[Prefix], timing: Timing) -> None:
         self._ranges = tuple(ranges)
+        self._size = sum(block.size for block in self._ranges)
+        self._table = PrefixTable((block, None) for block in self._ranges)
         self._timing = timing
         self._held: dict[Address, AttachmentKey] = {}
         self._resting: dict[Address, float] = {}
         self._rested: dict[Address, None] = {}
         self._fresh = self._never_used()
 
-    def restore(self, held: Mapping[Address, AttachmentKey], released: Mapping[Address, float]) -> None:
+    def restore(
+        self,
+        held: Mapping[Address, AttachmentKey],
+        resting: Mapping[Address, float] | None = None,
+        rested: Iterable[Address] = (),
+    ) -> None:
         """Take over what a store remembers; addresses of withdrawn ranges stay held but never return."""
         self._held.update(held)
-        self._resting.update(sorted(released.items(), key=lambda item: item[1]))
+        self._resting.update(sorted((resting or {}).items(), key=lambda item: item[1]))
+        self._rested.update((address, None) for address in rested if self._is_ours(address))
+        for address in held:
+            self._resting.pop(address, None)
+            self._rested.pop(address, None)
 
     def take(self, key: AttachmentKey, now: float) -> Address:
         """Hand an address to an attachment.
@@ -59,7 +76,7 @@ class Pool:
         Raises:
             CapacityError: none is free; says when the next may be.
         """
-        address = next(self._fresh, None) or self._oldest_rested()
+        address = self._next_free()
         if address is None:
             raise CapacityError(self._why_empty(now))
         self._held[address] = key
@@ -81,10 +98,8 @@ class Pool:
 
     def settle(self, address: Address, now: float, *, named: bool) -> bool:
         """Free a resting address, unless a connection still names it and may for a while; whether it is free."""
-        if address not in self._resting:
-            return False
-        limit = self._timing.cooldown + self._timing.connection_wait
-        if named and now - self._resting[address] < limit:
+        wait = self._timing.cooldown + (self._timing.connection_wait if named else 0)
+        if address not in self._resting or now - self._resting[address] < wait:
             return False
         del self._resting[address]
         if self._is_ours(address):
@@ -93,10 +108,14 @@ class Pool:
 
     def occupancy(self) -> Occupancy:
         """Addresses of the current ranges by state."""
-        total = sum(block.size for block in self._ranges)
         allocated = sum(map(self._is_ours, self._held))
         cooldown = sum(map(self._is_ours, self._resting))
-        return Occupancy(allocated, cooldown, total - allocated - cooldown)
+        return Occupancy(allocated, cooldown, self._size - allocated - cooldown)
+
+    def _next_free(self) -> Address | None:
+        if len(self._rested) >= MOST_RESTED:
+            return self._oldest_rested()
+        return next(self._fresh, None) or self._oldest_rested()
 
     def _oldest_rested(self) -> Address | None:
         if not self._rested:
@@ -113,7 +132,7 @@ class Pool:
                     yield address
 
     def _is_ours(self, address: Address) -> bool:
-        return any(block.holds(address) for block in self._ranges)
+        return self._table.match(address) is not None
 
     def _why_empty(self, now: float) -> str:
         state = self.occupancy()

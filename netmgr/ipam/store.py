@@ -1,13 +1,19 @@
 """Remembers attachments, addresses and late DELs in SQLite, through `kill -9`. See `sqlite_file`.
 
 A machine that loses power may lose the last moments, but it loses its pods with them.
+
+What gives something back never fails: where the file cannot be written (a full disk), it waits
+in memory and is written before anything else that is. What takes something is refused then, so
+that nothing is handed out that a crash would forget.
 """
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -17,18 +23,21 @@ from netmgr.errors import StateError
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address
 
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE attachments (
     container_id TEXT NOT NULL, ifname TEXT NOT NULL,
     namespace TEXT NOT NULL, pod TEXT NOT NULL, uid TEXT NOT NULL,
-    host_link TEXT NOT NULL, netns TEXT NOT NULL,
+    host_link TEXT NOT NULL, netns TEXT NOT NULL, started_at REAL NOT NULL,
     PRIMARY KEY (container_id, ifname)
 ) WITHOUT ROWID;
 CREATE TABLE leases (
     address TEXT PRIMARY KEY, container_id TEXT NOT NULL, ifname TEXT NOT NULL
 ) WITHOUT ROWID;
-CREATE TABLE resting (address TEXT PRIMARY KEY, released_at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE released (
+    sequence INTEGER PRIMARY KEY, address TEXT NOT NULL UNIQUE,
+    released_at REAL NOT NULL, rested INTEGER NOT NULL
+);
 CREATE TABLE tombstones (
     container_id TEXT NOT NULL, ifname TEXT NOT NULL, deleted_at REAL NOT NULL,
     PRIMARY KEY (container_id, ifname)
@@ -37,12 +46,25 @@ CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
 
+Change = tuple[str, tuple[object, ...]]
+"""A statement and its parameters; done twice, it changes nothing more."""
+
+_PROBE: Change = ("INSERT OR REPLACE INTO facts VALUES ('probe', '')", ())
+
+log = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """Everything the store knew when it was opened."""
+    """Everything the store knew when it was opened.
+
+    `resting` says when each address was released, in seconds since the boot of that moment;
+    `rested` are those whose rest is over, oldest release first.
+    """
 
     attachments: dict[AttachmentKey, Attachment]
     resting: dict[Address, float]
+    rested: list[Address]
     tombstones: dict[AttachmentKey, float]
     boot_id: str
 
@@ -54,6 +76,7 @@ class Store:
         self._connection = connection
         self._path = path
         self._lock = threading.Lock()
+        self._pending: dict[Change, None] = {}
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -90,52 +113,77 @@ class Store:
         for row in self._connection.execute("SELECT * FROM attachments"):
             key, pod = AttachmentKey(*row[:2]), PodRef(*row[2:5])
             attachments[key] = Attachment(key, pod, tuple(sorted(addresses.get(key, ()))), *row[5:])
-        resting = {Address.parse(text): at for text, at in self._connection.execute("SELECT * FROM resting")}
+        resting, rested = {}, []
+        released = "SELECT address, released_at, rested FROM released ORDER BY sequence"
+        for text, at, is_rested in self._connection.execute(released):
+            address = Address.parse(text)
+            if is_rested:
+                rested.append(address)
+            else:
+                resting[address] = at
         tombstones = {AttachmentKey(*row[:2]): row[2] for row in self._connection.execute("SELECT * FROM tombstones")}
         boot = self._connection.execute("SELECT value FROM facts WHERE name = 'boot_id'").fetchone()
-        return Remembered(attachments, resting, tombstones, boot[0] if boot else "")
+        return Remembered(attachments, resting, rested, tombstones, boot[0] if boot else "")
+
+    @property
+    def durable(self) -> bool:
+        """Whether the file holds everything it was told."""
+        return not self._pending
 
     def hold(self, attachment: Attachment) -> None:
-        """Remember an attachment and that it holds its addresses."""
-        key = attachment.key
-        pod = attachment.pod
-        row = (key.container_id, key.ifname, pod.namespace, pod.name, pod.uid, attachment.host_link, attachment.netns)
+        """Remember an attachment and that it holds its addresses.
+
+        Raises:
+            StateError: the file could not be written, or another attachment holds one; nothing changed.
+        """
+        key, pod = (attachment.key.container_id, attachment.key.ifname), attachment.pod
+        row = (*key, pod.namespace, pod.name, pod.uid, attachment.host_link, attachment.netns, attachment.started_at)
         texts = [str(address) for address in attachment.addresses]
-        self._commit(
-            ("INSERT INTO attachments VALUES (?, ?, ?, ?, ?, ?, ?)", [row]),
-            ("INSERT INTO leases VALUES (?, ?, ?)", [(text, *row[:2]) for text in texts]),
-            ("DELETE FROM resting WHERE address = ?", [(text,) for text in texts]),
+        self._take(
+            ("INSERT INTO attachments VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row),
+            *(("INSERT INTO leases VALUES (?, ?, ?)", (text, *key)) for text in texts),
+            *(("DELETE FROM released WHERE address = ?", (text,)) for text in texts),
         )
+
+    def renew(self, key: AttachmentKey, started_at: float) -> None:
+        """Remember a later ADD of an attachment."""
+        row = (started_at, key.container_id, key.ifname)
+        self._give(("UPDATE attachments SET started_at = ? WHERE container_id = ? AND ifname = ?", row))
 
     def release(self, attachment: Attachment, released_at: float) -> None:
         """Forget an attachment; its addresses begin to rest."""
         key = (attachment.key.container_id, attachment.key.ifname)
-        rows = [(str(address), released_at) for address in attachment.addresses]
-        self._commit(
-            ("DELETE FROM leases WHERE container_id = ? AND ifname = ?", [key]),
-            ("DELETE FROM attachments WHERE container_id = ? AND ifname = ?", [key]),
-            ("INSERT OR REPLACE INTO resting VALUES (?, ?)", rows),
+        resting = "INSERT OR REPLACE INTO released (address, released_at, rested) VALUES (?, ?, 0)"
+        self._give(
+            ("DELETE FROM leases WHERE container_id = ? AND ifname = ?", key),
+            ("DELETE FROM attachments WHERE container_id = ? AND ifname = ?", key),
+            *((resting, (str(address), released_at)) for address in attachment.addresses),
         )
 
     def rested(self, addresses: Iterable[Address]) -> None:
-        """Forget that these addresses rested."""
-        self._commit(("DELETE FROM resting WHERE address = ?", [(str(address),) for address in addresses]))
+        """Note that the rest of these addresses is over; the order of their releases is kept."""
+        self._give(*(("UPDATE released SET rested = 1 WHERE address = ?", (str(address),)) for address in addresses))
 
     def bury(self, key: AttachmentKey, deleted_at: float) -> None:
-        """Remember a DEL that found nothing, so that the ADD it overtook is refused."""
-        row = (key.container_id, key.ifname, deleted_at)
-        self._commit(("INSERT OR REPLACE INTO tombstones VALUES (?, ?, ?)", [row]))
+        """Remember a DEL, so that the ADD it overtook is refused."""
+        self._give(("INSERT OR REPLACE INTO tombstones VALUES (?, ?, ?)", (key.container_id, key.ifname, deleted_at)))
 
     def forget_tombstones(self, before: float) -> None:
         """Drop tombstones older than `before`."""
-        self._commit(("DELETE FROM tombstones WHERE deleted_at < ?", [(before,)]))
+        self._give(("DELETE FROM tombstones WHERE deleted_at < ?", (before,)))
 
     def begin_boot(self, boot_id: str) -> None:
         """Remember which boot of the kernel the attachments belong to; tombstones count time since boot."""
-        self._commit(
-            ("INSERT OR REPLACE INTO facts VALUES ('boot_id', ?)", [(boot_id,)]),
-            ("DELETE FROM tombstones WHERE ?", [(1,)]),
-        )
+        self._give(("INSERT OR REPLACE INTO facts VALUES ('boot_id', ?)", (boot_id,)), ("DELETE FROM tombstones", ()))
+
+    def flush(self) -> None:
+        """Write what could not be written before.
+
+        Raises:
+            StateError: it still cannot.
+        """
+        if self._pending:
+            self._take()
 
     def checkpoint(self) -> None:
         """Sync to the disk and bound the log's size; other calls go on meanwhile.
@@ -146,18 +194,46 @@ class Store:
         sqlite_file.checkpoint(self._path)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, with one last attempt to write what is not."""
+        with suppress(StateError):
+            self.flush()
         with self._lock:
             self._connection.close()
 
-    def _commit(self, *statements: tuple[str, Sequence[tuple[object, ...]]]) -> None:
+    def _take(self, *changes: Change) -> None:
         with self._lock:
             try:
-                self._connection.execute("BEGIN IMMEDIATE")
-                for statement, rows in statements:
-                    self._connection.executemany(statement, rows)
-                self._connection.execute("COMMIT")
-            except sqlite3.DatabaseError as error:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise StateError(f"{self._path}: {error}") from None
+                self._write(changes)
+            except sqlite3.Error as error:
+                if not isinstance(error, sqlite3.IntegrityError):
+                    self._wait(error, [_PROBE])
+                raise StateError(f"{self._path}: cannot be written: {error}") from None
+
+    def _give(self, *changes: Change) -> None:
+        with self._lock:
+            try:
+                self._write(changes)
+            except sqlite3.Error as error:
+                self._wait(error, changes)
+
+    def _write(self, changes: Iterable[Change]) -> None:
+        """Write what waits and the changes, all or nothing."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for statement, row in (*self._pending, *changes):
+                self._connection.execute(statement, row)
+            self._connection.execute("COMMIT")
+        except sqlite3.Error:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+        if self._pending:
+            log.warning("state is durable again file=%s", self._path)
+            self._pending.clear()
+
+    def _wait(self, error: sqlite3.Error, changes: Iterable[Change]) -> None:
+        if not self._pending:
+            log.error("state cannot be written, goes on in memory file=%s error=%s", self._path, error)
+        for change in changes:
+            self._pending.pop(change, None)
+            self._pending[change] = None

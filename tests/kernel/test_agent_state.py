@@ -6,13 +6,14 @@ import os
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from netmgr import programs
+from netmgr.errors import LabError
 from netmgr.lab.exchange import End, datagrams
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.runtime import Sandbox
@@ -84,6 +85,66 @@ def test_a_good_state_file_that_another_program_has_locked_is_left_alone(
         done = run_agent(stopped)
     assert (done.returncode, "is locked" in done.stderr.decode()) == (1, True)
     assert not list(state_of(stopped).parent.glob("*.corrupt-*"))
+
+
+def test_a_spooled_del_of_an_earlier_life_leaves_a_newer_attachment_alone(
+    world: World, node: LabNode, new_pod: NewPod
+) -> None:
+    sandbox = new_pod("node-1")
+    node.kill_agent()
+    node.runtime.execute("DEL", sandbox)
+    (spooled,) = (node.directory / "state" / "spool").iterdir()
+    late = spooled.rename(node.directory / spooled.name)
+    node.start_agent()
+    node.wait_until_ready()
+    node.runtime.execute("ADD", sandbox)
+    node.kill_agent()
+    late.rename(spooled)
+    node.start_agent()
+    node.wait_until_ready()
+    assert not spooled.exists()
+    assert_reaches_internet(world, sandbox)
+    node.runtime.execute("DEL", sandbox)
+    assert sandbox.pod.name not in views(node)
+
+
+@pytest.fixture
+def small_disk(stopped: LabNode) -> Iterator[Path]:
+    """The node's state on a disk of 1 MB; gives the path of a file to fill it with."""
+    state = stopped.directory / "state"
+    assert programs.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(state)]).returncode == 0
+    try:
+        stopped.start_agent()
+        stopped.wait_until_ready()
+        yield state / "fill"
+    finally:
+        stopped.kill_agent()
+        assert programs.run(["umount", str(state)]).returncode == 0
+
+
+def fill(path: Path) -> None:
+    with suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def test_a_full_disk_stops_adds_and_never_dels(node: LabNode, small_disk: Path) -> None:
+    pods = [node.add(f"full-{number}") for number in range(4)]
+    fill(small_disk)
+    with pytest.raises(LabError, match=r"code 103: .* full"):
+        # What the log has room for already is still used.
+        pods.extend(node.add(f"more-{number}") for number in range(30))
+    for sandbox in pods:
+        node.runtime.delete(sandbox)
+    assert views(node) == {}
+    assert "code 50" in node.runtime.status()
+    small_disk.unlink()
+    assert not node.runtime.status()
+    node.kill_agent()
+    node.start_agent()
+    node.wait_until_ready()
+    assert views(node) == {}
+    node.runtime.delete(node.add("again"))
 
 
 def run_agent(node: LabNode) -> programs.Outcome:

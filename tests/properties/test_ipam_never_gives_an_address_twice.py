@@ -2,7 +2,7 @@
 
 The model remembers who was told which address, and when it was given back. The process dies
 before any SQL statement, or right after a commit; what the next one finds is the file as it
-then was.
+then was. Meanwhile people set the clock, the disk fills up and the machine is rebooted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from netmgr.errors import CapacityError
+from netmgr.errors import CapacityError, StateError
 from netmgr.ipam.leases import Leases
 from netmgr.ipam.pool import Timing
 from netmgr.ipam.store import Store
@@ -70,14 +70,21 @@ class MortalStore(Store):
 
 
 class ManualClock:
+    """What the model knows as true time, and what the machine's two clocks say of it."""
+
     def __init__(self):
-        self.time = 1000.0
+        self.time = self.wall = 1000.0
+        self.booted_at = 0.0
 
     def now(self) -> float:
-        return self.time
+        return self.wall
 
     def monotonic(self) -> float:
-        return self.time
+        return self.time - self.booted_at
+
+    def advance(self, seconds: float) -> None:
+        self.time += seconds
+        self.wall += seconds
 
 
 class Ipam(RuleBasedStateMachine):
@@ -90,6 +97,8 @@ class Ipam(RuleBasedStateMachine):
         self.told: dict[AttachmentKey, tuple[Address, ...]] = {}
         """What runtimes were told and have not deleted."""
         self.released: dict[Address, float] = {}
+        self.released_before_boot: set[Address] = set()
+        self.full = False
 
     @initialize()
     def start(self):
@@ -99,6 +108,7 @@ class Ipam(RuleBasedStateMachine):
         self.store = MortalStore.open(self.folder / "ipam.sqlite")
         self.leases = Leases(self.store, RANGES, Timing(COOLDOWN, CONNECTION_WAIT), self.clock, self._lookup)
         self.store.arm(steps)
+        self.full = False
 
     def _lookup(self, addresses: Iterable[Address]) -> set[Address]:
         return self.connected.intersection(addresses)
@@ -110,6 +120,9 @@ class Ipam(RuleBasedStateMachine):
                 attachment = self.leases.reserve(key, PodRef("ns", key.container_id), "nm0", "/run/netns/x")
             except CapacityError:
                 self._check_pool_is_really_empty()
+                return
+            except StateError:
+                assert self.full
                 return
             self._check_is_rested(attachment)
         self.told[key] = attachment.addresses
@@ -124,15 +137,16 @@ class Ipam(RuleBasedStateMachine):
             }
             held = {address for a in self.leases.all() for address in a.addresses}
             resting = {
-                a for a in usable if self.clock.now() - self.released.get(a, -1e9) < COOLDOWN or a in self.connected
+                a for a in usable if self.clock.time - self.released.get(a, -1e9) < COOLDOWN or a in self.connected
             }
-            if usable <= held | resting:
+            # How long ago exactly an address was released before a reboot nobody can know.
+            if usable <= held | resting | self.released_before_boot:
                 return
         raise AssertionError("refused although an address of each family was free")
 
     def _check_is_rested(self, attachment: Attachment):
         for address in attachment.addresses:
-            rested = self.clock.now() - self.released.get(address, float("-inf"))
+            rested = self.clock.time - self.released.get(address, float("-inf"))
             assert rested >= COOLDOWN, f"{address} was given again after {rested} s"
             assert address not in self.connected or rested >= COOLDOWN + CONNECTION_WAIT
 
@@ -142,7 +156,8 @@ class Ipam(RuleBasedStateMachine):
             # The moment counts from which the store knows of it: an unanswered DEL may be undone by a crash.
             self.leases.release(attachment)
             for address in attachment.addresses:
-                self.released[address] = self.clock.now()
+                self.released[address] = self.clock.time
+                self.released_before_boot.discard(address)
         self.told.pop(key, None)
 
     @rule(key=st.sampled_from(KEYS))
@@ -157,7 +172,28 @@ class Ipam(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 29.0, 31.0, 100.0]))
     def time_passes(self, seconds):
-        self.clock.time += seconds
+        self.clock.advance(seconds)
+
+    @rule(seconds=st.sampled_from([-1e6, -40.0, 40.0, 1e6]))
+    def somebody_sets_the_clock(self, seconds):
+        self.clock.wall += seconds
+
+    @rule(full=st.booleans())
+    def disk_fills_up_or_gets_room(self, full):
+        self.full = full
+        self.store._connection._connection.execute(f"PRAGMA query_only = {int(full)}")
+        if not full:
+            self.leases.checkpoint()
+            assert self.leases.durable
+
+    @rule()
+    def machine_is_rebooted(self):
+        self.clock.booted_at = self.clock.time
+        self._restart_from_the_files_as_they_are()
+        for attachment in self.leases.all():
+            self._delete(attachment.key)
+        self.released_before_boot = set(self.released) - {a for a, at in self.released.items() if at == self.clock.time}
+        self.told.clear()
 
     @rule()
     def settle(self):
@@ -182,7 +218,7 @@ class Ipam(RuleBasedStateMachine):
         self._restart_from_the_files_as_they_are()
         after = self.leases.get(key)
         if before is not None and after is None:
-            self.released |= dict.fromkeys(before.addresses, self.clock.now())
+            self.released |= dict.fromkeys(before.addresses, self.clock.time)
             self.told.pop(key)
         if not adding or before is None:
             self._delete(key)

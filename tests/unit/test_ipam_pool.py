@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from netmgr.errors import CapacityError
@@ -67,6 +69,27 @@ def test_an_address_of_a_withdrawn_range_never_returns():
     block.take(KEY, 100)
     with pytest.raises(CapacityError):
         block.take(KEY, 100)
+
+
+def test_what_is_remembered_of_a_range_that_is_never_used_up_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("netmgr.ipam.pool.MOST_RESTED", 3)
+    block = pool("2001:db8::/64")
+    given = []
+    for now in range(0, 1000, 100):
+        given.append(block.take(KEY, now))
+        block.release(given[-1], now)
+        block.settle(given[-1], now + 99, named=False)
+    assert given == [given[0], given[1], given[2]] * 3 + [given[0]]
+
+
+def test_many_small_ranges_are_counted_in_little_time():
+    block = pool(*(f"10.{third}.{fourth}.7/32" for third in range(16) for fourth in range(16)))
+    for _ in range(250):
+        block.take(KEY, 0)
+    begin = time.process_time()
+    for _ in range(20):
+        assert block.occupancy().allocated == 250
+    assert (time.process_time() - begin) / 20 < 0.003
 
 
 def test_a_range_of_2_to_the_64_costs_nothing():

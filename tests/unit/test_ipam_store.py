@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import resource
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from netmgr.errors import SetupError, StateError
 from netmgr.ipam.store import Store
+from netmgr.model import Attachment, AttachmentKey, PodRef
+from netmgr.prefixes import Address
+
+KEY = AttachmentKey("container", "eth0")
+ADDRESS = Address.parse("10.1.0.3")
+HELD = Attachment(KEY, PodRef("ns", "web"), (ADDRESS,), "nm0", "/run/netns/x", started_at=7.5)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "ipam.sqlite"
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of this process may grow, or be written, any more."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_file_that_another_program_has_locked_is_not_called_damaged(path: Path) -> None:
@@ -40,3 +59,52 @@ def test_a_file_of_another_make_is_refused_by_name(path: Path, statement: str) -
         other.execute(statement)
     with pytest.raises(StateError, match=str(path)):
         Store.open(path).remembered()
+
+
+def test_a_full_disk_is_not_called_damage_and_leaves_the_file_as_it_was(path: Path) -> None:
+    with pytest.raises(SetupError), full_disk():
+        Store.open(path)
+    with closing(Store.open(path)) as store:
+        store.hold(HELD)
+    with pytest.raises(SetupError), full_disk():
+        Store.open(path).remembered()
+    with closing(Store.open(path)) as store:
+        assert store.remembered().attachments == {KEY: HELD}
+
+
+def test_on_a_full_disk_nothing_is_held_and_what_was_given_back_is_written_later(path: Path) -> None:
+    store = Store.open(path)
+    store.hold(HELD)
+    other = Attachment(AttachmentKey("other", "eth0"), HELD.pod, (Address.parse("10.1.0.4"),), "nm1", "")
+    with full_disk():
+        store.release(HELD, 12.0)
+        store.bury(KEY, 11.0)
+        for attempt in (lambda: store.hold(other), store.flush):
+            with pytest.raises(StateError, match="cannot be written"):
+                attempt()
+    assert not store.durable
+    with closing(Store.open(path)) as found:
+        assert found.remembered().attachments == {KEY: HELD}
+    store.flush()
+    assert store.durable
+    with closing(Store.open(path)) as found:
+        remembered = found.remembered()
+    assert (remembered.attachments, remembered.resting, remembered.tombstones) == ({}, {ADDRESS: 12.0}, {KEY: 11.0})
+    store.close()
+
+
+def test_a_refused_hold_alone_already_says_that_the_state_is_not_durable(path: Path) -> None:
+    with closing(Store.open(path)) as store:
+        with full_disk(), pytest.raises(StateError):
+            store.hold(HELD)
+        assert not store.durable
+        store.hold(HELD)
+        assert store.durable
+
+
+def test_an_address_that_is_held_cannot_be_held_again(path: Path) -> None:
+    with closing(Store.open(path)) as store:
+        store.hold(HELD)
+        with pytest.raises(StateError, match="UNIQUE"):
+            store.hold(Attachment(AttachmentKey("other", "eth0"), HELD.pod, HELD.addresses, "nm1", ""))
+        assert store.durable

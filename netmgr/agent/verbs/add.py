@@ -29,7 +29,9 @@ def add(node: Node, request: Request, started_at: float) -> dict[str, object]:
             raise UnknownContainer(f"container {request.container_id} was deleted while its ADD was on its way")
         attachment = _standing(node, request)
         if attachment is None:
-            attachment = node.attach(request.key, pod_ref(request), request.netns)
+            attachment = node.attach(request.key, pod_ref(request), request.netns, started_at)
+        else:
+            attachment = node.leases.renew(attachment, started_at)
     return _result(node, request, attachment)
 
 

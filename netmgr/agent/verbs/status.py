@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from netmgr.agent.node import Node
 from netmgr.agent.telemetry import Telemetry
-from netmgr.errors import LimitedConnectivity, NotReady
+from netmgr.errors import LimitedConnectivity, NotReady, StateError
 
 VITAL_STEPS = ("rules", "wiring")
 """Without these pods cannot be counted and reached as they should be, those that run already included."""
@@ -15,11 +15,15 @@ def status(node: Node, telemetry: Telemetry) -> None:
 
     Raises:
         LimitedConnectivity: rules or routes could not be put right.
-        NotReady: a family has no free address.
+        NotReady: a family has no free address, or what an ADD gets could not be remembered.
     """
     for step in VITAL_STEPS:
         if step in telemetry.failing:
             raise LimitedConnectivity(f"{step} cannot be put right: {telemetry.failing[step]}")
+    try:
+        node.leases.flush()
+    except StateError as error:
+        raise NotReady(error.message, "make room on the disk of state_dir") from None
     occupancy = node.leases.occupancy()
     if any(not state.free for state in occupancy.values()):
         node.leases.settle(at_most=8)
