@@ -39,6 +39,7 @@ class Accounts:
         self._lock = threading.RLock()
         self._owners: dict[Address, PodRef] = {}
         self._read_at = float("-inf")
+        self._announced: set[Counter] = set()
 
     def start(self, attachments: Iterable[Attachment]) -> list[str]:
         """Take over from a predecessor: its counters go on, those of pods that went meanwhile end."""
@@ -95,13 +96,19 @@ class Accounts:
             transaction = self._rules.plan(list(self._owners))
             if not transaction:
                 return []
-            known = self._ledger.counters()
-            self._ledger.restart([counter for counter in transaction.created if counter in known])
-            for counter in transaction.created:
-                if counter not in known:
-                    self._ledger.begin([counter], self._owner(counter))
+            self._announce(transaction.created - self._announced)
             self._rules.apply(transaction)
+            self._announced.clear()
             return list(transaction.repairs)
+
+    def _announce(self, created: frozenset[Counter]) -> None:
+        """Tell the ledger of counters that are about to begin, once even if applying must be tried again."""
+        known = self._ledger.counters()
+        self._ledger.restart([counter for counter in created if counter in known])
+        for counter in created:
+            if counter not in known:
+                self._ledger.begin([counter], self._owner(counter))
+        self._announced |= created
 
     def check(self, attachment: Attachment) -> list[str]:
         """What of an attachment's accounting is missing in the kernel, a sentence each."""

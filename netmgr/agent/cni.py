@@ -39,7 +39,7 @@ class CniService:
         """Carry out one request: its CNI error code (0 for success) and what the launcher prints."""
         begin = time.monotonic()
         environment: Mapping[str, str] = {}
-        stdin = b""
+        stdin, code, output = b"", NetmgrError.cni_code, b""
         with self._telemetry.under_way():
             try:
                 environment, stdin = decode_request(message)
@@ -51,8 +51,9 @@ class CniService:
                 log.warning("%s message=%r", _summary(environment, code, begin), error.message)
             else:
                 log.info("%s", _summary(environment, code, begin))
-        command = environment.get("CNI_COMMAND", "")
-        self._telemetry.answered(command if command in _VERBS else "invalid", code, time.monotonic() - begin)
+            finally:
+                command = environment.get("CNI_COMMAND", "")
+                self._telemetry.answered(command if command in _VERBS else "invalid", code, time.monotonic() - begin)
         return code, output
 
     def _carry_out(self, request: Request, started_at: float) -> dict[str, object] | None:

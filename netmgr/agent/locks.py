@@ -8,6 +8,7 @@ routing lock; and one that waits for its attachment's lock takes no turn from th
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,8 @@ from netmgr.errors import TryAgainLater
 from netmgr.model import AttachmentKey
 
 TURNS = 4
+_LEAST_TURN_SECONDS = 1.0
+"""Waited for a turn even by those who would not wait for a lock: a turn lasts some milliseconds."""
 
 
 class AttachmentLocks:
@@ -30,16 +33,17 @@ class AttachmentLocks:
         """Hold the lock of `key`, and a turn, for the length of the block.
 
         Raises:
-            TryAgainLater: another request for this attachment has not ended within `seconds`.
+            TryAgainLater: another request for this attachment, or all that have a turn, did not end within `seconds`.
         """
         with self._guard:
             lock, waiting = self._locks.get(key, (threading.Lock(), 0))
             self._locks[key] = lock, waiting + 1
         try:
+            deadline = time.monotonic() + seconds
             if not lock.acquire(timeout=seconds):
                 raise TryAgainLater(f"another request for {key.container_id} {key.ifname} is still under way")
             try:
-                with self._turns:
+                with self._turn(max(deadline - time.monotonic(), _LEAST_TURN_SECONDS)):
                     yield
             finally:
                 lock.release()
@@ -48,3 +52,12 @@ class AttachmentLocks:
                 lock, waiting = self._locks.pop(key)
                 if waiting > 1:
                     self._locks[key] = lock, waiting - 1
+
+    @contextmanager
+    def _turn(self, seconds: float) -> Iterator[None]:
+        if not self._turns.acquire(timeout=seconds):
+            raise TryAgainLater(f"the {TURNS} requests under way have not ended within {seconds:.0f} s")
+        try:
+            yield
+        finally:
+            self._turns.release()

@@ -21,7 +21,7 @@ from netmgr.agent.locks import AttachmentLocks
 from netmgr.agent.reaper import Reaper
 from netmgr.dataplane import desired
 from netmgr.dataplane.wiring import Dataplane
-from netmgr.errors import NetmgrError, TryAgainLater
+from netmgr.errors import KernelError, TryAgainLater
 from netmgr.ipam.leases import Leases
 from netmgr.model import Attachment, AttachmentKey, PodRef
 
@@ -48,7 +48,7 @@ class Node:
         try:
             self.accounts.begin(attachment)
             self.dataplane.attach(attachment)
-        except NetmgrError:
+        except BaseException:
             self.detach(attachment)
             raise
         return attachment
@@ -87,11 +87,25 @@ class Node:
         return attachment.host_link not in self.dataplane.attached_links()
 
     def repair_wiring(self) -> list[str]:
-        """Put right links and routes that another program altered; a sentence for each."""
+        """Put right links and routes that another program altered; a sentence for each.
+
+        Raises:
+            KernelError: one could not be put right; all the others were tried.
+        """
         drift = self.dataplane.drift(self.leases.all)
         done = self.dataplane.remove_routes(drift.strays)
+        failure: KernelError | None = None
         for attachment in drift.broken:
-            with suppress(TryAgainLater), self.locks.holding(attachment.key, 0):
-                if self.leases.get(attachment.key) == attachment:
-                    done += self.dataplane.rewire(attachment)
+            try:
+                done += self._rewire(attachment)
+            except KernelError as error:
+                failure = error
+        if failure:
+            raise failure
         return done
+
+    def _rewire(self, attachment: Attachment) -> list[str]:
+        with suppress(TryAgainLater), self.locks.holding(attachment.key, 0):
+            if self.leases.get(attachment.key) == attachment:
+                return self.dataplane.rewire(attachment)
+        return []

@@ -6,7 +6,8 @@ import fcntl
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from errno import ENODEV
 from typing import Self, TypeVar
 
 from netmgr.dataplane import rtnetlink
@@ -26,7 +27,15 @@ class Netlink:
     """One socket, usable from any thread; it stays in the namespace it was opened in."""
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+        """Open the socket.
+
+        Raises:
+            KernelError: the process may open no more files.
+        """
+        try:
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+        except OSError as error:
+            raise KernelError("open a netlink socket", error.errno or 0) from None
         for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK):
             self._socket.setsockopt(_SOL_NETLINK, option, 1)
         self._socket.settimeout(_RECEIVE_SECONDS)
@@ -63,9 +72,9 @@ class Netlink:
             pending = {self._sequence + 1 + place: operation for place, operation in enumerate(operations)}
             self._sequence += len(operations)
             if pending:
-                self._socket.send(b"".join(rtnetlink.encode(item, number) for number, item in pending.items()))
+                self._send(b"".join(rtnetlink.encode(item, number) for number, item in pending.items()))
             while pending:
-                for kind, flags, sequence, body in rtnetlink.messages(self._socket.recv(_RECEIVE_BYTES)):
+                for kind, flags, sequence, body in self._receive():
                     if kind != rtnetlink.NLMSG_ERROR or sequence not in pending:
                         continue
                     operation = pending.pop(sequence)
@@ -79,9 +88,9 @@ class Netlink:
         found: list[Decoded] = []
         with self._lock:
             self._sequence += 1
-            self._socket.send(rtnetlink.encode(request, self._sequence))
+            self._send(rtnetlink.encode(request, self._sequence))
             while True:
-                for kind, flags, sequence, body in rtnetlink.messages(self._socket.recv(_RECEIVE_BYTES)):
+                for kind, flags, sequence, body in self._receive():
                     if sequence != self._sequence:
                         continue
                     if kind == rtnetlink.NLMSG_DONE:
@@ -92,16 +101,42 @@ class Netlink:
                     if (item := decode(body)) is not None:
                         found.append(item)
 
+    def _send(self, data: bytes) -> None:
+        try:
+            self._socket.send(data)
+        except OSError as error:
+            raise KernelError("send to netlink", error.errno or 0, str(error)) from None
+
+    def _receive(self) -> Iterator[tuple[int, int, int, bytes]]:
+        try:
+            return rtnetlink.messages(self._socket.recv(_RECEIVE_BYTES))
+        except OSError as error:
+            raise KernelError("receive from netlink", error.errno or 0, str(error)) from None
+
 
 def open_in(descriptor: int, ifname: str) -> tuple[Netlink, int]:
     """A socket inside the namespace open at `descriptor`, and the index `ifname` has there (0: no such link)."""
     with entered(descriptor):
         channel = Netlink()
         try:
-            index = socket.if_nametoindex(ifname)
-        except OSError:
-            index = 0
-    return channel, index
+            return channel, index_of(ifname)
+        except KernelError:
+            channel.close()
+            raise
+
+
+def index_of(ifname: str) -> int:
+    """Index of a link in the thread's namespace; 0 if there is none of that name.
+
+    Raises:
+        KernelError: the kernel could not be asked.
+    """
+    try:
+        return socket.if_nametoindex(ifname)
+    except OSError as error:
+        if error.errno == ENODEV:
+            return 0
+        raise KernelError(f"look up link {ifname}", error.errno or 0) from None
 
 
 def open_namespace(path: str) -> int:
@@ -112,7 +147,8 @@ def open_namespace(path: str) -> int:
     """
     operation = f"open network namespace {path}"
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Non-blocking, since what is at the path may be a pipe whose other end never comes.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise KernelError(operation, error.errno or 0) from None
     try:

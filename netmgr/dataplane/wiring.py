@@ -7,7 +7,6 @@ unwiring takes the link down and marks it, and `reap` deletes all the marked one
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from errno import EEXIST, ENODEV
@@ -49,7 +48,8 @@ class Dataplane:
         self._netlink = Netlink()
         self._uplink = uplink
         self._mtu = mtu
-        self.mtu = self._measure_mtu()
+        self.mtu = DEFAULT_MTU
+        self.refresh_mtu()
 
     def close(self) -> None:
         """Close the netlink socket."""
@@ -66,7 +66,7 @@ class Dataplane:
             self._create(attachment, netns)
             try:
                 self._configure(attachment, netns)
-            except (KernelError, OSError):
+            except BaseException:
                 self.detach(attachment.host_link)
                 self.reap()
                 raise
@@ -88,7 +88,7 @@ class Dataplane:
         inside, pod_index = netlink.open_in(netns, attachment.key.ifname)
         with inside:
             inside.transact(desired.pod_side(attachment, pod_index))
-            host_index = socket.if_nametoindex(attachment.host_link)
+            host_index = netlink.index_of(attachment.host_link)
             self._netlink.transact([*desired.host_side(attachment, host_index), rtnetlink.settle_link(host_index)])
             _wait_for_addresses(inside, attachment)
 
@@ -155,15 +155,18 @@ class Dataplane:
         return [f"route to {address} belonged to no pod" for address in strays]
 
     def rewire(self, attachment: Attachment) -> list[str]:
-        """Put the host's side of an attachment right, if it is not; a sentence for each fault."""
+        """Put the host's side of an attachment right, if it is not; a sentence for each fault.
+
+        Raises:
+            KernelError: it could not be put right.
+        """
         link = next((link for link in self._links() if link.name == attachment.host_link), None)
         faults = _host_faults(attachment, link, self._own_routes())
         if link is None or not faults:
             return []
         operations = [rtnetlink.raise_index(link.number), *desired.host_side(attachment, link.number)]
-        failures = self._netlink.attempt(operations)
-        outcome = "could not be put right: " + "; ".join(map(str, failures.values())) if failures else "was put right"
-        return [f"{fault}, {outcome}" for fault in faults]
+        self._netlink.transact(operations)
+        return faults
 
     def check(self, attachment: Attachment, netns_path: str) -> list[str]:
         """What of an attachment's wiring is not as `attach` left it in this sandbox, a sentence each."""
@@ -206,7 +209,8 @@ class Dataplane:
                 )
             return named.mtu
         default = next((route.oif for route in self._routes() if route.destination.length == 0), None)
-        return next((link.mtu for link in links if link.number == default), DEFAULT_MTU)
+        # Without a default route of its own link, for a moment or for good, what was measured last still holds.
+        return next((link.mtu for link in links if link.number == default), self.mtu)
 
     def _links(self) -> list[Link]:
         return self._netlink.dump(rtnetlink.dump_links(), rtnetlink.link_of)
