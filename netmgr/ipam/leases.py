@@ -94,13 +94,13 @@ class Leases:
             self._attachments[wanted.key] = attachment
             return attachment
 
-    def renew(self, attachment: Attachment, started_at: float) -> Attachment:
-        """Note that a later ADD, begun at `started_at`, found this attachment whole."""
+    def renew(self, key: AttachmentKey, started_at: float) -> None:
+        """Note that another ADD, begun at `started_at`, found this attachment whole."""
         with self._lock:
-            renewed = replace(attachment, started_at=max(started_at, attachment.started_at))
-            self._attachments[attachment.key] = renewed
-            self._store.renew(attachment.key, renewed.started_at)
-            return renewed
+            attachment = self._attachments[key]
+            if started_at > attachment.started_at:
+                self._attachments[key] = replace(attachment, started_at=started_at)
+                self._store.renew(key, started_at)
 
     def adopt(self, attachment: Attachment) -> None:
         """Remember an attachment that the kernel has and the store lost."""

@@ -31,7 +31,7 @@ def add(node: Node, request: Request, started_at: float) -> dict[str, object]:
         if attachment is None:
             attachment = node.attach(request.key, pod_ref(request), request.netns, started_at)
         else:
-            attachment = node.leases.renew(attachment, started_at)
+            node.leases.renew(attachment.key, started_at)
     return _result(node, request, attachment)
 
 

@@ -1,0 +1,135 @@
+"""What leases keep through restarts and reboots, and what they never make anybody wait for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from netmgr.ipam.leases import Leases
+from netmgr.ipam.pool import Timing
+from netmgr.ipam.store import Store
+from netmgr.model import Attachment, AttachmentKey, PodRef
+from netmgr.prefixes import Address, Prefix
+
+Open = Callable[..., Leases]
+
+
+@dataclass
+class Clock:
+    """Seconds since boot; nothing here may ask for the time of day."""
+
+    seconds: float = 1000.0
+
+    def now(self) -> float:
+        raise AssertionError("the time of day was asked for")
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, clock: Clock):
+    """Opens the leases of four addresses, whose former owner is closed first."""
+    made: list[Leases] = []
+
+    def open_leases(lookup: Callable[[Iterable[Address]], set[Address]] = lambda _: set()) -> Leases:
+        while made:
+            made.pop().close()
+        store = Store.open(tmp_path / "ipam.sqlite")
+        made.append(Leases(store, [Prefix.parse("10.1.0.0/30")], Timing(30, 60), clock, lookup))
+        return made[-1]
+
+    yield open_leases
+    while made:
+        made.pop().close()
+
+
+def held(leases: Leases, name: str, started_at: float = 0.0) -> Attachment:
+    return leases.reserve(AttachmentKey(name, "eth0"), PodRef("ns", name), "nm0", "/run/netns/x", started_at)
+
+
+def last_octets(attachments: Iterable[Attachment]) -> list[int]:
+    return [address.value & 0xFF for attachment in attachments for address in attachment.addresses]
+
+
+def test_the_order_of_releases_outlives_a_restart(opened: Open, clock: Clock) -> None:
+    leases = opened()
+    attachments = [held(leases, f"pod-{number}") for number in range(4)]
+    for number in (2, 0, 3, 1):
+        leases.release(attachments[number])
+        clock.seconds += 1
+    clock.seconds += 27
+    leases.settle()
+    assert leases.occupancy()[attachments[0].addresses[0].family].free == 2
+    leases = opened()
+    clock.seconds += 30
+    leases.settle()
+    assert last_octets(held(leases, f"again-{number}") for number in range(4)) == [2, 0, 3, 1]
+
+
+def test_a_release_that_seems_to_lie_ahead_does_not_rest_for_ever(opened: Open, clock: Clock) -> None:
+    leases = opened()
+    for attachment in [held(leases, f"pod-{number}") for number in range(4)]:
+        leases.release(attachment)
+    clock.seconds = 20  # the machine was rebooted
+    leases = opened()
+    leases.settle()
+    assert [state.free for state in leases.occupancy().values()] == [0]
+    clock.seconds = 31
+    leases.settle()
+    assert [state.free for state in leases.occupancy().values()] == [4]
+
+
+def test_nobody_waits_while_an_add_walks_the_connection_table(opened: Open, clock: Clock) -> None:
+    answered: list[bool] = []
+
+    def slow_walk(_: Iterable[Address]) -> set[Address]:
+        other = threading.Thread(target=leases.occupancy, daemon=True)
+        other.start()
+        other.join(2)
+        answered.append(not other.is_alive())
+        return set()
+
+    leases = opened(slow_walk)
+    attachments = [held(leases, f"pod-{number}") for number in range(4)]
+    leases.release(attachments[1])
+    clock.seconds += 31
+    assert last_octets([held(leases, "next")]) == [1]
+    assert answered == [True]
+
+
+def test_nobody_waits_while_the_disk_is_waited_for(opened: Open) -> None:
+    leases = opened()
+    syncing = threading.Thread(target=leases._store.checkpoint, daemon=True)
+    with leases._lock, leases._store._lock:
+        syncing.start()
+        syncing.join(5)
+        assert not syncing.is_alive()
+
+
+def test_a_later_add_of_the_same_attachment_is_remembered(opened: Open) -> None:
+    leases = opened()
+    attachment = held(leases, "pod", started_at=5.0)
+    leases.renew(attachment.key, 9.0)
+    leases.renew(attachment.key, 7.0)
+    found = opened().get(attachment.key)
+    assert found is not None
+    assert (found.addresses, found.started_at) == (attachment.addresses, 9.0)
+
+
+def test_a_late_del_does_not_make_an_earlier_one_seem_older(opened: Open) -> None:
+    leases = opened()
+    key = AttachmentKey("pod", "eth0")
+    leases.bury(key, 9.0)
+    leases.bury(key, 4.0)
+    assert leases.buried(key) == 9.0
+    assert opened().buried(key) == 9.0
