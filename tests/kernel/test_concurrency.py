@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +12,9 @@ from typing import TypeVar
 import pytest
 from pyroute2 import IPRoute
 
+from netmgr.agent.locks import TURNS
 from netmgr.config import Backend
+from netmgr.dataplane.desired import REAP_GROUP
 from netmgr.errors import LabError
 from netmgr.lab import wiring
 from netmgr.lab.nodes import LabNode
@@ -22,11 +23,14 @@ from netmgr.lab.topology import Pod, cluster
 from netmgr.lab.world import World
 from netmgr.model import LINK_PREFIX, ROUTE_PROTOCOL
 from netmgr.prefixes import Address
+from tests.kernel.stalling import stalled
 
 pytestmark = pytest.mark.root
 
 CROWD = 100
 PATIENCE = 15.0
+HANGING = 2 * TURNS
+ANSWERED_SECONDS = 5.0
 Subject = TypeVar("Subject")
 Outcome = TypeVar("Outcome")
 
@@ -45,6 +49,12 @@ def room_for(pods: int) -> dict[str, object]:
 def at_once(action: Callable[[Subject], Outcome], subjects: Sequence[Subject]) -> list[Outcome]:
     with ThreadPoolExecutor(len(subjects)) as crowd:
         return list(crowd.map(action, subjects))
+
+
+def links_to_delete(node: LabNode) -> int:
+    """How many links the agent has put aside, to be deleted in the background."""
+    with wiring.inside(node.namespace), IPRoute() as route:
+        return sum(link.get_attr("IFLA_GROUP") == REAP_GROUP for link in route.get_links())
 
 
 def kernel_leftovers(node: LabNode) -> list[str]:
@@ -98,22 +108,33 @@ def test_a_hundred_pods_come_at_once_and_go_at_once_without_duplicate_or_leak(no
     assert {row["live"] for row in node.snapshot()["pods"]} <= {False}
 
 
-def test_an_add_is_not_held_up_by_another_pods_slow_teardown(node: LabNode, tmp_path: Path):
-    """A teardown takes as long as it must: here its pod's ADD still hangs on a sandbox that does not open."""
-    fifo = tmp_path / "sandbox"
-    os.mkfifo(fifo)
-    stuck = Sandbox(Pod("stuck", node.name), "stuck-container", "uid-stuck", fifo)
-    with ThreadPoolExecutor(2) as runtime:
+def test_adds_are_answered_while_many_requests_of_one_pod_hang_and_links_of_others_are_deleted(
+    node: LabNode, tmp_path: Path
+):
+    gone = at_once(node.add, [f"gone-{number}" for number in range(CROWD // 2)])
+    stuck = Sandbox(Pod("stuck", node.name), "stuck-container", "uid-stuck", tmp_path / "sandbox")
+    with stalled(stuck.netns) as stall, ThreadPoolExecutor(1 + HANGING + CROWD // 10) as runtime:
         adding = runtime.submit(node.runtime.execute, "ADD", stuck)
-        wait_until(lambda: pool(node)["ipv4"] == (1, 0))
-        tearing_down = runtime.submit(node.runtime.execute, "DEL", stuck)
-        try:
-            added = node.add("lucky")
-            assert not tearing_down.done()
-        finally:
-            fifo.open("wb").close()
+        wait_until(lambda: pool(node)["ipv4"] == (len(gone) + 1, 0))
+        deletions = [runtime.submit(node.runtime.execute, "DEL", stuck) for _ in range(HANGING)]
+        leaving = [runtime.submit(node.runtime.delete, sandbox) for sandbox in gone]
+        added, longest, most_links = [], 0.0, 0
+        while len(added) < CROWD // 2 and not (most_links and links_to_delete(node) == 0):
+            began = time.monotonic()
+            added.append(node.add(f"lucky-{len(added)}"))
+            longest = max(longest, time.monotonic() - began)
+            most_links = max(most_links, links_to_delete(node))
+        assert most_links > 0
+        assert not any(request.done() for request in (adding, *deletions))
+        assert longest < ANSWERED_SECONDS
+        for deletion in leaving:
+            deletion.result(timeout=10)
+        stall.end()
         with pytest.raises(LabError, match="code 102"):
             adding.result(timeout=10)
-        tearing_down.result(timeout=10)
-    node.runtime.delete(added)
-    assert pool(node)["ipv4"] == (0, 2)
+        for deletion in deletions:
+            deletion.result(timeout=10)
+    at_once(node.runtime.delete, added)
+    wait_until(lambda: not kernel_leftovers(node))
+    assert kernel_leftovers(node) == []
+    assert pool(node)["ipv4"] == (0, len(gone) + 1 + len(added))
