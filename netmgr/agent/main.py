@@ -101,9 +101,10 @@ class Agent:
         self._telemetry = Telemetry()
         dataplane = Dataplane(uplink=document.node.uplink, mtu=document.mtu)
         stack.callback(dataplane.close)
-        accounts, self.backend = open_accounts(document, clock, self._telemetry, stack)
+        # Before the accounts: a backend that changes must not be retired by an agent that cannot go on.
         leases = self._open_leases(clock)
         stack.callback(leases.close)
+        accounts, self.backend = open_accounts(document, clock, self._telemetry, stack)
         reaper = Reaper(dataplane, self._telemetry)
         self._node = Node(document.network, leases, dataplane, accounts, AttachmentLocks(), reaper)
         self._cni = CniService(self._node, self._telemetry)
