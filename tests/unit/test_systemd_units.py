@@ -1,0 +1,53 @@
+"""The sample units start commands that exist, on the paths that are the defaults."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from configparser import ConfigParser, SectionProxy
+from inspect import signature
+from pathlib import Path
+
+import pytest
+
+from netmgr.cli.agent import agent
+from netmgr.cli.exporter import exporter
+from netmgr.config import NodeDocument
+from netmgr.readers import DEFAULT_SOCKET
+
+UNITS = Path(__file__).parents[2] / "configs" / "systemd"
+
+
+def service(name: str) -> SectionProxy:
+    unit = ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str
+    unit.read(UNITS / f"netmgr-{name}.service")
+    return unit["Service"]
+
+
+def options(name: str) -> dict[str, str]:
+    words = shlex.split(service(name)["ExecStart"])
+    assert words[:2] == ["/opt/netmgr/bin/netmgr", name]
+    return dict(zip(words[2::2], words[3::2], strict=True))
+
+
+def default(key: str) -> Path:
+    return NodeDocument.model_fields[key].default
+
+
+def test_the_agents_directories_are_the_documents_defaults():
+    unit = service("agent")
+    assert Path("/var/lib") / unit["StateDirectory"] == default("state_dir")
+    assert Path("/run") / unit["RuntimeDirectory"] == default("run_dir")
+
+
+@pytest.mark.parametrize(("name", "command"), [("agent", agent), ("exporter", exporter)])
+def test_a_unit_gives_options_that_its_command_has(name: str, command: Callable[..., None]):
+    known = {f"--{parameter.replace('_', '-')}" for parameter in signature(command).parameters}
+    assert options(name).keys() <= known
+
+
+def test_the_exporter_asks_where_the_agent_answers_and_may_do_nothing_else():
+    unit = service("exporter")
+    assert Path(options("exporter")["--socket"]) == default("run_dir") / "ledger.sock" == DEFAULT_SOCKET
+    assert (unit["DynamicUser"], unit["CapabilityBoundingSet"]) == ("yes", "")
