@@ -21,8 +21,9 @@ from netmgr.rules import nft_text
 from netmgr.rules.libnftables import LibNftables
 from netmgr.rules.model import Observed, Ruleset
 from netmgr.rules.nft_text import TABLE
+from netmgr.rules.nft_wording import Wording
 from netmgr.rules.policy import pod_sets
-from netmgr.rules.transaction import Operation
+from netmgr.rules.transaction import FillChain, Operation
 
 _ELEMENT_COUNTER = re.compile(r"counter packets (\d+) bytes (\d+)")
 
@@ -38,15 +39,18 @@ class NftablesBackend:
 
     def __init__(self) -> None:
         self._nft = LibNftables()
+        self._wording = Wording()
 
     def observe(self, desired: Ruleset) -> Observed:
         """Read the table."""
-        return nft_text.observed(self._listing(), desired)
+        return nft_text.observed(self._wording.unmasked(self._listing()), desired)
 
     def apply(self, operations: Sequence[Operation]) -> None:
         """Run the operations as one transaction: all of them, or none."""
         if operations:
             self._nft.run(self.render(operations))
+        if filled := {operation.hook for operation in operations if isinstance(operation, FillChain)}:
+            self._wording.learn(self._listing(), filled)
 
     def render(self, operations: Sequence[Operation]) -> str:
         """The operations as input for `nft -f`."""

@@ -1,0 +1,59 @@
+"""What holds on the nftables backend alone: nft can change a rule and leave its comment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from netmgr.dataplane import netns
+from netmgr.prefixes import Address
+from netmgr.rules.engine import Rules
+from netmgr.rules.nftables import NftablesBackend
+
+pytestmark = pytest.mark.root
+
+PODS = [Address.parse("10.1.0.5"), Address.parse("2001:db8:1::5")]
+
+
+@pytest.fixture
+def rules(namespaces, policy) -> Iterator[Rules]:
+    with netns.entered(namespaces("node").descriptor):
+        made = Rules(NftablesBackend(), policy)
+        try:
+            made.apply(made.plan(PODS))
+            yield made
+        finally:
+            made.close()
+
+
+def replace_rule(program, hook: str, name: str, text: str) -> None:
+    """Put other words in place of a rule's, under the comment it had."""
+    (line,) = [line for line in program(f"nft -a list chain inet netmgr {hook}").splitlines() if name in line]
+    found = re.search(r'(comment ".*") # handle (\d+)', line)
+    program("nft -f -", f"replace rule inet netmgr {hook} handle {found[2]} {text} {found[1]}\n")
+
+
+@pytest.mark.parametrize("planned_before", [True, False])
+def test_a_rule_that_was_altered_under_its_comment_is_found_and_put_right(rules, program, planned_before):
+    if planned_before:
+        assert not rules.plan(PODS)
+    replace_rule(program, "prerouting", "anti-spoofing v4", "ip saddr 203.0.113.1 drop")
+    assert rules.check(PODS) == ["chain prerouting: rule 'anti-spoofing v4' was altered"]
+    plan = rules.plan(PODS)
+    assert plan.repairs == ("chain prerouting: rule 'anti-spoofing v4' was altered",)
+    assert plan.created == frozenset()
+    rules.apply(plan)
+    assert not rules.plan(PODS)
+    assert "203.0.113.1" not in program("nft list table inet netmgr")
+
+
+def test_an_altered_rule_stays_known_as_altered_while_another_chain_is_put_right(rules, program):
+    replace_rule(program, "prerouting", "anti-spoofing v4", "ip saddr 203.0.113.1 drop")
+    program("nft flush chain inet netmgr postrouting")
+    plan = rules.plan(PODS)
+    assert "chain prerouting: rule 'anti-spoofing v4' was altered" in plan.repairs
+    assert "chain postrouting: rule 'masquerade v4' was missing" in plan.repairs
+    rules.apply(plan)
+    assert not rules.plan(PODS)
