@@ -7,6 +7,10 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from itertools import islice
+
+PATIENCE_SECONDS = 0.1
+"""Between connecting and its first byte a peer may have to wait for a processor."""
 
 _NOTHING = 0
 
@@ -25,12 +29,12 @@ class Peer:
         self.cut = False
         self._awaited = select.POLLIN
 
-    def is_heard(self) -> None:
-        """Its request is whole: from here on it waits for us."""
+    def await_nothing(self) -> None:
+        """From here on it waits for us."""
         self._awaited = _NOTHING
 
-    def is_told(self) -> None:
-        """Its answer is on the way: from here on it is to take it."""
+    def await_taking(self) -> None:
+        """From here on it is to take its answer."""
         self._awaited = select.POLLOUT
 
     @property
@@ -69,6 +73,16 @@ class Peers:
             self._open[peer] = None
         return peer
 
+    def heard(self, peer: Peer) -> None:
+        """Its request is whole. Not while anybody judges it by what it did until now."""
+        with self._lock:
+            peer.await_nothing()
+
+    def told(self, peer: Peer) -> None:
+        """Its answer is on the way."""
+        with self._lock:
+            peer.await_taking()
+
     def part(self, peer: Peer) -> None:
         """Close a connection."""
         with self._lock:
@@ -76,11 +90,13 @@ class Peers:
             peer.connection.close()
 
     def make_room(self, most: int) -> None:
-        """Where `most` or more are open, give up the longest-standing one that dawdles."""
+        """Of what is open beyond `most`, give up those that have dawdled for a while, the longest-standing first."""
         with self._lock:
             standing = [peer for peer in self._open if not peer.cut]
-            if len(standing) >= most and (slowest := next((peer for peer in standing if peer.dawdles), None)):
-                slowest.give_up()
+            patience_ends = time.monotonic() - PATIENCE_SECONDS
+            idle = (peer for peer in standing if peer.since <= patience_ends and peer.dawdles)
+            for peer in islice(idle, max(0, len(standing) - most)):
+                peer.give_up()
 
     def dismiss(self) -> None:
         """Give up every connection whose request is not on its way."""

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from netmgr.agent.peers import Peer, Peers
+from netmgr.agent.peers import PATIENCE_SECONDS, Peer, Peers
 from netmgr.agent.preflight import group_number
 from netmgr.errors import ConfigError
 
@@ -76,7 +76,9 @@ class UnixServer(socketserver.UnixStreamServer):
             os.umask(former)
         if group is not None:
             os.chown(path, -1, _known(group))
-        self._thread = threading.Thread(target=self.serve_forever, name=f"serve {path.name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self.serve_forever, args=(PATIENCE_SECONDS,), name=f"serve {path.name}", daemon=True
+        )
 
     def start(self) -> None:
         """Begin to accept."""
@@ -99,18 +101,24 @@ class UnixServer(socketserver.UnixStreamServer):
         if not isinstance(request, socket.socket):
             return
         if self._line:
-            self._peers.make_room(self._most)
-            self._room.acquire()
+            self._peers.make_room(self._most - 1)
+            while not self._room.acquire(timeout=PATIENCE_SECONDS):
+                self._peers.make_room(self._most - 1)
         self._workers.submit(self._serve, self._peers.welcome(request)).add_done_callback(_tell_of_a_fault)
+
+    def service_actions(self) -> None:
+        """Now and then, see that nobody waits for a worker that waits for somebody idle."""
+        if self._line:
+            self._peers.make_room(self._most)
 
     def _serve(self, peer: Peer) -> None:
         """Serve one connection; a peer that goes away or dawdles harms only itself."""
         try:
             request = self._receive(peer)
-            peer.is_heard()
+            self._peers.heard(peer)
             answer = self._answer(request)
             peer.connection.settimeout(READER_SECONDS if self._line else _REQUEST_SECONDS)
-            peer.is_told()
+            self._peers.told(peer)
             peer.connection.sendall(answer)
         except OSError as error:
             log.debug("connection ended early socket=%s error=%s", self._path.name, error)

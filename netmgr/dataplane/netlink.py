@@ -7,7 +7,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from errno import ENODEV
 from typing import Self, TypeVar
 
 from netmgr.dataplane import rtnetlink
@@ -118,25 +117,15 @@ def open_in(descriptor: int, ifname: str) -> tuple[Netlink, int]:
     """A socket inside the namespace open at `descriptor`, and the index `ifname` has there (0: no such link)."""
     with entered(descriptor):
         channel = Netlink()
-        try:
-            return channel, index_of(ifname)
-        except KernelError:
-            channel.close()
-            raise
+        return channel, index_of(ifname)
 
 
 def index_of(ifname: str) -> int:
-    """Index of a link in the thread's namespace; 0 if there is none of that name.
-
-    Raises:
-        KernelError: the kernel could not be asked.
-    """
+    """Index of a link in the thread's namespace; 0 if there is none of that name."""
     try:
         return socket.if_nametoindex(ifname)
-    except OSError as error:
-        if error.errno == ENODEV:
-            return 0
-        raise KernelError(f"look up link {ifname}", error.errno or 0) from None
+    except OSError:
+        return 0
 
 
 def open_namespace(path: str) -> int:
