@@ -14,6 +14,7 @@ from netmgr.cli.plan import app
 from netmgr.plan_files import lock_path
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "render"
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def run(*arguments: str, plan: Path = GOLDEN / "plan.yaml") -> Result:
@@ -35,6 +36,12 @@ def test_cloud_resources_are_printed_as_reviewed(form: str, golden: str) -> None
     done = run("render", form)
     assert done.exit_code == 0
     assert done.stdout == (GOLDEN / golden).read_text()
+
+
+def test_the_network_configuration_is_the_one_that_install_writes() -> None:
+    done = run("render", "conflist")
+    assert done.exit_code == 0
+    assert done.stdout == (CONFIGS / "cni" / "10-netmgr.conflist").read_text()
 
 
 def test_a_node_document_says_where_it_comes_from() -> None:
