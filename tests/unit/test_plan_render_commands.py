@@ -39,7 +39,7 @@ def test_cloud_resources_are_printed_as_reviewed(form: str, golden: str) -> None
 
 
 def test_the_network_configuration_is_the_one_that_install_writes() -> None:
-    done = run("render", "conflist")
+    done = CliRunner().invoke(app, ["render", "conflist"])
     assert done.exit_code == 0
     assert done.stdout == (CONFIGS / "cni" / "10-netmgr.conflist").read_text()
 
