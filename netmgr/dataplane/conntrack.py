@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import logging
-import socket
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from netmgr.dataplane import rtnetlink
+from netmgr.dataplane.netlink import Netlink
+from netmgr.errors import KernelError
 from netmgr.prefixes import Address, Family
 
 _NETLINK_NETFILTER = 12
@@ -42,10 +43,10 @@ def named(addresses: Iterable[Address]) -> set[Address]:
     if not tracked:
         return set()
     try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_NETFILTER) as sock:
-            sock.settimeout(5)
-            return wanted & set(_sources(sock, _requests(wanted, tracked)))
-    except OSError as error:
+        with Netlink(_NETLINK_NETFILTER) as channel:
+            listings = (channel.dump(request, _sources_of) for request in _requests(wanted, tracked))
+            return wanted & {source for listing in listings for sources in listing for source in sources}
+    except KernelError as error:
         if error.errno not in _NO_CONNTRACK:
             log.warning("connection table cannot be read error=%s", error)
         return set()
@@ -81,26 +82,13 @@ def _filtered(address: Address, side: int) -> rtnetlink.Operation:
     return rtnetlink.Operation(f"connections of {address}", _CT_GET, rtnetlink.NLM_F_DUMP, body)
 
 
-def _sources(sock: socket.socket, requests: Iterable[rtnetlink.Operation]) -> Iterator[Address]:
-    """Source addresses, of both directions, of the connections each request lists."""
-    for sequence, request in enumerate(requests, start=1):
-        sock.send(rtnetlink.encode(request, sequence))
-        pending = True
-        while pending:
-            for kind, flags, number, body in rtnetlink.messages(sock.recv(1 << 16)):
-                if kind == rtnetlink.NLMSG_ERROR:
-                    code, reason = rtnetlink.error_of(flags, body)
-                    raise OSError(code, reason or "refused")
-                if number == sequence and kind == rtnetlink.NLMSG_DONE:
-                    pending = False
-                elif number == sequence:
-                    yield from _sources_of(body)
-
-
-def _sources_of(body: bytes) -> Iterator[Address]:
+def _sources_of(body: bytes) -> list[Address]:
+    """Source addresses of both directions of one connection."""
+    found = []
     connection = rtnetlink.attributes(body, _NFGENMSG.size)
     for side in (_CTA_TUPLE_ORIG, _CTA_TUPLE_REPLY):
         addresses = rtnetlink.attributes(rtnetlink.attributes(connection.get(side, b""), 0).get(_CTA_TUPLE_IP, b""), 0)
         for family, kind in _CTA_IP_SOURCE.items():
             if kind in addresses and len(addresses[kind]) == family.width // 8:
-                yield Address(family, int.from_bytes(addresses[kind], "big"))
+                found.append(Address(family, int.from_bytes(addresses[kind], "big")))
+    return found

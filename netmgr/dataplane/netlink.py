@@ -1,4 +1,4 @@
-"""A route-netlink socket: batches out, acknowledgements and dumps in (netlink(7))."""
+"""A netlink socket, route-netlink's unless told otherwise: batches out, acknowledgements and dumps in (netlink(7))."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Decoded = TypeVar("Decoded")
 class Netlink:
     """One socket, usable from any thread; it stays in the namespace it was opened in."""
 
-    def __init__(self) -> None:
-        """Open the socket.
+    def __init__(self, protocol: int = socket.NETLINK_ROUTE) -> None:
+        """Open the socket of a netlink protocol.
 
         Raises:
             KernelError: the process may open no more files.
         """
         try:
-            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         except OSError as error:
             raise KernelError("open a netlink socket", error.errno or 0) from None
         for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK):

@@ -1,0 +1,60 @@
+"""Which addresses the kernel's connection table still names, by either way of asking it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from netmgr import programs
+from netmgr.dataplane import conntrack, netns
+from netmgr.prefixes import Address
+
+pytestmark = pytest.mark.root
+
+TRACKING = b"""
+add table inet t
+add chain inet t c { type filter hook output priority 0; }
+add rule inet t c ct state new accept
+"""
+NAMED = {Address.parse(text) for text in ("203.0.113.5", "203.0.113.7", "2001:db8::5", "2001:db8::7")}
+STRANGERS = {Address.parse(text) for text in ("203.0.113.9", "2001:db8::9")}
+
+
+@pytest.fixture
+def _inside() -> Iterator[None]:
+    """The test's thread in a namespace of its own, where all of NAMED are local and connections are tracked."""
+    path = Path(f"/run/netns/conntrack-{os.getpid()}")
+    netns.create(path)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with netns.entered(descriptor):
+            commands = ["link set lo up", *(f"address add {a.prefix} dev lo" for a in sorted(NAMED))]
+            for command in commands:
+                assert programs.run(["ip", *command.split()]).returncode == 0
+            assert programs.run(["nft", "-f", "-"], stdin=TRACKING).returncode == 0
+            yield
+    finally:
+        os.close(descriptor)
+        netns.delete(path)
+
+
+def connect(family: socket.AddressFamily, source: str, target: str) -> None:
+    with socket.socket(family, socket.SOCK_DGRAM) as sender:
+        sender.bind((source, 0))
+        sender.sendto(b"x", (target, 9))
+
+
+@pytest.mark.usefixtures("_inside")
+@pytest.mark.parametrize("walk_seconds", [0, 1], ids=["filtered by the kernel", "listed"])
+def test_both_ends_of_a_connection_are_named_and_nobody_else(
+    monkeypatch: pytest.MonkeyPatch, walk_seconds: int
+) -> None:
+    monkeypatch.setattr(conntrack, "_WALK_SECONDS", walk_seconds)
+    assert conntrack.named(NAMED | STRANGERS) == set()
+    connect(socket.AF_INET, "203.0.113.5", "203.0.113.7")
+    connect(socket.AF_INET6, "2001:db8::5", "2001:db8::7")
+    assert conntrack.named(NAMED | STRANGERS) == NAMED
