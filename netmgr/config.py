@@ -18,18 +18,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from netmgr.fields import AbsolutePath, AddressText, Document, PrefixText
 from netmgr.prefixes import Address, Family, Prefix, merge, overlaps
+from netmgr.sites import HUB, Nat, Role, Site, StaticRoute
 
 SPECIAL_USE = tuple(
     map(
@@ -81,31 +74,8 @@ class NodeRules(StrEnum):
     EXACT = "exact"
 
 
-def _to_prefix(value: object) -> Prefix:
-    return value if isinstance(value, Prefix) else Prefix.parse(str(value))
-
-
-def _to_address(value: object) -> Address:
-    return value if isinstance(value, Address) else Address.parse(str(value))
-
-
-def _absolute(path: Path) -> Path:
-    if not path.is_absolute() or "\0" in str(path):
-        raise ValueError(f"{str(path)!r} is no absolute path; begin it with /")
-    return path
-
-
-PrefixText = Annotated[Prefix, BeforeValidator(_to_prefix), PlainSerializer(str)]
-AddressText = Annotated[Address, BeforeValidator(_to_address), PlainSerializer(str)]
-AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 GroupNumber = Annotated[int, Field(strict=True, ge=0, le=LARGEST_GROUP)]
 GroupName = Annotated[str, Field(min_length=1, pattern=r"^[^\x00:\n]+$")]
-
-
-class Document(BaseModel):
-    """Base of every document: immutable, and strict about keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
 class NodeIdentity(Document):
@@ -158,6 +128,16 @@ class NodeDocument(Document):
     api_version: Annotated[Literal["netmgr.io/v1alpha1"], Field(alias="apiVersion")]
     kind: Literal["Node"]
     node: NodeIdentity
+    role: Role = Role.NODE
+    """What this machine does: runs pods, forwards between sites, or opens a spoke's Services."""
+    site: str | None = None
+    """Which of `sites` this machine belongs to."""
+    sites: tuple[Site, ...] = ()
+    """The hub and every spoke; spokes do not reach each other. None: nothing is dropped."""
+    nat: Nat | None = None
+    """What a NAT host translates; with `role: nat-host` alone."""
+    routes: tuple[StaticRoute, ...] = ()
+    """Routes the agent installs and keeps."""
     network: Annotated[str, Field(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$")] = "netmgr"
     """Name of the CNI network this agent serves."""
     cni: bool = True
@@ -187,7 +167,7 @@ class NodeDocument(Document):
     @field_validator("ranges")
     @classmethod
     def _ranges_agree(cls, ranges: tuple[Prefix, ...], info: ValidationInfo) -> tuple[Prefix, ...]:
-        if not ranges and info.data.get("cni", True):
+        if not ranges and info.data.get("cni", True) and info.data.get("role") is Role.NODE:
             raise ValueError("is required and missing: pods get their addresses from it (only cni: off needs none)")
         for outer, inner in overlaps(ranges):
             raise ValueError(f"{outer} and {inner} overlap; give every address once")
@@ -202,6 +182,33 @@ class NodeDocument(Document):
                 if block.holds(address):
                     raise ValueError(f"{block} holds the node's own address {address}; take it out of the range")
         return ranges
+
+    @field_validator("sites")
+    @classmethod
+    def _sites_are_apart(cls, sites: tuple[Site, ...]) -> tuple[Site, ...]:
+        claims = [(prefix, site.name) for site in sites for prefix in site.every_prefix]
+        for number, (prefix, name) in enumerate(claims):
+            for other, holder in claims[:number]:
+                if prefix.overlaps(other):
+                    raise ValueError(f"{prefix} of {name} and {other} of {holder} overlap; a prefix is of one site")
+        return sites
+
+    @model_validator(mode="after")
+    def _role_has_what_it_needs(self) -> NodeDocument:
+        names = [site.name for site in self.sites]
+        if len(set(names)) < len(names):
+            raise ValueError("sites: two have one name; name every site once")
+        if self.site is not None and self.site not in names:
+            raise ValueError(f"site {self.site!r} is none of sites ({', '.join(names) or 'which is empty'})")
+        if self.site is None and self.sites and self.role is not Role.HUB_ROUTER:
+            raise ValueError("site is missing: say which of sites this machine belongs to")
+        if self.role is Role.HUB_ROUTER and self.site not in (None, HUB):
+            raise ValueError(f"a hub-router is of the site {HUB}, not of {self.site}")
+        if (self.role is Role.NAT_HOST) != (self.nat is not None):
+            raise ValueError("nat belongs to role: nat-host, which needs it")
+        if self.ranges and self.role is not Role.NODE:
+            raise ValueError(f"a {self.role} runs no pods: leave ranges out")
+        return self
 
     @field_validator("internal")
     @classmethod
@@ -221,6 +228,11 @@ class NodeDocument(Document):
         if (excess := needed - SOCKET_PATH_BYTES) > 0:
             raise ValueError(f"is too long by {excess} bytes; with a socket's name it can have {SOCKET_PATH_BYTES}")
         return run_dir
+
+    @property
+    def wires_pods(self) -> bool:
+        """Whether pods get their network from this agent."""
+        return self.cni and self.role is Role.NODE
 
     @property
     def internal_prefixes(self) -> tuple[Prefix, ...]:

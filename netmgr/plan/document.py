@@ -21,7 +21,8 @@ from pydantic import (
     model_validator,
 )
 
-from netmgr.config import SPECIAL_USE, Document, PrefixText
+from netmgr.config import SPECIAL_USE
+from netmgr.fields import Document, PrefixText
 from netmgr.prefixes import Family, Prefix, overlaps
 
 HUB = "hub"

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, field_validator
 
-from netmgr.config import AddressText, Document, PrefixText
+from netmgr.fields import AddressText, Document, PrefixText
 from netmgr.plan.document import ServiceMode
 from netmgr.prefixes import Address, Prefix
 

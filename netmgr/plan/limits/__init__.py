@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from netmgr.config import Document, PrefixText
+from netmgr.fields import Document, PrefixText
 from netmgr.plan.document import Cloud
 
 KUBERNETES = {"cluster_nodes": 5_000, "cluster_pods": 150_000, "cluster_services": 10_000}

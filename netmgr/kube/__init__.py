@@ -1,0 +1,1 @@
+"""What talks to a Kubernetes API server; no agent and no exporter imports it."""
