@@ -37,6 +37,10 @@ def given(data: dict[str, object], prefix: str = "") -> set[str]:
     return found
 
 
+# An example of a key that the sample has no use for stands further in, below the key's default.
+EXAMPLES = yaml.safe_load("\n".join(re.findall(r"^#   (?!netmgr )(.+)$", TEXT, flags=re.MULTILINE)))
+
+
 @pytest.mark.parametrize("text", [TEXT, UNCOMMENTED], ids=["as it stands", "in full"])
 def test_the_sample_is_valid(text):
     parse(text, "configs/node.yaml", NodeDocument)
@@ -55,3 +59,18 @@ def test_commented_defaults_are_the_true_ones():
         "reader_group",
     }
     assert not differing
+
+
+def test_the_examples_are_those_of_a_node_and_of_a_nat_host():
+    sample = yaml.safe_load(TEXT)
+    shared = {key: EXAMPLES[key] for key in ("sites", "routes")}
+    node = sample | shared | {"site": "training"}
+    host = {key: sample[key] for key in ("apiVersion", "kind")} | {
+        "node": {"name": "evals-nat-0", "addresses": EXAMPLES["nat"]["addresses"]},
+        "role": "nat-host",
+        "site": "evals",
+        "sites": EXAMPLES["sites"],
+        "nat": EXAMPLES["nat"],
+    }
+    assert parse(yaml.dump(node), "node", NodeDocument).routes
+    assert parse(yaml.dump(host), "host", NodeDocument).nat
