@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    _programs.allowed = _is_marked(item, "programs", *NEEDING_ROOT)
+    _programs.allowed = _is_marked(item, "programs", "kubernetes", *NEEDING_ROOT)
     try:
         return (yield)
     finally:
@@ -88,6 +88,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     kinds: dict[str, Callable[[pytest.TestReport], bool]] = {
         "kernel": lambda report: "root" in report.keywords and "runtimes" not in report.keywords,
         "runtime": lambda report: "runtimes" in report.keywords,
+        "kubernetes": lambda report: "kubernetes" in report.keywords,
     }
     for kind, belongs in kinds.items():
         ran = [report for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)]

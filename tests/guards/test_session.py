@@ -15,7 +15,7 @@ CONFTEST = Path(__file__).parent.parent / "conftest.py"
 def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     monkeypatch.delenv("CI", raising=False)
     pytester.makeconftest(CONFTEST.read_text())
-    pytester.makeini("[pytest]\nmarkers =\n    root\n    runtimes\n    programs\n")
+    pytester.makeini("[pytest]\nmarkers =\n    root\n    runtimes\n    kubernetes\n    programs\n")
     return pytester
 
 
@@ -63,10 +63,14 @@ def test_the_kinds_that_ci_insists_on_are_counted(session: pytest.Pytester) -> N
         @pytest.mark.root
         @pytest.mark.runtimes
         def test_runtime(): pass
+        @pytest.mark.kubernetes
+        def test_kubernetes(): pass
     """)
     run = 1 if os.geteuid() == 0 else 0
     outcome = session.runpytest_subprocess()
-    outcome.stdout.fnmatch_lines([f"kernel tests: {run} run*", f"runtime tests: {run} run*"])
+    outcome.stdout.fnmatch_lines(
+        [f"kernel tests: {run} run*", f"runtime tests: {run} run*", "kubernetes tests: 1 run*"]
+    )
 
 
 def test_a_process_left_behind_fails_the_session(session: pytest.Pytester) -> None:

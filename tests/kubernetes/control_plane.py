@@ -1,0 +1,201 @@
+"""A real control plane on the loopback: etcd and kube-apiserver with RBAC, in a folder of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPSConnection
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.kubernetes import programs
+
+SECONDS_TO_START = 90
+SERVICE_RANGE = "10.96.0.0/12"
+Object = dict[str, Any]
+
+
+@dataclass
+class ControlPlane:
+    """Both programs, and an administrator's way to ask the server."""
+
+    folder: Path
+    etcd_port: int = 0
+    port: int = 0
+    admin: str = field(default_factory=secrets.token_hex)
+    etcd: subprocess.Popen[bytes] | None = None
+    server: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start both; return once the server says that it is ready."""
+        self.etcd_port, peers, self.port = _free_ports(3)
+        key = self.folder / "service-accounts.key"
+        subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
+        (self.folder / "tokens.csv").write_text(f"{self.admin},admin,admin,system:masters\n")
+        self.etcd = self._run(
+            "etcd",
+            f"--data-dir={self.folder / 'etcd'}",
+            f"--listen-client-urls={self._etcd}",
+            f"--advertise-client-urls={self._etcd}",
+            f"--listen-peer-urls=http://127.0.0.1:{peers}",
+            "--log-level=error",
+            "--unsafe-no-fsync",
+        )
+        self.start_server()
+
+    def start_server(self) -> None:
+        """Start the API server (again)."""
+        key = self.folder / "service-accounts.key"
+        self.server = self._run(
+            "kube-apiserver",
+            f"--etcd-servers={self._etcd}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            "--endpoint-reconciler-type=none",
+            f"--secure-port={self.port}",
+            f"--cert-dir={self.folder / 'certificates'}",
+            f"--token-auth-file={self.folder / 'tokens.csv'}",
+            "--authorization-mode=Node,RBAC",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            f"--service-cluster-ip-range={SERVICE_RANGE}",
+            "--allow-privileged",
+            "--shutdown-delay-duration=0s",
+        )
+        deadline = time.monotonic() + SECONDS_TO_START
+        while not self._is_ready():
+            if self.server.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError((self.folder / "kube-apiserver.log").read_text()[-2000:])
+            time.sleep(0.1)
+
+    def stop_server(self) -> None:
+        """Take the API server away, as a crash does; etcd keeps everything."""
+        _end(self.server)
+
+    def stop(self) -> None:
+        """End both."""
+        _end(self.server)
+        _end(self.etcd)
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that clients trust."""
+        return self.folder / "certificates" / "apiserver.crt"
+
+    @property
+    def _etcd(self) -> str:
+        return f"http://127.0.0.1:{self.etcd_port}"
+
+    def ask(self, method: str, path: str, body: object = None, *, token: str = "", kind: str = "json") -> Object:
+        """One request, by the administrator unless a token is given; raises Refused for any answer but success."""
+        status, text = self.answer(method, path, body, token=token, kind=kind)
+        if status not in range(200, 300):
+            raise Refused(status, text)
+        return json.loads(text) if text.startswith("{") else {"text": text}
+
+    def answer(
+        self, method: str, path: str, body: object = None, *, token: str = "", kind: str = "json"
+    ) -> tuple[int, str]:
+        """Status and text of one request."""
+        context = ssl.create_default_context(cafile=str(self.authority))
+        connection = HTTPSConnection("127.0.0.1", self.port, timeout=60, context=context)
+        try:
+            headers = {"Authorization": f"Bearer {token or self.admin}", "Content-Type": f"application/{kind}"}
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            reply = connection.getresponse()
+            return reply.status, reply.read().decode()
+        finally:
+            connection.close()
+
+    def token(self, namespace: str, account: str, seconds: int = 3600) -> str:
+        """A real token of a service account, as the kubelet asks for it."""
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": seconds},
+        }
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        return self.ask("POST", path, body)["status"]["token"]
+
+    def requests(self) -> Counter[tuple[str, str]]:
+        """How many requests the server has answered, by (verb, resource), from its own metrics."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for family in text_string_to_metric_families(self.ask("GET", "/metrics")["text"]):
+            if family.name == "apiserver_request":
+                for sample in family.samples:
+                    if sample.name == "apiserver_request_total" and sample.labels["resource"]:
+                        counts[sample.labels["verb"], sample.labels["resource"]] += int(sample.value)
+        return counts
+
+    @contextmanager
+    def counted(self) -> Iterator[Counter[tuple[str, str]]]:
+        """What was asked meanwhile; filled in at the end."""
+        before, asked = self.requests(), Counter[tuple[str, str]]()
+        yield asked
+        asked.update(self.requests() - before)
+
+    def credentials(self, folder: Path, token: str) -> Path:
+        """A folder like the one in which a pod finds its service account."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "ca.crt").write_bytes(self.authority.read_bytes())
+        new = folder / "token.new"
+        new.write_text(token)
+        new.rename(folder / "token")
+        return folder
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables by which a pod finds the API server."""
+        return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(self.port)}
+
+    def _run(self, program: str, *options: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{program}.log").open("ab") as log:
+            command = [programs.folder() / program, *options]
+            return subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=_environment())
+
+    def _is_ready(self) -> bool:
+        try:
+            return self.answer("GET", "/readyz")[0] == 200
+        except OSError:
+            return False
+
+
+class Refused(Exception):
+    """The server's answer was no success."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status}: {text[:500]}")
+        self.status = status
+        self.text = text
+
+
+def _environment() -> dict[str, str]:
+    """No proxy, and none of the variables that etcd takes for options."""
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith(("ETCD_", "HTTP"))}
+
+
+def _free_ports(number: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def _end(process: subprocess.Popen[bytes] | None) -> None:
+    if process is not None and process.poll() is None:
+        process.send_signal(signal.SIGKILL)
+        process.wait(timeout=10)

@@ -1,0 +1,35 @@
+"""Where kube-apiserver, etcd and kustomize are: in KUBEBUILDER_ASSETS, or where `make envtest` puts them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+MODULE = Path(__file__).parent / "envtest"
+NEEDED = ("kube-apiserver", "etcd")
+
+
+def folder() -> Path:
+    """The folder that has them, or would have."""
+    if named := os.environ.get("KUBEBUILDER_ASSETS"):
+        return Path(named)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    versions = hashlib.sha256((MODULE / "go.mod").read_bytes() + (MODULE / "go.sum").read_bytes()).hexdigest()
+    return cache / "netmgr" / "envtest" / versions[:12]
+
+
+def missing() -> str:
+    """Why tests cannot run, in one line; empty when they can."""
+    if all(os.access(folder() / name, os.X_OK) for name in NEEDED):
+        return ""
+    return (
+        f"no kube-apiserver and etcd in {folder()}: get them with `make envtest` (ten minutes, once), "
+        "or name a folder that has them in KUBEBUILDER_ASSETS"
+    )
+
+
+def kustomize() -> list[str]:
+    """The command that builds a kustomization."""
+    here = folder() / "kustomize"
+    return [str(here), "build"] if here.exists() else [str(folder() / "kubectl"), "kustomize"]
