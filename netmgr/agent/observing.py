@@ -16,22 +16,19 @@ are in the node's FORWARD rules, so what these have more than all pods is what w
 from __future__ import annotations
 
 import logging
-import os
-import select
-import sqlite3
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 from netmgr.agent.accounts import Accounts
 from netmgr.agent.opening import open_accounts
 from netmgr.agent.queries import Queries
-from netmgr.agent.server import UnixServer
+from netmgr.agent.rhythm import Rhythm, Steps
+from netmgr.agent.router import Router
+from netmgr.agent.server import readers
 from netmgr.agent.telemetry import Telemetry
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
-from netmgr.errors import NetmgrError, NotReady
+from netmgr.errors import NotReady
 from netmgr.ipam.pool import Occupancy
 from netmgr.ledger.book import Gap
 from netmgr.model import Attachment, AttachmentKey, PodRef
@@ -146,73 +143,51 @@ def _shown(pod: Attachment) -> str:
 
 
 class Observing:
-    """The thread that looks, reads and reconciles."""
+    """What is done again and again: looking, reading and reconciling."""
 
     def __init__(
-        self, observation: Observation, accounts: Accounts, telemetry: Telemetry, watch: Watch, document: NodeDocument
+        self,
+        document: NodeDocument,
+        observation: Observation,
+        accounts: Accounts,
+        router: Router,
+        telemetry: Telemetry,
+        watch: Watch,
     ) -> None:
         self._observation = observation
         self._accounts = accounts
-        self._telemetry = telemetry
+        self._router = router
+        self._steps = Steps(telemetry)
         self._watch = watch
-        self._reading_seconds = document.accounting.reading_seconds
-        self._reconcile_seconds = document.reconcile_seconds
-        self._waking, self._awake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._thread = threading.Thread(target=self._run, name="observing", daemon=True)
+        self._rhythm = Rhythm(
+            "observing",
+            ((document.reconcile_seconds, self._reconcile), (document.accounting.reading_seconds, self._read)),
+            {watch.fileno(): self.look},
+        )
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self._rhythm.start()
 
     def stop(self) -> None:
         """End after the work under way."""
-        os.write(self._awake, b"\0")
-        self._thread.join()
-        for descriptor in (self._waking, self._awake):
-            os.close(descriptor)
-
-    def _run(self) -> None:
-        waiting = select.poll()
-        for descriptor in (self._watch.fileno(), self._waking):
-            waiting.register(descriptor, select.POLLIN)
-        next_reading = next_reconcile = time.monotonic()
-        while True:
-            pause = max(0.0, min(next_reading, next_reconcile) - time.monotonic())
-            ready = {descriptor for descriptor, _ in waiting.poll(pause * 1000)}
-            if self._waking in ready:
-                return
-            now = time.monotonic()
-            if now >= next_reconcile:
-                next_reconcile = now + self._reconcile_seconds
-                self.look()
-                self._attempt("rules", self._repair_rules)
-                self._attempt("ledger", self._accounts.tidy)
-            elif ready:
-                self.look()
-            if now >= next_reading:
-                next_reading = now + self._reading_seconds
-                self._attempt("reading", self._accounts.read)
+        self._rhythm.stop()
 
     def look(self) -> None:
         """Have the observation look at whatever happened so far."""
         # In this order: what happens after the queue was emptied is in it when the look is over.
         self._watch.drain()
-        self._attempt("watch", self._watch.renew)
-        self._attempt("pods", self._observation.look)
+        self._steps.attempt("watch", self._watch.renew)
+        self._steps.attempt("pods", self._observation.look)
 
-    def _repair_rules(self) -> None:
-        repairs = self._accounts.reconcile()
-        self._telemetry.repaired("rules", repairs)
-        for sentence in repairs:
-            log.warning("repaired area=rules what=%r", sentence)
+    def _reconcile(self) -> None:
+        self.look()
+        self._steps.repair("rules", self._accounts.reconcile)
+        self._router.reconcile(self._steps)
+        self._steps.attempt("ledger", self._accounts.tidy)
 
-    def _attempt(self, name: str, step: Callable[[], None]) -> None:
-        try:
-            step()
-            self._telemetry.failing.pop(name, None)
-        except (NetmgrError, OSError, sqlite3.Error) as error:
-            self._telemetry.failing[name] = str(error)
-            log.error("step failed step=%s error=%s", name, error)  # noqa: TRY400  expected kinds only
+    def _read(self) -> None:
+        self._steps.attempt("reading", self._accounts.read)
 
 
 class Observer:
@@ -225,10 +200,12 @@ class Observer:
         stack.callback(self._watch.close)
         kernel = KernelView()
         stack.callback(kernel.close)
-        accounts, self.backend = open_accounts(document, clock, telemetry, stack)
+        accounts, rules = open_accounts(document, clock, telemetry, stack)
+        self.backend = rules.backend.name
         self._observation = Observation(Cache(document.cni_results_dir), kernel, accounts, clock, telemetry.failing)
-        self._queries = Queries(document, accounts, telemetry, self.backend, clock, self._observation)
-        self._observing = Observing(self._observation, accounts, telemetry, self._watch, document)
+        self._queries = Queries(document, accounts, telemetry, rules, clock, self._observation)
+        router = Router(document, stack)
+        self._observing = Observing(document, self._observation, accounts, router, telemetry, self._watch)
 
     def start(self, stack: ExitStack) -> None:
         """Take over from a predecessor, then begin to count and to answer readers."""
@@ -238,12 +215,6 @@ class Observer:
         self._observing.look()
         self._observing.start()
         stack.callback(self._observing.stop)
-        readers = UnixServer(
-            self._document.run_dir / "ledger.sock",
-            self._queries.answer,
-            mode=0o660,
-            group=self._document.reader_group,
-            line=True,
-        )
-        readers.start()
-        stack.callback(readers.stop)
+        server = readers(self._document, self._queries.answer)
+        server.start()
+        stack.callback(server.stop)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from netmgr.agent import recovery
 from netmgr.agent.accounts import Accounts
@@ -18,8 +19,15 @@ from netmgr.rules.policy import Policy
 log = logging.getLogger(__name__)
 
 
-def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, stack: ExitStack) -> tuple[Accounts, str]:
-    """The node's accounts, closed with `stack`, and the name of the backend that counts.
+class Books(NamedTuple):
+    """The accounts, and the rules they read."""
+
+    accounts: Accounts
+    rules: Rules
+
+
+def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, stack: ExitStack) -> Books:
+    """The machine's accounts and rules, closed with `stack`.
 
     Raises:
         SetupError: the machine lacks something; says what.
@@ -32,7 +40,7 @@ def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, st
     remember(rules.backend.name, document.state_dir)
     accounts = Accounts(rules, ledger, clock, document.accounting.min_reading_seconds)
     stack.callback(accounts.close)
-    return accounts, rules.backend.name
+    return Books(accounts, rules)
 
 
 def _open_ledger(document: NodeDocument, clock: Clock, telemetry: Telemetry) -> Ledger:

@@ -20,6 +20,7 @@ from netmgr.ipam.pool import Occupancy
 from netmgr.ledger.totals import NamespaceTotal, PodTotal
 from netmgr.model import Attachment, Sample
 from netmgr.prefixes import Address, Family
+from netmgr.rules.engine import Rules
 from netmgr.snapshot import (
     VERSION,
     AttachmentView,
@@ -94,7 +95,7 @@ class Queries:
         document: NodeDocument,
         accounts: Accounts,
         telemetry: Telemetry,
-        backend: str,
+        rules: Rules,
         clock: Clock,
         pods: Pods,
     ) -> None:
@@ -102,7 +103,7 @@ class Queries:
         self._accounts = accounts
         self._pods = pods
         self._telemetry = telemetry
-        self._backend = backend
+        self._rules = rules
         self._clock = clock
         self._started_at = clock.now()
 
@@ -140,7 +141,7 @@ class Queries:
             "version": VERSION,
             "node": self._document.node.name,
             "netmgr_version": netmgr.__version__,
-            "backend": self._backend,
+            "backend": self._rules.backend.name,
             "ready": not reason,
             "reason": reason,
             "taken_at": self._clock.now(),

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from netmgr.agent.peers import PATIENCE_SECONDS, Peer, Peers
 from netmgr.agent.preflight import group_number
+from netmgr.config import NodeDocument
 from netmgr.errors import ConfigError
 
 BACKLOG = 1024
@@ -162,3 +163,9 @@ def _known(group: str | int) -> int:
     if number is None:
         raise ConfigError(f"reader_group: this node has no group {group!r} any more; create it or give a number")
     return number
+
+
+def readers(document: NodeDocument, answer: Callable[[bytes], bytes]) -> UnixServer:
+    """The server of the read-only socket, which root and the document's `reader_group` may open."""
+    path = document.run_dir / "ledger.sock"
+    return UnixServer(path, answer, mode=0o660, group=document.reader_group, line=True)

@@ -13,8 +13,8 @@ _FORWARDING = {Family.V4: "ipv4/ip_forward", Family.V6: "ipv6/conf/all/forwardin
 _ACCEPT_RA_WHILE_FORWARDING = "2"
 
 
-def enable(families: Iterable[Family], root: Path = _SYSCTLS) -> None:
-    """Have the kernel forward packets of these families.
+def enable(families: Iterable[Family], root: Path = _SYSCTLS) -> list[str]:
+    """Have the kernel forward packets of these families; a sentence for each it did not forward before.
 
     Switching IPv6 forwarding on makes interfaces with `accept_ra=1` deaf to router
     advertisements, by which a node would lose its own default route; those are set to 2 first.
@@ -22,6 +22,7 @@ def enable(families: Iterable[Family], root: Path = _SYSCTLS) -> None:
     Raises:
         SetupError: the setting is off and cannot be written (a read-only /proc/sys).
     """
+    done = []
     for family in families:
         switch = root / _FORWARDING[family]
         if _read(switch) == "1":
@@ -29,6 +30,8 @@ def enable(families: Iterable[Family], root: Path = _SYSCTLS) -> None:
         if family is Family.V6:
             _keep_router_advertisements(root)
         _write(switch, "1")
+        done.append(f"forwarding of IPv{family.value} was switched off")
+    return done
 
 
 def _keep_router_advertisements(root: Path) -> None:

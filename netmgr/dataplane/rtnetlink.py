@@ -27,6 +27,7 @@ RTM_NEWNEIGH, RTM_GETNEIGH = 28, 30
 IFF_UP = 0x1
 RT_TABLE_MAIN, RT_SCOPE_UNIVERSE, RT_SCOPE_LINK, RTN_UNICAST = 254, 0, 253, 1
 RT_TABLE_LOCAL, RTN_LOCAL = 255, 2
+_ANY_SCOPE = 255
 NUD_PERMANENT = 0x80
 
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINKINFO = 1, 3, 4, 18
@@ -248,10 +249,32 @@ def add_route(
     return Operation(text, RTM_NEWROUTE, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, body)
 
 
+def add_gateway_route(destination: Prefix, gateway: Address, *, protocol: int) -> Operation:
+    """Install a route of the main table by way of a gateway on any link; one that is there already is an error."""
+    body = _gateway_route(destination, gateway, protocol, RT_SCOPE_UNIVERSE)
+    return Operation(
+        f"route add {destination} via {gateway}", RTM_NEWROUTE, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, body
+    )
+
+
+def delete_gateway_route(destination: Prefix, gateway: Address, *, protocol: int) -> Operation:
+    """Remove a route of the main table that has this gateway and protocol."""
+    body = _gateway_route(destination, gateway, protocol, _ANY_SCOPE)
+    return Operation(f"route delete {destination} via {gateway}", RTM_DELROUTE, NLM_F_ACK, body)
+
+
+def _gateway_route(destination: Prefix, gateway: Address, protocol: int, scope: int) -> bytes:
+    kind = RTN_UNICAST if scope == RT_SCOPE_UNIVERSE else 0
+    body = _RTMSG.pack(_AF[destination.family], destination.length, 0, 0, RT_TABLE_MAIN, protocol, scope, kind, 0)
+    if destination.length:
+        body += attribute(_RTA_DST, destination.network.packed)
+    return body + attribute(_RTA_GATEWAY, gateway.packed)
+
+
 def delete_route(destination: Prefix, index: int, *, protocol: int) -> Operation:
     """Remove a route of the main table that has this link and protocol."""
     family = _AF[destination.family]
-    body = _RTMSG.pack(family, destination.length, 0, 0, RT_TABLE_MAIN, protocol, 255, 0, 0)
+    body = _RTMSG.pack(family, destination.length, 0, 0, RT_TABLE_MAIN, protocol, _ANY_SCOPE, 0, 0)
     body += attribute(_RTA_DST, destination.network.packed) + _number(_RTA_OIF, index)
     return Operation(f"route delete {destination} on link {index}", RTM_DELROUTE, NLM_F_ACK, body)
 

@@ -1,0 +1,101 @@
+"""The agent of a hub router or a NAT host: it forwards between sites and runs no pods.
+
+A restart changes nothing in the kernel: rules that are as they should be are not written again,
+so the connections that they translate go on while the agent is away.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from netmgr.agent.opening import open_accounts
+from netmgr.agent.queries import Queries
+from netmgr.agent.rhythm import Rhythm, Steps
+from netmgr.agent.router import Router
+from netmgr.agent.server import readers
+from netmgr.agent.telemetry import Telemetry
+from netmgr.clock import Clock
+from netmgr.config import NodeDocument
+from netmgr.errors import NotReady
+from netmgr.ipam.pool import Occupancy
+from netmgr.model import Attachment
+from netmgr.prefixes import Family
+from netmgr.snapshot import ResultFiles
+
+VITAL_STEPS = ("rules", "forwarding", "routes", "services")
+"""Without these packets do not get where they should, or get where they should not."""
+
+log = logging.getLogger(__name__)
+
+
+class NoPods:
+    """Readers' view of the pods of a machine that runs none."""
+
+    def __init__(self, failing: Mapping[str, str]) -> None:
+        self._failing = failing
+
+    def attachments(self) -> list[Attachment]:
+        """None."""
+        return []
+
+    def occupancy(self) -> dict[Family, Occupancy]:
+        """No addresses are handed out here."""
+        return {}
+
+    def files(self) -> list[ResultFiles]:
+        """They are nobody's concern here."""
+        return []
+
+    def longest_delay(self) -> float:
+        """There is nothing that could be late."""
+        return 0.0
+
+    def status(self) -> None:
+        """Say nothing when ready.
+
+        Raises:
+            NotReady: something that packets depend on could not be put right the last time.
+        """
+        for step in VITAL_STEPS:
+            if step in self._failing:
+                raise NotReady(f"{step}: {self._failing[step]}")
+
+
+class Gateway:
+    """The parts of such an agent, put together. Nothing runs before `start`."""
+
+    def __init__(self, document: NodeDocument, clock: Clock, stack: ExitStack) -> None:
+        self._document = document
+        telemetry = Telemetry()
+        self._steps = Steps(telemetry)
+        self._router = Router(document, stack)
+        self._accounts, rules = open_accounts(document, clock, telemetry, stack)
+        self.backend = rules.backend.name
+        self._queries = Queries(document, self._accounts, telemetry, rules, clock, NoPods(telemetry.failing))
+        every = (
+            (document.reconcile_seconds, self._reconcile),
+            (document.accounting.reading_seconds, self._read),
+        )
+        self._rhythm = Rhythm("gateway", every)
+
+    def start(self, stack: ExitStack) -> None:
+        """Rules before forwarding, so that not one packet passes that they would have dropped."""
+        for sentence in self._accounts.start(()):
+            log.info("rules %s", sentence)
+        self._router.start()
+        self._reconcile()
+        self._rhythm.start()
+        stack.callback(self._rhythm.stop)
+        server = readers(self._document, self._queries.answer)
+        server.start()
+        stack.callback(server.stop)
+
+    def _reconcile(self) -> None:
+        self._steps.repair("rules", self._accounts.reconcile)
+        self._router.reconcile(self._steps)
+        self._steps.attempt("ledger", self._accounts.tidy)
+
+    def _read(self) -> None:
+        self._steps.attempt("reading", self._accounts.read)

@@ -1,0 +1,43 @@
+"""What makes a machine forward between links, whatever its role: the kernel's switches and the document's routes."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from netmgr.agent.rhythm import Steps
+from netmgr.config import NodeDocument
+from netmgr.dataplane import forwarding
+from netmgr.dataplane.routes import StaticRoutes
+from netmgr.prefixes import Family
+from netmgr.sites import Role
+
+
+class Router:
+    """Forwarding and static routes of one machine."""
+
+    def __init__(self, document: NodeDocument, stack: ExitStack) -> None:
+        self._families = forwarded(document)
+        self._routes = StaticRoutes(document.routes)
+        stack.callback(self._routes.close)
+
+    def start(self) -> None:
+        """Have the kernel forward; the routes follow with the first `reconcile`.
+
+        Raises:
+            SetupError: the switch is off and cannot be thrown.
+        """
+        forwarding.enable(self._families)
+
+    def reconcile(self, steps: Steps) -> None:
+        """Put right what another program switched, removed or added."""
+        steps.repair("forwarding", lambda: forwarding.enable(self._families))
+        steps.repair("routes", self._routes.reconcile)
+
+
+def forwarded(document: NodeDocument) -> tuple[Family, ...]:
+    """The families this machine forwards: its pods', or those of the sites it joins; none where it only observes."""
+    if document.role is Role.NODE:
+        return document.families if document.cni else ()
+    known = {prefix.family for site in document.sites for prefix in site.every_prefix}
+    known |= {item.real.family for item in document.nat.services} if document.nat else set()
+    return tuple(sorted(known)) or tuple(Family)

@@ -1,0 +1,93 @@
+"""The agent of a node whose pods it wires itself: CNI requests, addresses, links, rules and accounts, put together."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import ExitStack
+
+from netmgr.agent import recovery
+from netmgr.agent.cni import CniService
+from netmgr.agent.housekeeping import Housekeeping
+from netmgr.agent.locks import AttachmentLocks
+from netmgr.agent.node import Node
+from netmgr.agent.opening import open_accounts
+from netmgr.agent.queries import Queries, WiredPods
+from netmgr.agent.reaper import Reaper
+from netmgr.agent.router import Router
+from netmgr.agent.server import UnixServer, readers
+from netmgr.agent.telemetry import Telemetry
+from netmgr.clock import Clock
+from netmgr.config import NodeDocument
+from netmgr.dataplane import conntrack
+from netmgr.dataplane.wiring import Dataplane
+from netmgr.ipam.leases import Leases
+from netmgr.ipam.pool import Timing
+from netmgr.ipam.store import Store
+
+DRAIN_SECONDS = 10.0
+"""How long a stop waits for requests under way."""
+
+log = logging.getLogger(__name__)
+
+
+class PodAgent:
+    """The parts of one agent, put together. Nothing runs before `start`."""
+
+    def __init__(self, document: NodeDocument, clock: Clock, stack: ExitStack) -> None:
+        self._document = document
+        self._telemetry = Telemetry()
+        self._router = Router(document, stack)
+        dataplane = Dataplane(uplink=document.node.uplink, mtu=document.mtu)
+        stack.callback(dataplane.close)
+        # Before the accounts: a backend that changes must not be retired by an agent that cannot go on.
+        leases = self._open_leases(clock)
+        stack.callback(leases.close)
+        accounts, rules = open_accounts(document, clock, self._telemetry, stack)
+        self.backend = rules.backend.name
+        reaper = Reaper(dataplane, self._telemetry)
+        self._node = Node(document.network, leases, dataplane, accounts, AttachmentLocks(), reaper)
+        self._cni = CniService(self._node, self._telemetry)
+        self._queries = Queries(
+            document, accounts, self._telemetry, rules, clock, WiredPods(self._node, self._telemetry)
+        )
+        self._housekeeping = Housekeeping(
+            document, self._node, self._router, self._telemetry, lambda message: self._cni.serve(message)[0]
+        )
+
+    def start(self, stack: ExitStack) -> None:
+        """Take over from a predecessor, then begin to serve."""
+        node, document = self._node, self._document
+        self._router.start()
+        recovery.take_over(node, document.families, recovery.boot_id())
+        for name in node.dataplane.detach_strays(a.host_link for a in node.leases.all()):
+            log.info("stray link taken down link=%s", name)
+        for sentence in node.accounts.start(node.leases.all()):
+            log.info("rules %s", sentence)
+        node.reaper.start()
+        stack.callback(node.reaper.stop)
+        self._housekeeping.reconcile()
+        servers = (readers(document, self._queries.answer), UnixServer(document.run_dir / "cni.sock", self._cni.answer))
+        self._housekeeping.start()
+        stack.callback(self._housekeeping.stop)
+        stack.callback(self._drain)
+        for each in servers:
+            each.start()
+            stack.callback(each.stop)
+        # A launcher that found no socket a moment ago has spooled its DEL after the pass above.
+        self._housekeeping.replay_spool()
+
+    def _drain(self) -> None:
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while time.monotonic() < deadline and not self._telemetry.idle_for(0):
+            time.sleep(0.01)
+
+    def _open_leases(self, clock: Clock) -> Leases:
+        pool = self._document.pool
+        timing = Timing(pool.cooldown_seconds, pool.conntrack_wait_seconds)
+        leases, rebuilt = recovery.open_or_set_aside(
+            self._document.state_dir / "ipam.sqlite",
+            lambda path: Leases(Store.open(path), self._document.ranges, timing, clock, conntrack.named),
+        )
+        self._telemetry.state_rebuilds += rebuilt
+        return leases
