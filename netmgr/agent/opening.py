@@ -34,7 +34,7 @@ def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, st
         StateError: the ledger cannot be written.
     """
     ledger = _open_ledger(document, clock, telemetry)
-    rules = Rules(open_backend(document.backend, document.state_dir), _policy(document))
+    rules = Rules(open_backend(document.backend, document.state_dir), Policy.of(document))
     stack.callback(rules.close)
     _retire_former_backend(document, ledger, successor=rules)
     remember(rules.backend.name, document.state_dir)
@@ -58,7 +58,7 @@ def _retire_former_backend(document: NodeDocument, ledger: Ledger, *, successor:
     backend = open_former(document.backend, document.state_dir)
     if backend is None:
         return
-    rules = Rules(backend, _policy(document))
+    rules = Rules(backend, Policy.of(document))
     try:
         # A backend that cannot even be looked at must not cost the node the rules it has.
         successor.plan(())
@@ -67,15 +67,3 @@ def _retire_former_backend(document: NodeDocument, ledger: Ledger, *, successor:
     finally:
         rules.close()
     log.info("rules moved from=%s to=%s", backend.name, document.backend)
-
-
-def _policy(document: NodeDocument) -> Policy:
-    return Policy(
-        internal=document.internal_prefixes,
-        ranges=document.ranges,
-        masquerade=document.masquerade,
-        node_rules=document.accounting.node_rules,
-        rule_owner=document.accounting.rule_owner,
-        exact_prefix=document.accounting.exact_prefix,
-        counts_only=not document.cni,
-    )

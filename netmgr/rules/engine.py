@@ -19,6 +19,7 @@ from netmgr.rules.backend import RuleBackend
 from netmgr.rules.diff import diff, faults
 from netmgr.rules.model import Observed
 from netmgr.rules.policy import Policy, desired, pod_sets
+from netmgr.rules.readings import Dropped, Translated
 from netmgr.rules.transaction import AddElements, Operation, RemoveElements, Transaction
 
 
@@ -73,6 +74,14 @@ class Rules:
     def read_pods(self, addresses: Iterable[Address]) -> list[Sample]:
         """The counters of these pods; one that does not exist is left out."""
         return self.backend.read_pods(addresses)
+
+    def dropped(self) -> list[Dropped]:
+        """What was kept apart here, one entry for each ordered pair of sites that must not meet."""
+        return []
+
+    def translated(self) -> list[Translated]:
+        """What was translated here, one entry for each Service range."""
+        return []
 
     def check(self, addresses: Iterable[Address]) -> list[str]:
         """Sentences saying what these pods lack in the kernel; other pods are not judged."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from netmgr.config import NodeRules
+from netmgr.config import NodeDocument, NodeRules
 from netmgr.model import LINK_GROUP, LINK_PREFIX, Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.model import (
@@ -62,6 +62,19 @@ class Policy:
     rule_owner: str
     exact_prefix: Prefix
     counts_only: bool = False
+
+    @classmethod
+    def of(cls, document: NodeDocument) -> Policy:
+        """What a node document says."""
+        return cls(
+            internal=document.internal_prefixes,
+            ranges=document.ranges,
+            masquerade=document.masquerade,
+            node_rules=document.accounting.node_rules,
+            rule_owner=document.accounting.rule_owner,
+            exact_prefix=document.accounting.exact_prefix,
+            counts_only=not document.cni,
+        )
 
 
 def pod_set(traffic: Traffic, family: Family) -> SetSpec:
