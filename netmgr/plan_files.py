@@ -110,6 +110,18 @@ def write_lock(path: Path, lock: LockDocument) -> None:
     write_text(path, HEADER + to_yaml(lock))
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, unless it is there.
+
+    Raises:
+        StateError: the file system refused.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StateError(f"{path}: cannot be made: {error.strerror}") from None
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a file in one step: a temporary file beside it, written through, then renamed over it."""
     try:

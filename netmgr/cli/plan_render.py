@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from netmgr.plan.document import PlanDocument
     from netmgr.plan.network import Network
     from netmgr.plan.nodes import PlannedNode
+    from netmgr.sites import Role
 
 app = typer.Typer(no_args_is_help=True, help="Render nodes' documents, cluster objects and cloud resources.")
 
@@ -22,24 +23,88 @@ NodeName = Annotated[str, typer.Argument(metavar="NODE", help="<cluster>-<node p
 To = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Where to write it [default: standard output]")]
 
 
+ReaderGroup = Annotated[str | None, typer.Option(help="Group that may read the agent's ledger socket.")]
+
+
 @app.command()
-def node(
-    name: NodeName,
+def node(name: NodeName, *, file: File = DEFAULT_FILE, reader_group: ReaderGroup = None, to: To = None) -> None:
+    """Render node.yaml, the document of one node's agent."""
+    from netmgr.render.node import Documents
+
+    given = up_to_date(file)
+    document = Documents(given.plan, given.locked, reader_group).of_node(_named(given, name))
+    _write_document(to, file, document, f"node {name}")
+
+
+@app.command()
+def router(
+    name: Annotated[str, typer.Argument(metavar="ROUTER", help="router-<number>.hub, numbers from 0.")],
     *,
     file: File = DEFAULT_FILE,
-    reader_group: Annotated[str | None, typer.Option(help="Group that may read the agent's ledger socket.")] = None,
+    reader_group: ReaderGroup = None,
     to: To = None,
 ) -> None:
-    """Render node.yaml, the document of one node's agent."""
+    """Render node.yaml of a hub's router: no packet from spoke to spoke, and the spokes' way to the internet."""
+    from netmgr.sites import Role
+
+    _write_document(to, file, _of_host(file, Role.HUB_ROUTER, name, reader_group), f"router {name}")
+
+
+@app.command("nat-host")
+def nat_host(
+    name: Annotated[str, typer.Argument(metavar="HOST", help="nat-<number>.<cluster>, numbers from 0.")],
+    *,
+    file: File = DEFAULT_FILE,
+    reader_group: ReaderGroup = None,
+    to: To = None,
+) -> None:
+    """Render node.yaml of a cluster's NAT host: how the hub sees the cluster's Services."""
+    from netmgr.sites import Role
+
+    _write_document(to, file, _of_host(file, Role.NAT_HOST, name, reader_group), f"nat-host {name}")
+
+
+@app.command()
+def machines(
+    *,
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write <name>.yaml of each; made if missing.")],
+    file: File = DEFAULT_FILE,
+    reader_group: ReaderGroup = None,
+) -> None:
+    """Render node.yaml of every machine: the hub's routers, NAT hosts, and all nodes."""
+    from netmgr.plan_files import make_folder, to_yaml, write_text
+    from netmgr.render.node import Documents
+
+    given = up_to_date(file)
+    make_folder(to)
+    number = 0
+    for name, document in Documents(given.plan, given.locked, reader_group).every():
+        write_text(to / f"{name}.yaml", to_yaml(document))
+        number += 1
+    typer.echo(f"wrote {number:,} documents to {to}", err=True)
+
+
+def _of_host(file: Path, role: Role, name: str, reader_group: str | None) -> dict[str, Any]:
+    from netmgr.errors import ConfigError
+    from netmgr.plan import hosts
+    from netmgr.render.node import Documents
+
+    given = up_to_date(file)
+    if host := hosts.named(given.locked, role, name):
+        return Documents(given.plan, given.locked, reader_group).of_host(host)
+    known = ", ".join(host.name for host in hosts.hosts(given.locked) if host.role is role)
+    raise ConfigError(f"{given.lock_path}: has no {role} {name!r}; there are {known or 'none'}")
+
+
+def _write_document(to: Path | None, file: Path, document: dict[str, Any], command: str) -> None:
+    """Write a node.yaml that an agent will take: what it would refuse is a fault here."""
     from netmgr import documents
     from netmgr.config import NodeDocument
     from netmgr.plan_files import to_yaml
-    from netmgr.render.node import node_document
 
-    given = up_to_date(file)
-    text = to_yaml(node_document(given.plan, _named(given, name), reader_group))
-    documents.parse(text, f"the node.yaml of {name}", NodeDocument)
-    write(to, f"# Of {file.name}, by `netmgr plan render node {name}`.\n{text}")
+    text = f"# Of {file.name}, by `netmgr plan render {command}`.\n{to_yaml(document)}"
+    documents.parse(text, f"the node.yaml of {document['node']['name']}", NodeDocument)
+    write(to, text)
 
 
 def _named(given: Planned, name: str) -> PlannedNode:
@@ -91,17 +156,6 @@ def kubernetes(
     services = str(given.locked.clusters[cluster].services.prefix)
     every = objects(documents, services, image or f"netmgr:{__version__}")
     write(to, yaml.dump_all(every, Dumper=yaml.CSafeDumper, sort_keys=False, width=1 << 20))
-
-
-@app.command()
-def router(*, file: File = DEFAULT_FILE, to: To = None) -> None:
-    """Render what the hub's routers enforce, for `nft -f`: no packet from spoke to spoke."""
-    from netmgr.plan.derive import network
-    from netmgr.render.node import internal
-    from netmgr.render.router import router as rendered
-
-    given = up_to_date(file)
-    write(to, rendered(network(given.plan, given.locked), internal(given.plan)))
 
 
 @app.command()

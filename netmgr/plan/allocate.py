@@ -14,7 +14,7 @@ from netmgr.plan.carve import cluster_wants, complete, keep_tombstones, taken_by
 from netmgr.plan.conflicts import REMEDY, Scope, conflicts, moved, pinned_faults, without
 from netmgr.plan.demand import Want, hosts_length
 from netmgr.plan.diff import diff, renumbered
-from netmgr.plan.document import HUB, Cluster, PlanDocument, ServiceMode
+from netmgr.plan.document import Cluster, PlanDocument, ServiceMode
 from netmgr.plan.findings import Finding, KeyPath, PlanRefused, error
 from netmgr.plan.ground import Ground, Places, Site
 from netmgr.plan.limits import CloudLimits
@@ -30,6 +30,7 @@ from netmgr.plan.lock import (
 from netmgr.plan.space import Space
 from netmgr.plan.verify import verify
 from netmgr.prefixes import Address, Family, Prefix, merge
+from netmgr.sites import HUB
 
 
 def make_lock(

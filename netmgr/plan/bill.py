@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from netmgr.plan.demand import mappings_per_node
 from netmgr.plan.derive import network
-from netmgr.plan.document import HUB, Cluster, NodePool, PlanDocument
+from netmgr.plan.document import Cluster, NodePool, PlanDocument
 from netmgr.plan.findings import KeyPath
 from netmgr.plan.limits import KUBERNETES, CloudLimits
 from netmgr.plan.lock import ClusterLock, LockDocument, Segment
 from netmgr.plan.network import Network
+from netmgr.sites import HUB
 
 NEAR = 0.8
 """From this share of a limit on, a line is worth a warning."""

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from netmgr.plan.demand import blocks, holds
-from netmgr.plan.document import HUB, NodePool, PlanDocument, ServiceMode, Services
+from netmgr.plan.document import NodePool, PlanDocument, ServiceMode, Services
 from netmgr.plan.findings import Finding, KeyPath, error
 from netmgr.plan.limits import CloudLimits
 from netmgr.plan.lock import Allocation, ClusterLock, Layout, LockDocument, NodePoolLock, Segment, ServiceRange
 from netmgr.prefixes import Prefix
+from netmgr.sites import HUB
 
 Scope = tuple[str, ...]
 """What would move: ("hub",), (cluster,), (cluster, "services") or (cluster, "node_pools", pool)."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import permutations
 
 from netmgr.errors import ConfigError
-from netmgr.plan.document import HUB, Addressing, Cluster, PlanDocument, SourceAddress
+from netmgr.plan.document import Addressing, Cluster, PlanDocument
 from netmgr.plan.lock import ClusterLock, LockDocument, Segment
 from netmgr.plan.network import (
     Appliance,
@@ -28,6 +28,7 @@ from netmgr.plan.nodes import PlannedNode
 from netmgr.plan.space import halves
 from netmgr.plan.vnets import VirtualNetwork, virtual_networks
 from netmgr.prefixes import Address, Family, Prefix, merge
+from netmgr.sites import HUB, SourceAddress
 
 # Names of the plan have no underscores, so that what is joined by one is never the name of something else.
 DEFAULT_ROUTE = Prefix(Family.V4, 0, 0)

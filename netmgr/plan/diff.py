@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from netmgr.plan.document import HUB
 from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, NodePoolLock, Segment, ServiceRange, Subnet
+from netmgr.sites import HUB
 
 
 class Kind(StrEnum):

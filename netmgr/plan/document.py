@@ -18,15 +18,12 @@ from pydantic import (
     PlainSerializer,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
 
 from netmgr.config import SPECIAL_USE
 from netmgr.fields import Document, PrefixText
 from netmgr.prefixes import Family, Prefix, overlaps
-
-HUB = "hub"
-"""Name of the hub beside the clusters' names."""
+from netmgr.sites import HUB, Mapping, SourceAddress
 
 PERCENT = 100
 
@@ -56,21 +53,7 @@ class ServiceMode(StrEnum):
     UNIQUE = "unique"
     """The range is nobody else's; the hub sees the Services where the cluster does."""
     SHARED = "shared"
-    """All shared clusters use the same range; the hub sees it at a prefix of each cluster's own (netmap)."""
-
-
-class Translation(StrEnum):
-    """How the NAT host makes Services reachable from outside the cluster."""
-
-    NETMAP = "netmap"
-    ENDPOINTS = "endpoints"
-
-
-class SourceAddress(StrEnum):
-    """What a Service sees of a client outside the cluster."""
-
-    SNAT = "snat"
-    PRESERVE = "preserve"
+    """All shared clusters use the same range; the hub sees it at a prefix of each cluster's own."""
 
 
 class Pools(Document):
@@ -203,14 +186,8 @@ class Services(Document):
     mode: ServiceMode = ServiceMode.UNIQUE
     length: Annotated[int, Field(ge=12, le=28)] = 16
     """Prefix length of the range. Kubernetes refuses more than a /12."""
-    translation: Translation = Translation.NETMAP
+    translation: Mapping = Mapping.NETMAP
     source: SourceAddress = SourceAddress.SNAT
-
-    @model_validator(mode="after")
-    def _agree(self) -> Services:
-        if self.mode is ServiceMode.SHARED and self.translation is not Translation.NETMAP:
-            raise ValueError("mode 'shared' needs translation 'netmap', which gives the hub a range of its own to see")
-        return self
 
 
 class Cluster(Document):

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from netmgr.config import SPECIAL_USE
 from netmgr.plan import nodes
-from netmgr.plan.document import HUB, PlanDocument, ServiceMode, Services
+from netmgr.plan.document import PlanDocument, ServiceMode, Services
 from netmgr.plan.lock import LockDocument
 from netmgr.prefixes import Address, Prefix
+from netmgr.sites import HUB
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from netmgr.plan.document import HUB
 from netmgr.plan.network import Network, NextHop, Subnet, Vnet
 from netmgr.plan.trace import INTERNET, Path, Tracer
 from netmgr.prefixes import Address, Family, Prefix, merge
+from netmgr.sites import HUB
 
 _PUBLIC = {Family.V4: Address.parse("203.0.113.1"), Family.V6: Address.parse("2001:db8:ffff::1")}
 

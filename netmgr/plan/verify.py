@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from netmgr.plan.carve import taken_by
-from netmgr.plan.document import HUB
 from netmgr.plan.findings import Finding, KeyPath, error
 from netmgr.plan.lock import Allocation, LockDocument, NodePoolLock, Subnet
 from netmgr.prefixes import Prefix
+from netmgr.sites import HUB
 
 REMEDY = "restore the file from version control; only `netmgr plan lock` may write it"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from netmgr.plan.document import HUB
 from netmgr.plan.lock import Allocation, ClusterLock, HubLock, LockDocument
 from netmgr.prefixes import Prefix, merge
+from netmgr.sites import HUB
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from netmgr.plan.document import HUB, PlanDocument
+from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import Allocation, ClusterLock, Layout, LockDocument, Segment
 from netmgr.prefixes import Family, Prefix, merge
 from netmgr.render.picture import Nodes, Picture, Region, Use, Window
+from netmgr.sites import HUB
 
 _TOMBSTONE = "no longer in the plan; kept until it is released"
 

@@ -1,35 +1,115 @@
-"""From a planned node to the document its agent reads."""
+"""From a plan and its lock to the document that each machine's agent reads: nodes, the hub's routers, NAT hosts.
+
+Every document names every site, so that each machine keeps spokes apart by itself. A site
+stands there with its reserves: a cluster that grows into its own changes nobody else's document.
+A cluster that the plan has dropped stays a site until it is released, because its machines
+may still be running.
+
+A NAT host of a cluster is told the cluster's whole Service range. Which part of it which host
+gets is for the routes to say, so that a host can stand in for another.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from typing import Any
 
 from netmgr.config import PRIVATE_USE
+from netmgr.plan import hosts, nodes
 from netmgr.plan.document import PlanDocument
+from netmgr.plan.hosts import PlannedHost
+from netmgr.plan.lock import LockDocument
 from netmgr.plan.nodes import PlannedNode
 from netmgr.prefixes import Prefix, merge
+from netmgr.sites import HUB, Role, SourceAddress
+
+Mapping = dict[str, Any]
+"""A node.yaml, in the order of a reader's questions; keys at their defaults are left out."""
 
 
-def node_document(plan: PlanDocument, node: PlannedNode, reader_group: str | None = None) -> dict[str, Any]:
-    """`node.yaml` as a mapping, in the order of a reader's questions; keys at their defaults are left out."""
-    document: dict[str, Any] = {
-        "apiVersion": "netmgr.io/v1alpha1",
-        "kind": "Node",
-        "node": {"name": node.name, "addresses": [str(address) for address in node.hosts]},
-        "ranges": [str(prefix) for prefix in merge(node.blocks)],
-        "internal": [str(prefix) for prefix in internal(plan)],
-        "masquerade": True,
-        "accounting": {"rule_owner": plan.rule_owner},
-    }
-    if reader_group is not None:
-        document["reader_group"] = (
-            int(reader_group) if reader_group.isascii() and reader_group.isdigit() else reader_group
-        )
-    return document
+class Documents:
+    """Every machine's node.yaml, as mappings that a caller may change."""
+
+    def __init__(self, plan: PlanDocument, lock: LockDocument, reader_group: str | None = None) -> None:
+        """Prepare what all documents share; `reader_group` is the name or number that may read the ledger socket."""
+        self._plan, self._lock = plan, lock
+        self._sites = list(_sites(lock))
+        self._back = {name: list(_routes_back(plan, lock, name)) for name in plan.clusters if name in lock.clusters}
+        self._common: Mapping = {
+            "internal": [str(prefix) for prefix in internal(plan)],
+            "masquerade": True,
+            "accounting": {"rule_owner": plan.rule_owner},
+        }
+        if reader_group is not None:
+            is_number = reader_group.isascii() and reader_group.isdigit()
+            self._common["reader_group"] = int(reader_group) if is_number else reader_group
+
+    def every(self) -> Iterator[tuple[str, Mapping]]:
+        """Name and document of every machine that the plan asks for: routers, NAT hosts, then nodes."""
+        for host in hosts.hosts(self._lock):
+            yield host.name, self.of_host(host)
+        for cluster, spec in self._plan.clusters.items():
+            for pool, asked in spec.node_pools.items():
+                found = (nodes.node(self._lock, cluster, pool, index) for index in range(asked.nodes))
+                yield from ((node.name, self.of_node(node)) for node in found if node)
+
+    def of_node(self, node: PlannedNode) -> Mapping:
+        """The document of a node."""
+        routes = self._back.get(node.cluster)
+        own: Mapping = {"routes": routes} if routes else {}
+        own["ranges"] = [str(prefix) for prefix in merge(node.blocks)]
+        return self._document(node.name, node.hosts, {"site": node.cluster}, own)
+
+    def of_host(self, host: PlannedHost) -> Mapping:
+        """The document of a router or a NAT host."""
+        own = {"nat": self._nat(host)} if host.role is Role.NAT_HOST else {}
+        return self._document(host.name, host.addresses, {"role": str(host.role), "site": host.site}, own)
+
+    def _document(self, name: str, addresses: Iterable[object], place: Mapping, own: Mapping) -> Mapping:
+        head: Mapping = {
+            "apiVersion": "netmgr.io/v1alpha1",
+            "kind": "Node",
+            "node": {"name": name, "addresses": [str(address) for address in addresses]},
+        }
+        return head | place | deepcopy({"sites": self._sites, **own, **self._common})
+
+    def _nat(self, host: PlannedHost) -> Mapping:
+        spec, held = self._plan.clusters[host.site].services, self._lock.clusters[host.site].services
+        return {
+            "services": [{"seen": str(held.hub_prefix), "real": str(held.prefix)}],
+            "translation": str(spec.translation),
+            "source": str(spec.source),
+            "addresses": [str(address) for address in host.addresses],
+        }
+
+
+def _sites(lock: LockDocument) -> Iterator[Mapping]:
+    """The hub and every cluster, with what each holds and where the hub sees its Services."""
+    yield {"name": HUB, "prefixes": _texts(held.reserve for held in lock.hub.prefixes)}
+    for name, held in lock.clusters.items():
+        prefixes = _texts(allocation.reserve for allocation in held.prefixes)
+        yield {"name": name, "prefixes": prefixes, "services": _texts([held.services.hub_prefix])}
+
+
+def _texts(prefixes: Iterable[Prefix]) -> list[str]:
+    return [str(prefix) for prefix in merge(prefixes)]
+
+
+def _routes_back(plan: PlanDocument, lock: LockDocument, cluster: str) -> Iterator[Mapping]:
+    """A cluster's routes to the researchers, where its Services see their addresses and not the NAT host's.
+
+    Answers have to pass the host that translated the request. It is the first one: an
+    answer's destination, the client, does not tell through which host its request came.
+    """
+    gateways = lock.clusters[cluster].nat.addresses
+    if plan.clusters[cluster].services.source is SourceAddress.PRESERVE and gateways:
+        for prefix in merge(subnet.prefix for subnet in lock.hub.researchers):
+            yield {"to": str(prefix), "via": str(gateways[0])}
 
 
 def internal(plan: PlanDocument) -> tuple[Prefix, ...]:
-    """What is not internet to any node of the plan: its pools, what it pins or shares, and private ranges."""
+    """What is not internet to any machine of the plan: its pools, what it pins or shares, and private ranges."""
     pinned = (prefix for prefixes in plan.pinned.values() for prefix in prefixes)
     shared = (plan.shared_services,) if plan.shared_services else ()
     return tuple(merge((*PRIVATE_USE, *plan.pools.nodes, *plan.pools.services, *pinned, *shared)))

@@ -66,11 +66,6 @@ def run(plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
             "plan.yaml:11: clusters.alpha.node_pools.gpu.surge: 'lots' is neither",
         ),
         ("{length: 20}", "{length: 11}", "plan.yaml:9: clusters.alpha.services.length: "),
-        (
-            "{length: 20}",
-            "{mode: shared, translation: endpoints}",
-            "plan.yaml:9: clusters.alpha.services: mode 'shared'",
-        ),
         ("{length: 20}", "{mode: shared}", "plan.yaml:9: clusters.alpha.services.mode: is shared, but shared_services"),
         ("10.0.0.0/12", "10.0.0.1/12", "plan.yaml:5: pools.nodes[0]: '10.0.0.1/12' has host bits set; did you mean"),
         ("10.0.0.0/12", "10.0.0.0/12, 10.1.0.0/16", "plan.yaml:5: pools.nodes: 10.0.0.0/12 and 10.1.0.0/16 overlap"),

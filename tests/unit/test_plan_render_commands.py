@@ -52,6 +52,34 @@ def test_a_node_document_says_where_it_comes_from() -> None:
     assert rest == (GOLDEN / "evals-cpu-0.yaml").read_text()
 
 
+@pytest.mark.parametrize(("command", "name"), [("router", "router-0.hub"), ("nat-host", "nat-0.evals")])
+def test_routers_and_nat_hosts_have_documents_too(command: str, name: str) -> None:
+    done = run("render", command, name)
+    assert done.exit_code == 0
+    first, rest = done.stdout.split("\n", 1)
+    assert first == f"# Of plan.yaml, by `netmgr plan render {command} {name}`."
+    assert rest == (GOLDEN / f"{name}.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "known"),
+    [("router", "nat-0.evals", "router-0.hub, router-1.hub"), ("nat-host", "nat-1.evals", "nat-0.evals, nat-0.tra")],
+)
+def test_a_host_that_is_not_planned_is_refused(command: str, name: str, known: str) -> None:
+    done = run("render", command, name)
+    assert done.exit_code == 1
+    assert known in str(done.exception)
+
+
+def test_every_machines_document_goes_into_a_folder(own: Path, tmp_path: Path) -> None:
+    text = own.read_text().replace("nodes: 7000", "nodes: 4").replace("nodes: 40,", "nodes: 2,")
+    own.write_text(text.replace("nodes: 300", "nodes: 3"))
+    done = run("render", "machines", "--to", str(tmp_path / "all"), plan=own)
+    assert done.exit_code == 0
+    assert "wrote 14 documents" in done.stderr
+    assert (tmp_path / "all" / "evals-cpu-0.yaml").read_text() == (GOLDEN / "evals-cpu-0.yaml").read_text()
+
+
 @pytest.mark.parametrize("name", ["evals-cpu-100000", "evals-cpu", "elsewhere-cpu-0", "evals-cpu--1", "evals-cpu-00"])
 def test_a_node_that_the_lock_has_no_place_for_is_refused(name: str) -> None:
     done = run("render", "node", name)

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from netmgr import documents, plan_files
 from netmgr.config import NodeDocument
-from netmgr.plan import nodes
+from netmgr.plan import hosts, nodes
+from netmgr.plan.allocate import make_lock
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.prefixes import Address, Prefix, PrefixTable, overlaps
-from netmgr.render.node import internal, node_document
+from netmgr.render.node import Documents, internal
+from netmgr.sites import Role
+
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def render(plan: PlanDocument, lock: LockDocument, name: str) -> str:
+    documents = Documents(plan, lock)
     node = nodes.named(lock, name)
-    assert node is not None
-    return plan_files.to_yaml(node_document(plan, node))
+    host = next((host for host in hosts.hosts(lock) if host.name == name), None)
+    return plan_files.to_yaml(documents.of_node(node) if node else documents.of_host(host) if host else {})
 
 
 def read(text: str) -> NodeDocument:
     return documents.parse(text, "node.yaml", NodeDocument)
 
 
-@pytest.mark.parametrize("name", ["training-gpu-6999", "evals-cpu-0"])
+@pytest.mark.parametrize("name", ["training-gpu-6999", "evals-cpu-0", "router-0.hub", "nat-0.evals"])
 def test_it_is_the_golden_file(
     rendered_plan: PlanDocument, rendered_lock: LockDocument, golden: Callable[[str, str], None], name: str
 ) -> None:
@@ -81,4 +87,79 @@ def test_a_reader_group_is_a_number_or_a_name(
 ) -> None:
     node = nodes.named(rendered_lock, "evals-cpu-0")
     assert node is not None
-    assert read(plan_files.to_yaml(node_document(rendered_plan, node, group))).reader_group == value
+    assert read(plan_files.to_yaml(Documents(rendered_plan, rendered_lock, group).of_node(node))).reader_group == value
+
+
+def test_every_machine_has_a_document_that_an_agent_accepts(
+    rendered_plan: PlanDocument, rendered_lock: LockDocument
+) -> None:
+    few = {
+        name: cluster.model_copy(
+            update={"node_pools": {p: s.model_copy(update={"nodes": 3}) for p, s in cluster.node_pools.items()}}
+        )
+        for name, cluster in rendered_plan.clusters.items()
+    }
+    plan = rendered_plan.model_copy(update={"clusters": few})
+    every = {name: read(plan_files.to_yaml(document)) for name, document in Documents(plan, rendered_lock).every()}
+    roles = [(document.role, document.site) for document in every.values()]
+    assert {place: roles.count(place) for place in roles} == {
+        (Role.HUB_ROUTER, "hub"): 2,
+        (Role.NAT_HOST, "evals"): 1,
+        (Role.NAT_HOST, "training"): 2,
+        (Role.NODE, "evals"): 3,
+        (Role.NODE, "training"): 6,
+    }
+    assert {name: document.node.name for name, document in every.items()} == {name: name for name in every}
+    assert len({document.sites for document in every.values()}) == 1
+
+
+def test_a_nat_host_translates_what_the_hub_sees_onto_what_the_cluster_uses(
+    rendered_plan: PlanDocument, rendered_lock: LockDocument
+) -> None:
+    shared = read(render(rendered_plan, rendered_lock, "nat-0.evals")).nat
+    unique = read(render(rendered_plan, rendered_lock, "nat-1.training")).nat
+    assert shared
+    assert unique
+    assert [(str(each.seen), str(each.real)) for each in shared.services] == [("172.17.0.0/18", "100.64.0.0/18")]
+    assert [(str(each.seen), str(each.real)) for each in unique.services] == [("172.16.0.0/16", "172.16.0.0/16")]
+
+
+def test_only_nodes_whose_services_see_the_client_have_a_way_back(
+    rendered_plan: PlanDocument, rendered_lock: LockDocument
+) -> None:
+    preserving = read(render(rendered_plan, rendered_lock, "evals-cpu-7"))
+    assert [(str(route.to), str(route.via)) for route in preserving.routes] == [("10.254.254.0/24", "10.253.34.4")]
+    for name in ("training-gpu-0", "nat-0.evals", "router-0.hub"):
+        assert read(render(rendered_plan, rendered_lock, name)).routes == ()
+
+
+def test_a_cluster_that_was_dropped_is_kept_apart_until_it_is_released(
+    rendered_plan: PlanDocument, rendered_lock: LockDocument
+) -> None:
+    gone = rendered_lock.clusters["evals"].model_copy(update={"tombstone": True})
+    lock = rendered_lock.model_copy(update={"clusters": {**rendered_lock.clusters, "evals": gone}})
+    plan = rendered_plan.model_copy(update={"clusters": {"training": rendered_plan.clusters["training"]}})
+    document = read(render(plan, lock, "router-0.hub"))
+    assert [site.name for site in document.sites] == ["hub", "evals", "training"]
+    assert not any("evals" in name for name, _ in Documents(plan, lock).every())
+
+
+def test_growing_into_its_own_reserve_changes_no_other_clusters_documents(
+    rendered_plan: PlanDocument, rendered_lock: LockDocument
+) -> None:
+    evals = rendered_plan.clusters["evals"]
+    pool = evals.node_pools["cpu"].model_copy(update={"nodes": 1500})
+    grown = evals.model_copy(update={"node_pools": {"cpu": pool}})
+    plan = rendered_plan.model_copy(update={"clusters": {**rendered_plan.clusters, "evals": grown}})
+    lock = make_lock(plan, rendered_lock, plan_files.load_limits(plan.cloud))
+    assert lock.clusters["evals"] != rendered_lock.clusters["evals"]
+    for name in ("training-gpu-0", "router-1.hub", "nat-0.training"):
+        assert render(plan, lock, name) == render(rendered_plan, rendered_lock, name)
+
+
+def test_the_document_of_a_node_among_twenty_clusters_stays_small() -> None:
+    plan = plan_files.load_plan(CONFIGS / "plan" / "twenty-clusters.yaml")
+    lock = make_lock(plan, None, plan_files.load_limits(plan.cloud))
+    _, document = next(Documents(plan, lock).every())
+    assert len(document["sites"]) == 21
+    assert len(plan_files.to_yaml(document)) < 4096
