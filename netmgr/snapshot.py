@@ -99,6 +99,46 @@ class Gaps(TypedDict):
     count: int
 
 
+class Dropped(TypedDict):
+    """What this machine dropped on its way from one site to another, since its rules were made."""
+
+    origin: str
+    destination: str
+    bytes: int
+    packets: int
+
+
+class Translation(TypedDict):
+    """One Service range of a NAT host, and what was translated for it since the rules were made."""
+
+    seen: str
+    real: str
+    bytes: int
+    packets: int
+
+
+class Ports(TypedDict):
+    """Ports of a NAT host's addresses for one family and protocol: `used` is the most toward one `endpoint`."""
+
+    family: str
+    protocol: str
+    budget: int
+    used: int
+    endpoint: str
+
+
+class NatState(TypedDict):
+    """What a NAT host translates, and what it costs."""
+
+    translation: str
+    source: str
+    ranges: list[Translation]
+    ports: list[Ports]
+    services: int
+    endpoints: int
+    refused: int
+
+
 class Snapshot(TypedDict):
     """The whole document."""
 
@@ -122,4 +162,7 @@ class Snapshot(TypedDict):
     gaps: list[Gaps]
     drift_repaired: list[Gaps]
     state_rebuilds: int
+    role: NotRequired[str]
+    isolation: NotRequired[list[Dropped]]
+    nat: NotRequired[NatState]
     attachments: NotRequired[list[AttachmentView]]

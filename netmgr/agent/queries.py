@@ -140,6 +140,7 @@ class Queries:
         return {
             "version": VERSION,
             "node": self._document.node.name,
+            "role": self._document.role,
             "netmgr_version": netmgr.__version__,
             "backend": self._rules.backend.name,
             "ready": not reason,

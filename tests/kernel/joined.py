@@ -1,0 +1,201 @@
+"""Three sites around one machine that joins them, whose agent the tests start as hub router or NAT host.
+
+    researcher (hub) ──┐
+    a (spoke) ─────────┼── machine
+    b (spoke) ─────────┘
+
+Spoke `a` has a Service range: `a` itself holds one address of it, and the machine knows the way there.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from netmgr.config import Backend
+from netmgr.errors import NetmgrError
+from netmgr.lab.exchange import open_socket
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.topology import EVERYTHING, Host, Interface, InterfaceAddress, Link, Node, Route, Topology
+from netmgr.lab.world import World
+from netmgr.prefixes import Address, Family, Prefix
+
+MACHINE = "machine"
+HOSTS = ("researcher", "a", "b")
+NETWORKS = {
+    Family.V4: tuple(map(Prefix.parse, ("10.0.0.0/24", "10.1.0.0/24", "10.2.0.0/24"))),
+    Family.V6: tuple(map(Prefix.parse, ("fd00:1000::/64", "fd00:1001::/64", "fd00:1002::/64"))),
+}
+LENGTH = {Family.V4: 24, Family.V6: 64}
+SEEN = {Family.V4: Prefix.parse("10.100.0.0/28"), Family.V6: Prefix.parse("fd00:100::/124")}
+REAL = {Family.V4: Prefix.parse("10.96.0.0/28"), Family.V6: Prefix.parse("fd00:96::/124")}
+SERVICE = 10
+"""Place of the Service's address in its range."""
+
+PORT = 4000
+PATIENCE = 10.0
+
+
+def own(host: str, family: Family) -> Address:
+    """A host's own address."""
+    return _at(NETWORKS[family][HOSTS.index(host)], 10)
+
+
+def gateway(host: str, family: Family) -> Address:
+    """The machine's address on the link to a host."""
+    return _at(NETWORKS[family][HOSTS.index(host)], 2)
+
+
+def seen(family: Family) -> Address:
+    """The Service's address as the hub sees it."""
+    return _at(SEEN[family], SERVICE)
+
+
+def real(family: Family) -> Address:
+    """The Service's address inside its spoke."""
+    return _at(REAL[family], SERVICE)
+
+
+def _at(prefix: Prefix, place: int) -> Address:
+    return Address(prefix.family, prefix.value + place)
+
+
+def topology() -> Topology:
+    """The hosts and links above."""
+    services = tuple(Route(REAL[family], own("a", family)) for family in Family)
+    hosts = [Host(MACHINE, services)]
+    links = []
+    for host in HOSTS:
+        hosts.append(Host(host, tuple(Route(every, gateway(host, every.family)) for every in EVERYTHING)))
+        here = tuple(InterfaceAddress(own(host, family), LENGTH[family]) for family in Family)
+        if host == "a":
+            here += tuple(InterfaceAddress(real(family), family.width) for family in Family)
+        there = tuple(InterfaceAddress(gateway(host, family), LENGTH[family]) for family in Family)
+        links.append(Link((Interface(host, "eth0", here), Interface(MACHINE, host, there))))
+    return Topology("researcher", tuple(hosts), tuple(links))
+
+
+SITES = [
+    {"name": "hub", "prefixes": [str(NETWORKS[family][0]) for family in Family]},
+    {
+        "name": "a",
+        "prefixes": [str(NETWORKS[family][1]) for family in Family],
+        "services": [str(SEEN[family]) for family in Family],
+    },
+    {"name": "b", "prefixes": [str(NETWORKS[family][2]) for family in Family]},
+]
+HUB_ROUTER: dict[str, Any] = {"role": "hub-router", "site": "hub", "sites": SITES}
+
+
+def nat_host(**keys: Any) -> dict[str, Any]:
+    """Keys of the document of spoke a's NAT host."""
+    services = [{"seen": str(SEEN[family]), "real": str(REAL[family])} for family in Family]
+    addresses = [str(gateway("a", family)) for family in Family]
+    nat = {"services": services, "addresses": addresses} | keys
+    return {"role": "nat-host", "site": "a", "sites": SITES, "nat": nat}
+
+
+@dataclass
+class Joined:
+    """The world, and the machine's agent."""
+
+    world: World
+    agent: LabNode
+
+    def namespace(self, host: str) -> Path:
+        """Where a host's namespace is pinned."""
+        return self.world.namespace(host)
+
+    def run(self, *command: str, host: str = MACHINE) -> str:
+        """Run a program on a host; what it said."""
+        whole = ["nsenter", f"--net={self.namespace(host)}", *command]
+        return subprocess.run(whole, check=True, capture_output=True, text=True, timeout=20).stdout
+
+    def start(self, settings: dict[str, Any]) -> None:
+        """Start the agent with these keys of node.yaml, and wait until it is ready."""
+        self.agent.directory.mkdir(parents=True, exist_ok=True)
+        self.agent.run_dir.mkdir(exist_ok=True)
+        document = {
+            "apiVersion": "netmgr.io/v1alpha1",
+            "kind": "Node",
+            "node": {"name": MACHINE, "addresses": [str(gateway("a", family)) for family in Family], "uplink": "a"},
+            "state_dir": str(self.agent.directory / "state"),
+            "run_dir": str(self.agent.run_dir),
+            "reconcile_seconds": 0.3,
+            "accounting": {"reading_seconds": 0.5, "min_reading_seconds": 0},
+            "backend": self.world.backend.value,
+        }
+        self.agent.document.write_text(yaml.safe_dump(document | settings, sort_keys=False))
+        self.agent.start_agent()
+        self.wait_until(self._is_ready)
+
+    def _is_ready(self) -> bool:
+        try:
+            return self.agent.snapshot()["ready"]
+        except NetmgrError:
+            return False
+
+    def stop(self) -> None:
+        """End the agent; what it made in the kernel goes, too."""
+        self.agent.stop_agent()
+        for table in ("inet netmgr", "inet netmgr-services"):
+            self.attempt("nft", "delete", "table", *table.split())
+        for family in ("", "6"):
+            for table in ("mangle", "nat", "filter", "raw"):
+                self.attempt(f"ip{family}tables-legacy", "-t", table, "-F")
+                self.attempt(f"ip{family}tables-legacy", "-t", table, "-X")
+        self.attempt("ipset", "destroy")
+        self.attempt("rm", "-rf", str(self.agent.directory))
+
+    def attempt(self, *command: str) -> None:
+        """Run a program on the machine, whatever comes of it."""
+        whole = ["nsenter", f"--net={self.namespace(MACHINE)}", *command]
+        subprocess.run(whole, check=False, capture_output=True, timeout=20)
+
+    def wait_until(self, true: Callable[[], bool]) -> None:
+        """Wait until something is so."""
+        deadline = time.monotonic() + PATIENCE
+        while not true():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"never became so: {true}; {self.log()}")
+            time.sleep(0.05)
+
+    def log(self) -> str:
+        """The end of the agent's log."""
+        return "\n".join((self.agent.directory / "agent.log").read_text().splitlines()[-15:])
+
+    def repaired(self, reason: str) -> int:
+        """How often the agent put something of this kind right."""
+        return {item["reason"]: item["count"] for item in self.agent.snapshot()["drift_repaired"]}.get(reason, 0)
+
+    def send(self, source: str, target: str, family: Family, *, to: Address | None = None) -> str:
+        """Send one datagram from host to host, to another address of its if given; whom the target saw, or nobody."""
+        kind = socket.SOCK_DGRAM
+        with ExitStack() as closing:
+            far = closing.enter_context(open_socket(self.namespace(target), family, kind))
+            near = closing.enter_context(open_socket(self.namespace(source), family, kind))
+            far.bind(("", PORT))
+            far.settimeout(0.4)
+            near.sendto(b"hello", (str(to or own(target, family)), PORT))
+            try:
+                return str(far.recvfrom(100)[1][0])
+            except TimeoutError:
+                return ""
+
+
+@contextmanager
+def joined(backend: Backend, name: str) -> Iterator[Joined]:
+    """The world, without an agent yet."""
+    with World(topology(), backend=backend, name=name) as world:
+        node = Node(host=MACHINE, uplink="a", addresses=tuple(gateway("a", family) for family in Family), ranges=())
+        agent = LabNode(node, world.namespace(MACHINE), world.directory / "nodes" / MACHINE, world.directory / "pods")
+        yield Joined(world, agent)
+        agent.stop_agent()
