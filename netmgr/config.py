@@ -67,6 +67,13 @@ class Backend(StrEnum):
     IPTABLES = "iptables"
 
 
+class RangeSource(StrEnum):
+    """What tells which addresses pods may have."""
+
+    FILE = "file"
+    AZURE = "azure"
+
+
 class NodeRules(StrEnum):
     """Form of the article's four node rules."""
 
@@ -144,6 +151,8 @@ class NodeDocument(Document):
     """Whether pods get their network from this agent; `off` only observes pods that another plugin wired."""
     cni_results_dir: AbsolutePath = Path("/var/lib/cni/results")
     """Where the runtime's libcni keeps the results of ADD; looked at with `cni: off` alone."""
+    range_source: RangeSource = RangeSource.FILE
+    """Where `ranges` come from: this document, or `azure`, the instance metadata of the machine."""
     ranges: Annotated[tuple[PrefixText, ...], Field(validate_default=True)] = ()
     """Blocks and single addresses pods may have; every address of each is usable. Needed unless `cni: off`."""
     internal: Annotated[tuple[PrefixText, ...], Field(validate_default=True)] = PRIVATE_USE
@@ -167,7 +176,10 @@ class NodeDocument(Document):
     @field_validator("ranges")
     @classmethod
     def _ranges_agree(cls, ranges: tuple[Prefix, ...], info: ValidationInfo) -> tuple[Prefix, ...]:
-        if not ranges and info.data.get("cni", True) and info.data.get("role") is Role.NODE:
+        elsewhere = info.data.get("range_source") is RangeSource.AZURE
+        if ranges and elsewhere:
+            raise ValueError("belongs to range_source: file; with azure the machine's metadata tells the ranges")
+        if not ranges and not elsewhere and info.data.get("cni", True) and info.data.get("role") is Role.NODE:
             raise ValueError("is required and missing: pods get their addresses from it (only cni: off needs none)")
         for outer, inner in overlaps(ranges):
             raise ValueError(f"{outer} and {inner} overlap; give every address once")
@@ -208,6 +220,8 @@ class NodeDocument(Document):
             raise ValueError("nat belongs to role: nat-host, which needs it")
         if self.ranges and self.role is not Role.NODE:
             raise ValueError(f"a {self.role} runs no pods: leave ranges out")
+        if self.range_source is RangeSource.AZURE and not self.wires_pods:
+            raise ValueError("range_source: azure is for a node that gives pods their addresses: leave it out")
         return self
 
     @field_validator("internal")
