@@ -24,7 +24,7 @@ import yaml
 from cni import install
 from netmgr import documents, programs, readers
 from netmgr.config import NodeDocument
-from netmgr.errors import LabError
+from netmgr.errors import LabError, NetmgrError
 from netmgr.lab import processes, wiring
 from netmgr.lab.runtime import Runtime, Sandbox
 from netmgr.lab.topology import Node, Pod
@@ -79,6 +79,11 @@ class LabNode:
         """Where its agent tells what it counted."""
         return self.run_dir / "ledger.sock"
 
+    @property
+    def services(self) -> Path:
+        """Where a NAT host finds Services and EndpointSlices, when it translates by them."""
+        return self.directory / "services"
+
     @cached_property
     def runtime(self) -> Runtime:
         """The container runtime of this node."""
@@ -107,15 +112,16 @@ class LabNode:
         self.document.write_text(text, encoding="utf-8")
 
     def _document(self) -> dict[str, Any]:
+        planned = self.node.document
+        identity = {"name": self.name, "addresses": [str(address) for address in self.node.addresses]}
+        given: dict[str, Any] = planned or {"ranges": [str(block) for block in self.node.ranges]}
+        if "nat" in planned:
+            given = {**planned, "nat": {**planned["nat"], "documents": str(self.services)}}
         return {
             "apiVersion": "netmgr.io/v1alpha1",
             "kind": "Node",
-            "node": {
-                "name": self.name,
-                "addresses": [str(address) for address in self.node.addresses],
-                "uplink": self.node.uplink,
-            },
-            "ranges": [str(block) for block in self.node.ranges],
+            **given,
+            "node": {**identity, "uplink": self.node.uplink},
             "state_dir": str(self.directory / "state"),
             "run_dir": str(self.run_dir),
             "reader_group": NOBODY,
@@ -142,10 +148,20 @@ class LabNode:
             LabError: one of them does not; the message ends with the last words of its log.
         """
         deadline = time.monotonic() + timeout
-        while reason := self.runtime.status():
+        while reason := self.status():
             self._still_trying("agent", reason, deadline)
-        while reason := self._exporter_status():
+        while "exporter" in self._started and (reason := self._exporter_status()):
             self._still_trying("exporter", reason, deadline)
+
+    def status(self) -> str:
+        """Empty when the agent does its part, else why it does not."""
+        if self.node.runs_pods:
+            return self.runtime.status()
+        try:
+            snapshot = self.snapshot()
+        except NetmgrError as error:
+            return error.message
+        return "" if snapshot["ready"] else snapshot["reason"]
 
     def kill_agent(self) -> None:
         """End the agent as a crash would: SIGKILL, in the middle of whatever it does."""

@@ -8,7 +8,8 @@ nodes, and the pods each node runs. `cluster` draws the smallest useful one:
 
 The fabric routes every node's ranges to that node, as a cloud's network does; the internet
 knows the nodes' own addresses only, so what a pod sends there comes back only when it was
-masqueraded. A larger world is more hosts and links: the builder knows no roles.
+masqueraded. A larger world is more hosts and links: the builder knows no roles. `planned` draws
+one from an address plan: a hub and its spokes.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 from netmgr.errors import ConfigError
 from netmgr.prefixes import Address, Family, Prefix
+from netmgr.sites import Mapping, Role, SourceAddress
 
 MAX_NODES = 64
 MAX_PODS = 250
@@ -55,7 +58,28 @@ class InterfaceAddress:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """One end of a link."""
+    """One end of a link.
+
+    Attributes:
+        on_link: prefixes reached by it without a gateway, beside those of its addresses.
+        segment: bridge of the host that it is a port of, if any; then it has no addresses.
+    """
+
+    host: str
+    name: str
+    addresses: tuple[InterfaceAddress, ...] = ()
+    on_link: tuple[Prefix, ...] = ()
+    segment: str = ""
+
+    @property
+    def networks(self) -> tuple[Prefix, ...]:
+        """Everything that is reached by it without a gateway."""
+        return (*(own.network for own in self.addresses), *self.on_link)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A bridge: one layer-2 network whose ports are in `host`, which has `addresses` on it itself."""
 
     host: str
     name: str
@@ -79,22 +103,42 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
+class RouteTable:
+    """Routes for what comes in by one interface alone; they go before the host's own."""
+
+    arriving_on: str
+    routes: tuple[Route, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """One network namespace. A host that `forwards` is a router."""
 
     name: str
     routes: tuple[Route, ...] = ()
     forwards: bool = False
+    tables: tuple[RouteTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A host that runs an agent: its own addresses and the ranges it gives its pods."""
+    """A host that runs an agent: its own addresses and the ranges it gives its pods.
+
+    `document` holds the keys of node.yaml that an address plan gives it; without a plan there are none.
+    """
 
     host: str
     uplink: str
     addresses: tuple[Address, ...]
-    ranges: tuple[Prefix, ...]
+    ranges: tuple[Prefix, ...] = ()
+    role: Role = Role.NODE
+    site: str = ""
+    document: dict[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def runs_pods(self) -> bool:
+        """Whether pods can be run on it."""
+        return self.role is Role.NODE
 
     def address(self, family: Family) -> Address:
         """The node's own address of `family`."""
@@ -111,14 +155,54 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """A Service range: `seen` from outside its spoke, `real` inside."""
+
+    seen: Prefix
+    real: Prefix
+
+    def real_of(self, address: Address) -> Address:
+        """What an address of `seen` is inside the spoke."""
+        return Address(address.family, address.value - self.seen.value + self.real.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Spoke:
+    """A cluster of a planned world, and how its Services are opened to the others.
+
+    Attributes:
+        prefixes: of its nodes and pods.
+        rogues: hosts in its network that run no agent, so that none of its rules protects others from them.
+    """
+
+    name: str
+    prefixes: tuple[Prefix, ...]
+    nat_host: str
+    services: tuple[Shown, ...]
+    translation: Mapping
+    source: SourceAddress
+    rogues: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Topology:
-    """The whole world. `internet` names the host that stands for everything outside."""
+    """The whole world. `internet` names the host that stands for everything outside.
+
+    Attributes:
+        spokes: the clusters of a world with a hub; none in a world of one cluster.
+        researcher: the hub's host that reaches every spoke; empty in a world of one cluster.
+        files: documents the world was drawn from, by name.
+    """
 
     internet: str
     hosts: tuple[Host, ...]
     links: tuple[Link, ...]
     nodes: tuple[Node, ...] = ()
     pods: tuple[Pod, ...] = field(default=())
+    segments: tuple[Segment, ...] = ()
+    spokes: tuple[Spoke, ...] = ()
+    researcher: str = ""
+    files: dict[str, str] = field(default_factory=dict, hash=False)
 
     def node(self, name: str) -> Node:
         """The node called `name`.
@@ -134,6 +218,23 @@ class Topology:
     def interfaces(self) -> Iterator[Interface]:
         """Both ends of every link."""
         return chain.from_iterable(link.ends for link in self.links)
+
+    def attached(self, host: str) -> Iterator[Interface]:
+        """Everything `host` has addresses on: its ends of links, and its bridges."""
+        yield from (end for end in self.interfaces() if end.host == host)
+        yield from (Interface(host, each.name, each.addresses) for each in self.segments if each.host == host)
+
+    def address(self, host: str, family: Family) -> Address:
+        """The first address of `family` that `host` has.
+
+        Raises:
+            KeyError: it has none.
+        """
+        for end in self.attached(host):
+            for own in end.addresses:
+                if own.address.family is family:
+                    return own.address
+        raise KeyError(f"{host} has no IPv{family.value} address")
 
 
 def two_nodes(pods: int = 4) -> Topology:

@@ -1,4 +1,4 @@
-"""Builds a topology's hosts and links: namespaces pinned in one directory, veth pairs between them.
+"""Builds a topology's hosts and links: namespaces pinned in one directory, veth pairs and bridges between them.
 
 Every link is made inside the two namespaces it joins, so nothing ever shows up in the
 machine's own. Removing a namespace removes its links, routes and rules with it.
@@ -21,7 +21,9 @@ from netmgr.dataplane import netns, rtnetlink
 from netmgr.dataplane.netlink import Netlink
 from netmgr.dataplane.rtnetlink import Operation, VethEnd
 from netmgr.errors import KernelError
-from netmgr.lab.topology import Host, Interface, Link, Topology
+from netmgr.lab import bridging
+from netmgr.lab.topology import Host, Interface, Link, Route, Topology
+from netmgr.prefixes import Family
 
 RTPROT_STATIC = 4
 LOOPBACK_INDEX = 1
@@ -50,11 +52,12 @@ def build(topology: Topology, directory: Path) -> None:
         make_host(host, directory / host.name)
     with ExitStack() as closing:
         channels = {host.name: closing.enter_context(_open(directory / host.name)) for host in topology.hosts}
+        for segment in topology.segments:
+            channels[segment.host].transact([bridging.create_bridge(segment.name)])
         for link in topology.links:
             _lay(link, channels[link.ends[0].host], directory)
         for host in topology.hosts:
-            ends = [end for end in topology.interfaces() if end.host == host.name]
-            channels[host.name].transact(_configuration(host, ends, directory))
+            channels[host.name].transact(_configuration(host, list(topology.attached(host.name)), directory))
 
 
 def wait_until_up(topology: Topology, directory: Path, timeout: float = 10) -> None:
@@ -84,6 +87,8 @@ def make_host(host: Host, path: Path) -> None:
         _set("ipv4/ping_group_range", "0 2147483647")
         if host.forwards:
             _set("ipv4/ip_forward", "1")
+            for scope in ("all", "default"):
+                _set(f"ipv4/conf/{scope}/send_redirects", "0")  # a cloud's routing sends none
             _set("ipv6/conf/all/forwarding", "1")
     with _open(path) as channel:
         channel.transact([rtnetlink.raise_index(LOOPBACK_INDEX)])
@@ -117,15 +122,22 @@ def _configuration(host: Host, ends: list[Interface], directory: Path) -> list[O
     """Links up, then addresses with the networks they are in, then routes."""
     with inside(directory / host.name):
         indices = {end.name: socket.if_nametoindex(end.name) for end in ends}
-    operations = [rtnetlink.raise_index(index) for index in indices.values()]
+    operations = [bridging.enslave(indices[end.name], indices[end.segment]) for end in ends if end.segment]
+    operations += [rtnetlink.raise_index(index) for index in indices.values()]
     for end in ends:
-        for own in end.addresses:
-            operations.append(rtnetlink.add_address(own.address, indices[end.name]))
-            operations.append(rtnetlink.add_route(own.network, indices[end.name], protocol=RTPROT_STATIC))
-    for route in host.routes:
-        index = next(indices[end.name] for end in ends for own in end.addresses if own.network.holds(route.via))
-        operations.append(rtnetlink.add_route(route.to, index, protocol=RTPROT_STATIC, gateway=route.via))
+        index = indices[end.name]
+        operations += [rtnetlink.add_address(own.address, index) for own in end.addresses]
+        operations += [rtnetlink.add_route(network, index, protocol=RTPROT_STATIC) for network in end.networks]
+    operations += [_route(route, ends, indices) for route in host.routes]
+    for number, table in enumerate(host.tables, start=1):
+        operations += [bridging.look_up_first(family, table.arriving_on, number) for family in Family]
+        operations += [bridging.in_table(_route(route, ends, indices), number) for route in table.routes]
     return operations
+
+
+def _route(route: Route, ends: list[Interface], indices: dict[str, int]) -> Operation:
+    index = next(indices[end.name] for end in ends if any(network.holds(route.via) for network in end.networks))
+    return rtnetlink.add_route(route.to, index, protocol=RTPROT_STATIC, gateway=route.via)
 
 
 def _sends(handle: socket.socket, name: str) -> bool:

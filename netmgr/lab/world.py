@@ -65,6 +65,7 @@ class World:
         backend: Backend = Backend.NFTABLES,
         name: str | None = None,
         settings: Mapping[str, Any] | None = None,
+        exporters: bool = True,
         root: Path = ROOT,
     ) -> None:
         """Say what shall be built; nothing is done yet.
@@ -74,11 +75,13 @@ class World:
             backend: what holds every node's rules.
             name: what the lab is called; default: the first free `lab-<number>`.
             settings: keys of node.yaml that replace the lab's own.
+            exporters: whether every agent gets one beside it.
             root: the directory all labs are in.
         """
         self.topology = topology
         self._settings = {**SETTINGS, "backend": backend.value, **(settings or {})}
         self._name = name
+        self._exporters = exporters
         self._root = root
         self._is_ours = False
         self._nodes: dict[str, LabNode] = {}
@@ -191,6 +194,8 @@ class World:
         self._is_ours = True
         kept = {"settings": self._settings, "topology": TypeAdapter(Topology).dump_python(self.topology, mode="json")}
         (self.directory / "topology.json").write_text(json.dumps(kept), encoding="utf-8")
+        for name, text in self.topology.files.items():
+            (self.directory / name).write_text(text, encoding="utf-8")
         wiring.build(self.topology, self.directory / "netns")
         self._describe_nodes()
 
@@ -246,9 +251,10 @@ class World:
     def _start_nodes(self) -> None:
         for node in self.nodes:
             node.write_document()
-            node.install_plugin()
+            if node.node.runs_pods:
+                node.install_plugin()
             node.start_agent()
-        for node in self.nodes:
+        for node in self.nodes if self._exporters else ():
             node.start_exporter()
         for node in self.nodes:
             node.wait_until_ready()
