@@ -1,0 +1,95 @@
+"""The manifests hold together: documents that an agent accepts, and no more privilege than is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from netmgr import documents
+from netmgr.config import NodeDocument, RangeSource
+from netmgr.sites import Role
+from tests.fakes.kustomize import build
+
+KUBERNETES = Path(__file__).parents[2] / "configs" / "kubernetes"
+OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
+AGENTS = ("cni", "observer", "nat-host", "openai-like")
+Object = dict[str, Any]
+
+
+def pods(overlay: str) -> dict[str, Object]:
+    objects = build(KUBERNETES / "overlays" / overlay)
+    kinds = {"DaemonSet", "Deployment"}
+    return {item["metadata"]["name"]: item["spec"]["template"]["spec"] for item in objects if item["kind"] in kinds}
+
+
+def containers(pod: Object) -> dict[str, Object]:
+    return {item["name"]: item for item in (*pod.get("initContainers", ()), *pod["containers"])}
+
+
+def template(overlay: str, pod: Object) -> Object:
+    name = next(volume["configMap"]["name"] for volume in pod["volumes"] if volume["name"] == "template")
+    objects = build(KUBERNETES / "overlays" / overlay)
+    (found,) = [item for item in objects if item["kind"] == "ConfigMap" and item["metadata"]["name"] == name]
+    return yaml.safe_load(found["data"]["node.yaml"])
+
+
+@pytest.mark.parametrize("overlay", AGENTS)
+def test_every_template_is_a_document_once_its_node_has_told_the_rest(overlay: str, tmp_path: Path):
+    for pod in pods(overlay).values():
+        document = template(overlay, pod)
+        document["node"] = {"name": "worker-0", "addresses": ["10.224.0.4"]}
+        file = tmp_path / "node.yaml"
+        if document.get("role") is None and document.get("cni", True) and "range_source" not in document:
+            document["ranges"] = ["10.128.0.16/28"]
+        file.write_text(yaml.safe_dump(document))
+        loaded = documents.load(file, NodeDocument)
+        assert loaded.reader_group == containers(pod)["exporter"]["securityContext"]["runAsGroup"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_nothing_is_privileged_and_all_capabilities_are_named(overlay: str):
+    for pod in pods(overlay).values():
+        for name, container in containers(pod).items():
+            context = container["securityContext"]
+            assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True), name
+            assert context["capabilities"]["drop"] == ["ALL"], name
+            assert ("add" in context["capabilities"]) == (name == "agent"), name
+            assert "privileged" not in context, name
+
+
+@pytest.mark.parametrize("overlay", AGENTS)
+def test_a_token_reaches_only_what_asks_the_api_server(overlay: str):
+    for pod in pods(overlay).values():
+        assert pod["automountServiceAccountToken"] is False
+        holders = {name for name, item in containers(pod).items() if "api" in {m["name"] for m in item["volumeMounts"]}}
+        assert holders <= {"document", "services"}
+        assert "document" in holders
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_mount_has_its_volume_and_every_volume_its_mount(overlay: str):
+    for pod in pods(overlay).values():
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        mounts = {mount["name"] for item in containers(pod).values() for mount in item["volumeMounts"]}
+        assert volumes == mounts
+
+
+def test_the_document_is_made_before_anything_of_the_node_is_touched():
+    names = [item["name"] for item in pods("cni")["netmgr"]["initContainers"]]
+    assert names == ["document", "forwarding", "plugin"]
+
+
+def test_an_observer_neither_installs_nor_enters_anything():
+    pod = pods("observer")["netmgr"]
+    assert [item["name"] for item in pod["initContainers"]] == ["document"]
+    assert "SYS_ADMIN" not in containers(pod)["agent"]["securityContext"]["capabilities"]["add"]
+
+
+def test_the_articles_set_up_has_ranges_of_the_cloud_and_a_nat_host():
+    by_name = pods("openai-like")
+    node, nat_host = template("openai-like", by_name["netmgr"]), template("openai-like", by_name["netmgr-nat-host"])
+    assert node["range_source"] == RangeSource.AZURE
+    assert nat_host["role"] == Role.NAT_HOST
