@@ -20,9 +20,10 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from netmgr.agreement import Machine, disagreements, sites_apart
 from netmgr.fields import AbsolutePath, AddressText, Document, PrefixText
 from netmgr.prefixes import Address, Family, Prefix, merge, overlaps
-from netmgr.sites import HUB, Nat, Role, Site, StaticRoute
+from netmgr.sites import Nat, Role, Site, StaticRoute
 
 SPECIAL_USE = tuple(
     map(
@@ -198,30 +199,15 @@ class NodeDocument(Document):
     @field_validator("sites")
     @classmethod
     def _sites_are_apart(cls, sites: tuple[Site, ...]) -> tuple[Site, ...]:
-        claims = [(prefix, site.name) for site in sites for prefix in site.every_prefix]
-        for number, (prefix, name) in enumerate(claims):
-            for other, holder in claims[:number]:
-                if prefix.overlaps(other):
-                    raise ValueError(f"{prefix} of {name} and {other} of {holder} overlap; a prefix is of one site")
+        for disagreement in sites_apart(sites):
+            raise disagreement
         return sites
 
     @model_validator(mode="after")
-    def _role_has_what_it_needs(self) -> NodeDocument:
-        names = [site.name for site in self.sites]
-        if len(set(names)) < len(names):
-            raise ValueError("sites: two have one name; name every site once")
-        if self.site is not None and self.site not in names:
-            raise ValueError(f"site {self.site!r} is none of sites ({', '.join(names) or 'which is empty'})")
-        if self.site is None and self.sites and self.role is not Role.HUB_ROUTER:
-            raise ValueError("site is missing: say which of sites this machine belongs to")
-        if self.role is Role.HUB_ROUTER and self.site not in (None, HUB):
-            raise ValueError(f"a hub-router is of the site {HUB}, not of {self.site}")
-        if (self.role is Role.NAT_HOST) != (self.nat is not None):
-            raise ValueError("nat belongs to role: nat-host, which needs it")
-        if self.ranges and self.role is not Role.NODE:
-            raise ValueError(f"a {self.role} runs no pods: leave ranges out")
-        if self.range_source is RangeSource.AZURE and not self.wires_pods:
-            raise ValueError("range_source: azure is for a node that gives pods their addresses: leave it out")
+    def _agrees_with_itself(self) -> NodeDocument:
+        machine = Machine(self.role, self.node.addresses, self.site, self.sites, self.nat, self.routes, self.ranges)
+        for disagreement in disagreements(machine):
+            raise disagreement
         return self
 
     @field_validator("internal")
@@ -250,8 +236,10 @@ class NodeDocument(Document):
 
     @property
     def internal_prefixes(self) -> tuple[Prefix, ...]:
-        """Everything that is not internet: `internal`, special-use prefixes and the node's own ranges."""
-        return _internal(self.internal, self.ranges)
+        """Everything that is not internet: `internal`, special-use prefixes, the node's own ranges and every site's."""
+        sites = [prefix for site in self.sites for prefix in site.every_prefix]
+        services = [service.real for service in self.nat.services] if self.nat else []
+        return _internal(self.internal, (*self.ranges, *sites, *services))
 
     @property
     def families(self) -> tuple[Family, ...]:

@@ -8,15 +8,19 @@ loader would silently keep the last.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from netmgr.errors import ConfigError
+from netmgr.fields import Disagreement
+from netmgr.fields import KeyPath as KeyPath  # noqa: PLC0414  who names keys looks for it here
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 Model = TypeVar("Model", bound=BaseModel)
-KeyPath = tuple[str | int, ...]
 
 
 def load(path: Path, model: type[Model]) -> Model:
@@ -51,7 +55,7 @@ def parse(text: str, source: str, model: type[Model]) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        faults = [_describe(fault["loc"], fault["type"], fault["msg"], source, lines) for fault in error.errors()]
+        faults = [_describe(fault, source, lines) for fault in error.errors()]
         raise ConfigError("\n".join(faults)) from None
 
 
@@ -91,16 +95,22 @@ def _lines(root: yaml.Node | None, source: str) -> dict[KeyPath, int]:
     return lines
 
 
-def _describe(location: KeyPath, kind: str, message: str, source: str, lines: dict[KeyPath, int]) -> str:
+def _describe(fault: ErrorDetails, source: str, lines: dict[KeyPath, int]) -> str:
+    location: KeyPath = fault["loc"]
+    message = fault["msg"].removeprefix("Value error, ")
+    cause = fault.get("ctx", {}).get("error")
+    if isinstance(cause, Disagreement):
+        message = cause.told(lines.get((*location, *cause.beside)) if cause.beside is not None else None)
+        location = (*location, *cause.at)
+    elif fault["type"] == "extra_forbidden":
+        message = "unknown key; remove it or correct its spelling"
+    elif fault["type"] == "missing":
+        message = "is required and missing"
     known = location
     while known not in lines:
         known = known[:-1]
-    if kind == "extra_forbidden":
-        message = "unknown key; remove it or correct its spelling"
-    elif kind == "missing":
-        message = "is required and missing"
     key = _dotted(location) if location else "document"
-    return f"{source}:{lines[known]}: {key}: {message.removeprefix('Value error, ')}"
+    return f"{source}:{lines[known]}: {key}: {message}"
 
 
 def _dotted(path: KeyPath) -> str:

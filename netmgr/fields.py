@@ -9,6 +9,29 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Pla
 
 from netmgr.prefixes import Address, Prefix
 
+KeyPath = tuple[str | int, ...]
+"""Where something stands in a document: keys, and numbers of list items from 0."""
+
+
+class Disagreement(ValueError):
+    """Two places of a document that contradict each other; raised in a validator, told with both lines.
+
+    `at` is the place to correct and `beside` the one it contradicts, both as seen from what
+    is validated.
+    """
+
+    def __init__(self, message: str, at: KeyPath = (), beside: KeyPath | None = None, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message, self.at, self.beside, self.remedy = message, at, beside, remedy
+
+    def told(self, line: int | None) -> str:
+        """As a sentence; `line` is that of the other place, None where the document does not have it."""
+        where = f" (line {line})" if line else ""
+        return f"{self.message}{where}; {self.remedy}" if self.remedy else f"{self.message}{where}"
+
+    def __str__(self) -> str:
+        return self.told(None)
+
 
 def _to_prefix(value: object) -> Prefix:
     return value if isinstance(value, Prefix) else Prefix.parse(str(value))

@@ -6,14 +6,16 @@ decide what is dropped between spokes, and what `explain` answers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from netmgr.fields import AbsolutePath, AddressText, Document, PrefixText
-from netmgr.prefixes import Prefix
+from netmgr.fields import AbsolutePath, AddressText, Disagreement, Document, PrefixText
+from netmgr.prefixes import Address, Prefix, PrefixTable
 
 HUB = "hub"
 """Name of the site that reaches every other one."""
@@ -57,18 +59,32 @@ class Site(Document):
 
 
 class ServiceRange(Document):
-    """One Service range: what the hub sees, and what it is inside the spoke."""
+    """One Service range: what the hub sees, and what it is inside the spoke.
+
+    Both are equal where the range is the spoke's alone. There is then nothing to rewrite:
+    what reaches the host is passed on (to kube-proxy, or to the Services' endpoints) as it
+    came, and only its source is translated.
+    """
 
     seen: PrefixText
     real: PrefixText
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether the hub sees the range where it is."""
+        return self.seen == self.real
+
     @model_validator(mode="after")
     def _match_one_to_one(self) -> ServiceRange:
         if (self.seen.family, self.seen.length) != (self.real.family, self.real.length):
-            raise ValueError(
-                f"seen {self.seen} and real {self.real} are not of one length and family; "
-                "each address of one stands for exactly one of the other"
+            raise Disagreement(
+                f"{self.real} is not of the length and family of {self.seen}",
+                ("real",),
+                ("seen",),
+                "each address of one stands for exactly one of the other",
             )
+        if self.seen != self.real and self.seen.overlaps(self.real):
+            raise Disagreement(f"{self.real} overlaps {self.seen}", ("real",), ("seen",), "take one outside the other")
         return self
 
 
@@ -85,13 +101,26 @@ class Nat(Document):
 
     @model_validator(mode="after")
     def _claim_each_range_once(self) -> Nat:
-        for kind in ("seen", "real"):
-            prefixes = [getattr(item, kind) for item in self.services]
-            for number, one in enumerate(prefixes):
-                for other in prefixes[:number]:
-                    if one.overlaps(other):
-                        raise ValueError(f"{kind} ranges {other} and {one} overlap; translate every address once")
+        for number, one in enumerate(self.services):
+            for earlier, other in enumerate(self.services[:number]):
+                for key, beside in _CLAIMS:
+                    mine, theirs = getattr(one, key), getattr(other, beside)
+                    if mine.overlaps(theirs):
+                        at, where = ("services", number, key), ("services", earlier, beside)
+                        raise Disagreement(f"{mine} overlaps {theirs}", at, where, "translate every address once")
         return self
+
+    @model_validator(mode="after")
+    def _have_an_address_to_show(self) -> Nat:
+        families = {address.family for address in self.addresses}
+        for number, each in enumerate(self.services if families and self.source is SourceAddress.SNAT else ()):
+            if each.seen.family not in families:
+                message = f"{each.seen} is IPv{each.seen.family}, and no address is"
+                raise Disagreement(message, ("services", number, "seen"), ("addresses",), "add one for snat to take")
+        return self
+
+
+_CLAIMS = (("seen", "seen"), ("real", "real"), ("seen", "real"), ("real", "seen"))
 
 
 class StaticRoute(Document):
@@ -103,7 +132,40 @@ class StaticRoute(Document):
     @model_validator(mode="after")
     def _are_of_one_family(self) -> StaticRoute:
         if self.to.family is not self.via.family:
-            raise ValueError(f"to {self.to} and via {self.via} are of different families")
+            raise Disagreement(f"{self.via} is not of the family of {self.to}", ("via",), ("to",))
         if self.to.length == self.to.family.width:
-            raise ValueError(f"{self.to} is a single address; full-length routes of netmgr's are pods' own")
+            message = f"{self.to} is a single address, which only routes to pods have"
+            raise Disagreement(message, ("to",), remedy="give a prefix that holds it")
         return self
+
+
+class Part(StrEnum):
+    """What of a site an address is."""
+
+    NODES = "nodes and pods"
+    SERVICES = "Services"
+
+
+@dataclass(frozen=True, slots=True)
+class Belonging:
+    """Whose an address is: the site, what of it, and the prefix that says so."""
+
+    site: str
+    part: Part
+    prefix: Prefix
+
+
+def belonging(sites: Iterable[Site], address: Address) -> Belonging | None:
+    """The site that `address` belongs to by its longest prefix, or None.
+
+    Services are those that the hub sees. An address of no site is internal or internet, which
+    `internal` of the document tells.
+    """
+    parts = ((site, part) for site in sites for part in Part)
+    entries = (
+        (prefix, Belonging(site.name, part, prefix))
+        for site, part in parts
+        for prefix in (site.prefixes if part is Part.NODES else site.services)
+    )
+    found = PrefixTable(entries).match(address)
+    return found[1] if found else None
