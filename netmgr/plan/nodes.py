@@ -1,4 +1,9 @@
-"""From a node's name to its addresses, and from an address back to its node: arithmetic on the lock."""
+"""From a node's name to its addresses, and from an address back to its node: arithmetic on the lock.
+
+A controller that gives nodes their blocks asks `planned` for all places of a node pool, `node`
+for the blocks of one (microseconds, whatever the pool's size), and `owning` for the place that
+a block it finds in use belongs to.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +60,18 @@ def node(lock: LockDocument, cluster: str, pool: str, index: int) -> PlannedNode
         if segment.first <= index < segment.first + segment.nodes:
             return PlannedNode(cluster, pool, index, segment, index - segment.first)
     return None
+
+
+def planned(lock: LockDocument, cluster: str, pool: str) -> Iterator[PlannedNode]:
+    """Every place of a node pool in the order of node numbers, none if there is no such pool in use.
+
+    There are as many as fit, which is more than the plan asks for today.
+    """
+    held = lock.clusters.get(cluster)
+    spec = held.node_pools.get(pool) if held and not held.tombstone else None
+    for segment in spec.segments if spec and not spec.tombstone else ():
+        for place in range(segment.nodes):
+            yield PlannedNode(cluster, pool, segment.first + place, segment, place)
 
 
 def named(lock: LockDocument, name: str) -> PlannedNode | None:
