@@ -99,7 +99,7 @@ class Gaps(TypedDict):
     count: int
 
 
-class Dropped(TypedDict):
+class DroppedTotals(TypedDict):
     """What this machine dropped on its way from one site to another, since its rules were made."""
 
     origin: str
@@ -163,6 +163,6 @@ class Snapshot(TypedDict):
     drift_repaired: list[Gaps]
     state_rebuilds: int
     role: NotRequired[str]
-    isolation: NotRequired[list[Dropped]]
+    isolation: NotRequired[list[DroppedTotals]]
     nat: NotRequired[NatState]
     attachments: NotRequired[list[AttachmentView]]

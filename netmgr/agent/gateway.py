@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 
+from netmgr.agent.nat import NatHost
 from netmgr.agent.opening import open_accounts
 from netmgr.agent.queries import Queries
 from netmgr.agent.rhythm import Rhythm, Steps
@@ -73,7 +74,9 @@ class Gateway:
         self._router = Router(document, stack)
         self._accounts, rules = open_accounts(document, clock, telemetry, stack)
         self.backend = rules.backend.name
-        self._queries = Queries(document, self._accounts, telemetry, rules, clock, NoPods(telemetry.failing))
+        self._nat = NatHost(document, rules, clock) if document.nat else None
+        pods = NoPods(telemetry.failing)
+        self._queries = Queries(document, self._accounts, telemetry, rules, clock, pods, self._nat)
         every = (
             (document.reconcile_seconds, self._reconcile),
             (document.accounting.reading_seconds, self._read),
@@ -99,3 +102,5 @@ class Gateway:
 
     def _read(self) -> None:
         self._steps.attempt("reading", self._accounts.read)
+        if self._nat:
+            self._steps.attempt("ports", self._nat.count_ports)

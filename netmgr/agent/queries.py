@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import netmgr
 from netmgr.agent.accounts import Accounts
+from netmgr.agent.latest import Latest
 from netmgr.agent.node import Node
 from netmgr.agent.telemetry import Telemetry
 from netmgr.agent.verbs.status import status
@@ -21,9 +22,11 @@ from netmgr.ledger.totals import NamespaceTotal, PodTotal
 from netmgr.model import Attachment, Sample
 from netmgr.prefixes import Address, Family
 from netmgr.rules.engine import Rules
+from netmgr.rules.readings import Dropped
 from netmgr.snapshot import (
     VERSION,
     AttachmentView,
+    DroppedTotals,
     NamespaceTotals,
     PodTotals,
     PoolState,
@@ -31,6 +34,9 @@ from netmgr.snapshot import (
     RuleReading,
     Snapshot,
 )
+
+if TYPE_CHECKING:
+    from netmgr.agent.nat import NatHost
 
 log = logging.getLogger(__name__)
 
@@ -98,12 +104,15 @@ class Queries:
         rules: Rules,
         clock: Clock,
         pods: Pods,
+        nat: NatHost | None = None,
     ) -> None:
         self._document = document
         self._accounts = accounts
         self._pods = pods
         self._telemetry = telemetry
-        self._rules = rules
+        self._backend = rules.backend.name
+        self._dropped = Latest[list[Dropped]](rules.dropped, clock, document.accounting.min_reading_seconds, [])
+        self._nat = nat
         self._clock = clock
         self._started_at = clock.now()
 
@@ -134,6 +143,12 @@ class Queries:
 
     def snapshot(self) -> Snapshot:
         """The whole document, with counters as they are now (see `min_reading_seconds`)."""
+        snapshot = self._common()
+        if self._nat is not None:
+            snapshot["nat"] = self._nat.state()
+        return snapshot
+
+    def _common(self) -> Snapshot:
         self._read()
         totals = self._accounts.totals()
         reason = self._reason()
@@ -142,7 +157,7 @@ class Queries:
             "node": self._document.node.name,
             "role": self._document.role,
             "netmgr_version": netmgr.__version__,
-            "backend": self._rules.backend.name,
+            "backend": self._backend,
             "ready": not reason,
             "reason": reason,
             "taken_at": self._clock.now(),
@@ -161,6 +176,7 @@ class Queries:
             "gaps": [{"reason": reason, "count": count} for reason, count in totals.gaps.items()],
             "drift_repaired": self._telemetry.repairs(),
             "state_rebuilds": self._telemetry.state_rebuilds,
+            "isolation": [_isolation(item) for item in self._dropped.value()],
         }
 
     def _read(self) -> None:
@@ -211,6 +227,10 @@ def _pool(family: Family, state: Occupancy) -> PoolState:
         "cooldown": state.cooldown,
         "free": state.free,
     }
+
+
+def _isolation(item: Dropped) -> DroppedTotals:
+    return {"origin": item.origin, "destination": item.destination, "bytes": item.bytes, "packets": item.packets}
 
 
 def _view(attachment: Attachment) -> AttachmentView:

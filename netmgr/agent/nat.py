@@ -1,0 +1,81 @@
+"""A NAT host's part of the agent: what it translated, and how many of its ports are taken."""
+
+from __future__ import annotations
+
+from netmgr.agent.latest import Latest
+from netmgr.clock import Clock
+from netmgr.config import NodeDocument
+from netmgr.dataplane import ports
+from netmgr.dataplane.ports import Busiest
+from netmgr.errors import ConfigError
+from netmgr.prefixes import Address, Family
+from netmgr.rules.engine import Rules
+from netmgr.rules.readings import Translated
+from netmgr.sites import Nat, SourceAddress
+from netmgr.snapshot import NatState, Ports
+
+COUNT_SECONDS = 15.0
+"""How often ports are counted, unless that takes long: no more than this share of the time is spent on it."""
+COUNT_SHARE = 0.02
+
+
+class NatHost:
+    """What readers are told of a NAT host."""
+
+    def __init__(self, document: NodeDocument, rules: Rules, clock: Clock) -> None:
+        if document.nat is None:
+            raise ConfigError("nat belongs to role: nat-host, which needs it")
+        self._nat = document.nat
+        self._addresses = translating(document.nat, document.node.addresses)
+        self._clock = clock
+        self._translated = Latest[list[Translated]](
+            rules.translated, clock, document.accounting.min_reading_seconds, []
+        )
+        self._busiest: dict[tuple[Family, str], Busiest] = {}
+        self._next_count = float("-inf")
+
+    def count_ports(self) -> None:
+        """Count the ports in use, unless that was done just now.
+
+        Raises:
+            KernelError: the connection table cannot be read.
+        """
+        began = self._clock.monotonic()
+        if began < self._next_count or not self._addresses:
+            return
+        self._busiest = ports.busiest(self._addresses)
+        spent = self._clock.monotonic() - began
+        self._next_count = began + max(COUNT_SECONDS, spent / COUNT_SHARE)
+
+    def state(self) -> NatState:
+        """All of it, for the snapshot."""
+        return {
+            "translation": self._nat.translation,
+            "source": self._nat.source,
+            "ranges": [
+                {"seen": str(one.seen), "real": str(one.real), "bytes": one.bytes, "packets": one.packets}
+                for one in self._translated.value()
+            ],
+            "ports": [self._ports(family, protocol) for family, protocol in self._busiest],
+            "services": 0,
+            "endpoints": 0,
+            "refused": 0,
+        }
+
+    def _ports(self, family: Family, protocol: str) -> Ports:
+        busiest = self._busiest[family, protocol]
+        return {
+            "family": f"ipv{family.value}",
+            "protocol": protocol,
+            "budget": sum(address.family is family for address in self._addresses) * ports.PORTS_PER_ADDRESS,
+            "used": busiest.ports,
+            "endpoint": busiest.endpoint,
+        }
+
+
+def translating(nat: Nat, own: tuple[Address, ...]) -> tuple[Address, ...]:
+    """The addresses that clients are given instead of their own: none where theirs are kept."""
+    if nat.source is SourceAddress.PRESERVE:
+        return ()
+    families = {item.real.family for item in nat.services}
+    return tuple(address for address in nat.addresses or own if address.family in families)
