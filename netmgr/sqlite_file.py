@@ -12,8 +12,10 @@ never to half a transaction (sqlite.org/wal.html, sqlite.org/pragma.html#pragma_
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import quote
 
 from netmgr.errors import NetmgrError, SetupError, StateError
 
@@ -24,8 +26,16 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLI
 """SQLITE_ERROR is among them: our own statements fit the schema, so the file's is another."""
 
 
-def open_file(path: Path, schema: str, version: int) -> sqlite3.Connection:
+NO_MIGRATIONS: Mapping[int, str] = {}
+
+
+def open_file(
+    path: Path, schema: str, version: int, migrations: Mapping[int, str] = NO_MIGRATIONS
+) -> sqlite3.Connection:
     """Open the file, or make it with `schema`; `version` is what its user_version has to be.
+
+    `migrations` are the statements that bring a file of an earlier version to the next one; they
+    are run in one transaction, so that a crash leaves either the old file or the new one.
 
     Raises:
         StateError: the file is damaged or was not made by this version; it has to be set aside.
@@ -36,7 +46,7 @@ def open_file(path: Path, schema: str, version: int) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise refusal(path, error) from error
     try:
-        _prepare(connection, path, schema, version)
+        _prepare(connection, path, schema, version, migrations)
     except sqlite3.Error as error:
         connection.close()
         raise refusal(path, error) from error
@@ -78,14 +88,37 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, schema: str, version: int) -> None:
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """Open the file for reading alone, beside whoever writes it.
+
+    Raises:
+        SetupError: the file is not there or this user may not read it.
+        sqlite3.Error: anything else.
+    """
+    try:
+        path.stat()
+    except OSError as error:
+        raise SetupError(f"{path}: cannot be read: {error.strerror}") from None
+    connection = sqlite3.connect(
+        f"file:{quote(str(path))}?mode=ro", timeout=BUSY_SECONDS, isolation_level=None, uri=True
+    )
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _prepare(
+    connection: sqlite3.Connection, path: Path, schema: str, version: int, migrations: Mapping[int, str]
+) -> None:
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if found == 0 and tables == 0:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(f"BEGIN IMMEDIATE; {schema} PRAGMA user_version = {version}; COMMIT;")
-    elif found != version:
+    elif found != version and found not in migrations:
         raise StateError(f"{path}: was not made by this version of netmgr (schema {found}, not {version})")
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         raise StateError(f"{path}: is damaged: {verdict}")
+    if found in migrations:
+        steps = "".join(migrations[step] for step in range(found, version))
+        connection.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version = {version}; COMMIT;")

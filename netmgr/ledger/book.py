@@ -18,7 +18,15 @@ The rules, of which every method below is one:
     pod that returns under the name meanwhile continues it; then it goes. Its namespace's total
     was raised by the same postings and stays for ever, so it never falls.
  7. A counter that begins after its pod may have sent something is told by `note`: gap "late".
- 8. Counters never wrap: 2**63 bytes are almost six years of 400 Gbit/s through one counter.
+ 8. Counters never wrap: 2**63 bytes are almost six years of 400 Gbit/s through one counter. One
+    that did would look like a zeroed one: rule 3.
+ 9. A gap is counted for every counter it concerns. Its seconds are how long counting was possibly
+    incomplete, the longest of what one call tells of, so that a hundred counters that were
+    flushed together make one stretch of time: since each one's last reading for "removed" and
+    "reset", since any last reading for "reboot", as told by the caller for "late", and as long
+    as it lasts for "not-durable".
+10. What a posting adds to a pod it adds to the pod's roll-up of the hour as well (`history.py`),
+    and what it adds to a pod's address to what is attributed (`audit.py`).
 
 Readings must be posted in the order in which they were taken: an old one that overtakes a
 newer looks like a reset.
@@ -26,17 +34,30 @@ newer looks like a reset.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple, Protocol
 
+from netmgr.ledger import audit
+from netmgr.ledger.account import NOTHING, Account, Amount, PodName, Scope
+from netmgr.ledger.history import SECONDS, Slot, Unwritten
+from netmgr.ledger.tracked import Tracked
 from netmgr.model import Counter, PodRef, Sample, Traffic
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
 BOOT_ID = "boot_id"
+READ_AT = "read_at"
+"""Facts: identity of the boot; when counters were read last, in seconds since the epoch."""
+
+
+class Moment(NamedTuple):
+    """An instant by both clocks, in seconds: since the epoch, and by one that never steps."""
+
+    wall: float
+    steady: float
+
+
+NEVER = Moment(0.0, 0.0)
 
 
 class Gap(StrEnum):
@@ -55,18 +76,11 @@ class Gap(StrEnum):
     those of the pod that had its address before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """Bytes (IP headers included) and packets."""
+class Lost(NamedTuple):
+    """How often bytes may have been lost for one reason, and for how many seconds in all."""
 
-    bytes: int = 0
-    packets: int = 0
-
-    def __add__(self, other: Amount) -> Amount:
-        return Amount(self.bytes + other.bytes, self.packets + other.packets)
-
-
-NOTHING = Amount()
+    times: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,76 +92,32 @@ class LiveCounter:
     reading: Amount = NOTHING
 
 
-class Scope(StrEnum):
-    """What kind of total an account is."""
-
-    POD = "pod"
-    NAMESPACE = "namespace"
-    HOOK = "hook"
-
-
-class Account(NamedTuple):
-    """Where bytes are posted: a pod (namespace, name), a namespace, or a hook (chain, family)."""
-
-    scope: Scope
-    owner: str
-    name: str
-    traffic: Traffic
-
-
-class PodName(NamedTuple):
-    """Key of a pod's series; the UID is not in it, so that a StatefulSet's pod continues its own."""
-
-    namespace: str
-    name: str
-
-
-class Tracked(dict[Key, Value], Generic[Key, Value]):
-    """A dictionary that knows which of its keys were set or deleted since they were last written."""
-
-    def __init__(self, entries: Iterable[tuple[Key, Value]] = ()) -> None:
-        super().__init__(entries)
-        self._touched: set[Key] = set()
-
-    def __setitem__(self, key: Key, value: Value) -> None:
-        self._touched.add(key)
-        super().__setitem__(key, value)
-
-    def __delitem__(self, key: Key) -> None:
-        self._touched.add(key)
-        super().__delitem__(key)
-
-    @property
-    def changed(self) -> list[tuple[Key, Value]]:
-        """Entries to write."""
-        return [(key, self[key]) for key in self._touched if key in self]
-
-    @property
-    def deleted(self) -> list[Key]:
-        """Keys to delete."""
-        return [key for key in self._touched if key not in self]
-
-    @property
-    def dirty(self) -> bool:
-        """Whether anything is to be written."""
-        return bool(self._touched)
-
-    def written(self) -> None:
-        """Everything has been written."""
-        self._touched.clear()
-
-
 @dataclass(slots=True)
 class Book:
-    """Everything the ledger knows, in memory; the store holds a copy of each table."""
+    """Everything the ledger knows, in memory; the store holds a copy of each table, and the roll-ups alone.
+
+    `hours` are additions to the store's roll-ups; `keeps_hours` is false where none are wanted. `read_at`
+    is when each live counter was read last, by the steady clock; `shaken` are those directions of the
+    forward rules that lost something since the last audit.
+    """
 
     facts: Tracked[str, str]
     counters: Tracked[Counter, LiveCounter]
     totals: Tracked[Account, Amount]
     ended: Tracked[PodName, float]
-    gaps: Tracked[Gap, int]
+    gaps: Tracked[Gap, Lost]
+    hours: Unwritten = field(default_factory=Unwritten)
+    keeps_hours: bool = True
+    read_at: dict[Counter, float] = field(default_factory=dict)
+    last_reading: Moment = NEVER
+    shaken: set[Traffic] = field(default_factory=set)
 
-    def begin(self, counters: Iterable[Counter], owner: PodRef | None, now: float) -> None:
+    def open(self, now: Moment) -> None:
+        """Reckon how long ago a former process took the last reading, by what it wrote down."""
+        told = float(self.facts.get(READ_AT, now.wall))
+        self.last_reading = Moment(told, now.steady - max(0.0, now.wall - told))
+
+    def begin(self, counters: Iterable[Counter], owner: PodRef | None, now: Moment) -> None:
         """Rule 1. Live already for this owner: nothing changes. For another: that one ends unread.
 
         Raises:
@@ -162,7 +132,7 @@ class Book:
         if owner is not None and self.ended.get(_name(owner)) is not None:
             del self.ended[_name(owner)]
 
-    def _begin_one(self, counter: Counter, owner: PodRef | None, now: float) -> None:
+    def _begin_one(self, counter: Counter, owner: PodRef | None, now: Moment) -> None:
         former = self.counters.get(counter)
         if former is not None and _same(former.owner, owner):
             return
@@ -171,38 +141,52 @@ class Book:
                 self.totals[account] = NOTHING
         self.counters[counter] = LiveCounter(owner, former.epoch + 1 if former else 0)
         if former is not None:
-            self.note(Gap.REMOVED)
+            self.note(Gap.REMOVED, self._unread_for(counter, now))
             self._end_pods({former.owner}, now)
+        self.read_at[counter] = now.steady
 
-    def restart(self, counters: Iterable[Counter]) -> None:
+    def restart(self, counters: Iterable[Counter], now: Moment) -> None:
         """Rule 4. Counters that are not live are passed over."""
-        for counter in counters:
-            live = self.counters.get(counter)
-            if live is not None:
-                self.counters[counter] = LiveCounter(live.owner, live.epoch + 1)
-                self.note(Gap.REMOVED)
+        known = [(counter, live) for counter in counters if (live := self.counters.get(counter)) is not None]
+        if known:
+            self._lose(Gap.REMOVED, [counter for counter, _ in known], now)
+        for counter, live in known:
+            self.counters[counter] = LiveCounter(live.owner, live.epoch + 1)
+            self.read_at[counter] = now.steady
 
-    def post(self, samples: Iterable[Sample]) -> None:
-        """Rules 2 and 3."""
-        for sample in samples:
-            live = self.counters.get(sample.counter)
-            if live is None:
-                continue
-            last = live.reading
-            if sample.bytes != last.bytes or sample.packets != last.packets:
-                self._post_one(sample, live)
+    def post(self, samples: Iterable[Sample], now: Moment) -> None:
+        """Rules 2, 3 and 10."""
+        read = [sample for sample in samples if sample.counter in self.counters]
+        is_whole = any(audit.is_forward(sample.counter) for sample in read)
+        former = audit.compared(self.totals) if is_whole else {}
+        zeroed = [sample.counter for sample in read if self._post_one(sample, now)]
+        if zeroed:
+            self._lose(Gap.RESET, zeroed, now)
+        self.read_at.update((sample.counter, now.steady) for sample in read)
+        self.last_reading = now
+        if is_whole:
+            audit.settle(self.totals, former, self.shaken)
+            self.shaken.clear()
 
-    def _post_one(self, sample: Sample, live: LiveCounter) -> None:
+    def _post_one(self, sample: Sample, now: Moment) -> bool:
+        """Post what passed since the last reading; whether the counter turned out zeroed."""
+        live = self.counters[sample.counter]
         reading, last, epoch = Amount(sample.bytes, sample.packets), live.reading, live.epoch
-        if reading.bytes < last.bytes or reading.packets < last.packets:
-            self.note(Gap.RESET)
+        if reading == last:
+            return False
+        fell = reading.bytes < last.bytes or reading.packets < last.packets
+        if fell:
             last, epoch = NOTHING, epoch + 1
-        passed = Amount(reading.bytes - last.bytes, reading.packets - last.packets)
+        passed = reading - last
         self.counters[sample.counter] = replace(live, epoch=epoch, reading=reading)
         for account in _accounts(sample.counter, live.owner):
             self.totals[account] = self.totals.get(account, NOTHING) + passed
+        if self.keeps_hours and live.owner is not None:
+            hour = int(now.wall // SECONDS)
+            self.hours.add(Slot(hour, *_name(live.owner), sample.counter.traffic), passed)
+        return fell
 
-    def end(self, counters: Iterable[Counter], now: float) -> None:
+    def end(self, counters: Iterable[Counter], now: Moment) -> None:
         """Rule 1, and the beginning of rule 6's lingering. Ended already is fine."""
         owners: set[PodRef | None] = set()
         for counter in counters:
@@ -210,49 +194,81 @@ class Book:
             if live is not None:
                 owners.add(live.owner)
                 del self.counters[counter]
+                self.read_at.pop(counter, None)
         self._end_pods(owners, now)
 
-    def _end_pods(self, owners: set[PodRef | None], now: float) -> None:
+    def _end_pods(self, owners: set[PodRef | None], now: Moment) -> None:
         gone = {_name(owner) for owner in owners if owner is not None}
         if gone:
             gone -= {_name(live.owner) for live in self.counters.values() if live.owner is not None}
         for name in gone:
-            self.ended[name] = now
+            self.ended[name] = now.wall
 
-    def sweep(self, now: float, linger_seconds: float) -> None:
+    def sweep(self, now: Moment, linger_seconds: float) -> None:
         """The end of rule 6's lingering. A clock that stepped back lengthens it by no more than itself."""
+        gone = set()
         for name, since in list(self.ended.items()):
-            if since > now:
-                self.ended[name] = now
-            elif now - since >= linger_seconds:
+            if since > now.wall:
+                self.ended[name] = now.wall
+            elif now.wall - since >= linger_seconds:
                 del self.ended[name]
-                for account in _pod_accounts(name):
-                    if account in self.totals:
-                        del self.totals[account]
+                gone.add(name)
+        if gone:
+            for account in [account for account in self.totals if account.scope is Scope.POD]:
+                if PodName(account.owner, account.name) in gone:
+                    del self.totals[account]
+        self.write_down_reading()
 
-    def enter_boot(self, boot_id: str, now: float) -> None:
+    def write_down_reading(self) -> None:
+        """Have the store know when counters were read last, for rule 9 in another life."""
+        told = f"{self.last_reading.wall:.3f}"
+        if self.facts.get(READ_AT) != told:
+            self.facts[READ_AT] = told
+
+    def enter_boot(self, boot_id: str, now: Moment) -> None:
         """Rule 5, if `boot_id` is not that of the last time."""
         former = self.facts.get(BOOT_ID)
         if former == boot_id:
             return
         self.facts[BOOT_ID] = boot_id
         if former is not None and self.counters:
-            self.note(Gap.REBOOT)
+            self.note(Gap.REBOOT, now.steady - self.last_reading.steady)
             self.end(list(self.counters), now)
 
-    def note(self, gap: Gap) -> None:
-        """Count one gap."""
-        self.gaps[gap] = self.gaps.get(gap, 0) + 1
+    def note(self, gap: Gap, seconds: float = 0.0, count: int = 1) -> None:
+        """Count gaps of one stretch of time."""
+        lost = self.gaps.get(gap, Lost())
+        self.gaps[gap] = Lost(lost.times + count, lost.seconds + max(0.0, seconds))
+
+    def _lose(self, gap: Gap, counters: Collection[Counter], now: Moment) -> None:
+        """Rule 9 for counters of which one call tells."""
+        self.note(gap, max(self._unread_for(counter, now) for counter in counters), len(counters))
+        self.shaken |= {counter.traffic for counter in counters if audit.is_forward(counter)}
+
+    def _unread_for(self, counter: Counter, now: Moment) -> float:
+        return now.steady - self.read_at.get(counter, self.last_reading.steady)
 
     @property
     def dirty(self) -> bool:
         """Whether the store's copy is behind."""
-        return any(table.dirty for table in (self.facts, self.counters, self.totals, self.ended, self.gaps))
+        return bool(self.hours) or any(table.dirty for table in self._tables)
 
     def written(self) -> None:
         """The store's copy has caught up."""
-        for table in (self.facts, self.counters, self.totals, self.ended, self.gaps):
+        self.hours.clear()
+        for table in self._tables:
             table.written()
+
+    @property
+    def _tables(self) -> tuple[_Table, ...]:
+        return (self.facts, self.counters, self.totals, self.ended, self.gaps)
+
+
+class _Table(Protocol):
+    @property
+    def dirty(self) -> bool: ...
+
+    def written(self) -> None: ...
 
 
 def _name(owner: PodRef) -> PodName:
@@ -272,7 +288,4 @@ def _accounts(counter: Counter, owner: PodRef | None) -> Iterator[Account]:
     else:
         yield Account(Scope.POD, owner.namespace, owner.name, counter.traffic)
         yield Account(Scope.NAMESPACE, owner.namespace, "", counter.traffic)
-
-
-def _pod_accounts(name: PodName) -> Iterator[Account]:
-    return (Account(Scope.POD, name.namespace, name.name, traffic) for traffic in Traffic)
+        yield audit.attributed_to_pods(counter.traffic)

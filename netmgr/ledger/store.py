@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from netmgr import sqlite_file
 from netmgr.errors import StateError
-from netmgr.ledger.book import Account, Amount, Book, Gap, LiveCounter, PodName, Scope, Tracked
+from netmgr.ledger import audit, rollups
+from netmgr.ledger.account import Account, Amount, PodName, Scope
+from netmgr.ledger.book import Book, Gap, LiveCounter, Lost
+from netmgr.ledger.history import Retention
+from netmgr.ledger.tracked import Tracked
 from netmgr.model import Counter, PodRef, Traffic
 from netmgr.prefixes import Address, Family
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
-SCHEMA = """
+SCHEMA = f"""
 CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE counter (
     subject TEXT, family INTEGER, traffic TEXT,
@@ -30,8 +35,14 @@ CREATE TABLE total (
 CREATE TABLE ended (
     namespace TEXT, pod TEXT, since REAL NOT NULL, PRIMARY KEY (namespace, pod)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE gap (reason TEXT PRIMARY KEY, count INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE gap (
+    reason TEXT PRIMARY KEY, count INTEGER NOT NULL, seconds REAL NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
+{rollups.SCHEMA}
 """
+
+MIGRATIONS = {1: f"ALTER TABLE gap ADD COLUMN seconds REAL NOT NULL DEFAULT 0; {rollups.SCHEMA} {audit.MIGRATION}"}
+"""From the version to the next one: gaps had no seconds, and there were neither roll-ups nor an audit."""
 
 Row = tuple[str | int | float | None, ...]
 
@@ -47,7 +58,7 @@ class Store:
             SetupError: the file cannot be reached or made; it may be perfectly good.
         """
         self.path = path
-        self._connection = sqlite_file.open_file(path, SCHEMA, SCHEMA_VERSION)
+        self._connection = sqlite_file.open_file(path, SCHEMA, SCHEMA_VERSION, MIGRATIONS)
 
     def load(self) -> Book:
         """Every table, in memory.
@@ -63,7 +74,7 @@ class Store:
                 counters=Tracked(map(_counter, read("SELECT * FROM counter"))),
                 totals=Tracked(map(_total, read("SELECT * FROM total"))),
                 ended=Tracked((PodName(*row[:2]), row[2]) for row in read("SELECT * FROM ended")),
-                gaps=Tracked((Gap(row[0]), row[1]) for row in read("SELECT * FROM gap")),
+                gaps=Tracked((Gap(reason), Lost(*lost)) for reason, *lost in read("SELECT * FROM gap")),
             )
         except sqlite3.Error as error:
             raise sqlite_file.refusal(self.path, error) from error
@@ -76,17 +87,31 @@ class Store:
         Raises:
             StateError: nothing was written; the book keeps its changes for the next time.
         """
+        with self._transaction():
+            self._write_tables(book)
+        book.written()
+
+    def prune(self, retention: Retention) -> None:
+        """Bound the roll-ups.
+
+        Raises:
+            StateError: nothing was changed.
+        """
+        with self._transaction():
+            rollups.prune(self._connection, retention)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
         try:
             self._run("BEGIN IMMEDIATE")
             try:
-                self._write_tables(book)
+                yield
                 self._run("COMMIT")
             finally:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
         except (sqlite3.Error, OverflowError) as error:
             raise StateError(f"{self.path}: cannot be written: {error}") from error
-        book.written()
 
     def _write_tables(self, book: Book) -> None:
         self._run("REPLACE INTO fact VALUES (?, ?)", book.facts.changed)
@@ -96,7 +121,8 @@ class Store:
         self._run("REPLACE INTO total VALUES (?, ?, ?, ?, ?, ?)", map(_total_row, book.totals.changed))
         self._run("DELETE FROM ended WHERE (namespace, pod) = (?, ?)", book.ended.deleted)
         self._run("REPLACE INTO ended VALUES (?, ?, ?)", ((*name, since) for name, since in book.ended.changed))
-        self._run("REPLACE INTO gap VALUES (?, ?)", book.gaps.changed)
+        self._run("REPLACE INTO gap VALUES (?, ?, ?)", ((gap, *lost) for gap, lost in book.gaps.changed))
+        self._run(rollups.ADD, rollups.rows(book.hours.items()))
 
     def _run(self, statement: str, rows: Iterable[Row] | None = None) -> None:
         """Every statement of a transaction passes here, so that a test can end the process at any."""
@@ -121,7 +147,7 @@ class Store:
 
 
 def _key(counter: Counter) -> tuple[str, int, str]:
-    return str(counter.subject), int(counter.family), counter.traffic.value
+    return str(counter.subject), int(counter.family), str(counter.traffic)
 
 
 def _counter_row(entry: tuple[Counter, LiveCounter]) -> Row:
@@ -139,7 +165,7 @@ def _counter(row: tuple[str, int, str, str | None, str, str, int, int, int]) -> 
 
 def _total_row(entry: tuple[Account, Amount]) -> Row:
     (scope, owner, name, traffic), amount = entry
-    return scope.value, owner, name, traffic.value, amount.bytes, amount.packets
+    return scope.value, owner, name, str(traffic), amount.bytes, amount.packets
 
 
 def _total(row: tuple[str, str, str, str, int, int]) -> tuple[Account, Amount]:

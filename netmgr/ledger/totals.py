@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from netmgr.ledger.book import NOTHING, Amount, Book, Gap, PodName, Scope
+from netmgr.ledger import audit
+from netmgr.ledger.account import NOTHING, Amount, PodName, Scope
+from netmgr.ledger.book import Book, Gap, Lost
 from netmgr.model import Counter, Sample, Traffic
 
 
@@ -44,6 +46,15 @@ class NodeTotal:
 
 
 @dataclass(frozen=True, slots=True)
+class Unattributed:
+    """One direction of the audit (`audit.py`): what was forwarded, and how much of it for no pod."""
+
+    traffic: Traffic
+    forwarded: Amount
+    unattributed: Amount
+
+
+@dataclass(frozen=True, slots=True)
 class Totals:
     """The ledger's answer, sorted.
 
@@ -53,6 +64,8 @@ class Totals:
         node: both directions.
         rules: last raw readings of the node's own rules; unlike totals these fall when zeroed.
         gaps: how often bytes may have been lost, for every reason, zeros included.
+        gap_seconds: for how long in all.
+        audit: every direction that the forward rules count.
         durable: false while the state file cannot be written and totals live in memory alone.
     """
 
@@ -61,6 +74,8 @@ class Totals:
     node: tuple[NodeTotal, ...]
     rules: tuple[Sample, ...]
     gaps: Mapping[Gap, int]
+    gap_seconds: Mapping[Gap, float]
+    audit: tuple[Unattributed, ...] = ()
     durable: bool = True
 
 
@@ -68,7 +83,7 @@ def picture(book: Book, *, durable: bool) -> Totals:
     """The book as it stands."""
     pods: list[PodTotal] = []
     namespaces: list[NamespaceTotal] = []
-    node = dict.fromkeys(Traffic, NOTHING)
+    node: dict[Traffic, Amount] = {}
     for account, amount in sorted(book.totals.items(), key=lambda entry: entry[0]):
         scope, owner, name, traffic = account
         if scope is Scope.POD:
@@ -76,14 +91,20 @@ def picture(book: Book, *, durable: bool) -> Totals:
             pods.append(PodTotal(owner, name, traffic, amount.bytes, amount.packets, live))
         elif scope is Scope.NAMESPACE:
             namespaces.append(NamespaceTotal(owner, traffic, amount.bytes, amount.packets))
-        else:
-            node[traffic] += amount
+        elif scope is Scope.HOOK:
+            node[traffic] = node.get(traffic, NOTHING) + amount
+    lost = {gap: book.gaps.get(gap, Lost()) for gap in Gap}
     return Totals(
         pods=tuple(pods),
         namespaces=tuple(namespaces),
-        node=tuple(NodeTotal(traffic, amount.bytes, amount.packets) for traffic, amount in node.items()),
+        node=tuple(NodeTotal(traffic, amount.bytes, amount.packets) for traffic, amount in sorted(node.items())),
         rules=tuple(_raw(book)),
-        gaps={gap: book.gaps.get(gap, 0) for gap in Gap},
+        gaps={gap: one.times for gap, one in lost.items()},
+        gap_seconds={gap: one.seconds for gap, one in lost.items()},
+        audit=tuple(
+            Unattributed(traffic, sides.forwarded, audit.unattributed(book.totals, traffic))
+            for traffic, sides in sorted(audit.compared(book.totals).items())
+        ),
         durable=durable,
     )
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from netmgr.ledger.book import Gap
+from netmgr.ledger.history import By, Period, Usage
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.store import Store
 from netmgr.model import Counter, PodRef, Sample, Traffic
@@ -73,12 +74,13 @@ class KernelCounter:
 
 class Clock:
     time = 1_000_000.0
+    uptime = 1000.0
 
     def now(self) -> float:
         return self.time
 
     def monotonic(self) -> float:
-        return self.time
+        return self.uptime
 
 
 class World(RuleBasedStateMachine):
@@ -97,6 +99,7 @@ class World(RuleBasedStateMachine):
         self.revive()
 
     def teardown(self) -> None:
+        self.store.steps_left = None
         self.ledger.close()
         shutil.rmtree(self.folder)
 
@@ -262,7 +265,12 @@ class World(RuleBasedStateMachine):
     @rule(seconds=st.floats(0, 2 * LINGER))
     def wait(self, seconds: float) -> None:
         self.clock.time += seconds
+        self.clock.uptime += seconds
         self.survives(self.ledger.sweep)
+
+    @rule(hours=st.integers(-30, 30))
+    def someone_sets_the_clock(self, hours: int) -> None:
+        self.clock.time += 3600 * hours
 
     @invariant()
     def bytes_are_conserved(self) -> None:
@@ -277,6 +285,15 @@ class World(RuleBasedStateMachine):
             assert totals[namespace] == expected, namespace
             assert totals[namespace] >= self.shown[namespace]
         self.shown = totals
+
+    @invariant()
+    def hourly_rollups_sum_to_the_totals(self) -> None:
+        summed = {(row.namespace, row.traffic): (row.bytes, row.packets) for row in self.usage(By.NAMESPACE)}
+        totals = {(one.namespace, one.traffic): (one.bytes, one.packets) for one in self.ledger.totals().namespaces}
+        assert summed == {key: sums for key, sums in totals.items() if sums != (0, 0)}
+
+    def usage(self, *by: By) -> list[Usage]:
+        return self.ledger.usage(Period(-1_000_000, 1_000_000), by)
 
     @invariant()
     def every_loss_that_shows_is_reported(self) -> None:

@@ -42,10 +42,15 @@ def _foreign(path: Path) -> None:
 
 def _newer(path: Path) -> None:
     with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
 
 
 def _same_version_without_tables(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 2")
+
+
+def _former_version_without_tables(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 1")
 
@@ -74,7 +79,17 @@ def _absurd_row(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [_not_a_database, _foreign, _newer, _same_version_without_tables, _holed, _truncated, _absurd_row]
+    "damage",
+    [
+        _not_a_database,
+        _foreign,
+        _newer,
+        _same_version_without_tables,
+        _former_version_without_tables,
+        _holed,
+        _truncated,
+        _absurd_row,
+    ],
 )
 def test_a_damaged_or_foreign_file_is_refused_by_name_and_left_as_it_was(path: Path, clock: Clock, damage) -> None:
     damage(path)

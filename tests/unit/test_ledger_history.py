@@ -1,0 +1,270 @@
+"""Hourly roll-ups: who used the internet when, bounded, and as exact as the totals."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from netmgr.errors import SetupError, StateError
+from netmgr.ledger import rollups
+from netmgr.ledger.history import By, Period, Retention, Usage
+from netmgr.ledger.ledger import Ledger
+from netmgr.model import Counter, PodRef
+from netmgr.prefixes import Address, Family
+from tests.fakes.ledger_tools import IN, LINGER, OUT, WEB, Clock, counter, hook, opened, pod_bytes, reading
+
+HOUR = 3600
+START = 500_000  # hours since the epoch
+ALL = Period(0, 10_000_000)
+VERSION_1 = """
+CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE counter (
+    subject TEXT, family INTEGER, traffic TEXT,
+    namespace TEXT, pod TEXT, uid TEXT,
+    epoch INTEGER NOT NULL, bytes INTEGER NOT NULL, packets INTEGER NOT NULL,
+    PRIMARY KEY (subject, family, traffic)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE total (
+    scope TEXT, owner TEXT, name TEXT, traffic TEXT,
+    bytes INTEGER NOT NULL, packets INTEGER NOT NULL,
+    PRIMARY KEY (scope, owner, name, traffic)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE ended (
+    namespace TEXT, pod TEXT, since REAL NOT NULL, PRIMARY KEY (namespace, pod)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE gap (reason TEXT PRIMARY KEY, count INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+PRAGMA user_version = 1;
+INSERT INTO fact VALUES ('boot_id', 'boot-1');
+INSERT INTO counter VALUES ('10.1.0.5', 4, 'internet-out', 'team-a', 'web-0', 'uid-1', 0, 500, 5);
+INSERT INTO counter VALUES ('FORWARD', 4, 'internet-out', NULL, NULL, NULL, 0, 700, 7);
+INSERT INTO total VALUES ('pod', 'team-a', 'web-0', 'internet-out', 500, 5);
+INSERT INTO total VALUES ('namespace', 'team-a', '', 'internet-out', 650, 6);
+INSERT INTO total VALUES ('hook', 'FORWARD', '4', 'internet-out', 700, 7);
+INSERT INTO gap VALUES ('reset', 3);
+"""
+
+
+@pytest.fixture
+def clock() -> Clock:
+    clock = Clock()
+    clock.time = float(START * HOUR)
+    return clock
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def ledger(path: Path, clock: Clock) -> Iterator[Ledger]:
+    ledger = opened(path, clock)
+    yield ledger
+    ledger.close()
+
+
+def bounded(path: Path, clock: Clock, hours: int, rows: int = 100_000) -> Ledger:
+    return Ledger.open(path, clock=clock, linger_seconds=LINGER, boot_id="b", retention=Retention(hours, rows))
+
+
+def spend(ledger: Ledger, pod: PodRef, size: int, number: int = 5) -> None:
+    """Have a pod of a moment send so much."""
+    mine = counter(address=Address(Family.V4, number))
+    ledger.begin([mine], pod)
+    ledger.post([reading(size, 1, of=mine)])
+    ledger.end([mine])
+
+
+def test_a_posting_raises_the_hour_of_its_reading(ledger: Ledger, clock: Clock) -> None:
+    ledger.begin([counter(IN), counter(OUT)], WEB)
+    ledger.post([reading(100, 1)])
+    clock.time += HOUR - 1
+    ledger.post([reading(250, 2)])
+    clock.time += 1
+    ledger.post([reading(1000, 9), reading(7, 1, of=counter(IN))])
+    assert ledger.usage(ALL, [By.HOUR]) == [
+        Usage(START + 1, "", "", OUT, 750, 7),
+        Usage(START, "", "", OUT, 250, 2),
+        Usage(START + 1, "", "", IN, 7, 1),
+    ]
+    assert ledger.usage(ALL, [By.POD]) == [
+        Usage(0, "team-a", "web-0", OUT, 1000, 9),
+        Usage(0, "team-a", "web-0", IN, 7, 1),
+    ]
+
+
+def test_a_period_is_of_whole_hours_that_hold_any_of_it(ledger: Ledger, clock: Clock) -> None:
+    ledger.begin([counter()], WEB)
+    for number in range(1, 6):
+        ledger.post([reading(10**number, number)])
+        clock.time += HOUR
+    period = Period.around((START + 1) * HOUR + 1800, (START + 3) * HOUR)
+    assert (period.first, period.end) == (START + 1, START + 3)
+    assert [row.hour for row in ledger.usage(period, [By.HOUR])] == [START + 2, START + 1]
+
+
+def test_a_clock_that_steps_changes_the_hour_and_no_sum(ledger: Ledger, clock: Clock) -> None:
+    ledger.begin([counter()], WEB)
+    for size, step in ((100, 5 * HOUR), (300, -3 * HOUR), (600, -5 * HOUR), (1000, 0)):
+        ledger.post([reading(size, size)])
+        clock.time += step
+    assert {row.hour - START: row.bytes for row in ledger.usage(ALL, [By.HOUR])} == {0: 100, 5: 200, 2: 300, -3: 400}
+    assert ledger.usage(ALL, [By.CLASS]) == [Usage(0, "", "", OUT, 1000, 1000)]
+
+
+def test_pods_stay_in_the_history_after_their_series_went(ledger: Ledger, clock: Clock) -> None:
+    spend(ledger, WEB, 500)
+    clock.time += LINGER
+    ledger.sweep()
+    assert pod_bytes(ledger) is None
+    assert ledger.usage(ALL, [By.POD]) == [Usage(0, "team-a", "web-0", OUT, 500, 1)]
+
+
+def test_the_node_itself_is_not_in_the_pods_history(ledger: Ledger) -> None:
+    ledger.begin([hook("OUTPUT", OUT)], None)
+    ledger.post([reading(500, of=hook("OUTPUT", OUT))])
+    assert ledger.usage(ALL, [By.CLASS]) == []
+
+
+def test_the_latest_hours_that_had_traffic_are_kept_even_past_an_absurd_clock(path: Path, clock: Clock) -> None:
+    ledger = bounded(path, clock, hours=3)
+    for number in range(5):
+        spend(ledger, WEB, 10**number)
+        clock.time += HOUR
+    ledger.sweep()
+    assert [row.hour - START for row in ledger.usage(ALL, [By.HOUR])] == [4, 3, 2]
+    clock.time += 50 * 365 * 24 * HOUR
+    spend(ledger, WEB, 1)
+    ledger.sweep()
+    clock.time -= 50 * 365 * 24 * HOUR
+    assert len(ledger.usage(ALL, [By.HOUR])) == 3, "one hour of the past went, not all of them"
+    ledger.close()
+
+
+def test_too_many_rows_are_folded_into_namespaces_oldest_and_smallest_first(path: Path, clock: Clock) -> None:
+    ledger = bounded(path, clock, hours=10, rows=8)
+    for _ in range(2):
+        for number in range(5):
+            spend(ledger, PodRef(f"team-{number % 2}", f"pod-{number}"), 100 + number, number)
+        clock.time += HOUR
+    before = ledger.usage(ALL, [By.NAMESPACE, By.HOUR])
+    ledger.sweep()
+    shown = {(row.hour - START, row.pod) for row in ledger.usage(ALL, [By.HOUR, By.POD])}
+    assert shown == {(0, ""), (0, "pod-4")} | {(1, f"pod-{number}") for number in range(5)}
+    assert ledger.usage(ALL, [By.NAMESPACE, By.HOUR]) == before
+    ledger.close()
+
+
+def test_rows_of_namespaces_alone_are_bounded_as_well(path: Path, clock: Clock) -> None:
+    ledger = bounded(path, clock, hours=10, rows=6)
+    for number in range(12):
+        spend(ledger, PodRef(f"team-{number}", "pod"), 100, number)
+        clock.time += HOUR / 4
+    ledger.sweep()
+    assert [row.hour - START for row in ledger.usage(ALL, [By.HOUR])] == [2]
+    ledger.close()
+
+
+def test_the_history_is_bounded_again_and_again(path: Path, clock: Clock) -> None:
+    ledger = bounded(path, clock, hours=2)
+    for _ in range(6):
+        spend(ledger, WEB, 1)
+        clock.time += HOUR
+        ledger.sweep()
+        assert len(ledger.usage(ALL, [By.HOUR])) <= 2
+    ledger.close()
+
+
+def test_no_history_is_kept_where_none_is_wanted(path: Path, clock: Clock) -> None:
+    ledger = opened(path, clock, "b")
+    spend(ledger, WEB, 500)
+    ledger.close()
+    without = bounded(path, clock, hours=0)
+    spend(without, WEB, 500)
+    without.sweep()
+    assert without.usage(ALL, [By.HOUR]) == []
+    assert pod_bytes(without) == 1000
+    without.close()
+
+
+def test_what_the_file_could_not_take_is_in_the_answer_and_later_in_the_file(
+    ledger: Ledger, path: Path, clock: Clock
+) -> None:
+    ledger.begin([counter()], WEB)
+    ledger.post([reading(100, 1)])
+    with sqlite3.connect(path) as other:
+        other.execute("BEGIN IMMEDIATE")
+        ledger.post([reading(250, 2)])
+        assert not ledger.durable
+        assert ledger.usage(ALL, [By.POD]) == [Usage(0, "team-a", "web-0", OUT, 250, 2)]
+        other.rollback()
+    clock.time += HOUR
+    ledger.post([reading(300, 3)])
+    with rollups.reading(path) as connection:
+        assert rollups.usage(connection, ALL, [By.HOUR]) == [
+            Usage(START, "", "", OUT, 250, 2),
+            Usage(START + 1, "", "", OUT, 50, 1),
+        ]
+
+
+def test_the_file_can_be_read_beside_the_ledger_and_after_it(path: Path, clock: Clock) -> None:
+    ledger = opened(path, clock)
+    spend(ledger, WEB, 500)
+    for _ in range(2):
+        with rollups.reading(path) as connection:
+            assert [row.bytes for row in rollups.usage(connection, ALL, [By.POD])] == [500]
+            with pytest.raises(sqlite3.OperationalError, match="readonly"):
+                connection.execute("DELETE FROM hour")
+        ledger.close()
+
+
+def test_a_file_that_is_no_ledger_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="absent"), rollups.reading(tmp_path / "absent"):
+        pass
+    (tmp_path / "nonsense").write_bytes(b"nonsense " * 1000)
+    with pytest.raises(StateError, match="nonsense"), rollups.reading(tmp_path / "nonsense"):
+        pass
+
+
+def test_a_ledger_of_the_time_before_the_history_goes_on_as_it_was(path: Path, clock: Clock) -> None:
+    with sqlite3.connect(path) as former:
+        former.execute("PRAGMA journal_mode = WAL")
+        former.executescript(VERSION_1)
+    ledger = opened(path, clock)
+    ledger.post([reading(600, 6), reading(900, 9, of=hook("FORWARD", OUT))])
+    totals = ledger.totals()
+    assert pod_bytes(ledger) == 600
+    assert (totals.gaps["reset"], totals.gap_seconds["reset"]) == (3, 0)
+    assert ledger.usage(ALL, [By.POD]) == [Usage(0, "team-a", "web-0", OUT, 100, 1)]
+    ledger.post([reading(600, 6), reading(900, 9, of=hook("FORWARD", OUT))])
+    assert [(one.forwarded.bytes, one.unattributed.bytes) for one in ledger.totals().audit] == [(900, 150)]
+    ledger.close()
+    opened(path, clock).close()
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, clock: Clock) -> None:
+    with sqlite3.connect(path) as former:
+        former.executescript(VERSION_1 + "CREATE TABLE hour (unexpected TEXT);")
+    with pytest.raises(StateError, match=r"ledger\.db"):
+        opened(path, clock)
+    with sqlite3.connect(path) as former:
+        assert former.execute("PRAGMA user_version").fetchone() == (1,)
+        assert len(former.execute("PRAGMA table_info(gap)").fetchall()) == 2
+
+
+def test_more_pods_than_memory_has_room_for_are_folded_into_namespaces(
+    ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("netmgr.ledger.history.UNWRITTEN_SLOTS", 3)
+    counters = [Counter.of_pod(Address(Family.V4, number), OUT) for number in range(6)]
+    for number, mine in enumerate(counters):
+        ledger.begin([mine], PodRef("team-a", f"pod-{number}"))
+    with sqlite3.connect(path) as other:
+        other.execute("BEGIN IMMEDIATE")
+        ledger.post([reading(10, 1, of=mine) for mine in counters])
+        other.rollback()
+    shown = {row.pod: row.bytes for row in ledger.usage(ALL, [By.POD])}
+    assert shown == {"pod-0": 10, "pod-1": 10, "pod-2": 10, "": 30}
