@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import TypeVar
 
 from netmgr.clock import Clock
@@ -39,9 +39,9 @@ class Leases:
         self._clock = clock
         self._lookup = lookup
         self._lock = threading.Lock()
-        ranges = tuple(ranges)
-        families = sorted({block.family for block in ranges})
-        self._pools = {f: Pool((block for block in ranges if block.family is f), timing) for f in families}
+        # Both families, also without ranges: what rests or is held must be known when a range comes back.
+        self._pools = {family: Pool((), timing) for family in Family}
+        self._set_ranges(ranges)
         remembered = store.remembered()
         self.boot_id = remembered.boot_id
         self._attachments = remembered.attachments
@@ -52,6 +52,28 @@ class Leases:
         for family, pool in self._pools.items():
             rested = [address for address in remembered.rested if address.family is family]
             pool.restore(_of_family(held, family), _of_family(resting, family), rested)
+
+    def set_ranges(self, ranges: Iterable[Prefix]) -> None:
+        """Give out addresses of these ranges alone from now on; who holds another keeps it until its end."""
+        with self._lock:
+            self._set_ranges(ranges)
+
+    def _set_ranges(self, ranges: Iterable[Prefix]) -> None:
+        listed = tuple(ranges)
+        for family, pool in self._pools.items():
+            pool.set_ranges(block for block in listed if block.family is family)
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """The families a new attachment gets an address of, v4 first."""
+        return tuple(family for family, pool in self._pools.items() if pool.gives)
+
+    def withdrawn(self) -> dict[Address, Attachment]:
+        """Addresses of no range any more, and the attachments that still hold them."""
+        with self._lock:
+            kept = {address for pool in self._pools.values() for address in pool.withdrawn()}
+            held = ((address, a) for a in self._attachments.values() for address in a.addresses)
+            return {address: attachment for address, attachment in held if address in kept}
 
     def get(self, key: AttachmentKey) -> Attachment | None:
         """The attachment of this key, if there is one."""
@@ -65,10 +87,10 @@ class Leases:
     def reserve(
         self, key: AttachmentKey, pod: PodRef, host_link: str, netns: str, started_at: float = 0.0
     ) -> Attachment:
-        """Give a new attachment one address of each family.
+        """Give a new attachment one address of each family that has ranges.
 
         Raises:
-            CapacityError: a family has no free address; nothing is held then.
+            CapacityError: a family has no free address, or there is no range; nothing is held then.
             StateError: the store could not be written; nothing is held then.
         """
         wanted = Attachment(key, pod, (), host_link, netns, started_at)
@@ -81,9 +103,12 @@ class Leases:
 
     def _reserve(self, wanted: Attachment) -> Attachment:
         with self._lock:
+            giving = [pool for pool in self._pools.values() if pool.gives]
+            if not giving:
+                raise CapacityError("no range is known to give addresses of")
             taken: list[Address] = []
             try:
-                for pool in self._pools.values():
+                for pool in giving:
                     taken.append(pool.take(wanted.key, self._clock.monotonic()))  # noqa: PERF401  what was taken before a failure is put back
                 attachment = replace(wanted, addresses=tuple(taken))
                 self._store.hold(attachment)
@@ -108,8 +133,7 @@ class Leases:
             self._store.hold(attachment)
             self._attachments[attachment.key] = attachment
             for address in attachment.addresses:
-                if address.family in self._pools:
-                    self._pools[address.family].restore({address: attachment.key})
+                self._pools[address.family].restore({address: attachment.key})
 
     def release(self, attachment: Attachment) -> None:
         """Forget an attachment; its addresses rest."""
@@ -118,8 +142,7 @@ class Leases:
             self._store.release(attachment, now)
             self._attachments.pop(attachment.key, None)
             for address in attachment.addresses:
-                if address.family in self._pools:
-                    self._pools[address.family].release(address, now)
+                self._pools[address.family].release(address, now)
 
     def settle(self, at_most: int | None = None) -> None:
         """Free addresses whose rest is over, longest-resting first, looking at `at_most` of each family.
@@ -141,9 +164,10 @@ class Leases:
             self._store.rested(freed)
 
     def occupancy(self) -> dict[Family, Occupancy]:
-        """Addresses by family and state."""
+        """Addresses by family and state, of families that have any."""
         with self._lock:
-            return {family: pool.occupancy() for family, pool in self._pools.items()}
+            found = {family: pool.occupancy() for family, pool in self._pools.items()}
+            return {f: state for f, state in found.items() if self._pools[f].gives or any(astuple(state))}
 
     def bury(self, key: AttachmentKey, deleted_at: float) -> None:
         """Remember that a DEL began at `deleted_at` (seconds since boot)."""

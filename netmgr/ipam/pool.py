@@ -7,6 +7,8 @@ Rules:
 - A resting address becomes free when its cooldown is over *and* it was settled: somebody
   looked and found no connection that still names it, or the bounded wait for that ended.
 - Every address of a range is usable, its first and last too: they are /32 and /128 routes.
+- Ranges may come and go while addresses are held. A new address joins those never used; a
+  withdrawn one that is held stays with its attachment, and is never handed out again.
 - A range may be a whole /64: nothing here is sized by a range. Once `MOST_RESTED` addresses
   wait for their return, the oldest of them comes even before one never used.
 
@@ -36,25 +38,43 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """How many addresses of one family are in each state. Resting ones are `cooldown`."""
+    """How many addresses of one family are in each state. Resting ones are `cooldown`.
+
+    `withdrawn` ones are held, and of no range any more.
+    """
 
     allocated: int
     cooldown: int
     free: int
+    withdrawn: int = 0
 
 
 class Pool:
     """The addresses of one family on one node."""
 
     def __init__(self, ranges: Iterable[Prefix], timing: Timing) -> None:
-        self._ranges = tuple(ranges)
-        self._size = sum(block.size for block in self._ranges)
-        self._table = PrefixTable((block, None) for block in self._ranges)
         self._timing = timing
         self._held: dict[Address, AttachmentKey] = {}
         self._resting: dict[Address, float] = {}
         self._rested: dict[Address, None] = {}
+        self.set_ranges(ranges)
+
+    def set_ranges(self, ranges: Iterable[Prefix]) -> None:
+        """Give out addresses of these ranges alone from now on."""
+        self._ranges = tuple(ranges)
+        self._size = sum(block.size for block in self._ranges)
+        self._table = PrefixTable((block, None) for block in self._ranges)
+        self._rested = {address: None for address in self._rested if self._is_ours(address)}
         self._fresh = self._never_used()
+
+    @property
+    def gives(self) -> bool:
+        """Whether there are ranges to give addresses of."""
+        return self._size > 0
+
+    def withdrawn(self) -> list[Address]:
+        """Addresses that are held and of no range any more."""
+        return [address for address in self._held if not self._is_ours(address)]
 
     def restore(
         self,
@@ -110,7 +130,7 @@ class Pool:
         """Addresses of the current ranges by state."""
         allocated = sum(map(self._is_ours, self._held))
         cooldown = sum(map(self._is_ours, self._resting))
-        return Occupancy(allocated, cooldown, self._size - allocated - cooldown)
+        return Occupancy(allocated, cooldown, self._size - allocated - cooldown, len(self._held) - allocated)
 
     def _next_free(self) -> Address | None:
         if len(self._rested) >= MOST_RESTED:

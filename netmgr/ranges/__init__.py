@@ -1,1 +1,1 @@
-"""Where a node's ranges come from: its document, its Node object, or the cloud's metadata."""
+"""Where a node's ranges come from: its document, or what the cloud says of its network interface."""

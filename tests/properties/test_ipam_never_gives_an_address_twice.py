@@ -2,7 +2,8 @@
 
 The model remembers who was told which address, and when it was given back. The process dies
 before any SQL statement, or right after a commit; what the next one finds is the file as it
-then was. Meanwhile people set the clock, the disk fills up and the machine is rebooted.
+then was. Meanwhile people set the clock, the disk fills up, the machine is rebooted, and ranges
+come and go.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Prefix
 
 RANGES = [Prefix.parse(text) for text in ("10.1.0.0/30", "10.1.0.9/32", "2001:db8::/126")]
+OTHER_RANGES = [Prefix.parse(text) for text in ("10.1.0.2/31", "10.1.0.32/31")]
 COOLDOWN, CONNECTION_WAIT = 30.0, 60.0
 KEYS = [AttachmentKey(f"container-{number}", "eth0") for number in range(7)]
 
@@ -99,6 +101,7 @@ class Ipam(RuleBasedStateMachine):
         self.released: dict[Address, float] = {}
         self.released_before_boot: set[Address] = set()
         self.full = False
+        self.ranges = RANGES
 
     @initialize()
     def start(self):
@@ -106,7 +109,7 @@ class Ipam(RuleBasedStateMachine):
 
     def _open(self, steps: int | None = None):
         self.store = MortalStore.open(self.folder / "ipam.sqlite")
-        self.leases = Leases(self.store, RANGES, Timing(COOLDOWN, CONNECTION_WAIT), self.clock, self._lookup)
+        self.leases = Leases(self.store, self.ranges, Timing(COOLDOWN, CONNECTION_WAIT), self.clock, self._lookup)
         self.store.arm(steps)
         self.full = False
 
@@ -125,13 +128,14 @@ class Ipam(RuleBasedStateMachine):
                 assert self.full
                 return
             self._check_is_rested(attachment)
+            self._check_is_of_the_ranges(attachment)
         self.told[key] = attachment.addresses
 
     def _check_pool_is_really_empty(self):
-        for family in {block.family for block in RANGES}:
+        for family in {block.family for block in self.ranges}:
             usable = {
                 Address(family, value)
-                for block in RANGES
+                for block in self.ranges
                 if block.family is family
                 for value in range(block.value, block.last + 1)
             }
@@ -149,6 +153,10 @@ class Ipam(RuleBasedStateMachine):
             rested = self.clock.time - self.released.get(address, float("-inf"))
             assert rested >= COOLDOWN, f"{address} was given again after {rested} s"
             assert address not in self.connected or rested >= COOLDOWN + CONNECTION_WAIT
+
+    def _check_is_of_the_ranges(self, attachment: Attachment):
+        assert {address.family for address in attachment.addresses} == {block.family for block in self.ranges}
+        assert all(any(block.holds(address) for block in self.ranges) for address in attachment.addresses)
 
     def _delete(self, key: AttachmentKey) -> None:
         attachment = self.leases.get(key)
@@ -169,6 +177,11 @@ class Ipam(RuleBasedStateMachine):
         if connections_linger:
             self.connected.update(self.told.get(key, ()))
         self._delete(key)
+
+    @rule(ranges=st.sampled_from([RANGES, OTHER_RANGES]))
+    def ranges_come_and_go(self, ranges):
+        self.ranges = ranges
+        self.leases.set_ranges(ranges)
 
     @rule(seconds=st.sampled_from([1.0, 29.0, 31.0, 100.0]))
     def time_passes(self, seconds):
@@ -246,6 +259,14 @@ class Ipam(RuleBasedStateMachine):
     def nobody_shares_an_address(self):
         told = [address for addresses in self.told.values() for address in addresses]
         assert len(told) == len(set(told)), told
+
+    @invariant()
+    def withdrawn_are_exactly_the_held_ones_of_no_range(self):
+        if hasattr(self, "leases"):
+            held = {address for attachment in self.leases.all() for address in attachment.addresses}
+            strays = {address for address in held if not any(block.holds(address) for block in self.ranges)}
+            assert set(self.leases.withdrawn()) == strays
+            assert sum(state.withdrawn for state in self.leases.occupancy().values()) == len(strays)
 
     @invariant()
     def what_a_runtime_was_told_is_remembered(self):

@@ -1,0 +1,116 @@
+"""One HTTP request to a link-local metadata service, bounded in time and size whatever the other end does.
+
+The connection is made here and the environment's proxies are not asked: a proxy would answer
+for itself, not for this machine. The answer is taken whole before it is looked at, so that one
+who sends a byte now and then is given up like one who sends nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.client import HTTPException, HTTPResponse
+from typing import cast
+
+from netmgr.ranges.source import RangesUnknown
+
+MAX_BYTES = 512 * 1024
+"""A network interface of 256 addresses takes some 20 kB."""
+
+MAX_RETRY_AFTER = 300.0
+"""However long a service asks to be left alone, it is asked again after this many seconds."""
+
+_OK, _FIRST_REDIRECT, _FIRST_CLIENT_ERROR, _TOO_MANY = 200, 300, 400, 429
+_CHUNK = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Whom to ask, for what, and for how many seconds."""
+
+    host: str
+    port: int
+    target: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 5.0
+
+    def __str__(self) -> str:
+        return f"http://{self.host}{self.target}"
+
+
+class _Received:
+    """What was received, as the socket that HTTPResponse wants to read from."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def makefile(self, mode: str) -> io.BytesIO:
+        del mode
+        return io.BytesIO(self._data)
+
+
+def fetch(endpoint: Endpoint) -> bytes:
+    """The body of a 200 answer.
+
+    Raises:
+        RangesUnknown: no answer in time, too long a one, not a whole one, or another status.
+    """
+    try:
+        received = _exchange(endpoint)
+    except TimeoutError:
+        raise RangesUnknown(f"{endpoint}: no whole answer within {endpoint.seconds:g} s") from None
+    except OSError as error:
+        raise RangesUnknown(f"{endpoint}: {error.strerror or error}") from None
+    try:
+        response = HTTPResponse(cast("socket.socket", _Received(received)))
+        response.begin()
+        body = response.read()
+    except (HTTPException, ValueError) as error:
+        raise RangesUnknown(f"{endpoint}: is no whole HTTP answer: {type(error).__name__} {error}".rstrip()) from None
+    _judge(endpoint, response)
+    return body
+
+
+def _exchange(endpoint: Endpoint) -> bytes:
+    deadline = time.monotonic() + endpoint.seconds
+    lines = [
+        f"GET {endpoint.target} HTTP/1.1",
+        f"Host: {endpoint.host}",
+        "Connection: close",
+        "Accept: application/json",
+    ]
+    lines += [f"{name}: {value}" for name, value in endpoint.headers.items()]
+    received = bytearray()
+    with socket.create_connection((endpoint.host, endpoint.port), timeout=endpoint.seconds) as connection:
+        connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            connection.settimeout(left)
+            part = connection.recv(_CHUNK)
+            if not part:
+                return bytes(received)
+            received += part
+            if len(received) > MAX_BYTES:
+                raise RangesUnknown(f"{endpoint}: answers with more than {MAX_BYTES // 1024} KiB")
+
+
+def _judge(endpoint: Endpoint, response: HTTPResponse) -> None:
+    status = response.status
+    if status == _OK:
+        return
+    if _FIRST_REDIRECT <= status < _FIRST_CLIENT_ERROR:
+        where = response.getheader("Location", "somewhere")[:100]
+        raise RangesUnknown(f"{endpoint}: redirects to {where}, which is not followed")
+    wait = _seconds(response.getheader("Retry-After", ""))
+    reason = "asks to be asked less often" if status == _TOO_MANY else "answers"
+    raise RangesUnknown(f"{endpoint}: {reason} ({status} {response.reason[:60]})", wait)
+
+
+def _seconds(text: str) -> float:
+    """Seconds of a Retry-After header (RFC 9110, 10.2.3); a date is not read, and 0 means no wish."""
+    return min(float(text[:9]), MAX_RETRY_AFTER) if text.isascii() and text.isdigit() else 0.0

@@ -1,0 +1,52 @@
+"""What every source of ranges is: something that is asked now and then, and may have no answer just now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from netmgr.errors import TryAgainLater
+from netmgr.prefixes import Prefix
+
+
+class RangesUnknown(TryAgainLater):
+    """A source has no answer that can be used; what it said last stays true.
+
+    Attributes:
+        retry_after: seconds the source asks to be left alone, 0 where it says nothing.
+    """
+
+    def __init__(self, message: str, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class RangeSource(Protocol):
+    """Tells which addresses pods of this node may have."""
+
+    def read(self) -> tuple[Prefix, ...]:
+        """Blocks and single addresses, every one of them usable.
+
+        Raises:
+            RangesUnknown: there is no answer just now.
+            ConfigError: a document is wrong; it stays so until somebody edits it.
+        """
+        ...
+
+
+class DocumentRanges:
+    """The ranges of the node document, read anew each time.
+
+    In Kubernetes this is the source as well: an init container renders the document from the
+    Node's podCIDRs, which the API server lets nobody change.
+
+    Args:
+        load: reads the document's ranges.
+    """
+
+    def __init__(self, load: Callable[[], tuple[Prefix, ...]]) -> None:
+        self._load = load
+
+    def read(self) -> tuple[Prefix, ...]:
+        """As the document says now."""
+        return self._load()
