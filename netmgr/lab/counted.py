@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from typing import TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,6 +18,7 @@ POD_BYTES = "netmgr_pod_traffic_bytes_total"
 POD_PACKETS = "netmgr_pod_traffic_packets_total"
 
 Counts = dict[Column, Tally]
+Looked = TypeVar("Looked")
 
 
 def read(world: World) -> Counts:
@@ -56,7 +58,7 @@ def since(world: World, before: Counts, expected: Counts, patience: float = 5) -
     return wait_for(lambda: _difference(read(world), before, expected), expected, patience)
 
 
-def wait_for(look: Callable[[], Counts], expected: Counts, patience: float) -> Counts:
+def wait_for(look: Callable[[], Looked], expected: Looked, patience: float) -> Looked:
     """Look again and again until it is as `expected`; returns the last look."""
     deadline = time.monotonic() + patience
     while (counts := look()) != expected and time.monotonic() < deadline:

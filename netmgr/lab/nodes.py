@@ -107,6 +107,8 @@ class LabNode:
         text = yaml.safe_dump(self._document(), sort_keys=False)
         documents.parse(text, str(self.document), NodeDocument)
         self.run_dir.mkdir(parents=True, exist_ok=True)
+        if "nat" in self.node.document:
+            self.services.mkdir(exist_ok=True)
         for directory in (self.directory.parent, self.directory, self.run_dir):
             directory.chmod(TRAVERSABLE)
         self.document.write_text(text, encoding="utf-8")

@@ -93,7 +93,8 @@ def _peers(world: World, pod: Sandbox, pods: list[Sandbox], family: Family) -> I
     yield Peer.INTERNET, End(world.internet, INTERNET[family])
     yield Peer.NODE, End(node.namespace, node.node.address(family))
     neighbours = [other for other in pods if other.pod.node == node.name and other != pod]
-    strangers = [other for other in pods if other.pod.node != node.name]
+    sites = {each.name: each.node.site for each in world.nodes}
+    strangers = [other for other in pods if other.pod.node != node.name and sites[other.pod.node] == node.node.site]
     for peer, others in ((Peer.SAME_NODE, neighbours), (Peer.OTHER_NODE, strangers)):
         if others:
             other = others[pods.index(pod) % len(others)]

@@ -30,7 +30,7 @@ from pydantic import TypeAdapter
 from netmgr.config import Backend
 from netmgr.dataplane import netns
 from netmgr.errors import LabError, SetupError
-from netmgr.lab import processes, wiring
+from netmgr.lab import processes, services, wiring
 from netmgr.lab.nodes import TRAVERSABLE, LabNode
 from netmgr.lab.runtime import Sandbox
 from netmgr.lab.topology import Topology
@@ -216,6 +216,7 @@ class World:
             tell("pods")
             for pod in self.topology.pods:
                 self.node(pod.node).add(pod.name, pod.namespace)
+            services.publish(self)
             (self.directory / "complete").touch()
         except BaseException:
             self.down()
