@@ -29,13 +29,13 @@ from netmgr.agent.telemetry import Telemetry
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
 from netmgr.errors import NotReady
+from netmgr.inotify import Watch
 from netmgr.ipam.pool import Occupancy
 from netmgr.ledger.book import Gap
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.observer import judge
 from netmgr.observer.cache import Cache
 from netmgr.observer.claims import Reason
-from netmgr.observer.inotify import Watch
 from netmgr.observer.judge import Held, Standing, Verdict
 from netmgr.observer.kernel import KernelView
 from netmgr.prefixes import Address, Family

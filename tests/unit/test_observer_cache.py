@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from netmgr.errors import StateError
+from netmgr.inotify import Watch
 from netmgr.observer.cache import Cache
 from netmgr.observer.claims import MOST_BYTES, Reason
-from netmgr.observer.inotify import Watch
 
 
 def entry(pod: str, address: str = "10.88.1.2/24") -> bytes:

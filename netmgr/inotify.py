@@ -1,10 +1,11 @@
-"""Tells when a directory may have changed, or comes to be (inotify(7))."""
+"""Tells when a directory may have changed, or comes to be, and which names in it (inotify(7))."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,15 +16,16 @@ _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x8, 0x40, 0x80, 0x100,
 _DELETE_SELF, _MOVE_SELF, _ONLYDIR = 0x400, 0x800, 0x01000000
 _IN_DIRECTORY = _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _DELETE | _DELETE_SELF | _MOVE_SELF | _ONLYDIR
 _IN_ANCESTOR = _CREATE | _MOVED_TO | _DELETE_SELF | _MOVE_SELF | _ONLYDIR
+_OF_A_NAME = _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _DELETE
 _EVENT_BYTES = 1 << 16
+_EVENT = struct.Struct("=iIII")
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
 
 
 class Watch:
     """Watches one directory; while it does not exist, the nearest one above it that does.
 
-    `fileno` becomes readable when something may have changed. Which thing does not matter:
-    the queue can overflow, so whoever watches looks at the whole directory anyway.
+    `fileno` becomes readable when something may have changed. What it was, `drain` can mostly tell.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -57,11 +59,21 @@ class Watch:
         """Whether the directory itself is being watched."""
         return self._watched == self._directory
 
-    def drain(self) -> None:
-        """Forget what happened so far; to be called before looking at the directory."""
+    def drain(self) -> frozenset[str] | None:
+        """Forget what happened so far; to be called before looking at the directory.
+
+        Returns the names in the directory that may have changed, or None where that is not known:
+        the queue overflowed, or the directory itself came, went or was replaced.
+        """
+        names: set[str] | None = set()
         with suppress(BlockingIOError):
-            while os.read(self._descriptor, _EVENT_BYTES):
-                pass
+            while events := os.read(self._descriptor, _EVENT_BYTES):
+                for mask, name in _events(events):
+                    if not (mask & _OF_A_NAME and name and self.complete):
+                        names = None
+                    elif names is not None:
+                        names.add(name)
+        return None if names is None else frozenset(names)
 
     def renew(self) -> None:
         """Watch what there is now: directories come, go and are replaced under their name.
@@ -82,3 +94,13 @@ class Watch:
     def _candidates(self) -> Iterator[Path]:
         yield self._directory
         yield from self._directory.parents
+
+
+def _events(data: bytes) -> Iterator[tuple[int, str]]:
+    """Mask and name of each event."""
+    at = 0
+    while at < len(data):
+        _, mask, _, length = _EVENT.unpack_from(data, at)
+        at += _EVENT.size
+        yield mask, os.fsdecode(data[at : at + length].rstrip(b"\0"))
+        at += length
