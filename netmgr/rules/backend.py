@@ -22,6 +22,11 @@ class RuleBackend(Protocol):
         """`nftables` or `iptables`."""
         ...
 
+    @property
+    def rewrites(self) -> bool:
+        """Whether packets can be rewritten outside of connection tracking."""
+        ...
+
     def observe(self, desired: Ruleset) -> Observed:
         """Read what the kernel holds, naming the rules of `desired` that are found in it."""
         ...
@@ -40,6 +45,10 @@ class RuleBackend(Protocol):
 
     def read_pods(self, addresses: Iterable[Address]) -> list[Sample]:
         """The counters of these pod addresses that exist."""
+        ...
+
+    def tallies(self, desired: Ruleset) -> dict[str, tuple[int, int]]:
+        """Packets and bytes of the counters that are neither pods' nor the node's, as far as they exist."""
         ...
 
     def remove(self, desired: Ruleset) -> None:

@@ -16,6 +16,7 @@ from netmgr.rules.transaction import (
     CreateSet,
     DeclareCounter,
     DeleteSet,
+    DeleteStray,
     DropChain,
     FillChain,
     Operation,
@@ -31,13 +32,14 @@ def diff(desired: Ruleset, observed: Observed) -> Transaction:
     operations: list[Operation] = [DropChain(hook, rules) for hook, rules in desired.chains.items() if hook in dropped]
     operations += [DeleteSet(spec) for spec in desired.sets if spec.name in observed.malformed]
     operations += _set_operations(desired, observed)
-    names = (*desired.node_counters(), *desired.drop_counters())
+    names = (*desired.node_counters(), *desired.tallies())
     operations += [DeclareCounter(name) for name in names if name not in observed.counters]
     operations += [
         FillChain(hook, rules)
         for hook, rules in desired.chains.items()
         if hook in dropped or not _holds(observed.chains.get(hook), rules)
     ]
+    operations += [DeleteStray(name) for name in sorted(observed.strays)]
     if not operations:
         return Transaction()
     return Transaction(tuple(operations), frozenset(_created(desired, observed)), tuple(faults(desired, observed)))
@@ -50,6 +52,7 @@ def faults(desired: Ruleset, observed: Observed) -> Iterator[str]:
         return
     for spec in desired.sets:
         yield from _set_faults(desired, observed, spec)
+    yield from (f"set {name} does not belong there" for name in sorted(observed.strays))
     for hook, rules in desired.chains.items():
         if hook in observed.malformed:
             yield f"chain {hook} was of another type, priority or policy"

@@ -17,7 +17,7 @@ from netmgr.model import Sample
 from netmgr.prefixes import Address
 from netmgr.rules.backend import RuleBackend
 from netmgr.rules.diff import diff, faults
-from netmgr.rules.model import Observed
+from netmgr.rules.model import Drop, Observed, Ruleset
 from netmgr.rules.policy import Policy, desired, pod_sets
 from netmgr.rules.readings import Dropped, Translated
 from netmgr.rules.transaction import AddElements, Operation, RemoveElements, Transaction
@@ -29,11 +29,11 @@ class Rules:
     def __init__(self, backend: RuleBackend, policy: Policy) -> None:
         self.backend = backend
         self.policy = policy
-        self._skeleton = desired(policy, ())
+        self._skeleton = self._desired(())
 
     def plan(self, pods: Collection[Address]) -> Transaction:
         """What must be done so that the kernel holds the policy for these pods; changes nothing."""
-        wanted = desired(self.policy, pods)
+        wanted = self._desired(pods)
         transaction = diff(wanted, self.backend.observe(wanted))
         return replace(transaction, text=self.backend.render(transaction.operations))
 
@@ -57,6 +57,9 @@ class Rules:
             for operation in operations:
                 self._applied([operation])
 
+    def _desired(self, pods: Collection[Address]) -> Ruleset:
+        return desired(self.policy, pods, rewrites=self.backend.rewrites)
+
     def _applied(self, operations: Sequence[Operation]) -> bool:
         """Whether there was something to apply them to."""
         try:
@@ -77,15 +80,28 @@ class Rules:
 
     def dropped(self) -> list[Dropped]:
         """What was kept apart here, one entry for each ordered pair of sites that must not meet."""
-        return []
+        if self.policy.isolation is None:
+            return []
+        found = self.backend.tallies(self._skeleton)
+        drops = {rule.action for rule in self._skeleton.rules() if isinstance(rule.action, Drop)}
+        return [
+            Dropped(*pair, *_sum(found.get(drop.name, (0, 0)) for drop in drops if drop.between == pair))
+            for pair in self.policy.isolation.pairs()
+        ]
 
     def translated(self) -> list[Translated]:
         """What was translated here, one entry for each Service range."""
-        return []
+        if self.policy.translation is None:
+            return []
+        found = self.backend.tallies(self._skeleton)
+        return [
+            Translated(service.seen, service.real, *found.get(service.counter, (0, 0)))
+            for service in self.policy.translation.services
+        ]
 
     def check(self, addresses: Iterable[Address]) -> list[str]:
         """Sentences saying what these pods lack in the kernel; other pods are not judged."""
-        wanted = desired(self.policy, frozenset(addresses))
+        wanted = self._desired(frozenset(addresses))
         return list(faults(wanted, _without_others(self.backend.observe(wanted), frozenset(addresses))))
 
     def remove(self) -> None:
@@ -103,3 +119,8 @@ def _without_others(observed: Observed, addresses: frozenset[Address]) -> Observ
         for name, elements in observed.members.items()
     }
     return replace(observed, members=members)
+
+
+def _sum(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    listed = list(counts)
+    return sum(packets for packets, _ in listed), sum(octets for _, octets in listed)

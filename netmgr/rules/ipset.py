@@ -19,11 +19,11 @@ from typing import Any
 
 from pyroute2 import IPSet
 from pyroute2.netlink.exceptions import IPSetError
-from pyroute2.netlink.nfnetlink.ipset import IPSET_ERR_EXIST, IPSET_FLAG_WITH_COUNTERS
+from pyroute2.netlink.nfnetlink.ipset import IPSET_ERR_EXIST, IPSET_FLAG_LIST_SETNAME, IPSET_FLAG_WITH_COUNTERS
 
 from netmgr.errors import KernelError
 from netmgr.prefixes import Address, Family, Prefix
-from netmgr.rules.ipset_names import kernel_name
+from netmgr.rules.ipset_names import PREFIX, kernel_name
 from netmgr.rules.model import SET_CAPACITY, Element, SetSpec
 
 Batch = tuple[SetSpec, Iterable[Element]]
@@ -80,9 +80,13 @@ class IpSets:
 
     def destroy(self, names: Iterable[str]) -> None:
         """Remove sets that no rule uses; one that is not there is no error."""
+        self.destroy_strays(map(kernel_name, names))
+
+    def destroy_strays(self, kernel_names: Iterable[str]) -> None:
+        """What `destroy` does, for sets called by the kernel's names."""
 
         def destroy_all() -> None:
-            for name in map(kernel_name, names):
+            for name in kernel_names:
                 _call(f"ipset destroy {name}", self._socket.destroy, name, fine=errno.ENOENT)
 
         self._thread.submit(destroy_all).result()
@@ -116,6 +120,16 @@ class IpSets:
             return {spec.name: _held(messages, spec) for spec, messages in listed.items() if messages}
 
         return self._thread.submit(look_at_all).result()
+
+    def strays(self, specs: Iterable[SetSpec]) -> frozenset[str]:
+        """The kernel's names of the sets of ours that are none of these."""
+
+        def names() -> list[str]:
+            listed = _call("ipset list", lambda: list(self._socket.list(flags=IPSET_FLAG_LIST_SETNAME)))
+            return [message.get_attr("IPSET_ATTR_SETNAME") for message in listed]
+
+        ours = [name for name in self._thread.submit(names).result() if name.startswith(PREFIX)]
+        return frozenset(ours) - {kernel_name(spec.name) for spec in specs}
 
     def indexes(self, names: Iterable[str]) -> dict[str, int]:
         """The numbers rules know sets by, of those sets that there are."""

@@ -17,12 +17,13 @@ from netmgr.rules import iptables_chains, iptables_text, xtables_lock
 from netmgr.rules.ipset import IpSets, Member
 from netmgr.rules.iptables_chains import TABLES
 from netmgr.rules.legacy_tables import opened
-from netmgr.rules.model import Element, Hook, Observed, Ruleset, Seen, SetSpec
+from netmgr.rules.model import Drop, Element, Hook, Observed, Rule, Ruleset, Seen, SetSpec, Tally
 from netmgr.rules.policy import INTERNAL_SETS, pod_sets
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
     DeleteSet,
+    DeleteStray,
     DropChain,
     FillChain,
     Operation,
@@ -38,6 +39,7 @@ class IptablesBackend:
     """
 
     name = "iptables"
+    rewrites = False
 
     def __init__(self, *, lock_path: Path = xtables_lock.LOCK_PATH, lock_wait_seconds: float = 5) -> None:
         self._lock_path = lock_path
@@ -46,20 +48,20 @@ class IptablesBackend:
 
     def observe(self, desired: Ruleset) -> Observed:
         """Read the sets, and our chains and rules of all tables."""
-        held = self._sets.look(desired.sets)
+        held, strays = self._sets.look(desired.sets), self._sets.strays(desired.sets)
         malformed = {name for name, one in held.items() if not one.is_sound}
         # A rule that looks into a set which must be remade cannot stay, so it counts as altered.
         sound = {name: one.index for name, one in held.items() if one.is_sound}
         indexes = {name: one.index for name, one in held.items()}
         members = {name: frozenset(member.element for member in held[name].members) for name in sound}
-        chains: dict[Hook, list[Seen]] = {hook: [] for hook in Hook}
+        chains: dict[Hook, list[Seen]] = {hook: [] for hook in TABLES}
         for family in Family:
-            for hooks in _by_table(Hook):
+            for hooks in _by_table(TABLES):
                 with opened(TABLES[hooks[0]], family) as table:
                     for hook in hooks:
                         chains[hook] += iptables_chains.seen(table, hook, desired.chains.get(hook, ()), sound, indexes)
         seen = {hook: tuple(rules) for hook, rules in chains.items()}
-        return Observed(members, seen, iptables_chains.counters(desired, seen), frozenset(malformed))
+        return Observed(members, seen, iptables_chains.counters(desired, seen), frozenset(malformed), strays)
 
     def apply(self, operations: Sequence[Operation]) -> None:
         """Carry the operations out; what changes tables is written back once for each table.
@@ -93,10 +95,24 @@ class IptablesBackend:
         wanted = [(spec, address) for spec, members in pod_sets(addresses).items() for address in members]
         return [_sample(spec, member) for spec, member in self._sets.find(wanted)]
 
+    def tallies(self, desired: Ruleset) -> dict[str, tuple[int, int]]:
+        """What rules in chains of our own have counted, over the rules that count under one name."""
+        found: dict[str, tuple[int, int]] = {}
+        counting = [hook for hook, rules in desired.chains.items() if any(_tallies(rule) for rule in rules)]
+        for family in Family:
+            for hooks in _by_table(counting):
+                with opened(TABLES[hooks[0]], family) as table:
+                    for hook in hooks:
+                        for name, packets, octets in iptables_chains.tallies(table, hook, desired.chains[hook]):
+                            before = found.get(name, (0, 0))
+                            found[name] = before[0] + packets, before[1] + octets
+        return found
+
     def remove(self, desired: Ruleset) -> None:
         """Take our rules, chains and sets away."""
-        self._change_chains([DropChain(hook, rules) for hook, rules in desired.chains.items()])
+        self._change_chains([DropChain(hook, rules) for hook, rules in desired.chains.items() if hook in TABLES])
         self._sets.destroy(spec.name for spec in desired.sets)
+        self._sets.destroy_strays(self._sets.strays(()))
 
     def close(self) -> None:
         """Close the ipset socket and end its thread."""
@@ -121,6 +137,8 @@ class IptablesBackend:
             self._sets.delete(removed)
         if deleted := [one.spec.name for one in operations if isinstance(one, DeleteSet)]:
             self._sets.destroy(deleted)
+        if strays := [one.name for one in operations if isinstance(one, DeleteStray)]:
+            self._sets.destroy_strays(strays)
         for operation in operations:
             if isinstance(operation, CreateSet):
                 self._sets.create(operation.spec)
@@ -136,6 +154,10 @@ class IptablesBackend:
 
 def _sample(spec: SetSpec, member: Member) -> Sample:
     return Sample(spec.counter(member.element), member.bytes, member.packets)
+
+
+def _tallies(rule: Rule) -> bool:
+    return isinstance(rule.action, Drop | Tally)
 
 
 def _by_table(hooks: Iterable[Hook]) -> Iterator[list[Hook]]:

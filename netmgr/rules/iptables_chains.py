@@ -17,19 +17,25 @@ from netmgr.model import Sample
 from netmgr.prefixes import Family
 from netmgr.rules import xt_entries
 from netmgr.rules.legacy_tables import Entry, LegacyTable
-from netmgr.rules.model import Count, Drop, Hook, Rule, Ruleset, Seen
+from netmgr.rules.model import Count, Drop, Hook, Rule, Ruleset, Seen, Tally
 from netmgr.rules.transaction import DropChain, FillChain
 
 TABLES = {
     Hook.PREROUTING: "raw",
+    Hook.DSTNAT: "nat",
     Hook.INPUT: "mangle",
     Hook.FORWARD: "mangle",
     Hook.OUTPUT: "mangle",
     Hook.POSTROUTING: "nat",
 }
-"""Which table has the hook at the priority we use there."""
+"""Which table has the hook at the priority we use there. None has one behind all translation."""
 
 _ANY_OWNER = re.compile(r"iptables-exporter .* traffic=internet-(in|out)")
+
+
+def builtin(hook: Hook) -> str:
+    """The kernel's own chain at a hook."""
+    return "PREROUTING" if hook is Hook.DSTNAT else hook.upper()
 
 
 def chain_name(hook: Hook) -> str:
@@ -48,7 +54,7 @@ def goes_last(hook: Hook) -> bool:
     Counting and dropping come first, lest an earlier verdict hides a packet from them; but
     where addresses are translated the first verdict wins, and others' wishes go before ours.
     """
-    return hook is Hook.POSTROUTING
+    return TABLES[hook] == "nat"
 
 
 def seen(
@@ -59,13 +65,13 @@ def seen(
     `indexes` are the numbers of the sets that rules may look into, `held` those of all sets of ours.
     """
     ours = [rule for rule in rules if rule.family is table.family]
-    builtin = table.entries(hook.upper())
+    there = table.entries(builtin(hook))
     for rule in filter(stands_in_builtin, ours):
         wanted = xt_entries.encode(rule, indexes)
-        for entry in builtin:
+        for entry in there:
             if xt_entries.comment_in(entry.raw, table.family) == rule.comment:
                 yield Seen(rule.id, _equal(entry, wanted, rule))
-    for entry in _former_owners(builtin, ours, held, table.family):
+    for entry in _former_owners(there, ours, held, table.family):
         yield Seen(xt_entries.comment_in(entry.raw, table.family), intact=False)
     jumps = _jumps(table, hook)
     if jumps:
@@ -79,22 +85,33 @@ def counters(desired: Ruleset, chains: Mapping[Hook, Sequence[Seen]]) -> frozens
     """Names of the counters that exist, which is those of the rules that are intact."""
     intact = {rule.id for rules in chains.values() for rule in rules if rule.intact}
     return frozenset(
-        rule.action.name for rule in desired.rules() if isinstance(rule.action, Count | Drop) and rule.id in intact
+        rule.action.name
+        for rule in desired.rules()
+        if isinstance(rule.action, Count | Drop | Tally) and rule.id in intact
     )
 
 
 def node_samples(table: LegacyTable, desired: Ruleset) -> Iterator[Sample]:
     """What the article's rules in this table have counted."""
     for hook, rules in desired.chains.items():
-        if TABLES[hook] != "mangle":
+        if TABLES.get(hook) != "mangle":
             continue
-        entries = table.entries(hook.upper())
+        entries = table.entries(builtin(hook))
         for rule in rules:
             if rule.family is table.family and isinstance(rule.action, Count):
                 found = _with_comment(entries, [rule.comment], table.family)
                 for entry in found[:1]:
                     packets, octets = xt_entries.counters_in(entry.raw, table.family)
                     yield Sample(rule.action.counter, octets, packets)
+
+
+def tallies(table: LegacyTable, hook: Hook, rules: Iterable[Rule]) -> Iterator[tuple[str, int, int]]:
+    """Name, packets and bytes of what our rules in our own chain at a hook have counted."""
+    ours = {xt_entries.comment_of(rule): rule for rule in rules if rule.family is table.family}
+    for entry in table.entries(chain_name(hook)):
+        rule = ours.get(xt_entries.comment_in(entry.raw, table.family))
+        if rule is not None and isinstance(rule.action, Drop | Tally):
+            yield rule.action.name, *xt_entries.counters_in(entry.raw, table.family)
 
 
 def converge(table: LegacyTable, change: DropChain | FillChain, indexes: Mapping[str, int]) -> None:
@@ -104,15 +121,15 @@ def converge(table: LegacyTable, change: DropChain | FillChain, indexes: Mapping
     """
     ours = [rule for rule in change.rules if rule.family is table.family]
     wanted = [] if isinstance(change, DropChain) else [(rule, _encoded(rule, indexes)) for rule in ours]
-    builtin = table.entries(change.hook.upper())
-    found = _with_comment(builtin, [rule.comment for rule in ours if stands_in_builtin(rule)], table.family)
-    found += _former_owners(builtin, ours, indexes, table.family)
+    there = table.entries(builtin(change.hook))
+    found = _with_comment(there, [rule.comment for rule in ours if stands_in_builtin(rule)], table.family)
+    found += _former_owners(there, ours, indexes, table.family)
     _converge_builtin(table, change.hook, [(rule, entry) for rule, entry in wanted if stands_in_builtin(rule)], found)
     _converge_own(table, change.hook, [(rule, entry) for rule, entry in wanted if not stands_in_builtin(rule)])
 
 
 def _converge_builtin(table: LegacyTable, hook: Hook, wanted: Sequence[tuple[Rule, bytes]], found: list[Entry]) -> None:
-    chain = hook.upper()
+    chain = builtin(hook)
     missing: list[bytes] = []
     for rule, fresh in wanted:
         same = [entry for entry in found if _equal(entry, fresh, rule)]
@@ -133,7 +150,7 @@ def _converge_own(table: LegacyTable, hook: Hook, wanted: Sequence[tuple[Rule, b
     chain, jumps = chain_name(hook), _jumps(table, hook)
     kept = jumps[:1] if wanted else []
     for jump in jumps[len(kept) :]:
-        table.delete(hook.upper(), jump)
+        table.delete(builtin(hook), jump)
     if not wanted:
         if table.has_chain(chain):
             table.flush_chain(chain)
@@ -142,12 +159,13 @@ def _converge_own(table: LegacyTable, hook: Hook, wanted: Sequence[tuple[Rule, b
     if not table.has_chain(chain):
         table.create_chain(chain)
     if not _holds(table, chain, wanted):
+        counted = _counts_of(table, chain, wanted)
         table.flush_chain(chain)
-        for _, entry in wanted:
-            table.append(chain, entry)
+        for rule, entry in wanted:
+            table.append(chain, xt_entries.with_counts(entry, *counted.get(rule.id, (0, 0)), table.family))
     if not kept:
         place = table.append if goes_last(hook) else table.insert
-        place(hook.upper(), xt_entries.encode_jump(chain, table.family))
+        place(builtin(hook), xt_entries.encode_jump(chain, table.family))
 
 
 def _seen_in_own(table: LegacyTable, hook: Hook, rules: Sequence[Rule], indexes: Mapping[str, int]) -> Iterator[Seen]:
@@ -169,8 +187,19 @@ def _holds(table: LegacyTable, chain: str, wanted: Sequence[tuple[Rule, bytes]])
     )
 
 
+def _counts_of(table: LegacyTable, chain: str, wanted: Sequence[tuple[Rule, bytes]]) -> dict[str, tuple[int, int]]:
+    """What the rules that stay have counted, by their ids."""
+    entries = table.entries(chain)
+    return {
+        rule.id: xt_entries.counters_in(entry.raw, table.family)
+        for rule, fresh in wanted
+        for entry in entries
+        if _equal(entry, fresh, rule)
+    }
+
+
 def _jumps(table: LegacyTable, hook: Hook) -> list[Entry]:
-    return [entry for entry in table.entries(hook.upper()) if entry.target == chain_name(hook)]
+    return [entry for entry in table.entries(builtin(hook)) if entry.target == chain_name(hook)]
 
 
 def _with_comment(entries: Iterable[Entry], comments: Iterable[str], family: Family) -> list[Entry]:
@@ -215,6 +244,5 @@ def _equal(entry: Entry, fresh: bytes | None, rule: Rule) -> bool:
     family = rule.family
     if xt_entries.conditions(entry.raw, family) != xt_entries.conditions(fresh, family):
         return False
-    # The data of a mere verdict is an offset that the table's other rules decide.
-    verdict = xt_entries.target_name(rule) != "MASQUERADE"
-    return verdict or xt_entries.target_data(entry.raw, family) == xt_entries.target_data(fresh, family)
+    data = xt_entries.target_data
+    return entry.target in xt_entries.VERDICTS or data(entry.raw, family) == data(fresh, family)

@@ -12,7 +12,7 @@ from typing import assert_never
 from netmgr.prefixes import Family
 from netmgr.rules import xt_entries
 from netmgr.rules.ipset_names import kernel_name
-from netmgr.rules.iptables_chains import TABLES, chain_name, goes_last, stands_in_builtin
+from netmgr.rules.iptables_chains import TABLES, builtin, chain_name, goes_last, stands_in_builtin
 from netmgr.rules.model import (
     SET_CAPACITY,
     Element,
@@ -20,10 +20,14 @@ from netmgr.rules.model import (
     InPrefix,
     InSet,
     Match,
+    Netmap,
+    OneIn,
     OnLink,
+    OriginallyTo,
     Rule,
     SetSpec,
     Side,
+    SourceNat,
     Unreturnable,
 )
 from netmgr.rules.transaction import (
@@ -31,6 +35,7 @@ from netmgr.rules.transaction import (
     CreateSet,
     DeclareCounter,
     DeleteSet,
+    DeleteStray,
     DropChain,
     FillChain,
     Operation,
@@ -53,6 +58,8 @@ def commands(operation: Operation) -> list[str]:  # noqa: PLR0911 - one return p
             return [_create(spec)]
         case DeleteSet(spec):
             return [f"ipset destroy {kernel_name(spec.name)}"]
+        case DeleteStray(name):
+            return [f"ipset destroy {name}"]
         case AddElements(spec, elements):
             return _each("add", spec, elements)
         case RemoveElements(spec, elements):
@@ -82,9 +89,9 @@ def _each(verb: str, spec: SetSpec, elements: Iterable[Element]) -> list[str]:
 def _drop(hook: Hook, rules: list[Rule], family: Family) -> Iterator[str]:
     program = f"{PROGRAMS[family]} -t {TABLES[hook]}"
     for rule in filter(stands_in_builtin, rules):
-        yield f"{program} -D {hook.upper()} {text(rule)}"
+        yield f"{program} -D {builtin(hook)} {text(rule)}"
     if not all(map(stands_in_builtin, rules)):
-        yield f"{program} -D {hook.upper()} -j {chain_name(hook)}"
+        yield f"{program} -D {builtin(hook)} -j {chain_name(hook)}"
         yield f"{program} -F {chain_name(hook)}"
         yield f"{program} -X {chain_name(hook)}"
 
@@ -92,20 +99,30 @@ def _drop(hook: Hook, rules: list[Rule], family: Family) -> Iterator[str]:
 def _fill(hook: Hook, rules: list[Rule], family: Family) -> Iterator[str]:
     program = f"{PROGRAMS[family]} -t {TABLES[hook]}"
     for position, rule in enumerate(filter(stands_in_builtin, rules), start=1):
-        yield f"{program} -I {hook.upper()} {position} {text(rule)}"
+        yield f"{program} -I {builtin(hook)} {position} {text(rule)}"
     own = [rule for rule in rules if not stands_in_builtin(rule)]
     if own:
         yield f"{program} -N {chain_name(hook)}"
         yield from (f"{program} -A {chain_name(hook)} {text(rule)}" for rule in own)
-        yield f"{program} {'-A' if goes_last(hook) else '-I'} {hook.upper()} -j {chain_name(hook)}"
+        yield f"{program} {'-A' if goes_last(hook) else '-I'} {builtin(hook)} -j {chain_name(hook)}"
 
 
 def text(rule: Rule) -> str:
     """The rule as iptables-save prints it, without the chain."""
     parts = [_match(match) for match in rule.matches]
     comment = xt_entries.comment_of(rule)
-    target = xt_entries.target_name(rule)
-    return " ".join([*parts, f'-m comment --comment "{comment}"', *([f"-j {target}"] if target else [])])
+    return " ".join([*parts, f'-m comment --comment "{comment}"', *_target(rule)])
+
+
+def _target(rule: Rule) -> list[str]:
+    name = xt_entries.target_name(rule)
+    match rule.action:
+        case SourceNat(address):
+            return [f"-j {name} --to-source {address}"]
+        case Netmap(real):
+            return [f"-j {name} --to {real}"]
+        case _:
+            return [f"-j {name}"] if name else []
 
 
 def _match(match: Match) -> str:
@@ -118,4 +135,8 @@ def _match(match: Match) -> str:
             return f"{'! ' if negated else ''}{'-i' if side is Side.SOURCE else '-o'} {name.replace('*', '+')}"
         case Unreturnable():
             return "-m rpfilter --invert"
+        case OriginallyTo(prefix):
+            return f"-m conntrack --ctorigdst {prefix}"
+        case OneIn(number):
+            return f"-m statistic --mode nth --every {number} --packet 0"
     assert_never(match)

@@ -21,13 +21,18 @@ SET_CAPACITY = 65_536
 
 
 class Hook(StrEnum):
-    """The five places a packet passes, each at the one priority netmgr uses there."""
+    """The places a packet passes, in its order, each at the one priority netmgr uses there.
+
+    The first is before connection tracking, the last behind all translation of addresses.
+    """
 
     PREROUTING = "prerouting"
+    DSTNAT = "dstnat"
     INPUT = "input"
     FORWARD = "forward"
     OUTPUT = "output"
     POSTROUTING = "postrouting"
+    DEPARTURE = "departure"
 
 
 class Side(StrEnum):
@@ -87,7 +92,27 @@ class Unreturnable:
         return "not returnable by the same link"
 
 
-Match = InSet | InPrefix | OnLink | Unreturnable
+@dataclass(frozen=True, slots=True)
+class OriginallyTo:
+    """The packet's connection was opened toward an address of this prefix, as connection tracking saw it."""
+
+    prefix: Prefix
+
+    def __str__(self) -> str:
+        return f"of a connection to {self.prefix}"
+
+
+@dataclass(frozen=True, slots=True)
+class OneIn:
+    """Every `number`-th packet that gets as far as this, beginning with the first."""
+
+    number: int
+
+    def __str__(self) -> str:
+        return f"one in {self.number}"
+
+
+Match = InSet | InPrefix | OnLink | Unreturnable | OriginallyTo | OneIn
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +141,69 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Drop the packet and count it under this name."""
+    """Drop the packet and count it under this name; `between` are the sites, from and to, it keeps apart."""
 
     name: str
+    between: tuple[str, str] | None = None
 
     def __str__(self) -> str:
         return f"drop, count {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
+class Tally:
+    """Count the packet under this name, and go on."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"count {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class Masquerade:
-    """Give the packet the address of the link it leaves by."""
+    """Give the packet's connection the address of the link it leaves by."""
 
     def __str__(self) -> str:
         return "masquerade"
 
 
-Action = Pass | Count | Drop | Masquerade
+@dataclass(frozen=True, slots=True)
+class SourceNat:
+    """Give the packet's connection this source address."""
+
+    address: Address
+
+    def __str__(self) -> str:
+        return f"source becomes {self.address}"
+
+
+@dataclass(frozen=True, slots=True)
+class Netmap:
+    """Send the packet's connection to the address of the same place in another prefix."""
+
+    real: Prefix
+
+    def __str__(self) -> str:
+        return f"destination becomes that of {self.real}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Put the address of the same place in another prefix into this packet, and count it.
+
+    Connection tracking has no part in it: one that comes later sees the new address.
+    """
+
+    side: Side
+    prefix: Prefix
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.side} becomes that of {self.prefix}, count {self.name}"
+
+
+Action = Pass | Count | Drop | Tally | Masquerade | SourceNat | Netmap | Rewrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +261,10 @@ class Ruleset:
         """The node's counters by their name in the kernel."""
         return {rule.action.name: rule.action.counter for rule in self.rules() if isinstance(rule.action, Count)}
 
-    def drop_counters(self) -> tuple[str, ...]:
-        """Names of the counters of dropped packets, in order."""
-        return tuple(rule.action.name for rule in self.rules() if isinstance(rule.action, Drop))
+    def tallies(self) -> tuple[str, ...]:
+        """Names of the counters that are neither a pod's nor the node's, each once, in order."""
+        actions = (rule.action for rule in self.rules())
+        return tuple(dict.fromkeys(action.name for action in actions if isinstance(action, Drop | Tally | Rewrite)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,15 +281,18 @@ class Observed:
 
     `members` lacks a set that is not there; `malformed` names sets and hooks that are there
     but of another make. `chains` lacks a hook without our chain. `counters` are names, as
-    `Count.name` and `Drop.name` give them.
+    `Count.name` and its like give them. `strays` are sets of ours, by their names in the kernel,
+    that the ruleset has no use for any more.
     """
 
     members: Mapping[str, frozenset[Element]]
     chains: Mapping[Hook, tuple[Seen, ...]]
     counters: frozenset[str] = frozenset()
     malformed: frozenset[str] = frozenset()
+    strays: frozenset[str] = frozenset()
 
     @property
     def nothing(self) -> bool:
         """Whether there is no trace of ours at all."""
-        return not self.members and not self.malformed and not self.counters and not any(self.chains.values())
+        found = self.members or self.malformed or self.counters or self.strays or any(self.chains.values())
+        return not found

@@ -24,14 +24,20 @@ from netmgr.rules.model import (
     InSet,
     Masquerade,
     Match,
+    Netmap,
     Observed,
+    OneIn,
     OnLink,
+    OriginallyTo,
     Pass,
+    Rewrite,
     Rule,
     Ruleset,
     Seen,
     SetSpec,
     Side,
+    SourceNat,
+    Tally,
     Unreturnable,
 )
 from netmgr.rules.transaction import (
@@ -39,6 +45,7 @@ from netmgr.rules.transaction import (
     CreateSet,
     DeclareCounter,
     DeleteSet,
+    DeleteStray,
     DropChain,
     FillChain,
     Operation,
@@ -54,22 +61,29 @@ Listing = Mapping[str, Any]
 
 class _Base(NamedTuple):
     kind: str
+    hook: str
     priority: int
 
 
 BASES = {
-    Hook.PREROUTING: _Base("filter", -300),
-    Hook.INPUT: _Base("filter", -150),
-    Hook.FORWARD: _Base("filter", -150),
-    Hook.OUTPUT: _Base("filter", -150),
-    Hook.POSTROUTING: _Base("nat", 100),
+    Hook.PREROUTING: _Base("filter", "prerouting", -300),
+    Hook.DSTNAT: _Base("nat", "prerouting", -110),
+    Hook.INPUT: _Base("filter", "input", -150),
+    Hook.FORWARD: _Base("filter", "forward", -150),
+    Hook.OUTPUT: _Base("filter", "output", -150),
+    Hook.POSTROUTING: _Base("nat", "postrouting", 100),
+    Hook.DEPARTURE: _Base("filter", "postrouting", 320),
 }
-"""Chain type and priority at each hook: raw, mangle, source translation."""
+"""Chain type, the kernel's hook and priority: raw, before others' translation, mangle, source translation, the end."""
+
+COMMENT_LENGTH = 127
+"""The most bytes a rule's comment has (NFTNL_UDATA_COMMENT_MAXLEN, less the final zero)."""
 
 Line = tuple[Rule, ...]
 """One or two rules that are one rule to the kernel."""
 
 _ID_SEPARATOR = " + "
+_DIGEST_LENGTH = 12
 
 
 def commands(operations: Iterable[Operation]) -> list[str]:
@@ -93,6 +107,8 @@ def _lines(operation: Operation) -> list[str]:  # noqa: PLR0911 - one return per
             return [f"add set {TABLE} {spec.name} {{ {_set_type(spec)} }}"]
         case DeleteSet(spec):
             return [f"delete set {TABLE} {spec.name}"]
+        case DeleteStray(name):
+            return [f"delete set {TABLE} {name}"]
         case AddElements(spec, elements):
             return [_elements("add", spec, elements)]
         case RemoveElements(spec, elements):
@@ -106,8 +122,8 @@ def _lines(operation: Operation) -> list[str]:  # noqa: PLR0911 - one return per
 
 
 def _fill(hook: Hook, rules: Sequence[Rule]) -> list[str]:
-    kind, priority = BASES[hook]
-    base = f"{{ type {kind} hook {hook} priority {priority}; policy accept; }}"
+    kind, place, priority = BASES[hook]
+    base = f"{{ type {kind} hook {place} priority {priority}; policy accept; }}"
     lines = [f"add chain {TABLE} {hook} {base}", f"flush chain {TABLE} {hook}"]
     lines += [f'add rule {TABLE} {hook} {text(line)} comment "{mark(line)}"' for line in fused(rules)]
     return lines
@@ -144,8 +160,18 @@ def _elements(verb: str, spec: SetSpec, elements: Iterable[Element]) -> str:
 
 def mark(line: Line) -> str:
     """The comment a line is recognised by: the ids of its rules and a digest of its text."""
+    return f"{_ids(line)} {_digest(text(line))}"
+
+
+def _ids(line: Line) -> str:
+    """The ids of a line's rules; what would be too long for a comment ends in a digest instead."""
     ids = _ID_SEPARATOR.join(rule.id for rule in line)
-    return f"{ids} {hashlib.sha256(text(line).encode()).hexdigest()[:12]}"
+    room = COMMENT_LENGTH - _DIGEST_LENGTH - 1
+    return ids if len(ids) <= room else f"{ids[: room - _DIGEST_LENGTH - 1]}-{_digest(ids)}"
+
+
+def _digest(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()[:_DIGEST_LENGTH]
 
 
 def text(line: Line) -> str:
@@ -154,20 +180,28 @@ def text(line: Line) -> str:
     parts = [_match_text(match, first) for match in first.matches]
     if not any(isinstance(match, InSet | InPrefix) for match in first.matches):
         parts.insert(0, f"meta nfproto ipv{first.family.value}")
-    parts.append(_action_text(first.action))
+    parts.append(_action_text(first.action, first.family))
     for second in more:
-        parts += [_match_text(second.matches[-1], second), _action_text(second.action)]
+        parts += [_match_text(second.matches[-1], second), _action_text(second.action, second.family)]
     return " ".join(parts)
 
 
-def _action_text(action: Action) -> str:
+def _action_text(action: Action, family: Family) -> str:  # noqa: PLR0911 - one return per kind of action reads best
     match action:
-        case Count():
+        case Count() | Tally():
             return f'counter name "{action.name}"'
         case Drop(name):
             return f'counter name "{name}" drop'
         case Masquerade():
             return "masquerade"
+        case SourceNat(address):
+            return f"snat {_protocol(family)} to {address}"
+        case Netmap(real):
+            return f"dnat {_protocol(family)} prefix to {real}"
+        case Rewrite(side, prefix, name):
+            field = f"{_protocol(family)} {_field(side)}"
+            host_bits = Address(family, prefix.size - 1)
+            return f'counter name "{name}" {field} set {field} & {host_bits} | {prefix.network}'
         case Pass():
             # A packet that counted for a pod in one direction never does in the other.
             return "return"
@@ -175,7 +209,7 @@ def _action_text(action: Action) -> str:
 
 
 def _match_text(match: Match, rule: Rule) -> str:
-    protocol = "ip" if rule.family is Family.V4 else "ip6"
+    protocol = _protocol(rule.family)
     match match:
         case InSet(side, name, negated):
             return f"{protocol} {_field(side)} {'!= ' if negated else ''}@{name}"
@@ -186,7 +220,15 @@ def _match_text(match: Match, rule: Rule) -> str:
             return f"meta {way}ifgroup {operator}{group}" if group else f'{way}ifname {operator}"{name}"'
         case Unreturnable():
             return "fib saddr . iif oif 0"
+        case OriginallyTo(prefix):
+            return f"ct original {protocol} daddr {prefix}"
+        case OneIn(number):
+            return f"numgen inc mod {number} 0"
     assert_never(match)
+
+
+def _protocol(family: Family) -> str:
+    return "ip" if family is Family.V4 else "ip6"
 
 
 def _field(side: Side) -> str:
@@ -201,12 +243,12 @@ def observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
     well_made = {spec.name for spec in desired.sets if spec.name in sets and _is_made_as(spec, sets[spec.name])}
     sound = {hook for hook in Hook if hook in chains and _is_base(hook, chains[hook])}
     seen: dict[Hook, list[Seen]] = {hook: [] for hook in sound}
-    intact = {
-        mark(line): [Seen(rule.id) for rule in line] for rules in desired.chains.values() for line in fused(rules)
-    }
+    lines = [line for rules in desired.chains.values() for line in fused(rules)]
+    intact = {mark(line): [Seen(rule.id) for rule in line] for line in lines}
+    known = {_ids(line): [rule.id for rule in line] for line in lines}
     for kind, body in objects:
         if kind == "rule" and body["chain"] in sound:
-            seen[Hook(body["chain"])] += _seen(body.get("comment", ""), intact)
+            seen[Hook(body["chain"])] += _seen(body.get("comment", ""), intact, known)
     return Observed(
         members={name: frozenset(element for element, _ in elements(sets[name])) for name in well_made},
         chains={hook: _unfused(rules, desired.chains[hook]) for hook, rules in seen.items()},
@@ -215,14 +257,15 @@ def observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
             {spec.name for spec in desired.sets if spec.name in sets and spec.name not in well_made}
             | {hook for hook in Hook if hook in chains and hook not in sound}
         ),
+        strays=frozenset(sets) - {spec.name for spec in desired.sets},
     )
 
 
-def _seen(comment: str, intact: Mapping[str, list[Seen]]) -> list[Seen]:
+def _seen(comment: str, intact: Mapping[str, list[Seen]], known: Mapping[str, list[str]]) -> list[Seen]:
     if comment in intact:
         return intact[comment]
     ids = comment.rpartition(" ")[0] or comment or "(without a comment)"
-    return [Seen(one, intact=False) for one in ids.split(_ID_SEPARATOR)]
+    return [Seen(one, intact=False) for one in known.get(ids, ids.split(_ID_SEPARATOR))]
 
 
 def _unfused(seen: list[Seen], rules: Sequence[Rule]) -> tuple[Seen, ...]:
@@ -240,9 +283,8 @@ def _is_made_as(spec: SetSpec, body: Listing) -> bool:
 
 
 def _is_base(hook: Hook, body: Listing) -> bool:
-    kind, priority = BASES[hook]
     found = (body.get("type"), body.get("hook"), body.get("prio"), body.get("policy"))
-    return found == (kind, hook, priority, "accept")
+    return found == (*BASES[hook], "accept")
 
 
 def elements(body: Listing) -> Iterator[tuple[Element, Listing]]:

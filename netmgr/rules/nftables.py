@@ -36,6 +36,7 @@ class NftablesBackend:
     """
 
     name = "nftables"
+    rewrites = True
 
     def __init__(self) -> None:
         self._nft = LibNftables()
@@ -78,6 +79,12 @@ class NftablesBackend:
                     samples.append(Sample(spec.counter(address), octets, packets))
         return samples
 
+    def tallies(self, desired: Ruleset) -> dict[str, tuple[int, int]]:
+        """The named counters alone, which costs the same however many pods there are."""
+        wanted = frozenset(desired.tallies())
+        counters = [item["counter"] for item in self._listing("list counters table") if "counter" in item]
+        return {one["name"]: (one["packets"], one["bytes"]) for one in counters if one["name"] in wanted}
+
     def remove(self, desired: Ruleset) -> None:  # noqa: ARG002 - the table is ours, whatever the policy was
         """Delete the table."""
         # Added first, since deleting a table that is not there is an error.
@@ -87,9 +94,9 @@ class NftablesBackend:
         """Close the library's context."""
         self._nft.close()
 
-    def _listing(self) -> list[dict[str, Any]]:
+    def _listing(self, what: str = "list table") -> list[dict[str, Any]]:
         try:
-            output = self._nft.run(f"list table {TABLE}", json=True)
+            output = self._nft.run(f"{what} {TABLE}", json=True)
         except KernelError as error:
             if error.errno == errno.ENOENT:
                 return []
@@ -98,7 +105,7 @@ class NftablesBackend:
             listing: list[dict[str, Any]] = json.loads(output)["nftables"]
         except ValueError:
             # nft 1.0.6 prints a remark between the objects of a table that another program owns.
-            raise KernelError(f"nft list table {TABLE}", details="another program owns the table") from None
+            raise KernelError(f"nft {what} {TABLE}", details="another program owns the table") from None
         return listing
 
     def _element(self, element: str) -> tuple[int, int]:

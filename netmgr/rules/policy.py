@@ -4,18 +4,20 @@ The forward hook counts pods: internal destinations (or sources) are sorted out 
 one look-up in the set of pod addresses counts the packet on its element. The article's four
 rules ("Scaling Kubernetes to 7,500 nodes") count the node as a whole. Masquerading touches
 only what pods send to the internet, and a packet that a pod could not get an answer to by
-its own link is a forgery and dropped.
+its own link is a forgery and dropped. Behind the counting stand the rules that keep spokes
+apart (`isolation`), and on a NAT host those that open Services (`translation`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from netmgr.config import NodeDocument, NodeRules
 from netmgr.model import LINK_GROUP, LINK_PREFIX, Counter, Traffic
-from netmgr.prefixes import Address, Family, Prefix
+from netmgr.prefixes import Address, Family, Prefix, merge
+from netmgr.rules.isolation import Isolation
 from netmgr.rules.model import (
     Count,
     Drop,
@@ -33,6 +35,8 @@ from netmgr.rules.model import (
     Side,
     Unreturnable,
 )
+from netmgr.rules.translation import Translation
+from netmgr.sites import Role
 
 LINK_LOCAL_SOURCES = (Prefix.parse("::/128"), Prefix.parse("fe80::/10"))
 """Neighbour discovery comes from these (RFC 4861); they are never forwarded (RFC 4291, 2.5.6)."""
@@ -50,9 +54,10 @@ NODE_HOOKS = (
 class Policy:
     """What the node document says about rules.
 
-    `internal` is everything that is not internet; `ranges` are the pods' own addresses.
-    `exact_prefix` is the one v4 prefix the article's published text excepts. With `counts_only`
-    nothing but counting is done: no packet is dropped or translated.
+    `internal` is everything that is not internet; `ranges` is what reaches it as the machine: the
+    pods' own addresses, or on a router those of every site. `exact_prefix` is the one v4 prefix the
+    article's published text excepts. With `counts_only` pods are counted and no more: none of
+    their packets is dropped as forged, or translated. `guards_pods`: the machine has pods to guard.
     """
 
     internal: tuple[Prefix, ...]
@@ -62,18 +67,26 @@ class Policy:
     rule_owner: str
     exact_prefix: Prefix
     counts_only: bool = False
+    guards_pods: bool = True
+    isolation: Isolation | None = None
+    translation: Translation | None = None
 
     @classmethod
     def of(cls, document: NodeDocument) -> Policy:
         """What a node document says."""
+        is_router = document.role is Role.HUB_ROUTER
+        sites = tuple(prefix for site in document.sites for prefix in site.prefixes)
         return cls(
             internal=document.internal_prefixes,
-            ranges=document.ranges,
-            masquerade=document.masquerade,
+            ranges=tuple(merge(sites)) if is_router else document.ranges,
+            masquerade=document.masquerade and document.role is not Role.NAT_HOST,
             node_rules=document.accounting.node_rules,
             rule_owner=document.accounting.rule_owner,
             exact_prefix=document.accounting.exact_prefix,
-            counts_only=not document.cni,
+            counts_only=document.role is Role.NODE and not document.cni,
+            guards_pods=document.wires_pods,
+            isolation=Isolation.of(document),
+            translation=Translation.of(document),
         )
 
 
@@ -94,19 +107,24 @@ def pod_sets(addresses: Iterable[Address]) -> dict[SetSpec, frozenset[Element]]:
     }
 
 
-def desired(policy: Policy, pods: Collection[Address]) -> Ruleset:
-    """The whole ruleset for a policy and the pods' addresses."""
+def desired(policy: Policy, pods: Collection[Address], *, rewrites: bool = True) -> Ruleset:
+    """The whole ruleset for a policy and the pods' addresses.
+
+    `rewrites`: whether the kernel interface can rewrite packets outside of connection tracking.
+    """
     sets: dict[SetSpec, frozenset[Element]] = {}
     for family in Family:
         sets[_internal(family)] = _of_family(policy.internal, family)
         sets[_ranges(family)] = _of_family(policy.ranges, family)
     sets[_LINK_LOCAL] = frozenset(LINK_LOCAL_SOURCES)
+    for part in (policy.isolation, policy.translation):
+        sets |= part.sets() if part else {}
     sets |= {pod_set(traffic, family): frozenset() for family in Family for traffic in Traffic}
     sets |= pod_sets(pods)
     return Ruleset(
         sets=tuple(sets),
         members={spec.name: members for spec, members in sets.items()},
-        chains={hook: tuple(rule for family in Family for rule in _rules(policy, hook, family)) for hook in Hook},
+        chains={hook: tuple(_chain(policy, hook, rewrites=rewrites)) for hook in Hook},
     )
 
 
@@ -132,13 +150,26 @@ def _of_family(prefixes: Iterable[Prefix], family: Family) -> frozenset[Element]
     return frozenset(prefix for prefix in prefixes if prefix.family is family)
 
 
+def _chain(policy: Policy, hook: Hook, *, rewrites: bool) -> Iterator[Rule]:
+    """The rules of a hook. What many packets meet comes before what is long, in either family."""
+    for family in Family:
+        yield from _rules(policy, hook, family)
+        if policy.translation:
+            yield from policy.translation.rules(hook, family, rewrites=rewrites)
+    if policy.isolation:
+        for family in Family:
+            yield from policy.isolation.passing(hook, family)
+        for family in Family:
+            yield from policy.isolation.dropping(hook, family)
+
+
 def _rules(policy: Policy, hook: Hook, family: Family) -> list[Rule]:
     rules = [_node_rule(policy, hook, traffic, family) for at, traffic in NODE_HOOKS if at is hook]
     if hook is Hook.FORWARD:
         rules += [_pod_rule(traffic, family) for traffic in (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)]
     elif policy.counts_only:
         return rules
-    elif hook is Hook.PREROUTING:
+    elif hook is Hook.PREROUTING and policy.guards_pods:
         rules.append(_anti_spoofing(family))
     elif hook is Hook.POSTROUTING and policy.masquerade:
         rules.append(_masquerade(family))

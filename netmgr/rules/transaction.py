@@ -24,6 +24,13 @@ class DeleteSet:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteStray:
+    """Remove a set of ours, called by its name in the kernel, that nothing has a use for."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class CreateSet:
     """Make an empty set."""
 
@@ -70,7 +77,15 @@ class FillChain:
 
 
 Operation = (
-    DropChain | DeleteSet | CreateSet | AddElements | RemoveElements | ReplaceElements | DeclareCounter | FillChain
+    DropChain
+    | DeleteSet
+    | DeleteStray
+    | CreateSet
+    | AddElements
+    | RemoveElements
+    | ReplaceElements
+    | DeclareCounter
+    | FillChain
 )
 
 

@@ -14,8 +14,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
-from netmgr.prefixes import Family, Prefix
-from netmgr.rules.model import Count, Drop, InPrefix, InSet, Masquerade, Match, OnLink, Pass, Rule, Side, Unreturnable
+from netmgr.prefixes import Address, Family, Prefix
+from netmgr.rules.model import (
+    Action,
+    Count,
+    Drop,
+    InPrefix,
+    InSet,
+    Masquerade,
+    Match,
+    Netmap,
+    OneIn,
+    OnLink,
+    OriginallyTo,
+    Pass,
+    Rewrite,
+    Rule,
+    Side,
+    SourceNat,
+    Tally,
+    Unreturnable,
+)
 
 _LINK_NAME = 16
 _HEADER = struct.Struct("=H29sB")
@@ -26,6 +45,15 @@ _INVERTED_ADDRESS = {Side.SOURCE: 0x08, Side.DESTINATION: 0x10}
 _SET_INVERTED, _SET_FIRST_IS_SOURCE = 1, 2
 _RPFILTER_INVERT = 8
 _COMMENT_SIZE = 256
+_MAP_ADDRESSES = 1
+"""NF_NAT_RANGE_MAP_IPS of <linux/netfilter/nf_nat.h>."""
+_ORIGINAL_DESTINATION = 1 << 3
+"""XT_CONNTRACK_ORIGDST of <linux/netfilter/xt_conntrack.h>."""
+_EVERY_NTH = 1
+"""XT_STATISTIC_MODE_NTH of <linux/netfilter/xt_statistic.h>."""
+
+VERDICTS = ("", "DROP", "RETURN")
+"""Targets that have no options; their data is an offset that the table's other rules decide."""
 
 
 @dataclass(frozen=True)
@@ -112,15 +140,29 @@ def with_target(entry: bytes, name: str, family: Family) -> bytes:
     return entry[:at] + _HEADER.pack(size, name.encode(), revision) + entry[at + _HEADER.size :]
 
 
+def with_counts(entry: bytes, packets: int, octets: int, family: Family) -> bytes:
+    """The entry, to be put in place as one that has counted so much."""
+    at = LAYOUTS[family].counters_at
+    return entry[:at] + struct.pack("=QQ", packets, octets) + entry[at + 16 :]
+
+
 def target_name(rule: Rule) -> str:
     """The rule's target as libiptc reports it; empty: go on with the next rule."""
     match rule.action:
-        case Pass() | Count():
+        case Pass():
+            return "RETURN"
+        case Count() | Tally():
             return ""
         case Drop():
             return "DROP"
         case Masquerade():
             return "MASQUERADE"
+        case SourceNat():
+            return "SNAT"
+        case Netmap():
+            return "NETMAP"
+        case Rewrite():
+            raise ValueError(f"rule '{rule.id}': the legacy tables cannot rewrite outside of connection tracking")
     assert_never(rule.action)
 
 
@@ -136,15 +178,27 @@ def _match(head: bytearray, match: Match, family: Family, set_indexes: Mapping[s
             return b""
         case Unreturnable():
             return _extension("rpfilter", bytes([_RPFILTER_INVERT]))
+        case OriginallyTo(prefix):
+            return _conntrack_match(prefix)
+        case OneIn(number):
+            # struct xt_statistic_info: the kernel counts from 0, and from `count` on.
+            return _extension("statistic", struct.pack("=HHIII8x", _EVERY_NTH, 0, number - 1, 0, number - 1))
     assert_never(match)
+
+
+def _conntrack_match(prefix: Prefix) -> bytes:
+    # struct xt_conntrack_mtinfo3: four addresses with a mask each, of which the third and fourth are told.
+    address, mask = prefix.network.packed.ljust(16, b"\0"), _mask(prefix).ljust(16, b"\0")
+    return _extension(
+        "conntrack", bytes(32) + address + mask + bytes(64 + 18) + struct.pack("=H18x", _ORIGINAL_DESTINATION), 3
+    )
 
 
 def _put_prefix(head: bytearray, side: Side, prefix: Prefix, *, negated: bool) -> None:
     layout = LAYOUTS[prefix.family]
     at = 0 if side is Side.SOURCE else layout.address
     head[at : at + layout.address] = prefix.network.packed
-    mask = (1 << prefix.family.width) - prefix.size
-    head[2 * layout.address + at : 3 * layout.address + at] = mask.to_bytes(layout.address, "big")
+    head[2 * layout.address + at : 3 * layout.address + at] = _mask(prefix)
     head[layout.invert_at] |= _INVERTED_ADDRESS[side] if negated else 0
 
 
@@ -170,11 +224,34 @@ def _comment(text: str) -> bytes:
     return _extension("comment", text.encode().ljust(_COMMENT_SIZE, b"\0"))
 
 
+def _mask(prefix: Prefix) -> bytes:
+    return Address(prefix.family, (1 << prefix.family.width) - prefix.size).packed
+
+
 def _target(rule: Rule) -> bytes:
-    if not isinstance(rule.action, Masquerade):
-        return _extension(target_name(rule), bytes(4))
-    # struct nf_nat_ipv4_multi_range_compat with one empty range; struct nf_nat_range, empty.
-    return _extension("MASQUERADE", struct.pack("=I16x", 1) if rule.family is Family.V4 else bytes(40))
+    name = target_name(rule)
+    if name in VERDICTS:
+        return _extension(name, bytes(4))
+    span = _span(rule.action)
+    if rule.family is Family.V4:
+        # struct nf_nat_ipv4_multi_range_compat with one range.
+        first, last = (address.packed for address in span) if span else (bytes(4), bytes(4))
+        flags = _MAP_ADDRESSES if span else 0
+        return _extension(name, struct.pack("=II4s4s4x", 1, flags, first, last))
+    # struct nf_nat_range; SNAT knows it by its revision 1.
+    data = struct.pack("=I16s16s4x", _MAP_ADDRESSES, *(one.packed for one in span)) if span else bytes(40)
+    return _extension(name, data, revision=1 if name == "SNAT" else 0)
+
+
+def _span(action: Action) -> tuple[Address, Address] | None:
+    """The first and the last address that a translation gives, if it is told any."""
+    match action:
+        case SourceNat(address):
+            return address, address
+        case Netmap(real):
+            return real.network, Address(real.family, real.last)
+        case _:
+            return None
 
 
 def _extension(name: str, data: bytes, revision: int = 0) -> bytes:

@@ -23,7 +23,8 @@ from netmgr.rules.iptables_chains import TABLES, chain_name
 from netmgr.rules.model import Hook, Pass, Rule, SetSpec
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
-from tests.fakes.rules import FakeBackend, HeldSet, Tally
+from tests.fakes.held import HeldSet, Hits
+from tests.fakes.rules import FakeBackend
 
 RANGES = (Prefix.parse("10.1.0.0/24"), Prefix.parse("2001:db8:1::/64"))
 POLICY = Policy(
@@ -71,7 +72,6 @@ class FakeKernel:
 
     def lose_rule(self, hook, rule):
         self.backend.state.chains[hook] = [one for one in self.backend.state.chains[hook] if one.id != rule]
-        self.backend.state.chains[hook].sort(key=lambda one: one.family)
 
     def lose_element(self, name, address):
         del self.backend.state.sets[name].elements[address]
@@ -80,7 +80,7 @@ class FakeKernel:
         self.backend.state = type(self.backend.state)()
 
     def add_element(self, name, address):
-        self.backend.state.sets[name].elements[address] = Tally()
+        self.backend.state.sets[name].elements[address] = Hits()
 
     def add_rule(self, hook):
         self.backend.state.chains[hook].append(Rule("(without a comment)", next(iter(RANGES)).family, (), Pass()))
@@ -90,7 +90,7 @@ class FakeKernel:
         chain.append(chain.pop(0))
 
     def set_counts(self, name, addresses, packets, octets):
-        self.backend.state.sets[name].elements.update({one: Tally(packets, octets) for one in addresses})
+        self.backend.state.sets[name].elements.update({one: Hits(packets, octets) for one in addresses})
 
     def lose_set(self, spec):
         self.backend.state.chains.clear()
@@ -221,8 +221,8 @@ class IptablesKernel:
 
     def lose_set(self, spec):
         for program in self._programs():
-            for hook in Hook:
-                run(f"{program} -t {TABLES[hook]} -F")
+            for table in sorted(set(TABLES.values())):
+                run(f"{program} -t {table} -F")
         run(f"ipset destroy netmgr-{spec.name.replace('_', '-')}")
 
     def remake_set_wrongly(self, spec):

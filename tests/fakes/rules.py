@@ -10,91 +10,26 @@ import copy
 import errno
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 
 from netmgr.errors import KernelError
-from netmgr.model import Counter, Sample
+from netmgr.model import Sample
 from netmgr.prefixes import Address
-from netmgr.rules.model import (
-    Count,
-    Drop,
-    Element,
-    Hook,
-    InPrefix,
-    InSet,
-    Masquerade,
-    Match,
-    Observed,
-    OnLink,
-    Rule,
-    Ruleset,
-    Seen,
-    SetSpec,
-    Side,
-    Unreturnable,
-)
+from netmgr.rules.model import Element, Observed, Ruleset, Seen, SetSpec
 from netmgr.rules.policy import pod_sets
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
     DeclareCounter,
     DeleteSet,
+    DeleteStray,
     DropChain,
     FillChain,
     Operation,
     RemoveElements,
     ReplaceElements,
 )
-
-FORWARDED = (Hook.PREROUTING, Hook.FORWARD, Hook.POSTROUTING)
-RECEIVED = (Hook.PREROUTING, Hook.INPUT)
-SENT = (Hook.OUTPUT, Hook.POSTROUTING)
-LOOPED = (*SENT, *RECEIVED)
-
-
-@dataclass(frozen=True)
-class Packet:
-    """What the rules can see of a packet. `way_back` is the link its source would be routed out of."""
-
-    src: Address
-    dst: Address
-    hooks: tuple[Hook, ...] = FORWARDED
-    iif: str = ""
-    oif: str = ""
-    way_back: str = ""
-    length: int = 100
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a packet."""
-
-    counted: frozenset[Counter] = frozenset()
-    dropped_by: str = ""
-    masqueraded: bool = False
-
-
-@dataclass
-class Tally:
-    packets: int = 0
-    bytes: int = 0
-
-    def hit(self, length: int) -> None:
-        self.packets += 1
-        self.bytes += length
-
-
-@dataclass
-class HeldSet:
-    spec: SetSpec
-    elements: dict[Element, Tally] = field(default_factory=dict)
-
-
-@dataclass
-class State:
-    sets: dict[str, HeldSet] = field(default_factory=dict)
-    chains: dict[Hook, list[Rule]] = field(default_factory=dict)
-    counters: dict[str, Tally] = field(default_factory=dict)
+from tests.fakes.held import HeldSet, Hits, State
+from tests.fakes.passage import Connection, Outcome, Packet, Passage
 
 
 class FakeBackend:
@@ -102,8 +37,10 @@ class FakeBackend:
 
     name = "fake"
 
-    def __init__(self) -> None:
+    def __init__(self, *, rewrites: bool = True) -> None:
+        self.rewrites = rewrites
         self.state = State()
+        self.connections: list[Connection] = []
         self._lock = threading.RLock()
 
     def observe(self, desired: Ruleset) -> Observed:
@@ -121,7 +58,8 @@ class FakeBackend:
                 hook: tuple(Seen(rule.id, rule in rules) for rule in chain) for hook, chain in state.chains.items()
             },
             counters=frozenset(state.counters),
-            malformed=frozenset(state.sets) - frozenset(sound),
+            malformed=frozenset(state.sets).intersection(specs) - frozenset(sound),
+            strays=frozenset(state.sets).difference(specs),
         )
 
     def apply(self, operations: Sequence[Operation]) -> None:
@@ -154,6 +92,13 @@ class FakeBackend:
                 if (held := self.state.sets.get(spec.name)) and (tally := held.elements.get(address))
             ]
 
+    def tallies(self, desired: Ruleset) -> dict[str, tuple[int, int]]:
+        with self._lock:
+            counters = self.state.counters
+            return {
+                name: (counters[name].packets, counters[name].bytes) for name in desired.tallies() if name in counters
+            }
+
     def remove(self, desired: Ruleset) -> None:
         del desired
         with self._lock:
@@ -171,28 +116,30 @@ class FakeBackend:
                     raise KernelError(f"fill chain {hook}: set {name}", errno.ENOENT)
                 self.state.chains[hook] = list(rules)
             case DeclareCounter(name):
-                self.state.counters.setdefault(name, Tally())
+                self.state.counters.setdefault(name, Hits())
             case CreateSet(spec):
                 self.state.sets.setdefault(spec.name, HeldSet(spec))
             case DeleteSet(spec):
-                self._delete(spec)
+                self._delete(spec.name)
+            case DeleteStray(name):
+                self._delete(name)
             case AddElements() | RemoveElements() | ReplaceElements():
                 self._change(operation, self._held(operation.spec).elements)
 
     @staticmethod
-    def _change(operation: AddElements | RemoveElements | ReplaceElements, elements: dict[Element, Tally]) -> None:
+    def _change(operation: AddElements | RemoveElements | ReplaceElements, elements: dict[Element, Hits]) -> None:
         if isinstance(operation, ReplaceElements):
             elements.clear()
         for element in operation.elements:
             if isinstance(operation, RemoveElements):
                 elements.pop(element, None)
             else:
-                elements.setdefault(element, Tally())
+                elements.setdefault(element, Hits())
 
-    def _delete(self, spec: SetSpec) -> None:
-        if any(spec.name in rule.set_names for chain in self.state.chains.values() for rule in chain):
-            raise KernelError(f"delete set {spec.name}", errno.EBUSY)
-        del self.state.sets[spec.name]
+    def _delete(self, name: str) -> None:
+        if any(name in rule.set_names for chain in self.state.chains.values() for rule in chain):
+            raise KernelError(f"delete set {name}", errno.EBUSY)
+        del self.state.sets[name]
 
     def _held(self, spec: SetSpec) -> HeldSet:
         if spec.name not in self.state.sets:
@@ -202,55 +149,4 @@ class FakeBackend:
     def send(self, packet: Packet) -> Outcome:
         """Take a packet past every rule on its way and say what they did."""
         with self._lock:
-            return self._send(packet)
-
-    def _send(self, packet: Packet) -> Outcome:
-        counted: set[Counter] = set()
-        masqueraded = False
-        for hook in packet.hooks:
-            for rule in self.state.chains.get(hook, ()):
-                if rule.family is not packet.src.family or not self._matches(rule, packet, hook, counted):
-                    continue
-                match rule.action:
-                    case Count(counter):
-                        self.state.counters[rule.action.name].hit(packet.length)
-                        counted.add(counter)
-                    case Drop(name):
-                        self.state.counters[name].hit(packet.length)
-                        return Outcome(frozenset(counted), dropped_by=name)
-                    case Masquerade():
-                        masqueraded = True
-        return Outcome(frozenset(counted), masqueraded=masqueraded)
-
-    def _matches(self, rule: Rule, packet: Packet, hook: Hook, counted: set[Counter]) -> bool:
-        seen = replace(
-            packet,
-            iif=packet.iif if hook in (Hook.PREROUTING, Hook.INPUT, Hook.FORWARD) else "",
-            oif=packet.oif if hook in (Hook.OUTPUT, Hook.POSTROUTING, Hook.FORWARD) else "",
-        )
-        return all(self._match(match, seen, counted) for match in rule.matches)
-
-    def _match(self, match: Match, packet: Packet, counted: set[Counter]) -> bool:
-        match match:
-            case InSet(side, name, negated):
-                return self._look_up(name, _address(packet, side), packet, counted) != negated
-            case InPrefix(side, prefix, negated):
-                return prefix.holds(_address(packet, side)) != negated
-            case OnLink(side, name, negated, _):
-                link = packet.iif if side is Side.SOURCE else packet.oif
-                return (link.startswith(name[:-1]) if name.endswith("*") else link == name) != negated
-            case Unreturnable():
-                return packet.way_back != packet.iif
-
-    def _look_up(self, name: str, address: Address, packet: Packet, counted: set[Counter]) -> bool:
-        held = self.state.sets[name]
-        if held.spec.counts is None:
-            return any(prefix.holds(address) for prefix in held.elements)
-        if tally := held.elements.get(address):
-            tally.hit(packet.length)
-            counted.add(held.spec.counter(address))
-        return tally is not None
-
-
-def _address(packet: Packet, side: Side) -> Address:
-    return packet.src if side is Side.SOURCE else packet.dst
+            return Passage(self.state, self.connections, packet).outcome()

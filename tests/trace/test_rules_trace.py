@@ -11,7 +11,8 @@ from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
-from tests.fakes.rules import FORWARDED, LOOPED, RECEIVED, SENT, FakeBackend, Outcome, Packet
+from tests.fakes.passage import FORWARDED, LOOPED, RECEIVED, SENT, Outcome, Packet
+from tests.fakes.rules import FakeBackend
 
 POD, NEIGHBOUR, NODE, WEB = "10.1.0.5", "10.1.0.6", "10.9.0.1", "203.0.113.9"
 POD6, NEIGHBOUR6, WEB6 = "2001:db8:1::5", "2001:db8:1::6", "2001:db8:ffff::9"

@@ -14,6 +14,7 @@ from netmgr.rules import iptables_text, nft_text
 from netmgr.rules.diff import diff
 from netmgr.rules.model import Observed
 from netmgr.rules.policy import Policy, desired
+from tests.fakes.network import document
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "rules"
 RANGES = (Prefix.parse("10.1.0.0/28"), Prefix.parse("2001:db8:1::/112"))
@@ -28,17 +29,29 @@ POLICY = Policy(
 PODS = [Address.parse("10.1.0.5"), Address.parse("10.1.0.6"), Address.parse("2001:db8:1::5")]
 
 
+WRITTEN = {
+    "": desired(POLICY, PODS),
+    "spoke-": desired(Policy.of(document("node")), PODS),
+    "hub-router-": desired(Policy.of(document("hub-router")), ()),
+    "nat-host-": desired(Policy.of(document("nat-host")), ()),
+}
+LEGACY = {**WRITTEN, "nat-host-": desired(Policy.of(document("nat-host")), (), rewrites=False)}
+
+
 def iptables_lines(operations):
     return [line for operation in operations for line in iptables_text.commands(operation)]
 
 
+@pytest.mark.parametrize("machine", WRITTEN)
 @pytest.mark.parametrize(
-    ("name", "lines"), [("nftables.nft", nft_text.commands), ("iptables.sh", iptables_lines)], ids=["nft", "iptables"]
+    ("name", "rulesets", "lines"),
+    [("nftables.nft", WRITTEN, nft_text.commands), ("iptables.sh", LEGACY, iptables_lines)],
+    ids=["nft", "iptables"],
 )
-def test_the_first_transaction_reads_as_reviewed(name, lines):
-    operations = diff(desired(POLICY, PODS), Observed({}, {})).operations
+def test_the_first_transaction_reads_as_reviewed(machine, name, rulesets, lines):
+    operations = diff(rulesets[machine], Observed({}, {})).operations
     text = "".join(f"{line}\n" for line in lines(operations))
-    path = GOLDEN / name
+    path = GOLDEN / f"{machine}{name}"
     if os.environ.get("NETMGR_UPDATE_GOLDEN") == "1":
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="ascii")

@@ -39,14 +39,14 @@ ip6tables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-intern
 iptables-legacy -t mangle -I FORWARD 1 ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-in"
 iptables-legacy -t mangle -I FORWARD 2 ! -d 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-out"
 iptables-legacy -t mangle -N NETMGR-FORWARD
-iptables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m set --match-set netmgr-pod-out4 src -m comment --comment "netmgr pod internet-out v4"
-iptables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal4 src -m set --match-set netmgr-pod-in4 dst -m comment --comment "netmgr pod internet-in v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m set --match-set netmgr-pod-out4 src -m comment --comment "netmgr pod internet-out v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal4 src -m set --match-set netmgr-pod-in4 dst -m comment --comment "netmgr pod internet-in v4" -j RETURN
 iptables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
 ip6tables-legacy -t mangle -I FORWARD 1 ! -i nm+ -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
 ip6tables-legacy -t mangle -I FORWARD 2 ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
 ip6tables-legacy -t mangle -N NETMGR-FORWARD
-ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m set --match-set netmgr-pod-out6 src -m comment --comment "netmgr pod internet-out v6"
-ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal6 src -m set --match-set netmgr-pod-in6 dst -m comment --comment "netmgr pod internet-in v6"
+ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m set --match-set netmgr-pod-out6 src -m comment --comment "netmgr pod internet-out v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal6 src -m set --match-set netmgr-pod-in6 dst -m comment --comment "netmgr pod internet-in v6" -j RETURN
 ip6tables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
 iptables-legacy -t mangle -I OUTPUT 1 ! -d 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-out"
 ip6tables-legacy -t mangle -I OUTPUT 1 ! -o lo -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter openai traffic=internet-out"

@@ -1,0 +1,212 @@
+"""A packet's way past the rules that the fake kernel holds.
+
+Connections are told by their two addresses alone. As in the kernel, translation is decided
+by a connection's first packet; its others follow, and replies have it undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from netmgr.model import Counter
+from netmgr.prefixes import Address, Family, Prefix
+from netmgr.rules.model import (
+    Count,
+    Drop,
+    Hook,
+    InPrefix,
+    InSet,
+    Masquerade,
+    Match,
+    Netmap,
+    OneIn,
+    OnLink,
+    OriginallyTo,
+    Pass,
+    Rewrite,
+    Rule,
+    Side,
+    SourceNat,
+    Tally,
+    Unreturnable,
+)
+from tests.fakes.held import State
+
+FORWARDED = (Hook.PREROUTING, Hook.DSTNAT, Hook.FORWARD, Hook.POSTROUTING, Hook.DEPARTURE)
+RECEIVED = (Hook.PREROUTING, Hook.DSTNAT, Hook.INPUT)
+SENT = (Hook.OUTPUT, Hook.POSTROUTING, Hook.DEPARTURE)
+LOOPED = (*SENT, *RECEIVED)
+
+ARRIVING = (Hook.PREROUTING, Hook.DSTNAT, Hook.INPUT, Hook.FORWARD)
+LEAVING = (Hook.OUTPUT, Hook.POSTROUTING, Hook.FORWARD, Hook.DEPARTURE)
+NO_ADDRESS = Address(Family.V4, 0)
+
+
+@dataclass(frozen=True)
+class Packet:
+    """What the rules can see of a packet.
+
+    `way_back` is the link its source would be routed out of, `own` the address of the link it
+    leaves by. `elsewhere` translates destinations as kube-proxy on the same host does.
+    """
+
+    src: Address
+    dst: Address
+    hooks: tuple[Hook, ...] = FORWARDED
+    iif: str = ""
+    oif: str = ""
+    way_back: str = ""
+    length: int = 100
+    own: Address | None = None
+    elsewhere: Callable[[Address], Address] = lambda address: address
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a packet. `src` and `dst` are the addresses it had in the end."""
+
+    counted: frozenset[Counter] = frozenset()
+    dropped_by: str = ""
+    masqueraded: bool = False
+    src: Address = field(default=NO_ADDRESS, compare=False)
+    dst: Address = field(default=NO_ADDRESS, compare=False)
+
+
+@dataclass
+class Connection:
+    """Addresses, from and to, of the first packet and of what is expected in answer."""
+
+    original: tuple[Address, Address]
+    reply: tuple[Address, Address]
+    masqueraded: bool = False
+
+
+class Passage:
+    """One packet on its way."""
+
+    def __init__(self, state: State, connections: list[Connection], packet: Packet) -> None:
+        self._state = state
+        self._connections = connections
+        self._packet = packet
+        self._counted: set[Counter] = set()
+        self._connection: Connection | None = None
+        self._is_new = self._is_reply = False
+
+    def outcome(self) -> Outcome:
+        for hook in self._packet.hooks:
+            if hook is not Hook.PREROUTING:
+                self._track()
+            dropped_by = self._translate(hook) if hook in (Hook.DSTNAT, Hook.POSTROUTING) else self._run(hook)
+            if dropped_by:
+                return self._ended(dropped_by)
+        if self._connection and self._is_new:
+            self._connections.append(self._connection)
+        return self._ended("")
+
+    def _ended(self, dropped_by: str) -> Outcome:
+        masqueraded = bool(self._connection and self._connection.masqueraded)
+        return Outcome(frozenset(self._counted), dropped_by, masqueraded, self._packet.src, self._packet.dst)
+
+    def _track(self) -> None:
+        if self._connection is not None:
+            return
+        addresses = self._packet.src, self._packet.dst
+        for known in reversed(self._connections):
+            if addresses in (known.original, known.reply):
+                self._connection, self._is_reply = known, addresses == known.reply
+                return
+        self._connection, self._is_new = Connection(addresses, addresses[::-1]), True
+
+    def _translate(self, hook: Hook) -> str:
+        connection, packet = self._connection, self._packet
+        assert connection is not None
+        if self._is_new:
+            self._run(hook)
+            if hook is Hook.DSTNAT and self._packet.dst == packet.dst:
+                self._packet = replace(packet, dst=packet.elsewhere(packet.dst))
+            connection.reply = self._packet.dst, self._packet.src
+        elif hook is Hook.DSTNAT:
+            self._packet = replace(packet, dst=connection.original[0] if self._is_reply else connection.reply[0])
+        else:
+            self._packet = replace(packet, src=connection.original[1] if self._is_reply else connection.reply[1])
+        return ""
+
+    def _run(self, hook: Hook) -> str:
+        """Past the rules of one hook; the counter of the rule that dropped the packet."""
+        for rule in self._state.chains.get(hook, ()):
+            if rule.family is not self._packet.src.family or not self._matches(rule, hook):
+                continue
+            if isinstance(rule.action, Count | Drop | Tally | Rewrite):
+                self._state.counters[rule.action.name].hit(self._packet.length)
+            match rule.action:
+                case Count(counter):
+                    self._counted.add(counter)
+                case Drop(name):
+                    return name
+                case Rewrite(side, prefix):
+                    self._put(side, _moved(_address(self._packet, side), prefix))
+                case Pass():
+                    break
+                case Netmap() | SourceNat() | Masquerade():
+                    self._decide(rule.action)
+                    break
+        return ""
+
+    def _decide(self, action: Netmap | SourceNat | Masquerade) -> None:
+        match action:
+            case Netmap(real):
+                self._put(Side.DESTINATION, _moved(self._packet.dst, real))
+            case SourceNat(address):
+                self._put(Side.SOURCE, address)
+            case Masquerade():
+                assert self._connection is not None
+                self._connection.masqueraded = True
+                self._put(Side.SOURCE, self._packet.own or self._packet.src)
+
+    def _put(self, side: Side, address: Address) -> None:
+        packet = self._packet
+        source, destination = (address, packet.dst) if side is Side.SOURCE else (packet.src, address)
+        self._packet = replace(packet, src=source, dst=destination)
+
+    def _matches(self, rule: Rule, hook: Hook) -> bool:
+        return all(self._match(match, rule, hook) for match in rule.matches)
+
+    def _match(self, match: Match, rule: Rule, hook: Hook) -> bool:
+        packet = self._packet
+        match match:
+            case InSet(side, name, negated):
+                return self._look_up(name, _address(packet, side)) != negated
+            case InPrefix(side, prefix, negated):
+                return prefix.holds(_address(packet, side)) != negated
+            case OnLink(side, name, negated, _):
+                incoming = packet.iif if hook in ARRIVING else ""
+                outgoing = packet.oif if hook in LEAVING else ""
+                link = incoming if side is Side.SOURCE else outgoing
+                return (link.startswith(name[:-1]) if name.endswith("*") else link == name) != negated
+            case Unreturnable():
+                return packet.way_back != packet.iif
+            case OriginallyTo(prefix):
+                return self._connection is not None and prefix.holds(self._connection.original[1])
+            case OneIn(number):
+                turn = self._state.turns.get(rule.id, 0)
+                self._state.turns[rule.id] = (turn + 1) % number
+                return turn == 0
+
+    def _look_up(self, name: str, address: Address) -> bool:
+        held = self._state.sets[name]
+        if held.spec.counts is None:
+            return any(prefix.holds(address) for prefix in held.elements)
+        if hits := held.elements.get(address):
+            hits.hit(self._packet.length)
+            self._counted.add(held.spec.counter(address))
+        return hits is not None
+
+
+def _address(packet: Packet, side: Side) -> Address:
+    return packet.src if side is Side.SOURCE else packet.dst
+
+
+def _moved(address: Address, prefix: Prefix) -> Address:
+    """The address of the same place in the prefix."""
+    return Address(prefix.family, prefix.value | address.value & (prefix.size - 1))

@@ -1,0 +1,116 @@
+ipset create netmgr-internal4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-internal4 0.0.0.0/8
+ipset -exist add netmgr-internal4 10.0.0.0/8
+ipset -exist add netmgr-internal4 100.64.0.0/10
+ipset -exist add netmgr-internal4 127.0.0.0/8
+ipset -exist add netmgr-internal4 168.63.129.16/32
+ipset -exist add netmgr-internal4 169.254.0.0/16
+ipset -exist add netmgr-internal4 172.16.0.0/12
+ipset -exist add netmgr-internal4 192.168.0.0/16
+ipset -exist add netmgr-internal4 224.0.0.0/4
+ipset -exist add netmgr-internal4 255.255.255.255/32
+ipset create netmgr-ranges4 hash:net family inet maxelem 65536
+ipset create netmgr-internal6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-internal6 ::/127
+ipset -exist add netmgr-internal6 fc00::/7
+ipset -exist add netmgr-internal6 fe80::/10
+ipset -exist add netmgr-internal6 ff00::/8
+ipset create netmgr-ranges6 hash:net family inet6 maxelem 65536
+ipset create netmgr-link-local6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-link-local6 ::/128
+ipset -exist add netmgr-link-local6 fe80::/10
+ipset create netmgr-foreign4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-foreign4 10.2.0.0/15
+ipset -exist add netmgr-foreign4 10.130.0.0/16
+ipset -exist add netmgr-foreign4 100.64.2.0/24
+ipset create netmgr-site-spoke-a4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-site-spoke-a4 10.1.0.0/16
+ipset -exist add netmgr-site-spoke-a4 10.96.0.0/24
+ipset -exist add netmgr-site-spoke-a4 100.64.1.0/24
+ipset create netmgr-site-spoke-b4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-site-spoke-b4 10.2.0.0/16
+ipset -exist add netmgr-site-spoke-b4 10.130.0.0/16
+ipset -exist add netmgr-site-spoke-b4 100.64.2.0/24
+ipset create netmgr-site-spoke-c4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-site-spoke-c4 10.3.0.0/16
+ipset create netmgr-foreign6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-foreign6 fd00:2::/48
+ipset -exist add netmgr-foreign6 fd00:3::/48
+ipset -exist add netmgr-foreign6 fd64:2::/120
+ipset create netmgr-site-spoke-a6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-site-spoke-a6 fd00:1::/48
+ipset -exist add netmgr-site-spoke-a6 fd64:1::/120
+ipset -exist add netmgr-site-spoke-a6 fd96::/120
+ipset create netmgr-site-spoke-b6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-site-spoke-b6 fd00:2::/48
+ipset -exist add netmgr-site-spoke-b6 fd64:2::/120
+ipset create netmgr-site-spoke-c6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-site-spoke-c6 fd00:3::/48
+ipset create netmgr-inside4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-inside4 10.1.0.0/16
+ipset create netmgr-inside6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-inside6 fd00:1::/48
+ipset create netmgr-pod-in4 hash:ip family inet maxelem 65536 counters
+ipset create netmgr-pod-out4 hash:ip family inet maxelem 65536 counters
+ipset create netmgr-pod-in6 hash:ip family inet6 maxelem 65536 counters
+ipset create netmgr-pod-out6 hash:ip family inet6 maxelem 65536 counters
+iptables-legacy -t nat -N NETMGR-DSTNAT
+iptables-legacy -t nat -A NETMGR-DSTNAT -d 100.64.1.0/24 -m set ! --match-set netmgr-inside4 src -m comment --comment "netmgr netmap 100.64.1.0/24 v4" -j NETMAP --to 10.96.0.0/24
+iptables-legacy -t nat -A PREROUTING -j NETMGR-DSTNAT
+ip6tables-legacy -t nat -N NETMGR-DSTNAT
+ip6tables-legacy -t nat -A NETMGR-DSTNAT -d fd64:1::/120 -m set ! --match-set netmgr-inside6 src -m comment --comment "netmgr netmap fd64:1::/120 v6" -j NETMAP --to fd96::/120
+ip6tables-legacy -t nat -A PREROUTING -j NETMGR-DSTNAT
+iptables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter openai traffic=internet-in"
+iptables-legacy -t mangle -N NETMGR-INPUT
+iptables-legacy -t mangle -A NETMGR-INPUT -m set ! --match-set netmgr-foreign4 src -m comment --comment "netmgr isolation input passes own v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-INPUT -m set --match-set netmgr-site-spoke-b4 src -m comment --comment "netmgr isolation input spoke-b spoke-a v4" -j DROP
+iptables-legacy -t mangle -A NETMGR-INPUT -m set --match-set netmgr-site-spoke-c4 src -m comment --comment "netmgr isolation input spoke-c spoke-a v4" -j DROP
+iptables-legacy -t mangle -I INPUT -j NETMGR-INPUT
+ip6tables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
+ip6tables-legacy -t mangle -N NETMGR-INPUT
+ip6tables-legacy -t mangle -A NETMGR-INPUT -m set ! --match-set netmgr-foreign6 src -m comment --comment "netmgr isolation input passes own v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-INPUT -m set --match-set netmgr-site-spoke-b6 src -m comment --comment "netmgr isolation input spoke-b spoke-a v6" -j DROP
+ip6tables-legacy -t mangle -A NETMGR-INPUT -m set --match-set netmgr-site-spoke-c6 src -m comment --comment "netmgr isolation input spoke-c spoke-a v6" -j DROP
+ip6tables-legacy -t mangle -I INPUT -j NETMGR-INPUT
+iptables-legacy -t mangle -I FORWARD 1 ! -i nm+ -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter openai traffic=internet-in"
+iptables-legacy -t mangle -I FORWARD 2 ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
+iptables-legacy -t mangle -N NETMGR-FORWARD
+iptables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m set --match-set netmgr-pod-out4 src -m comment --comment "netmgr pod internet-out v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal4 src -m set --match-set netmgr-pod-in4 dst -m comment --comment "netmgr pod internet-in v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD -m conntrack --ctorigdst 100.64.1.0/24 -m comment --comment "netmgr translated 100.64.1.0/24 v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD -m set ! --match-set netmgr-foreign4 src -m set ! --match-set netmgr-foreign4 dst -m comment --comment "netmgr isolation forward passes own v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-site-spoke-a4 src -m set --match-set netmgr-site-spoke-b4 dst -m comment --comment "netmgr isolation forward spoke-a spoke-b v4" -j DROP
+iptables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-site-spoke-a4 src -m set --match-set netmgr-site-spoke-c4 dst -m comment --comment "netmgr isolation forward spoke-a spoke-c v4" -j DROP
+iptables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-site-spoke-b4 src -m set --match-set netmgr-site-spoke-a4 dst -m comment --comment "netmgr isolation forward spoke-b spoke-a v4" -j DROP
+iptables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-site-spoke-c4 src -m set --match-set netmgr-site-spoke-a4 dst -m comment --comment "netmgr isolation forward spoke-c spoke-a v4" -j DROP
+iptables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
+ip6tables-legacy -t mangle -I FORWARD 1 ! -i nm+ -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
+ip6tables-legacy -t mangle -I FORWARD 2 ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
+ip6tables-legacy -t mangle -N NETMGR-FORWARD
+ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m set --match-set netmgr-pod-out6 src -m comment --comment "netmgr pod internet-out v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal6 src -m set --match-set netmgr-pod-in6 dst -m comment --comment "netmgr pod internet-in v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD -m conntrack --ctorigdst fd64:1::/120 -m comment --comment "netmgr translated fd64:1::/120 v6"
+ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set ! --match-set netmgr-foreign6 src -m set ! --match-set netmgr-foreign6 dst -m comment --comment "netmgr isolation forward passes own v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-site-spoke-a6 src -m set --match-set netmgr-site-spoke-b6 dst -m comment --comment "netmgr isolation forward spoke-a spoke-b v6" -j DROP
+ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-site-spoke-a6 src -m set --match-set netmgr-site-spoke-c6 dst -m comment --comment "netmgr isolation forward spoke-a spoke-c v6" -j DROP
+ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-site-spoke-b6 src -m set --match-set netmgr-site-spoke-a6 dst -m comment --comment "netmgr isolation forward spoke-b spoke-a v6" -j DROP
+ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-site-spoke-c6 src -m set --match-set netmgr-site-spoke-a6 dst -m comment --comment "netmgr isolation forward spoke-c spoke-a v6" -j DROP
+ip6tables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
+iptables-legacy -t mangle -I OUTPUT 1 ! -o lo -m set ! --match-set netmgr-internal4 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
+iptables-legacy -t mangle -N NETMGR-OUTPUT
+iptables-legacy -t mangle -A NETMGR-OUTPUT -m set ! --match-set netmgr-foreign4 dst -m comment --comment "netmgr isolation output passes own v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-OUTPUT -m set --match-set netmgr-site-spoke-b4 dst -m comment --comment "netmgr isolation output spoke-a spoke-b v4" -j DROP
+iptables-legacy -t mangle -A NETMGR-OUTPUT -m set --match-set netmgr-site-spoke-c4 dst -m comment --comment "netmgr isolation output spoke-a spoke-c v4" -j DROP
+iptables-legacy -t mangle -I OUTPUT -j NETMGR-OUTPUT
+ip6tables-legacy -t mangle -I OUTPUT 1 ! -o lo -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
+ip6tables-legacy -t mangle -N NETMGR-OUTPUT
+ip6tables-legacy -t mangle -A NETMGR-OUTPUT -m set ! --match-set netmgr-foreign6 dst -m comment --comment "netmgr isolation output passes own v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-OUTPUT -m set --match-set netmgr-site-spoke-b6 dst -m comment --comment "netmgr isolation output spoke-a spoke-b v6" -j DROP
+ip6tables-legacy -t mangle -A NETMGR-OUTPUT -m set --match-set netmgr-site-spoke-c6 dst -m comment --comment "netmgr isolation output spoke-a spoke-c v6" -j DROP
+ip6tables-legacy -t mangle -I OUTPUT -j NETMGR-OUTPUT
+iptables-legacy -t nat -N NETMGR-POSTROUTING
+iptables-legacy -t nat -A NETMGR-POSTROUTING -m conntrack --ctorigdst 100.64.1.0/24 -m set ! --match-set netmgr-inside4 src -m comment --comment "netmgr snat 100.64.1.0/24 1 v4" -j SNAT --to-source 10.1.255.1
+iptables-legacy -t nat -A POSTROUTING -j NETMGR-POSTROUTING
+ip6tables-legacy -t nat -N NETMGR-POSTROUTING
+ip6tables-legacy -t nat -A NETMGR-POSTROUTING -m conntrack --ctorigdst fd64:1::/120 -m set ! --match-set netmgr-inside6 src -m comment --comment "netmgr snat fd64:1::/120 1 v6" -j SNAT --to-source fd00:1:0:ff::1
+ip6tables-legacy -t nat -A POSTROUTING -j NETMGR-POSTROUTING
