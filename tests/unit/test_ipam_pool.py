@@ -7,7 +7,7 @@ import time
 import pytest
 
 from netmgr.errors import CapacityError
-from netmgr.ipam.pool import Pool, Timing
+from netmgr.ipam.pool import Occupancy, Pool, Timing
 from netmgr.model import AttachmentKey
 from netmgr.prefixes import Prefix
 
@@ -96,3 +96,40 @@ def test_a_range_of_2_to_the_64_costs_nothing():
     block = pool("2001:db8::/64")
     assert [str(block.take(KEY, 0)) for _ in range(2)] == ["2001:db8::", "2001:db8::1"]
     assert block.occupancy().free == 2**64 - 2
+
+
+def given(block: Pool, count: int) -> list[str]:
+    return [str(block.take(KEY, 1000)) for _ in range(count)]
+
+
+def test_withdrawn_addresses_are_never_given_again_whether_fresh_resting_rested_or_held():
+    block = pool("10.0.0.0/30")
+    rested, resting, held = (block.take(KEY, 0) for _ in range(3))
+    block.release(rested, 1)
+    assert block.settle(rested, 100, named=False)
+    block.release(resting, 990)
+    block.set_ranges([Prefix.parse("10.0.0.8/31")])
+    assert block.withdrawn() == [held]
+    assert block.occupancy() == Occupancy(allocated=0, cooldown=0, free=2, withdrawn=1)
+    block.release(held, 1000)
+    for address in (resting, held):
+        assert block.settle(address, 2000, named=False)
+    assert given(block, 2) == ["10.0.0.8", "10.0.0.9"]
+    with pytest.raises(CapacityError):
+        block.take(KEY, 2000)
+    assert not block.withdrawn()
+
+
+def test_new_addresses_join_while_others_are_held_and_returned_ones_keep_their_rest():
+    block = pool("10.0.0.0/31")
+    first, _ = given(block, 1), block.take(KEY, 0)
+    block.set_ranges([Prefix.parse("10.0.0.0/30")])
+    assert [*first, *given(block, 2)] == ["10.0.0.0", "10.0.0.2", "10.0.0.3"]
+    returned = Prefix.parse("10.0.0.0").network
+    block.release(returned, 1000)
+    block.set_ranges([])
+    block.set_ranges([Prefix.parse("10.0.0.0/30")])
+    with pytest.raises(CapacityError, match="1 resting"):
+        block.take(KEY, 1001)
+    assert block.settle(returned, 1031, named=False)
+    assert given(block, 1) == ["10.0.0.0"]
