@@ -139,6 +139,82 @@ class NatState(TypedDict):
     refused: int
 
 
+class AccountingGaps(Gaps):
+    """Times that traffic may be missing from the totals, and how long counting was possibly incomplete."""
+
+    seconds: float
+
+
+class Audited(TrafficTotals):
+    """What the node's forward rules counted and no pod was counted for, beside all that they counted."""
+
+    forwarded: int
+
+
+class AuditRatio(TypedDict):
+    """What pods were counted for, divided by what the forward rules (`forward`) or their links (`links`) tell."""
+
+    against: str
+    traffic: str
+    ratio: float
+
+
+class ForwardAudit(TypedDict):
+    """Bytes of one direction: forwarded, counted for pods, and for certain counted for nobody."""
+
+    traffic: str
+    forwarded: int
+    attributed: int
+    unattributed: int
+
+
+class LinkAudit(TypedDict):
+    """One direction of one link (`out` is from its pods): bytes and packets carried, and what of them was counted.
+
+    `carried` is `headers` (Ethernet's) and `counted` and `rest`: internal traffic, ARP, drops.
+    """
+
+    pods: list[str]
+    link: str
+    direction: str
+    carried: int
+    packets: int
+    headers: int
+    counted: dict[str, int]
+    counted_packets: int
+    rest: int
+
+
+class AuditView(TypedDict):
+    """The answer to `audit`."""
+
+    version: int
+    node: str
+    forward: list[ForwardAudit]
+    links: list[LinkAudit]
+    ratios: list[AuditRatio]
+    gaps: list[AccountingGaps]
+
+
+class UsageRow(TrafficTotals):
+    """A sum of hourly roll-ups; what does not tell rows apart is empty, `hour` (since the epoch) then 0."""
+
+    hour: int
+    namespace: str
+    pod: str
+
+
+class UsageView(TypedDict):
+    """The answer to `usage`: whole hours from `since` until `until` (seconds since the epoch), most bytes first."""
+
+    version: int
+    since: int
+    until: int
+    by: list[str]
+    rows: list[UsageRow]
+    left_out: int
+
+
 class Snapshot(TypedDict):
     """The whole document."""
 
@@ -159,9 +235,12 @@ class Snapshot(TypedDict):
     longest_delay: float
     cni_requests: list[RequestCount]
     cni_latency: list[RequestLatency]
-    gaps: list[Gaps]
+    gaps: list[AccountingGaps]
+    unattributed: list[Audited]
+    audit: list[AuditRatio]
     drift_repaired: list[Gaps]
     state_rebuilds: int
+    durable: NotRequired[bool]
     role: NotRequired[str]
     isolation: NotRequired[list[DroppedTotals]]
     nat: NotRequired[NatState]

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from errno import ENOENT
 
+from netmgr.agent.audit import Report, link_checks
 from netmgr.clock import Clock
+from netmgr.dataplane import link_counters
 from netmgr.errors import KernelError
 from netmgr.ledger.book import Gap
+from netmgr.ledger.history import By, Period, Usage
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.totals import Totals
 from netmgr.model import Attachment, Counter, PodRef, Traffic
 from netmgr.prefixes import Address
 from netmgr.rules.engine import Rules
+from netmgr.snapshot import AuditRatio
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +42,16 @@ class Accounts:
         self._min_reading_seconds = min_reading_seconds
         self._lock = threading.RLock()
         self._owners: dict[Address, PodRef] = {}
+        self._attached: dict[Address, Attachment] = {}
+        self._ratios: list[AuditRatio] = []
         self._read_at = float("-inf")
         self._announced: set[Counter] = set()
 
     def start(self, attachments: Iterable[Attachment]) -> list[str]:
         """Take over from a predecessor: its counters go on, those of pods that went meanwhile end."""
         with self._lock:
-            self._owners = {address: a.pod for a in attachments for address in a.addresses}
+            self._attached = {address: a for a in attachments for address in a.addresses}
+            self._owners = {address: a.pod for address, a in self._attached.items()}
             known = self._ledger.counters()
             self._ledger.post(self._rules.read())
             self._ledger.end([c for c in known if isinstance(c.subject, Address) and c.subject not in self._owners])
@@ -62,9 +69,9 @@ class Accounts:
         live = self._ledger.counters().items()
         return {c.subject: owner for c, owner in live if isinstance(c.subject, Address) and owner is not None}
 
-    def note(self, gap: Gap) -> None:
-        """Tell that bytes may be missing from the totals for a reason that no counter shows."""
-        self._ledger.note(gap)
+    def note(self, gap: Gap, seconds: float) -> None:
+        """Tell that bytes of so long may be missing from the totals for a reason that no counter shows."""
+        self._ledger.note(gap, seconds)
 
     def begin(self, attachment: Attachment) -> None:
         """Count for an attachment from now on; called before any of its packets can pass."""
@@ -72,6 +79,7 @@ class Accounts:
             self._ledger.begin(_counters(attachment.addresses), attachment.pod)
             self._admit(attachment.addresses)
             self._owners.update(dict.fromkeys(attachment.addresses, attachment.pod))
+            self._attached.update(dict.fromkeys(attachment.addresses, attachment))
 
     def end(self, attachment: Attachment) -> None:
         """Take the last reading and stop counting; called after the last of its packets has passed."""
@@ -81,6 +89,7 @@ class Accounts:
             self._ledger.end(_counters(attachment.addresses))
             for address in attachment.addresses:
                 self._owners.pop(address, None)
+                self._attached.pop(address, None)
 
     def read(self) -> None:
         """Post one reading of every counter, unless there was one just now."""
@@ -118,9 +127,27 @@ class Accounts:
         """The books as of the last reading."""
         return self._ledger.totals()
 
+    def usage(self, period: Period, by: Sequence[By]) -> list[Usage]:
+        """What pods exchanged in a period that is past or still going on, a reading of this moment included."""
+        self.read()
+        return self._ledger.usage(period, by)
+
+    def audit(self) -> Report:
+        """What was counted held against what passed, as of now."""
+        with self._lock:
+            self.read()
+            readings = self._ledger.readings()
+            links = link_counters.read()
+            return Report(self._ledger.totals(), link_checks(set(self._attached.values()), readings, links))
+
+    def ratios(self) -> list[AuditRatio]:
+        """The audit's figures as of the last tidying."""
+        return self._ratios
+
     def tidy(self) -> None:
-        """Drop series that have lingered, and let the ledger tidy its log."""
+        """Drop series that have lingered, hold the books against the links, and let the ledger tidy its log."""
         self._ledger.sweep()
+        self._ratios = self.audit().ratios()
         self._ledger.checkpoint()
 
     def close(self) -> None:

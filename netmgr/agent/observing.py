@@ -104,7 +104,7 @@ class Observation:
             self._longest = max(self._longest, delay if looked_before else 0.0)
             if self._tells_late and delay > PROMPT_SECONDS:
                 log.warning("pod was noticed late, what it sent before is not in its totals pod=%s", pod.pod)
-                self._accounts.note(Gap.LATE)
+                self._accounts.note(Gap.LATE, delay)
         self._held = dict(verdict.held)
 
     def attachments(self) -> list[Attachment]:

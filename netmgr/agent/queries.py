@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import netmgr
+from netmgr.agent import accounting_queries
 from netmgr.agent.accounts import Accounts
 from netmgr.agent.latest import Latest
 from netmgr.agent.node import Node
@@ -138,8 +139,12 @@ class Queries:
             case "explain":
                 address = Address.parse(str(request.get("address")))
                 return {"version": VERSION, **explain(self._document, address, self._pods.attachments())}
+            case "audit":
+                return accounting_queries.audit(self._accounts, self._document.node.name)
+            case "usage":
+                return accounting_queries.usage(self._accounts, request, self._clock.now())
             case other:
-                raise ValueError(f"unknown query {other!r}; ask for snapshot, pods or explain")
+                raise ValueError(f"unknown query {other!r}; ask for snapshot, pods, explain, audit or usage")
 
     def snapshot(self) -> Snapshot:
         """The whole document, with counters as they are now (see `min_reading_seconds`)."""
@@ -173,7 +178,10 @@ class Queries:
             "longest_delay": self._pods.longest_delay(),
             "cni_requests": self._telemetry.requests(),
             "cni_latency": self._telemetry.latency(),
-            "gaps": [{"reason": reason, "count": count} for reason, count in totals.gaps.items()],
+            "gaps": accounting_queries.gaps(totals),
+            "unattributed": accounting_queries.unattributed(totals),
+            "audit": self._accounts.ratios(),
+            "durable": totals.durable,
             "drift_repaired": self._telemetry.repairs(),
             "state_rebuilds": self._telemetry.state_rebuilds,
             "isolation": [_isolation(item) for item in self._dropped.value()],

@@ -90,6 +90,16 @@ class Period:
         """The hours that hold any of the time from `since` until `until`, seconds since the epoch."""
         return cls(int(since // SECONDS), int(-(-until // SECONDS)))
 
+    @property
+    def since(self) -> int:
+        """Its beginning, in seconds since the epoch."""
+        return self.first * SECONDS
+
+    @property
+    def until(self) -> int:
+        """Its end, in seconds since the epoch."""
+        return self.end * SECONDS
+
     def holds(self, hour: int) -> bool:
         """Whether an hour is one of these."""
         return self.first <= hour < self.end

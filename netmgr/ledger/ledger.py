@@ -18,6 +18,7 @@ from typing import Self
 from netmgr.clock import Clock
 from netmgr.errors import SetupError, StateError
 from netmgr.ledger import rollups
+from netmgr.ledger.account import Amount
 from netmgr.ledger.book import BOOT_ID, Gap, Moment
 from netmgr.ledger.history import By, Period, Retention, Usage, grouped
 from netmgr.ledger.store import Store
@@ -134,6 +135,11 @@ class Ledger:
         """Live counters and whose they are; None is the node itself."""
         with self._lock:
             return {counter: live.owner for counter, live in self._book.counters.items()}
+
+    def readings(self) -> dict[Counter, Amount]:
+        """Last readings of live counters."""
+        with self._lock:
+            return {counter: live.reading for counter, live in self._book.counters.items()}
 
     def totals(self) -> Totals:
         """Everything there is to show."""

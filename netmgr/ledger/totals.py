@@ -46,12 +46,16 @@ class NodeTotal:
 
 
 @dataclass(frozen=True, slots=True)
-class Unattributed:
-    """One direction of the audit (`audit.py`): what was forwarded, and how much of it for no pod."""
+class Audited:
+    """One direction of the audit (`audit.py`): forwarded in all, for pods, and for certain for nobody known.
+
+    `forwarded` and `attributed` are as just read, a moment apart; `missed` is settled and never falls.
+    """
 
     traffic: Traffic
     forwarded: Amount
-    unattributed: Amount
+    attributed: Amount
+    missed: Amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class Totals:
     rules: tuple[Sample, ...]
     gaps: Mapping[Gap, int]
     gap_seconds: Mapping[Gap, float]
-    audit: tuple[Unattributed, ...] = ()
+    audit: tuple[Audited, ...] = ()
     durable: bool = True
 
 
@@ -102,7 +106,7 @@ def picture(book: Book, *, durable: bool) -> Totals:
         gaps={gap: one.times for gap, one in lost.items()},
         gap_seconds={gap: one.seconds for gap, one in lost.items()},
         audit=tuple(
-            Unattributed(traffic, sides.forwarded, audit.unattributed(book.totals, traffic))
+            Audited(traffic, *sides, audit.unattributed(book.totals, traffic))
             for traffic, sides in sorted(audit.compared(book.totals).items())
         ),
         durable=durable,

@@ -14,7 +14,15 @@ from netmgr.ledger.book import Gap
 from netmgr.model import Traffic
 from netmgr.observer.claims import Reason
 from netmgr.observer.judge import Standing
-from netmgr.snapshot import LATENCY_BUCKETS, NamespaceTotals, PodTotals, RuleReading, Snapshot
+from netmgr.snapshot import (
+    LATENCY_BUCKETS,
+    DroppedTotals,
+    NamespaceTotals,
+    NatState,
+    PodTotals,
+    RuleReading,
+    Snapshot,
+)
 
 COMMANDS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION", "invalid")
 HOOKS = (
@@ -35,6 +43,8 @@ def cni_codes() -> list[int]:
     return sorted(codes)
 
 
+AREAS = ("rules", "wiring", "forwarding", "routes", "services")
+SPOKES = 20
 BYTES, PACKETS = 123_456_789_012, 87_654_321
 
 
@@ -63,9 +73,42 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
             {"command": command, "code": str(code), "count": 5} for command in COMMANDS for code in cni_codes()
         ],
         "cni_latency": [{"command": command, "buckets": _buckets(), "sum": 0.0625} for command in COMMANDS],
-        "gaps": [{"reason": gap, "count": 0} for gap in Gap],
-        "drift_repaired": [{"reason": "rules", "count": 2}, {"reason": "wiring", "count": 1}],
+        "gaps": [{"reason": gap, "count": 0, "seconds": 0.5} for gap in Gap],
+        "unattributed": [{"traffic": traffic, "bytes": 512, "packets": 4, "forwarded": BYTES} for traffic in Traffic],
+        "audit": [
+            {"against": against, "traffic": traffic, "ratio": 0.875}
+            for against in ("forward", "links")
+            for traffic in Traffic
+        ],
+        "durable": True,
+        "drift_repaired": [{"reason": area, "count": 2} for area in AREAS],
         "state_rebuilds": 0,
+        "role": "node",
+        "isolation": _isolation(),
+        "nat": _nat(),
+    }
+
+
+def _isolation() -> list[DroppedTotals]:
+    others = [f"spoke-{number}" for number in range(2, SPOKES + 1)]
+    pairs = [pair for other in others for pair in (("spoke-1", other), (other, "spoke-1"))]
+    return [{"origin": origin, "destination": to, "bytes": BYTES, "packets": PACKETS} for origin, to in pairs]
+
+
+def _nat() -> NatState:
+    ranges = (("10.100.0.0/20", "10.96.0.0/20"), ("fd00:100::/112", "fd00:96::/112"))
+    return {
+        "translation": "endpoints",
+        "source": "snat",
+        "ranges": [{"seen": seen, "real": real, "bytes": BYTES, "packets": PACKETS} for seen, real in ranges],
+        "ports": [
+            {"family": family, "protocol": protocol, "budget": 64_512, "used": 16_128, "endpoint": "10.1.0.10:80"}
+            for family in ("ipv4", "ipv6")
+            for protocol in ("tcp", "udp", "sctp")
+        ],
+        "services": 100,
+        "endpoints": 1_000,
+        "refused": 1,
     }
 
 
