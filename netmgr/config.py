@@ -119,6 +119,10 @@ class Accounting(Document):
     """However often it is asked, the agent reads the kernel no more often than this."""
     linger_seconds: Annotated[float, Field(ge=0, le=86_400)] = 900
     """How long a pod's series outlives the pod."""
+    history_hours: Annotated[int, Field(ge=0, le=8784)] = 168
+    """Hours with traffic of which hourly sums are kept; 0 keeps none."""
+    history_rows: Annotated[int, Field(ge=1000, le=10_000_000)] = 100_000
+    """Hourly sums there is room for, some 100 bytes each; beyond, the oldest hours' pods join their namespaces."""
 
     @field_validator("exact_prefix")
     @classmethod

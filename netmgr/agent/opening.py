@@ -11,6 +11,7 @@ from netmgr.agent.accounts import Accounts
 from netmgr.agent.telemetry import Telemetry
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
+from netmgr.ledger.history import Retention
 from netmgr.ledger.ledger import Ledger
 from netmgr.rules.choose import open_backend, open_former, remember
 from netmgr.rules.engine import Rules
@@ -44,10 +45,17 @@ def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, st
 
 
 def _open_ledger(document: NodeDocument, clock: Clock, telemetry: Telemetry) -> Ledger:
-    linger = document.accounting.linger_seconds
+    accounting = document.accounting
+    retention = Retention(accounting.history_hours, accounting.history_rows)
     ledger, rebuilt = recovery.open_or_set_aside(
         document.state_dir / "ledger.sqlite",
-        lambda path: Ledger.open(path, clock=clock, linger_seconds=linger, boot_id=recovery.boot_id()),
+        lambda path: Ledger.open(
+            path,
+            clock=clock,
+            linger_seconds=accounting.linger_seconds,
+            boot_id=recovery.boot_id(),
+            retention=retention,
+        ),
     )
     telemetry.state_rebuilds += rebuilt
     return ledger
