@@ -5,25 +5,25 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from netmgr.cli import lab_network
+from netmgr.cli.lab_common import Format, Name, Output, console_for, dump, undone_when_interrupted
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from netmgr.lab.topology import Topology
     from netmgr.lab.world import World
 
 app = typer.Typer(
     no_args_is_help=True,
     help="A world of network namespaces on this machine: an internet, a fabric, nodes with agents, and pods.",
 )
-
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+app.command()(lab_network.verify)
 
 
 class Backend(StrEnum):
@@ -33,19 +33,11 @@ class Backend(StrEnum):
     IPTABLES = "iptables"
 
 
-class Output(StrEnum):
-    """For whom to print."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-Name = Annotated[str | None, typer.Option("--name", "-n", help="Which lab; needed only when there are several.")]
 NewName = Annotated[str | None, typer.Option("--name", "-n", help="What to call it [default: lab-1, lab-2, …]")]
 Rules = Annotated[Backend, typer.Option("--backend", "-b", help="What holds the nodes' rules.")]
-Nodes = Annotated[int, typer.Option(help="How many nodes.")]
-Pods = Annotated[int, typer.Option(help="How many pods on each node.")]
-Format = Annotated[Output, typer.Option("--output", "-o", help="For people or for programs.")]
+Spokes = Annotated[int, typer.Option(help="How many clusters around a hub; 0: one cluster, and no hub.")]
+Nodes = Annotated[int, typer.Option(help="How many nodes, in each spoke if there are spokes.")]
+Pods = Annotated[int | None, typer.Option(help="How many pods on each node [default: 4, or 2 with spokes]")]
 
 
 @app.command()
@@ -53,14 +45,15 @@ def up(
     *,
     name: NewName = None,
     backend: Rules = Backend.NFTABLES,
+    spokes: Spokes = 0,
     nodes: Nodes = 2,
-    pods: Pods = 4,
+    pods: Pods = None,
     output: Format = Output.TABLE,
 ) -> None:
     """Build a world and leave it up: nodes with their agents and exporters, pods attached through the CNI plugin."""
-    console = _console(output)
-    world = _world(name, backend, nodes, pods)
-    with _undone_when_interrupted():
+    console = console_for(output)
+    world = _world(name, backend, _topology(spokes, nodes, pods))
+    with undone_when_interrupted():
         try:
             _bring_up(console, world)
         except BaseException:
@@ -69,7 +62,7 @@ def up(
     if output is Output.JSON:
         _print_json(world)
     else:
-        _show_next(console, "" if _is_only(world) else f" --name {world.name}")
+        _show_next(console, world)
 
 
 @app.command()
@@ -91,14 +84,16 @@ def status(*, name: Name = None, output: Format = Output.TABLE) -> None:
     if output is Output.JSON:
         _print_json(world)
         return
-    console = _console(output)
+    console = console_for(output)
     console.print(f"[bold]{world.name}[/] [dim]{world.backend} · {world.directory}[/]\n", highlight=False)
     console.print(overview.table(overview.document(world)))
 
 
 @app.command("exec", context_settings={"ignore_unknown_options": True})
 def execute(
-    where: Annotated[str, typer.Argument(metavar="POD", help="A pod, or a host: node-1, fabric, internet.")],
+    where: Annotated[
+        str, typer.Argument(metavar="POD", help="A pod, or a host: node-1, fabric, internet, researcher.")
+    ],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run there.")],
     *,
     name: Name = None,
@@ -121,7 +116,7 @@ def down(*, name: Name = None) -> None:
     from netmgr.lab import world
 
     chosen = world.choose(name)
-    with _undone_when_interrupted():
+    with undone_when_interrupted():
         world.remove(chosen)
     typer.echo(f"{chosen} is gone.")
 
@@ -131,19 +126,20 @@ def run(
     *,
     name: NewName = None,
     backend: Rules = Backend.NFTABLES,
+    spokes: Spokes = 0,
     nodes: Nodes = 2,
-    pods: Pods = 4,
+    pods: Pods = None,
     output: Format = Output.TABLE,
 ) -> None:
     """Show all of it: build a world, drive traffic, compare, look at the metrics, and remove it again."""
-    console = _console(output)
-    world = _world(name, backend, nodes, pods)
-    with _undone_when_interrupted():
+    console = console_for(output)
+    world = _world(name, backend, _topology(spokes, nodes, pods))
+    with undone_when_interrupted():
         try:
             _bring_up(console, world)
             console.print()
-            agrees = _compare(world, output)
-            if output is Output.TABLE:
+            agrees = lab_network.verified(world, output) if spokes else _compare(world, output)
+            if output is Output.TABLE and not spokes:
                 _show_metrics(console, world)
         finally:
             began = time.monotonic()
@@ -154,57 +150,37 @@ def run(
         raise typer.Exit(1)
 
 
-@contextmanager
-def _undone_when_interrupted() -> Iterator[None]:
-    """Turn the first signal to end into an exception, so that whoever builds can remove; ignore later ones."""
-
-    def leave(number: int, _: FrameType | None) -> None:
-        for each in ENDINGS:
-            signal.signal(each, signal.SIG_IGN)
-        typer.echo("\nInterrupted: removing the lab …", err=True)
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in ENDINGS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _console(output: Output) -> Console:
-    """Where people read; a program's JSON has standard output for itself."""
-    from rich.console import Console
-
-    return Console(stderr=output is Output.JSON)
-
-
 def _print_json(world: World) -> None:
     from netmgr.lab import overview
 
-    _dump(overview.document(world))
+    dump(overview.document(world))
 
 
-def _dump(document: dict[str, Any]) -> None:
-    import json
-
-    typer.echo(json.dumps(document, indent=2))
-
-
-def _show_next(console: Console, which: str) -> None:
+def _show_next(console: Console, world: World) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    which = "" if _is_only(world) else f" --name {world.name}"
     hints = Table.grid(padding=(0, 3))
-    for command, meaning in (
-        (f"traffic{which}", "send UDP and TCP, compare with the count"),
-        (f"exec{which} pod-1 -- ip addr", "run anything in a pod or host"),
-        (f"status{which}", "who runs, with which addresses"),
-        (f"down{which}", "remove all of it"),
-    ):
+    for command, meaning in (*_try_first(world, which), (f"down{which}", "remove all of it")):
         hints.add_row(f"  netmgr lab {command}", Text(meaning, style="dim"))
     console.print("\n[dim]Next:[/]")
     console.print(hints, highlight=False)
+
+
+def _try_first(world: World, which: str) -> tuple[tuple[str, str], ...]:
+    if world.topology.spokes:
+        return (
+            (f"verify{which}", "who reaches whom, and as whom"),
+            (f"show{which} -o svg > lab.svg", "a picture of it as it is"),
+            (f"exec{which} researcher -- ip addr", "run anything in a pod or host"),
+            (f"status{which}", "who runs, with which addresses"),
+        )
+    return (
+        (f"traffic{which}", "send UDP and TCP, compare with the count"),
+        (f"exec{which} pod-1 -- ip addr", "run anything in a pod or host"),
+        (f"status{which}", "who runs, with which addresses"),
+    )
 
 
 def _is_only(world: World) -> bool:
@@ -213,12 +189,20 @@ def _is_only(world: World) -> bool:
     return names() == [world.name]
 
 
-def _world(name: str | None, backend: Backend, nodes: int, pods: int) -> World:
-    from netmgr import config
+def _topology(spokes: int, nodes: int, pods: int | None) -> Topology:
+    from netmgr.lab import planned
     from netmgr.lab.topology import cluster
+
+    if spokes:
+        return planned.network(spokes, nodes, 2 if pods is None else pods)
+    return cluster(nodes, 4 if pods is None else pods)
+
+
+def _world(name: str | None, backend: Backend, topology: Topology) -> World:
+    from netmgr import config
     from netmgr.lab.world import World
 
-    return World(cluster(nodes, pods), backend=config.Backend(backend.value), name=name)
+    return World(topology, backend=config.Backend(backend.value), name=name)
 
 
 def _bring_up(console: Console, world: World) -> None:
@@ -241,7 +225,7 @@ def _compare(world: World, output: Output) -> bool:
 
     from netmgr.lab import counted, report, traffic
 
-    console = _console(output)
+    console = console_for(output)
     before = counted.read(world)
     talks = traffic.plan(world)
     columns = (TextColumn("traffic"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -255,7 +239,7 @@ def _compare(world: World, output: Output) -> bool:
     rows = report.compare(sent, counted.since(world, before, sent.internet))
     agrees, sentence = report.verdict(rows, sent)
     if output is Output.JSON:
-        _dump(report.document(rows, sent))
+        dump(report.document(rows, sent))
     else:
         console.print(report.table(rows, sent))
         console.print(f"\n[{'green' if agrees else 'bold red'}]{sentence}[/]", highlight=False)

@@ -178,8 +178,10 @@ class _Drawing:
 
     @cached_property
     def _documents(self) -> dict[str, dict[str, Any]]:
-        own = Documents(self.plan, self.lock).every()
-        return {name: sixth.document(found, self.lock) for name, found in own}
+        every = dict(Documents(self.plan, self.lock).every())
+        sites = [HUB, *self.lock.clusters]
+        ordered = sorted(every, key=lambda name: sites.index(every[name]["site"]))
+        return {name: sixth.document(every[name], self.lock) for name in ordered}
 
     @cached_property
     def _spokes(self) -> tuple[Spoke, ...]:

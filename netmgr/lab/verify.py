@@ -136,18 +136,18 @@ def _tell(outcomes: Sequence[Outcome], names: dict[Address, str], miscounted: se
 
 def _wanted(outcome: Outcome, names: dict[Address, str]) -> str:
     seen = outcome.probe.seen
-    return f"seen as {names.get(seen, str(seen))}" if seen else "dropped and counted"
+    return f"as {names.get(seen, str(seen))}" if seen else "dropped, counted"
 
 
 def _became(outcome: Outcome, names: dict[Address, str], miscounted: set[Pair]) -> str:
     probe, seen = outcome.probe, outcome.seen
     if seen is not None:
         lost = "" if outcome.answered else ", no answer came back"
-        return f"seen as {names.get(seen, str(seen))}{lost}"
+        return f"as {names.get(seen, str(seen))}{lost}"
     if probe.seen is not None:
         return f"nothing arrived{f' ({outcome.error})' if outcome.error else ''}"
     wrong = Pair(probe.origin.machine, probe.origin.site, probe.site) in miscounted
-    return "dropped, miscounted" if wrong else "dropped and counted"
+    return "dropped, miscounted" if wrong else "dropped, counted"
 
 
 def _text(found: Counter[str]) -> str:
