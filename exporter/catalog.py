@@ -10,9 +10,7 @@ PyPI's iptables-exporter 0.9.3, so that dashboards made for it go on working.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
-
+from exporter.metric import Kind, Metric
 from netmgr.snapshot import LATENCY_BUCKETS
 
 PODS = 250
@@ -21,29 +19,17 @@ TRAFFICS = 2
 FAMILIES = 2
 COMMANDS = 7
 """Six verbs, and "invalid" for whatever is none of them."""
-CODES = 18
+CODES = 19
 """0, and every code of netmgr/errors.py."""
-DRIFT_REASONS = 2
-
-
-class Kind(StrEnum):
-    """Prometheus metric types in use."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One family. `name` is the exposed one: a counter's ends in _total, a histogram's takes its suffixes."""
-
-    name: str
-    kind: Kind
-    unit: str
-    labels: tuple[str, ...]
-    series: int
-    help: str
+GAP_REASONS = 5
+DRIFT_REASONS = 5
+"""Rules, wiring, forwarding, routes, services."""
+SPOKES = 20
+SPOKE_PAIRS = 2 * (SPOKES - 1)
+"""A node drops between its own spoke and each other one, both ways; a hub router between all: 380."""
+NAT_RANGES = FAMILIES
+PORT_BUDGETS = FAMILIES * 3
+"""TCP, UDP and SCTP of each family."""
 
 
 POD_BYTES = Metric(
@@ -115,9 +101,51 @@ GAPS = Metric(
     Kind.COUNTER,
     "",
     ("reason",),
-    5,
+    GAP_REASONS,
     "Times that traffic may be missing from the totals: counters removed or reset by others, reboots, "
     "an unwritable state file, pods of other plugins that were noticed late.",
+)
+GAP_SECONDS = Metric(
+    "netmgr_accounting_gap_seconds_total",
+    Kind.COUNTER,
+    "seconds",
+    ("reason",),
+    GAP_REASONS,
+    "Time during which counting was possibly incomplete: from the last good reading of what was removed, reset or "
+    "rebooted to the moment that was seen, as long as the state file could not be written, or until a pod was noticed.",
+)
+UNATTRIBUTED = Metric(
+    "netmgr_accounting_unattributed_bytes_total",
+    Kind.COUNTER,
+    "bytes",
+    ("traffic",),
+    TRAFFICS,
+    "Bytes that the node's forward rules counted and no pod was counted for. Never overstated; lags by one reading.",
+)
+AUDIT_RATIO = Metric(
+    "netmgr_accounting_audit_ratio",
+    Kind.GAUGE,
+    "ratio",
+    ("against", "traffic"),
+    2 * TRAFFICS,
+    "What pods were counted for, divided by what the forward rules counted (against=forward; 1 is everything) or by "
+    "what the pods' links carried, Ethernet headers taken off (against=links; their internet share, never above 1).",
+)
+FORWARDED = Metric(
+    "netmgr_accounting_forwarded_bytes_total",
+    Kind.COUNTER,
+    "bytes",
+    ("traffic",),
+    TRAFFICS,
+    "Bytes (IP headers included) that the node forwarded between the internet and whatever is on it.",
+)
+DURABLE = Metric(
+    "netmgr_accounting_durable",
+    Kind.GAUGE,
+    "",
+    (),
+    1,
+    "1 while totals reach the disk; at 0 they are in the agent's memory alone, and its end would lose them.",
 )
 DRIFT = Metric(
     "netmgr_rules_drift_repaired_total",
@@ -125,7 +153,79 @@ DRIFT = Metric(
     "",
     ("reason",),
     DRIFT_REASONS,
-    "Rules, sets or elements that another program changed or removed and that were put right.",
+    "Things of netmgr's (rules, links and routes of pods, forwarding, static routes, Services' translations) that "
+    "another program changed or removed and that were put right.",
+)
+ISOLATION_PACKETS = Metric(
+    "netmgr_isolation_dropped_packets_total",
+    Kind.COUNTER,
+    "packets",
+    ("from", "to"),
+    SPOKE_PAIRS,
+    "Packets from one spoke to another that were dropped on this machine. Every pair it can drop is there.",
+)
+ISOLATION_BYTES = Metric(
+    "netmgr_isolation_dropped_bytes_total",
+    Kind.COUNTER,
+    "bytes",
+    ("from", "to"),
+    SPOKE_PAIRS,
+    "Bytes (IP headers included) from one spoke to another that were dropped on this machine.",
+)
+NAT_PACKETS = Metric(
+    "netmgr_nat_translated_packets_total",
+    Kind.COUNTER,
+    "packets",
+    ("seen", "real"),
+    NAT_RANGES,
+    "On a NAT host, packets of connections to a Service range: as the hub sees it, and as it is in the spoke.",
+)
+NAT_BYTES = Metric(
+    "netmgr_nat_translated_bytes_total",
+    Kind.COUNTER,
+    "bytes",
+    ("seen", "real"),
+    NAT_RANGES,
+    "On a NAT host, bytes (IP headers included) of connections to a Service range.",
+)
+NAT_BUDGET = Metric(
+    "netmgr_nat_port_budget",
+    Kind.GAUGE,
+    "",
+    ("family", "protocol"),
+    PORT_BUDGETS,
+    "On a NAT host that gives clients its own addresses, the connections it can have toward one endpoint: 64,512 "
+    "an address.",
+)
+NAT_USED = Metric(
+    "netmgr_nat_ports_used",
+    Kind.GAUGE,
+    "",
+    ("family", "protocol"),
+    PORT_BUDGETS,
+    "Connections toward the endpoint (address, port and protocol) that has most, by the kernel's connection table.",
+)
+NAT_SHARE = Metric(
+    "netmgr_nat_ports_used_ratio",
+    Kind.GAUGE,
+    "ratio",
+    ("family", "protocol"),
+    PORT_BUDGETS,
+    "The share of the port budget that is in use; at 1, new connections toward that endpoint fail.",
+)
+NAT_SERVICES = Metric(
+    "netmgr_nat_services", Kind.GAUGE, "", (), 1, "On a NAT host with translation: endpoints, the Services it opens."
+)
+NAT_ENDPOINTS = Metric(
+    "netmgr_nat_endpoints", Kind.GAUGE, "", (), 1, "Ready endpoints of the Services that a NAT host opens."
+)
+NAT_REFUSED = Metric(
+    "netmgr_nat_documents_refused",
+    Kind.GAUGE,
+    "",
+    (),
+    1,
+    "Services and EndpointSlices that a NAT host cannot use; its log and `netmgr nat status` say why.",
 )
 ADDRESSES = Metric(
     "netmgr_ipam_addresses",
@@ -222,7 +322,22 @@ FROM_AGENT = (
     RULE_BYTES,
     RULE_PACKETS,
     GAPS,
+    GAP_SECONDS,
+    UNATTRIBUTED,
+    AUDIT_RATIO,
+    FORWARDED,
+    DURABLE,
     DRIFT,
+    ISOLATION_PACKETS,
+    ISOLATION_BYTES,
+    NAT_PACKETS,
+    NAT_BYTES,
+    NAT_BUDGET,
+    NAT_USED,
+    NAT_SHARE,
+    NAT_SERVICES,
+    NAT_ENDPOINTS,
+    NAT_REFUSED,
     ADDRESSES,
     RESULT_FILES,
     LONGEST_DELAY,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
-from exporter import bounds, catalog
-from exporter.catalog import Kind, Metric
+from exporter import bounds, catalog, crossings
+from exporter.families import amounts, empty, empty_histogram, family
+from exporter.metric import Kind
 from netmgr import __version__
 from netmgr.errors import NetmgrError
-from netmgr.snapshot import RuleReading, Snapshot, TrafficTotals
+from netmgr.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -22,9 +22,6 @@ NONSENSE = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 
 OWN_SERIES = catalog.DROPPED.series + catalog.UP.series + catalog.SCRAPE.series
 """Series that a page has beside those of the agent's answer."""
-
-Labels = tuple[str, ...]
-"""Label values, in the order of the catalogue's names."""
 
 
 class Collector:
@@ -41,15 +38,15 @@ class Collector:
     def describe(self) -> Iterable[Family]:
         """Every family without samples: what the registry checks names with."""
         for metric in catalog.CATALOG:
-            yield _empty_histogram(metric) if metric.kind is Kind.HISTOGRAM else _empty(metric)
+            yield empty_histogram(metric) if metric.kind is Kind.HISTOGRAM else empty(metric)
 
     def collect(self) -> Iterable[Family]:
         """Families of this moment; while the agent is away or makes no sense, only that it is so."""
         began = time.perf_counter()
         families = self._asked()
-        up = _family(catalog.UP, [((), bool(families))])
-        known = families or [_family(catalog.BUILD, [((__version__, "", ""), 1)])]
-        return [*known, up, _family(catalog.SCRAPE, [((), time.perf_counter() - began)])]
+        up = family(catalog.UP, [((), bool(families))])
+        known = families or [family(catalog.BUILD, [((__version__, "", ""), 1)])]
+        return [*known, up, family(catalog.SCRAPE, [((), time.perf_counter() - began)])]
 
     def _asked(self) -> list[Family]:
         """What the agent tells, nothing if that is not all of it."""
@@ -73,7 +70,7 @@ class Collector:
             selection = bounds.select(snapshot["pods"], self._max_series - taken)
         pods = [((pod["namespace"], pod["pod"], pod["traffic"]), pod) for pod in selection.shown]
         dropped = [(("lingering",), selection.dropped_lingering), (("live",), selection.dropped_live)]
-        return [*_amounts(catalog.POD_BYTES, catalog.POD_PACKETS, pods), *rest, _family(catalog.DROPPED, dropped)]
+        return [*amounts(catalog.POD_BYTES, catalog.POD_PACKETS, pods), *rest, family(catalog.DROPPED, dropped)]
 
     def _tell(self, fault: str) -> None:
         """Log a fault once, not at every scrape, and its end."""
@@ -88,58 +85,41 @@ def _without_pods(snapshot: Snapshot) -> Iterable[Family]:
     namespaces = [((total["namespace"], total["traffic"]), total) for total in snapshot["namespaces"]]
     node = [((total["traffic"],), total) for total in snapshot["node_totals"]]
     rules = [((rule["ip_version"], rule["table"], rule["chain"], rule["rule"]), rule) for rule in snapshot["rules"]]
-    yield from _amounts(catalog.NAMESPACE_BYTES, catalog.NAMESPACE_PACKETS, namespaces)
-    yield from _amounts(catalog.NODE_BYTES, catalog.NODE_PACKETS, node)
-    yield from _amounts(catalog.RULE_BYTES, catalog.RULE_PACKETS, rules)
-    yield _family(catalog.GAPS, [((gap["reason"],), gap["count"]) for gap in snapshot["gaps"]])
-    yield _family(catalog.DRIFT, [((drift["reason"],), drift["count"]) for drift in snapshot["drift_repaired"]])
+    yield from amounts(catalog.NAMESPACE_BYTES, catalog.NAMESPACE_PACKETS, namespaces)
+    yield from amounts(catalog.NODE_BYTES, catalog.NODE_PACKETS, node)
+    yield from amounts(catalog.RULE_BYTES, catalog.RULE_PACKETS, rules)
+    yield family(catalog.GAPS, [((gap["reason"],), gap["count"]) for gap in snapshot["gaps"]])
+    yield family(catalog.GAP_SECONDS, [((gap["reason"],), gap["seconds"]) for gap in snapshot["gaps"]])
+    yield family(catalog.UNATTRIBUTED, [((one["traffic"],), one["bytes"]) for one in snapshot["unattributed"]])
+    ratios = [((one["against"], one["traffic"]), one["ratio"]) for one in snapshot["audit"]]
+    yield family(catalog.AUDIT_RATIO, ratios)
+    yield family(catalog.FORWARDED, [((one["traffic"],), one["forwarded"]) for one in snapshot["unattributed"]])
+    yield family(catalog.DURABLE, [((), bool(snapshot.get("durable", True)))])
+    yield family(catalog.DRIFT, [((drift["reason"],), drift["count"]) for drift in snapshot["drift_repaired"]])
+    yield from crossings.families(snapshot)
     yield _addresses(snapshot)
-    yield _family(catalog.RESULT_FILES, [((item["state"],), item["count"]) for item in snapshot["result_files"]])
-    yield _family(catalog.LONGEST_DELAY, [((), snapshot["longest_delay"])])
+    yield family(catalog.RESULT_FILES, [((item["state"],), item["count"]) for item in snapshot["result_files"]])
+    yield family(catalog.LONGEST_DELAY, [((), snapshot["longest_delay"])])
     requests = [((request["command"], request["code"]), request["count"]) for request in snapshot["cni_requests"]]
-    yield _family(catalog.REQUESTS, requests)
+    yield family(catalog.REQUESTS, requests)
     yield _durations(snapshot)
-    yield _family(catalog.REBUILDS, [((), snapshot["state_rebuilds"])])
-    yield _family(catalog.READY, [((), bool(snapshot["ready"]))])
-    yield _family(catalog.BUILD, [((snapshot["netmgr_version"], snapshot["backend"], snapshot["node"]), 1)])
-
-
-def _amounts(
-    size: Metric, packets: Metric, entries: Sequence[tuple[Labels, TrafficTotals | RuleReading]]
-) -> Iterable[Family]:
-    yield _family(size, [(labels, entry["bytes"]) for labels, entry in entries])
-    yield _family(packets, [(labels, entry["packets"]) for labels, entry in entries])
+    yield family(catalog.REBUILDS, [((), snapshot["state_rebuilds"])])
+    yield family(catalog.READY, [((), bool(snapshot["ready"]))])
+    yield family(catalog.BUILD, [((snapshot["netmgr_version"], snapshot["backend"], snapshot["node"]), 1)])
 
 
 def _addresses(snapshot: Snapshot) -> Family:
     values = []
     for pool in snapshot["pool"]:
-        family = pool["family"]
-        values += [((family, "allocated"), pool["allocated"]), ((family, "cooldown"), pool["cooldown"])]
-        values.append(((family, "free"), pool["free"]))
-    return _family(catalog.ADDRESSES, values)
+        version = pool["family"]
+        values += [((version, "allocated"), pool["allocated"]), ((version, "cooldown"), pool["cooldown"])]
+        values.append(((version, "free"), pool["free"]))
+    return family(catalog.ADDRESSES, values)
 
 
 def _durations(snapshot: Snapshot) -> Family:
-    family = _empty_histogram(catalog.DURATIONS)
+    histogram = empty_histogram(catalog.DURATIONS)
     for latency in snapshot["cni_latency"]:
         buckets = [(bound, float(count)) for bound, count in latency["buckets"]]
-        family.add_metric([bounds.bounded(latency["command"])], buckets, float(latency["sum"]))
-    return family
-
-
-def _family(metric: Metric, values: Iterable[tuple[Labels, float]]) -> Family:
-    family = _empty(metric)
-    for labels, value in values:
-        # Also refuses a label that is no text, which would fail later, and take every other series along.
-        family.add_metric([bounds.bounded(label) for label in labels], float(value))
-    return family
-
-
-def _empty(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
-    make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
-    return make(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
-
-
-def _empty_histogram(metric: Metric) -> HistogramMetricFamily:
-    return HistogramMetricFamily(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
+        histogram.add_metric([bounds.bounded(latency["command"])], buckets, float(latency["sum"]))
+    return histogram

@@ -10,7 +10,15 @@ from enum import StrEnum
 
 from exporter import catalog
 from exporter.monitoring.promql import JOB, UP, read, total
-from exporter.monitoring.recording import BUSIEST_PODS, DURATIONS, NAMESPACE_BYTES, PODS_OF_THE_HOUR
+from exporter.monitoring.recording import (
+    BUSIEST_PODS,
+    DURATIONS,
+    FORWARDED,
+    ISOLATION,
+    NAMESPACE_BYTES,
+    PODS_OF_THE_HOUR,
+    UNATTRIBUTED,
+)
 
 SPIKE_BYTES_PER_SECOND = 50_000_000
 SPIKE_TIMES_BASELINE = 5
@@ -18,6 +26,8 @@ SUSTAINED_BYTES_PER_SECOND = 100_000_000
 SLOW_ADD_SECONDS = 1
 FAILED_REQUESTS = 5
 REPEATED_REPAIRS = 3
+UNATTRIBUTED_SHARE = 0.05
+PORTS_SHARE = 0.8
 
 
 class Severity(StrEnum):
@@ -69,6 +79,24 @@ TRAFFIC = (
         "Bytes may be missing from the totals of {{ $labels.instance }} ({{ $labels.reason }})",
         "Counters were removed or reset by another program, the node rebooted, its state could not be written, or a "
         "pod of another plugin was noticed late: the label `reason` tells which.",
+    ),
+    Alert(
+        "NetmgrUnattributedTraffic",
+        f"{read(UNATTRIBUTED)} > {UNATTRIBUTED_SHARE} * {read(FORWARDED)} > 0",
+        "30m",
+        Severity.WARNING,
+        "{{ $value | humanize }}B/s of {{ $labels.traffic }} in {{ $labels.cluster }} are no pod's",
+        "Nodes forward it, but no pod's address was counted for it: containers outside Kubernetes, or pods that were "
+        "noticed late. `netmgr node audit` on a node explains the difference.",
+    ),
+    Alert(
+        "NetmgrTotalsNotDurable",
+        f"{read(catalog.DURABLE)} == 0",
+        "10m",
+        Severity.WARNING,
+        "The totals of {{ $labels.instance }} are in memory alone",
+        "The agent cannot write its ledger; counting goes on, but its end would lose what was counted since. Make room "
+        "on the disk of state_dir.",
     ),
     Alert(
         "NetmgrSeriesDropped",
@@ -151,5 +179,36 @@ NODES = (
 )
 """About what does the counting."""
 
-ALERTS = (*TRAFFIC, *NODES)
+SITES = (
+    Alert(
+        "NetmgrSpokesApart",
+        f"{read(ISOLATION)} > 0",
+        "15m",
+        Severity.WARNING,
+        "Something in {{ $labels.from }} keeps sending to {{ $labels.to }}",
+        "Spokes do not reach each other; these packets are dropped and counted. A wrong address in somebody's "
+        "configuration is likelier than an attack.",
+    ),
+    Alert(
+        "NetmgrNatPortsScarce",
+        f"{read(catalog.NAT_SHARE)} > {PORTS_SHARE}",
+        "5m",
+        Severity.CRITICAL,
+        "{{ $labels.instance }} has {{ $value | humanizePercentage }} of its {{ $labels.protocol }} ports toward one "
+        "endpoint in use",
+        "Beyond 100 % new connections to that endpoint fail; `netmgr nat status` names it. Give the NAT host more "
+        "addresses, or spread its clients over more endpoints.",
+    ),
+    Alert(
+        "NetmgrNatDocumentsRefused",
+        f"{read(catalog.NAT_REFUSED)} > 0",
+        "10m",
+        Severity.WARNING,
+        "{{ $labels.instance }} cannot use {{ $value }} Services or EndpointSlices",
+        "Those Services stay as they were, or closed; `netmgr nat status` says what is wrong with which document.",
+    ),
+)
+"""About what passes between sites."""
+
+ALERTS = (*TRAFFIC, *NODES, *SITES)
 """Every alert."""

@@ -13,10 +13,13 @@ from exporter.monitoring.recording import (
     BUSIEST_PODS,
     CLUSTER_BYTES,
     DURATIONS,
+    FORWARDED,
     FULLEST_NODES,
     INTERVAL_SECONDS,
+    ISOLATION,
     NAMESPACE_BYTES,
     REQUESTS,
+    UNATTRIBUTED,
 )
 
 CLUSTER = "=~$cluster"
@@ -83,6 +86,8 @@ def _quantile(share: float) -> Query:
     return Query(f"histogram_quantile({share}, {durations})", "{{command}}")
 
 
+_forwarded = total(read(FORWARDED, cluster=CLUSTER), "traffic")
+
 EGRESS = Dashboard(
     "netmgr-egress",
     "netmgr: egress by namespace",
@@ -100,6 +105,14 @@ EGRESS = Dashboard(
             "Whole clusters, nodes and host-network pods included",
             "Bps",
             (Query(total(read(CLUSTER_BYTES, cluster=CLUSTER), "cluster", "traffic"), "{{cluster}} {{traffic}}"),),
+        ),
+        Panel(
+            "Forwarded, and what of it pods were counted for",
+            "Bps",
+            (
+                Query(_forwarded, "{{traffic}}"),
+                Query(f"{_forwarded} - {total(read(UNATTRIBUTED, cluster=CLUSTER), 'traffic')}", "{{traffic}}, pods'"),
+            ),
         ),
     ),
 )
@@ -153,7 +166,43 @@ LATENCY = Dashboard(
     ),
 )
 
-DASHBOARDS = (EGRESS, TALKERS, POOLS, LATENCY)
+_TRANSLATED = f"rate({read(catalog.NAT_BYTES, '5m', cluster=CLUSTER)})"
+SITES = Dashboard(
+    "netmgr-sites",
+    "netmgr: hub and spokes",
+    (
+        Panel(
+            "Dropped between spokes",
+            "pps",
+            (Query(total(read(ISOLATION, cluster=CLUSTER), "from", "to"), "{{from}} to {{to}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Through NAT hosts, by Service range",
+            "Bps",
+            (Query(total(_TRANSLATED, "instance", "seen"), "{{instance}} {{seen}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Ports toward the busiest endpoint, of all there are",
+            "percentunit",
+            (Query(read(catalog.NAT_SHARE, cluster=CLUSTER), "{{instance}} {{family}} {{protocol}}"),),
+            meaning="At 100 % new connections to that endpoint fail.",
+        ),
+        Panel(
+            "Services",
+            "short",
+            (
+                Query(f"sum({read(catalog.NAT_SERVICES, cluster=CLUSTER)})", "opened"),
+                Query(f"sum({read(catalog.NAT_ENDPOINTS, cluster=CLUSTER)})", "ready endpoints"),
+                Query(f"sum({read(catalog.NAT_REFUSED, cluster=CLUSTER)})", "documents refused"),
+            ),
+            kind="stat",
+        ),
+    ),
+)
+
+DASHBOARDS = (EGRESS, TALKERS, POOLS, LATENCY, SITES)
 """Every dashboard."""
 
 

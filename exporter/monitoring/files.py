@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from exporter.catalog import POD_BYTES, POD_PACKETS, PODS
-from exporter.monitoring.alerts import NODES, TRAFFIC, Alert
+from exporter.monitoring.alerts import NODES, SITES, TRAFFIC, Alert
 from exporter.monitoring.dashboards import DASHBOARDS, render
 from exporter.monitoring.promql import JOB
 from exporter.monitoring.recording import GROUPS, Group
@@ -78,7 +78,13 @@ def files() -> dict[str, str]:
         "prometheus/scrape.yml": _scrape(),
         "prometheus/recording.yml": _yaml({"groups": [_recording(group) for group in GROUPS]}),
         "prometheus/alerts.yml": _yaml(
-            {"groups": [_alerting("netmgr-traffic", TRAFFIC), _alerting("netmgr-nodes", NODES)]}
+            {
+                "groups": [
+                    _alerting("netmgr-traffic", TRAFFIC),
+                    _alerting("netmgr-nodes", NODES),
+                    _alerting("netmgr-sites", SITES),
+                ]
+            }
         ),
         **dashboards,
     }

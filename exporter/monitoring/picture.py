@@ -23,7 +23,7 @@ _LINE = 15
 _MOST_NAMED = 12
 _NAME_LETTERS = 22
 _GRID = 4
-_SUFFIX = {"Bps": "B/s", "bytes": "B", "s": "s", "reqps": "/s", "short": "", "percentunit": "%"}
+_SUFFIX = {"Bps": "B/s", "bytes": "B", "s": "s", "reqps": "/s", "pps": "/s", "short": "", "percentunit": "%"}
 _THOUSANDS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _PARTS = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"))
 

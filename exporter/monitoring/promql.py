@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from exporter.catalog import Kind, Metric
+from exporter.metric import Kind, Metric
 
 JOB = "netmgr"
 """What the scrape configuration calls the exporters."""

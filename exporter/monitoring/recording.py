@@ -65,6 +65,18 @@ DURATIONS = _sum(
 )
 
 
+ISOLATION = _sum(
+    ("cluster", "from", "to"),
+    stem(catalog.ISOLATION_PACKETS),
+    "rate5m",
+    f"rate({read(catalog.ISOLATION_PACKETS, '5m')})",
+)
+UNATTRIBUTED = _sum(
+    ("cluster", "traffic"), stem(catalog.UNATTRIBUTED), "rate5m", f"rate({read(catalog.UNATTRIBUTED, '5m')})"
+)
+FORWARDED = _sum(("cluster", "traffic"), stem(catalog.FORWARDED), "rate5m", f"rate({read(catalog.FORWARDED, '5m')})")
+
+
 def _pods(number: int, window: str) -> Recorded:
     """The busiest pods of each cluster, no idle ones. Summed first: a pod that moved has series on two nodes."""
     labels = ("cluster", "namespace", "pod", "traffic")
@@ -90,7 +102,17 @@ GROUPS = (
     Group(
         "netmgr-totals",
         INTERVAL_SECONDS,
-        (CLUSTER_BYTES, NAMESPACE_BYTES, ADDRESSES, FULLEST_NODES, REQUESTS, DURATIONS),
+        (
+            CLUSTER_BYTES,
+            NAMESPACE_BYTES,
+            ADDRESSES,
+            FULLEST_NODES,
+            REQUESTS,
+            DURATIONS,
+            ISOLATION,
+            UNATTRIBUTED,
+            FORWARDED,
+        ),
     ),
     Group("netmgr-pods", INTERVAL_SECONDS, (BUSIEST_PODS,)),
     Group("netmgr-baseline", BASELINE_SECONDS, (PODS_OF_THE_HOUR,)),

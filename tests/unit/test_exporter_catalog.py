@@ -9,8 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from exporter import catalog
-from exporter.catalog import CATALOG, Kind
+from exporter.catalog import CATALOG
 from exporter.collector import Collector
+from exporter.metric import Kind, Metric
 from netmgr import programs
 from netmgr.errors import TryAgainLater
 from netmgr.snapshot import Snapshot
@@ -23,7 +24,7 @@ def families(document: Snapshot) -> dict:
     return {family.name: family for family in Collector(lambda: document).collect()}
 
 
-def exposed_name(metric: catalog.Metric) -> str:
+def exposed_name(metric: Metric) -> str:
     return metric.name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric.name
 
 
@@ -32,7 +33,7 @@ def test_every_family_is_in_the_catalogue_and_the_other_way_round() -> None:
 
 
 @pytest.mark.parametrize("metric", CATALOG, ids=lambda metric: metric.name)
-def test_a_family_is_as_the_catalogue_says(metric: catalog.Metric) -> None:
+def test_a_family_is_as_the_catalogue_says(metric: Metric) -> None:
     family = families(snapshot())[exposed_name(metric)]
     assert (family.type, family.documentation, family.unit) == (metric.kind.value, metric.help, metric.unit)
     for sample in family.samples:
@@ -41,7 +42,7 @@ def test_a_family_is_as_the_catalogue_says(metric: catalog.Metric) -> None:
 
 
 @pytest.mark.parametrize("metric", CATALOG, ids=lambda metric: metric.name)
-def test_250_pods_give_the_number_of_series_that_the_catalogue_states(metric: catalog.Metric) -> None:
+def test_250_pods_give_the_number_of_series_that_the_catalogue_states(metric: Metric) -> None:
     samples = families(snapshot(catalog.PODS, catalog.NAMESPACES))[exposed_name(metric)].samples
     assert len(samples) == metric.series
     series = Counter((sample.name, tuple(sample.labels.items())) for sample in samples)

@@ -144,6 +144,50 @@ FIRES = [
         {**NODE, "job": JOB},
         "The netmgr agent of node-1 found its state damaged and rebuilt it",
     ),
+    Case(
+        "NetmgrUnattributedTraffic",
+        60,
+        (
+            line(catalog.FORWARDED, f"0+{MB}x60", traffic="internet-out"),
+            line(catalog.UNATTRIBUTED, f"0+{MB // 10}x60", traffic="internet-out"),
+        ),
+        {"cluster": "training", "traffic": "internet-out"},
+        "100kB/s of internet-out in training are no pod's",
+    ),
+    Case(
+        "NetmgrTotalsNotDurable",
+        30,
+        (line(catalog.DURABLE, "1x9 0x30"),),
+        {**NODE, "job": JOB},
+        "The totals of node-1 are in memory alone",
+    ),
+    Case(
+        "NetmgrSpokesApart",
+        30,
+        (
+            line(catalog.ISOLATION_PACKETS, "0+60x40", **{"from": "spoke-a", "to": "spoke-b"}),
+            line(catalog.ISOLATION_PACKETS, "0x40", **{"from": "spoke-b", "to": "spoke-a"}),
+        ),
+        {"cluster": "training", "from": "spoke-a", "to": "spoke-b"},
+        "Something in spoke-a keeps sending to spoke-b",
+    ),
+    Case(
+        "NetmgrNatPortsScarce",
+        16,
+        (
+            line(catalog.NAT_SHARE, "0.5x9 0.85x20", family="ipv4", protocol="tcp"),
+            line(catalog.NAT_SHARE, "0.1x30", family="ipv4", protocol="udp"),
+        ),
+        {**NODE, "job": JOB, "family": "ipv4", "protocol": "tcp"},
+        "node-1 has 85% of its tcp ports toward one endpoint in use",
+    ),
+    Case(
+        "NetmgrNatDocumentsRefused",
+        30,
+        (line(catalog.NAT_REFUSED, "0x9 3x30"),),
+        {**NODE, "job": JOB},
+        "node-1 cannot use 3 Services or EndpointSlices",
+    ),
 ]
 
 QUIET = [
@@ -194,6 +238,26 @@ QUIET = [
         {"why": "ADD is quick"},
     ),
     Case("NetmgrStateRebuilt", 75, (line(catalog.REBUILDS, "0x9 1x90"),), {"why": "more than an hour ago"}),
+    Case(
+        "NetmgrUnattributedTraffic",
+        60,
+        (
+            line(catalog.FORWARDED, f"0+{MB}x60", traffic="internet-out"),
+            line(catalog.UNATTRIBUTED, f"0+{MB // 100}x60", traffic="internet-out"),
+        ),
+        {"why": "a hundredth"},
+    ),
+    Case("NetmgrTotalsNotDurable", 14, (line(catalog.DURABLE, "1x9 0x4 1x20"),), {"why": "for a moment"}),
+    Case(
+        "NetmgrSpokesApart",
+        30,
+        (line(catalog.ISOLATION_PACKETS, "0x5 60x40", **{"from": "spoke-a", "to": "spoke-b"}),),
+        {"why": "once"},
+    ),
+    Case(
+        "NetmgrNatPortsScarce", 30, (line(catalog.NAT_SHARE, "0.7x40", family="ipv4", protocol="tcp"),), {"why": "room"}
+    ),
+    Case("NetmgrNatDocumentsRefused", 15, (line(catalog.NAT_REFUSED, "0x9 3x2 0x20"),), {"why": "put right at once"}),
 ]
 
 
