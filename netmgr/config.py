@@ -158,6 +158,8 @@ class NodeDocument(Document):
     """Where the runtime's libcni keeps the results of ADD; looked at with `cni: off` alone."""
     range_source: RangeSource = RangeSource.FILE
     """Where `ranges` come from: this document, or `azure`, the instance metadata of the machine."""
+    range_refresh_seconds: Annotated[float, Field(ge=1, le=3600)] = 30
+    """How often `azure` is asked; the service allows five requests a second."""
     ranges: Annotated[tuple[PrefixText, ...], Field(validate_default=True)] = ()
     """Blocks and single addresses pods may have; every address of each is usable. Needed unless `cni: off`."""
     internal: Annotated[tuple[PrefixText, ...], Field(validate_default=True)] = PRIVATE_USE

@@ -49,12 +49,29 @@ class RuleReading(TypedDict):
 
 
 class PoolState(TypedDict):
-    """Addresses of one family by state."""
+    """Addresses of one family by state; `withdrawn` ones are held and of no range any more."""
 
     family: str
     allocated: int
     cooldown: int
     free: int
+    withdrawn: NotRequired[int]
+
+
+class WithdrawnAddress(TypedDict):
+    """An address of no range any more, and the pod that still holds it."""
+
+    address: str
+    namespace: str
+    pod: str
+
+
+class RangesState(TypedDict):
+    """Where the ranges come from, why they cannot be followed now (empty: they can), and who holds withdrawn ones."""
+
+    source: str
+    failing: str
+    withdrawn: list[WithdrawnAddress]
 
 
 class ResultFiles(TypedDict):
@@ -231,6 +248,7 @@ class Snapshot(TypedDict):
     node_totals: list[TrafficTotals]
     rules: list[RuleReading]
     pool: list[PoolState]
+    ranges: NotRequired[RangesState]
     result_files: list[ResultFiles]
     longest_delay: float
     cni_requests: list[RequestCount]

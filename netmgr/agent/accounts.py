@@ -23,6 +23,7 @@ from netmgr.ledger.totals import Totals
 from netmgr.model import Attachment, Counter, PodRef, Traffic
 from netmgr.prefixes import Address
 from netmgr.rules.engine import Rules
+from netmgr.rules.policy import Policy
 from netmgr.snapshot import AuditRatio
 
 log = logging.getLogger(__name__)
@@ -109,6 +110,12 @@ class Accounts:
             self._rules.apply(transaction)
             self._announced.clear()
             return list(transaction.repairs)
+
+    def change_policy(self, policy: Policy) -> list[str]:
+        """Have the rules follow another policy; a sentence for each thing done."""
+        with self._lock:
+            self._rules.change_policy(policy)
+            return self.reconcile()
 
     def _announce(self, created: frozenset[Counter]) -> None:
         """Tell the ledger of counters that are about to begin, once even if applying must be tried again."""

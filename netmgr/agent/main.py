@@ -72,13 +72,13 @@ def run(config: Path) -> None:
     _share_heaps()
     with ExitStack() as stack:
         stack.enter_context(_only_one(document))
-        agent = _agent(document, SystemClock(), stack)
+        agent = _agent(config, document, SystemClock(), stack)
         agent.start(stack)
         log.info("ready node=%s role=%s backend=%s", document.node.name, document.role, agent.backend)
         log.info("stopping signal=%s", signal.Signals(signal.sigwait(_ENDINGS)).name)
 
 
-def _agent(document: NodeDocument, clock: Clock, stack: ExitStack) -> Agent:
+def _agent(config: Path, document: NodeDocument, clock: Clock, stack: ExitStack) -> Agent:
     """The agent for what this machine does; what the others need is not loaded."""
     if document.role is not Role.NODE:
         from netmgr.agent.gateway import Gateway  # noqa: PLC0415  see above
@@ -90,7 +90,7 @@ def _agent(document: NodeDocument, clock: Clock, stack: ExitStack) -> Agent:
         return Observer(document, clock, stack)
     from netmgr.agent.wired import PodAgent  # noqa: PLC0415  see above
 
-    return PodAgent(document, clock, stack)
+    return PodAgent(config, document, clock, stack)
 
 
 def _end_with_the_thread(ended: threading.ExceptHookArgs) -> None:

@@ -31,6 +31,7 @@ from netmgr.snapshot import (
     NamespaceTotals,
     PodTotals,
     PoolState,
+    RangesState,
     ResultFiles,
     RuleReading,
     Snapshot,
@@ -117,6 +118,10 @@ class Queries:
         self._clock = clock
         self._started_at = clock.now()
 
+    def change_document(self, document: NodeDocument) -> None:
+        """Explain addresses by this document from now on."""
+        self._document = document
+
     def answer(self, message: bytes) -> bytes:
         """The JSON answer to one line of JSON."""
         try:
@@ -151,6 +156,8 @@ class Queries:
         snapshot = self._common()
         if self._nat is not None:
             snapshot["nat"] = self._nat.state()
+        if self._document.wires_pods:
+            snapshot["ranges"] = self._ranges()
         return snapshot
 
     def _common(self) -> Snapshot:
@@ -185,6 +192,15 @@ class Queries:
             "drift_repaired": self._telemetry.repairs(),
             "state_rebuilds": self._telemetry.state_rebuilds,
             "isolation": [_isolation(item) for item in self._dropped.value()],
+        }
+
+    def _ranges(self) -> RangesState:
+        held = ((address, a.pod) for a in self._pods.attachments() for address in a.addresses)
+        gone = [(address, pod) for address, pod in held if not any(r.holds(address) for r in self._document.ranges)]
+        return {
+            "source": self._document.range_source,
+            "failing": self._telemetry.failing.get("ranges", ""),
+            "withdrawn": [{"address": str(a), "namespace": pod.namespace, "pod": pod.name} for a, pod in gone],
         }
 
     def _read(self) -> None:
@@ -234,6 +250,7 @@ def _pool(family: Family, state: Occupancy) -> PoolState:
         "allocated": state.allocated,
         "cooldown": state.cooldown,
         "free": state.free,
+        "withdrawn": state.withdrawn,
     }
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
-from netmgr.agent import recovery
+from netmgr.agent import ranging, recovery
 from netmgr.agent.cni import CniService
 from netmgr.agent.housekeeping import Housekeeping
 from netmgr.agent.locks import AttachmentLocks
 from netmgr.agent.node import Node
 from netmgr.agent.opening import open_accounts
 from netmgr.agent.queries import Queries, WiredPods
+from netmgr.agent.ranging import Ranging
 from netmgr.agent.reaper import Reaper
 from netmgr.agent.router import Router
 from netmgr.agent.server import UnixServer, readers
@@ -24,6 +26,7 @@ from netmgr.dataplane.wiring import Dataplane
 from netmgr.ipam.leases import Leases
 from netmgr.ipam.pool import Timing
 from netmgr.ipam.store import Store
+from netmgr.prefixes import Family
 
 DRAIN_SECONDS = 10.0
 """How long a stop waits for requests under way."""
@@ -34,8 +37,8 @@ log = logging.getLogger(__name__)
 class PodAgent:
     """The parts of one agent, put together. Nothing runs before `start`."""
 
-    def __init__(self, document: NodeDocument, clock: Clock, stack: ExitStack) -> None:
-        self._document = document
+    def __init__(self, config: Path, document: NodeDocument, clock: Clock, stack: ExitStack) -> None:
+        self._document = document = ranging.resolved(document)
         self._telemetry = Telemetry()
         self._router = Router(document, stack)
         dataplane = Dataplane(uplink=document.node.uplink, mtu=document.mtu)
@@ -51,6 +54,7 @@ class PodAgent:
         self._queries = Queries(
             document, accounts, self._telemetry, rules, clock, WiredPods(self._node, self._telemetry)
         )
+        self._ranging = Ranging(config, document, self._node, rules, self._queries, self._telemetry)
         self._housekeeping = Housekeeping(
             document, self._node, self._router, self._telemetry, lambda message: self._cni.serve(message)[0]
         )
@@ -59,7 +63,9 @@ class PodAgent:
         """Take over from a predecessor, then begin to serve."""
         node, document = self._node, self._document
         self._router.start()
-        recovery.take_over(node, document.families, recovery.boot_id())
+        # Whose ranges are not known yet may have pods of either family.
+        recovery.take_over(node, document.families or tuple(Family), recovery.boot_id())
+        self._ranging.prepare()
         for name in node.dataplane.detach_strays(a.host_link for a in node.leases.all()):
             log.info("stray link taken down link=%s", name)
         for sentence in node.accounts.start(node.leases.all()):
@@ -70,6 +76,8 @@ class PodAgent:
         servers = (readers(document, self._queries.answer), UnixServer(document.run_dir / "cni.sock", self._cni.answer))
         self._housekeeping.start()
         stack.callback(self._housekeeping.stop)
+        self._ranging.start()
+        stack.callback(self._ranging.stop)
         stack.callback(self._drain)
         for each in servers:
             each.start()

@@ -23,9 +23,10 @@ def status(snapshot: Mapping[str, Any]) -> list[Table | str]:
 
 
 def _pool(snapshot: Mapping[str, Any]) -> Table:
-    table = _table("Addresses", "family", "allocated>", "cooldown>", "free>")
+    states = ("allocated", "cooldown", "free", "withdrawn")
+    table = _table("Addresses", "family", *(f"{state}>" for state in states))
     for pool in snapshot["pool"]:
-        table.add_row(pool["family"], *(f"{pool[state]:,}" for state in ("allocated", "cooldown", "free")))
+        table.add_row(pool["family"], *(f"{pool.get(state, 0):,}" for state in states))
     return table
 
 
@@ -43,7 +44,10 @@ def _traffic(snapshot: Mapping[str, Any]) -> Table:
 
 
 def _troubles(snapshot: Mapping[str, Any]) -> list[str]:
-    lines = [f"counter gap: {gap['reason']} x {gap['count']}" for gap in snapshot["gaps"] if gap["count"]]
+    ranges = snapshot.get("ranges", {"failing": "", "withdrawn": []})
+    lines = [f"ranges cannot be followed: {escape(ranges['failing'])}"] if ranges["failing"] else []
+    lines += [f"{i['address']} was withdrawn; {i['namespace']}/{i['pod']} holds it" for i in ranges["withdrawn"]]
+    lines += [f"counter gap: {gap['reason']} x {gap['count']}" for gap in snapshot["gaps"] if gap["count"]]
     lines += [f"repaired: {item['reason']} x {item['count']}" for item in snapshot["drift_repaired"] if item["count"]]
     if snapshot["state_rebuilds"]:
         lines.append(f"state files rebuilt from the kernel: {snapshot['state_rebuilds']}")

@@ -31,6 +31,11 @@ class Rules:
         self.policy = policy
         self._skeleton = self._desired(())
 
+    def change_policy(self, policy: Policy) -> None:
+        """Want another policy from the next plan on; changes nothing yet."""
+        self.policy = policy
+        self._skeleton = self._desired(())
+
     def plan(self, pods: Collection[Address]) -> Transaction:
         """What must be done so that the kernel holds the policy for these pods; changes nothing."""
         wanted = self._desired(pods)

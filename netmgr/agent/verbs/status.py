@@ -24,11 +24,14 @@ def status(node: Node, telemetry: Telemetry) -> None:
         node.leases.flush()
     except StateError as error:
         raise NotReady(error.message, "make room on the disk of state_dir") from None
-    occupancy = node.leases.occupancy()
-    if any(not state.free for state in occupancy.values()):
+    families, occupancy = node.leases.families, node.leases.occupancy()
+    if not families:
+        raise NotReady("no range is known to give addresses of", telemetry.failing.get("ranges", ""))
+    if any(not occupancy[family].free for family in families):
         node.leases.settle(at_most=8)
         occupancy = node.leases.occupancy()
-    for family, state in occupancy.items():
+    for family in families:
+        state = occupancy[family]
         if not state.free:
             raise NotReady(
                 f"no IPv{family.value} address is free: {state.allocated} held, {state.cooldown} resting",
