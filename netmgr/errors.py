@@ -18,7 +18,9 @@
     ├─ StateError               103  what was remembered cannot be read or written
     ├─ CheckFailed              104  CHECK found an attachment not as it was made
     ├─ SetupError               105  this machine lacks something; says how to get it
-    └─ LabError                 106  the lab's world could not be built, found or used
+    ├─ LabError                 106  the lab's world could not be built, found or used
+    └─ ApiError                 107  the Kubernetes API server refused; carries the HTTP status
+       └─ ApiAway               107  … or cannot answer now: unreachable, overloaded, failing
 
 `cni_code` goes to the container runtime (CNI specification 1.1.0, "Error": 1 to 99 are
 the specification's, ours start at 100), `exit_code` to the shell, and `retryable` to
@@ -162,3 +164,23 @@ class LabError(NetmgrError):
     """The lab's world could not be built, found or used; the message says what to do."""
 
     cni_code = 106
+
+
+class ApiError(NetmgrError):
+    """The Kubernetes API server refused a request.
+
+    Attributes:
+        status: the HTTP status, 0 where no answer came.
+    """
+
+    cni_code = 107
+
+    def __init__(self, message: str, status: int = 0, details: str = "") -> None:
+        super().__init__(message, details)
+        self.status = status
+
+
+class ApiAway(ApiError):
+    """The Kubernetes API server cannot be reached, is overloaded or fails; nothing is wrong with the request."""
+
+    retryable = True

@@ -17,7 +17,9 @@ COMMANDS = {
     "exporter": "Serve the agent's figures to Prometheus.",
     "cni": "Install or remove the CNI plugin on this node.",
     "node": "Look at this node: status, pods, who uses the internet, and why.",
+    "usage": "Show who used the internet in past hours.",
     "plan": "Plan the addresses of a hub and every cluster.",
+    "controller": "Give each Node of a Kubernetes cluster its ranges of the plan.",
     "lab": "Build a whole world of network namespaces on this machine.",
 }
 """Name and summary. The module of that name beside this one has `app`, or a function of that name."""

@@ -1,1 +1,1 @@
-"""What talks to a Kubernetes API server; no agent and no exporter imports it."""
+"""What speaks to a Kubernetes API server: the range controller, the init container, the informer of Services."""

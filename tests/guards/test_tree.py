@@ -18,7 +18,7 @@ MOST_LINES_OF_A_FUNCTION = 40
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
 PLACES = re.compile(
     r"/(?:work|Users)/\w"  # somebody's machine
-    r"|(?:pypi|pythonhosted|crates|npmjs|maven|golang)\.(?:org|io|com)\b"  # package registries
+    r"|(?:pypi|pythonhosted|crates|npmjs|maven|proxy\.golang)\.(?:org|io|com)\b"  # package registries
     r"|\b(?:deb|security|archive)\.(?:debian|ubuntu)\.(?:org|com)\b"
     r"|index-url|--find-links",
 )

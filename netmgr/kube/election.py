@@ -1,0 +1,178 @@
+"""One controller leads: a Lease, by the kubernetes client's own leader election.
+
+The election alone is no guarantee, because a leader that was stopped for a while does not know
+yet that it is none. What must not happen twice is therefore guarded where it is written
+(netmgr/kube/claims.py); the election keeps controllers from working against each other.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kubernetes.client import ApiClient, ApiException, CoordinationV1Api, V1Lease
+from kubernetes.leaderelection.electionconfig import Config
+from kubernetes.leaderelection.leaderelection import LeaderElection
+from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
+from urllib3.exceptions import HTTPError
+
+from netmgr.errors import ApiError, NetmgrError
+from netmgr.kube.api import Api
+from netmgr.kube.backoff import Backoff
+
+log = logging.getLogger(__name__)
+
+REQUEST_SECONDS = 4
+"""A request that takes longer has failed: two of them must fit into the time a leader has to renew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Whose lease, and its times in seconds."""
+
+    namespace: str
+    name: str
+    identity: str
+    lease: int = 15
+    """Another may lead when the leader has said nothing for so long."""
+
+    @property
+    def renew_deadline(self) -> float:
+        """A leader that could not renew for so long leads no more."""
+        return self.lease * 2 / 3
+
+    @property
+    def retry(self) -> float:
+        """Between two attempts."""
+        return max(1.0, self.lease / 8)
+
+
+class Lease(LeaseLock):
+    """The client's lock on a Lease, for which a server that is away is a failed attempt, not the end."""
+
+    def __init__(self, api: Api, term: Term) -> None:
+        """Nothing is asked yet."""
+        super().__init__(term.name, term.namespace, term.identity)  # type: ignore[no-untyped-call]  # it has no types
+        leases: Any = _Leases(api.client)
+        self.api_instance = leases
+        self.closed = False
+
+    def get(self, name: str, namespace: str) -> Any:  # noqa: ANN401  the client's own, untyped protocol
+        """Read the Lease: (True, record), or (False, why not)."""
+        try:
+            return super().get(name, namespace)  # type: ignore[no-untyped-call]  # as above
+        except (HTTPError, OSError) as error:
+            return False, ApiException(status=0, reason=f"no answer: {error}")
+
+    def create(self, name: str, namespace: str, election_record: Any) -> bool:  # noqa: ANN401  as above
+        """Make the Lease; whether it worked."""
+        return not self.closed and self._worked(super().create, name, namespace, election_record)
+
+    def update(self, name: str, namespace: str, updated_record: Any) -> bool:  # noqa: ANN401  as above
+        """Renew or take the Lease; whether it worked."""
+        return not self.closed and self._worked(super().update, name, namespace, updated_record)
+
+    def _worked(self, write: Callable[..., Any], *arguments: object) -> bool:
+        try:
+            return bool(write(*arguments))
+        except (HTTPError, OSError) as error:
+            log.info("event=lease_not_written reason=%r", str(error))
+            return False
+
+
+class _Leases:
+    """What the lock uses of the client's API of Leases, with an end to every request."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._api = CoordinationV1Api(client)
+
+    def read_namespaced_lease(self, name: str, namespace: str) -> V1Lease:
+        return self._api.read_namespaced_lease(name, namespace, _request_timeout=REQUEST_SECONDS)
+
+    def create_namespaced_lease(self, namespace: str, body: V1Lease) -> V1Lease:
+        return self._api.create_namespaced_lease(namespace, body, _request_timeout=REQUEST_SECONDS)
+
+    def replace_namespaced_lease(self, name: str, namespace: str, body: V1Lease) -> V1Lease:
+        return self._api.replace_namespaced_lease(name, namespace, body, _request_timeout=REQUEST_SECONDS)
+
+
+class Candidate:
+    """Stands for election until it is stopped; leads whenever it is elected."""
+
+    def __init__(self, api: Api, term: Term, lead: Callable[[threading.Event], None], ended: threading.Event) -> None:
+        """Call `lead` when elected; it must return soon after the event it is given is set.
+
+        If it ends by itself or by an error, `ended` is set: there is nothing to stand for any more.
+        """
+        self._api = api
+        self._term = term
+        self._lead = lead
+        self._ended = ended
+        self.failure: NetmgrError | None = None
+        """What ended the work."""
+        self._lease = Lease(api, term)
+        self._lost = threading.Event()
+        self._idle = threading.Event()
+        self._idle.set()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this one leads."""
+        return not self._idle.is_set()
+
+    def run(self) -> None:
+        """Stand again and again; never returns before `withdraw`."""
+        waits = Backoff(first=self._term.retry)
+        while not (self._lease.closed or self._ended.is_set()):
+            self._lost = threading.Event()
+            make: Any = Config
+            config = make(
+                self._lease,
+                lease_duration=self._term.lease,
+                renew_deadline=self._term.renew_deadline,
+                retry_period=self._term.retry,
+                onstarted_leading=self._start,
+                onstopped_leading=self._stop,
+            )
+            election: Any = LeaderElection
+            election(config).run()
+            time.sleep(waits.next())
+
+    def withdraw(self) -> None:
+        """End the work, and let another lead at once."""
+        self._lease.closed = True
+        led = self.leads
+        self._stop()
+        if led:
+            self._release()
+
+    def _start(self) -> None:
+        log.info("event=leading identity=%s", self._term.identity)
+        self._idle.clear()
+        try:
+            self._lead(self._lost)
+        except NetmgrError as error:
+            self.failure = error
+        finally:
+            self._idle.set()
+            if not self._lost.is_set():
+                self._ended.set()
+
+    def _stop(self) -> None:
+        self._lost.set()
+        self._idle.wait()
+        log.info("event=leads_no_more identity=%s", self._term.identity)
+
+    def _release(self) -> None:
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{self._term.namespace}/leases/{self._term.name}"
+        try:
+            found = self._api.get(path)
+            if found["spec"].get("holderIdentity") == self._term.identity:
+                version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+                self._api.patch(path, {"metadata": version, "spec": {"holderIdentity": None}})
+        except ApiError as error:
+            log.warning("event=lease_not_released reason=%r", error.message)

@@ -1,0 +1,122 @@
+"""List, then watch: a copy of some of the server's objects that follows every change, at the least cost to the server.
+
+A dropped watch goes on at the last resourceVersion it saw, which bookmarks keep young
+(Kubernetes, "Efficient detection of changes"). Only when the server no longer knows that
+version (410 Gone) is everything listed anew. While the server is away the waits between
+attempts grow, with jitter.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Iterator
+from typing import Protocol
+
+from netmgr.errors import ApiAway, ApiError
+from netmgr.kube.api import GONE, Api, Object, Query
+from netmgr.kube.backoff import Backoff
+
+log = logging.getLogger(__name__)
+
+PAGE = 500
+"""Objects asked for at a time; the server never has to hold a whole list for us."""
+
+WATCH_SECONDS = (240, 480)
+"""A watch is ended and taken up again after such a time, so that servers that join get their share."""
+
+
+class Follower(Protocol):
+    """Whoever keeps the copy. Called from the reflector's thread alone."""
+
+    def replace(self, objects: list[Object]) -> None:
+        """These are all there are."""
+
+    def change(self, found: Object) -> None:
+        """This one is new or different."""
+
+    def delete(self, found: Object) -> None:
+        """This one is gone; as it was last."""
+
+
+class Reflector:
+    """Follows the collection at `path`."""
+
+    def __init__(self, api: Api, path: str, follower: Follower, stop: threading.Event) -> None:
+        """Follow until `stop` is set."""
+        self._api = api
+        self._path = path
+        self._follower = follower
+        self._stop = stop
+        self._version = ""
+        self._backoff = Backoff()
+        self.synced = threading.Event()
+        """Set once the follower has had a whole list."""
+        self.lists = 0
+        self.watches = 0
+
+    def run(self) -> None:
+        """Follow until stopped. Returns only then; an API server that is away is waited for."""
+        while not self._stop.is_set():
+            try:
+                if not self._version:
+                    self._list()
+                self._watch()
+            except ApiError as error:
+                self._recover(error)
+
+    def start(self) -> None:
+        """Run in a thread of its own, which never keeps the process."""
+        threading.Thread(target=self.run, name=f"follow {self._path}", daemon=True).start()
+
+    def _recover(self, error: ApiError) -> None:
+        if error.status == GONE:
+            log.info("event=relist path=%s reason=%r", self._path, error.message)
+            self._version = ""
+            return
+        wait = self._backoff.next()
+        level = logging.WARNING if isinstance(error, ApiAway) else logging.ERROR
+        log.log(level, "event=api_away path=%s wait_s=%.1f reason=%r", self._path, wait, error.message)
+        self._stop.wait(wait)
+
+    def _list(self) -> None:
+        pages = list(self._pages())
+        objects = [found for page in pages for found in page["items"]]
+        self.lists += 1
+        self._backoff.reset()
+        self._follower.replace(objects)
+        self._version = pages[-1]["metadata"]["resourceVersion"]
+        self.synced.set()
+
+    def _pages(self) -> Iterator[Object]:
+        token = ""
+        while True:
+            page = self._api.get(self._path, {"limit": PAGE} | ({"continue": token} if token else {}))
+            yield page
+            token = page["metadata"].get("continue", "")
+            if not token:
+                return
+
+    def _watch(self) -> None:
+        self.watches += 1
+        query: Query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": random.randint(*WATCH_SECONDS),  # noqa: S311  spreads load, hides nothing
+        }
+        for event in self._api.stream(self._path, query):
+            if self._stop.is_set():
+                return
+            self._backoff.reset()
+            self._take(event["type"], event["object"])
+
+    def _take(self, kind: str, found: Object) -> None:
+        if kind == "ERROR":
+            raise ApiError(f"watch of {self._path}: {found.get('message')}", int(found.get("code", 0)))
+        if kind in ("ADDED", "MODIFIED"):
+            self._follower.change(found)
+        elif kind == "DELETED":
+            self._follower.delete(found)
+        self._version = found["metadata"]["resourceVersion"]

@@ -1,0 +1,207 @@
+"""Plans, controllers as processes of their own with real tokens, and Nodes by the thousand."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.client import HTTPSConnection
+from pathlib import Path
+from urllib.request import urlopen
+
+from netmgr import plan_files
+from netmgr.plan.allocate import make_lock
+from tests.kubernetes.control_plane import ControlPlane, Object
+
+POOL = "netmgr.io/node-pool"
+RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("", "nodes", ("get", "list", "watch", "patch")),
+    ("", "events", ("create", "patch")),
+)
+OWN_RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("", "configmaps", ("get", "list", "create", "patch")),
+    ("coordination.k8s.io", "leases", ("get", "create", "update", "patch")),
+)
+
+
+def write_plan(folder: Path, pools: str, *, v6: bool = False, lock: bool = True) -> Path:
+    """A plan of the one cluster `train` with these node pools (YAML), and its lock."""
+    plan = folder / "plan.yaml"
+    nodes = '[10.0.0.0/8, "fd00:10::/40"]' if v6 else "[10.0.0.0/8]"
+    plan.write_text(
+        "apiVersion: netmgr.io/v1alpha1\nkind: NetworkPlan\nname: test\ncloud: none\n"
+        f"pools: {{nodes: {nodes}, services: [172.16.0.0/12]}}\n"
+        f"clusters: {{train: {{node_pools: {pools}}}}}\n"
+    )
+    if lock:
+        relock(plan)
+    return plan
+
+
+def relock(plan: Path) -> None:
+    """The lock that answers a plan."""
+    document = plan_files.load_plan(plan)
+    before = plan_files.load_lock(plan_files.lock_path(plan))
+    limits = plan_files.limits_of(document, plan)
+    plan_files.write_lock(plan_files.lock_path(plan), make_lock(document, before, limits))
+
+
+def make_account(plane: ControlPlane, namespace: str, name: str = "controller") -> str:
+    """A service account that may do what a controller does."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    plane.ask("POST", path, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    for scope, prefix, rules, role_name in (
+        ("", "Cluster", RULES, f"{namespace}-{name}"),
+        (f"/namespaces/{namespace}", "", OWN_RULES, name),
+    ):
+        role = {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": f"{prefix}Role",
+            "metadata": {"name": role_name},
+            "rules": [{"apiGroups": [g], "resources": [r], "verbs": list(verbs)} for g, r, verbs in rules],
+        }
+        plane.ask("POST", f"{rbac}{scope}/{prefix.lower()}roles", role)
+        binding = {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": f"{prefix}RoleBinding",
+            "metadata": {"name": role_name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": f"{prefix}Role", "name": role_name},
+            "subjects": [subject],
+        }
+        plane.ask("POST", f"{rbac}{scope}/{prefix.lower()}rolebindings", binding)
+    return name
+
+
+@dataclass
+class Program:
+    """A netmgr command that runs beside the test."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    port: int = 0
+
+    def kill(self) -> None:
+        """End it at once, as a lost machine would."""
+        self.process.kill()
+        self.process.wait(10)
+
+    def end(self) -> int:
+        """End it as the kubelet does; its exit code."""
+        self.process.terminate()
+        return self.process.wait(20)
+
+    @property
+    def said(self) -> str:
+        """What it has logged."""
+        return self.log.read_text()
+
+    def metrics(self) -> str:
+        """Its page for Prometheus."""
+        with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as page:
+            return page.read().decode()
+
+
+@dataclass
+class Starter:
+    """Starts netmgr commands that ask the API server as a service account."""
+
+    plane: ControlPlane
+    folder: Path
+    started: list[Program] = field(default_factory=list)
+
+    def account(self, namespace: str, name: str, seconds: int = 3600) -> Path:
+        """The account's token and the server's certificate, as a pod has them."""
+        return self.plane.credentials(
+            self.folder / f"account-{namespace}-{name}", self.plane.token(namespace, name, seconds)
+        )
+
+    def start(self, *arguments: str, account: Path, port: int = 0) -> Program:
+        """Start `netmgr` with these arguments."""
+        log = self.folder / f"program-{len(self.started)}.log"
+        command = [sys.executable, "-m", "netmgr", *arguments, f"--service-account={account}"]
+        environment = {k: v for k, v in os.environ.items() if "PROXY" not in k.upper()} | self.plane.environment
+        environment.pop("KUBECONFIG", None)
+        with log.open("wb") as stream:
+            process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment)
+        self.started.append(Program(process, log, port))
+        return self.started[-1]
+
+    def controller(self, plan: Path, account: Path, namespace: str, *more: str, port: int = 0) -> Program:
+        """Start a controller of the cluster `train`."""
+        options = [f"--plan={plan}", "--cluster=train", f"--namespace={namespace}", f"--listen=127.0.0.1:{port}"]
+        return self.start("controller", *options, *more, account=account, port=port)
+
+    def stop(self) -> None:
+        """End all that still run."""
+        for program in self.started:
+            if program.process.poll() is None:
+                program.kill()
+
+
+class Crowd:
+    """Many requests over few connections that stay open."""
+
+    def __init__(self, plane: ControlPlane, connections: int = 4) -> None:
+        self._plane = plane
+        self._connections = connections
+        self._local = threading.local()
+        self._open: list[HTTPSConnection] = []
+
+    def ask(self, method: str, paths: Iterable[tuple[str, Object | None]]) -> None:
+        """One request for each path and body; every one must succeed."""
+        with ThreadPoolExecutor(self._connections) as pool:
+            list(pool.map(lambda entry: self._one(method, *entry), paths))
+        for connection in self._open:
+            connection.close()
+        self._open.clear()
+        self._local = threading.local()
+
+    def _one(self, method: str, path: str, body: Object | None) -> None:
+        if not hasattr(self._local, "connection"):
+            context = ssl.create_default_context(cafile=str(self._plane.authority))
+            self._local.connection = HTTPSConnection("127.0.0.1", self._plane.port, timeout=60, context=context)
+            self._open.append(self._local.connection)
+        headers = {"Authorization": f"Bearer {self._plane.admin}", "Content-Type": "application/json"}
+        self._local.connection.request(method, path, None if body is None else json.dumps(body), headers)
+        reply = self._local.connection.getresponse()
+        text = reply.read()
+        assert reply.status in range(200, 300), text
+
+
+def node(name: str, pool: str | None = None, **spec: object) -> Object:
+    """A Node object as a kubelet registers it."""
+    labels = {POOL: pool} if pool else {}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": spec}
+
+
+def add_nodes(plane: ControlPlane, nodes: Iterable[Object]) -> None:
+    """Register Nodes."""
+    Crowd(plane).ask("POST", (("/api/v1/nodes", each) for each in nodes))
+
+
+def all_nodes(plane: ControlPlane) -> dict[str, Object]:
+    """Every Node there is, by name."""
+    return {each["metadata"]["name"]: each for each in plane.ask("GET", "/api/v1/nodes")["items"]}
+
+
+def pod_cidrs(plane: ControlPlane) -> dict[str, list[str]]:
+    """The podCIDRs of the Nodes that have any."""
+    nodes = all_nodes(plane)
+    return {name: each["spec"]["podCIDRs"] for name, each in nodes.items() if each["spec"].get("podCIDRs")}
+
+
+def eventually(holds: Callable[[], object], seconds: float = 20, every: float = 0.1) -> None:
+    """Wait until `holds` returns something true."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it never became true"
+        time.sleep(every)

@@ -1,0 +1,153 @@
+"""A controller on a real API server: who gets what, who is told why not, and what survives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from netmgr import plan_files
+from netmgr.kube.cluster_nodes import RANGES
+from netmgr.plan import nodes as planned
+from netmgr.prefixes import merge
+from tests.kubernetes.control_plane import ControlPlane, Object
+from tests.kubernetes.controllers import (
+    Program,
+    Starter,
+    add_nodes,
+    all_nodes,
+    eventually,
+    make_account,
+    node,
+    pod_cidrs,
+    relock,
+    write_plan,
+)
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
+
+POOLS = "{gpu: {nodes: 3, surge: 0}, odd: {nodes: 2, surge: 0, pods_per_node: 40}}"
+Start = Callable[..., Program]
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    return write_plan(tmp_path, POOLS, v6=True)
+
+
+@pytest.fixture
+def start(control_plane: ControlPlane, namespace: str, starter: Starter, plan: Path) -> Start:
+    account = starter.account(namespace, make_account(control_plane, namespace))
+
+    def start_controller(*more: str) -> Program:
+        return starter.controller(plan, account, namespace, *more)
+
+    return start_controller
+
+
+def ranges_of(plan: Path, name: str) -> list[str]:
+    lock = plan_files.load_lock(plan_files.lock_path(plan))
+    assert lock is not None
+    found = planned.named(lock, name)
+    assert found is not None
+    return [str(prefix) for prefix in merge(found.blocks)]
+
+
+def events_of(plane: ControlPlane, name: str) -> dict[str, Object]:
+    path = f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={name}"
+    return {event["reason"]: event for event in plane.ask("GET", path)["items"]}
+
+
+def test_a_node_gets_the_ranges_that_the_plan_has_for_it(control_plane: ControlPlane, start: Start, plan: Path) -> None:
+    add_nodes(control_plane, [node("train-gpu-2", "gpu")])
+    start()
+    eventually(lambda: pod_cidrs(control_plane))
+    add_nodes(control_plane, [node("vmss-a", "gpu"), node("vmss-b", "odd")])
+    eventually(lambda: len(pod_cidrs(control_plane)) == 3)
+    found = all_nodes(control_plane)
+    assert found["train-gpu-2"]["spec"]["podCIDRs"] == ranges_of(plan, "train-gpu-2")
+    assert found["train-gpu-2"]["spec"]["podCIDR"] == ranges_of(plan, "train-gpu-2")[0]
+    assert found["vmss-a"]["spec"]["podCIDRs"] == ranges_of(plan, "train-gpu-0")
+    assert RANGES not in found["vmss-a"]["metadata"].get("annotations", {})
+    odd = ranges_of(plan, "train-odd-0")
+    assert len(odd) == 3
+    assert found["vmss-b"]["metadata"]["annotations"][RANGES].split(",") == odd
+    assert set(found["vmss-b"]["spec"]["podCIDRs"]) < set(odd)
+
+
+def test_a_node_that_cannot_be_served_is_told_why(control_plane: ControlPlane, start: Start, plan: Path) -> None:
+    taken = ranges_of(plan, "train-gpu-1")
+    add_nodes(
+        control_plane,
+        [
+            node("unlabelled"),
+            node("mislabelled", "cpu"),
+            node("outside", "gpu", podCIDRs=["192.168.7.0/24"], podCIDR="192.168.7.0/24"),
+            node("one", "gpu", podCIDRs=taken, podCIDR=taken[0]),
+            node("two", "gpu", podCIDRs=taken, podCIDR=taken[0]),
+            *(node(f"late-{number}", "odd") for number in range(3)),
+        ],
+    )
+    start()
+    reasons = {
+        "unlabelled": "NoNodePool",
+        "mislabelled": "UnknownNodePool",
+        "outside": "PodCIDROutsidePlan",
+        "one": "PodCIDRTaken",
+        "two": "PodCIDRTaken",
+    }
+    for name, reason in reasons.items():
+        eventually(lambda name=name, reason=reason: reason in events_of(control_plane, name))
+    eventually(lambda: sum("NodePoolFull" in events_of(control_plane, f"late-{number}") for number in range(3)) == 1)
+    assert "Node two" in events_of(control_plane, "one")["PodCIDRTaken"]["message"]
+    assert "192.168.7.0/24" in events_of(control_plane, "outside")["PodCIDROutsidePlan"]["message"]
+    label = {"metadata": {"labels": {"netmgr.io/node-pool": "gpu"}}}
+    control_plane.ask("PATCH", "/api/v1/nodes/unlabelled", label, kind="merge-patch+json")
+    eventually(lambda: "unlabelled" in pod_cidrs(control_plane))
+    assert pod_cidrs(control_plane)["unlabelled"] != taken
+
+
+def test_a_place_rests_after_its_node_across_a_restart_of_the_controller(
+    control_plane: ControlPlane, start: Start
+) -> None:
+    first = start("--quarantine=4")
+    add_nodes(control_plane, [node(f"a-{number}", "odd") for number in range(2)])
+    eventually(lambda: len(pod_cidrs(control_plane)) == 2)
+    had = pod_cidrs(control_plane)["a-1"]
+    assert first.end() == 0
+    control_plane.ask("DELETE", "/api/v1/nodes/a-1")
+    start("--quarantine=4")
+    add_nodes(control_plane, [node("b", "odd")])
+    eventually(lambda: "NodePoolFull" in events_of(control_plane, "b"))
+    assert "b" not in pod_cidrs(control_plane)
+    eventually(lambda: "b" in pod_cidrs(control_plane))
+    assert pod_cidrs(control_plane)["b"] == had
+    control_plane.ask("DELETE", "/api/v1/nodes/b")
+    add_nodes(control_plane, [node("b", "odd")])
+    eventually(lambda: "b" in pod_cidrs(control_plane), seconds=5)
+    assert pod_cidrs(control_plane)["b"] == had, "the same machine, registered anew, keeps its place"
+
+
+def test_a_plan_that_would_move_a_node_is_refused(control_plane: ControlPlane, start: Start, plan: Path) -> None:
+    running = start()
+    add_nodes(control_plane, [node("a", "gpu")])
+    eventually(lambda: pod_cidrs(control_plane))
+    lock = plan_files.lock_path(plan)
+    kept = lock.read_text()
+    write_plan(plan.parent, "{gpu: {nodes: 3, surge: 0, pods_per_node: 100}}", v6=True, lock=False)
+    lock.unlink()
+    relock(plan)
+    eventually(lambda: "would move Nodes" in running.said)
+    assert "Node a (gpu/0) has" in running.said
+    add_nodes(control_plane, [node("b", "odd")])
+    eventually(lambda: len(pod_cidrs(control_plane)) == 2)  # the plan before goes on being in force
+    assert running.end() == 0
+    restarted = start()
+    assert restarted.process.wait(20) == 2
+    assert "Node a (gpu/0) has" in restarted.said
+    lock.write_text(kept)
+    write_plan(plan.parent, POOLS, v6=True, lock=False)
+    start()
+    add_nodes(control_plane, [node("c", "gpu")])
+    eventually(lambda: len(pod_cidrs(control_plane)) == 3)
