@@ -89,6 +89,7 @@ class Gateway:
             log.info("rules %s", sentence)
         self._router.start()
         self._reconcile()
+        self._read()
         self._rhythm.start()
         stack.callback(self._rhythm.stop)
         server = readers(self._document, self._queries.answer)

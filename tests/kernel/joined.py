@@ -155,6 +155,23 @@ class Joined:
         self.attempt("ipset", "destroy")
         self.attempt("rm", "-rf", str(self.agent.directory))
 
+    def restart(self, settings: dict[str, Any]) -> None:
+        """Have another agent take over."""
+        self.agent.stop_agent()
+        self.start(settings)
+
+    def rules(self) -> str:
+        """Every rule in the machine's kernel, with its handle where it has one: a rule that is made anew differs."""
+        if self.world.backend is Backend.NFTABLES:
+            return self.run("nft", "--stateless", "--handle", "list", "ruleset")
+        tables = (f"ip{family}tables-legacy-save" for family in ("", "6"))
+        return "".join(line for table in tables for line in self.run(table).splitlines() if line[0] not in "#:")
+
+    def drops(self) -> dict[tuple[str, str], int]:
+        """Packets dropped from site to site, as the agent tells."""
+        told = self.agent.snapshot()["isolation"]
+        return {(item["origin"], item["destination"]): item["packets"] for item in told}
+
     def attempt(self, *command: str) -> None:
         """Run a program on the machine, whatever comes of it."""
         whole = ["nsenter", f"--net={self.namespace(MACHINE)}", *command]
