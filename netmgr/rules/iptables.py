@@ -60,7 +60,7 @@ class IptablesBackend:
                 with opened(TABLES[hooks[0]], family) as table:
                     for hook in hooks:
                         chains[hook] += iptables_chains.seen(table, hook, desired.chains.get(hook, ()), sound, indexes)
-        seen = {hook: tuple(rules) for hook, rules in chains.items()}
+        seen = {hook: _in_order(found, desired.chains.get(hook, ())) for hook, found in chains.items()}
         return Observed(members, seen, iptables_chains.counters(desired, seen), frozenset(malformed), strays)
 
     def apply(self, operations: Sequence[Operation]) -> None:
@@ -154,6 +154,12 @@ class IptablesBackend:
 
 def _sample(spec: SetSpec, member: Member) -> Sample:
     return Sample(spec.counter(member.element), member.bytes, member.packets)
+
+
+def _in_order(seen: list[Seen], rules: Sequence[Rule]) -> tuple[Seen, ...]:
+    """What was seen, in the order of the rules if each family's stand in theirs."""
+    as_written = [Seen(rule.id) for family in Family for rule in rules if rule.family is family]
+    return tuple(Seen(rule.id) for rule in rules) if seen == as_written else tuple(seen)
 
 
 def _tallies(rule: Rule) -> bool:

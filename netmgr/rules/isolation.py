@@ -16,6 +16,9 @@ from netmgr.prefixes import Family, Prefix, merge
 from netmgr.rules.model import Drop, Element, Hook, InSet, Match, Pass, Rule, SetSpec, Side
 from netmgr.sites import HUB, Role
 
+LINK_SCOPE = (Prefix.parse("fe80::/10"), Prefix.parse("ff02::/16"))
+"""What never leaves its link (RFC 4291); neighbours must find each other before anything of theirs can be judged."""
+
 FROM, TO = Side.SOURCE, Side.DESTINATION
 
 
@@ -56,6 +59,8 @@ class Isolation:
             others = [spoke for spoke in self._having(family) if spoke.name != self.own]
             found[_foreign(family)] = _merged((prefix for spoke in others for prefix in spoke.prefixes), family)
             found |= {_site(spoke.name, family): _merged(spoke.prefixes, family) for spoke in self._having(family)}
+        if self.own is not None and self._pairs(Family.V6):
+            found[_LINK_SCOPE] = frozenset(LINK_SCOPE)
         return found
 
     def passing(self, hook: Hook, family: Family) -> list[Rule]:
@@ -64,7 +69,12 @@ class Isolation:
             return []
         strangers = tuple(InSet(side, _foreign(family).name, negated=True) for side in _sides(hook))
         if self.own is not None:
-            return [_pass(hook, family, "own", *strangers)]
+            on_link = hook is not Hook.FORWARD and family is Family.V6
+            near = (InSet(Side.DESTINATION if hook is Hook.INPUT else Side.SOURCE, _LINK_SCOPE.name),)
+            return [
+                _pass(hook, family, "own", *strangers),
+                *([_pass(hook, family, "neighbour discovery", *near)] if on_link else []),
+            ]
         if hook is not Hook.FORWARD:
             return []
         within = [
@@ -130,6 +140,9 @@ def _drop(pair: tuple[str, str], family: Family) -> Drop:
 
 def _foreign(family: Family) -> SetSpec:
     return SetSpec(f"foreign{family.value}", family)
+
+
+_LINK_SCOPE = SetSpec("link_scope6", Family.V6)
 
 
 def _site(name: str, family: Family) -> SetSpec:

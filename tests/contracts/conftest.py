@@ -60,6 +60,9 @@ class Kernel(Protocol):
     def add_rule(self, hook: Hook) -> None: ...
     def move_first_rule_to_the_end(self, hook: Hook) -> None: ...
     def set_counts(self, name: str, addresses: Sequence[Address], packets: int, octets: int) -> None: ...
+    def set_drops(self, origin: str, destination: str, *, packets: int, octets: int) -> None:
+        """May leave chains to be put right."""
+
     def lose_set(self, spec: SetSpec) -> None: ...
     def remake_set_wrongly(self, spec: SetSpec) -> None: ...
     def settle_neighbours(self) -> None: ...
@@ -91,6 +94,9 @@ class FakeKernel:
 
     def set_counts(self, name, addresses, packets, octets):
         self.backend.state.sets[name].elements.update({one: Hits(packets, octets) for one in addresses})
+
+    def set_drops(self, origin, destination, *, packets, octets):
+        self.backend.state.counters[f"isolated_{origin}_{destination}_v4"] = Hits(packets, octets)
 
     def lose_set(self, spec):
         self.backend.state.chains.clear()
@@ -140,6 +146,11 @@ class NftKernel:
         counted = ", ".join(f"{one} counter packets {packets} bytes {octets}" for one in addresses)
         gone = ", ".join(map(str, addresses))
         run("nft -f -", f"delete {element} {{ {gone} }}\nadd {element} {{ {counted} }}\n")
+
+    def set_drops(self, origin, destination, *, packets, octets):
+        counter = f"counter inet netmgr isolated_{origin}_{destination}_v4"
+        emptied = f"flush table inet netmgr\ndelete {counter}\n"
+        run("nft -f -", f"{emptied}add {counter} {{ packets {packets} bytes {octets} }}\n")
 
     def lose_set(self, spec):
         run("nft -f -", f"flush table inet netmgr\ndelete set inet netmgr {spec.name}\n")
@@ -218,6 +229,14 @@ class IptablesKernel:
     def set_counts(self, name, addresses, packets, octets):
         add = f"-exist add netmgr-{name.replace('_', '-')}"
         run("ipset restore", "".join(f"{add} {one} packets {packets} bytes {octets}\n" for one in addresses))
+
+    def set_drops(self, origin, destination, *, packets, octets):
+        chain, name = chain_name(Hook.FORWARD), f"isolation forward {origin} {destination} v4"
+        saved = run("iptables-legacy-save -t mangle").splitlines()
+        rules = [line for line in saved if line.startswith(f"-A {chain} ")]
+        counted = [f"[{packets}:{octets}] {line}" if name in line else f"[0:0] {line}" for line in rules]
+        lines = "\n".join([f"-F {chain}", *counted])
+        run("iptables-legacy-restore --noflush --counters", f"*mangle\n{lines}\nCOMMIT\n")
 
     def lose_set(self, spec):
         for program in self._programs():

@@ -46,6 +46,9 @@ ipset -exist add netmgr-site-spoke-b6 fd00:2::/48
 ipset -exist add netmgr-site-spoke-b6 fd64:2::/120
 ipset create netmgr-site-spoke-c6 hash:net family inet6 maxelem 65536
 ipset -exist add netmgr-site-spoke-c6 fd00:3::/48
+ipset create netmgr-link-scope6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-link-scope6 fe80::/10
+ipset -exist add netmgr-link-scope6 ff02::/16
 ipset create netmgr-inside4 hash:net family inet maxelem 65536
 ipset -exist add netmgr-inside4 10.1.0.0/16
 ipset create netmgr-inside6 hash:net family inet6 maxelem 65536
@@ -69,6 +72,7 @@ iptables-legacy -t mangle -I INPUT -j NETMGR-INPUT
 ip6tables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
 ip6tables-legacy -t mangle -N NETMGR-INPUT
 ip6tables-legacy -t mangle -A NETMGR-INPUT -m set ! --match-set netmgr-foreign6 src -m comment --comment "netmgr isolation input passes own v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-INPUT -m set --match-set netmgr-link-scope6 dst -m comment --comment "netmgr isolation input passes neighbour discovery v6" -j RETURN
 ip6tables-legacy -t mangle -A NETMGR-INPUT -m set --match-set netmgr-site-spoke-b6 src -m comment --comment "netmgr isolation input spoke-b spoke-a v6" -j DROP
 ip6tables-legacy -t mangle -A NETMGR-INPUT -m set --match-set netmgr-site-spoke-c6 src -m comment --comment "netmgr isolation input spoke-c spoke-a v6" -j DROP
 ip6tables-legacy -t mangle -I INPUT -j NETMGR-INPUT
@@ -105,6 +109,7 @@ iptables-legacy -t mangle -I OUTPUT -j NETMGR-OUTPUT
 ip6tables-legacy -t mangle -I OUTPUT 1 ! -o lo -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
 ip6tables-legacy -t mangle -N NETMGR-OUTPUT
 ip6tables-legacy -t mangle -A NETMGR-OUTPUT -m set ! --match-set netmgr-foreign6 dst -m comment --comment "netmgr isolation output passes own v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-OUTPUT -m set --match-set netmgr-link-scope6 src -m comment --comment "netmgr isolation output passes neighbour discovery v6" -j RETURN
 ip6tables-legacy -t mangle -A NETMGR-OUTPUT -m set --match-set netmgr-site-spoke-b6 dst -m comment --comment "netmgr isolation output spoke-a spoke-b v6" -j DROP
 ip6tables-legacy -t mangle -A NETMGR-OUTPUT -m set --match-set netmgr-site-spoke-c6 dst -m comment --comment "netmgr isolation output spoke-a spoke-c v6" -j DROP
 ip6tables-legacy -t mangle -I OUTPUT -j NETMGR-OUTPUT

@@ -1,0 +1,93 @@
+"""A machine with a host of the hub, of its own spoke, of another spoke and of the internet around it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from netmgr.dataplane import netns
+from netmgr.prefixes import Family
+
+PORT = 4000
+HEADERS = {Family.V4: 20 + 8, Family.V6: 40 + 8}
+MACHINE = {Family.V4: "10.1.255.1", Family.V6: "fd00:1:0:ff::1"}
+FURTHER = {Family.V4: ["10.1.255.2", "10.1.255.3"], Family.V6: ["fd00:1:0:ff::2", "fd00:1:0:ff::3"]}
+"""More addresses of the machine's own, which only a test that uses them knows."""
+
+HOSTS = {
+    "researcher": {Family.V4: "10.0.0.9", Family.V6: "fd00::9"},
+    "own": {Family.V4: "10.1.0.9", Family.V6: "fd00:1::9"},
+    "neighbour": {Family.V4: "10.1.0.8", Family.V6: "fd00:1::8"},
+    "foreign": {Family.V4: "10.130.0.9", Family.V6: "fd00:2::9"},
+    "internet": {Family.V4: "203.0.113.9", Family.V6: "2001:db8::9"},
+}
+SEEN = {Family.V4: "100.64.1.9", Family.V6: "fd64:1::9"}
+REAL = {Family.V4: "10.96.0.9", Family.V6: "fd96::9"}
+RANGES = ("10.96.0.0/24", "fd96::/120")
+
+
+@dataclass
+class Star:
+    """The machine is the namespace the test runs in."""
+
+    hosts: dict[str, int]
+    sockets: ExitStack = field(default_factory=ExitStack)
+
+    def socket(self, at: str, family: Family, address: str = "", port: int = 0, kind: Any = socket.SOCK_DGRAM) -> Any:
+        """A bound socket at a host, or at the machine itself."""
+        with netns.entered(self.hosts[at]) if at != "machine" else nullcontext():
+            made = socket.socket(socket.AF_INET if family is Family.V4 else socket.AF_INET6, kind)
+            self.sockets.enter_context(made)
+            made.settimeout(2)
+            made.bind((address, port))
+            return made
+
+    def at(self, host: str, family: Family) -> Any:
+        """A socket at a host's own address and the port that all use."""
+        return self.socket(host, family, MACHINE[family] if host == "machine" else HOSTS[host][family], PORT)
+
+    def source(self, sender: Any, receiver: Any, to: str, size: int = 100) -> tuple[str, int] | None:
+        """Sends one datagram; where it seems to come from, or None if it does not arrive."""
+        sender.sendto(b"x" * size, (to, PORT))
+        receiver.settimeout(0.15)
+        try:
+            data, source = receiver.recvfrom(65535)
+        except TimeoutError:
+            return None
+        assert len(data) == size
+        return str(source[0]), int(source[1])
+
+
+@contextmanager
+def star(namespaces: Any, program: Any) -> Iterator[Star]:
+    """Wires the hosts to the calling thread's namespace."""
+    hosts = {}
+    program("sysctl -q net.ipv6.conf.default.accept_dad=0")
+    program("sysctl -q net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")
+    own = [*MACHINE.values(), *FURTHER[Family.V4], *FURTHER[Family.V6]]
+    program("ip -b -", "".join(f"addr add {address} dev lo\n" for address in own))
+    for name, addresses in HOSTS.items():
+        space = namespaces(name)
+        hosts[name] = space.descriptor
+        with netns.entered(space.descriptor):
+            program("sysctl -q net.ipv6.conf.default.accept_dad=0")
+        program(f"ip link add {name} type veth peer name eth0 netns {space.name}")
+        v4, v6 = addresses[Family.V4], addresses[Family.V6]
+        program("ip -b -", f"link set {name} up\naddr add fe80::1/64 dev {name} nodad\nroute add {v4} dev {name}\n")
+        inside = f"""
+            link set lo up
+            link set eth0 up
+            addr add {v4}/32 dev eth0
+            addr add {v6}/128 dev eth0 nodad
+            addr add fe80::2/64 dev eth0 nodad
+            route add {MACHINE[Family.V4]} dev eth0
+            route add default via {MACHINE[Family.V4]}
+            route add default via fe80::1 dev eth0
+        """
+        program(f"ip -n {space.name} -b -", inside)
+        program(f"ip -6 route add {v6} via fe80::2 dev {name}")
+    with ExitStack() as sockets:
+        yield Star(hosts, sockets)

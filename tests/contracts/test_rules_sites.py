@@ -1,0 +1,184 @@
+"""What every backend must do about sites and Services: recognise, repair, go away, and lose no count."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from netmgr import programs
+from netmgr.prefixes import Prefix
+from netmgr.rules.engine import Rules
+from netmgr.rules.isolation import Isolation, Spoke
+from netmgr.rules.model import Hook
+from netmgr.rules.policy import Policy
+from netmgr.rules.readings import Dropped, Translated
+from tests.fakes.network import SERVICES, SITES, document
+
+LONG = "a-name-as-long-as-the-name-of-a-site-can-be-which-is-63-letters"
+RENAMED = [{**site, "name": site["name"].replace("spoke", LONG[:-8])} for site in SITES]
+ADDRESSES = {"addresses": ["10.1.255.1", "10.1.255.2", "10.1.255.3", "fd00:1:0:ff::1", "fd00:1:0:ff::2"]}
+SHORT = {"services": [{"seen": "100.64.1.7", "real": "10.96.0.9"}, {"seen": "fd64:1::7", "real": "fd96::9"}]}
+MACHINES = {
+    "node": document("node"),
+    "node of a spoke with a long name": document("node", sites=RENAMED, site=RENAMED[1]["name"]),
+    "node of the hub": document("node", site="hub", node={"name": "machine-1"}, ranges=["10.0.3.0/24"]),
+    "hub router": document("hub-router"),
+    "NAT host": document("nat-host"),
+    "NAT host, many addresses": document("nat-host", nat=ADDRESSES),
+    "NAT host, no addresses": document("nat-host", node={"name": "machine-1"}),
+    "NAT host, single addresses": document("nat-host", nat=SHORT),
+    "NAT host, source preserved": document("nat-host", nat={"source": "preserve"}),
+    "NAT host, endpoints": document("nat-host", nat={"translation": "endpoints"}),
+    "NAT host, endpoints, source preserved": document(
+        "nat-host", nat={"translation": "endpoints", "source": "preserve"}
+    ),
+}
+B_TO_A = ("spoke-b", "spoke-a")
+
+
+def settled(kernel, machine: str) -> Rules:
+    rules = Rules(kernel.backend, Policy.of(MACHINES[machine]))
+    rules.apply(rules.plan([]))
+    return rules
+
+
+@pytest.fixture(params=MACHINES)
+def machine(request) -> str:
+    return request.param
+
+
+def test_a_second_plan_is_empty_and_so_is_a_successors(kernel, machine):
+    rules = settled(kernel, machine)
+    assert rules.plan([]).repairs == ()
+    assert not rules.plan([])
+    assert not Rules(kernel.backend, Policy.of(MACHINES[machine])).plan([])
+
+
+def test_changing_a_machines_part_leaves_nothing_of_the_former(kernel, policy, machine):
+    settled(kernel, machine)
+    plain = Rules(kernel.backend, policy)
+    plain.apply(plain.plan([]))
+    assert not plain.plan([])
+    wanted = kernel.backend.observe(plain._skeleton)
+    assert wanted.members.keys() == {spec.name for spec in plain._skeleton.sets}
+    assert wanted.strays == frozenset()
+    rules = settled(kernel, machine)
+    assert not rules.plan([])
+
+
+def test_removing_leaves_nothing(kernel, machine):
+    rules = settled(kernel, machine)
+    rules.remove()
+    assert rules.plan([]).repairs == ("the whole ruleset was missing",)
+
+
+def test_a_set_that_nothing_uses_any_more_is_told_and_removed(kernel, policy):
+    settled(kernel, "node")
+    plan = Rules(kernel.backend, policy).plan([])
+    gone = [sentence for sentence in plan.repairs if sentence.startswith("set ") and ":" not in sentence]
+    assert len(gone) == 8, gone
+
+
+@pytest.mark.parametrize(
+    ("machine", "hook", "rule"),
+    [
+        ("node", Hook.FORWARD, "isolation forward spoke-a spoke-b v4"),
+        ("node", Hook.FORWARD, "isolation forward passes own v6"),
+        ("node", Hook.INPUT, "isolation input spoke-b spoke-a v6"),
+        ("node", Hook.OUTPUT, "isolation output spoke-a spoke-c v4"),
+        ("hub router", Hook.FORWARD, "isolation forward spoke-c spoke-b v6"),
+        ("hub router", Hook.POSTROUTING, "masquerade v4"),
+        ("NAT host, many addresses", Hook.POSTROUTING, "snat 100.64.1.0/24 2 v4"),
+        ("NAT host, no addresses", Hook.POSTROUTING, "snat fd64:1::/120 1 v6"),
+        ("NAT host, endpoints", Hook.FORWARD, "translated 100.64.1.0/24 v4"),
+    ],
+)
+def test_a_rule_that_is_lost_is_told_in_one_sentence_and_put_back(kernel, machine, hook, rule):
+    rules = settled(kernel, machine)
+    kernel.lose_rule(hook, rule)
+    plan = rules.plan([])
+    assert plan.repairs == (f"chain {hook}: rule '{rule}' was missing",)
+    assert plan.created == frozenset()
+    rules.apply(plan)
+    assert not rules.plan([])
+
+
+def test_a_lost_rule_of_a_netmap_is_put_back(kernel):
+    rules = settled(kernel, "NAT host")
+    hook, rule = (Hook.DEPARTURE, "netmap out") if kernel.backend.rewrites else (Hook.DSTNAT, "netmap")
+    kernel.lose_rule(hook, f"{rule} 100.64.1.0/24 v4")
+    plan = rules.plan([])
+    assert plan.repairs == (f"chain {hook}: rule '{rule} 100.64.1.0/24 v4' was missing",)
+    rules.apply(plan)
+    assert not rules.plan([])
+
+
+def test_a_members_loss_is_told_and_put_right(kernel):
+    rules = settled(kernel, "node")
+    kernel.lose_element("foreign4", Prefix.parse("10.130.0.0/16"))
+    plan = rules.plan([])
+    assert plan.repairs == ("set foreign4: 10.130.0.0/16 was missing",)
+    rules.apply(plan)
+    assert not rules.plan([])
+
+
+def test_every_pair_and_every_range_is_read_and_begins_at_zero(kernel):
+    router = settled(kernel, "hub router")
+    names = [site["name"] for site in SITES[1:]]
+    pairs = {(origin, to) for origin in names for to in names if origin != to}
+    assert {(one.origin, one.destination) for one in router.dropped()} == pairs
+    assert {(one.packets, one.bytes) for one in router.dropped()} == {(0, 0)}
+    assert router.translated() == []
+    host = settled(kernel, "NAT host")
+    seen_and_real = [(Prefix.parse(one["seen"]), Prefix.parse(one["real"])) for one in SERVICES]
+    assert host.translated() == [Translated(seen, real, 0, 0) for seen, real in seen_and_real]
+    assert {(one.origin, one.destination) for one in host.dropped()} == {pair for pair in pairs if "spoke-a" in pair}
+
+
+def test_where_nobody_is_kept_apart_nothing_is_read(rules):
+    rules.apply(rules.plan([]))
+    assert rules.dropped() == []
+    assert rules.translated() == []
+
+
+def test_a_missing_ruleset_reads_as_zero(kernel):
+    rules = Rules(kernel.backend, Policy.of(MACHINES["node"]))
+    assert {one.packets for one in rules.dropped()} == {0}
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_printed_commands_make_the_same_rules_when_a_person_types_them(real_kernel, machine):
+    rules = Rules(real_kernel.backend, Policy.of(MACHINES[machine]))
+    text = rules.plan([]).text
+    if real_kernel.backend.name == "nftables":
+        done = programs.run([programs.locate("nft", "nftables"), "-f", "-"], stdin=text.encode())
+        assert done.returncode == 0, done.stderr.decode()
+    else:
+        for line in text.splitlines():
+            words = shlex.split(line)
+            done = programs.run([programs.locate(words[0], "iptables ipset"), *words[1:]])
+            assert done.returncode == 0, f"{line}: {done.stderr.decode()}"
+    typed = rules.plan([])
+    assert typed.repairs == ()
+    assert not typed
+
+
+def test_a_new_spoke_costs_the_others_no_count(kernel):
+    """On iptables a rule is its own counter, so a chain that is filled again must take the counts along."""
+    policy = Policy.of(MACHINES["node"])
+    rules = settled(kernel, "node")
+    kernel.set_drops(*B_TO_A, packets=5, octets=500)
+    rules.apply(rules.plan([]))
+    assert Dropped(*B_TO_A, 5, 500) in rules.dropped()
+    wider = replace(
+        policy,
+        isolation=Isolation((*policy.isolation.spokes, Spoke("spoke-d", (Prefix.parse("10.4.0.0/16"),))), "spoke-a"),
+    )
+    more = Rules(kernel.backend, wider)
+    more.apply(more.plan([]))
+    assert not more.plan([])
+    assert Dropped(*B_TO_A, 5, 500) in more.dropped()
+    assert Dropped("spoke-d", "spoke-a", 0, 0) in more.dropped()

@@ -1,0 +1,235 @@
+"""Real packets between sites and to Services: what is dropped, whose address the far end sees, and the way back."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from netmgr.dataplane import netns
+from netmgr.prefixes import Family, Prefix
+from netmgr.rules.engine import Rules
+from netmgr.rules.policy import Policy
+from netmgr.rules.readings import Dropped, Translated
+from tests.contracts.star import FURTHER, HEADERS, HOSTS, MACHINE, PORT, RANGES, REAL, SEEN, Star, star
+from tests.fakes.network import SERVICES, document
+
+pytestmark = pytest.mark.root
+
+FAMILIES = pytest.mark.parametrize("family", Family, ids=lambda family: f"v{family.value}")
+A, B = "spoke-a", "spoke-b"
+BACKEND_PORT = 4444
+CALLS = f"meta l4proto {{ tcp, udp }} th dport {PORT}"
+
+KUBE_PROXY = f"""
+table inet kube-proxy {{
+    chain prerouting {{
+        type nat hook prerouting priority dstnat; policy accept;
+        ip daddr {REAL[Family.V4]} {CALLS} dnat ip to {HOSTS["own"][Family.V4]}:{BACKEND_PORT}
+        ip6 daddr {REAL[Family.V6]} {CALLS} dnat ip6 to [{HOSTS["own"][Family.V6]}]:{BACKEND_PORT}
+    }}
+    chain postrouting {{
+        type nat hook postrouting priority srcnat; policy accept;
+    }}
+}}
+"""
+
+
+@pytest.fixture
+def world(real_kernel, namespaces, program) -> Iterator[Star]:
+    del real_kernel
+    with star(namespaces, program) as made:
+        yield made
+
+
+@pytest.fixture
+def opened(world, real_kernel, program):
+    """A NAT host; what translates the Service's address is on it where it can be, else on the next machine."""
+
+    def make(*, next_machine: bool | None = None, **nat: object) -> Rules:
+        elsewhere = not real_kernel.backend.rewrites if next_machine is None else next_machine
+        if elsewhere:
+            with netns.entered(world.hosts["own"]):
+                program("nft -f -", KUBE_PROXY)
+        else:
+            program("nft -f -", KUBE_PROXY)
+        for prefix in RANGES:
+            via = f"via {HOSTS['own'][Family.V4]}" if ":" not in prefix else "via fe80::2"
+            onlink = " onlink" if ":" not in prefix else ""
+            program(f"ip route add {prefix} {via} dev own{onlink}")
+        return rules_of(real_kernel, "nat-host", nat=nat)
+
+    return make
+
+
+def rules_of(real_kernel, role: str, **keys: object) -> Rules:
+    rules = Rules(real_kernel.backend, Policy.of(document(role, **keys)))
+    rules.apply(rules.plan([]))
+    return rules
+
+
+def dropped(rules: Rules) -> dict[tuple[str, str], tuple[int, int]]:
+    return {(one.origin, one.destination): (one.packets, one.bytes) for one in rules.dropped() if one.packets}
+
+
+def answer(server, client, data: bytes = b"answer"):
+    """The server answers who it has heard of; where the client takes the answer to come from."""
+    client.settimeout(2)
+    server[0].sendto(data, server[1])
+    got, source = client.recvfrom(100)
+    assert got == data
+    return source[:2]
+
+
+@FAMILIES
+def test_a_node_drops_what_passes_between_its_spoke_and_another_in_either_direction(world, real_kernel, family):
+    rules = rules_of(real_kernel, "node")
+    own, foreign, researcher = (world.at(name, family) for name in ("own", "foreign", "researcher"))
+    assert world.source(own, foreign, HOSTS["foreign"][family], 50) is None
+    assert world.source(foreign, own, HOSTS["own"][family], 70) is None
+    assert world.source(foreign, own, HOSTS["own"][family], 71) is None
+    counted = {(A, B): (1, 50 + HEADERS[family]), (B, A): (2, 141 + 2 * HEADERS[family])}
+    assert dropped(rules) == counted
+    assert world.source(researcher, own, HOSTS["own"][family]) == (HOSTS["researcher"][family], PORT)
+    assert world.source(own, researcher, HOSTS["researcher"][family]) == (HOSTS["own"][family], PORT)
+    assert world.source(foreign, researcher, HOSTS["researcher"][family]) == (HOSTS["foreign"][family], PORT)
+    assert dropped(rules) == counted
+
+
+@FAMILIES
+def test_a_machine_of_a_spoke_neither_hears_nor_speaks_to_another_spoke(world, real_kernel, family):
+    own, foreign, researcher = (world.at(name, family) for name in ("machine", "foreign", "researcher"))
+    assert world.source(foreign, own, MACHINE[family]) is not None
+    rules = rules_of(real_kernel, "node")
+    assert world.source(foreign, own, MACHINE[family], 30) is None
+    with pytest.raises(PermissionError):
+        own.sendto(b"x" * 40, (HOSTS["foreign"][family], PORT))
+    assert dropped(rules) == {(B, A): (1, 30 + HEADERS[family]), (A, B): (1, 40 + HEADERS[family])}
+    assert world.source(researcher, own, MACHINE[family]) == (HOSTS["researcher"][family], PORT)
+    assert world.source(own, own, MACHINE[family]) == (MACHINE[family], PORT)
+    assert world.source(own, researcher, HOSTS["researcher"][family]) == (MACHINE[family], PORT)
+
+
+@FAMILIES
+def test_a_hub_router_keeps_spokes_apart_and_joins_each_with_the_hub(world, real_kernel, family):
+    rules = rules_of(real_kernel, "hub-router", node={"name": "router"})
+    own, neighbour, foreign, researcher, internet = (
+        world.at(name, family) for name in ("own", "neighbour", "foreign", "researcher", "internet")
+    )
+    assert world.source(own, foreign, HOSTS["foreign"][family], 50) is None
+    assert world.source(foreign, own, HOSTS["own"][family], 70) is None
+    assert dropped(rules) == {(A, B): (1, 50 + HEADERS[family]), (B, A): (1, 70 + HEADERS[family])}
+    for name, host in (("own", own), ("foreign", foreign)):
+        assert world.source(host, researcher, HOSTS["researcher"][family]) == (HOSTS[name][family], PORT)
+        assert world.source(researcher, host, HOSTS[name][family]) == (HOSTS["researcher"][family], PORT)
+    assert world.source(neighbour, own, HOSTS["own"][family]) == (HOSTS["neighbour"][family], PORT)
+    sources = {world.source(host, internet, HOSTS["internet"][family])[0] for host in (own, foreign, researcher)}
+    assert sources.isdisjoint(host[family] for host in HOSTS.values()), "the internet sees the router alone"
+
+
+@FAMILIES
+def test_a_service_is_reached_by_the_address_the_hub_sees_and_answers_from_it(world, opened, family):
+    rules = opened()
+    researcher, server = world.at("researcher", family), world.socket("own", family, "", BACKEND_PORT)
+    seen = world.source(researcher, server, SEEN[family], 60)
+    assert seen[0] == MACHINE[family], "the endpoint sees the host"
+    assert answer((server, seen), researcher, b"a" * 40) == (SEEN[family], PORT)
+    exchange = SERVICES[0 if family is Family.V4 else 1]
+    both = 2 * HEADERS[family] + 100
+    assert Translated(Prefix.parse(exchange["seen"]), Prefix.parse(exchange["real"]), 2, both) in rules.translated()
+    assert dropped(rules) == {}
+
+
+@FAMILIES
+def test_a_preserved_source_is_the_clients_own(world, opened, family):
+    opened(source="preserve")
+    researcher, server = world.at("researcher", family), world.socket("own", family, "", BACKEND_PORT)
+    seen = world.source(researcher, server, SEEN[family])
+    assert seen == (HOSTS["researcher"][family], PORT)
+    assert answer((server, seen), researcher) == (SEEN[family], PORT)
+
+
+@FAMILIES
+@pytest.mark.parametrize("source", ["snat", "preserve"])
+def test_a_stream_passes_both_ways_when_the_next_machine_translates_the_service(world, opened, family, source):
+    opened(next_machine=True, source=source)
+    server = world.socket("own", family, "", BACKEND_PORT, socket.SOCK_STREAM)
+    server.listen()
+    client = world.socket("researcher", family, "", 0, socket.SOCK_STREAM)
+    client.connect((SEEN[family], PORT))
+    accepted, peer = server.accept()
+    with accepted:
+        assert peer[0] == (MACHINE if source == "snat" else HOSTS["researcher"])[family]
+        client.sendall(b"q" * 100_000)
+        client.shutdown(socket.SHUT_WR)
+        received = 0
+        while data := accepted.recv(65536):
+            received += len(data)
+        accepted.sendall(b"r" * received)
+    answered = 0
+    while data := client.recv(65536):
+        answered += len(data)
+    assert (received, answered) == (100_000, 100_000)
+
+
+@FAMILIES
+def test_every_address_of_the_host_takes_its_share_of_the_connections(world, opened, family):
+    addresses = [MACHINE[family], *FURTHER[family]]
+    opened(addresses=[address for each in Family for address in (MACHINE[each], *FURTHER[each])])
+    server = world.socket("own", family, "", BACKEND_PORT)
+    sources: Counter[str] = Counter()
+    for _ in range(12):
+        client = world.socket("researcher", family, HOSTS["researcher"][family])
+        seen = world.source(client, server, SEEN[family])
+        assert answer((server, seen), client) == (SEEN[family], PORT)
+        sources[seen[0]] += 1
+    assert sources == Counter(dict.fromkeys(addresses, 4))
+
+
+@FAMILIES
+def test_another_spoke_does_not_reach_the_services(world, opened, family):
+    rules = opened()
+    foreign, server = world.at("foreign", family), world.socket("own", family, "", BACKEND_PORT)
+    assert world.source(foreign, server, SEEN[family], 20) is None
+    assert dropped(rules) == {(B, A): (1, 20 + HEADERS[family])}
+
+
+@FAMILIES
+def test_within_the_spoke_a_service_is_reached_as_if_there_were_no_nat_host(world, opened, family):
+    rules = opened(next_machine=False)
+    neighbour, server = world.at("neighbour", family), world.socket("own", family, "", BACKEND_PORT)
+    seen = world.source(neighbour, server, REAL[family])
+    assert seen == (HOSTS["neighbour"][family], PORT)
+    assert answer((server, seen), neighbour) == (REAL[family], PORT)
+    assert {one.packets for one in rules.translated()} == {0}
+
+
+@FAMILIES
+def test_a_port_nobody_listens_on_is_told_to_the_client_where_connections_are_tracked_whole(
+    world, opened, real_kernel, family
+):
+    """An ICMP error quotes the packet; a rewriting outside of connection tracking cannot mend the quotation."""
+    opened()
+    client = world.at("researcher", family)
+    client.connect((SEEN[family], PORT))
+    client.send(b"is anybody there?")
+    client.settimeout(0.5)
+    told = TimeoutError if real_kernel.backend.rewrites else ConnectionRefusedError
+    with pytest.raises(told):
+        client.recv(100)
+
+
+@FAMILIES
+def test_drops_between_sites_outlive_repairs(world, real_kernel, program, family):
+    rules = rules_of(real_kernel, "node")
+    own, foreign = world.at("own", family), world.at("foreign", family)
+    assert world.source(foreign, own, HOSTS["own"][family], 70) is None
+    assert rules.dropped().count(Dropped(B, A, 1, 70 + HEADERS[family])) == 1
+    if real_kernel.backend.name == "nftables":
+        program("nft flush chain inet netmgr forward")
+    else:
+        program(f"ip{'' if family is Family.V4 else '6'}tables-legacy -t mangle -D NETMGR-FORWARD 1")
+    rules.apply(rules.plan([]))
+    assert dropped(rules) == {(B, A): (1, 70 + HEADERS[family])}

@@ -1,0 +1,180 @@
+"""Packets between sites, to Services and back, through the fake kernel with either way of translating."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from netmgr.prefixes import Address, Prefix
+from netmgr.rules.engine import Rules
+from netmgr.rules.policy import Policy
+from netmgr.rules.readings import Dropped, Translated
+from tests.fakes.network import document
+from tests.fakes.passage import FORWARDED, RECEIVED, SENT, Outcome, Packet
+from tests.fakes.rules import FakeBackend
+
+HUB, A, A2, B, B2, C, WEB = "10.0.0.9", "10.1.0.9", "10.1.7.8", "10.2.0.9", "10.130.0.9", "10.3.0.9", "203.0.113.9"
+HUB6, A6, B6, WEB6 = "fd00::9", "fd00:1::9", "fd00:2::9", "2001:db8::9"
+NODE, NODE6 = "10.1.255.1", "fd00:1:0:ff::1"
+SEEN, SEEN6, SEEN_B = "100.64.1.9", "fd64:1::9", "100.64.2.9"
+REAL, REAL6 = "10.96.0.9", "fd96::9"
+PASSES = ""
+
+FORWARDS = {
+    "node": [
+        (A, B, "isolated_spoke-a_spoke-b_v4"),
+        (B, A, "isolated_spoke-b_spoke-a_v4"),
+        (B2, A, "isolated_spoke-b_spoke-a_v4"),
+        (A, SEEN_B, "isolated_spoke-a_spoke-b_v4"),
+        (C, A, "isolated_spoke-c_spoke-a_v4"),
+        (A6, B6, "isolated_spoke-a_spoke-b_v6"),
+        (B6, A6, "isolated_spoke-b_spoke-a_v6"),
+        *[(src, dst, PASSES) for src, dst in [(A, A2), (A, HUB), (HUB, A), (A6, HUB6), (HUB6, A6), (A, WEB), (WEB, A)]],
+    ],
+    "hub-router": [
+        (A, B, "isolated_spoke-a_spoke-b_v4"),
+        (B2, A, "isolated_spoke-b_spoke-a_v4"),
+        (B, C, "isolated_spoke-b_spoke-c_v4"),
+        (C, SEEN, "isolated_spoke-c_spoke-a_v4"),
+        (B6, SEEN6, "isolated_spoke-b_spoke-a_v6"),
+        *[(src, dst, PASSES) for src, dst in [(A, A2), (B, B2), (HUB, SEEN), (A, HUB), (HUB, B), (B6, HUB6), (C, WEB)]],
+    ],
+    "nat-host": [
+        (B, SEEN, "isolated_spoke-b_spoke-a_v4"),
+        (C, SEEN, "isolated_spoke-c_spoke-a_v4"),
+        (B6, SEEN6, "isolated_spoke-b_spoke-a_v6"),
+        (B, REAL, "isolated_spoke-b_spoke-a_v4"),
+        (HUB, SEEN, PASSES),
+        (HUB6, SEEN6, PASSES),
+    ],
+}
+
+
+@pytest.fixture(params=[True, False], ids=["rewriting", "connections"])
+def machine(request) -> Callable[..., Rules]:
+    def make(role: str, **keys) -> Rules:
+        rules = Rules(FakeBackend(rewrites=request.param), Policy.of(document(role, **keys)))
+        rules.apply(rules.plan([]))
+        return rules
+
+    return make
+
+
+def send(rules: Rules, src: str, dst: str, hooks=FORWARDED, **keys) -> Outcome:
+    packet = Packet(Address.parse(src), Address.parse(dst), hooks, **keys)
+    return rules.backend.send(packet)
+
+
+def ends(outcome: Outcome) -> tuple[str, str]:
+    return str(outcome.src), str(outcome.dst)
+
+
+@pytest.mark.parametrize(
+    ("role", "src", "dst", "dropped_by"), [(role, *case) for role, cases in FORWARDS.items() for case in cases]
+)
+def test_a_forwarded_packet_is_dropped_by_the_pairs_rule_and_by_no_other(machine, role, src, dst, dropped_by):
+    assert send(machine(role), src, dst).dropped_by == dropped_by
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "hooks", "dropped_by"),
+    [
+        (B, NODE, RECEIVED, "isolated_spoke-b_spoke-a_v4"),
+        (B6, NODE6, RECEIVED, "isolated_spoke-b_spoke-a_v6"),
+        (B6, "fe80::1", RECEIVED, PASSES),
+        (B6, "ff02::1:ff00:1", RECEIVED, PASSES),
+        (HUB, NODE, RECEIVED, PASSES),
+        (A, NODE, RECEIVED, PASSES),
+        (WEB, NODE, RECEIVED, PASSES),
+        ("127.0.0.1", "127.0.0.1", RECEIVED, PASSES),
+        (NODE, B, SENT, "isolated_spoke-a_spoke-b_v4"),
+        (NODE6, B6, SENT, "isolated_spoke-a_spoke-b_v6"),
+        ("fe80::1", B6, SENT, PASSES),
+        (NODE, HUB, SENT, PASSES),
+        (NODE, WEB, SENT, PASSES),
+        (NODE, NODE, SENT, PASSES),
+    ],
+)
+@pytest.mark.parametrize("role", ["node", "nat-host"])
+def test_a_machine_of_a_spoke_does_not_exchange_packets_with_another(machine, role, src, dst, hooks, dropped_by):
+    assert send(machine(role), src, dst, hooks).dropped_by == dropped_by
+
+
+def test_a_node_of_the_hub_keeps_nobody_apart(machine):
+    rules = machine("node", site="hub", node={"name": "desk"}, ranges=["10.0.3.0/24"])
+    assert [send(rules, src, dst).dropped_by for src, dst in [(HUB, A), (B, HUB)]] == ["", ""]
+    assert rules.dropped() == []
+
+
+def test_what_is_dropped_is_told_by_pair_over_hooks_and_families(machine):
+    rules = machine("node")
+    for src, dst, hooks in [
+        (A, B, FORWARDED),
+        (NODE, B, SENT),
+        (A6, B6, FORWARDED),
+        (B, A, FORWARDED),
+        (A, A2, FORWARDED),
+    ]:
+        send(rules, src, dst, hooks)
+    assert [one for one in rules.dropped() if one.packets] == [
+        Dropped("spoke-a", "spoke-b", 3, 300),
+        Dropped("spoke-b", "spoke-a", 1, 100),
+    ]
+
+
+@pytest.mark.parametrize(("src", "dst", "is_masqueraded"), [(A, WEB, True), (B6, WEB6, True), (A, HUB, False)])
+def test_a_hub_router_masquerades_what_leaves_for_the_internet_alone(machine, src, dst, is_masqueraded):
+    assert send(machine("hub-router"), src, dst).masqueraded is is_masqueraded
+    assert not send(machine("hub-router", masquerade=False), src, dst).masqueraded
+
+
+@pytest.mark.parametrize(("client", "seen", "real", "host"), [(HUB, SEEN, REAL, NODE), (HUB6, SEEN6, REAL6, NODE6)])
+def test_a_client_of_the_hub_reaches_a_service_and_its_answer_comes_from_where_it_asked(
+    machine, client, seen, real, host
+):
+    rules = machine("nat-host")
+    there = send(rules, client, seen)
+    assert ends(there) == (host, real)
+    assert ends(send(rules, real, host)) == (seen, client)
+    assert [(one.packets, one.bytes) for one in rules.translated() if one.packets] == [(2, 200)]
+
+
+def test_a_preserved_source_is_not_touched_on_the_way_there_nor_back(machine):
+    rules = machine("nat-host", nat={"source": "preserve"})
+    assert ends(send(rules, HUB, SEEN)) == (HUB, REAL)
+    assert ends(send(rules, REAL, HUB)) == (SEEN, HUB)
+
+
+def test_kube_proxy_on_the_same_host_finds_the_services_address_where_packets_are_rewritten():
+    rules = Rules(FakeBackend(), Policy.of(document("nat-host")))
+    rules.apply(rules.plan([]))
+    endpoint = {Address.parse(REAL): Address.parse(A)}
+    there = send(rules, HUB, SEEN, elsewhere=lambda address: endpoint.get(address, address))
+    assert ends(there) == (NODE, A)
+    assert ends(send(rules, A, NODE)) == (SEEN, HUB)
+
+
+def test_with_endpoints_only_the_source_is_translated_here(machine):
+    rules = machine("nat-host", nat={"translation": "endpoints"})
+    endpoint = {Address.parse(SEEN): Address.parse(A)}
+    assert ends(send(rules, HUB, SEEN, elsewhere=lambda address: endpoint.get(address, address))) == (NODE, A)
+    assert ends(send(rules, A, NODE)) == (SEEN, HUB)
+    assert rules.translated()[0] == Translated(Prefix.parse("100.64.1.0/24"), Prefix.parse("10.96.0.0/24"), 2, 200)
+
+
+def test_connections_take_the_hosts_addresses_in_turn(machine):
+    addresses = ["10.1.255.1", "10.1.255.2", "10.1.255.3", NODE6]
+    rules = machine("nat-host", nat={"addresses": addresses})
+    sources = [str(send(rules, f"10.0.0.{number}", SEEN).src) for number in range(1, 7)]
+    assert sorted(sources) == sorted(addresses[:3] * 2)
+    assert str(send(rules, "10.0.0.1", SEEN).src) == sources[0], "a connection keeps its address"
+
+
+@pytest.mark.parametrize("own", [A, A6])
+def test_within_the_spoke_nothing_is_translated(machine, own):
+    rules = machine("nat-host")
+    real, seen = (REAL, SEEN) if own == A else (REAL6, SEEN6)
+    assert ends(send(rules, own, real)) == (own, real)
+    assert ends(send(rules, real, own)) == (real, own)
+    assert ends(send(rules, own, seen)) == (own, seen)
