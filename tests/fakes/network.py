@@ -136,6 +136,12 @@ class PaperNetwork:
             rules.apply(rules.plan(pods))
         return Machine(node, kernel, _elsewhere(world, node), hides=node.role is Role.NODE)
 
+    def forget(self) -> None:
+        """End every connection: the fake tells them by their addresses alone."""
+        for machine in self.machines.values():
+            machine.kernel.connections.clear()
+            machine.hidden.clear()
+
     def send(self, origin: str, src: Address, dst: Address) -> Journey:
         """Send one packet from a host, or from a pod by its name."""
         pod = self._pods.get(src)

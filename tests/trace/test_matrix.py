@@ -35,6 +35,8 @@ def paper(backend: Backend) -> PaperWorld:
 
 
 def traced(on: PaperNetwork, probe: matrix.Probe) -> Journey:
+    """The way of the first packet of a connection."""
+    on.forget()
     return on.send(probe.origin.name, probe.near.address, probe.target)
 
 
