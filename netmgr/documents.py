@@ -64,12 +64,14 @@ def place(path: Path, key: KeyPath) -> str:
 
     For faults that are found after a document was read; the file is read once more.
     """
+    return f"{path}:{line(path, key)}: {_dotted(key)}" if key else str(path)
+
+
+def line(path: Path, key: KeyPath) -> int:
+    """The line (from 1) of a key, or of the nearest one above it that the document has."""
     root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
     lines = _lines(root, str(path))
-    known = key
-    while known not in lines:
-        known = known[:-1]
-    return f"{path}:{lines[known]}: {_dotted(key)}" if key else str(path)
+    return lines[_nearest(key, lines)]
 
 
 def _lines(root: yaml.Node | None, source: str) -> dict[KeyPath, int]:
@@ -106,11 +108,15 @@ def _describe(fault: ErrorDetails, source: str, lines: dict[KeyPath, int]) -> st
         message = "unknown key; remove it or correct its spelling"
     elif fault["type"] == "missing":
         message = "is required and missing"
-    known = location
-    while known not in lines:
-        known = known[:-1]
+    known = _nearest(location, lines)
     key = _dotted(location) if location else "document"
     return f"{source}:{lines[known]}: {key}: {message}"
+
+
+def _nearest(key: KeyPath, lines: dict[KeyPath, int]) -> KeyPath:
+    while key not in lines:
+        key = key[:-1]
+    return key
 
 
 def _dotted(path: KeyPath) -> str:

@@ -83,8 +83,13 @@ def read_text(path: Path) -> str:
 
 
 def located(path: Path, finding: Finding) -> str:
-    """A finding with the file, line and key it hangs on."""
-    return f"{documents.place(path, finding.path)}: {finding}"
+    """A finding with the file, line and key it hangs on, and those of what it contradicts."""
+    other = ""
+    if finding.beside:
+        other = f"line {documents.line(path, finding.beside)}"
+    elif finding.locked:
+        other = documents.place(lock_path(path), finding.locked)
+    return f"{documents.place(path, finding.path)}: {finding.told(other)}"
 
 
 def to_yaml(document: BaseModel | dict[str, Any]) -> str:

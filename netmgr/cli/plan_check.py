@@ -25,7 +25,7 @@ from netmgr.cli.plan_common import (
 if TYPE_CHECKING:
     from netmgr.plan.bill import Line
     from netmgr.plan.findings import Finding
-    from netmgr.plan.lock import LockDocument
+    from netmgr.plan.lock import LockDocument, Subnet
     from netmgr.plan.outlook import Outlook
 
 
@@ -160,14 +160,18 @@ def show(
 
 
 def _table(lock: LockDocument) -> None:
-    rows = [("hub", "", *_held(lock, "hub"), "", "", ", ".join(map(str, lock.hub.routers.addresses)))]
+    rows = [("hub", "", *_held(lock, "hub"), "", "", _fixed(lock.hub.routers))]
     for name, held in lock.clusters.items():
         capacity = sum(pool.capacity for pool in held.node_pools.values())
-        services = str(held.services.hub_prefix) + (" (shared)" if held.services.mode == "shared" else "")
+        seen = " ".join(map(str, held.services.seen))
+        services = f"{seen} (shared)" if held.services.mode == "shared" else seen
         state = "tombstone" if held.tombstone else ""
-        nat = ", ".join(map(str, held.nat.addresses))
-        rows.append((name, state, *_held(lock, name), f"{capacity:,}", services, nat))
+        rows.append((name, state, *_held(lock, name), f"{capacity:,}", services, _fixed(held.nat)))
     print_rows(("", "", "prefixes", "reserved", "places", "Services, from the hub", "routers, NAT hosts"), rows)
+
+
+def _fixed(subnet: Subnet) -> str:
+    return ", ".join(map(str, (*subnet.addresses, *subnet.addresses_v6)))
 
 
 def _held(lock: LockDocument, name: str) -> tuple[str, str]:

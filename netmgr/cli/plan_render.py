@@ -153,7 +153,8 @@ def kubernetes(
     if cluster not in given.plan.clusters:
         raise ConfigError(f"{file}: clusters: has no {cluster!r}; there are {', '.join(given.plan.clusters) or 'none'}")
     documents = {"plan.yaml": file.read_text("utf-8"), "plan.lock.yaml": given.lock_path.read_text("utf-8")}
-    services = str(given.locked.clusters[cluster].services.prefix)
+    # kube-apiserver's --service-cluster-ip-range takes one range a family, joined by a comma.
+    services = ",".join(str(real) for _, real in given.locked.clusters[cluster].services.pairs)
     every = objects(documents, services, image or f"netmgr:{__version__}")
     write(to, yaml.dump_all(every, Dumper=yaml.CSafeDumper, sort_keys=False, width=1 << 20))
 

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.tree import Tree
 
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, NodePoolLock, Segment
+from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, NodePoolLock, Segment, Subnet
+from netmgr.prefixes import Address, Prefix
 
 
 def tree(plan: PlanDocument, lock: LockDocument) -> Tree:
     """Hub and clusters, their prefixes, and what is carved from them."""
     root = Tree(f"[bold]{plan.name}[/] {', '.join(map(str, plan.pools.nodes))}")
     hub = root.add(f"[bold]hub[/] {_prefixes(lock.hub.prefixes)}")
-    hub.add(f"routers {lock.hub.routers.prefix}: {', '.join(map(str, lock.hub.routers.addresses))}")
+    hub.add(f"routers {_hosts(lock.hub.routers)}")
     for subnet in lock.hub.researchers:
-        hub.add(f"researchers {subnet.prefix}")
+        hub.add(f"researchers {_texts(subnet.prefixes)}")
     for name, held in lock.clusters.items():
         _cluster(root.add(f"[bold]{name}[/] {_prefixes(held.prefixes)}{_grave(held.tombstone)}"), plan, name, held)
     return root
 
 
 def _cluster(branch: Tree, plan: PlanDocument, name: str, held: ClusterLock) -> None:
-    services = held.services
-    shared = f", which the hub sees at {services.hub_prefix}" if services.prefix != services.hub_prefix else ""
-    branch.add(f"Services {services.prefix}{shared}")
-    branch.add(f"NAT hosts {held.nat.prefix}: {', '.join(map(str, held.nat.addresses))}")
+    for seen, real in held.services.pairs:
+        branch.add(f"Services {real}{f', which the hub sees at {seen}' if seen != real else ''}")
+    branch.add(f"NAT hosts {_hosts(held.nat)}")
     cluster = plan.clusters.get(name)
     for pool, spec in held.node_pools.items():
         asked = cluster.node_pools.get(pool) if cluster else None
@@ -42,6 +44,14 @@ def _segment(segment: Segment) -> str:
         f"hosts {part.hosts}, pods {part.pods} ({part.blocks} x /{part.block_length} a node)"
         for part in segment.layouts
     )
+
+
+def _hosts(subnet: Subnet) -> str:
+    return f"{_texts(subnet.prefixes)}: {_texts((*subnet.addresses, *subnet.addresses_v6))}"
+
+
+def _texts(items: Iterable[Address | Prefix]) -> str:
+    return ", ".join(map(str, items))
 
 
 def _prefixes(allocations: tuple[Allocation, ...]) -> str:

@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterable, Iterator
 from netmgr.config import SPECIAL_USE
 from netmgr.plan.carve import cluster_wants, complete, keep_tombstones, taken_by
 from netmgr.plan.conflicts import REMEDY, Scope, conflicts, moved, pinned_faults, without
-from netmgr.plan.demand import Want, hosts_length
+from netmgr.plan.demand import Want
 from netmgr.plan.diff import diff, renumbered
-from netmgr.plan.document import Cluster, PlanDocument, ServiceMode
+from netmgr.plan.document import Cluster, PlanDocument
 from netmgr.plan.findings import Finding, KeyPath, PlanRefused, error
+from netmgr.plan.fixed import FixedSubnet
 from netmgr.plan.ground import Ground, Places, Site
 from netmgr.plan.limits import CloudLimits
 from netmgr.plan.lock import (
@@ -24,12 +25,12 @@ from netmgr.plan.lock import (
     ClusterLock,
     HubLock,
     LockDocument,
-    ServiceRange,
     Subnet,
 )
+from netmgr.plan.service_ranges import ServiceGround
 from netmgr.plan.space import Space
 from netmgr.plan.verify import verify
-from netmgr.prefixes import Address, Family, Prefix, merge
+from netmgr.prefixes import Family, Prefix, merge
 from netmgr.sites import HUB
 
 
@@ -87,7 +88,9 @@ class _Locking:
         self.held = without(previous, scopes) if previous else None
         self.clusters = dict(self.held.clusters) if self.held else {}
         self.grounds = {family: self._ground(family) for family in plan.pools.families}
-        self.services = self._services_space()
+        staying = (held.services for name, held in self.clusters.items() if name not in self.services_move)
+        self.services = ServiceGround(plan, limits, staying)
+        self.open = plan.pools.service_families
 
     def run(self) -> LockDocument:
         hub = self._hub()
@@ -129,18 +132,6 @@ class _Locking:
         if self.held and not self.hub_moves:
             yield from ((allocation.reserve, HUB) for allocation in self.held.hub.prefixes)
 
-    def _services_space(self) -> Space:
-        space = Space(Family.V4, self.plan.pools.services)
-        for prefix in (*self.limits.forbidden, *SPECIAL_USE, *(exclusion.prefix for exclusion in self.plan.exclude)):
-            space.withdraw(prefix)
-        for prefixes in self.plan.pinned.values():
-            for prefix in prefixes:
-                space.withdraw(prefix)
-        for name, held in self.clusters.items():
-            if name not in self.services_move:
-                space.withdraw(held.services.hub_prefix)
-        return space
-
     def _settle(
         self,
         name: str,
@@ -170,87 +161,44 @@ class _Locking:
 
     def _hub(self) -> HubLock:
         before = self.held.hub if self.held and not self.hub_moves else None
-        path: KeyPath = ("hub",)
-        wants: list[Want] = []
-        seats = sum(subnet.prefix.size - self.limits.reserved for subnet in before.researchers) if before else 0
-        missing = self.plan.hub.researchers - seats
-        if missing > 0:
-            wants.append(self._want("researchers", missing, (*path, "researchers")))
-        if before is None:
-            wants.append(self._want("routers", _FIXED_HOSTS, (*path, "routers")))
-        taken = [before.routers.prefix, *(subnet.prefix for subnet in before.researchers)] if before else []
-        prefixes, places = self._settle(HUB, path, before.prefixes if before else (), wants, taken, 1)
-        found = places[Family.V4]
-        researchers = before.researchers if before else ()
-        if missing > 0:
-            researchers = (*researchers, Subnet(prefix=found["researchers",], vnet=HUB))
-        routers = before.routers.prefix if before else found["routers",]
-        return HubLock(
-            prefixes=prefixes, routers=self._fixed(routers, HUB, self.plan.hub.routers), researchers=researchers
+        routers = FixedSubnet(
+            ("routers",), ("hub", "routers"), HUB, before.routers if before else None, hosts=self.plan.hub.routers
         )
+        researchers = list(self._researchers(before.researchers if before else ()))
+        every = (routers, *researchers)
+        wants = [want for subnet in every for want in subnet.wants(self.open, self.limits)]
+        taken = [prefix for subnet in every for prefix in subnet.taken]
+        prefixes, places = self._settle(HUB, ("hub",), before.prefixes if before else (), wants, taken, 1)
+        return HubLock(
+            prefixes=prefixes,
+            routers=routers.complete(places, self.limits),
+            researchers=tuple(subnet.complete(places, self.limits) for subnet in researchers),
+        )
+
+    def _researchers(self, held: tuple[Subnet, ...]) -> Iterator[FixedSubnet]:
+        """The subnets there are, and one more for those who have no seat in them."""
+        path: KeyPath = ("hub", "researchers")
+        for number, subnet in enumerate(held):
+            yield FixedSubnet(("researchers", str(number)), path, HUB, subnet)
+        missing = self.plan.hub.researchers - sum(subnet.prefix.size - self.limits.reserved for subnet in held)
+        if missing > 0:
+            yield FixedSubnet(("researchers", str(len(held))), path, HUB, None, seats=missing)
 
     def _cluster(self, name: str) -> ClusterLock:
         cluster, held = self.plan.clusters[name], self.clusters.get(name)
         path: KeyPath = ("clusters", name)
-        families = self.plan.pools.families
-        new = cluster_wants(name, cluster, held, families, self.limits)
-        wants = list(new.wants)
-        if held is None:
-            wants.append(self._want("nat", _FIXED_HOSTS, (*path, "nat_hosts")))
+        new = cluster_wants(name, cluster, held, self.plan.pools.families, self.limits)
+        nat = FixedSubnet(("nat",), (*path, "nat_hosts"), name, held.nat if held else None, hosts=cluster.nat_hosts)
+        wants = [*new.wants, *nat.wants(self.open, self.limits)]
         reserve = _reserve(cluster, sum(want.size for want in wants if want.family is Family.V4), held)
         before = held.prefixes if held else ()
         prefixes, places = self._settle(name, path, before, wants, taken_by(held), reserve)
-        nat = held.nat.prefix if held else places[Family.V4]["nat",]
         return ClusterLock(
             prefixes=prefixes,
-            services=self._service_range(name, cluster, held),
-            nat=self._fixed(nat, held.nat.vnet if held else name, cluster.nat_hosts),
+            services=self.services.settle(name, held.services if held and name not in self.services_move else None),
+            nat=nat.complete(places, self.limits),
             node_pools=complete(cluster, held, new, places, self.limits),
         )
-
-    def _service_range(self, name: str, cluster: Cluster, held: ClusterLock | None) -> ServiceRange:
-        if held and name not in self.services_move:
-            return held.services
-        wanted, path = cluster.services, ("clusters", name, "services", "length")
-        place = self.services.packed(wanted.length)
-        if place is None:
-            free = next(self.services.blocks(), None)
-            room = f"the largest free block of pools.services is {free}" if free else "pools.services has nothing free"
-            raise PlanRefused(
-                [
-                    error(
-                        path,
-                        f"{name} needs a /{wanted.length} for Services, but {room}",
-                        "add a prefix or ask for less",
-                    )
-                ]
-            )
-        self.services.take(place)
-        if wanted.mode is ServiceMode.UNIQUE:
-            return ServiceRange(mode=wanted.mode, prefix=place, hub_prefix=place)
-        return ServiceRange(mode=wanted.mode, prefix=self._shared(name, wanted.length), hub_prefix=place)
-
-    def _shared(self, name: str, length: int) -> Prefix:
-        shared = self.plan.shared_services
-        if shared is None or shared.length > length:
-            message = f"is shared, but shared_services is {shared or 'not given'}"
-            path: KeyPath = ("clusters", name, "services", "mode")
-            raise PlanRefused([error(path, message, f"give shared_services a /{length} or larger, outside all pools")])
-        return shared._replace(length=length)
-
-    def _want(self, role: str, hosts: int, path: KeyPath) -> Want:
-        return Want((role,), Family.V4, hosts_length(hosts, Family.V4, self.limits), path)
-
-    def _fixed(self, prefix: Prefix, vnet: str, hosts: int) -> Subnet:
-        """A subnet whose first `hosts` usable addresses are handed out."""
-        first = prefix.value + self.limits.reserved_first
-        return Subnet(
-            prefix=prefix, vnet=vnet, addresses=tuple(Address(prefix.family, first + place) for place in range(hosts))
-        )
-
-
-_FIXED_HOSTS = 8
-"""Routers and NAT hosts: as many as a plan may ask for, so that asking for more moves nothing."""
 
 
 def _declares(cluster: Cluster) -> bool:

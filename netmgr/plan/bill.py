@@ -76,7 +76,7 @@ def all_mappings(plan: PlanDocument, lock: LockDocument) -> int:
         sum(vnet_mappings(cluster, lock.clusters[name], _families(plan)).values())
         for name, cluster in plan.clusters.items()
     )
-    return spokes + plan.hub.researchers + plan.hub.routers
+    return spokes + (plan.hub.researchers + plan.hub.routers) * len(plan.pools.service_families)
 
 
 def _of_cluster(name: str, cluster: Cluster, held: ClusterLock, limits: CloudLimits, families: int) -> Iterator[Line]:
@@ -96,7 +96,7 @@ def _of_cluster(name: str, cluster: Cluster, held: ClusterLock, limits: CloudLim
 
 def vnet_mappings(cluster: Cluster, held: ClusterLock, families: int) -> dict[str, int]:
     """Private addresses by VNet, as the cloud counts them (a block is one), with every surge at once."""
-    found = Counter({held.nat.vnet: len(held.nat.addresses)})
+    found = Counter({held.nat.vnet: sum(map(len, held.nat.hosts))})
     for pool, spec in cluster.node_pools.items():
         for segment in held.node_pools[pool].segments:
             found[segment.vnet] += _present(segment, spec.needed) * mappings_per_node(spec, families)

@@ -69,7 +69,7 @@ def taken_by(held: ClusterLock | None) -> list[Prefix]:
     """The subnets a cluster has carved, those of tombstones included."""
     if held is None:
         return []
-    found = [held.nat.prefix]
+    found = [*held.nat.prefixes]
     for spec in held.node_pools.values():
         for segment in spec.segments:
             for part in segment.layouts:

@@ -68,10 +68,9 @@ def _planned(plan: PlanDocument, lock: LockDocument) -> Iterator[tuple[KeyPath, 
     for owner, prefixes in plan.pinned.items():
         if owner in plan.clusters:
             yield from ((("pinned", owner, place), prefix) for place, prefix in enumerate(prefixes))
-    if plan.shared_services:
-        yield ("shared_services",), plan.shared_services
+    yield from ((("shared_services",), prefix) for prefix in plan.shared_services)
     for name, held in lock.clusters.items():
-        yield ("clusters", name, "services"), held.services.hub_prefix
+        yield from ((("clusters", name, "services"), prefix) for prefix in held.services.seen)
         yield from ((("clusters", name), allocation.prefix) for allocation in held.prefixes)
 
 

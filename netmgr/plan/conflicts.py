@@ -13,7 +13,8 @@ from netmgr.plan.document import NodePool, PlanDocument, ServiceMode, Services
 from netmgr.plan.findings import Finding, KeyPath, error
 from netmgr.plan.limits import CloudLimits
 from netmgr.plan.lock import Allocation, ClusterLock, Layout, LockDocument, NodePoolLock, Segment, ServiceRange
-from netmgr.prefixes import Prefix
+from netmgr.plan.service_ranges import LENGTH_KEYS, length_of
+from netmgr.prefixes import Family, Prefix
 from netmgr.sites import HUB
 
 Scope = tuple[str, ...]
@@ -57,12 +58,15 @@ def without(lock: LockDocument, scopes: Iterable[Scope]) -> LockDocument:
 
 def _misplaced(plan: PlanDocument, site: str, allocations: Iterable[Allocation]) -> Iterator[Conflict]:
     """Prefixes that the plan has since given away, withdrawn, or never had."""
-    for held in allocations:
+    above = (HUB,) if site == HUB else ("clusters", site)
+    for place, held in enumerate(allocations):
+        where = (*above, "prefixes", place)
         for path, prefix, what in _claims(plan, site):
             if prefix.overlaps(held.reserve):
-                yield _conflict((site,), path, f"{prefix} is {what}, but {site} holds {held.reserve}")
+                yield _conflict((site,), path, f"{prefix} is {what}, but {site} holds {held.reserve}", where)
         if not any(pool.covers(held.prefix) for pool in plan.pools.nodes):
-            yield _conflict((site,), ("pools", "nodes"), f"{site} holds {held.prefix}, which no pool has any more")
+            message = f"{site} holds {held.prefix}, which no pool has any more"
+            yield _conflict((site,), ("pools", "nodes"), message, where)
 
 
 def _claims(plan: PlanDocument, site: str) -> Iterator[tuple[KeyPath, Prefix, str]]:
@@ -80,44 +84,53 @@ def _services(plan: PlanDocument, name: str, held: ClusterLock, wanted: Services
     path: KeyPath = ("clusters", name, "services")
     found = held.services
     if found.mode is not wanted.mode:
-        yield _conflict(scope, (*path, "mode"), f"is {found.mode} in the lock; a cluster's Services cannot move")
-    if found.prefix.length != wanted.length:
-        message = f"is {found.prefix.length} in the lock ({found.prefix}); Kubernetes cannot resize a Service range"
-        yield _conflict(scope, (*path, "length"), message)
-    yield from _misplaced_services(plan, scope, found)
+        message = f"is {found.mode} in the lock; a cluster's Services cannot move"
+        yield _conflict(scope, (*path, "mode"), message, (*path, "mode"))
+    for seen, real in found.pairs:
+        key = LENGTH_KEYS[seen.family]
+        if seen.length != length_of(wanted, seen.family):
+            message = f"is {real.length} in the lock ({real}); Kubernetes cannot resize a Service range"
+            yield _conflict(scope, (*path, key), message, path)
+        yield from _misplaced_services(plan, scope, found, (seen, real))
 
 
-def _misplaced_services(plan: PlanDocument, scope: Scope, found: ServiceRange) -> Iterator[Conflict]:
-    if not any(pool.covers(found.hub_prefix) for pool in plan.pools.services):
-        message = f"{scope[0]} has its Services at {found.hub_prefix}, which no pool has any more"
-        yield _conflict(scope, ("pools", "services"), message)
-    shared = plan.shared_services
-    if found.mode is ServiceMode.SHARED and shared is not None and not shared.covers(found.prefix):
-        yield _conflict(scope, ("shared_services",), f"{scope[0]} uses {found.prefix} inside, not {shared}")
-    for place, exclusion in enumerate(plan.exclude):
-        if exclusion.prefix.overlaps(found.hub_prefix):
-            message = f"{exclusion.prefix} is excluded, but {scope[0]} has its Services at {found.hub_prefix}"
-            yield _conflict(scope, ("exclude", place), message)
+def _misplaced_services(
+    plan: PlanDocument, scope: Scope, found: ServiceRange, pair: tuple[Prefix, Prefix]
+) -> Iterator[Conflict]:
+    (seen, real), locked = pair, ("clusters", *scope)
+    if not any(pool.covers(seen) for pool in plan.pools.services):
+        message = f"{scope[0]} has its Services at {seen}, which no pool has any more"
+        yield _conflict(scope, ("pools", "services"), message, locked)
+    for shared in plan.shared_services if found.mode is ServiceMode.SHARED else ():
+        if shared.family is real.family and not shared.covers(real):
+            yield _conflict(scope, ("shared_services",), f"{scope[0]} uses {real} inside, not {shared}", locked)
+    for path, prefix, what in _claims(plan, ""):
+        if prefix.overlaps(seen):
+            yield _conflict(scope, path, f"{prefix} is {what}, but {scope[0]} has its Services at {seen}", locked)
 
 
 def _pool(scope: Scope, spec: NodePool, held: NodePoolLock, limits: CloudLimits) -> Iterator[Conflict]:
     path: KeyPath = ("clusters", *scope)
-    for segment in held.segments:
+    for number, segment in enumerate(held.segments):
         for layout in segment.layouts:
-            if _is_kept_back(layout, segment, limits):
-                message = f"{limits.cloud} keeps addresses of {layout.hosts} that nodes have in the lock"
-                yield _conflict(scope, ("cloud",), message)
+            if fault := _unfit(spec, segment, layout, limits):
+                key, message = fault
+                at = ("cloud",) if key == "cloud" else (*path, key)
+                yield _conflict(scope, at, message, (*path, "segments", number, f"v{layout.pods.family}"))
                 return
-            cut = blocks(spec, layout.pods.family)
-            key = "block_length" if cut.family.value == 4 else "block_length_v6"  # noqa: PLR2004  the IP version
-            if layout.block_length != cut.length:
-                message = f"gives blocks of /{cut.length}, but nodes have /{layout.block_length} in the lock"
-                yield _conflict(scope, (*path, key), message)
-                return
-            if layout.blocks < cut.count:
-                message = f"needs {cut.count} blocks a node, but nodes have {layout.blocks} in the lock"
-                yield _conflict(scope, (*path, "pods_per_node"), message)
-                return
+
+
+def _unfit(spec: NodePool, segment: Segment, layout: Layout, limits: CloudLimits) -> tuple[str, str] | None:
+    """Key of the plan that this layout contradicts, and how; or None."""
+    cut = blocks(spec, layout.pods.family)
+    if _is_kept_back(layout, segment, limits):
+        return "cloud", f"{limits.cloud} keeps addresses of {layout.hosts} that nodes have in the lock"
+    if layout.block_length != cut.length:
+        key = "block_length" if cut.family is Family.V4 else "block_length_v6"
+        return key, f"gives blocks of /{cut.length}, but nodes have /{layout.block_length} in the lock"
+    if layout.blocks < cut.count:
+        return "pods_per_node", f"needs {cut.count} blocks a node, but nodes have {layout.blocks} in the lock"
+    return None
 
 
 def _is_kept_back(layout: Layout, segment: Segment, limits: CloudLimits) -> bool:
@@ -126,8 +139,8 @@ def _is_kept_back(layout: Layout, segment: Segment, limits: CloudLimits) -> bool
     return first < limits.reserved_first or holds(layout, limits) < segment.nodes
 
 
-def _conflict(scope: Scope, path: KeyPath, message: str) -> Conflict:
-    return Conflict(scope, error(path, message, REMEDY))
+def _conflict(scope: Scope, path: KeyPath, message: str, locked: KeyPath) -> Conflict:
+    return Conflict(scope, error(path, message, REMEDY, locked=locked))
 
 
 def moved(scopes: Iterable[Scope]) -> tuple[bool, frozenset[str]]:
@@ -156,7 +169,8 @@ def _pinned_overlaps(plan: PlanDocument) -> Iterator[Finding]:
         while open_blocks and not open_blocks[-1][0].overlaps(prefix):
             open_blocks.pop()
         if open_blocks and {path[0], open_blocks[-1][1][0]} != {"exclude"}:
+            other, beside = open_blocks[-1]
             yield error(
-                path, f"{prefix} overlaps {open_blocks[-1][0]}", "an address has one owner: correct one of them"
+                path, f"{prefix} overlaps {other}", "an address has one owner: correct one of them", beside=beside
             )
         open_blocks.append((prefix, path))

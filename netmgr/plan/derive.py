@@ -103,7 +103,7 @@ def _vnet(plan: PlanDocument, lock: LockDocument, vnet: VirtualNetwork) -> Vnet:
 def _spoke_subnets(spec: Cluster, name: str, held: ClusterLock, vnet: str) -> Iterator[Subnet]:
     gateway = name if spec.nat_gateway_ips else ""
     if held.nat.vnet == vnet:
-        yield Subnet(f"{name}_nat", "nat", (held.nat.prefix,), f"{name}_nat", name, gateway)
+        yield Subnet(f"{name}_nat", "nat", held.nat.prefixes, f"{name}_nat", name, gateway)
     for pool, segments in held.node_pools.items():
         for number, segment in enumerate(segments.segments):
             if segment.vnet == vnet and not segments.tombstone:
@@ -130,20 +130,22 @@ def _peerings(vnets: Iterable[Vnet], spokes: dict[str, tuple[Cluster, ClusterLoc
 def _to_services(spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Route]:
     """The hub's way to each cluster's Services: through its NAT hosts, each of which gets a share."""
     for name, (spec, held) in spokes.items():
-        for number, (share, host) in enumerate(_shares(spec, held)):
-            yield Route(f"services-{name}-{number}", share, NextHop.APPLIANCE, host)
+        for seen in held.services.seen:
+            family = "" if seen.family is Family.V4 else "-v6"
+            for number, (share, host) in enumerate(_shares(spec, held, seen)):
+                yield Route(f"services-{name}{family}-{number}", share, NextHop.APPLIANCE, host)
 
 
-def _shares(spec: Cluster, held: ClusterLock) -> Iterator[tuple[Prefix, Address]]:
-    """Parts of the Service range and the NAT host of each.
+def _shares(spec: Cluster, held: ClusterLock, seen: Prefix) -> Iterator[tuple[Prefix, Address]]:
+    """Parts of a Service range and the NAT host of each.
 
     Where the client's address is preserved, answers come back by the client's address alone,
     which cannot tell one host from another: then the first host has it all.
     """
-    hosts = held.nat.addresses
+    hosts = held.nat.of_family(seen.family)
     if not hosts:
         return
-    parts = [held.services.hub_prefix]
+    parts = [seen]
     while spec.services.source is SourceAddress.SNAT and len(parts) < len(hosts):
         parts = [half for part in parts for half in halves(part)]
     for number, part in enumerate(parts):
@@ -153,18 +155,24 @@ def _shares(spec: Cluster, held: ClusterLock) -> Iterator[tuple[Prefix, Address]
 def _spoke_tables(plan: PlanDocument, lock: LockDocument, name: str) -> Iterator[RouteTable]:
     spec, held = plan.clusters[name], lock.clusters[name]
     apart = (*_apart(plan, lock, name), *_default(spec, lock))
-    back = tuple(
-        Route(f"researchers-{number}", subnet.prefix, NextHop.APPLIANCE, held.nat.addresses[0])
-        for number, subnet in enumerate(lock.hub.researchers)
-        if spec.services.source is SourceAddress.PRESERVE and held.nat.addresses
-    )
-    yield RouteTable(f"{name}_nodes", name, (*apart, *back))
+    yield RouteTable(f"{name}_nodes", name, (*apart, *_back(spec, held, lock)))
     yield RouteTable(f"{name}_nat", name, apart)
+
+
+def _back(spec: Cluster, held: ClusterLock, lock: LockDocument) -> Iterator[Route]:
+    """The way to researchers whose address Services see: through the host that translated their requests."""
+    if spec.services.source is not SourceAddress.PRESERVE:
+        return
+    for number, subnet in enumerate(lock.hub.researchers):
+        for prefix in subnet.prefixes:
+            family = "" if prefix.family is Family.V4 else "-v6"
+            for host in held.nat.of_family(prefix.family)[:1]:
+                yield Route(f"researchers-{number}{family}", prefix, NextHop.APPLIANCE, host)
 
 
 def _apart(plan: PlanDocument, lock: LockDocument, name: str) -> Iterator[Route]:
     """Every pool leads nowhere, but for the longer prefixes of the spoke and its peers."""
-    pools = [*plan.pools.nodes, *plan.pools.services, *([plan.shared_services] if plan.shared_services else [])]
+    pools = [*plan.pools.nodes, *plan.pools.services, *plan.shared_services]
     near = [prefix for vnet in virtual_networks(lock) if vnet.site in (HUB, name) for prefix in vnet.address_space]
     for number, pool in enumerate(pools):
         # A route of the same prefix would override the cloud's own to the spoke itself or the hub.
@@ -196,7 +204,7 @@ def _group(plan: PlanDocument, lock: LockDocument, name: str) -> SecurityGroup:
 
 def held_prefixes(held: ClusterLock) -> tuple[Prefix, ...]:
     """What a cluster's own packets carry, toward anybody: its prefixes and its Services as the hub sees them."""
-    return tuple(merge((*(allocation.prefix for allocation in held.prefixes), held.services.hub_prefix)))
+    return tuple(merge((*(allocation.prefix for allocation in held.prefixes), *held.services.seen)))
 
 
 def _scale_sets(plan: PlanDocument, spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[ScaleSet]:
@@ -222,12 +230,12 @@ def _scale_sets(plan: PlanDocument, spokes: dict[str, tuple[Cluster, ClusterLock
 
 def _routers(lock: LockDocument, spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Appliance]:
     every = tuple(merge(prefix for _, held in spokes.values() for prefix in held_prefixes(held)))
-    for number, address in enumerate(lock.hub.routers.addresses):
-        yield Appliance(f"{HUB}_router_{number}", HUB, address, drops=((every, every),), internet=True)
+    for number, addresses in enumerate(lock.hub.routers.hosts):
+        yield Appliance(f"{HUB}_router_{number}", HUB, addresses, drops=((every, every),), internet=True)
 
 
 def _nat_hosts(spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Appliance]:
     for name, (_, held) in spokes.items():
-        for number, address in enumerate(held.nat.addresses):
-            seen = Translation(held.services.hub_prefix, held.services.prefix)
-            yield Appliance(f"{name}_nat_{number}", name, address, translation=seen)
+        translations = tuple(Translation(seen, real) for seen, real in held.services.pairs)
+        for number, addresses in enumerate(held.nat.hosts):
+            yield Appliance(f"{name}_nat_{number}", name, addresses, translations=translations)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, NodePoolLock, Segment, ServiceRange, Subnet
+from netmgr.prefixes import Family
 from netmgr.sites import HUB
 
 
@@ -101,14 +102,16 @@ def _tombstone(key: str, before: bool, after: bool) -> Iterator[Change]:  # noqa
 def _services(key: str, before: ServiceRange | None, after: ServiceRange | None) -> Iterator[Change]:
     old, new = _service_text(before), _service_text(after)
     if old != new:
-        yield Change(_kind(old, new), key, old, new)
+        more = before and after and after.pairs[: len(before.pairs)] == before.pairs
+        yield Change(Kind.CHANGE if more else _kind(old, new), key, old, new)
 
 
 def _service_text(held: ServiceRange | None) -> str:
     if held is None:
         return ""
-    same = held.prefix == held.hub_prefix
-    return str(held.prefix) if same else f"{held.prefix} (shared), from the hub {held.hub_prefix}"
+    return ", ".join(
+        str(real) if seen == real else f"{real} (shared), from the hub {seen}" for seen, real in held.pairs
+    )
 
 
 def _subnet(key: str, before: Subnet | None, after: Subnet | None) -> Iterator[Change]:
@@ -116,9 +119,9 @@ def _subnet(key: str, before: Subnet | None, after: Subnet | None) -> Iterator[C
     if old == new:
         return
     kind = _kind(old, new)
-    if before and after and before.prefix == after.prefix:
-        common = min(len(before.addresses), len(after.addresses))
-        if before.addresses[:common] == after.addresses[:common]:
+    if before and after and after.prefixes[: len(before.prefixes)] == before.prefixes:
+        families = [(before.of_family(each), after.of_family(each)) for each in Family]
+        if all(mine[: len(later)] == later[: len(mine)] for mine, later in families):
             kind = Kind.CHANGE
     yield Change(kind, key, old, new)
 
@@ -126,8 +129,9 @@ def _subnet(key: str, before: Subnet | None, after: Subnet | None) -> Iterator[C
 def _subnet_text(held: Subnet | None) -> str:
     if held is None:
         return ""
-    hosts = f": {', '.join(map(str, held.addresses))}" if held.addresses else ""
-    return f"{held.prefix}{hosts}"
+    addresses = (*held.addresses, *held.addresses_v6)
+    hosts = f": {', '.join(map(str, addresses))}" if addresses else ""
+    return f"{', '.join(map(str, held.prefixes))}{hosts}"
 
 
 def _pool(key: str, before: NodePoolLock | None, after: NodePoolLock | None) -> Iterator[Change]:

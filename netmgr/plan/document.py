@@ -7,7 +7,7 @@ removing or sorting entries renumbers nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -18,11 +18,13 @@ from pydantic import (
     PlainSerializer,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
+from netmgr.agreement import overlapping
 from netmgr.config import SPECIAL_USE
-from netmgr.fields import Document, PrefixText
-from netmgr.prefixes import Family, Prefix, overlaps
+from netmgr.fields import Disagreement, Document, PrefixText
+from netmgr.prefixes import Family, Prefix
 from netmgr.sites import HUB, Mapping, SourceAddress
 
 PERCENT = 100
@@ -56,45 +58,70 @@ class ServiceMode(StrEnum):
     """All shared clusters use the same range; the hub sees it at a prefix of each cluster's own."""
 
 
+def _to_list(value: object) -> object:
+    """Read one prefix, several, or null."""
+    if value is None:
+        return ()
+    return value if isinstance(value, list | tuple) and not isinstance(value, Prefix) else (value,)
+
+
+def _one_or_all(prefixes: tuple[Prefix, ...]) -> str | list[str]:
+    texts = [str(prefix) for prefix in prefixes]
+    return texts[0] if len(texts) == 1 else texts
+
+
 class Pools(Document):
     """The prefixes that allocations come from; IPv4, and optionally IPv6."""
 
     nodes: Annotated[tuple[PrefixText, ...], Field(min_length=1)]
     """Nodes, pods, the hub: everything that is routed between VNets."""
     services: tuple[PrefixText, ...] = ()
-    """Service ranges (IPv4); needed once there is a cluster."""
+    """Service ranges: IPv4, needed once there is a cluster, and optionally IPv6, which gives the hub and
+    NAT hosts IPv6 addresses, too."""
 
     @field_validator("nodes", "services")
     @classmethod
-    def _usable(cls, prefixes: tuple[Prefix, ...], info: ValidationInfo) -> tuple[Prefix, ...]:
-        earlier = info.data.get("nodes", ())
-        for outer, inner in overlaps((*earlier, *prefixes)):
-            raise ValueError(f"{outer} and {inner} overlap; give every address to one pool, once")
-        for prefix in prefixes:
+    def _usable(cls, prefixes: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
+        for number, prefix in enumerate(prefixes):
             for special in SPECIAL_USE:
                 if special.covers(prefix):
-                    raise ValueError(f"{prefix} lies in the special-use prefix {special}; nothing there can be routed")
-        return prefixes
-
-    @field_validator("nodes")
-    @classmethod
-    def _has_v4(cls, prefixes: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
-        if not any(prefix.family is Family.V4 for prefix in prefixes):
+                    message = f"{prefix} lies in the special-use prefix {special}"
+                    raise Disagreement(message, (number,), remedy="nothing there can be routed")
+        if prefixes and not any(prefix.family is Family.V4 for prefix in prefixes):
             raise ValueError("has no IPv4 prefix; add one, for example 10.0.0.0/8")
         return prefixes
 
-    @field_validator("services")
-    @classmethod
-    def _only_v4(cls, prefixes: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
-        for prefix in prefixes:
-            if prefix.family is not Family.V4:
-                raise ValueError(f"{prefix} is IPv6; Service ranges are planned for IPv4 only: remove it")
-        return prefixes
+    @model_validator(mode="after")
+    def _agree(self) -> Pools:
+        claims = ((prefix, (key, number), key) for key, number, prefix in self.places())
+        for (prefix, at, _), (other, beside, _) in overlapping(claims):
+            raise Disagreement(f"{prefix} overlaps {other}", at, beside, "give every address to one pool, once")
+        for number, prefix in enumerate(self.services):
+            if prefix.family not in self.families:
+                remedy = "NAT hosts need such addresses, too"
+                raise Disagreement(
+                    f"{prefix} is IPv6, and nothing of nodes is", ("services", number), ("nodes",), remedy
+                )
+        return self
+
+    def places(self) -> Iterator[tuple[str, int, Prefix]]:
+        """Every prefix with the key and the number it stands at."""
+        for key, prefixes in (("nodes", self.nodes), ("services", self.services)):
+            yield from ((key, number, prefix) for number, prefix in enumerate(prefixes))
 
     @property
     def families(self) -> tuple[Family, ...]:
         """The families nodes and pods get addresses of."""
-        return tuple(sorted({prefix.family for prefix in self.nodes}))
+        return _families(self.nodes)
+
+    @property
+    def service_families(self) -> tuple[Family, ...]:
+        """The families Services get addresses of, and with them the hub and NAT hosts; IPv4 at least."""
+        return _families(self.services) or (Family.V4,)
+
+
+def _families(prefixes: Iterable[Prefix]) -> tuple[Family, ...]:
+    return tuple(sorted({prefix.family for prefix in prefixes}))
 
 
 class Exclusion(Document):
@@ -186,6 +213,8 @@ class Services(Document):
     mode: ServiceMode = ServiceMode.UNIQUE
     length: Annotated[int, Field(ge=12, le=28)] = 16
     """Prefix length of the range. Kubernetes refuses more than a /12."""
+    length_v6: Annotated[int, Field(ge=108, le=120)] = 112
+    """Prefix length of the IPv6 range, when `pools.services` has IPv6. Kubernetes refuses more than a /108."""
     translation: Mapping = Mapping.NETMAP
     source: SourceAddress = SourceAddress.SNAT
 
@@ -248,8 +277,8 @@ class PlanDocument(Document):
     exclude: tuple[Exclusion, ...] = ()
     pinned: dict[Name, tuple[PrefixText, ...]] = Field(default_factory=dict)
     """Prefixes that exist already: a cluster's or the hub's own, or (any other name) somebody else's."""
-    shared_services: PrefixText | None = None
-    """The range that clusters with `services.mode: shared` all use inside; no pool may hold it."""
+    shared_services: Annotated[tuple[PrefixText, ...], BeforeValidator(_to_list), PlainSerializer(_one_or_all)] = ()
+    """What clusters with `services.mode: shared` all use inside, one prefix a family; no pool may hold any."""
     hub: Hub = Hub()
     clusters: dict[Name, Cluster] = Field(default_factory=dict)
     rule_owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,62}$")] = "netmgr"
@@ -261,11 +290,16 @@ class PlanDocument(Document):
 
     @field_validator("shared_services")
     @classmethod
-    def _shared_is_apart(cls, shared: Prefix | None, info: ValidationInfo) -> Prefix | None:
+    def _shared_is_apart(cls, shared: tuple[Prefix, ...], info: ValidationInfo) -> tuple[Prefix, ...]:
         pools: Pools | None = info.data.get("pools")
-        for prefix in (*pools.nodes, *pools.services) if pools else ():
-            if shared is not None and shared.overlaps(prefix):
-                raise ValueError(f"{shared} overlaps the pool {prefix}, which the hub routes; take a range outside it")
+        for range_ in shared:
+            for _, _, prefix in pools.places() if pools else ():
+                if range_.overlaps(prefix):
+                    raise ValueError(
+                        f"{range_} overlaps the pool {prefix}, which the hub routes; take a range outside it"
+                    )
+        if len({range_.family for range_ in shared}) < len(shared):
+            raise ValueError("has two prefixes of one family; all shared clusters use the same one")
         return shared
 
     @field_validator("clusters")

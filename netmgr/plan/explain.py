@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from netmgr.config import SPECIAL_USE
 from netmgr.plan import nodes
-from netmgr.plan.document import PlanDocument, ServiceMode, Services
-from netmgr.plan.lock import LockDocument
-from netmgr.prefixes import Address, Prefix
+from netmgr.plan.document import PlanDocument, Services
+from netmgr.plan.lock import LockDocument, Subnet
+from netmgr.prefixes import Address, Family, Prefix
 from netmgr.sites import HUB
 
 
@@ -80,40 +80,54 @@ def _node(asked: _Asked) -> Answer | None:
 
 def _machine(asked: _Asked) -> Answer | None:
     hub = asked.lock.hub
-    if asked.address in hub.routers.addresses:
-        return asked.answer("router", hub.routers.prefix, "lock: hub.routers", "reaches every cluster", cluster=HUB)
+    if asked.address in _own(hub.routers):
+        prefix = _holding(hub.routers, asked.address)
+        return asked.answer("router", prefix, "lock: hub.routers", "reaches every cluster", cluster=HUB)
     for place, subnet in enumerate(hub.researchers):
-        if subnet.prefix.holds(asked.address):
+        if any(prefix.holds(asked.address) for prefix in subnet.prefixes):
             traffic = "keeps its address toward every cluster's nodes and pods; Services through their NAT hosts"
-            return asked.answer("researcher", subnet.prefix, f"lock: hub.researchers[{place}]", traffic, cluster=HUB)
+            prefix = _holding(subnet, asked.address)
+            return asked.answer("researcher", prefix, f"lock: hub.researchers[{place}]", traffic, cluster=HUB)
     for name, held in asked.lock.clusters.items():
-        if asked.address in held.nat.addresses:
-            seen, real = held.services.hub_prefix, held.services.prefix
-            traffic = "the hub's way to Services: " + (f"{seen}, translated to {real}" if seen != real else str(real))
-            return asked.answer("NAT host", held.nat.prefix, f"lock: clusters.{name}.nat", traffic, cluster=name)
+        if asked.address in _own(held.nat):
+            pairs = held.services.pairs
+            ways = [f"{seen}, translated to {real}" if seen != real else str(real) for seen, real in pairs]
+            traffic = f"the hub's way to Services: {'; '.join(ways)}"
+            prefix = _holding(held.nat, asked.address)
+            return asked.answer("NAT host", prefix, f"lock: clusters.{name}.nat", traffic, cluster=name)
     return None
+
+
+def _own(subnet: Subnet) -> tuple[Address, ...]:
+    return (*subnet.addresses, *subnet.addresses_v6)
+
+
+def _holding(subnet: Subnet, address: Address) -> Prefix:
+    return next(prefix for prefix in subnet.prefixes if prefix.holds(address))
 
 
 def _service(asked: _Asked) -> Answer | None:
     for name, held in asked.lock.clusters.items():
-        services = held.services
-        if not services.hub_prefix.holds(asked.address):
-            continue
-        spec = asked.plan.clusters.get(name)
-        how = _translation(spec.services if spec else Services())
-        traffic = f"reached from the hub through {', '.join(map(str, held.nat.addresses))}; {how}"
-        if services.mode is ServiceMode.SHARED:
-            inside = Address(
-                asked.address.family, asked.address.value - services.hub_prefix.value + services.prefix.value
-            )
-            traffic = f"the hub's name for {inside} inside {name}; {traffic}"
-        because = f"lock: clusters.{name}.services.hub_prefix"
-        return asked.answer("Service", services.hub_prefix, because, traffic, cluster=name)
-    shared = asked.plan.shared_services
-    if shared and shared.holds(asked.address):
-        traffic = "means a Service of the own cluster in every shared cluster; no route leads to it from outside"
-        return asked.answer("Service", shared, "plan.yaml: shared_services", traffic)
+        for seen, real in held.services.pairs:
+            if seen.holds(asked.address):
+                return _seen_service(asked, name, seen, real)
+    for shared in asked.plan.shared_services:
+        if shared.holds(asked.address):
+            traffic = "means a Service of the own cluster in every shared cluster; no route leads to it from outside"
+            return asked.answer("Service", shared, "plan.yaml: shared_services", traffic)
     return None
+
+
+def _seen_service(asked: _Asked, name: str, seen: Prefix, real: Prefix) -> Answer:
+    held, spec = asked.lock.clusters[name], asked.plan.clusters.get(name)
+    how = _translation(spec.services if spec else Services())
+    hosts = ", ".join(map(str, held.nat.of_family(seen.family)))
+    traffic = f"reached from the hub through {hosts}; {how}"
+    if seen != real:
+        inside = Address(seen.family, asked.address.value - seen.value + real.value)
+        traffic = f"the hub's name for {inside} inside {name}; {traffic}"
+    key = "hub_prefix" if seen.family is Family.V4 else "hub_prefix_v6"
+    return asked.answer("Service", seen, f"lock: clusters.{name}.services.{key}", traffic, cluster=name)
 
 
 def _translation(services: Services) -> str:

@@ -21,15 +21,26 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing about a plan: the key of plan.yaml it hangs on, what is so, and what would make it right."""
+    """One thing about a plan: the key of plan.yaml it hangs on, what is so, and what would make it right.
+
+    Where two places disagree, `beside` is the other one of the same document, or `locked` the
+    one of the lock; empty otherwise.
+    """
 
     severity: Severity
     path: KeyPath
     message: str
     remedy: str = ""
+    beside: KeyPath = ()
+    locked: KeyPath = ()
+
+    def told(self, where: str = "") -> str:
+        """As a sentence; `where` says where the other place stands."""
+        message = f"{self.message} ({where})" if where else self.message
+        return f"{message}; {self.remedy}" if self.remedy else message
 
     def __str__(self) -> str:
-        return f"{self.message}; {self.remedy}" if self.remedy else self.message
+        return self.told()
 
 
 class PlanRefused(ConfigError):
@@ -42,6 +53,6 @@ class PlanRefused(ConfigError):
         super().__init__("\n".join(map(str, self.findings)))
 
 
-def error(path: KeyPath, message: str, remedy: str = "") -> Finding:
+def error(path: KeyPath, message: str, remedy: str = "", *, beside: KeyPath = (), locked: KeyPath = ()) -> Finding:
     """A finding that stops a plan."""
-    return Finding(Severity.ERROR, path, message, remedy)
+    return Finding(Severity.ERROR, path, message, remedy, beside, locked)

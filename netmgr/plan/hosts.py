@@ -31,11 +31,11 @@ class PlannedHost:
 
 def hosts(lock: LockDocument) -> Iterator[PlannedHost]:
     """Every router, then every NAT host of the clusters that are in use."""
-    for number, address in enumerate(lock.hub.routers.addresses):
-        yield PlannedHost(Role.HUB_ROUTER, HUB, number, (address,))
+    for number, addresses in enumerate(lock.hub.routers.hosts):
+        yield PlannedHost(Role.HUB_ROUTER, HUB, number, addresses)
     for name, held in lock.clusters.items():
-        for number, address in enumerate(held.nat.addresses if not held.tombstone else ()):
-            yield PlannedHost(Role.NAT_HOST, name, number, (address,))
+        for number, addresses in enumerate(held.nat.hosts if not held.tombstone else ()):
+            yield PlannedHost(Role.NAT_HOST, name, number, addresses)
 
 
 def named(lock: LockDocument, role: Role, name: str) -> PlannedHost | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from netmgr.fields import AddressText, Document, PrefixText
 from netmgr.plan.document import ServiceMode
-from netmgr.prefixes import Address, Prefix
+from netmgr.prefixes import Address, Family, Prefix
 
 LOCK_VERSION = 1
 """Raised when an older netmgr would misread what a newer one wrote."""
@@ -93,8 +93,30 @@ class Subnet(Document):
     """A subnet beside the node pools', and the hosts in it that have fixed addresses."""
 
     prefix: PrefixText
+    prefix_v6: PrefixText | None = None
     vnet: str
     addresses: tuple[AddressText, ...] = ()
+    addresses_v6: tuple[AddressText, ...] = ()
+
+    @property
+    def prefixes(self) -> tuple[Prefix, ...]:
+        """One for each family, v4 first."""
+        return (self.prefix,) if self.prefix_v6 is None else (self.prefix, self.prefix_v6)
+
+    @property
+    def hosts(self) -> tuple[tuple[Address, ...], ...]:
+        """The addresses of each host, v4 first."""
+        if not self.addresses_v6:
+            return tuple((address,) for address in self.addresses)
+        return tuple(zip(self.addresses, self.addresses_v6, strict=True))
+
+    def of_family(self, family: Family) -> tuple[Address, ...]:
+        """The hosts' addresses of one family."""
+        return self.addresses if family is Family.V4 else self.addresses_v6
+
+    def of(self, family: Family) -> Prefix | None:
+        """The prefix of one family, or None."""
+        return next((prefix for prefix in self.prefixes if prefix.family is family), None)
 
 
 class ServiceRange(Document):
@@ -104,6 +126,29 @@ class ServiceRange(Document):
     prefix: PrefixText
     hub_prefix: PrefixText
     """The same as `prefix`, or, when that is shared, one of this cluster's own."""
+    prefix_v6: PrefixText | None = None
+    hub_prefix_v6: PrefixText | None = None
+
+    @model_validator(mode="after")
+    def _are_pairs(self) -> ServiceRange:
+        if (self.prefix_v6 is None) != (self.hub_prefix_v6 is None):
+            raise ValueError("prefix_v6 and hub_prefix_v6 belong together; restore the file from version control")
+        return self
+
+    @property
+    def pairs(self) -> tuple[tuple[Prefix, Prefix], ...]:
+        """(As the hub sees it, as the cluster does) for each family, v4 first."""
+        found = ((self.hub_prefix, self.prefix),)
+        return (
+            found
+            if self.hub_prefix_v6 is None or self.prefix_v6 is None
+            else (*found, (self.hub_prefix_v6, self.prefix_v6))
+        )
+
+    @property
+    def seen(self) -> tuple[Prefix, ...]:
+        """Where the hub sees them, v4 first."""
+        return tuple(seen for seen, _ in self.pairs)
 
 
 class ClusterLock(Document):

@@ -163,15 +163,16 @@ class Appliance:
 
     Attributes:
         drops: (sources, destinations) that it refuses to pass on, each a group of prefixes.
-        translation: what a NAT host translates; a router has none.
+        addresses: its own, one a family.
+        translations: what a NAT host translates; a router has none.
         internet: whether it is a way to the internet.
     """
 
     name: str
     owner: str
-    address: Address
+    addresses: tuple[Address, ...]
     drops: tuple[tuple[tuple[Prefix, ...], tuple[Prefix, ...]], ...] = ()
-    translation: Translation | None = None
+    translations: tuple[Translation, ...] = ()
     internet: bool = False
 
 

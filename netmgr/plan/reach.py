@@ -146,7 +146,8 @@ def _prefixes(vnets: Iterable[Vnet]) -> list[Prefix]:
 
 def _services(network: Network, owner: str) -> list[Prefix]:
     """Where others see an owner's Services."""
-    return merge(host.translation.seen for host in network.appliances if host.owner == owner and host.translation)
+    own = (each for host in network.appliances if host.owner == owner for each in host.translations)
+    return merge(translation.seen for translation in own)
 
 
 class _Cuts:
@@ -179,5 +180,5 @@ def _every_prefix(network: Network) -> Iterator[Prefix]:
     for appliance in network.appliances:
         for sources, destinations in appliance.drops:
             yield from (*sources, *destinations)
-        if appliance.translation:
-            yield from (appliance.translation.seen, appliance.translation.real)
+        for translation in appliance.translations:
+            yield from (translation.seen, translation.real)

@@ -87,7 +87,7 @@ class Tracer:
         self._tables = {table.name: table for table in self.network.tables}
         self._groups = {group.name: group for group in self.network.groups}
         self._forwarded = {(peering.network, peering.remote): peering.forwarded for peering in self.network.peerings}
-        self._appliances = {appliance.address: appliance for appliance in self.network.appliances}
+        self._appliances = {own: appliance for appliance in self.network.appliances for own in appliance.addresses}
         self._homes = {
             address: (vnet, subnet)
             for address in self._appliances
@@ -162,9 +162,9 @@ class Tracer:
 
     def _to_appliance(self, vnet: Vnet, subnet: Subnet, hop: _Hop, packet: tuple[Address, Address]) -> _End | _Onward:
         appliance = self._appliances.get(hop.via) if hop.via else None
-        if appliance is None or appliance.address not in self._homes:
+        if appliance is None or hop.via not in self._homes:
             return _End(f"dropped: nobody has the next hop {hop.via}")
-        home, inside = self._homes[appliance.address]
+        home, inside = self._homes[hop.via]
         if home is not vnet and (vnet.name, home.name) not in self._forwarded:
             return _End(f"dropped: the next hop {hop.via} is in {home.name}, which {vnet.name} is not peered with")
         refusal = self._crossing(vnet, home, packet[0]) or self._refused(inside, Direction.INBOUND, packet[0])
@@ -198,13 +198,12 @@ def _passed(appliance: Appliance, source: Address, destination: Address) -> _End
     for sources, destinations in appliance.drops:
         if _held(sources, source) and _held(destinations, destination):
             return _End(f"dropped and counted by {appliance.name}: spoke to spoke")
-    seen = appliance.translation
-    if seen is not None and seen.seen.holds(destination):
-        service = seen.translate(destination)
-        return _End(
-            f"{appliance.name} translates it to Service {service}", f"{appliance.owner} Services", appliance.owner
-        )
-    return None
+    translation = next((each for each in appliance.translations if each.seen.holds(destination)), None)
+    if translation is None:
+        return None
+    service = translation.translate(destination)
+    why = f"{appliance.name} translates it to Service {service}"
+    return _End(why, f"{appliance.owner} Services", appliance.owner)
 
 
 def _held(prefixes: Iterable[Prefix], address: Address) -> bool:

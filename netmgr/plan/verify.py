@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from netmgr.plan.carve import taken_by
 from netmgr.plan.findings import Finding, KeyPath, error
 from netmgr.plan.lock import Allocation, LockDocument, NodePoolLock, Subnet
-from netmgr.prefixes import Prefix
+from netmgr.prefixes import Family, Prefix
 from netmgr.sites import HUB
 
 REMEDY = "restore the file from version control; only `netmgr plan lock` may write it"
@@ -41,15 +41,16 @@ def _reserves(lock: LockDocument) -> list[Entry]:
 
 def _services(lock: LockDocument) -> list[Entry]:
     return _reserves(lock) + [
-        (cluster.services.hub_prefix, ("clusters", name, "services", "hub_prefix"))
+        (seen, ("clusters", name, "services", "hub_prefix" if seen.family is Family.V4 else "hub_prefix_v6"))
         for name, cluster in lock.clusters.items()
+        for seen in cluster.services.seen
     ]
 
 
 def _hub_subnets(lock: LockDocument) -> Iterator[tuple[KeyPath, Prefix]]:
-    yield (HUB, "routers"), lock.hub.routers.prefix
+    yield from (((HUB, "routers"), prefix) for prefix in lock.hub.routers.prefixes)
     for place, subnet in enumerate(lock.hub.researchers):
-        yield (HUB, "researchers", place), subnet.prefix
+        yield from (((HUB, "researchers", place), prefix) for prefix in subnet.prefixes)
 
 
 def _overlaps(entries: Iterable[Entry]) -> Iterator[Finding]:
@@ -59,7 +60,7 @@ def _overlaps(entries: Iterable[Entry]) -> Iterator[Finding]:
             open_blocks.pop()
         if open_blocks:
             other, owner = open_blocks[-1]
-            yield error(path, f"{prefix} overlaps {other} of {'.'.join(map(str, owner))}", REMEDY)
+            yield error(path, f"{prefix} overlaps {other} of {'.'.join(map(str, owner))}", REMEDY, beside=owner)
         open_blocks.append((prefix, path))
 
 
@@ -75,9 +76,11 @@ def _inside(path: KeyPath, allocations: Iterable[Allocation], subnets: Iterable[
 
 
 def _fixed(path: KeyPath, subnet: Subnet) -> Iterator[Finding]:
-    for address in subnet.addresses:
-        if not subnet.prefix.holds(address):
-            yield error(path, f"{address} does not lie in {subnet.prefix}", REMEDY)
+    for address in (*subnet.addresses, *subnet.addresses_v6):
+        if not any(prefix.holds(address) for prefix in subnet.prefixes):
+            yield error(path, f"{address} does not lie in {', '.join(map(str, subnet.prefixes))}", REMEDY)
+    if subnet.addresses_v6 and len(subnet.addresses_v6) != len(subnet.addresses):
+        yield error(path, "addresses and addresses_v6 are not of the same hosts", REMEDY)
 
 
 def _segments(path: KeyPath, pool: NodePoolLock) -> Iterator[Finding]:

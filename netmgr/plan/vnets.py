@@ -56,13 +56,13 @@ def _of_site(
 
 
 def _hub_subnets(hub: HubLock) -> Iterator[tuple[str, PlannedSubnet]]:
-    yield hub.routers.vnet, PlannedSubnet("routers", "routers", "", (hub.routers.prefix,))
+    yield hub.routers.vnet, PlannedSubnet("routers", "routers", "", hub.routers.prefixes)
     for number, subnet in enumerate(hub.researchers):
-        yield subnet.vnet, PlannedSubnet(f"researchers-{number}", "researchers", "", (subnet.prefix,))
+        yield subnet.vnet, PlannedSubnet(f"researchers-{number}", "researchers", "", subnet.prefixes)
 
 
 def _cluster_subnets(cluster: ClusterLock) -> Iterator[tuple[str, PlannedSubnet]]:
-    yield cluster.nat.vnet, PlannedSubnet("nat", "nat", "", (cluster.nat.prefix,))
+    yield cluster.nat.vnet, PlannedSubnet("nat", "nat", "", cluster.nat.prefixes)
     for pool, spec in cluster.node_pools.items():
         for number, segment in enumerate(spec.segments if not spec.tombstone else ()):
             hosts = tuple(layout.hosts for layout in segment.layouts)

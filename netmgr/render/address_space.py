@@ -53,9 +53,9 @@ def _allocated(owner: str, allocations: tuple[Allocation, ...], note: str = "") 
 def _hub(lock: LockDocument) -> Iterator[Region]:
     hub = lock.hub
     yield from _allocated(HUB, hub.prefixes)
-    yield Region(hub.routers.prefix, HUB, "routers")
+    yield from (Region(prefix, HUB, "routers") for prefix in hub.routers.prefixes)
     for subnet in hub.researchers:
-        yield Region(subnet.prefix, HUB, "researchers")
+        yield from (Region(prefix, HUB, "researchers") for prefix in subnet.prefixes)
 
 
 def _cluster(plan: PlanDocument, name: str, held: ClusterLock) -> Iterator[Region]:
@@ -63,19 +63,16 @@ def _cluster(plan: PlanDocument, name: str, held: ClusterLock) -> Iterator[Regio
     note = _TOMBSTONE if gone else ""
     yield from _allocated(name, held.prefixes, note)
     use = Use.HELD if gone else Use.USED
-    yield Region(held.services.hub_prefix, name, "Services", use, _services_note(held) or note)
-    yield Region(held.nat.prefix, name, "NAT hosts", use, note)
+    for seen, real in held.services.pairs:
+        inside = "" if seen == real else f"the cluster itself sees {real}"
+        yield Region(seen, name, "Services", use, inside or note)
+    yield from (Region(prefix, name, "NAT hosts", use, note) for prefix in held.nat.prefixes)
     for pool, spec in held.node_pools.items():
         asked = 0 if gone or spec.tombstone else plan.clusters[name].node_pools[pool].nodes
         for segment in spec.segments:
             run = Nodes(f"{name}-{pool}", segment.first, 0, 0)
             for layout in segment.layouts:
                 yield from _nodes(run, name, segment, layout, max(0, min(asked - segment.first, segment.nodes)))
-
-
-def _services_note(held: ClusterLock) -> str:
-    services = held.services
-    return "" if services.prefix == services.hub_prefix else f"the cluster itself sees {services.prefix}"
 
 
 def _nodes(run: Nodes, owner: str, segment: Segment, layout: Layout, nodes: int) -> Iterator[Region]:

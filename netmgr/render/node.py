@@ -77,7 +77,7 @@ class Documents:
     def _nat(self, host: PlannedHost) -> Mapping:
         spec, held = self._plan.clusters[host.site].services, self._lock.clusters[host.site].services
         return {
-            "services": [{"seen": str(held.hub_prefix), "real": str(held.prefix)}],
+            "services": [{"seen": str(seen), "real": str(real)} for seen, real in held.pairs],
             "translation": str(spec.translation),
             "source": str(spec.source),
             "addresses": [str(address) for address in host.addresses],
@@ -89,7 +89,7 @@ def _sites(lock: LockDocument) -> Iterator[Mapping]:
     yield {"name": HUB, "prefixes": _texts(held.reserve for held in lock.hub.prefixes)}
     for name, held in lock.clusters.items():
         prefixes = _texts(allocation.reserve for allocation in held.prefixes)
-        yield {"name": name, "prefixes": prefixes, "services": _texts([held.services.hub_prefix])}
+        yield {"name": name, "prefixes": prefixes, "services": _texts(held.services.seen)}
 
 
 def _texts(prefixes: Iterable[Prefix]) -> list[str]:
@@ -102,14 +102,14 @@ def _routes_back(plan: PlanDocument, lock: LockDocument, cluster: str) -> Iterat
     Answers have to pass the host that translated the request. It is the first one: an
     answer's destination, the client, does not tell through which host its request came.
     """
-    gateways = lock.clusters[cluster].nat.addresses
-    if plan.clusters[cluster].services.source is SourceAddress.PRESERVE and gateways:
-        for prefix in merge(subnet.prefix for subnet in lock.hub.researchers):
-            yield {"to": str(prefix), "via": str(gateways[0])}
+    if plan.clusters[cluster].services.source is not SourceAddress.PRESERVE:
+        return
+    for client in merge(prefix for subnet in lock.hub.researchers for prefix in subnet.prefixes):
+        for gateway in lock.clusters[cluster].nat.of_family(client.family)[:1]:
+            yield {"to": str(client), "via": str(gateway)}
 
 
 def internal(plan: PlanDocument) -> tuple[Prefix, ...]:
     """What is not internet to any machine of the plan: its pools, what it pins or shares, and private ranges."""
     pinned = (prefix for prefixes in plan.pinned.values() for prefix in prefixes)
-    shared = (plan.shared_services,) if plan.shared_services else ()
-    return tuple(merge((*PRIVATE_USE, *plan.pools.nodes, *plan.pools.services, *pinned, *shared)))
+    return tuple(merge((*PRIVATE_USE, *plan.pools.nodes, *plan.pools.services, *pinned, *plan.shared_services)))

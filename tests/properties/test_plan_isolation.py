@@ -44,6 +44,7 @@ PLANS = st.fixed_dictionaries(
                 {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
                 {"nodes": ["10.0.0.0/12", "10.64.0.0/12", "fd00:10::/40"], "services": ["172.16.0.0/12"]},
                 {"nodes": ["100.64.0.0/11"], "services": ["192.168.0.0/16"]},
+                {"nodes": ["10.0.0.0/8", "fd00:10::/40"], "services": ["172.16.0.0/12", "fd00:5e::/100"]},
             ]
         ),
     }
@@ -55,7 +56,10 @@ def document(drawn: dict[str, Any]) -> PlanDocument:
         "apiVersion": "netmgr.io/v1alpha1",
         "kind": "NetworkPlan",
         "name": "drawn",
-        "shared_services": "172.31.0.0/17" if drawn["pools"]["services"] != ["172.16.0.0/12"] else "100.127.0.0/17",
+        "shared_services": [
+            "100.127.0.0/17" if "172.16.0.0/12" in drawn["pools"]["services"] else "172.31.0.0/17",
+            "fd00:5a::/100",
+        ],
     }
     return documents.parse(yaml.safe_dump(fixed | drawn), "plan.yaml", PlanDocument)
 

@@ -39,7 +39,8 @@ clusters = st.fixed_dictionaries(
     {
         "node_pools": st.dictionaries(st.sampled_from(["gpu", "cpu", "system"]), node_pools, min_size=1, max_size=3),
         "services": st.fixed_dictionaries(
-            {"length": st.integers(18, 24), "mode": st.sampled_from(["unique", "shared"])}
+            {"length": st.integers(18, 24), "mode": st.sampled_from(["unique", "shared"])},
+            optional={"length_v6": st.integers(112, 116)},
         ),
     },
 )
@@ -57,15 +58,19 @@ def documents(draw: st.DrawFn) -> dict[str, object]:
         "kind": "NetworkPlan",
         "name": "drawn",
         "cloud": draw(st.sampled_from(["azure", "none"])),
-        "pools": {
-            "nodes": draw(
-                st.sampled_from([["10.0.0.0/8"], ["10.0.0.0/9", "10.192.0.0/10"], ["10.0.0.0/8", "fd00:1::/40"]])
-            ),
-            "services": ["172.16.0.0/12"],
-        },
+        "pools": draw(
+            st.sampled_from(
+                [
+                    {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
+                    {"nodes": ["10.0.0.0/9", "10.192.0.0/10"], "services": ["172.16.0.0/12"]},
+                    {"nodes": ["10.0.0.0/8", "fd00:1::/40"], "services": ["172.16.0.0/12"]},
+                    {"nodes": ["10.0.0.0/8", "fd00:1::/40"], "services": ["172.16.0.0/12", "fd00:5e::/104"]},
+                ]
+            )
+        ),
         "exclude": draw(st.sampled_from([[], [{"prefix": "10.64.0.0/16"}, {"prefix": "172.17.0.0/24"}]])),
         "pinned": draw(st.sampled_from([{}, {"vpn": ["10.20.0.0/14"], "c1": ["10.96.0.0/13"]}])),
-        "shared_services": "100.64.0.0/16",
+        "shared_services": ["100.64.0.0/16", "fd00:5a::/112"],
         "clusters": found,
     }
 
@@ -92,13 +97,16 @@ def outcome(plan: PlanDocument, previous: LockDocument | None = None) -> LockDoc
 def held(lock: LockDocument) -> list[Prefix]:
     """Everything that is one owner's alone."""
     sites = [lock.hub.prefixes, *(cluster.prefixes for cluster in lock.clusters.values())]
-    return [each.reserve for site in sites for each in site] + [c.services.hub_prefix for c in lock.clusters.values()]
+    return [each.reserve for site in sites for each in site] + [
+        seen for cluster in lock.clusters.values() for seen in cluster.services.seen
+    ]
 
 
 def assert_sound(lock: LockDocument) -> None:
     layouts = [layout for _, _, segment in nodes.segments(lock) for layout in segment.layouts]
     subnets = [prefix for layout in layouts for prefix in (layout.hosts, layout.pods)]
-    subnets += [cluster.nat.prefix for cluster in lock.clusters.values()]
+    subnets += [prefix for cluster in lock.clusters.values() for prefix in cluster.nat.prefixes]
+    subnets += [prefix for subnet in (lock.hub.routers, *lock.hub.researchers) for prefix in subnet.prefixes]
     assert list(overlaps(subnets)) == []
     assert list(overlaps(held(lock))) == []
     assert list(verify(lock)) == []
@@ -178,6 +186,29 @@ def test_growing_only_ever_adds(data: dict[str, object], more: int, source: rand
     assert_sound(after)
     for other in set(plan.clusters) - {name}:
         assert after.clusters[other] == before.clusters[other]
+
+
+@given(documents())
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much])
+def test_services_in_ipv6_come_beside_what_there_is(data: dict[str, object]) -> None:
+    data["pools"] = {"nodes": ["10.0.0.0/8", "fd00:1::/40"], "services": ["172.16.0.0/12"]}
+    before = fitting(data)
+    data["pools"] = {**data["pools"], "services": ["fd00:5e::/104", "172.16.0.0/12"]}
+    after = fitting(data, before)
+    assert {change.kind for change in diff(before, after)} <= {Kind.ADD, Kind.CHANGE}
+    assert_sound(after)
+    assert locked(data, after) == after
+    assert after.hub.routers.prefix == before.hub.routers.prefix
+    for hub in (after.hub.routers, *after.hub.researchers):
+        assert [prefix.family for prefix in hub.prefixes] == [4, 6]
+    for name, cluster in after.clusters.items():
+        former = before.clusters[name]
+        assert cluster.node_pools == former.node_pools
+        assert cluster.services.pairs[0] == former.services.pairs[0]
+        assert [len(hosts) for hosts in cluster.nat.hosts] == [2, 2]
+        for seen, real in cluster.services.pairs:
+            assert (seen.family, seen.length) == (real.family, real.length)
+            assert (seen == real) == (cluster.services.mode == "unique")
 
 
 @given(documents())

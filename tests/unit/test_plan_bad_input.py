@@ -68,10 +68,40 @@ def run(plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
         ("{length: 20}", "{length: 11}", "plan.yaml:9: clusters.alpha.services.length: "),
         ("{length: 20}", "{mode: shared}", "plan.yaml:9: clusters.alpha.services.mode: is shared, but shared_services"),
         ("10.0.0.0/12", "10.0.0.1/12", "plan.yaml:5: pools.nodes[0]: '10.0.0.1/12' has host bits set; did you mean"),
-        ("10.0.0.0/12", "10.0.0.0/12, 10.1.0.0/16", "plan.yaml:5: pools.nodes: 10.0.0.0/12 and 10.1.0.0/16 overlap"),
-        ("10.0.0.0/12", "169.254.0.0/24", "plan.yaml:5: pools.nodes: 169.254.0.0/24 lies in the special-use prefix"),
+        (
+            "10.0.0.0/12",
+            "10.0.0.0/12, 10.1.0.0/16",
+            "plan.yaml:5: pools.nodes[1]: 10.1.0.0/16 overlaps 10.0.0.0/12 (line 5); give",
+        ),
+        ("10.0.0.0/12", "169.254.0.0/24", "plan.yaml:5: pools.nodes[0]: 169.254.0.0/24 lies in the special-use prefix"),
         ("10.0.0.0/12", "fd00::/40", "plan.yaml:5: pools.nodes: has no IPv4 prefix"),
-        ("[172.16.0.0/15]", "['fd00::/108']", "plan.yaml:6: pools.services: fd00::/108 is IPv6"),
+        (
+            "[172.16.0.0/15]",
+            "[10.4.0.0/16]",
+            "plan.yaml:6: pools.services[0]: 10.4.0.0/16 overlaps 10.0.0.0/12 (line 5)",
+        ),
+        ("[172.16.0.0/15]", "['fd00::/108']", "plan.yaml:6: pools.services: has no IPv4 prefix"),
+        (
+            "[172.16.0.0/15]",
+            "[172.16.0.0/15, 'fd00::/108']",
+            "plan.yaml:6: pools.services[1]: fd00::/108 is IPv6, and nothing of nodes is (line 5); NAT hosts need",
+        ),
+        (
+            "[10.0.0.0/12]\n  services: [172.16.0.0/15]",
+            "[10.0.0.0/12, 'fd01::/40']\n  services: [172.16.0.0/15, 'fd00::/113']",
+            "plan.yaml:9: clusters.alpha.services.length_v6: alpha needs a /112 for Services, but the largest free",
+        ),
+        (
+            "[10.0.0.0/12]\n  services: [172.16.0.0/15]",
+            "[10.0.0.0/12, 'fd01::/40']\n  services: [172.16.0.0/15, 'fd00::/113']",
+            "block of pools.services is fd00::/113 (line 6); add a prefix or ask for less",
+        ),
+        ("{length: 20}", "{length_v6: 107}", "plan.yaml:9: clusters.alpha.services.length_v6: "),
+        (
+            "clusters:",
+            "shared_services: [192.168.0.0/16, 100.64.0.0/16]\nclusters:",
+            "plan.yaml:7: shared_services: has two prefixes of one family",
+        ),
         ("  beta:", "  hub:", "plan.yaml:7: clusters: 'hub' is the hub's name"),
         ("  beta:", "  alpha:", "plan.yaml:12: clusters.alpha: given twice (first in line 8)"),
         ("clusters:", "limits: {routers: 3}\nclusters:", "plan.yaml:7: limits.routers: is no limit; there are"),
@@ -89,12 +119,12 @@ def run(plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
         (
             "clusters:",
             "pinned: {x: [10.9.0.0/16], y: [10.9.1.0/24]}\nclusters:",
-            "plan.yaml:7: pinned.y[0]: 10.9.1.0/24 overlaps 10.9.0.0/16",
+            "plan.yaml:7: pinned.y[0]: 10.9.1.0/24 overlaps 10.9.0.0/16 (line 7); an address has one owner",
         ),
         (
             "clusters:",
             "exclude: [{prefix: 10.9.0.0/16}]\npinned: {x: [10.9.1.0/24]}\nclusters:",
-            "plan.yaml:8: pinned.x[0]: 10.9.1.0/24 overlaps 10.9.0.0/16",
+            "plan.yaml:8: pinned.x[0]: 10.9.1.0/24 overlaps 10.9.0.0/16 (line 7); an address has one owner",
         ),
     ],
 )

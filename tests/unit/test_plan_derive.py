@@ -81,7 +81,7 @@ def test_a_spoke_without_a_gateway_reaches_the_internet_through_the_hub() -> Non
     assert [gateway.name for gateway in net.gateways] == ["b"]
     default = routes(net, "a_nodes")["internet"]
     assert (str(default.prefix), default.hop) == ("0.0.0.0/0", NextHop.APPLIANCE)
-    assert default.via == next(each.address for each in net.appliances if each.name == "hub_router_0")
+    assert default.via == next(each.addresses[0] for each in net.appliances if each.name == "hub_router_0")
     assert "internet" not in routes(net, "b_nodes")
     assert {peering.name for peering in net.peerings if peering.forwarded} == {"hub_to_a", "hub_to_b", "a_to_hub"}
 
@@ -90,10 +90,10 @@ def test_a_spoke_without_a_gateway_reaches_the_internet_through_the_hub() -> Non
 def test_the_service_range_is_shared_out_among_the_nat_hosts(hosts: int, shares: list[int]) -> None:
     net = derived(clusters={"a": {"node_pools": NODES, "nat_hosts": hosts}})
     found = list(routes(net, "hub").values())
-    (seen,) = {host.translation.seen for host in net.appliances if host.translation}
+    (seen,) = {each.seen for host in net.appliances for each in host.translations}
     assert sum(route.prefix.size for route in found) == seen.size
     assert list(overlaps(route.prefix for route in found)) == []
-    addresses = [host.address for host in net.appliances if host.owner == "a"]
+    addresses = [host.addresses[0] for host in net.appliances if host.owner == "a"]
     assert [sum(route.via == address for route in found) for address in addresses] == shares
 
 
@@ -158,7 +158,7 @@ def test_security_rules_never_mix_families_and_have_a_priority_of_their_own() ->
 def test_an_address_of_a_network_is_found_in_its_subnet() -> None:
     net = derived()
     (vnet,) = net.of("a")
-    nat = next(host.address for host in net.appliances if host.owner == "a")
+    nat = next(host.addresses[0] for host in net.appliances if host.owner == "a")
     subnet = vnet.subnet_of(nat)
     assert subnet is not None
     assert subnet.role == "nat"

@@ -89,7 +89,7 @@ def test_a_default_route_makes_the_clouds_none_routes_vanish(rendered_network: N
     target = first_address(bare, "evals-cpu")
     before = follow(bare, "training-gpu", target)
     assert before.why.endswith("10.0.0.0/8 leads to None (the cloud's own route)")
-    router = next(host.address for host in bare.appliances if host.name == "hub_router_0")
+    router = next(host.addresses[0] for host in bare.appliances if host.name == "hub_router_0")
     after = with_routes(bare, "training_nodes", Route("internet", EVERYTHING, NextHop.APPLIANCE, router))
     path = follow(after, "training-gpu", target)
     assert path.steps[0].startswith("training-gpu sends it to hub_router_0 (0.0.0.0/0")
@@ -105,7 +105,7 @@ def test_a_default_route_to_the_internet_does_not_carry_private_addresses(render
 def test_the_longest_prefix_wins_over_the_order_of_routes(rendered_network: Network) -> None:
     bare = weakened(rendered_network, ["groups", "routers", "peerings"])
     victim = Address.parse(first_address(bare, "training-gpu"))
-    router = next(host.address for host in bare.appliances if host.name == "hub_router_0")
+    router = next(host.addresses[0] for host in bare.appliances if host.name == "hub_router_0")
     hole = Route("hole", Prefix(victim.family, victim.value, 32), NextHop.APPLIANCE, router)
     assert wrong(bare) == []
     (fault,) = wrong(with_routes(bare, "evals_nodes", hole))
@@ -114,7 +114,7 @@ def test_the_longest_prefix_wins_over_the_order_of_routes(rendered_network: Netw
 
 def test_a_hole_of_one_address_is_found_wherever_it_is(rendered_network: Network) -> None:
     bare = weakened(rendered_network, ["groups", "routers", "peerings"])
-    router = next(host.address for host in bare.appliances if host.name == "hub_router_0")
+    router = next(host.addresses[0] for host in bare.appliances if host.name == "hub_router_0")
     inside = Address.parse(first_address(bare, "training-gpu"))
     hole = Prefix(inside.family, inside.value + 1234, 32)
     assert wrong(with_routes(bare, "evals_nodes", Route("hole", hole, NextHop.APPLIANCE, router)))
@@ -138,8 +138,8 @@ def test_a_hub_that_lost_its_way_to_a_service_is_found(rendered_network: Network
 
 def test_the_hub_sees_a_shared_service_range_where_it_is_this_clusters_own(rendered_network: Network) -> None:
     host = next(host for host in rendered_network.appliances if host.name == "evals_nat_0")
-    assert host.translation is not None
-    seen = Address(host.translation.seen.family, host.translation.seen.value + 77)
+    (translation,) = host.translations
+    seen = Address(translation.seen.family, translation.seen.value + 77)
     path = follow(rendered_network, "hub_researchers-0", str(seen))
     assert path.owner == "evals"
     assert path.why == "evals_nat_0 translates it to Service 100.64.0.77"
@@ -154,7 +154,7 @@ def test_answers_that_keep_the_clients_address_return_through_the_nat_host(rende
 
 
 def test_a_route_loop_ends(rendered_network: Network) -> None:
-    one, other = (host.address for host in rendered_network.appliances if host.owner == "hub")
+    one, other = (host.addresses[0] for host in rendered_network.appliances if host.owner == "hub")
     public = Prefix.parse("203.0.113.0/24")
     looped = with_routes(rendered_network, "hub", Route("loop", public, NextHop.APPLIANCE, one))
     assert other != one
