@@ -14,7 +14,7 @@ from netmgr.rules.isolation import Isolation, Spoke
 from netmgr.rules.model import Hook
 from netmgr.rules.policy import Policy
 from netmgr.rules.readings import Dropped, Translated
-from tests.fakes.network import SERVICES, SITES, document
+from tests.fakes.sites import SERVICES, SITES, document
 
 LONG = "a-name-as-long-as-the-name-of-a-site-can-be-which-is-63-letters"
 RENAMED = [{**site, "name": site["name"].replace("spoke", LONG[:-8])} for site in SITES]

@@ -14,7 +14,7 @@ from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
 from netmgr.rules.readings import Dropped, Translated
 from tests.contracts.star import FURTHER, HEADERS, HOSTS, MACHINE, PORT, RANGES, REAL, SEEN, Star, star
-from tests.fakes.network import SERVICES, document
+from tests.fakes.sites import SERVICES, document
 
 pytestmark = pytest.mark.root
 

@@ -10,9 +10,9 @@ from netmgr.prefixes import Address, Prefix
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
 from netmgr.rules.readings import Dropped, Translated
-from tests.fakes.network import document
 from tests.fakes.passage import FORWARDED, RECEIVED, SENT, Outcome, Packet
 from tests.fakes.rules import FakeBackend
+from tests.fakes.sites import document
 
 HUB, A, A2, B, B2, C, WEB = "10.0.0.9", "10.1.0.9", "10.1.7.8", "10.2.0.9", "10.130.0.9", "10.3.0.9", "203.0.113.9"
 HUB6, A6, B6, WEB6 = "fd00::9", "fd00:1::9", "fd00:2::9", "2001:db8::9"

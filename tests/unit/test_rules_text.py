@@ -14,7 +14,7 @@ from netmgr.rules import iptables_text, nft_text
 from netmgr.rules.diff import diff
 from netmgr.rules.model import Observed
 from netmgr.rules.policy import Policy, desired
-from tests.fakes.network import document
+from tests.fakes.sites import document
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "rules"
 RANGES = (Prefix.parse("10.1.0.0/28"), Prefix.parse("2001:db8:1::/112"))
