@@ -66,6 +66,22 @@ def explain(address: str, *, socket: Socket = DEFAULT_SOCKET, output: Format = O
 
 
 @app.command()
+def audit(*, socket: Socket = DEFAULT_SOCKET, output: Format = Output.TABLE) -> None:
+    """Hold what pods were counted for against the node's forward rules and the pods' links, and explain differences.
+
+    Exit 1 if a pod was counted for more than its link brought.
+    """
+    from netmgr.cli import audit_tables
+
+    answer = _ask(socket, "audit")
+    if output is Output.JSON:
+        typer.echo(json.dumps(answer, indent=2))
+    else:
+        _print(*audit_tables.report(answer))
+    raise typer.Exit(0 if audit_tables.is_sound(answer) else 1)
+
+
+@app.command()
 def top(
     *,
     socket: Socket = DEFAULT_SOCKET,

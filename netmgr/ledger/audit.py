@@ -12,8 +12,9 @@ is therefore at most the truth. The largest one so far is what is shown. It reac
 whenever nothing was forwarded between two readings, and lags behind it by no more than was
 forwarded between them.
 
-When a forward rule's counter was zeroed by someone, the difference fell by what that lost; it is
-then measured from a new base, so that the loss hides no more than one reading interval. That a *pod's*
+When a forward rule's counter was zeroed by someone, the difference fell by what that lost of pods'
+traffic. With the reading after the one that showed it, it is measured from a new base: these forward
+rules less the pods of the reading before, so that no more than one interval is hidden. That a *pod's*
 counter was zeroed needs nothing of the kind: what it lost was counted by the forward rules and by
 no pod, and shows.
 """
@@ -79,20 +80,20 @@ def _forward_accounts(totals: Totals) -> Iterator[tuple[Traffic, Amount]]:
 
 
 def settle(
-    totals: MutableMapping[Account, Amount], former: Mapping[Traffic, Compared], shaken: Collection[Traffic]
+    totals: MutableMapping[Account, Amount], former: Mapping[Traffic, Compared], rebasing: Collection[Traffic]
 ) -> None:
     """Hold the pods, as just read, against the forward rules as of the reading before (`former`).
 
     Args:
         totals: the accounts, this reading included.
         former: `compared` before this reading was posted.
-        shaken: traffic of forward rules that turned out zeroed.
+        rebasing: traffic of forward rules that had turned out zeroed by the reading before.
     """
     now = compared(totals)
     for traffic, then in former.items():
         shown = unattributed(totals, traffic)
         base = Account(Scope.AUDIT, BASE, "", traffic)
-        if traffic in shaken:
+        if traffic in rebasing:
             totals[base] = now[traffic].forwarded - then.attributed - shown
             continue
         least = then.forwarded - now[traffic].attributed - totals.get(base, NOTHING)

@@ -98,7 +98,7 @@ class Book:
 
     `hours` are additions to the store's roll-ups; `keeps_hours` is false where none are wanted. `read_at`
     is when each live counter was read last, by the steady clock; `shaken` are those directions of the
-    forward rules that lost something since the last audit.
+    forward rules that lost something since the last audit, `rebasing` those that had by the one before.
     """
 
     facts: Tracked[str, str]
@@ -111,6 +111,7 @@ class Book:
     read_at: dict[Counter, float] = field(default_factory=dict)
     last_reading: Moment = NEVER
     shaken: set[Traffic] = field(default_factory=set)
+    rebasing: set[Traffic] = field(default_factory=set)
 
     def open(self, now: Moment) -> None:
         """Reckon how long ago a former process took the last reading, by what it wrote down."""
@@ -165,8 +166,8 @@ class Book:
         self.read_at.update((sample.counter, now.steady) for sample in read)
         self.last_reading = now
         if is_whole:
-            audit.settle(self.totals, former, self.shaken)
-            self.shaken.clear()
+            audit.settle(self.totals, former, self.rebasing)
+            self.rebasing, self.shaken = self.shaken, set()
 
     def _post_one(self, sample: Sample, now: Moment) -> bool:
         """Post what passed since the last reading; whether the counter turned out zeroed."""

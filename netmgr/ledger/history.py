@@ -14,15 +14,18 @@ folded into their namespaces (pod ""), the smallest pods first, and then the old
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from netmgr.ledger.account import NOTHING, Amount
 from netmgr.model import Traffic
+from netmgr.snapshot import VERSION, UsageRow, UsageView
 
 SECONDS = 3600
+MOST_ROWS = 10_000
+"""Rows of one answer about usage; the rest, the smallest, is told of as a number."""
 UNWRITTEN_SLOTS = 20_000
 """Most roll-ups that wait for the file at a time; beyond these, pods are folded into namespaces."""
 
@@ -119,6 +122,18 @@ def grouped(rows: Iterable[Usage], by: Iterable[By]) -> list[Usage]:
         sums[key] = sums.get(key, NOTHING) + Amount(row.bytes, row.packets)
     found = [Usage(*key, amount.bytes, amount.packets) for key, amount in sums.items()]
     return sorted(found, key=lambda row: (-row.bytes, row))
+
+
+def view(period: Period, by: Sequence[By], rows: Sequence[Usage]) -> UsageView:
+    """The answer to a question about usage: as many of the rows as it has room for, the first ones."""
+    return {
+        "version": VERSION,
+        "since": period.since,
+        "until": period.until,
+        "by": [str(one) for one in by],
+        "rows": [cast(UsageRow, row._asdict()) for row in rows[:MOST_ROWS]],
+        "left_out": max(0, len(rows) - MOST_ROWS),
+    }
 
 
 def columns_of(by: Iterable[By]) -> tuple[str, ...]:
