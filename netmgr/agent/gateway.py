@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 
 from netmgr.agent.nat import NatHost
 from netmgr.agent.opening import open_accounts
@@ -67,16 +68,16 @@ class NoPods:
 class Gateway:
     """The parts of such an agent, put together. Nothing runs before `start`."""
 
-    def __init__(self, document: NodeDocument, clock: Clock, stack: ExitStack) -> None:
+    def __init__(self, config: Path, document: NodeDocument, clock: Clock, stack: ExitStack) -> None:
         self._document = document
         telemetry = Telemetry()
         self._steps = Steps(telemetry)
         self._router = Router(document, stack)
-        self._accounts, rules = open_accounts(document, clock, telemetry, stack)
-        self.backend = rules.backend.name
-        self._nat = NatHost(document, rules, clock) if document.nat else None
+        books = open_accounts(document, clock, telemetry, stack)
+        self._accounts, self.backend = books.accounts, books.rules.backend.name
+        self._nat = NatHost(document, books.rules, clock) if document.nat else None
         pods = NoPods(telemetry.failing)
-        self._queries = Queries(document, self._accounts, telemetry, rules, clock, pods, self._nat)
+        self._queries = Queries(config, document, books, telemetry, clock, pods, self._nat)
         every = (
             (document.reconcile_seconds, self._reconcile),
             (document.accounting.reading_seconds, self._read),

@@ -83,11 +83,11 @@ def _agent(config: Path, document: NodeDocument, clock: Clock, stack: ExitStack)
     if document.role is not Role.NODE:
         from netmgr.agent.gateway import Gateway  # noqa: PLC0415  see above
 
-        return Gateway(document, clock, stack)
+        return Gateway(config, document, clock, stack)
     if not document.cni:
         from netmgr.agent.observing import Observer  # noqa: PLC0415  see above
 
-        return Observer(document, clock, stack)
+        return Observer(config, document, clock, stack)
     from netmgr.agent.wired import PodAgent  # noqa: PLC0415  see above
 
     return PodAgent(config, document, clock, stack)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 
 from netmgr.agent.accounts import Accounts
 from netmgr.agent.opening import open_accounts
@@ -193,17 +194,17 @@ class Observing:
 class Observer:
     """The parts of an observing agent, put together. Nothing runs before `start`."""
 
-    def __init__(self, document: NodeDocument, clock: Clock, stack: ExitStack) -> None:
+    def __init__(self, config: Path, document: NodeDocument, clock: Clock, stack: ExitStack) -> None:
         self._document = document
         telemetry = Telemetry()
         self._watch = Watch(document.cni_results_dir)
         stack.callback(self._watch.close)
         kernel = KernelView()
         stack.callback(kernel.close)
-        accounts, rules = open_accounts(document, clock, telemetry, stack)
-        self.backend = rules.backend.name
+        books = open_accounts(document, clock, telemetry, stack)
+        accounts, self.backend = books.accounts, books.rules.backend.name
         self._observation = Observation(Cache(document.cni_results_dir), kernel, accounts, clock, telemetry.failing)
-        self._queries = Queries(document, accounts, telemetry, rules, clock, self._observation)
+        self._queries = Queries(config, document, books, telemetry, clock, self._observation)
         router = Router(document, stack)
         self._observing = Observing(document, self._observation, accounts, router, telemetry, self._watch)
 

@@ -5,24 +5,28 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from yaml import YAMLError
+
 import netmgr
+from netmgr import documents
 from netmgr.agent import accounting_queries
-from netmgr.agent.accounts import Accounts
 from netmgr.agent.latest import Latest
 from netmgr.agent.node import Node
+from netmgr.agent.opening import Books
 from netmgr.agent.telemetry import Telemetry
 from netmgr.agent.verbs.status import status
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
-from netmgr.errors import LimitedConnectivity, NetmgrError, NotReady
-from netmgr.explain import explain
+from netmgr.errors import ConfigError, LimitedConnectivity, NetmgrError, NotReady
+from netmgr.explain import Explanation, explain, reason_of
 from netmgr.ipam.pool import Occupancy
 from netmgr.ledger.totals import NamespaceTotal, PodTotal
 from netmgr.model import Attachment, Sample
 from netmgr.prefixes import Address, Family
-from netmgr.rules.engine import Rules
 from netmgr.rules.readings import Dropped
 from netmgr.snapshot import (
     VERSION,
@@ -100,16 +104,17 @@ class Queries:
 
     def __init__(
         self,
+        config: Path,
         document: NodeDocument,
-        accounts: Accounts,
+        books: Books,
         telemetry: Telemetry,
-        rules: Rules,
         clock: Clock,
         pods: Pods,
         nat: NatHost | None = None,
     ) -> None:
+        self._config = config
         self._document = document
-        self._accounts = accounts
+        self._accounts, rules = books
         self._pods = pods
         self._telemetry = telemetry
         self._backend = rules.backend.name
@@ -143,13 +148,20 @@ class Queries:
                 return self.snapshot() | {"attachments": [_view(a) for a in self._pods.attachments()]}
             case "explain":
                 address = Address.parse(str(request.get("address")))
-                return {"version": VERSION, **explain(self._document, address, self._pods.attachments())}
+                return {"version": VERSION, **self._explain(address)}
             case "audit":
                 return accounting_queries.audit(self._accounts, self._document.node.name)
             case "usage":
                 return accounting_queries.usage(self._accounts, request, self._clock.now())
             case other:
                 raise ValueError(f"unknown query {other!r}; ask for snapshot, pods, explain, audit or usage")
+
+    def _explain(self, address: Address) -> Explanation:
+        answer = explain(self._document, address, self._pods.attachments())
+        _, reason = reason_of(self._document, address)
+        with suppress(OSError, ValueError, YAMLError, ConfigError):  # the file may be another by now
+            answer["where"] = documents.place(self._config, reason.key) if reason.key else ""
+        return answer
 
     def snapshot(self) -> Snapshot:
         """The whole document, with counters as they are now (see `min_reading_seconds`)."""

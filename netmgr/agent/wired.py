@@ -46,15 +46,14 @@ class PodAgent:
         # Before the accounts: a backend that changes must not be retired by an agent that cannot go on.
         leases = self._open_leases(clock)
         stack.callback(leases.close)
-        accounts, rules = open_accounts(document, clock, self._telemetry, stack)
-        self.backend = rules.backend.name
+        books = open_accounts(document, clock, self._telemetry, stack)
+        self.backend = books.rules.backend.name
         reaper = Reaper(dataplane, self._telemetry)
-        self._node = Node(document.network, leases, dataplane, accounts, AttachmentLocks(), reaper)
+        self._node = Node(document.network, leases, dataplane, books.accounts, AttachmentLocks(), reaper)
         self._cni = CniService(self._node, self._telemetry)
-        self._queries = Queries(
-            document, accounts, self._telemetry, rules, clock, WiredPods(self._node, self._telemetry)
-        )
-        self._ranging = Ranging(config, document, self._node, rules, self._queries, self._telemetry)
+        pods = WiredPods(self._node, self._telemetry)
+        self._queries = Queries(config, document, books, self._telemetry, clock, pods)
+        self._ranging = Ranging(config, document, self._node, books.rules, self._queries, self._telemetry)
         self._housekeeping = Housekeeping(
             document, self._node, self._router, self._telemetry, lambda message: self._cni.serve(message)[0]
         )

@@ -76,7 +76,10 @@ def explanation(answer: Mapping[str, Any]) -> Table:
         ("is", answer["role"]),
         ("pod", answer["pod"] or "none"),
         ("prefix", answer["prefix"] or "none"),
+        ("of", answer["site"] or "no site"),
         ("because", answer["because"]),
+        ("written in", answer["where"] or "no document"),
+        ("a packet there", answer["packet"]),
         ("traffic with it is counted", yes[answer["counted"]]),
         ("pods reach it as the node", yes[answer["masqueraded"]]),
     ):

@@ -82,6 +82,10 @@ def test_explain_names_the_key_of_the_document(node: LabNode, new_pod: NewPod) -
     held = answer(node, "explain", str(sandbox.address(Family.V4)))
     assert sandbox.pod.name in held
     assert "ranges[0] of node.yaml" in held
+    told = json.loads(answer(node, "explain", str(sandbox.address(Family.V4)), "-o", "json"))
+    lines = node.document.read_text().splitlines()
+    number = lines.index("ranges:") + 2
+    assert told["where"] == f"{node.document}:{number}: ranges[0]"
     internet = json.loads(answer(node, "explain", "203.0.113.1", "-o", "json"))
     assert (internet["role"], internet["counted"], internet["masqueraded"]) == ("internet", True, True)
 

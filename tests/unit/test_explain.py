@@ -40,3 +40,75 @@ def test_the_longest_prefix_says_what_an_address_is(address, role, prefix, becau
     assert (answer["role"], answer["prefix"], answer["because"]) == (role, prefix, because)
     assert answer["counted"] == answer["masqueraded"] == counted
     assert answer["pod"] == ("ns/web" if role == "pod" else "")
+
+
+SITES = """sites:
+- {name: hub, prefixes: [10.0.0.0/16]}
+- {name: a, prefixes: [10.1.0.0/16], services: [10.100.0.0/24]}
+- {name: b, prefixes: [10.2.0.0/16], services: [10.100.1.0/24]}
+"""
+HEAD = "apiVersion: netmgr.io/v1alpha1\nkind: Node\nnode: {name: machine, addresses: [10.1.0.1]}\n"
+NODE_OF_A = HEAD + "site: a\nranges: [10.1.9.0/28]\n" + SITES
+ROUTER = HEAD + "role: hub-router\nsite: hub\n" + SITES
+NAT = HEAD + "role: nat-host\nsite: a\n" + SITES
+NETMAP = "nat: {services: [{seen: 10.100.0.0/24, real: 10.96.0.0/24}]}\n"
+ENDPOINTS = "nat: {services: [{seen: 10.100.0.0/24, real: 10.96.0.0/24}], translation: endpoints, source: preserve}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "role", "site", "because", "packet"),
+    [
+        (NODE_OF_A, "10.0.3.1", "hub", "hub", "sites[0].prefixes[0]", "native, the sender's own address is kept"),
+        (NODE_OF_A, "10.1.3.1", "spoke", "a", "sites[1].prefixes[0]", "native, the sender's own address is kept"),
+        (NODE_OF_A, "10.1.9.3", "range", "a", "ranges[0]", "native, the sender's own address is kept"),
+        (NODE_OF_A, "10.2.3.1", "spoke", "b", "sites[2].prefixes[0]", "dropped here and counted as from a to b"),
+        (NODE_OF_A, "10.100.1.9", "service", "b", "sites[2].services[0]", "dropped here and counted as from a to b"),
+        (NODE_OF_A, "10.100.0.9", "service", "a", "sites[1].services[0]", "through the NAT host of a"),
+        (NODE_OF_A, "203.0.113.1", "internet", "", "no prefix of node.yaml holds it", "to the internet as this node"),
+        (
+            ROUTER,
+            "10.2.3.1",
+            "spoke",
+            "b",
+            "sites[2].prefixes[0]",
+            "native, the sender's own address is kept; from any",
+        ),
+        (ROUTER, "10.100.1.9", "service", "b", "sites[2].services[0]", "through the NAT host of b, which translates"),
+        (ROUTER, "10.0.3.1", "hub", "hub", "sites[0].prefixes[0]", "native, the sender's own address is kept"),
+        (ROUTER, "203.0.113.1", "internet", "", "no prefix", "to the internet as this router"),
+        (
+            NAT + NETMAP,
+            "10.100.0.9",
+            "service",
+            "a",
+            "nat.services[0].seen",
+            "translated here to 10.96.0.9, by its place in 10.96.0.0/24; the client is seen as 10.1.0.1",
+        ),
+        (
+            NAT + ENDPOINTS,
+            "10.100.0.9",
+            "service",
+            "a",
+            "nat.services[0].seen",
+            "translated here to a ready endpoint of the Service 10.96.0.9; the client's address is kept",
+        ),
+        (
+            NAT + NETMAP,
+            "10.96.0.9",
+            "service",
+            "",
+            "nat.services[0].real",
+            "passed on as it is; from outside the spoke this Service is 10.100.0.9",
+        ),
+        (NAT + NETMAP, "10.2.3.1", "spoke", "b", "sites[2].prefixes[0]", "dropped here and counted as from a to b"),
+        (NAT + NETMAP, "203.0.113.1", "internet", "", "no prefix", "to the internet with the sender's own address"),
+    ],
+)
+def test_an_address_is_of_a_site_and_a_packet_to_it_has_a_fate(
+    text: str, address: str, role: str, site: str, because: str, packet: str
+) -> None:
+    answer = explain(parse(text, "node.yaml", NodeDocument), Address.parse(address), [])
+    assert (answer["role"], answer["site"]) == (role, site)
+    assert answer["because"].startswith(because)
+    assert answer["packet"].startswith(packet)
+    assert answer["masqueraded"] == (role == "internet" and "nat-host" not in text)
