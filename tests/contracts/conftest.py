@@ -197,7 +197,7 @@ class IptablesKernel:
 
     def lose_rule(self, hook, rule):
         family = "ip6tables-legacy" if rule.endswith("v6") else "iptables-legacy"
-        words = {"node": f"traffic={rule.split()[2]}"}.get(rule.split()[0], rule) if rule.startswith("node") else rule
+        words = f"traffic={rule.split()[2]}" if rule.startswith("node") else f"netmgr {rule}"
         ((chain, number),) = [
             (chain, number)
             for program, chain, number, line in self._listed(hook)
