@@ -55,9 +55,10 @@ def resolved(document: NodeDocument) -> NodeDocument:
     except RangesUnknown as error:
         ranges = _recall(document)
         log.warning("ranges are those of the last run count=%s error=%s", len(ranges), error)
-    else:
-        ranges = vetted.ranges
-    return document.model_copy(update={"ranges": ranges})
+        return document.model_copy(update={"ranges": ranges})
+    known = document.model_copy(update={"ranges": vetted.ranges})
+    _remember(known)
+    return known
 
 
 class Ranging:
@@ -226,8 +227,11 @@ def _remember(document: NodeDocument) -> None:
     path = document.state_dir / _REMEMBERED
     scratch = path.with_suffix(f".{os.getpid()}")
     content = {"source": document.range_source, "ranges": [str(block) for block in document.ranges]}
-    scratch.write_text(json.dumps(content), encoding="ascii")
-    scratch.replace(path)
+    try:
+        scratch.write_text(json.dumps(content), encoding="ascii")
+        scratch.replace(path)
+    except OSError as error:
+        log.warning("the ranges cannot be kept for the next start file=%s error=%s", path, error.strerror)
 
 
 def _recall(document: NodeDocument) -> tuple[Prefix, ...]:

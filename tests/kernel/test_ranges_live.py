@@ -1,0 +1,249 @@
+"""A real agent whose ranges change under its pods, by the cloud's metadata or by its document."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from netmgr.config import Backend
+from netmgr.errors import LabError
+from netmgr.lab import exchange
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import INTERNET, cluster
+from netmgr.lab.world import World
+from netmgr.prefixes import Family
+from tests.fakes.metadata import MetadataServer, document, http
+
+pytestmark = pytest.mark.root
+
+SETTINGS = {
+    "reconcile_seconds": 0.5,
+    "pool": {"cooldown_seconds": 0, "conntrack_wait_seconds": 0},
+    "accounting": {"reading_seconds": 0.5, "min_reading_seconds": 0.05},
+}
+PATIENCE = 15.0
+PORT = 9000
+ON_ONE_BACKEND = pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
+DATAGRAM = 20 + 8 + len(b"forth")
+
+
+@pytest.fixture(scope="module")
+def world(backend: Backend) -> Iterator[World]:
+    name = f"ranges-{os.getpid()}-{backend.value[:3]}"
+    with World(cluster(nodes=1, pods=0), backend=backend, name=name, settings=SETTINGS, exporters=False) as made:
+        yield made
+
+
+@pytest.fixture
+def node(world: World) -> Iterator[LabNode]:
+    """The world's node, its agent stopped and its document to be written by the test."""
+    made = world.nodes[0]
+    made.stop_agent()
+    yield made
+    made.stop_agent()
+    made.write_document()
+    (made.directory / "state" / "ranges.json").unlink(missing_ok=True)
+    made.start_agent()
+    for sandbox in made.runtime.sandboxes():
+        made.runtime.delete(sandbox)
+
+
+@pytest.fixture
+def cloud(node: LabNode) -> Iterator[MetadataServer]:
+    with MetadataServer(node.namespace) as server:
+        yield server
+
+
+def write(node: LabNode, **keys: Any) -> None:
+    text = yaml.safe_load(node.document.read_text())
+    text |= keys
+    node.document.write_text(yaml.safe_dump({key: value for key, value in text.items() if value is not None}))
+
+
+def follow_cloud(node: LabNode) -> None:
+    write(node, range_source="azure", range_refresh_seconds=1, ranges=None)
+    node.start_agent()
+
+
+def offer(cloud: MetadataServer, node: LabNode, *octets: int) -> None:
+    own = [str(address) for address in node.node.addresses]
+    cloud.answer = http(document([*own, *(f"10.128.0.{octet}" for octet in octets)]))
+
+
+def soon(holds: Callable[[], bool], otherwise: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, otherwise()
+        time.sleep(0.05)
+
+
+def free(node: LabNode) -> int:
+    return sum(pool["free"] for pool in node.snapshot()["pool"])
+
+
+def address(sandbox: Sandbox) -> str:
+    return ", ".join(map(str, sandbox.addresses))
+
+
+def seen_by_the_internet(world: World, sandbox: Sandbox) -> str:
+    """Whose address a datagram of the pod's has when it arrives there, and that its answer comes back."""
+    with (
+        exchange.open_socket(world.internet, Family.V4, socket.SOCK_DGRAM) as server,
+        exchange.open_socket(sandbox.netns, Family.V4, socket.SOCK_DGRAM) as pod,
+    ):
+        server.bind((str(INTERNET[Family.V4]), PORT))
+        pod.sendto(b"forth", server.getsockname())
+        _, peer = server.recvfrom(100)
+        server.sendto(b"back", peer)
+        assert pod.recv(100) == b"back"
+        return str(peer[0])
+
+
+def sent(node: LabNode, pod: str) -> int:
+    rows = node.snapshot()["pods"]
+    return sum(row["bytes"] for row in rows if (row["pod"], row["traffic"]) == (pod, "internet-out"))
+
+
+def has_rule_for(node: LabNode, text: str) -> bool:
+    backend = node.snapshot()["backend"]
+    command = ["nft", "list", "table", "inet", "netmgr"] if backend == "nftables" else ["ipset", "list"]
+    done = subprocess.run(["nsenter", f"--net={node.namespace}", *command], check=True, capture_output=True, text=True)
+    return text in done.stdout.replace(",", " ").split()
+
+
+def log(node: LabNode) -> str:
+    return (node.directory / "agent.log").read_text()
+
+
+def test_the_pool_grows_and_shrinks_while_pods_live(world: World, node: LabNode, cloud: MetadataServer):
+    offer(cloud, node, 1, 2)
+    follow_cloud(node)
+    node.wait_until_ready()
+    first, second = node.add("first"), node.add("second")
+    assert [address(first), address(second)] == ["10.128.0.1", "10.128.0.2"]
+    with pytest.raises(LabError, match="no IPv4 address is free"):
+        node.add("third")
+    seen_by_the_internet(world, first)
+    soon(lambda: sent(node, "first") == DATAGRAM, lambda: sent(node, "first"))
+
+    offer(cloud, node, 2, 3)
+    soon(lambda: node.snapshot()["ranges"]["withdrawn"] != [], lambda: log(node))
+    assert node.snapshot()["ranges"]["withdrawn"] == [
+        {"address": "10.128.0.1", "namespace": "research", "pod": "first"}
+    ]
+    (pool,) = node.snapshot()["pool"]
+    assert [pool[state] for state in ("allocated", "free", "withdrawn")] == [1, 1, 1]
+    assert address(node.add("third")) == "10.128.0.3"
+    assert seen_by_the_internet(world, first) == str(node.node.addresses[0])
+    soon(lambda: sent(node, "first") == 2 * DATAGRAM, lambda: sent(node, "first"))
+    assert "address was withdrawn and is still held address=10.128.0.1 pod=research/first" in log(node)
+
+    assert has_rule_for(node, "10.128.0.1")
+    node.runtime.delete(first)
+    soon(lambda: not has_rule_for(node, "10.128.0.1"), lambda: log(node))
+    assert node.snapshot()["ranges"]["withdrawn"] == []
+    with pytest.raises(LabError, match="no IPv4 address is free"):
+        node.add("fourth")
+    assert sum(item["count"] for item in node.snapshot()["drift_repaired"]) == 0
+
+
+@ON_ONE_BACKEND
+def test_a_source_that_fails_costs_nobody_anything_and_is_asked_with_back_off(node: LabNode, cloud: MetadataServer):
+    offer(cloud, node, 1, 2)
+    follow_cloud(node)
+    node.wait_until_ready()
+    node.add("first")
+    cloud.answer = http(b"{}", "429 Too Many Requests")
+    soon(lambda: "asks to be asked less often (429" in node.snapshot()["ranges"]["failing"], lambda: log(node))
+    began = time.monotonic()
+    time.sleep(4)
+    asked = [at for at, _ in cloud.requests if at > began]
+    assert 1 <= len(asked) <= 3, "1, 2 and 4 seconds apart, and more"
+    assert address(node.add("second")) == "10.128.0.2"
+    node.stop_agent()
+    node.start_agent()
+    node.runtime.delete(node.runtime.sandboxes()[0])
+    node.wait_until_ready()
+    assert free(node) == 1, "the last good answer outlived the agent"
+    offer(cloud, node, 1, 2, 3)
+    soon(lambda: free(node) == 2, lambda: log(node))
+    assert node.snapshot()["ranges"]["failing"] == ""
+
+
+@ON_ONE_BACKEND
+def test_what_contradicts_the_plan_or_the_node_is_not_used_and_told(node: LabNode, cloud: MetadataServer):
+    sites = [
+        {"name": "hub", "prefixes": ["10.200.0.0/16"]},
+        {"name": "a", "prefixes": ["10.64.0.0/16", "10.128.0.0/30"]},
+    ]
+    write(node, sites=sites, site="a")
+    offer(cloud, node, 1, 2, 200)
+    link = ["ip", "address", "add", "10.128.0.2/32", "dev", "lo"]
+    subprocess.run(["nsenter", f"--net={node.namespace}", *link], check=True)
+    try:
+        follow_cloud(node)
+        node.wait_until_ready()
+        soon(lambda: bool(node.snapshot()["ranges"]["failing"]), lambda: log(node))
+        failing = node.snapshot()["ranges"]["failing"]
+        assert "10.128.0.200/32 is not used: it lies outside the prefixes of site a" in failing
+        assert "10.128.0.2/32 is not used: 10.128.0.2 is set on lo" in failing
+        assert free(node) == 1
+    finally:
+        subprocess.run(["nsenter", f"--net={node.namespace}", "ip", "address", "del", *link[3:]], check=True)
+
+
+@ON_ONE_BACKEND
+def test_without_any_answer_yet_adds_are_refused_and_served_as_soon_as_there_is_one(
+    node: LabNode, cloud: MetadataServer
+):
+    cloud.answer = http(b"<html>", "200 OK")
+    follow_cloud(node)
+    soon(lambda: "no range is known to give addresses of" in node.runtime.status(), lambda: log(node))
+    with pytest.raises(LabError, match="no range is known to give addresses of"):
+        node.add("early")
+    offer(cloud, node, 5)
+    soon(lambda: free(node) == 1, lambda: log(node))
+    assert address(node.add("late")) == "10.128.0.5"
+
+
+@ON_ONE_BACKEND
+def test_a_document_that_is_edited_is_followed_and_a_broken_one_is_told(node: LabNode):
+    write(node, ranges=["10.128.0.1/32"])
+    node.start_agent()
+    node.wait_until_ready()
+    node.add("first")
+    write(node, ranges=["10.128.0.1/32", "10.128.0.2/31"])
+    soon(lambda: free(node) == 2, lambda: log(node))
+    whole = node.document.read_text()
+    node.document.write_text(whole.replace("10.128.0.2/31", "10.128.0.3/31"))
+    soon(lambda: "10.128.0.3/31" in node.snapshot()["ranges"]["failing"], lambda: log(node))
+    assert "node.yaml:" in node.snapshot()["ranges"]["failing"]
+    assert address(node.add("second")) == "10.128.0.2"
+    node.document.write_text(whole)
+    soon(lambda: node.snapshot()["ranges"]["failing"] == "", lambda: log(node))
+
+
+@ON_ONE_BACKEND
+def test_status_shows_withdrawn_addresses_and_a_failing_source(node: LabNode, cloud: MetadataServer):
+    offer(cloud, node, 1)
+    follow_cloud(node)
+    node.wait_until_ready()
+    node.add("first")
+    offer(cloud, node, 2)
+    soon(lambda: node.snapshot()["ranges"]["withdrawn"] != [], lambda: log(node))
+    cloud.answer = None
+    soon(lambda: node.snapshot()["ranges"]["failing"] != "", lambda: log(node))
+    command = [sys.executable, "-m", "netmgr", "node", "status", "--socket", str(node.ledger_socket)]
+    shown = subprocess.run(command, check=False, capture_output=True, text=True).stdout
+    words = " ".join(shown.split())
+    assert "10.128.0.1 was withdrawn; research/first holds it" in words
+    assert "ranges cannot be followed: http://169.254.169.254" in words
