@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from netmgr.errors import ConfigError
+
 if TYPE_CHECKING:
     from netmgr.kube.api import Api
     from netmgr.kube.controller import Settings
@@ -27,13 +29,16 @@ Account = Annotated[
         metavar="DIR", help="The service account's token and ca.crt; the token is read again as it is renewed."
     ),
 ]
+LEASE = "netmgr-controller"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 def controller(  # noqa: PLR0913  one a command-line option
     *,
     plan: Annotated[Path, typer.Option("--plan", "-f", metavar="PLAN", help="The plan; its lock stands beside it.")],
-    cluster: Annotated[str, typer.Option(metavar="NAME", help="This cluster's name in the plan.")],
+    cluster: Annotated[
+        str, typer.Option(metavar="NAME", help="This cluster's name in the plan; default: the only one it has.")
+    ] = "",
     pool_label: Annotated[
         str, typer.Option(metavar="LABEL", help="Label of a Node whose value is its node pool's name in the plan.")
     ] = "netmgr.io/node-pool",
@@ -48,7 +53,7 @@ def controller(  # noqa: PLR0913  one a command-line option
     ] = 15,
     listen: Annotated[
         str, typer.Option(metavar="ADDRESS:PORT", help="Where to answer HTTP: /metrics and /healthz.")
-    ] = ":9120",
+    ] = ":9121",
     kubeconfig: Kubeconfig = None,
     service_account: Account = SERVICE_ACCOUNT,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
@@ -60,9 +65,9 @@ def controller(  # noqa: PLR0913  one a command-line option
     from netmgr.kube.controller import Settings
 
     start_logging(log_level)
-    identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+    identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
     where = namespace or namespace_of(service_account)
-    settings = Settings(where, cluster, pool_label, quarantine, identity)
+    settings = Settings(where, cluster or _only_cluster(plan), pool_label, quarantine, identity)
     _run(connect(kubeconfig, service_account), settings, plan, lease_seconds, listen)
 
 
@@ -77,7 +82,7 @@ def _run(api: Api, settings: Settings, plan: Path, lease_seconds: int, listen: s
     telemetry = Telemetry(api)
     serve(telemetry.registry, listen)
     work = Controller(api, settings, watch, telemetry)
-    term = Term(settings.namespace, f"netmgr-controller-{settings.cluster}", settings.identity, lease_seconds)
+    term = Term(settings.namespace, LEASE, settings.identity, lease_seconds)
     ended = ends()
     candidate = Candidate(api, term, work.lead, ended)
     threading.Thread(target=candidate.run, name="election", daemon=True).start()
@@ -92,6 +97,15 @@ def _places(plan: Path, cluster: str) -> Places:
     from netmgr.kube.places import Places
 
     return Places(load(plan).locked, cluster)
+
+
+def _only_cluster(plan: Path) -> str:
+    from netmgr.plan_files import load_plan
+
+    clusters = list(load_plan(plan).clusters)
+    if len(clusters) != 1:
+        raise ConfigError(f"{plan} has {len(clusters)} clusters ({', '.join(clusters)}); say which with --cluster")
+    return clusters[0]
 
 
 def connect(kubeconfig: Path | None, service_account: Path) -> Api:

@@ -7,10 +7,8 @@ import threading
 
 from netmgr.kube.api import Object
 from netmgr.kube.assigning import NodeView
+from netmgr.kube.node_document import RANGES
 from netmgr.prefixes import Prefix
-
-RANGES = "netmgr.io/ranges"
-"""Annotation with all of a Node's ranges, where its podCIDRs (one a family) cannot say them."""
 
 
 class ClusterNodes:

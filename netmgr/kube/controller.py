@@ -20,8 +20,9 @@ from netmgr.kube.api import CONFLICT, NOT_FOUND, Api
 from netmgr.kube.assigning import Decision, NodeView, decide
 from netmgr.kube.backoff import Backoff
 from netmgr.kube.book import Book
-from netmgr.kube.cluster_nodes import RANGES, ClusterNodes
+from netmgr.kube.cluster_nodes import ClusterNodes
 from netmgr.kube.events import Events
+from netmgr.kube.node_document import RANGES
 from netmgr.kube.places import Place, Places
 from netmgr.kube.plan_watch import PlanWatch
 from netmgr.kube.reflector import Reflector

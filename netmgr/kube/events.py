@@ -17,6 +17,10 @@ log = logging.getLogger(__name__)
 NAMESPACE = "default"
 """Where Events of objects without a namespace live."""
 
+PATH = f"/api/v1/namespaces/{NAMESPACE}/events"
+LONGEST = 1024
+"""Characters of a message that the API server takes."""
+
 COMPONENT = "netmgr-controller"
 AGAIN_SECONDS = 1800
 """What holds on is told again: the server forgets an Event after an hour."""
@@ -35,7 +39,7 @@ class Events:
         """Write what is new among all the refusals there are; an Event that cannot be written is only logged."""
         now, told = time.monotonic(), {}
         for refusal in refusals:
-            name = _name(refusal)
+            name = event_name(refusal.node.name, refusal.node.uid, refusal.reason, refusal.message)
             since = self._told.get(name)
             told[name] = now if since is None or now - since >= AGAIN_SECONDS else since
             if told[name] == now:
@@ -43,41 +47,41 @@ class Events:
         self._told = told
 
     def _write(self, name: str, refusal: Refusal, *, is_new: bool) -> None:
+        node = refusal.node
         if is_new:
-            log.warning("event=refused node=%s reason=%s %s", refusal.node.name, refusal.reason, refusal.message)
-        path = f"/api/v1/namespaces/{NAMESPACE}/events"
-        event = self._event(name, refusal)
+            log.warning("event=refused node=%s reason=%s %s", node.name, refusal.reason, refusal.message)
+        made = event(name, (node.name, node.uid), str(refusal.reason), refusal.message, (COMPONENT, self._instance))
         try:
             try:
-                self._api.create(path, event)
+                self._api.create(PATH, made)
             except ApiError as error:
                 if error.status != CONFLICT:
                     raise
-                self._api.patch(f"{path}/{name}", {"lastTimestamp": event["lastTimestamp"]})
+                self._api.patch(f"{PATH}/{name}", {"lastTimestamp": made["lastTimestamp"]})
         except ApiError as error:
-            log.warning("event=event_not_written node=%s reason=%r", refusal.node.name, error.message)
-
-    def _event(self, name: str, refusal: Refusal) -> Object:
-        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        node = refusal.node
-        return {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": name, "namespace": NAMESPACE},
-            "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid},
-            "type": "Warning",
-            "reason": str(refusal.reason),
-            "message": refusal.message,
-            "source": {"component": COMPONENT},
-            "reportingComponent": COMPONENT,
-            "reportingInstance": self._instance,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
+            log.warning("event=event_not_written node=%s reason=%r", node.name, error.message)
 
 
-def _name(refusal: Refusal) -> str:
-    """The same for the same trouble, whichever controller tells it."""
-    said = f"{refusal.node.uid} {refusal.reason} {refusal.message}"
-    return f"{refusal.node.name}.{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+def event(name: str, node: tuple[str, str], reason: str, message: str, author: tuple[str, str]) -> Object:
+    """A Warning about a Node (its name and UID), by a component and the instance of it."""
+    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node[0], "uid": node[1]},
+        "type": "Warning",
+        "reason": reason,
+        "message": message[:LONGEST],
+        "source": {"component": author[0]},
+        "reportingComponent": author[0],
+        "reportingInstance": author[1],
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+
+
+def event_name(node: str, *said: str) -> str:
+    """The same for the same trouble, whoever tells it."""
+    return f"{node}.{hashlib.sha256(' '.join(said).encode()).hexdigest()[:16]}"

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from typing import Protocol
 
-from netmgr.errors import ApiAway, ApiError
+from netmgr.errors import ApiAway, ApiError, NetmgrError
 from netmgr.kube.api import GONE, Api, Object, Query
 from netmgr.kube.backoff import Backoff
 
@@ -43,12 +43,16 @@ class Follower(Protocol):
 class Reflector:
     """Follows the collection at `path`."""
 
-    def __init__(self, api: Api, path: str, follower: Follower, stop: threading.Event) -> None:
-        """Follow until `stop` is set."""
+    def __init__(
+        self, api: Api, path: str, follower: Follower, stop: threading.Event, failed: threading.Event | None = None
+    ) -> None:
+        """Follow until `stop` is set. When the follower fails, `failed` is set and `failure` says why."""
         self._api = api
         self._path = path
         self._follower = follower
         self._stop = stop
+        self._failed = failed or threading.Event()
+        self.failure: NetmgrError | None = None
         self._version = ""
         self._backoff = Backoff()
         self.synced = threading.Event()
@@ -65,6 +69,10 @@ class Reflector:
                 self._watch()
             except ApiError as error:
                 self._recover(error)
+            except NetmgrError as error:
+                self.failure = error
+                self._failed.set()
+                return
 
     def start(self) -> None:
         """Run in a thread of its own, which never keeps the process."""

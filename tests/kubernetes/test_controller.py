@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from netmgr import plan_files
-from netmgr.kube.cluster_nodes import RANGES
+from netmgr.kube.node_document import RANGES
 from netmgr.plan import nodes as planned
 from netmgr.prefixes import merge
 from tests.kubernetes.control_plane import ControlPlane, Object

@@ -1,0 +1,92 @@
+"""From a Node object to the document of the agent on it (pure): a template, and what only the Node knows.
+
+The template is a node.yaml without `node.name`, `node.addresses` and `ranges`. The name and the
+InternalIPs are the Node's; the ranges are its podCIDRs, or all that the controller's annotation
+names where podCIDRs, of which there is one a family, cannot say them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+from netmgr.errors import ConfigError
+from netmgr.prefixes import Prefix
+
+RANGES = "netmgr.io/ranges"
+"""Annotation with all of a Node's ranges, where its podCIDRs cannot say them; commas between."""
+
+Object = dict[str, Any]
+FROM_NODE = ("name", "addresses")
+
+
+def render(template: Object, node: Object) -> Object:
+    """The document, `node` and `ranges` filled in.
+
+    Raises:
+        ConfigError: the template says what the Node does, or the Node lacks what the template needs.
+    """
+    own = dict(template.get("node") or {})
+    for key in FROM_NODE:
+        if key in own:
+            raise ConfigError(f"the template has node.{key}, which is the Node's own to say: remove it")
+    if template.get("ranges"):
+        raise ConfigError("the template has ranges, which are the Node's own to say: remove them")
+    name = node["metadata"]["name"]
+    own |= {"name": name, "addresses": _addresses(node)}
+    document = {"apiVersion": template.get("apiVersion"), "kind": template.get("kind"), "node": own}
+    document |= {key: value for key, value in template.items() if key not in document}
+    if _hands_out(template):
+        document["ranges"] = [str(prefix) for prefix in ranges(node)]
+    return document
+
+
+def ranges(node: Object) -> tuple[Prefix, ...]:
+    """The ranges that a Node has.
+
+    Raises:
+        ConfigError: none yet, or the annotation contradicts the podCIDRs.
+    """
+    name = node["metadata"]["name"]
+    cidrs = tuple(Prefix.parse(str(ipaddress.ip_network(text, strict=False))) for text in _pod_cidrs(node))
+    if not cidrs:
+        raise ConfigError(
+            f"Node {name} has no podCIDRs yet: netmgr controller gives it some if it has a label with its "
+            f"node pool, and says in its Events why not (kubectl describe node {name}). This will be tried again"
+        )
+    text = node["metadata"].get("annotations", {}).get(RANGES, "")
+    if not text:
+        return cidrs
+    try:
+        named = tuple(Prefix.parse(part.strip()) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(
+            f"Node {name}: annotation {RANGES}: {error}; remove it, and the controller repairs it"
+        ) from None
+    strangers = [str(cidr) for cidr in cidrs if cidr not in named]
+    if strangers:
+        raise ConfigError(
+            f"Node {name}: annotation {RANGES} ({text}) does not name its podCIDR {', '.join(strangers)}; "
+            "remove it, and the controller repairs it"
+        )
+    return named
+
+
+def _pod_cidrs(node: Object) -> list[str]:
+    spec = node.get("spec", {})
+    alone = [spec["podCIDR"]] if spec.get("podCIDR") else []
+    return list(spec.get("podCIDRs") or alone)
+
+
+def _addresses(node: Object) -> list[str]:
+    addresses = node.get("status", {}).get("addresses", ())
+    return [entry["address"] for entry in addresses if entry["type"] == "InternalIP"]
+
+
+def _hands_out(template: Object) -> bool:
+    """Whether pods of this node get addresses out of `ranges`."""
+    return (
+        template.get("cni", True) is not False
+        and template.get("role", "node") == "node"
+        and template.get("range_source", "file") == "file"
+    )
