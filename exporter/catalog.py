@@ -232,8 +232,17 @@ ADDRESSES = Metric(
     Kind.GAUGE,
     "",
     ("family", "state"),
-    FAMILIES * 3,
-    "Addresses of the node's ranges: allocated, cooldown (released, not yet to be reused) or free.",
+    FAMILIES * 4,
+    "Addresses of the node's ranges: allocated, cooldown (released, not yet to be reused) or free; and those that are "
+    "of no range any more while a pod still holds them: withdrawn.",
+)
+RANGES_KNOWN = Metric(
+    "netmgr_ranges_known",
+    Kind.GAUGE,
+    "",
+    ("source",),
+    1,
+    "1 while what the source of the node's ranges says can be used whole; `netmgr node status` says why not.",
 )
 RESULT_FILES = Metric(
     "netmgr_observer_result_files",
@@ -345,6 +354,7 @@ FROM_AGENT = (
     DURATIONS,
     REBUILDS,
     READY,
+    RANGES_KNOWN,
     DROPPED,
 )
 """Families that are there only while the agent answers."""

@@ -98,6 +98,8 @@ def _without_pods(snapshot: Snapshot) -> Iterable[Family]:
     yield family(catalog.DRIFT, [((drift["reason"],), drift["count"]) for drift in snapshot["drift_repaired"]])
     yield from crossings.families(snapshot)
     yield _addresses(snapshot)
+    ranges = [snapshot["ranges"]] if "ranges" in snapshot else []
+    yield family(catalog.RANGES_KNOWN, [((item["source"],), not item["failing"]) for item in ranges])
     yield family(catalog.RESULT_FILES, [((item["state"],), item["count"]) for item in snapshot["result_files"]])
     yield family(catalog.LONGEST_DELAY, [((), snapshot["longest_delay"])])
     requests = [((request["command"], request["code"]), request["count"]) for request in snapshot["cni_requests"]]
@@ -113,7 +115,7 @@ def _addresses(snapshot: Snapshot) -> Family:
     for pool in snapshot["pool"]:
         version = pool["family"]
         values += [((version, "allocated"), pool["allocated"]), ((version, "cooldown"), pool["cooldown"])]
-        values.append(((version, "free"), pool["free"]))
+        values += [((version, "free"), pool["free"]), ((version, "withdrawn"), pool.get("withdrawn", 0))]
     return family(catalog.ADDRESSES, values)
 
 

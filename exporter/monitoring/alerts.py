@@ -121,6 +121,15 @@ TRAFFIC = (
 
 NODES = (
     Alert(
+        "NetmgrRangesUnknown",
+        f"{read(catalog.RANGES_KNOWN)} == 0",
+        "15m",
+        Severity.WARNING,
+        "{{ $labels.instance }} cannot follow its ranges ({{ $labels.source }})",
+        "The pool stays as it was, or is used in part: the source does not answer, or contradicts the plan or the "
+        "node. `netmgr node status` says which.",
+    ),
+    Alert(
         "NetmgrExporterDown",
         f"{read(UP, job=JOB)} == 0",
         "5m",

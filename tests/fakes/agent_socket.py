@@ -64,9 +64,14 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "node_totals": [{"traffic": traffic, "bytes": BYTES, "packets": PACKETS} for traffic in Traffic],
         "rules": _rules(),
         "pool": [
-            {"family": "ipv4", "allocated": 250, "cooldown": 3, "free": 253},
-            {"family": "ipv6", "allocated": 250, "cooldown": 3, "free": 2**64},
+            {"family": "ipv4", "allocated": 250, "cooldown": 3, "free": 253, "withdrawn": 1},
+            {"family": "ipv6", "allocated": 250, "cooldown": 3, "free": 2**64, "withdrawn": 0},
         ],
+        "ranges": {
+            "source": "azure",
+            "failing": "",
+            "withdrawn": [{"address": "10.0.0.9", "namespace": "research", "pod": "pod-1"}],
+        },
         "longest_delay": 0.25,
         "result_files": [{"state": state, "count": 1} for state in (*Reason, *Standing)],
         "cni_requests": [
