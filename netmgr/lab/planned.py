@@ -298,6 +298,15 @@ class _Drawing:
                 (*other.prefixes, *(shown.seen for shown in other.services)) for other in others
             )
             yield RouteTable(spoke.name, tuple(Route(each, self._address(router, each.family)) for each in prefixes))
+        # Where answers to the hub go by the NAT host, all that they answer must come by it: a machine
+        # that tracks connections and sees one half of each would be full of half-open ones.
+        both_ways = tuple(
+            Route(prefix, self._address(spoke.nat_host, prefix.family))
+            for spoke in self._spokes
+            if spoke.source is SourceAddress.PRESERVE
+            for prefix in spoke.prefixes
+        )
+        yield RouteTable(HUB, both_ways)
 
     def _address(self, host: str, family: Family) -> Address:
         place = next(place for place in self._places if place.name == host)

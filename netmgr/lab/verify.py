@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from netmgr.lab import counted, matrix, probing
+from netmgr.lab import counted, matrix, probing, tracked
 from netmgr.lab.probing import Outcome
 from netmgr.lab.world import World
 from netmgr.prefixes import Address
@@ -50,16 +50,26 @@ class Drops:
 
 
 @dataclass(frozen=True, slots=True)
+class HalfOpen:
+    """A connection of which a machine saw one direction alone."""
+
+    machine: str
+    connection: str
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """All of it."""
 
     rows: tuple[Row, ...]
     drops: tuple[Drops, ...]
+    half_open: tuple[HalfOpen, ...] = ()
 
     @property
     def agrees(self) -> bool:
         """Whether everything is as the design says."""
-        return all(row.agrees for row in self.rows) and all(each.sent == each.counted for each in self.drops)
+        counts = all(each.sent == each.counted for each in self.drops)
+        return counts and not self.half_open and all(row.agrees for row in self.rows)
 
     @property
     def probes(self) -> int:
@@ -78,7 +88,13 @@ def verify(world: World) -> Verification:
     sent = _sent(outcomes)
     after = counted.wait_for(lambda: _risen(before, dropped(world)), +sent, PATIENCE)
     drops = tuple(Drops(pair, sent[pair], after[pair]) for pair in sorted(before | sent))
-    return Verification(tuple(_rows(outcomes, matrix.names(world), drops)), drops)
+    return Verification(tuple(_rows(outcomes, matrix.names(world), drops)), drops, tuple(half_open(world)))
+
+
+def half_open(world: World) -> Iterator[HalfOpen]:
+    """What should not be there on any machine: answers take the way of what they answer."""
+    for machine in matrix.machines(world):
+        yield from (HalfOpen(machine.name, line) for line in tracked.half_open(machine.namespace))
 
 
 def dropped(world: World) -> Counter[Pair]:
@@ -184,4 +200,5 @@ def document(found: Verification) -> dict[str, Any]:
             }
             for each in found.drops
         ],
+        "half_open": [{"machine": each.machine, "connection": each.connection} for each in found.half_open],
     }

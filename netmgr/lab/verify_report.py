@@ -64,4 +64,5 @@ def verdict(found: Verification) -> str:
         return f"All {found.probes} probes did as they should; {packets} packets between spokes dropped and counted."
     wrong = sum(not row.agrees for row in found.rows)
     counters = sum(each.sent != each.counted for each in found.drops)
-    return f"{wrong} of {len(found.rows)} lines and {counters} counters are not as they should be."
+    halves = f" {len(found.half_open)} connections are half-open." if found.half_open else ""
+    return f"{wrong} of {len(found.rows)} lines and {counters} counters are not as they should be.{halves}"

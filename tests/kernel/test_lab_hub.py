@@ -1,0 +1,190 @@
+"""A hub and three spokes on the real kernel: who reaches whom, as whom, and what keeps the others out."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+import pytest
+
+from netmgr.lab import matrix, planned, probing, services, tracked, verify
+from netmgr.lab.exchange import End, open_socket
+from netmgr.lab.probing import Outcome
+from netmgr.lab.world import World
+from netmgr.plan.document import ServiceMode
+from netmgr.prefixes import Address, Family
+from netmgr.sites import HUB, Mapping, Role, SourceAddress
+from tests.fakes.network import PaperNetwork
+
+pytestmark = pytest.mark.root
+
+FAMILIES = pytest.mark.parametrize("family", list(Family), ids=["v4", "v6"])
+CONNECTIONS = 1000
+KINDS = (
+    (ServiceMode.SHARED, Mapping.NETMAP, SourceAddress.SNAT),
+    (ServiceMode.SHARED, Mapping.NETMAP, SourceAddress.SNAT),
+    (ServiceMode.UNIQUE, Mapping.NETMAP, SourceAddress.PRESERVE),
+)
+SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def world(backend) -> Iterator[World]:
+    with World(planned.network(3, 2, 2, KINDS), backend=backend, name=f"hub-{os.getpid()}", exporters=False) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def outcomes(world: World) -> Sequence[Outcome]:
+    """What became of every probe, before any test did something else."""
+    return probing.send(matrix.probes(world))
+
+
+def test_the_whole_matrix_is_as_the_design_says(world: World) -> None:
+    found = verify.verify(world)
+    assert [row for row in found.rows if not row.agrees] == []
+    assert [each for each in found.drops if each.sent != each.counted] == []
+    assert list(found.half_open) == []
+    assert found.agrees
+
+
+def test_the_matrix_of_the_rules_is_what_was_measured(world: World, outcomes: Sequence[Outcome]) -> None:
+    on = PaperNetwork(world)
+    for outcome in outcomes:
+        probe = outcome.probe
+        on.forget()
+        journey = on.send(probe.origin.name, probe.near.address, probe.target)
+        assert (journey.src if journey.reached else None) == outcome.seen, probe
+
+
+@FAMILIES
+def test_one_service_address_leads_to_two_spokes_through_two_ranges(
+    world: World, outcomes: Sequence[Outcome], family: Family
+) -> None:
+    one, two = (services.service(world, spoke) for spoke in world.topology.spokes[:2])
+    assert one.address(family, inside=True) == two.address(family, inside=True)
+    seen = {one.address(family, inside=False): one, two.address(family, inside=False): two}
+    assert len(seen) == 2
+    reached = [each for each in outcomes if each.probe.origin.site == HUB and each.probe.target in seen]
+    assert {each.probe.target for each in reached} == seen.keys()
+    assert all(each.answered for each in reached)
+
+
+def talk(client: End, target: Address, servers: Sequence[End], times: int) -> None:
+    """Open and close connections, one after the other, each with a byte there and a byte back."""
+    with ExitStack() as closing:
+        listeners = []
+        for end in servers:
+            listener = closing.enter_context(open_socket(end.namespace, end.address.family, socket.SOCK_STREAM))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((str(end.address), services.TARGET_PORT))
+            listener.listen(16)
+            listener.settimeout(0)
+            listeners.append(listener)
+        direct = len(servers) == 1 and servers[0].address == target
+        for _ in range(times):
+            near = open_socket(client.namespace, target.family, socket.SOCK_STREAM)
+            with near:
+                near.connect((str(target), services.TARGET_PORT if direct else services.PORT))
+                with accepted(listeners) as far:
+                    near.send(b"?")
+                    assert far.recv(1) == b"?"
+                    far.send(b"!")
+                    assert near.recv(1) == b"!"
+
+
+def accepted(listeners: Sequence[socket.socket]) -> socket.socket:
+    """The connection that has just come to one of them."""
+    while True:
+        for listener in listeners:
+            try:
+                found = listener.accept()[0]
+            except BlockingIOError:
+                continue
+            found.settimeout(SECONDS)
+            return found
+
+
+@FAMILIES
+def test_after_a_thousand_connections_each_way_none_is_half_open(world: World, family: Family) -> None:
+    researcher, *others = matrix.origins(world)
+    hub = researcher.end(family)
+    pods = [origin.end(family) for origin in others if origin.who is matrix.Who.POD]
+    share = CONNECTIONS // len(pods) + 1
+    for spoke, pod in zip(world.topology.spokes, pods, strict=True):
+        found = services.service(world, spoke)
+        ends = [End(one.netns, one.address(family)) for one in found.backends]
+        talk(hub, found.address(family, inside=False), ends, share)
+        talk(pod, hub.address, [hub], share)
+        talk(hub, pod.address, [pod], share // 10)
+    tracked_in = {machine.name: len(tracked.connections(machine.namespace)) for machine in matrix.machines(world)}
+    for spoke in world.topology.spokes:
+        assert tracked_in[spoke.nat_host] >= share, "connections did not pass the NAT host"
+    assert list(verify.half_open(world)) == []
+
+
+def lawless(world: World, name: str) -> None:
+    """End a machine's agent and take its rules away."""
+    node = world.node(name)
+    node.kill_agent()
+    netns = f"--net={node.namespace}"
+    for command in (["nft", "flush", "ruleset"], *([f"{each}-legacy", "-t", "mangle", "-F"] for each in TOOLS)):
+        subprocess.run(["nsenter", netns, *command], check=True, capture_output=True, timeout=SECONDS)
+
+
+TOOLS = ("iptables", "ip6tables")
+
+
+def sent(world: World, origin: str, target: str, family: Family) -> bool:
+    """Send a datagram between two hosts; whether it arrived."""
+    address = str(world.topology.address(target, family))
+    with (
+        open_socket(world.namespace(target), family, socket.SOCK_DGRAM) as far,
+        open_socket(world.namespace(origin), family, socket.SOCK_DGRAM) as near,
+    ):
+        far.bind((address, services.TARGET_PORT))
+        far.settimeout(0.3)
+        near.sendto(b"?", (address, services.TARGET_PORT))
+        try:
+            return bool(far.recv(1))
+        except TimeoutError:
+            return False
+
+
+def risen(world: World, before: verify.Counter[verify.Pair]) -> dict[verify.Pair, int]:
+    return dict(verify.dropped(world) - before)
+
+
+@FAMILIES
+def test_the_router_s_rules_alone_keep_spokes_apart(world: World, family: Family) -> None:
+    before = verify.dropped(world)
+    assert not sent(world, "rogue.spoke-1", "rogue.spoke-2", family)
+    assert risen(world, before) == {verify.Pair("router-0.hub", "spoke-1", "spoke-2"): 1}
+
+
+def test_the_nodes_rules_alone_keep_spokes_apart_and_without_any_they_would_be_joined(world: World) -> None:
+    router = next(node for node in world.nodes if node.node.role is Role.HUB_ROUTER)
+    lawless(world, router.name)
+    try:
+        for family in Family:
+            assert sent(world, "rogue.spoke-1", "rogue.spoke-2", family), "the fabric joins what no rule parts"
+            for machine in ("spoke-2-cpu-0", "nat-0.spoke-2"):
+                before = dropped_by(world, machine)
+                assert not sent(world, "rogue.spoke-1", machine, family)
+                assert dropped_by(world, machine) - before == {verify.Pair(machine, "spoke-1", "spoke-2"): 1}
+    finally:
+        router.start_agent()
+        router.wait_until_ready()
+
+
+def dropped_by(world: World, machine: str) -> verify.Counter[verify.Pair]:
+    node = world.node(machine)
+    return verify.Counter(
+        {
+            verify.Pair(machine, each["origin"], each["destination"]): each["packets"]
+            for each in node.snapshot()["isolation"]
+        }
+    )
