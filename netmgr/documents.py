@@ -7,6 +7,7 @@ loader would silently keep the last.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -55,7 +56,7 @@ def parse(text: str, source: str, model: type[Model]) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        faults = [_describe(fault, source, lines) for fault in error.errors()]
+        faults = [_describe(fault, source, lines) for fault in _of_their_own(error.errors())]
         raise ConfigError("\n".join(faults)) from None
 
 
@@ -95,6 +96,16 @@ def _lines(root: yaml.Node | None, source: str) -> dict[KeyPath, int]:
                 lines[(*path, index)] = item.start_mark.line + 1
                 pending.append(((*path, index), item))
     return lines
+
+
+def _of_their_own(faults: list[ErrorDetails]) -> Iterator[ErrorDetails]:
+    """Without lists that are too short only because their items are at fault."""
+    for fault in faults:
+        above = fault["loc"]
+        if fault["type"] != "too_short" or not any(
+            other is not fault and other["loc"][: len(above)] == above for other in faults
+        ):
+            yield fault
 
 
 def _describe(fault: ErrorDetails, source: str, lines: dict[KeyPath, int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,11 +35,22 @@ def check(
     file: File = DEFAULT_FILE,
     output: Format = Output.TABLE,
     every: Annotated[bool, typer.Option("--all", "-a", help="Show every line of the bill of limits.")] = False,
+    documents: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Hold the node.yaml files there against each other and the plan instead."),
+    ] = None,
 ) -> None:
     """Look for overlaps, forbidden ranges, missing headroom and limits, and say what each cluster meets first.
 
+    With --documents, machines' documents are checked: no two claim one address, name or Service
+    range, all know the same sites, and each says what the plan has it say. Without a plan they
+    are held against each other alone.
+
     Exit codes: 0 all is well, 1 an error, 2 the lock does not answer the plan yet.
     """
+    if documents:
+        _check_documents(documents, file)
+        return
     from netmgr.plan.check import check_limits, check_plan
     from netmgr.plan.outlook import outlooks
 
@@ -60,6 +72,21 @@ def check(
         print_document(_describe(findings, lines, ahead, behind=behind), output)
     failed = any(finding.severity == "error" for finding in findings)
     raise typer.Exit(FAILED if failed else CHANGES if behind else NOTHING_TO_DO)
+
+
+def _check_documents(folder: Path, file: Path) -> None:
+    from netmgr.cli.plan_documents import faults
+    from netmgr.cli.plan_render import up_to_date
+
+    given = up_to_date(file) if file.exists() or file != DEFAULT_FILE else None
+    found = faults(folder, (given.plan, given.locked, given.lock_path) if given else None)
+    for line in found:
+        typer.echo(f"{typer.style('error', fg='red', bold=True)}: {line}")
+    if found:
+        typer.secho(f"{len(found)} error{'s' if len(found) > 1 else ''}.", fg="red", bold=True)
+        raise typer.Exit(FAILED)
+    against = f"{file} and each other" if given else f"each other; there is no {file} to hold them against"
+    typer.secho(f"The documents agree with {against}.", fg="green")
 
 
 def _notable(lines: tuple[Line, ...]) -> tuple[Line, ...]:

@@ -137,6 +137,48 @@ def test_a_refusal_names_file_line_and_key(run, plan: Path, old: str, new: str, 
     assert not plan.with_name("plan.lock.yaml").exists()
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "clusters:",
+            "exclude: [{prefix: 10.8.0.0/13}]\nclusters:",
+            "plan.yaml:7: exclude[0]: 10.8.0.0/13 is excluded, but hub holds 10.15.254.0/23 ({lock}:9: hub.prefixes",
+        ),
+        (
+            "clusters:",
+            "pinned: {x: [10.0.9.0/24]}\nclusters:",
+            "plan.yaml:7: pinned.x[0]: 10.0.9.0/24 is pinned to x, but alpha holds 10.0.0.0/16 ({lock}:19: clusters.",
+        ),
+        (
+            "clusters:",
+            "pinned: {x: [172.16.0.0/24]}\nclusters:",
+            "x, but alpha has its Services at 172.16.0.0/20 ({lock}:20: clusters.alpha.services); undo",
+        ),
+        (
+            "{length: 20}",
+            "{length: 21}",
+            "Kubernetes cannot resize a Service range ({lock}:20: clusters.alpha.services); undo",
+        ),
+        ("[172.16.0.0/15]", "[172.17.0.0/16]", "which no pool has any more ({lock}:20: clusters.alpha.services); undo"),
+        (
+            "pods_per_node: 31",
+            "pods_per_node: 33",
+            "needs 3 blocks a node, but nodes have 2 in the lock ({lock}:31: clusters.alpha.node_pools.gpu.segments[0].",
+        ),
+    ],
+)
+def test_a_plan_that_contradicts_its_lock_is_refused_with_both_lines(
+    run, plan: Path, old: str, new: str, expected: str
+) -> None:
+    assert run("lock", "--yes")[0] == 0
+    plan.write_text(PLAN.replace(old, new, 1))
+    for command in (("lock", "--yes"), ("check",)):
+        code, text = run(*command)
+        assert code == 1
+        assert expected.format(lock=plan.with_name("plan.lock.yaml")) in text
+
+
 def test_a_plan_that_does_not_fit_says_by_how_much_and_what_is_largest(run, plan: Path) -> None:
     plan.write_text(PLAN.replace("10.0.0.0/12", "10.0.0.0/18"))
     code, text = run("lock", "--yes")
