@@ -162,6 +162,13 @@ FIRES = [
         "The totals of node-1 are in memory alone",
     ),
     Case(
+        "NetmgrRangesUnknown",
+        30,
+        (line(catalog.RANGES_KNOWN, "1x9 0x30", source="azure"),),
+        {**NODE, "job": JOB, "source": "azure"},
+        "node-1 cannot follow its ranges (azure)",
+    ),
+    Case(
         "NetmgrSpokesApart",
         30,
         (
@@ -248,6 +255,12 @@ QUIET = [
         {"why": "a hundredth"},
     ),
     Case("NetmgrTotalsNotDurable", 14, (line(catalog.DURABLE, "1x9 0x4 1x20"),), {"why": "for a moment"}),
+    Case(
+        "NetmgrRangesUnknown",
+        20,
+        (line(catalog.RANGES_KNOWN, "1x9 0x9 1x20", source="azure"),),
+        {"why": "throttled for a while"},
+    ),
     Case(
         "NetmgrSpokesApart",
         30,
