@@ -164,7 +164,7 @@ def test_a_refusal_names_file_line_and_key(run, plan: Path, old: str, new: str, 
         (
             "pods_per_node: 31",
             "pods_per_node: 33",
-            "needs 3 blocks a node, but nodes have 2 in the lock ({lock}:31: clusters.alpha.node_pools.gpu.segments[0].",
+            "needs 3 blocks a node, but nodes have 2 in the lock ({lock}:31: clusters.alpha.node_pools.gpu.segments[0]",
         ),
     ],
 )
