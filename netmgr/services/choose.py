@@ -1,0 +1,25 @@
+"""The backend of Services, by the name of the node's backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from netmgr.config import Backend
+from netmgr.errors import SetupError
+from netmgr.prefixes import Prefix
+from netmgr.services.backend import ServiceBackend
+
+
+def open_backend(name: str, seen: Iterable[Prefix]) -> ServiceBackend:
+    """The backend called so, in the calling thread's namespace; `seen` are the ranges as the hub sees them.
+
+    Raises:
+        SetupError: a library that the backend needs is missing.
+        KernelError: the kernel refuses the backend's socket.
+    """
+    # Each backend's libraries are imported only on the host that uses them.
+    if name == Backend.NFTABLES:
+        from netmgr.services.nftables import NftablesServices  # noqa: PLC0415  one backend's libraries are loaded
+
+        return NftablesServices(seen)
+    raise SetupError(f"Services cannot be opened with {name} yet; give the host backend: nftables")

@@ -1,0 +1,175 @@
+"""The documents of Services as files: one file, or a directory of them, each read again only when it changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from netmgr.errors import StateError
+from netmgr.services import objects
+from netmgr.services.objects import KeyPath, Place, Refused, Service, Slice
+
+SUFFIXES = (".json", ".yaml", ".yml")
+"""Of the files in a directory that are read; those whose name begins with a dot are not."""
+
+
+class _Identity(NamedTuple):
+    """What changes when a file does."""
+
+    device: int
+    inode: int
+    size: int
+    changed_at: int
+
+
+Content = tuple[Service | Slice, ...]
+
+
+class Documents:
+    """A file or a directory with Services and EndpointSlices. Not thread-safe.
+
+    `faults` are the files that cannot be used as they are now, each with the reason.
+    """
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+        self._known: dict[str, _Identity] = {}
+        self.faults: dict[str, str] = {}
+
+    @property
+    def watched(self) -> Path:
+        """The directory where changes show."""
+        return self._source if self._source.is_dir() or not self._source.suffix else self._source.parent
+
+    def changed(self, names: Iterable[str] | None = None) -> dict[str, Content]:
+        """Content of the files that changed since the last time; of one that is gone, nothing.
+
+        `names` are those to look at, None for all there are. A file with a fault is left out:
+        what it said before is still the last thing that made sense.
+
+        Raises:
+            StateError: the directory cannot be listed, or there is none.
+        """
+        found: dict[str, Content] = {}
+        for path in self._paths(names):
+            identity = _identity(path)
+            if identity is None:
+                self.faults.pop(path, None)
+                if self._known.pop(path, None):
+                    found[path] = ()
+            elif identity != self._known.get(path):
+                self._known[path] = identity
+                self._read(path, found)
+        return found
+
+    def describe(self, fault: Refused) -> str:
+        """The fault as a sentence with file, line and key, of both places where two disagree."""
+        sentence = f"{_located(fault.place)}: {fault.message}"
+        return f"{sentence} (see {_located(fault.other)})" if fault.other else sentence
+
+    def _read(self, path: str, found: dict[str, Content]) -> None:
+        try:
+            found[path] = tuple(_parsed(path))
+        except Refused as fault:
+            self.faults[path] = self.describe(fault)
+        else:
+            self.faults.pop(path, None)
+
+    def _paths(self, names: Iterable[str] | None) -> Iterable[str]:
+        if not self._source.is_dir():
+            if not self._known and not self._source.exists():
+                raise StateError(f"{self._source}: there is no such file or directory; nothing was changed")
+            return [str(self._source)]
+        if names is not None:
+            wanted = [name for name in names if _counts(name)]
+        else:
+            try:
+                wanted = [name for name in os.listdir(self._source) if _counts(name)]  # noqa: PTH208 (ten thousand Paths take their time)
+            except OSError as error:
+                raise StateError(f"{self._source}: cannot be listed: {error.strerror}") from None
+        present = {f"{self._source}/{name}" for name in wanted}
+        gone = self._known.keys() - present if names is None else set()
+        return sorted(present) + sorted(gone)
+
+
+def _counts(name: str) -> bool:
+    return name.endswith(SUFFIXES) and not name.startswith(".")
+
+
+def _identity(path: str) -> _Identity | None:
+    """None: there is no such file. Links are followed, since a mounted ConfigMap consists of them."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 (a Path for each of ten thousand files takes its time)
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return _Identity(status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
+
+
+def _parsed(path: str) -> Iterator[Service | Slice]:
+    """Everything in a file; JSON if it is called so, else YAML, of which JSON is a part."""
+    whole = Place(path)
+    try:
+        content = Path(path).read_bytes()
+        documents = [json.loads(content)] if path.endswith(".json") else _yaml(content)
+    except OSError as error:
+        raise Refused(whole, f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise Refused(whole, f"is not UTF-8: byte {error.start} cannot be decoded") from None
+    except json.JSONDecodeError as error:
+        raise Refused(Place(f"{path}:{error.lineno}"), f"is not JSON: {error.msg}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        at = f"{path}:{mark.line + 1}" if mark else path
+        raise Refused(Place(at), f"is not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise Refused(whole, f"is not YAML: {error}") from None
+    for number, document in enumerate(documents):
+        if document is not None:
+            yield from objects.read(document, Place(path, number))
+
+
+def _yaml(content: bytes) -> list[object]:
+    return list(yaml.load_all(content, Loader=yaml.CSafeLoader))
+
+
+def _located(place: Place) -> str:
+    """`file:line: key`, the line of the nearest key above that the document has."""
+    dotted = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place.key).lstrip(".")
+    line = _line(place)
+    return f"{place.path}{f':{line}' if line else ''}{f': {dotted}' if dotted else ''}"
+
+
+def _line(place: Place) -> int | None:
+    try:
+        text = Path(place.path).read_text(encoding="utf-8")
+        for number, root in enumerate(yaml.compose_all(text, Loader=yaml.CSafeLoader)):
+            if number == place.document and root is not None:
+                return _line_in(root, place.key)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        pass
+    return None
+
+
+def _line_in(root: yaml.Node, key: KeyPath) -> int:
+    node, line = root, root.start_mark.line + 1
+    for part in key:
+        if isinstance(node, yaml.MappingNode):
+            entries: Mapping[object, tuple[yaml.Node, yaml.Node]] = {name.value: (name, it) for name, it in node.value}
+            if part not in entries:
+                break
+            name, node = entries[part]
+            line = name.start_mark.line + 1
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+        else:
+            break
+    return line

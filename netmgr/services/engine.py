@@ -1,0 +1,194 @@
+"""The Services room's facade: documents in, translation in the kernel.
+
+What cannot be used is refused, told, and changes nothing: a Service whose documents
+contradict the plan keeps what was programmed for it, and a file that is no document at all
+keeps saying what it said before. At a start nobody knows what such a file said; so while
+anything is refused then, nothing that a predecessor programmed is taken away.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from netmgr.errors import NetmgrError
+from netmgr.inotify import Watch
+from netmgr.prefixes import Prefix
+from netmgr.services import connections
+from netmgr.services.backend import ServiceBackend
+from netmgr.services.choose import open_backend
+from netmgr.services.desk import Desk
+from netmgr.services.directory import Documents
+from netmgr.services.joining import Catalogue, Opening
+from netmgr.services.model import Endpoint, Frontend, Protocol, ServicePort, ServiceStatus
+from netmgr.sites import ServiceRange
+
+_MOST_LOGGED = 20
+_NOTHING = Frontend(frozenset())
+
+log = logging.getLogger(__name__)
+
+
+class Services:
+    """Opens the Services that documents name. One thread works it; `status` and `faults` are for any."""
+
+    def __init__(self, backend: ServiceBackend, desk: Desk, watch: Watch) -> None:
+        self._backend = backend
+        self._desk = desk
+        self._watch = watch
+        self._lock = threading.Lock()
+        self._left: dict[ServicePort, Frontend] = {}
+        self._gone: defaultdict[ServicePort, set[Endpoint]] = defaultdict(set)
+
+    @classmethod
+    def open(
+        cls, backend_name: str, ranges: Sequence[ServiceRange], source: Path, spoke: Iterable[Prefix] = ()
+    ) -> Services:
+        """The Services in `source`, seen through `ranges`; endpoints must be in `spoke` (empty: anywhere).
+
+        Works in the namespace of the calling thread. Nothing is changed before `start`.
+
+        Raises:
+            SetupError: a library or inotify is not to be had.
+            KernelError: the kernel refuses the backend's socket.
+        """
+        documents = Documents(source)
+        watch = Watch(documents.watched)
+        try:
+            backend = open_backend(backend_name, [one.seen for one in ranges])
+        except NetmgrError:
+            watch.close()
+            raise
+        return cls(backend, Desk(documents, Catalogue(ranges, tuple(spoke))), watch)
+
+    def fileno(self) -> int:
+        """Becomes readable when documents may have changed; call `refresh` then."""
+        return self._watch.fileno()
+
+    def start(self) -> None:
+        """Take over what a predecessor programmed, and bring it to what the documents say.
+
+        Raises:
+            NetmgrError: the kernel refused, or is busy.
+        """
+        with self._lock:
+            self._left = self._backend.held()
+            log.info("services begin programmed=%d", len(self._left))
+            self._take(None)
+            self._put_right()
+
+    def refresh(self) -> None:
+        """Carry out what changed in the documents since the last time, and nothing else.
+
+        Raises:
+            NetmgrError: the kernel refused, or is busy; `sync` makes up for it.
+        """
+        with self._lock:
+            names = self._watch.drain()
+            self._watch.renew()
+            # A mounted ConfigMap changes by a link of its own that all its files lead through.
+            everything = names is None or any(name.startswith("..") for name in names)
+            if changes := self._take(None if everything else names):
+                self._backend.change(changes)
+                self._forget()
+
+    def sync(self) -> list[str]:
+        """Take what changed in the documents, and put right what another program did; sentences of repairs.
+
+        Raises:
+            NetmgrError: the kernel refused, or is busy.
+        """
+        with self._lock:
+            self._watch.drain()
+            self._watch.renew()
+            self._take(None)
+            return self._put_right()
+
+    def status(self) -> list[ServiceStatus]:
+        """Everything that is opened, by Service and port, with the connections that clients began."""
+        with self._lock:
+            opened = dict(self._desk.opened)
+        hits = self._backend.hits()
+        found = [
+            ServiceStatus(
+                name,
+                seen,
+                tuple(sorted(opening.frontend.endpoints)),
+                tuple(sorted(opening.draining)),
+                opening.frontend.sticky,
+                hits.get(seen),
+            )
+            for seen, (name, opening) in opened.items()
+        ]
+        return sorted(found, key=lambda one: (one.service, one.seen))
+
+    def faults(self) -> list[str]:
+        """What is refused now: file, line, key and what is wrong with it."""
+        with self._lock:
+            return self._desk.faults()
+
+    def remove(self) -> None:
+        """Take the translation away; connections that were translated go on.
+
+        Raises:
+            NetmgrError: the kernel refused, or is busy.
+        """
+        with self._lock:
+            self._backend.remove()
+
+    def close(self) -> None:
+        """Give back sockets; what is translated stays translated."""
+        self._backend.close()
+        self._watch.close()
+
+    def _take(self, names: Iterable[str] | None) -> dict[ServicePort, Frontend | None]:
+        """Read the documents; what is to be programmed otherwise than before."""
+        changes: dict[ServicePort, Frontend | None] = {}
+        for seen, (before, after) in self._desk.read(names).items():
+            changes[seen] = after.frontend if after else None
+            had = _endpoints(before) if before else self._left.pop(seen, _NOTHING).endpoints
+            self._note_gone(seen, had, _endpoints(after) if after else frozenset())
+        if self._left and not self._desk.faults():
+            # While something was refused, these may have been what it said.
+            changes |= dict.fromkeys(self._left)
+            for seen, frontend in self._left.items():
+                self._note_gone(seen, frontend.endpoints, frozenset())
+            self._left = {}
+        _log(changes)
+        return changes
+
+    def _put_right(self) -> list[str]:
+        wanted = self._left | {seen: opened.opening.frontend for seen, opened in self._desk.opened.items()}
+        repairs = self._backend.put_right(wanted)
+        self._forget()
+        return repairs
+
+    def _note_gone(self, seen: ServicePort, had: frozenset[Endpoint], has: frozenset[Endpoint]) -> None:
+        if seen.protocol is not Protocol.UDP:
+            return
+        self._gone[seen] = self._gone[seen] | (had - has)
+        if has and not had:
+            # Clients who came before there was anything may be remembered as not translated.
+            self._gone[seen].add(Endpoint(seen.address, seen.port))
+
+    def _forget(self) -> None:
+        """Have UDP clients of endpoints that went begin anew."""
+        gone = {seen: frozenset(endpoints) for seen, endpoints in self._gone.items()}
+        self._gone.clear()
+        if count := connections.forget(gone):
+            log.info("connections of endpoints that are gone were ended count=%d", count)
+
+
+def _endpoints(opening: Opening) -> frozenset[Endpoint]:
+    """Those that may have connections."""
+    return opening.frontend.endpoints | opening.draining
+
+
+def _log(changes: Mapping[ServicePort, Frontend | None]) -> None:
+    for seen, frontend in list(changes.items())[:_MOST_LOGGED]:
+        log.info("service changed seen=%s endpoints=%s", seen, len(frontend.endpoints) if frontend else "closed")
+    if len(changes) > _MOST_LOGGED:
+        log.info("services changed count=%d", len(changes))

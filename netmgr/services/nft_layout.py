@@ -1,0 +1,295 @@
+"""How Services stand in nftables: table `inet netmgr-services`.
+
+    prerouting, output ─► v4, v6
+        address . protocol . port  in seen4                     counts the connections of a ServicePort
+        address . protocol . port  map services4  vmap chains4  ─► any4-N, client4-N or refused
+        address in a seen range                                 ─► refused
+    any4-N:     dnat to (address . protocol . port . a random number below N)          map endpoints4
+    client4-N:  dnat to (address . protocol . port . a hash of the client's, below N)  map endpoints4
+    refused:    TCP reset, or ICMP port unreachable
+
+and likewise for IPv6. A connection's first packet pays for four look-ups, however many
+Services there are; a change of endpoints for the elements that differ. (With chains as the data
+of `services4` the kernel would, at each change, walk all of it again for a loop of chains: 10 ms
+for 10,000 Services.) The chains come before kube-proxy's: where a host has both, the first one
+to translate has done so.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain as chained
+
+from netmgr.prefixes import Address, Family, Prefix
+from netmgr.services.model import Endpoint, Frontend, Protocol, ServicePort
+from netmgr.services.nft_messages import JUMP, TYPE_VERDICT, Chain, Expression, SetSpec, goto, number, plain
+from netmgr.services.slots import rearranged, rendezvous, slot_count
+
+TABLE = "netmgr-services"
+REFUSED = "refused"
+PRIORITY = -110
+"""Just before destination translation's usual one (dstnat, -100)."""
+
+_PREROUTING, _OUTPUT = 0, 3
+_AF = {Family.V4: 2, Family.V6: 10}
+_SOURCE_AT = {Family.V4: 12, Family.V6: 8}
+_DESTINATION_AT = {Family.V4: 16, Family.V6: 24}
+_TYPE_ADDRESS = {Family.V4: 7, Family.V6: 8}
+_TYPE_PROTOCOL, _TYPE_PORT, _TYPE_MARK = 12, 13, 19
+_TYPE_BITS = 6
+_NETWORK, _TRANSPORT = 1, 2
+_META_NFPROTO, _META_L4PROTO = 15, 16
+_DNAT, _NAT_FLAGS_ADDRESS_AND_PORT = 1, 3
+_REJECT_TCP_RESET, _REJECT_ICMPX, _PORT_UNREACHABLE = 1, 2, 1
+_STICKY = 1 << 16
+_HASH_SEED = 0x6E6D
+_TAIL = struct.Struct("!B3xH2x")
+_SLOT = struct.Struct("=I")
+_PORT = struct.Struct("!H2x")
+
+Slots = tuple[Endpoint, ...]
+
+
+def key(seen: ServicePort) -> bytes:
+    """The key of a ServicePort in `seen` and `services`."""
+    return seen.address.packed + _TAIL.pack(seen.protocol, seen.port)
+
+
+def seen_of(raw: bytes) -> ServicePort:
+    """The ServicePort of a key, or of the beginning of an endpoint's."""
+    family = Family.V4 if len(raw) < key_length(Family.V6) else Family.V6
+    size = family.width // 8
+    protocol, port = _TAIL.unpack_from(raw, size)
+    return ServicePort(Address(family, int.from_bytes(raw[:size], "big")), Protocol(protocol), port)
+
+
+def key_length(family: Family) -> int:
+    """Bytes of a ServicePort's key; an endpoint's has its slot behind."""
+    return family.width // 8 + _TAIL.size
+
+
+def slot_key(service_key: bytes, slot: int) -> bytes:
+    """The key of a slot in `endpoints`."""
+    return service_key + _SLOT.pack(slot)
+
+
+def slot_of(raw: bytes) -> int:
+    """The slot's number in the key of an endpoint."""
+    (slot,) = _SLOT.unpack_from(raw, len(raw) - _SLOT.size)
+    return int(slot)
+
+
+def endpoint_data(endpoint: Endpoint) -> bytes:
+    """A slot's data."""
+    return plain(endpoint.address.packed + _PORT.pack(endpoint.port))
+
+
+def endpoint_of(data: bytes) -> Endpoint:
+    """The endpoint of a slot's data, as it is listed."""
+    value = data[4:]
+    family = Family.V4 if len(value) < Family.V6.width // 8 else Family.V6
+    size = family.width // 8
+    (port,) = _PORT.unpack_from(value, size)
+    return Endpoint(Address(family, int.from_bytes(value[:size], "big")), port)
+
+
+def seen_set(family: Family) -> str:
+    """Name of the set that counts connections."""
+    return f"seen{family.value}"
+
+
+def service_map(family: Family) -> str:
+    """Name of the map from a ServicePort to how its slot is chosen."""
+    return f"services{family.value}"
+
+
+def chain_map(family: Family) -> str:
+    """Name of the map from how a slot is chosen to the chain that does it."""
+    return f"chains{family.value}"
+
+
+def endpoint_map(family: Family) -> str:
+    """Name of the map from a slot to its endpoint."""
+    return f"endpoints{family.value}"
+
+
+def sets() -> Iterator[SetSpec]:
+    """Every set and map."""
+    for family in Family:
+        address = _TYPE_ADDRESS[family]
+        seen = (address << _TYPE_BITS | _TYPE_PROTOCOL) << _TYPE_BITS | _TYPE_PORT
+        length = key_length(family)
+        yield SetSpec(seen_set(family), seen, length, counts=True)
+        yield SetSpec(service_map(family), seen, length, _TYPE_MARK, _SLOT.size)
+        yield SetSpec(chain_map(family), _TYPE_MARK, _SLOT.size, TYPE_VERDICT, 0)
+        slot = seen << _TYPE_BITS | _TYPE_MARK
+        yield SetSpec(
+            endpoint_map(family),
+            slot,
+            length + _SLOT.size,
+            address << _TYPE_BITS | _TYPE_PORT,
+            family.width // 8 + _PORT.size,
+        )
+
+
+def slots(frontend: Frontend, held: Sequence[Endpoint]) -> Slots:
+    """The slots of a ServicePort, as like `held` as can be."""
+    if frontend.sticky:
+        return rendezvous(frontend.endpoints, slot_count(len(frontend.endpoints)))
+    return rearranged(held, frontend.endpoints)
+
+
+def choice(slot_count: int, *, sticky: bool) -> int:
+    """How a slot is chosen, as a number: among how many, and whether by the client. None: 0, refused."""
+    return slot_count | (_STICKY if sticky and slot_count else 0)
+
+
+def is_sticky(chosen: int) -> bool:
+    """Whether that number says that the slot is chosen by the client."""
+    return bool(chosen & _STICKY)
+
+
+def choice_data(chosen: int) -> bytes:
+    """A ServicePort's data."""
+    return plain(_SLOT.pack(chosen))
+
+
+def choice_of(data: bytes) -> int:
+    """The number in a ServicePort's data, as it is listed."""
+    (chosen,) = _SLOT.unpack_from(data, len(data) - _SLOT.size)
+    return int(chosen)
+
+
+def chain_element(family: Family, chosen: int) -> tuple[bytes, bytes]:
+    """The element of `chains` that leads to a choice's chain."""
+    return _SLOT.pack(chosen), goto(chain_name(family, chosen))
+
+
+def chain_name(family: Family, chosen: int) -> str:
+    """Name of a choice's chain."""
+    if not chosen:
+        return REFUSED
+    return f"{'client' if is_sticky(chosen) else 'any'}{family.value}-{chosen & ~_STICKY}"
+
+
+def fixed_chains(ranges: Iterable[Prefix]) -> Iterator[Chain]:
+    """The chains that are always there; those that others lead to come first."""
+    yield Chain(REFUSED, _refusals())
+    known = tuple(ranges)
+    for family in Family:
+        yield Chain(f"v{family.value}", tuple(_lookups(family, [one for one in known if one.family is family])))
+    into = tuple((_meta(_META_NFPROTO, 1), _equals(1, bytes([_AF[f]])), _verdict(f"v{f.value}", JUMP)) for f in Family)
+    yield Chain("prerouting", into, (_PREROUTING, PRIORITY))
+    yield Chain("output", into, (_OUTPUT, PRIORITY))
+
+
+def translating_chain(name: str) -> Chain:
+    """The chain of a name that `chain_name` gave."""
+    head, _, count = name.partition("-")
+    family = Family(int(head[-1]))
+    words = family.width // 32
+    steps = _seen_in_registers(family)
+    slot = _register(words + 2)
+    if head.startswith("any"):
+        steps += (Expression("numgen", {1: number(slot), 2: number(int(count)), 3: number(1)}),)
+    else:
+        source = _register(12)
+        steps += (
+            _payload(source, _NETWORK, _SOURCE_AT[family], family.width // 8),
+            Expression(
+                "hash",
+                {
+                    1: number(source),
+                    2: number(slot),
+                    3: number(family.width // 8),
+                    4: number(int(count)),
+                    5: number(_HASH_SEED),
+                },
+            ),
+        )
+    address, port = _register(0), _register(words)
+    steps += (
+        Expression("lookup", {1: endpoint_map(family).encode() + b"\0", 2: number(address), 3: number(address)}),
+        Expression(
+            "nat",
+            {
+                1: number(_DNAT),
+                2: number(_AF[family]),
+                3: number(address),
+                4: number(address),
+                5: number(port),
+                6: number(port),
+                7: number(_NAT_FLAGS_ADDRESS_AND_PORT),
+            },
+        ),
+    )
+    return Chain(name, (steps,))
+
+
+def _lookups(family: Family, ranges: Iterable[Prefix]) -> Iterator[tuple[Expression, ...]]:
+    steps = _seen_in_registers(family)
+    yield *steps, Expression("lookup", {1: seen_set(family).encode() + b"\0", 2: number(1)})
+    into_choice = {1: service_map(family).encode() + b"\0", 2: number(1), 3: number(1)}
+    into_verdict = {1: chain_map(family).encode() + b"\0", 2: number(1), 3: number(0)}
+    yield *steps, Expression("lookup", into_choice), Expression("lookup", into_verdict)
+    size = family.width // 8
+    for prefix in ranges:
+        mask = ((1 << family.width) - prefix.size).to_bytes(size, "big")
+        yield (
+            _payload(1, _NETWORK, _DESTINATION_AT[family], size),
+            Expression(
+                "bitwise",
+                {1: number(1), 2: number(1), 3: number(size), 4: plain(mask), 5: plain(bytes(size))},
+            ),
+            _equals(1, prefix.network.packed),
+            _verdict(REFUSED),
+        )
+
+
+def _refusals() -> tuple[tuple[Expression, ...], ...]:
+    tcp_reset = Expression("reject", {1: number(_REJECT_TCP_RESET)})
+    unreachable = Expression("reject", {1: number(_REJECT_ICMPX), 2: bytes([_PORT_UNREACHABLE])})
+    return (_meta(_META_L4PROTO, 1), _equals(1, bytes([Protocol.TCP])), tcp_reset), (unreachable,)
+
+
+def _seen_in_registers(family: Family) -> tuple[Expression, ...]:
+    """Load destination address, protocol and destination port as a key."""
+    words = family.width // 32
+    return (
+        _payload(_register(0), _NETWORK, _DESTINATION_AT[family], family.width // 8),
+        _meta(_META_L4PROTO, _register(words)),
+        _payload(_register(words + 1), _TRANSPORT, 2, 2),
+    )
+
+
+def _register(word: int) -> int:
+    """The number of a 32-bit register as the kernel gives it: of four words together where one begins."""
+    return 1 + word // 4 if word % 4 == 0 else 8 + word
+
+
+def _payload(register: int, base: int, offset: int, length: int) -> Expression:
+    return Expression("payload", {1: number(register), 2: number(base), 3: number(offset), 4: number(length)})
+
+
+def _meta(what: int, register: int) -> Expression:
+    return Expression("meta", {2: number(what), 1: number(register)})
+
+
+def _equals(register: int, value: bytes) -> Expression:
+    return Expression("cmp", {1: number(register), 2: number(0), 3: plain(value)})
+
+
+def _verdict(chain: str, code: int | None = None) -> Expression:
+    return Expression("immediate", {1: number(0), 2: goto(chain) if code is None else goto(chain, code)})
+
+
+def elements(seen: ServicePort, held: Slots) -> Iterator[tuple[bytes, bytes]]:
+    """All slots of a ServicePort as elements."""
+    service_key = key(seen)
+    return ((slot_key(service_key, place), endpoint_data(endpoint)) for place, endpoint in enumerate(held))
+
+
+def all_elements(services: Iterable[tuple[ServicePort, Slots]]) -> Iterator[tuple[bytes, bytes]]:
+    """The slots of many ServicePorts."""
+    return chained.from_iterable(elements(seen, held) for seen, held in services)

@@ -1,0 +1,232 @@
+"""Kubernetes' own objects, as far as a NAT host needs them: v1 Service and discovery.k8s.io/v1 EndpointSlice.
+
+An endpoint is ready if `conditions.ready` is true or absent; one that is terminating but
+still serving counts only while nothing is ready (as in kube-proxy). Of an endpoint's
+addresses the first is used, as consumers of the API shall. `targetPort` plays no part:
+slices hold the ports it was resolved to. `internalTrafficPolicy` and topology hints say which
+of a cluster's own nodes may use an endpoint, and are not for a host outside of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from netmgr.prefixes import Address, Family
+from netmgr.services.model import Protocol, ServiceName
+
+KeyPath = tuple[str | int, ...]
+
+_SERVICE_LABEL = "kubernetes.io/service-name"
+_LISTS = {"List": None, "ServiceList": "Service", "EndpointSliceList": "EndpointSlice"}
+_NAME_OF_PROTOCOL = {protocol.name: protocol for protocol in Protocol}
+_NO_ADDRESSES = ("", "None")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the documents something stands: the key in the so-and-so-many-th document of a file."""
+
+    path: str
+    document: int = 0
+    key: KeyPath = ()
+
+    def under(self, *key: str | int) -> Place:
+        """A key inside of it."""
+        return Place(self.path, self.document, (*self.key, *key))
+
+
+class Refused(Exception):
+    """Something in the documents cannot be what it is; `place` first, `other` where it disagrees with another."""
+
+    def __init__(self, place: Place, message: str, other: Place | None = None) -> None:
+        super().__init__(message)
+        self.place, self.message, self.other = place, message, other
+
+
+class State(IntEnum):
+    """What an endpoint is good for."""
+
+    READY = 1
+    DRAINING = 2
+    OUT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PortOfService:
+    """One port of a Service."""
+
+    name: str
+    protocol: Protocol
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A Service; without addresses (headless, ExternalName, not yet allocated) there is nothing to open."""
+
+    place: Place
+    name: ServiceName
+    addresses: tuple[Address, ...]
+    ports: tuple[PortOfService, ...]
+    sticky: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """An EndpointSlice: every endpoint has every port."""
+
+    place: Place
+    service: ServiceName
+    family: Family
+    endpoints: tuple[tuple[Address, State], ...]
+    ports: Mapping[tuple[str, Protocol], int]
+
+
+class _Object(BaseModel):
+    model_config = ConfigDict(extra="ignore", arbitrary_types_allowed=True, frozen=True)
+
+
+_PortNumber = Annotated[int, Field(ge=1, le=65_535)]
+
+
+class _Metadata(_Object):
+    name: Annotated[str, Field(min_length=1)]
+    namespace: str = "default"
+    labels: dict[str, str] | None = None
+
+
+class _ServicePort(_Object):
+    name: str | None = None
+    protocol: Literal["TCP", "UDP", "SCTP"] = "TCP"
+    port: _PortNumber
+
+
+class _ServiceSpec(_Object):
+    type: str = "ClusterIP"
+    cluster_ip: Annotated[str, Field(alias="clusterIP")] = ""
+    cluster_ips: Annotated[tuple[str, ...] | None, Field(alias="clusterIPs")] = None
+    ports: tuple[_ServicePort, ...] | None = None
+    session_affinity: Annotated[Literal["None", "ClientIP"], Field(alias="sessionAffinity")] = "None"
+
+
+class _Service(_Object):
+    api_version: Annotated[Literal["v1"], Field(alias="apiVersion")] = "v1"
+    metadata: _Metadata
+    spec: _ServiceSpec = _ServiceSpec()
+
+
+class _Conditions(_Object):
+    ready: bool | None = None
+    serving: bool | None = None
+    terminating: bool | None = None
+
+
+class _Endpoint(_Object):
+    addresses: Annotated[tuple[str, ...], Field(min_length=1)]
+    conditions: _Conditions | None = None
+
+
+class _SlicePort(_Object):
+    name: str | None = None
+    protocol: Literal["TCP", "UDP", "SCTP"] | None = None
+    port: _PortNumber | None = None
+
+
+class _Slice(_Object):
+    api_version: Annotated[Literal["discovery.k8s.io/v1"], Field(alias="apiVersion")] = "discovery.k8s.io/v1"
+    metadata: _Metadata
+    address_type: Annotated[Literal["IPv4", "IPv6", "FQDN"], Field(alias="addressType")]
+    endpoints: tuple[_Endpoint, ...] | None = None
+    ports: tuple[_SlicePort, ...] | None = None
+
+
+def read(data: object, place: Place) -> Iterator[Service | Slice]:
+    """The objects of one document, or of a list in it.
+
+    Raises:
+        Refused: something is neither, or is not as Kubernetes has it.
+    """
+    if not isinstance(data, dict):
+        raise Refused(place, "must be a Kubernetes object: a Service, an EndpointSlice or a List of these")
+    kind = data.get("kind")
+    if kind not in _LISTS:
+        yield from _one(data, kind, place)
+        return
+    listed = data.get("items") or []
+    if not isinstance(listed, list):
+        raise Refused(place.under("items"), "must be a list")
+    for number, item in enumerate(listed):
+        inner = place.under("items", number)
+        if not isinstance(item, dict):
+            raise Refused(inner, "must be a Kubernetes object")
+        yield from _one(item, item.get("kind", _LISTS[kind]), inner)
+
+
+def _one(data: Mapping[str, Any], kind: object, place: Place) -> Iterator[Service | Slice]:
+    try:
+        if kind == "Service":
+            yield _service(_Service.model_validate(data), place)
+        elif kind == "EndpointSlice":
+            yield from _slice(_Slice.model_validate(data), place)
+        else:
+            raise Refused(place.under("kind"), f"{kind} is neither Service nor EndpointSlice; take it out")
+    except ValidationError as error:
+        fault = error.errors()[0]
+        message = "is required and missing" if fault["type"] == "missing" else fault["msg"]
+        raise Refused(place.under(*fault["loc"]), message.removeprefix("Value error, ")) from None
+
+
+def _service(data: _Service, place: Place) -> Service:
+    spec = data.spec
+    texts = spec.cluster_ips or (spec.cluster_ip,)
+    named: list[Address] = []
+    if spec.type != "ExternalName":
+        for number, text in enumerate(texts):
+            if text not in _NO_ADDRESSES:
+                key = ("clusterIPs", number) if spec.cluster_ips else ("clusterIP",)
+                named.append(_address(text, place.under("spec", *key)))
+    ports = tuple(PortOfService(p.name or "", _NAME_OF_PROTOCOL[p.protocol], p.port) for p in spec.ports or ())
+    return Service(place, _name(data.metadata), tuple(named), ports, spec.session_affinity == "ClientIP")
+
+
+def _slice(data: _Slice, place: Place) -> Iterator[Slice]:
+    """The slice, unless it belongs to no Service or holds names instead of addresses."""
+    service = (data.metadata.labels or {}).get(_SERVICE_LABEL)
+    if not service or data.address_type == "FQDN":
+        return
+    family = Family.V4 if data.address_type == "IPv4" else Family.V6
+    endpoints = []
+    for number, endpoint in enumerate(data.endpoints or ()):
+        at = place.under("endpoints", number, "addresses", 0)
+        address = _address(endpoint.addresses[0], at)
+        if address.family is not family:
+            raise Refused(at, f"{address} is not of the slice's addressType {data.address_type}")
+        endpoints.append((address, _state(endpoint.conditions or _Conditions())))
+    ports = {
+        (port.name or "", _NAME_OF_PROTOCOL[port.protocol or "TCP"]): port.port
+        for port in data.ports or ()
+        if port.port is not None
+    }
+    yield Slice(place, ServiceName(data.metadata.namespace, service), family, tuple(endpoints), ports)
+
+
+def _state(conditions: _Conditions) -> State:
+    if conditions.ready is not False:
+        return State.READY
+    return State.DRAINING if conditions.serving and conditions.terminating else State.OUT
+
+
+def _name(metadata: _Metadata) -> ServiceName:
+    return ServiceName(metadata.namespace, metadata.name)
+
+
+def _address(text: str, place: Place) -> Address:
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise Refused(place, str(error)) from None

@@ -1,0 +1,73 @@
+"""Which endpoint a connection gets, as tables of numbered slots.
+
+Without affinity every endpoint has one slot, and the kernel draws a slot's number at random.
+A change leaves as many slots as possible as they are: the last ones move into the gaps, new
+endpoints are put behind.
+
+With affinity the kernel draws the slot by a hash of the client's address, and each slot's
+endpoint is chosen by rendezvous hashing (highest random weight): of all endpoints the one
+whose hash with the slot's number is highest. So an endpoint that goes takes along only its
+own slots' clients, and one that comes takes over only a fair share. Nothing has to be
+remembered about clients: every host with the same endpoints chooses alike, also after a restart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Collection, Sequence
+
+from netmgr.services.model import Endpoint
+
+_SLOTS_BY_ENDPOINTS = ((16, 256), (128, 2048))
+_MOST_SLOTS = 16384
+
+
+def rearranged(slots: Sequence[Endpoint], wanted: Collection[Endpoint]) -> tuple[Endpoint, ...]:
+    """One slot for each of `wanted`, with as few as possible unlike `slots`."""
+    kept: list[Endpoint | None] = []
+    missing = set(wanted)
+    for endpoint in slots:
+        kept.append(endpoint if endpoint in missing else None)
+        missing.discard(endpoint)
+    newcomers = iter(sorted(missing))
+    filled = [*(endpoint or next(newcomers, None) for endpoint in kept), *newcomers]
+    place = 0
+    while place < len(filled):
+        if filled[place] is None:
+            filled[place] = filled[-1]
+            filled.pop()
+        else:
+            place += 1
+    return tuple(endpoint for endpoint in filled if endpoint is not None)
+
+
+def slot_count(endpoints: int) -> int:
+    """How many slots share clients out among so many endpoints: a power of two, at least 16 an endpoint.
+
+    It changes at few numbers of endpoints only, since most clients move when it does.
+    """
+    for most, slots in _SLOTS_BY_ENDPOINTS:
+        if endpoints <= most:
+            return slots
+    return _MOST_SLOTS
+
+
+def rendezvous(endpoints: Collection[Endpoint], slots: int) -> tuple[Endpoint, ...]:
+    """The endpoint of each slot; empty without endpoints."""
+    best = array("I", bytes(4 * slots))
+    chosen: list[Endpoint] = []
+    for endpoint in sorted(endpoints):
+        weights = _weights(endpoint, slots)
+        if not chosen:
+            chosen, best = [endpoint] * slots, weights
+            continue
+        for slot, weight in enumerate(weights):
+            if weight > best[slot]:
+                chosen[slot], best[slot] = endpoint, weight
+    return tuple(chosen)
+
+
+def _weights(endpoint: Endpoint, slots: int) -> array[int]:
+    name = endpoint.address.packed + endpoint.port.to_bytes(2, "big")
+    return array("I", hashlib.shake_128(name).digest(4 * slots))
