@@ -156,6 +156,27 @@ class NatState(TypedDict):
     refused: int
 
 
+class OpenService(TypedDict):
+    """A port of a Service that a NAT host opens; `hits` are connections that clients began, None if not counted."""
+
+    service: str
+    seen: str
+    ready: list[str]
+    draining: list[str]
+    sticky: bool
+    hits: int | None
+
+
+class NatAnswer(TypedDict):
+    """The answer to the query `nat`; `refused` are sentences about documents that cannot be used."""
+
+    version: int
+    node: str
+    nat: NatState
+    services: list[OpenService]
+    refused: list[str]
+
+
 class AccountingGaps(Gaps):
     """Times that traffic may be missing from the totals, and how long counting was possibly incomplete."""
 

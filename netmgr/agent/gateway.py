@@ -10,9 +10,10 @@ import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from netmgr.agent.nat import NatHost
-from netmgr.agent.opening import open_accounts
+from netmgr.agent.opening import open_accounts, opens_services
 from netmgr.agent.queries import Queries
 from netmgr.agent.rhythm import Rhythm, Steps
 from netmgr.agent.router import Router
@@ -25,6 +26,9 @@ from netmgr.ipam.pool import Occupancy
 from netmgr.model import Attachment
 from netmgr.prefixes import Family
 from netmgr.snapshot import ResultFiles
+
+if TYPE_CHECKING:
+    from netmgr.agent.opened import OpenServices
 
 VITAL_STEPS = ("rules", "forwarding", "routes", "services")
 """Without these packets do not get where they should, or get where they should not."""
@@ -65,6 +69,14 @@ class NoPods:
                 raise NotReady(f"{step}: {self._failing[step]}")
 
 
+def _services(document: NodeDocument, backend: str, stack: ExitStack) -> OpenServices | None:
+    if not opens_services(document):
+        return None
+    from netmgr.agent.opened import OpenServices  # noqa: PLC0415  only where Services are opened
+
+    return OpenServices(document, backend, stack)
+
+
 class Gateway:
     """The parts of such an agent, put together. Nothing runs before `start`."""
 
@@ -75,14 +87,16 @@ class Gateway:
         self._router = Router(document, stack)
         books = open_accounts(document, clock, telemetry, stack)
         self._accounts, self.backend = books.accounts, books.rules.backend.name
-        self._nat = NatHost(document, books.rules, clock) if document.nat else None
+        self._services = _services(document, self.backend, stack)
+        self._nat = NatHost(document, books.rules, clock, self._services) if document.nat else None
         pods = NoPods(telemetry.failing)
         self._queries = Queries(config, document, books, telemetry, clock, pods, self._nat)
         every = (
             (document.reconcile_seconds, self._reconcile),
             (document.accounting.reading_seconds, self._read),
         )
-        self._rhythm = Rhythm("gateway", every)
+        watched = {self._services.fileno(): self._refresh} if self._services else {}
+        self._rhythm = Rhythm("gateway", every, watched)
 
     def start(self, stack: ExitStack) -> None:
         """Rules before forwarding, so that not one packet passes that they would have dropped."""
@@ -100,7 +114,13 @@ class Gateway:
     def _reconcile(self) -> None:
         self._steps.repair("rules", self._accounts.reconcile)
         self._router.reconcile(self._steps)
+        if self._services:
+            self._services.reconcile(self._steps)
         self._steps.attempt("ledger", self._accounts.tidy)
+
+    def _refresh(self) -> None:
+        if self._services:
+            self._services.refresh(self._steps)
 
     def _read(self) -> None:
         self._steps.attempt("reading", self._accounts.read)

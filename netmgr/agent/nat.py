@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from netmgr.agent.latest import Latest
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
@@ -12,17 +14,23 @@ from netmgr.prefixes import Address, Family
 from netmgr.rules.engine import Rules
 from netmgr.rules.readings import Translated
 from netmgr.sites import Nat, SourceAddress
-from netmgr.snapshot import NatState, Ports
+from netmgr.snapshot import NatState, OpenService, Ports
+
+if TYPE_CHECKING:
+    from netmgr.agent.opened import OpenServices
 
 COUNT_SECONDS = 15.0
 """How often ports are counted, unless that takes long: no more than this share of the time is spent on it."""
 COUNT_SHARE = 0.02
 
+SIZE_SECONDS = 5.0
+"""How often Services are counted for the snapshot."""
+
 
 class NatHost:
     """What readers are told of a NAT host."""
 
-    def __init__(self, document: NodeDocument, rules: Rules, clock: Clock) -> None:
+    def __init__(self, document: NodeDocument, rules: Rules, clock: Clock, opened: OpenServices | None) -> None:
         if document.nat is None:
             raise ConfigError("nat belongs to role: nat-host, which needs it")
         self._nat = document.nat
@@ -31,6 +39,8 @@ class NatHost:
         self._translated = Latest[list[Translated]](
             rules.translated, clock, document.accounting.min_reading_seconds, []
         )
+        self._opened = opened
+        self._sizes = Latest[tuple[int, int]](self._size, clock, SIZE_SECONDS, (0, 0))
         self._busiest: dict[tuple[Family, str], Busiest] = {}
         self._next_count = float("-inf")
 
@@ -49,6 +59,7 @@ class NatHost:
 
     def state(self) -> NatState:
         """All of it, for the snapshot."""
+        services, endpoints = self._sizes.value()
         return {
             "translation": self._nat.translation,
             "source": self._nat.source,
@@ -57,10 +68,26 @@ class NatHost:
                 for one in self._translated.value()
             ],
             "ports": [self._ports(family, protocol) for family, protocol in self._busiest],
-            "services": 0,
-            "endpoints": 0,
-            "refused": 0,
+            "services": services,
+            "endpoints": endpoints,
+            "refused": len(self._opened.refused()) if self._opened else 0,
         }
+
+    def services(self) -> list[OpenService]:
+        """Every port of every Service that is open.
+
+        Raises:
+            KernelError: the connections that were begun cannot be read.
+        """
+        return self._opened.listed() if self._opened else []
+
+    def refused(self) -> list[str]:
+        """What of the documents cannot be used, a sentence each."""
+        return self._opened.refused() if self._opened else []
+
+    def _size(self) -> tuple[int, int]:
+        found = self.services()
+        return len({one["service"] for one in found}), sum(len(one["ready"]) for one in found)
 
     def _ports(self, family: Family, protocol: str) -> Ports:
         busiest = self._busiest[family, protocol]

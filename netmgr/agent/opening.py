@@ -16,6 +16,10 @@ from netmgr.ledger.ledger import Ledger
 from netmgr.rules.choose import open_backend, open_former, remember
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
+from netmgr.sites import Mapping
+
+SERVICES_MARK = "services-backend"
+"""In the state directory: the backend that holds Services which a NAT host opened, until all are closed."""
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +38,10 @@ def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, st
         SetupError: the machine lacks something; says what.
         StateError: the ledger cannot be written.
     """
+    if not opens_services(document) and (document.state_dir / SERVICES_MARK).exists():
+        from netmgr.agent.opened import retire  # noqa: PLC0415  only for a machine that was a NAT host
+
+        retire(document.state_dir / SERVICES_MARK)
     ledger = _open_ledger(document, clock, telemetry)
     rules = Rules(open_backend(document.backend, document.state_dir), Policy.of(document))
     stack.callback(rules.close)
@@ -42,6 +50,11 @@ def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, st
     accounts = Accounts(rules, ledger, clock, document.accounting.min_reading_seconds)
     stack.callback(accounts.close)
     return Books(accounts, rules)
+
+
+def opens_services(document: NodeDocument) -> bool:
+    """Whether this machine is to open Services itself."""
+    return document.nat is not None and document.nat.translation is Mapping.ENDPOINTS
 
 
 def _open_ledger(document: NodeDocument, clock: Clock, telemetry: Telemetry) -> Ledger:

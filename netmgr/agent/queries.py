@@ -21,7 +21,7 @@ from netmgr.agent.telemetry import Telemetry
 from netmgr.agent.verbs.status import status
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
-from netmgr.errors import ConfigError, LimitedConnectivity, NetmgrError, NotReady
+from netmgr.errors import ConfigError, LimitedConnectivity, NetmgrError, NotReady, SetupError
 from netmgr.explain import Explanation, explain, reason_of
 from netmgr.ipam.pool import Occupancy
 from netmgr.ledger.totals import NamespaceTotal, PodTotal
@@ -33,6 +33,7 @@ from netmgr.snapshot import (
     AttachmentView,
     DroppedTotals,
     NamespaceTotals,
+    NatAnswer,
     PodTotals,
     PoolState,
     RangesState,
@@ -149,12 +150,25 @@ class Queries:
             case "explain":
                 address = Address.parse(str(request.get("address")))
                 return {"version": VERSION, **self._explain(address)}
+            case "nat":
+                return self._nat_answer()
             case "audit":
                 return accounting_queries.audit(self._accounts, self._document.node.name)
             case "usage":
                 return accounting_queries.usage(self._accounts, request, self._clock.now())
             case other:
-                raise ValueError(f"unknown query {other!r}; ask for snapshot, pods, explain, audit or usage")
+                raise ValueError(f"unknown query {other!r}; ask for snapshot, pods, explain, nat, audit or usage")
+
+    def _nat_answer(self) -> NatAnswer:
+        if self._nat is None:
+            raise SetupError(f"this machine is no NAT host; its role is {self._document.role}")
+        return {
+            "version": VERSION,
+            "node": self._document.node.name,
+            "nat": self._nat.state(),
+            "services": self._nat.services(),
+            "refused": self._nat.refused(),
+        }
 
     def _explain(self, address: Address) -> Explanation:
         answer = explain(self._document, address, self._pods.attachments())

@@ -17,6 +17,7 @@ COMMANDS = {
     "exporter": "Serve the agent's figures to Prometheus.",
     "cni": "Install or remove the CNI plugin on this node.",
     "node": "Look at this node: status, pods, who uses the internet, and why.",
+    "nat": "Look at a NAT host: translations, Services, ports in use.",
     "usage": "Show who used the internet in past hours.",
     "plan": "Plan the addresses of a hub and every cluster.",
     "controller": "Give each Node of a Kubernetes cluster its ranges of the plan.",

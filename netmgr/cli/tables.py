@@ -24,7 +24,7 @@ def status(snapshot: Mapping[str, Any]) -> list[Table | str]:
 
 def _pool(snapshot: Mapping[str, Any]) -> Table:
     states = ("allocated", "cooldown", "free", "withdrawn")
-    table = _table("Addresses", "family", *(f"{state}>" for state in states))
+    table = new_table("Addresses", "family", *(f"{state}>" for state in states))
     for pool in snapshot["pool"]:
         table.add_row(pool["family"], *(f"{pool.get(state, 0):,}" for state in states))
     return table
@@ -36,7 +36,7 @@ def _files(snapshot: Mapping[str, Any]) -> str:
 
 
 def _traffic(snapshot: Mapping[str, Any]) -> Table:
-    table = _table("Internet", "", "in>", "out>")
+    table = new_table("Internet", "", "in>", "out>")
     table.add_row("node", *_both({item["traffic"]: item["bytes"] for item in snapshot["node_totals"]}))
     for namespace, totals in _by(snapshot["namespaces"], "namespace").items():
         table.add_row(escape(namespace[0]), *_both(totals))
@@ -56,7 +56,7 @@ def _troubles(snapshot: Mapping[str, Any]) -> list[str]:
 
 def pods(snapshot: Mapping[str, Any]) -> Table:
     """One line for each pod that is attached or whose series lingers."""
-    table = _table("", "namespace", "pod", "addresses", "link", "in>", "out>")
+    table = new_table("", "namespace", "pod", "addresses", "link", "in>", "out>")
     totals = _by(snapshot["pods"], "namespace", "pod")
     attached: dict[tuple[str, ...], tuple[str, str]] = {}
     for item in snapshot["attachments"]:
@@ -97,7 +97,7 @@ def busiest(before: Mapping[str, Any], now: Mapping[str, Any], rows: int) -> Tab
         }
         for name, item in current.items()
     }
-    table = _table(f"{now['node']}: internet traffic", "namespace", "pod", "in/s>", "out/s>")
+    table = new_table(f"{now['node']}: internet traffic", "namespace", "pod", "in/s>", "out/s>")
     for name in sorted(rates, key=lambda name: -sum(rates[name].values()))[:rows]:
         table.add_row(*map(escape, name), *_both(rates[name]))
     return table
@@ -124,7 +124,8 @@ def _by(items: list[dict[str, Any]], *keys: str) -> dict[tuple[str, ...], dict[s
     return grouped
 
 
-def _table(title: str, *columns: str) -> Table:
+def new_table(title: str, *columns: str) -> Table:
+    """An empty table; a column whose title ends with `>` is of numbers."""
     table = Table(title=escape(title) or None, title_justify="left", title_style="bold", header_style="dim", box=None)
     for column in columns:
         table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left")

@@ -1,0 +1,109 @@
+"""Services that a NAT host opens itself (`translation: endpoints`): kept while the document asks for it, then closed.
+
+A file in the state directory names the backend that holds them, from before the first is programmed
+until all are removed. So a host whose document changed finds what its
+predecessor left, and a machine that never was a NAT host loads nothing of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+
+from netmgr.agent.opening import SERVICES_MARK
+from netmgr.agent.rhythm import Steps
+from netmgr.config import NodeDocument
+from netmgr.errors import NetmgrError
+from netmgr.services.choose import open_backend
+from netmgr.services.engine import Services
+from netmgr.services.model import ServiceStatus
+from netmgr.snapshot import OpenService
+
+STEP = "services"
+
+log = logging.getLogger(__name__)
+
+
+class OpenServices:
+    """What the documents name, in the kernel. An error in them is told and never ends the agent."""
+
+    def __init__(self, document: NodeDocument, backend: str, stack: ExitStack) -> None:
+        """Open documents and backend; the kernel is changed by the first `reconcile`.
+
+        Raises:
+            SetupError: a library or inotify is not to be had.
+            KernelError: the kernel refuses a socket.
+            StateError: the state directory cannot be written.
+        """
+        if document.nat is None:
+            raise ValueError("a machine without nat opens no Services")
+        spoke = tuple(prefix for site in document.sites if site.name == document.site for prefix in site.prefixes)
+        self._services = Services.open(backend, document.nat.services, document.nat.documents, spoke)
+        stack.callback(self._services.close)
+        self._note(document.state_dir / SERVICES_MARK, backend)
+        self._is_started = False
+
+    def _note(self, mark: Path, backend: str) -> None:
+        if mark.exists() and mark.read_text(encoding="ascii").strip() != backend:
+            retire(mark)
+        mark.write_text(f"{backend}\n", encoding="ascii")
+
+    def fileno(self) -> int:
+        """Becomes readable when documents may have changed."""
+        return self._services.fileno()
+
+    def refresh(self, steps: Steps) -> None:
+        """Carry out what changed in the documents, at once."""
+        if self._is_started:
+            steps.attempt(STEP, self._services.refresh)
+
+    def reconcile(self, steps: Steps) -> None:
+        """Take over from a predecessor, or put right what another program altered."""
+        if self._is_started:
+            steps.repair(STEP, self._services.sync)
+        else:
+            steps.attempt(STEP, self._start)
+
+    def _start(self) -> None:
+        self._services.start()
+        self._is_started = True
+
+    def listed(self) -> list[OpenService]:
+        """Every port of every Service that is open.
+
+        Raises:
+            KernelError: the connections that were begun cannot be read.
+        """
+        return [_view(one) for one in self._services.status()]
+
+    def refused(self) -> list[str]:
+        """What cannot be used: file, line, key and why."""
+        return self._services.faults()
+
+
+def _view(one: ServiceStatus) -> OpenService:
+    return {
+        "service": str(one.service),
+        "seen": str(one.seen),
+        "ready": [str(endpoint) for endpoint in one.ready],
+        "draining": [str(endpoint) for endpoint in one.draining],
+        "sticky": one.sticky,
+        "hits": one.hits,
+    }
+
+
+def retire(mark: Path) -> None:
+    """Take away what a predecessor opened; what cannot be taken away is told, and tried again with the next start."""
+    backend = mark.read_text(encoding="ascii").strip()
+    try:
+        opened = open_backend(backend, ())
+        try:
+            opened.remove()
+        finally:
+            opened.close()
+        mark.unlink()
+    except NetmgrError as error:
+        log.error("services of a former document stay open error=%s", error)  # noqa: TRY400  expected kinds only
+    else:
+        log.info("services of a former document closed backend=%s", backend)

@@ -1,0 +1,57 @@
+"""`netmgr nat` as an operator meets it, beside a real agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from netmgr.config import Backend
+from netmgr.prefixes import Family
+from tests.kernel.joined import HUB_ROUTER, Joined, joined, nat_host, own, real, seen
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[Joined]:
+    with joined(Backend.NFTABLES, f"test-{os.getpid()}-nat-status") as made:
+        yield made
+
+
+def netmgr(world: Joined, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "netmgr", *arguments, "--socket", str(world.agent.ledger_socket)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_status_shows_translations_hits_and_port_budget(world: Joined) -> None:
+    world.start(nat_host())
+    try:
+        assert world.send("researcher", "a", Family.V4, to=seen(Family.V4))
+        world.restart(nat_host())
+        shown = netmgr(world, "nat", "status")
+        assert shown.returncode == 0, shown.stderr
+        for words in (("10.100.0.0/28", "10.96.0.0/28", "1", "33 B"), ("ipv4 udp", "1", "64,512", "0.0%")):
+            assert any(all(word in line for word in words) for line in shown.stdout.splitlines()), shown.stdout
+        told = json.loads(netmgr(world, "nat", "status", "-o", "json").stdout)
+        (udp,) = [one for one in told["nat"]["ports"] if (one["family"], one["protocol"]) == ("ipv4", "udp")]
+        assert (udp["used"], udp["endpoint"]) == (1, f"{real(Family.V4)}:4000")
+        explained = netmgr(world, "node", "explain", str(seen(Family.V4))).stdout
+        assert f"translated here to {real(Family.V4)}" in " ".join(explained.split())
+    finally:
+        world.stop()
+
+
+def test_a_machine_that_is_no_nat_host_says_so(world: Joined) -> None:
+    world.start(HUB_ROUTER)
+    try:
+        shown = netmgr(world, "nat", "status")
+        assert (shown.returncode, shown.stderr) == (1, "netmgr: this machine is no NAT host; its role is hub-router\n")
+        explained = json.loads(netmgr(world, "node", "explain", str(own("b", Family.V4)), "-o", "json").stdout)
+        assert (explained["role"], explained["site"], explained["passage"]) == ("spoke", "b", "native")
+    finally:
+        world.stop()
