@@ -23,7 +23,9 @@ from netmgr.ledger.totals import Totals
 from netmgr.model import Attachment, Counter, PodRef, Traffic
 from netmgr.prefixes import Address
 from netmgr.rules.engine import Rules
-from netmgr.rules.policy import Policy
+from netmgr.rules.model import Hook
+from netmgr.rules.policy import INTERNAL_SETS, Policy
+from netmgr.rules.transaction import FillChain, Operation, ReplaceElements, Transaction
 from netmgr.snapshot import AuditRatio
 
 log = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class Accounts:
         self._ratios: list[AuditRatio] = []
         self._read_at = float("-inf")
         self._announced: set[Counter] = set()
+        self._sound_at: float | None = None
 
     def start(self, attachments: Iterable[Attachment]) -> list[str]:
         """Take over from a predecessor: its counters go on, those of pods that went meanwhile end."""
@@ -103,13 +106,24 @@ class Accounts:
     def reconcile(self) -> list[str]:
         """Put right whatever of our rules is not as it should be; a sentence for each thing done."""
         with self._lock:
+            looked_at = self._clock.monotonic()
             transaction = self._rules.plan(list(self._owners))
-            if not transaction:
-                return []
-            self._announce(transaction.created - self._announced)
-            self._rules.apply(transaction)
-            self._announced.clear()
+            if transaction:
+                self._announce(transaction.created - self._announced)
+                self._tell_of_lost_rules(transaction)
+                self._rules.apply(transaction)
+                self._announced.clear()
+            self._sound_at = looked_at
             return list(transaction.repairs)
+
+    def _tell_of_lost_rules(self, transaction: Transaction) -> None:
+        """Tell of rules that count and were not as they should be, though every counter is still there.
+
+        Not for what the first look finds, which may well be the rules of a former version or document.
+        """
+        if self._sound_at is not None and not transaction.created and any(map(_counts, transaction.operations)):
+            self._ledger.note(Gap.REMOVED, self._clock.monotonic() - self._sound_at)
+            self._sound_at = None  # told once, even if applying must be tried again
 
     def change_policy(self, policy: Policy) -> list[str]:
         """Have the rules follow another policy; a sentence for each thing done."""
@@ -181,3 +195,14 @@ class Accounts:
 
 def _counters(addresses: Iterable[Address]) -> list[Counter]:
     return [Counter.of_pod(address, traffic) for address in addresses for traffic in Traffic]
+
+
+def _counts(operation: Operation) -> bool:
+    """Whether an operation puts right something that decides what is counted."""
+    match operation:
+        case FillChain(hook):
+            return hook in (Hook.INPUT, Hook.FORWARD, Hook.OUTPUT)
+        case ReplaceElements(spec):
+            return spec.name in INTERNAL_SETS
+        case _:
+            return False

@@ -18,8 +18,9 @@ The rules, of which every method below is one:
     pod that returns under the name meanwhile continues it; then it goes. Its namespace's total
     was raised by the same postings and stays for ever, so it never falls.
  7. A counter that begins after its pod may have sent something is told by `note`: gap "late".
- 8. Counters never wrap: 2**63 bytes are almost six years of 400 Gbit/s through one counter. One
-    that did would look like a zeroed one: rule 3.
+ 8. Counters wrap at 2**63, where SQLite's integers end: after almost six years of 400 Gbit/s, or
+    because someone set one. A reading that fell by more than half of that has wrapped, and nothing
+    of it is lost.
  9. A gap is counted for every counter it concerns. Its seconds are how long counting was possibly
     incomplete, the longest of what one call tells of, so that a hundred counters that were
     flushed together make one stretch of time: since each one's last reading for "removed" and
@@ -57,6 +58,7 @@ class Moment(NamedTuple):
     steady: float
 
 
+WRAP = 1 << 63
 NEVER = Moment(0.0, 0.0)
 
 
@@ -172,13 +174,13 @@ class Book:
     def _post_one(self, sample: Sample, now: Moment) -> bool:
         """Post what passed since the last reading; whether the counter turned out zeroed."""
         live = self.counters[sample.counter]
-        reading, last, epoch = Amount(sample.bytes, sample.packets), live.reading, live.epoch
+        reading, last, epoch = Amount(sample.bytes % WRAP, sample.packets % WRAP), live.reading, live.epoch
         if reading == last:
             return False
-        fell = reading.bytes < last.bytes or reading.packets < last.packets
+        passed = Amount(_growth(reading.bytes, last.bytes), _growth(reading.packets, last.packets))
+        fell = passed.bytes < 0 or passed.packets < 0
         if fell:
-            last, epoch = NOTHING, epoch + 1
-        passed = reading - last
+            passed, epoch = reading, epoch + 1
         self.counters[sample.counter] = replace(live, epoch=epoch, reading=reading)
         for account in _accounts(sample.counter, live.owner):
             self.totals[account] = self.totals.get(account, NOTHING) + passed
@@ -270,6 +272,10 @@ class _Table(Protocol):
     def dirty(self) -> bool: ...
 
     def written(self) -> None: ...
+
+
+def _growth(reading: int, last: int) -> int:
+    return reading - last + (WRAP if last - reading > WRAP // 2 else 0)
 
 
 def _name(owner: PodRef) -> PodName:

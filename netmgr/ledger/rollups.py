@@ -19,28 +19,38 @@ CREATE TABLE hour (
 ) STRICT, WITHOUT ROWID;
 """
 
-ADD = """
+MOST = 1 << 51
+"""The most that one roll-up holds, two petabytes: beyond are only counters that somebody set, and sums must fit."""
+
+ADD = f"""
 INSERT INTO hour VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes, packets = packets + excluded.packets
-"""
+ON CONFLICT DO UPDATE SET
+    bytes = min(bytes + excluded.bytes, {MOST}),
+    packets = min(packets + excluded.packets, {MOST})
+"""  # noqa: S608  a constant of this module
 
 _OLDEST_KEPT = "SELECT min(hour) FROM (SELECT DISTINCT hour FROM hour ORDER BY hour DESC LIMIT ?)"
 _HOURS_BY_AGE = "SELECT hour, count(*) FROM hour GROUP BY hour ORDER BY hour"
 _SMALLEST_PODS = """
 SELECT namespace, pod FROM hour WHERE hour = ? AND pod <> ''
-GROUP BY namespace, pod ORDER BY sum(bytes), namespace, pod LIMIT ?
+GROUP BY namespace, pod ORDER BY max(bytes), namespace, pod LIMIT ?
 """
-_FOLD = """
+_FOLD = f"""
 INSERT INTO hour
 SELECT hour, namespace, '', traffic, bytes, packets FROM hour WHERE (hour, namespace, pod) = (?, ?, ?)
-ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes, packets = packets + excluded.packets
-"""
+ON CONFLICT DO UPDATE SET
+    bytes = min(bytes + excluded.bytes, {MOST}),
+    packets = min(packets + excluded.packets, {MOST})
+"""  # noqa: S608  a constant of this module
 _DROP_POD = "DELETE FROM hour WHERE (hour, namespace, pod) = (?, ?, ?)"
 
 
 def rows(additions: Iterable[tuple[Slot, Amount]]) -> list[tuple[int, str, str, str, int, int]]:
     """Parameters of `ADD`."""
-    return [(hour, space, pod, str(way), sum_.bytes, sum_.packets) for (hour, space, pod, way), sum_ in additions]
+    return [
+        (hour, space, pod, str(way), min(sum_.bytes, MOST), min(sum_.packets, MOST))
+        for (hour, space, pod, way), sum_ in additions
+    ]
 
 
 def prune(connection: sqlite3.Connection, retention: Retention) -> None:

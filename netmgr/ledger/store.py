@@ -44,6 +44,9 @@ CREATE TABLE gap (
 MIGRATIONS = {1: f"ALTER TABLE gap ADD COLUMN seconds REAL NOT NULL DEFAULT 0; {rollups.SCHEMA} {audit.MIGRATION}"}
 """From the version to the next one: gaps had no seconds, and there were neither roll-ups nor an audit."""
 
+LARGEST = (1 << 63) - 1
+"""The largest integer of SQLite."""
+
 Row = tuple[str | int | float | None, ...]
 
 
@@ -165,7 +168,8 @@ def _counter(row: tuple[str, int, str, str | None, str, str, int, int, int]) -> 
 
 def _total_row(entry: tuple[Account, Amount]) -> Row:
     (scope, owner, name, traffic), amount = entry
-    return scope.value, owner, name, str(traffic), amount.bytes, amount.packets
+    # Beyond what the file can hold there are only counters that somebody set; they must not bar every later write.
+    return scope.value, owner, name, str(traffic), min(amount.bytes, LARGEST), min(amount.packets, LARGEST)
 
 
 def _total(row: tuple[str, str, str, str, int, int]) -> tuple[Account, Amount]:
