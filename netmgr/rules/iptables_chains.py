@@ -169,15 +169,16 @@ def _converge_own(table: LegacyTable, hook: Hook, wanted: Sequence[tuple[Rule, b
 
 
 def _seen_in_own(table: LegacyTable, hook: Hook, rules: Sequence[Rule], indexes: Mapping[str, int]) -> Iterator[Seen]:
-    wanted = [(rule, xt_entries.encode(rule, indexes)) for rule in rules]
+    # Equal rules have equal comments, so that each is compared with its like alone.
+    wanted = {xt_entries.comment_of(rule): (rule, xt_entries.encode(rule, indexes)) for rule in rules}
     entries = table.entries(chain_name(hook))
     if not rules and not entries:
         yield Seen(f"jump to {chain_name(hook)}", intact=False)
     for entry in entries:
-        same = [rule.id for rule, fresh in wanted if _equal(entry, fresh, rule)]
         comment = xt_entries.comment_in(entry.raw, table.family)
+        rule, fresh = wanted.get(comment, (None, None))
         name = comment.removeprefix("netmgr ") or entry.target or "(without a comment)"
-        yield Seen(same[0]) if same else Seen(name, intact=False)
+        yield Seen(rule.id) if rule and _equal(entry, fresh, rule) else Seen(name, intact=False)
 
 
 def _holds(table: LegacyTable, chain: str, wanted: Sequence[tuple[Rule, bytes]]) -> bool:
@@ -189,13 +190,13 @@ def _holds(table: LegacyTable, chain: str, wanted: Sequence[tuple[Rule, bytes]])
 
 def _counts_of(table: LegacyTable, chain: str, wanted: Sequence[tuple[Rule, bytes]]) -> dict[str, tuple[int, int]]:
     """What the rules that stay have counted, by their ids."""
-    entries = table.entries(chain)
-    return {
-        rule.id: xt_entries.counters_in(entry.raw, table.family)
-        for rule, fresh in wanted
-        for entry in entries
-        if _equal(entry, fresh, rule)
-    }
+    fresh = {xt_entries.comment_of(rule): (rule, entry) for rule, entry in wanted}
+    found = {}
+    for entry in table.entries(chain):
+        rule, made = fresh.get(xt_entries.comment_in(entry.raw, table.family), (None, None))
+        if rule and _equal(entry, made, rule):
+            found[rule.id] = xt_entries.counters_in(entry.raw, table.family)
+    return found
 
 
 def _jumps(table: LegacyTable, hook: Hook) -> list[Entry]:
