@@ -1,0 +1,244 @@
+"""The agent's accounting killed between any two of its steps: reading, posting, removing, repairing, and the rest.
+
+A step is the beginning or the end of one call to the kernel, or one statement or row of the ledger's
+transaction. The kernel is the tests' own, through whose rules packets are sent; it outlives every agent.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from netmgr.agent.accounts import Accounts
+from netmgr.config import PRIVATE_USE, SPECIAL_USE, NodeRules
+from netmgr.ledger.history import By, Period
+from netmgr.ledger.ledger import Ledger
+from netmgr.ledger.store import Store
+from netmgr.model import Attachment, AttachmentKey, PodRef
+from netmgr.prefixes import Address, Prefix, merge
+from netmgr.rules.engine import Rules
+from netmgr.rules.policy import Policy
+from tests.fakes.ledger_tools import LINGER, Clock
+from tests.fakes.rules import FakeBackend, Packet
+
+RANGE = Prefix.parse("10.1.0.0/24")
+POLICY = Policy(
+    internal=tuple(merge((*SPECIAL_USE, *PRIVATE_USE))),
+    ranges=(RANGE,),
+    masquerade=True,
+    node_rules=NodeRules.CORRECTED,
+    rule_owner="netmgr",
+    exact_prefix=Prefix.parse("10.0.0.0/8"),
+)
+INTERNET = Address.parse("203.0.113.1")
+
+
+class Death(BaseException):
+    """The process ends here."""
+
+
+@dataclass
+class Life:
+    """How many steps are left; None is for ever."""
+
+    steps_left: int | None = None
+    taken: int = 0
+
+    def step(self, row: object = None) -> object:
+        self.taken += 1
+        if self.steps_left is not None:
+            self.steps_left -= 1
+            if self.steps_left < 0:
+                self.steps_left = None
+                raise Death
+        return row
+
+
+class MortalStore(Store):
+    def __init__(self, path: Path, life: Life) -> None:
+        super().__init__(path)
+        self.life = life
+
+    def _run(self, statement: str, rows: Iterable[tuple] | None = None) -> None:
+        self.life.step()
+        super()._run(statement, None if rows is None else map(self.life.step, rows))
+        if statement == "COMMIT":
+            self.life.step()
+
+
+class MortalCalls:
+    """The kernel, called by somebody who may die just before a call or just after it."""
+
+    def __init__(self, kernel: FakeBackend, life: Life) -> None:
+        self._kernel, self._life = kernel, life
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self._kernel, name)
+        if not callable(found):
+            return found
+
+        def called(*arguments: object) -> object:
+            self._life.step()
+            answer = found(*arguments)
+            self._life.step()
+            return answer
+
+        return called
+
+
+def pod(name: str, address: str) -> Attachment:
+    owner = PodRef("team-a", name, f"uid-{name}")
+    return Attachment(AttachmentKey(f"container-{name}", "eth0"), owner, (Address.parse(address),), "nm0", "/run/x")
+
+
+WEB, DB, NEXT = pod("web", "10.1.0.5"), pod("db", "10.1.0.6"), pod("next", "10.1.0.5")
+
+
+@dataclass
+class World:
+    """One node: what the kernel and the file hold, and what the runtime believes."""
+
+    folder: Path
+    life: Life
+    kernel: FakeBackend = field(default_factory=FakeBackend)
+    held: dict[AttachmentKey, Attachment] = field(default_factory=dict)
+    sent: dict[str, int] = field(default_factory=dict)
+    lives: int = 0
+
+    @property
+    def path(self) -> Path:
+        return self.folder / f"life-{self.lives}.db"
+
+    def start(self) -> None:
+        store = MortalStore(self.path, self.life)
+        self.store = store
+        ledger = Ledger(store, clock=Clock(), linger_seconds=LINGER, boot_id="boot")
+        self.accounts = Accounts(Rules(MortalCalls(self.kernel, self.life), POLICY), ledger, Clock(), 0)
+        self.accounts.start(self.held.values())
+
+    def surely(self, operation: Callable[[], None]) -> None:
+        """Do it, and after a death again, as the runtime and the launcher's spool do."""
+        while True:
+            try:
+                return operation()
+            except Death:
+                self.restart()
+
+    def restart(self) -> None:
+        while True:
+            former, self.lives = self.path, self.lives + 1
+            for suffix in ("", "-wal"):
+                if Path(f"{former}{suffix}").exists():
+                    shutil.copy(f"{former}{suffix}", f"{self.path}{suffix}")
+            self.store.close()
+            try:
+                return self.start()
+            except Death:
+                continue
+
+    def add(self, attachment: Attachment) -> None:
+        self.held[attachment.key] = attachment
+        self.accounts.begin(attachment)
+
+    def delete(self, attachment: Attachment) -> None:
+        self.accounts.end(attachment)
+        self.held.pop(attachment.key, None)
+
+    def send(self, attachment: Attachment, size: int) -> None:
+        packet = Packet(attachment.addresses[0], INTERNET, iif="nm0", way_back="nm0", oif="eth0", length=size)
+        assert self.kernel.send(packet).counted, "the kernel did not count"
+        self.sent[attachment.pod.name] = self.sent.get(attachment.pod.name, 0) + size
+
+    def read(self) -> None:
+        self.accounts.read()
+
+    def reconcile(self) -> None:
+        self.accounts.reconcile()
+
+    def tidy(self) -> None:
+        self.accounts.tidy()
+
+    def flush(self) -> None:
+        self.kernel.state = type(self.kernel.state)()
+
+
+def a_day(world: World) -> None:
+    world.surely(lambda: world.add(WEB))
+    world.send(WEB, 1000)
+    world.surely(world.read)
+    world.send(WEB, 500)
+    world.surely(lambda: world.add(DB))
+    world.send(DB, 300)
+    world.surely(lambda: world.delete(WEB))
+    world.surely(lambda: world.add(NEXT))
+    world.send(NEXT, 77)
+    world.surely(world.read)
+    world.flush()
+    world.surely(world.reconcile)
+    world.send(DB, 60)
+    world.surely(world.tidy)
+    world.surely(lambda: world.delete(DB))
+    world.surely(lambda: world.delete(NEXT))
+
+
+def lived(folder: Path, *deaths: int) -> World:
+    """A world whose agent dies after so many steps, and so many steps after that."""
+    life = Life()
+    world = World(folder, life)
+    pending = list(deaths)
+    world.start()
+    life.taken = 0
+    life.steps_left = pending.pop(0) if pending else None
+    restart = world.restart
+
+    def restart_and_die_again() -> None:
+        life.steps_left = pending.pop(0) if pending else None
+        restart()
+
+    world.restart = restart_and_die_again
+    a_day(world)
+    return world
+
+
+def check(world: World, when: str) -> None:
+    totals = world.accounts.totals()
+    counted = {one.pod: one.bytes for one in totals.pods if one.traffic == "internet-out"}
+    assert counted == world.sent, when
+    assert {one.traffic: one.bytes for one in totals.namespaces} == {
+        "internet-in": 0,
+        "internet-out": sum(world.sent.values()),
+    }, when
+    usage = world.accounts.usage(Period(0, 1 << 40), [By.POD])
+    assert {row.pod: row.bytes for row in usage} == world.sent, when
+    assert not any(one.live for one in totals.pods), when
+    gaps = {gap.value: count for gap, count in totals.gaps.items() if count}
+    assert gaps.keys() == {"removed"}, when
+    assert all(one.missed.bytes == 0 for one in totals.audit), when
+
+
+def test_an_agent_killed_between_any_two_steps_loses_and_invents_nothing(tmp_path: Path) -> None:
+    whole = lived(tmp_path)
+    steps = whole.life.taken
+    check(whole, "undisturbed")
+    assert steps > 150
+    for death in range(steps):
+        folder = tmp_path / str(death)
+        folder.mkdir()
+        world = lived(folder, death)
+        assert world.lives == 1
+        check(world, f"killed after {death} of {steps} steps")
+        world.store.close()
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("again", [5, 41])
+def test_an_agent_killed_again_while_it_recovers_loses_and_invents_nothing(tmp_path: Path, again: int) -> None:
+    for death in range(3, 150, 11):
+        folder = tmp_path / str(death)
+        folder.mkdir()
+        check(lived(folder, death, again), f"killed after {death} and {again} steps")
+        shutil.rmtree(folder)
