@@ -1,0 +1,145 @@
+"""Takes everything of the agent's off a machine, by the marks that ARCHITECTURE lists, whatever state says.
+
+The order is the agent's start turned round: pods' links first, so that nothing passes that is
+not counted, then routes, rules and files. Each step may be repeated; what is gone already is fine.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from netmgr.config import Backend, NodeDocument
+from netmgr.dataplane.routes import StaticRoutes
+from netmgr.dataplane.wiring import Dataplane
+from netmgr.errors import SetupError, StateError
+from netmgr.rules.choose import FILE_NAME, open_backend
+from netmgr.rules.engine import Rules
+from netmgr.rules.policy import Policy
+from netmgr.services.choose import open_backend as open_services
+
+_LEGACY_TABLES = (Path("/proc/net/ip_tables_names"), Path("/proc/net/ip6_tables_names"))
+
+
+@dataclass(frozen=True, slots=True)
+class Leavings:
+    """Where an agent kept what it had, and whose name is in its rules' comments."""
+
+    state_dir: Path
+    run_dir: Path
+    rule_owner: str
+
+
+def remove(leavings: Leavings, *, with_pods: bool, keep_state: bool) -> Iterator[str]:
+    """Remove all of it, telling each thing that was done.
+
+    Args:
+        leavings: where to look.
+        with_pods: cut off pods that still have their network from netmgr, too.
+        keep_state: leave the totals and leases where they are.
+
+    Raises:
+        StateError: an agent runs, or pods still need their network; nothing was changed then.
+        KernelError: the kernel refused; the rest is still there.
+    """
+    with _no_agent(leavings.state_dir):
+        yield from _links(with_pods=with_pods)
+        yield from _routes()
+        for backend in _backends(leavings.state_dir):
+            yield from _rules(backend, leavings)
+        directories = [leavings.run_dir] if keep_state else [leavings.run_dir, leavings.state_dir]
+        for directory in directories:
+            yield from _files(directory)
+
+
+@contextmanager
+def _no_agent(state_dir: Path) -> Iterator[None]:
+    """Hold the lock that an agent would hold."""
+    try:
+        descriptor = os.open(state_dir / "agent.lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise StateError(f"{state_dir}: an agent runs on this state; stop it first") from None
+    finally:
+        os.close(descriptor)
+
+
+def _links(*, with_pods: bool) -> Iterator[str]:
+    dataplane = Dataplane()
+    try:
+        pods = sorted(f"{identity.pod}" for identity in dataplane.attached())
+        if pods and not with_pods:
+            raise StateError(
+                f"{len(pods)} pods still have their network from netmgr ({', '.join(pods[:3])} …); "
+                "drain the node first, or cut them off with --with-pods"
+            )
+        yield from (f"link {name} of a pod was removed" for name in dataplane.detach_strays(()))
+        dataplane.reap()
+        yield from dataplane.remove_routes(dataplane.drift(tuple).strays)
+    finally:
+        dataplane.close()
+
+
+def _routes() -> Iterator[str]:
+    routes = StaticRoutes(())
+    try:
+        yield from routes.reconcile()
+    finally:
+        routes.close()
+
+
+def _backends(state_dir: Path) -> list[Backend]:
+    """The backend in use, or all that may be: opening the legacy one makes the tables it looks for."""
+    try:
+        return [Backend((state_dir / FILE_NAME).read_text(encoding="ascii").strip())]
+    except (OSError, ValueError):
+        legacy = any(path.exists() and path.read_text(encoding="ascii").strip() for path in _LEGACY_TABLES)
+        return [Backend.NFTABLES, Backend.IPTABLES] if legacy else [Backend.NFTABLES]
+
+
+def _rules(backend: Backend, leavings: Leavings) -> Iterator[str]:
+    document = NodeDocument.model_validate(
+        {
+            "apiVersion": "netmgr.io/v1alpha1",
+            "kind": "Node",
+            "node": {"name": "removed"},
+            "range_source": "azure",
+            "accounting": {"rule_owner": leavings.rule_owner},
+        }
+    )
+    rules = Rules(open_backend(backend, leavings.state_dir), Policy.of(document))
+    try:
+        rules.remove()
+    finally:
+        rules.close()
+    with suppress(SetupError):  # a backend that cannot open Services has opened none
+        services = open_services(backend, ())
+        services.remove()
+        services.close()
+    yield f"rules and sets of {backend} were removed"
+
+
+def _files(directory: Path) -> Iterator[str]:
+    if not directory.is_dir():
+        return
+    for entry in sorted(directory.iterdir()):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    try:
+        directory.rmdir()
+    except OSError:
+        yield f"{directory} is empty and stays: it is a mount point here"
+    else:
+        yield f"{directory} was removed"
