@@ -85,12 +85,12 @@ def encode(rule: Rule, set_indexes: Mapping[str, int]) -> bytes | None:
     extensions = b""
     for match in rule.matches:
         extensions += _match(head, match, rule.family, set_indexes)
-    return _entry(head, extensions + _comment(comment_of(rule)), _target(rule), rule.family)
+    return assembled(head, extensions + _comment(comment_of(rule)), _target(rule), rule.family)
 
 
 def encode_jump(chain: str, family: Family) -> bytes:
     """A jump to a chain, without any condition."""
-    return _entry(bytearray(LAYOUTS[family].size), b"", _extension(chain, bytes(4)), family)
+    return assembled(bytearray(LAYOUTS[family].size), b"", extension(chain, bytes(4)), family)
 
 
 def comment_of(rule: Rule) -> str:
@@ -177,19 +177,19 @@ def _match(head: bytearray, match: Match, family: Family, set_indexes: Mapping[s
             _put_link(head, match, family)
             return b""
         case Unreturnable():
-            return _extension("rpfilter", bytes([_RPFILTER_INVERT]))
+            return extension("rpfilter", bytes([_RPFILTER_INVERT]))
         case OriginallyTo(prefix):
             return _conntrack_match(prefix)
         case OneIn(number):
             # struct xt_statistic_info: the kernel counts from 0, and from `count` on.
-            return _extension("statistic", struct.pack("=HHIII8x", _EVERY_NTH, 0, number - 1, 0, number - 1))
+            return extension("statistic", struct.pack("=HHIII8x", _EVERY_NTH, 0, number - 1, 0, number - 1))
     assert_never(match)
 
 
 def _conntrack_match(prefix: Prefix) -> bytes:
     # struct xt_conntrack_mtinfo3: four addresses with a mask each, of which the third and fourth are told.
-    address, mask = prefix.network.packed.ljust(16, b"\0"), _mask(prefix).ljust(16, b"\0")
-    return _extension(
+    address, mask = prefix.network.packed.ljust(16, b"\0"), mask_of(prefix).ljust(16, b"\0")
+    return extension(
         "conntrack", bytes(32) + address + mask + bytes(64 + 18) + struct.pack("=H18x", _ORIGINAL_DESTINATION), 3
     )
 
@@ -198,7 +198,7 @@ def _put_prefix(head: bytearray, side: Side, prefix: Prefix, *, negated: bool) -
     layout = LAYOUTS[prefix.family]
     at = 0 if side is Side.SOURCE else layout.address
     head[at : at + layout.address] = prefix.network.packed
-    head[2 * layout.address + at : 3 * layout.address + at] = _mask(prefix)
+    head[2 * layout.address + at : 3 * layout.address + at] = mask_of(prefix)
     head[layout.invert_at] |= _INVERTED_ADDRESS[side] if negated else 0
 
 
@@ -217,30 +217,31 @@ def _set_match(index: int, side: Side, *, negated: bool) -> bytes:
     flags = (_SET_INVERTED if negated else 0) | (_SET_FIRST_IS_SOURCE if side is Side.SOURCE else 0)
     dimensions = 1
     # struct xt_set_info_match_v4; the two counter conditions and the flags after them stay zero: none.
-    return _extension("set", struct.pack("=HBB4x16x16xI4x", index, dimensions, flags, 0), revision=4)
+    return extension("set", struct.pack("=HBB4x16x16xI4x", index, dimensions, flags, 0), revision=4)
 
 
 def _comment(text: str) -> bytes:
-    return _extension("comment", text.encode().ljust(_COMMENT_SIZE, b"\0"))
+    return extension("comment", text.encode().ljust(_COMMENT_SIZE, b"\0"))
 
 
-def _mask(prefix: Prefix) -> bytes:
+def mask_of(prefix: Prefix) -> bytes:
+    """The prefix's mask in network byte order."""
     return Address(prefix.family, (1 << prefix.family.width) - prefix.size).packed
 
 
 def _target(rule: Rule) -> bytes:
     name = target_name(rule)
     if name in VERDICTS:
-        return _extension(name, bytes(4))
+        return extension(name, bytes(4))
     span = _span(rule.action)
     if rule.family is Family.V4:
         # struct nf_nat_ipv4_multi_range_compat with one range.
         first, last = (address.packed for address in span) if span else (bytes(4), bytes(4))
         flags = _MAP_ADDRESSES if span else 0
-        return _extension(name, struct.pack("=II4s4s4x", 1, flags, first, last))
+        return extension(name, struct.pack("=II4s4s4x", 1, flags, first, last))
     # struct nf_nat_range; SNAT knows it by its revision 1.
     data = struct.pack("=I16s16s4x", _MAP_ADDRESSES, *(one.packed for one in span)) if span else bytes(40)
-    return _extension(name, data, revision=1 if name == "SNAT" else 0)
+    return extension(name, data, revision=1 if name == "SNAT" else 0)
 
 
 def _span(action: Action) -> tuple[Address, Address] | None:
@@ -254,12 +255,14 @@ def _span(action: Action) -> tuple[Address, Address] | None:
             return None
 
 
-def _extension(name: str, data: bytes, revision: int = 0) -> bytes:
+def extension(name: str, data: bytes, revision: int = 0) -> bytes:
+    """A match or a target with its header."""
     padded = data.ljust(-(-len(data) // 8) * 8, b"\0")
     return _HEADER.pack(_HEADER.size + len(padded), name.encode(), revision) + padded
 
 
-def _entry(head: bytearray, matches: bytes, target: bytes, family: Family) -> bytes:
+def assembled(head: bytearray, matches: bytes, target: bytes, family: Family) -> bytes:
+    """An entry of its parts."""
     layout = LAYOUTS[family]
     target_at = layout.size + len(matches)
     struct.pack_into("=HH", head, layout.offsets_at, target_at, target_at + len(target))
