@@ -1,0 +1,105 @@
+"""`netmgr host clean` leaves a machine as it was before its agent, and nothing of anybody else's is touched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from netmgr.config import Backend
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.topology import cluster
+from netmgr.lab.world import World
+
+pytestmark = pytest.mark.root
+
+FOREIGN = (
+    "nft add table inet other",
+    "nft add set inet other names { type ipv4_addr; }",
+    "iptables-legacy -t mangle -A FORWARD -m comment --comment another -j ACCEPT",
+    "ipset create others hash:ip",
+    "ip link add other type veth peer name beside",
+    "ip link set other up",
+    "ip route add 192.0.2.0/24 dev other",
+)
+FAMILIES = ("iptables-legacy-save", "ip6tables-legacy-save")
+
+
+@pytest.fixture
+def world(backend: Backend, lab_name: str) -> Iterator[World]:
+    made = World(cluster(nodes=1, pods=2), backend=backend, name=lab_name, exporters=False)
+    try:
+        made.build()
+        yield made
+    finally:
+        made.down()
+
+
+def inside(node: LabNode, command: str) -> str:
+    words = ["nsenter", f"--net={node.namespace}", *command.split()]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+def everything(node: LabNode) -> dict[str, list[str]]:
+    saved = [line for program in FAMILIES for line in inside(node, program).splitlines()]
+    return {
+        "nftables": inside(node, "nft -s list ruleset").splitlines(),
+        "iptables": [line for line in saved if line.startswith("-A") or (line[:1] == ":" and "NETMGR" in line)],
+        "ipset": inside(node, "ipset list -n").splitlines(),
+        "links": [line.split()[1] for line in inside(node, "ip -o link").splitlines()],
+        "routes": inside(node, "ip route show table all").splitlines(),
+        "routes6": inside(node, "ip -6 route show table all").splitlines(),
+    }
+
+
+def departures(before: dict[str, list[str]], after: dict[str, list[str]]) -> list[str]:
+    return [
+        f"{kind}: {sign} {line}"
+        for kind in before
+        for sign, here, there in (("-", before[kind], after[kind]), ("+", after[kind], before[kind]))
+        for line in here
+        if line not in there and not line.startswith("anycast")  # the kernel's own, of forwarding, which stays on
+    ]
+
+
+def clean(node: LabNode, *options: str) -> subprocess.CompletedProcess[str]:
+    owner = ["--rule-owner", "lab-owner"]
+    where = ["--state-dir", str(node.directory / "state"), "--run-dir", str(node.run_dir)]
+    command = ["nsenter", f"--net={node.namespace}", sys.executable, "-m", "netmgr", "host", "clean"]
+    return subprocess.run([*command, *where, *owner, *options], check=False, capture_output=True, text=True)
+
+
+def test_a_machine_is_left_as_it_was(world: World):
+    (node,) = world.nodes
+    for command in FOREIGN:
+        inside(node, command)
+    before = everything(node)
+    node.write_document()
+    document = yaml.safe_load(node.document.read_text())
+    document["accounting"] = {"rule_owner": "lab-owner"}
+    node.document.write_text(yaml.safe_dump(document))
+    node.install_plugin()
+    node.start_agent()
+    node.wait_until_ready()
+    node.add("pod-1")
+    assert everything(node) != before
+
+    running = clean(node)
+    assert running.returncode == 1
+    assert "an agent runs on this state; stop it first" in running.stderr
+    node.stop_agent()
+    refused = clean(node)
+    assert refused.returncode == 1
+    assert "1 pods still have their network from netmgr (research/pod-1" in refused.stderr
+    done = clean(node, "--with-pods")
+    assert done.returncode == 0, done.stderr
+    assert "of a pod was removed" in done.stdout
+    assert not departures(before, everything(node))
+    assert not (node.directory / "state").exists()
+    assert not node.run_dir.exists()
+    again = clean(node)
+    assert again.returncode == 0, again.stderr
+    assert not departures(before, everything(node))
