@@ -3,12 +3,16 @@
 Ours are the routes of the main table with protocol 110 that are shorter than a single address
 (those of full length are pods' own, `wiring`). Any other route is somebody else's: it is
 neither replaced nor removed, and one that stands where ours should is told.
+
+A gateway that is on none of the machine's links cannot be its next hop: where subnets are a
+cloud's, the cloud's route tables lead there, which the plan renders as well. That is told once.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
-from errno import EEXIST, ENETUNREACH
+from errno import EEXIST, EHOSTUNREACH, ENETUNREACH
 
 from netmgr.dataplane import rtnetlink
 from netmgr.dataplane.netlink import Netlink
@@ -17,10 +21,11 @@ from netmgr.model import ROUTE_PROTOCOL
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.sites import StaticRoute
 
-_REMEDIES = {
-    EEXIST: "a route that is not netmgr's goes there already; remove it, or take it out of routes",
-    ENETUNREACH: "the gateway is on none of this machine's links",
-}
+_REMEDIES = {EEXIST: "a route that is not netmgr's goes there already; remove it, or take it out of routes"}
+_OFF_LINK = (ENETUNREACH, EHOSTUNREACH)
+"""What the kernel answers of IPv4 and of IPv6 when no link has the gateway."""
+
+log = logging.getLogger(__name__)
 
 
 class StaticRoutes:
@@ -29,6 +34,7 @@ class StaticRoutes:
     def __init__(self, wanted: Iterable[StaticRoute]) -> None:
         self._wanted = {(route.to, route.via) for route in wanted}
         self._netlink = Netlink()
+        self._off_link: set[str] = set()
 
     def close(self) -> None:
         """Close the netlink socket; the routes stay."""
@@ -41,7 +47,7 @@ class StaticRoutes:
             A sentence for each.
 
         Raises:
-            KernelError: a route cannot be installed; all the others were tried.
+            KernelError: a route cannot be installed though its gateway is on a link; all the others were tried.
         """
         present = self._present()
         done = []
@@ -54,9 +60,17 @@ class StaticRoutes:
         }
         failures = self._netlink.attempt(list(missing))
         done += [sentence for operation, sentence in missing.items() if operation not in failures]
+        self._tell({operation.text for operation, error in failures.items() if error.errno in _OFF_LINK})
         for operation, error in failures.items():
-            raise KernelError(operation.text, details=_REMEDIES.get(error.errno, error.message))
+            if error.errno not in _OFF_LINK:
+                raise KernelError(operation.text, details=_REMEDIES.get(error.errno, error.message))
         return done
+
+    def _tell(self, off_link: set[str]) -> None:
+        """Log what has become the network's own business since the last time."""
+        for text in sorted(off_link - self._off_link):
+            log.warning("left to the network's own routing, since no link has the gateway: %s", text)
+        self._off_link = off_link
 
     def _present(self) -> set[tuple[Prefix, Address]]:
         routes = [

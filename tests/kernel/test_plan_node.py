@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 from netmgr import documents, plan_files
 from netmgr.config import NodeDocument
-from netmgr.lab.exchange import End, datagrams
+from netmgr.lab.exchange import End, datagrams, open_socket
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.runtime import Sandbox
 from netmgr.lab.topology import (
@@ -32,12 +33,13 @@ from netmgr.lab.world import World
 from netmgr.plan import nodes
 from netmgr.plan.lock import Segment
 from netmgr.plan.nodes import PlannedNode
-from netmgr.prefixes import Address, Family
+from netmgr.prefixes import Address, Family, Prefix
 
 pytestmark = pytest.mark.root
 
 PLAN = Path(__file__).parent.parent / "golden" / "render" / "plan.yaml"
-NAMES = ("evals-cpu-17", "training-system-3")
+NAMES = ("training-gpu-17", "training-system-3", "evals-cpu-17")
+"""Two nodes of one cluster, and one of another, whose Services see clients' own addresses."""
 BESIDE_INTERNET = {Family.V4: Address.parse("203.0.113.254"), Family.V6: Address.parse("2001:db8:ffff::fe")}
 ON_LINK = {Family.V4: 24, Family.V6: 64}
 SIZES = [0, 700, 1400]
@@ -57,17 +59,25 @@ def planned(name: str) -> PlannedNode:
     return node
 
 
+def nat_hosts(node: PlannedNode) -> tuple[Prefix, ...]:
+    lock = plan_files.load_lock(plan_files.lock_path(PLAN))
+    assert lock is not None
+    return lock.clusters[node.cluster].nat.prefixes
+
+
 def gateways(segment: Segment) -> list[Address]:
     """The first address of each hosts' subnet: the cloud keeps it for its router."""
     return [Address(layout.hosts.family, layout.hosts.value + 1) for layout in segment.layouts]
 
 
-def interface(host: str, name: str, addresses: list[Address], lengths: list[int]) -> Interface:
-    return Interface(host, name, tuple(map(InterfaceAddress, addresses, lengths)))
+def interface(
+    host: str, name: str, addresses: list[Address], lengths: list[int], on_link: tuple[Prefix, ...] = ()
+) -> Interface:
+    return Interface(host, name, tuple(map(InterfaceAddress, addresses, lengths)), on_link)
 
 
 def topology() -> Topology:
-    """Two nodes of different clusters on one fabric, each where its own document says it is."""
+    """Nodes on one fabric, each where its own document says it is; a link has the NAT hosts of its cluster."""
     places = [planned(name) for name in NAMES]
     texts = [documents.parse(rendered(name), name, NodeDocument) for name in NAMES]
     lengths = [[layout.hosts.length for layout in place.segment.layouts] for place in places]
@@ -85,7 +95,7 @@ def topology() -> Topology:
         Link(
             (
                 interface("fabric", f"to-{number}", gateways(place.segment), length),
-                interface(name, "eth0", list(text.node.addresses), length),
+                interface(name, "eth0", list(text.node.addresses), length, nat_hosts(place)),
             )
         )
         for number, (name, place, text, length) in enumerate(zip(NAMES, places, texts, lengths, strict=True))
@@ -138,6 +148,14 @@ def ledger_of(world: World, pod: Sandbox) -> dict[str, int]:
     return {item["traffic"]: item["bytes"] for item in found}
 
 
+def wait_for(met: Callable[[], bool]) -> None:
+    """The agent reads its counters at most twice a second."""
+    deadline = time.monotonic() + 10
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def settled(world: World, pod: Sandbox, expected: dict[str, int]) -> dict[str, int]:
     deadline = time.monotonic() + 10
     while (seen := ledger_of(world, pod)) != expected and time.monotonic() < deadline:
@@ -155,7 +173,7 @@ def test_pods_get_addresses_of_the_blocks_that_the_plan_gave_their_node(world: W
 
 @pytest.mark.parametrize("family", list(Family), ids=["v4", "v6"])
 def test_the_internet_is_counted_and_the_plan_is_not(world: World, pods: list[Sandbox], family: Family) -> None:
-    one, other = pods
+    one, other, _ = pods
     before = ledger_of(world, one)
     internal = datagrams(End(one.netns, one.address(family)), End(other.netns, other.address(family)), SIZES, SIZES)
     assert internal.forth.packets == len(SIZES)
@@ -165,6 +183,50 @@ def test_the_internet_is_counted_and_the_plan_is_not(world: World, pods: list[Sa
         "internet-in": before.get("internet-in", 0) + heard.back.bytes,
     }
     assert settled(world, one, expected) == expected
+
+
+@pytest.mark.parametrize("family", list(Family), ids=["v4", "v6"])
+def test_another_cluster_is_not_reached_and_what_it_sends_is_dropped(
+    world: World, pods: list[Sandbox], family: Family
+) -> None:
+    one, _, other = pods
+    for near, far in ((one, other), (other, one)):
+        pair = {"origin": near.pod.node.partition("-")[0], "destination": far.pod.node.partition("-")[0]}
+        before = dropped(world, near.pod.node, pair)
+        assert not arrives(near, far, family)
+        wait_for(lambda: dropped(world, near.pod.node, pair) == before + 1)  # noqa: B023  called in this round
+    assert arrives(one, pods[1], family)
+
+
+def arrives(near: Sandbox, far: Sandbox, family: Family) -> bool:
+    with (
+        open_socket(near.netns, family, socket.SOCK_DGRAM) as source,
+        open_socket(far.netns, family, socket.SOCK_DGRAM) as target,
+    ):
+        target.bind((str(far.address(family)), 4000))
+        target.settimeout(0.4)
+        source.sendto(b"hello", target.getsockname())
+        try:
+            return target.recvfrom(100)[1][0] == str(near.address(family))
+        except TimeoutError:
+            return False
+
+
+def dropped(world: World, node: str, pair: dict[str, str]) -> int:
+    found = world.node(node).ask("snapshot")["isolation"]
+    return sum(item["packets"] for item in found if item.items() >= pair.items())
+
+
+def test_the_way_back_to_researchers_is_the_nat_host(world: World) -> None:
+    assert routes(world, NAMES[2]) == ["10.254.254.0/24 via 10.253.34.4 dev eth0"]
+    assert routes(world, NAMES[0]) == []
+
+
+def routes(world: World, node: str) -> list[str]:
+    """Those of ours by a gateway."""
+    command = ["nsenter", f"--net={world.namespace(node)}", "ip", "-4", "route", "show", "proto", "110"]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout
+    return [line.strip() for line in listed.splitlines() if " via " in line]
 
 
 def test_the_accounting_carries_the_owner_of_the_plan(world: World) -> None:
