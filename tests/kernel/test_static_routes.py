@@ -33,7 +33,8 @@ def machine() -> Iterator[None]:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with netns.entered(descriptor):
-            ip("link", "add", "eth0", "type", "dummy")
+            ip("link", "add", "eth0", "type", "veth", "peer", "name", "beside")
+            ip("link", "set", "beside", "up")
             ip("address", "add", "10.1.0.5/24", "dev", "eth0")
             ip("address", "add", "fd00:1::5/64", "dev", "eth0", "nodad")
             ip("link", "set", "eth0", "up")
