@@ -1,0 +1,112 @@
+"""The agent does all its work with exactly the capabilities that the manifests add, and in vain with any fewer."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from netmgr.config import Backend
+from netmgr.errors import LabError, NetmgrError
+from netmgr.lab import exchange
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.topology import INTERNET, cluster
+from netmgr.lab.unprivileged import NOBODY
+from netmgr.lab.world import World
+from netmgr.prefixes import Family
+from tests.fakes.kustomize import build
+
+pytestmark = pytest.mark.root
+
+OVERLAYS = Path(__file__).parents[2] / "configs" / "kubernetes" / "overlays"
+READ_ONLY_SYSCTLS = 'mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec "$@"'
+START_SECONDS = 15.0
+
+
+def added(overlay: str, name: str) -> list[str]:
+    """The capabilities that an overlay gives the agent."""
+    (found,) = [item for item in build(OVERLAYS / overlay) if item["metadata"]["name"] == name and "spec" in item]
+    (agent,) = [item for item in found["spec"]["template"]["spec"]["containers"] if item["name"] == "agent"]
+    capabilities = agent["securityContext"]["capabilities"]
+    assert capabilities["drop"] == ["ALL"]
+    return [capability.lower() for capability in capabilities["add"]]
+
+
+@contextmanager
+def confined(node: LabNode, capabilities: list[str], *mounts: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The node's agent with these capabilities alone, started by the command `mounts`."""
+    bounding = ",".join(["-all", *(f"+{capability}" for capability in capabilities)])
+    inside = ["nsenter", f"--net={node.namespace}"]
+    container = [*mounts, "setpriv", "--no-new-privs", f"--bounding-set={bounding}"]
+    agent = [sys.executable, "-m", "netmgr", "agent", "--config", str(node.document)]
+    with (node.directory / "agent.log").open("ab") as log:
+        process = subprocess.Popen([*inside, *container, *agent], stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(15)
+
+
+@pytest.fixture(scope="module")
+def node(backend: Backend) -> Iterator[LabNode]:
+    with World(cluster(nodes=1, pods=0), backend=backend, exporters=False) as world:
+        world.nodes[0].stop_agent()  # it has switched forwarding on, which an init container does
+        yield world.nodes[0]
+
+
+def ready(node: LabNode, process: subprocess.Popen[bytes]) -> bool:
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        if not node.status():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def serves(node: LabNode, process: subprocess.Popen[bytes]) -> bool:
+    """Whether a pod comes, talks to the internet, is counted, is read of by the exporter's user, and goes."""
+    if not ready(node, process):
+        return False
+    try:
+        sandbox = node.add(f"pod-{time.monotonic_ns()}")
+    except LabError:
+        return False
+    try:
+        with exchange.open_socket(sandbox.netns, Family.V4, socket.SOCK_DGRAM) as pod:
+            pod.sendto(b"x" * 100, (str(INTERNET[Family.V4]), 9000))
+        time.sleep(0.2)
+        assert 128 in {row["bytes"] for row in node.snapshot()["pods"] if row["pod"] == sandbox.pod.name}
+        node.runtime.check(sandbox)
+        return node.ledger_socket.stat().st_gid == NOBODY
+    except NetmgrError:
+        return False
+    finally:
+        node.runtime.delete(sandbox)
+
+
+def test_the_agent_needs_no_more_than_the_manifest_adds(node: LabNode):
+    with confined(node, added("cni", "netmgr")) as process:
+        assert serves(node, process), (node.directory / "agent.log").read_text()[-2000:]
+
+
+def test_the_agent_starts_where_sysctls_are_read_only_once_forwarding_is_on(node: LabNode):
+    read_only = ("unshare", "--mount", "sh", "-c", READ_ONLY_SYSCTLS, "sh")
+    with confined(node, added("cni", "netmgr"), *read_only) as process:
+        assert ready(node, process), (node.directory / "agent.log").read_text()[-2000:]
+
+
+@pytest.mark.parametrize("missing", ["net_admin", "sys_admin", "net_raw", "chown"])
+def test_the_manifest_adds_nothing_that_the_agent_could_do_without(node: LabNode, backend: Backend, missing: str):
+    capabilities = added("cni", "netmgr")
+    assert missing in capabilities
+    assert len(capabilities) == 4
+    does_without = (backend, missing) == (Backend.NFTABLES, "net_raw")  # the raw socket is the iptables backend's
+    with confined(node, [each for each in capabilities if each != missing]) as process:
+        assert serves(node, process) is does_without
