@@ -16,10 +16,12 @@ from netmgr.observer.claims import Reason
 from netmgr.observer.judge import Standing
 from netmgr.snapshot import (
     LATENCY_BUCKETS,
+    AuditRatio,
     DroppedTotals,
     NamespaceTotals,
     NatState,
     PodTotals,
+    PoolState,
     RuleReading,
     Snapshot,
 )
@@ -80,11 +82,7 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "cni_latency": [{"command": command, "buckets": _buckets(), "sum": 0.0625} for command in COMMANDS],
         "gaps": [{"reason": gap, "count": 0, "seconds": 0.5} for gap in Gap],
         "unattributed": [{"traffic": traffic, "bytes": 512, "packets": 4, "forwarded": BYTES} for traffic in Traffic],
-        "audit": [
-            {"against": against, "traffic": traffic, "ratio": 0.875}
-            for against in ("forward", "links")
-            for traffic in Traffic
-        ],
+        "audit": _audit(),
         "durable": True,
         "drift_repaired": [{"reason": area, "count": 2} for area in AREAS],
         "state_rebuilds": 0,
@@ -92,6 +90,15 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "isolation": _isolation(),
         "nat": _nat(),
     }
+
+
+def _pool(family: str, free: int) -> PoolState:
+    return {"family": family, "allocated": 250, "cooldown": 3, "free": free}
+
+
+def _audit() -> list[AuditRatio]:
+    sides = ("forward", "links")
+    return [{"against": against, "traffic": traffic, "ratio": 0.875} for against in sides for traffic in Traffic]
 
 
 def _isolation() -> list[DroppedTotals]:

@@ -21,7 +21,10 @@ from typing import Any
 import yaml
 
 from netmgr.config import Backend
+from netmgr.dataplane.netlink import Netlink
+from netmgr.dataplane.rtnetlink import NLM_F_ACK, Operation
 from netmgr.errors import NetmgrError
+from netmgr.lab import wiring
 from netmgr.lab.exchange import open_socket
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import EVERYTHING, Host, Interface, InterfaceAddress, Link, Node, Route, Topology
@@ -39,6 +42,10 @@ SEEN = {Family.V4: Prefix.parse("10.100.0.0/28"), Family.V6: Prefix.parse("fd00:
 REAL = {Family.V4: Prefix.parse("10.96.0.0/28"), Family.V6: Prefix.parse("fd00:96::/124")}
 SERVICE = 10
 """Place of the Service's address in its range."""
+
+NETLINK_NETFILTER = 12
+FORGET_CONNECTIONS = Operation("forget connections", (1 << 8) | 2, NLM_F_ACK, bytes(4))
+"""IPCTNL_MSG_CT_DELETE of every connection (linux/netfilter/nfnetlink_conntrack.h)."""
 
 PORT = 4000
 PATIENCE = 10.0
@@ -103,6 +110,24 @@ def nat_host(**keys: Any) -> dict[str, Any]:
     return {"role": "nat-host", "site": "a", "sites": SITES, "nat": nat}
 
 
+def _service(name: str) -> dict[str, Any]:
+    addresses = [str(real(family)) for family in Family]
+    spec = {"clusterIP": addresses[0], "clusterIPs": addresses, "ports": [{"port": 80}]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "web", "name": name}, "spec": spec}
+
+
+def _slice(name: str, family: Family, port: int) -> dict[str, Any]:
+    labels = {"kubernetes.io/service-name": name}
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"namespace": "web", "name": f"{name}-{family}", "labels": labels},
+        "addressType": f"IPv{family}",
+        "endpoints": [{"addresses": [str(own("a", family))]}],
+        "ports": [{"port": port, "protocol": "TCP"}],
+    }
+
+
 @dataclass
 class Joined:
     """The world, and the machine's agent."""
@@ -154,6 +179,8 @@ class Joined:
                 self.attempt(f"ip{family}tables-legacy", "-t", table, "-X")
         self.attempt("ipset", "destroy")
         self.attempt("rm", "-rf", str(self.agent.directory))
+        with wiring.inside(self.namespace(MACHINE)), Netlink(NETLINK_NETFILTER) as channel:
+            channel.transact([FORGET_CONNECTIONS])
 
     def restart(self, settings: dict[str, Any]) -> None:
         """Have another agent take over."""
@@ -166,6 +193,19 @@ class Joined:
             return self.run("nft", "--stateless", "--handle", "list", "ruleset")
         tables = (f"ip{family}tables-legacy-save" for family in ("", "6"))
         return "".join(line for table in tables for line in self.run(table).splitlines() if line[0] not in "#:")
+
+    @property
+    def documents(self) -> Path:
+        """Where the Services' documents are."""
+        return self.agent.directory / "services"
+
+    def write_services(self, ports: dict[Family, int], *, name: str = "api") -> None:
+        """Have one Service, port 80, whose only endpoint is `a` on these ports; written as a whole."""
+        self.documents.mkdir(parents=True, exist_ok=True)
+        text = yaml.safe_dump_all([_service(name), *(_slice(name, family, port) for family, port in ports.items())])
+        scratch = self.documents / f".{name}"
+        scratch.write_text(text)
+        scratch.rename(self.documents / f"{name}.yaml")
 
     def drops(self) -> dict[tuple[str, str], int]:
         """Packets dropped from site to site, as the agent tells."""

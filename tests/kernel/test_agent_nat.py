@@ -17,7 +17,8 @@ from tests.kernel.joined import HUB_ROUTER, REAL, SEEN, Joined, gateway, joined,
 
 pytestmark = pytest.mark.root
 
-FAMILIES = pytest.mark.parametrize("family", list(Family), ids=["v4", "v6"])
+Connection = tuple[socket.socket, socket.socket]
+TRANSLATIONS = pytest.mark.parametrize("translation", ["netmap"])
 SOURCES = pytest.mark.parametrize("source", ["snat", "preserve"])
 
 
@@ -28,17 +29,26 @@ def world(request: pytest.FixtureRequest) -> Iterator[Joined]:
 
 
 @contextmanager
-def connected(world: Joined, family: Family) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """An established connection from the researcher to the Service, as the hub sees it, and the server's end."""
+def connected(world: Joined, translation: str = "netmap") -> Iterator[dict[Family, Connection]]:
+    """An established connection of each family from the researcher to the Service as the hub sees it; both ends."""
     with ExitStack() as closing:
-        listener = closing.enter_context(open_socket(world.namespace("a"), family, socket.SOCK_STREAM))
-        listener.bind((str(real(family)), 0))
-        listener.listen(1)
-        port = listener.getsockname()[1]
-        near = closing.enter_context(open_socket(world.namespace("researcher"), family, socket.SOCK_STREAM))
-        near.connect((str(seen(family)), port))
-        far = closing.enter_context(listener.accept()[0])
-        yield near, far
+        listeners: dict[Family, socket.socket] = {}
+        for family in Family:
+            listeners[family] = closing.enter_context(open_socket(world.namespace("a"), family, socket.SOCK_STREAM))
+            address = real(family) if translation == "netmap" else own("a", family)
+            listeners[family].bind((str(address), 0))
+            listeners[family].listen(1)
+        ports = {family: listener.getsockname()[1] for family, listener in listeners.items()}
+        if translation == "endpoints":
+            world.write_services(ports)
+            world.wait_until(lambda: world.agent.snapshot()["nat"]["endpoints"] == 2)
+            ports = dict.fromkeys(ports, 80)
+        found: dict[Family, Connection] = {}
+        for family, listener in listeners.items():
+            near = closing.enter_context(open_socket(world.namespace("researcher"), family, socket.SOCK_STREAM))
+            near.connect((str(seen(family)), ports[family]))
+            found[family] = near, closing.enter_context(listener.accept()[0])
+        yield found
 
 
 def talk(near: socket.socket, far: socket.socket) -> None:
@@ -48,24 +58,24 @@ def talk(near: socket.socket, far: socket.socket) -> None:
 
 
 @SOURCES
-def test_established_connections_outlive_a_killed_agent(world: Joined, source: str) -> None:
-    world.start(nat_host(source=source))
-    expected = {family: gateway("a", family) if source == "snat" else own("researcher", family) for family in Family}
+@TRANSLATIONS
+def test_established_connections_outlive_a_killed_agent(world: Joined, translation: str, source: str) -> None:
+    settings = nat_host(translation=translation, source=source, documents=str(world.documents))
     try:
-        with ExitStack() as closing:
-            ends = {family: closing.enter_context(connected(world, family)) for family in Family}
-            assert {family: far.getpeername()[0] for family, (_, far) in ends.items()} == {
-                family: str(address) for family, address in expected.items()
-            }
+        world.documents.mkdir(parents=True)
+        world.start(settings)
+        with connected(world, translation) as ends:
+            expected = [str(gateway("a", one) if source == "snat" else own("researcher", one)) for one in Family]
+            assert [far.getpeername()[0] for _, far in ends.values()] == expected
             rules = world.rules()
             world.agent.kill_agent()
             for near, far in ends.values():
                 talk(near, far)
-            world.start(nat_host(source=source))
+            world.start(settings)
             for near, far in ends.values():
                 talk(near, far)
             assert world.rules() == rules
-            assert world.repaired("rules") == 0
+            assert world.repaired("rules") == world.repaired("services") == 0
     finally:
         world.stop()
 
@@ -76,8 +86,7 @@ def test_what_was_translated_and_the_ports_it_takes_are_told(world: Joined) -> N
         assert world.agent.snapshot()["nat"]["ranges"] == [
             {"seen": str(SEEN[family]), "real": str(REAL[family]), "bytes": 0, "packets": 0} for family in Family
         ]
-        with ExitStack() as closing:
-            ends = {family: closing.enter_context(connected(world, family)) for family in Family}
+        with connected(world) as ends:
             for near, far in ends.values():
                 talk(near, far)
             world.restart(nat_host())
