@@ -1,0 +1,359 @@
+/*
+ * The CNI plugin's host side: carries a request to the agent and its answer back. No more.
+ *
+ * Request, on the agent's Unix socket: "netmgr-cni 1", every CNI_* variable as NAME=value and
+ * an empty string, each with a NUL after it, then standard input; then the sending side is shut.
+ * Reply: the exit code in decimal, a line feed, and standard output, up to the end.
+ *
+ * What it answers alone, because nobody else can: VERSION, and that the agent is away. Then
+ * STATUS gets code 50, a DEL is kept on disk for the agent to do when it is back, and anything
+ * else gets code 11, "try again later". Codes: CNI specification 1.1.0, section 5, "Error".
+ *
+ * Beside the program may lie a file of its name with ".path" added: the agent's socket in the
+ * first line, the directory of kept DELs in the second. Every wait has an end.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#define GREETING "netmgr-cni 1"
+#define NEWEST "1.1.0"
+#define SUPPORTED "\"0.3.0\",\"0.3.1\",\"0.4.0\",\"1.0.0\",\"1.1.0\""
+
+#define MAX_VARIABLES (256 * 1024)
+#define MAX_STDIN (1024 * 1024)
+#define MAX_REPLY (4 * 1024 * 1024)
+
+#ifndef STDIN_MS /* a runtime hands the configuration over at once */
+#define STDIN_MS 10000
+#endif
+#ifndef SEND_MS /* the agent accepts and reads at once, unless it hangs */
+#define SEND_MS 10000
+#endif
+#ifndef REPLY_MS /* container runtimes give up after 120 s at the earliest */
+#define REPLY_MS 110000
+#endif
+
+enum { EXIT_FAILED = 1 };
+enum { BAD_ENVIRONMENT = 4, IO_FAILURE = 5, TRY_AGAIN_LATER = 11, NOT_AVAILABLE = 50 };
+
+#ifndef SOURCE_DIGEST
+#define SOURCE_DIGEST "unknown"
+#endif
+/* Tells installation whose file this is and what it was built from. */
+__attribute__((used)) static const char mark[] = "netmgr-cni launcher built from " SOURCE_DIGEST;
+
+/* Room for one byte too many, by which too much is recognised, and for a NUL that nothing overwrites. */
+static struct {
+    char data[MAX_VARIABLES + MAX_STDIN + 2];
+    size_t length;
+} request;
+static const char *input = request.data;
+static char reply[MAX_REPLY];
+
+static const char *socket_path = "/run/netmgr/cni.sock";
+static const char *spool_path = "/var/lib/netmgr/spool";
+
+/* ---- answering ---- */
+
+static bool write_all(int file, const char *data, size_t length)
+{
+    while (length > 0) {
+        ssize_t written = write(file, data, length);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0)
+            return false;
+        data += written;
+        length -= (size_t)written;
+    }
+    return true;
+}
+
+static void print(const char *text)
+{
+    (void)write_all(STDOUT_FILENO, text, strlen(text));
+}
+
+/* The first "cniVersion" of the configuration; libcni writes keys in order, so it is the outermost. */
+static const char *requested_version(void)
+{
+    static char version[16];
+    const char *at = strstr(input, "\"cniVersion\"");
+    if (at == NULL)
+        return NEWEST;
+    at += strlen("\"cniVersion\"");
+    at += strspn(at, " \t\r\n");
+    if (*at++ != ':')
+        return NEWEST;
+    at += strspn(at, " \t\r\n");
+    size_t length = *at == '"' ? strspn(at + 1, "0123456789.") : 0;
+    if (length == 0 || length >= sizeof version || at[1 + length] != '"')
+        return NEWEST;
+    memcpy(version, at + 1, length);
+    version[length] = '\0';
+    return version;
+}
+
+static int fail(int code, const char *message, const char *details)
+{
+    char text[2 * PATH_MAX];
+    char safe[PATH_MAX];
+    snprintf(safe, sizeof safe, "%s", details);
+    for (char *at = safe; *at != '\0'; at++)
+        if (*at == '"' || *at == '\\' || (unsigned char)*at < ' ' || (unsigned char)*at > '~')
+            *at = '?';
+    snprintf(text, sizeof text, "{\"cniVersion\":\"%s\",\"code\":%d,\"msg\":\"%s\",\"details\":\"%s\"}\n",
+             requested_version(), code, message, safe);
+    print(text);
+    return EXIT_FAILED;
+}
+
+static int answer_version(void)
+{
+    char text[256];
+    snprintf(text, sizeof text, "{\"cniVersion\":\"%s\",\"supportedVersions\":[" SUPPORTED "]}\n", requested_version());
+    print(text);
+    return EXIT_SUCCESS;
+}
+
+/* ---- gathering the request ---- */
+
+/* False with errno EINVAL: there is a path file, and it is not two lines of absolute paths. */
+static bool read_paths(void)
+{
+    static char name[PATH_MAX], text[2 * PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", name, sizeof name - sizeof ".path");
+    if (length < 0)
+        return true;
+    strcpy(name + length, ".path");
+    int file = open(name, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return errno == ENOENT;
+    length = read(file, text, sizeof text - 1);
+    close(file);
+    if (length < 0)
+        return false;
+    text[length] = '\0';
+    errno = EINVAL;
+    char *second = strchr(text, '\n');
+    char *end = second == NULL ? NULL : strchr(second + 1, '\n');
+    if (end == NULL || end[1] != '\0' || text[0] != '/' || second[1] != '/')
+        return false;
+    *second++ = *end = '\0';
+    socket_path = text;
+    spool_path = second;
+    return true;
+}
+
+static bool append(const char *data, size_t length)
+{
+    if (length > MAX_VARIABLES - request.length)
+        return false;
+    memcpy(request.data + request.length, data, length);
+    request.length += length;
+    return true;
+}
+
+static bool gather_variables(char **environment)
+{
+    bool fits = append(GREETING, sizeof GREETING);
+    for (; fits && *environment != NULL; environment++)
+        if (strncmp(*environment, "CNI_", 4) == 0 && strchr(*environment, '=') != NULL)
+            fits = append(*environment, strlen(*environment) + 1);
+    return fits && append("", 1);
+}
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Bytes read up to the end or the limit, or -1; a file that has no end in time gives ETIMEDOUT. */
+static ssize_t read_to_end(int file, char *data, size_t limit, int timeout_ms)
+{
+    int64_t deadline = now_ms() + timeout_ms;
+    size_t length = 0;
+    while (length < limit) {
+        int64_t left = deadline - now_ms();
+        struct pollfd waiting = {.fd = file, .events = POLLIN};
+        int ready = poll(&waiting, 1, left > 0 ? (int)left : 0);
+        if (ready == 0)
+            errno = ETIMEDOUT;
+        if (ready < 0 && errno == EINTR)
+            continue;
+        if (ready <= 0)
+            return -1;
+        ssize_t got = read(file, data + length, limit - length);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return -1;
+        if (got == 0)
+            break;
+        length += (size_t)got;
+    }
+    return (ssize_t)length;
+}
+
+/* ---- the agent ---- */
+
+static int connect_to_agent(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct timeval patience = {.tv_sec = SEND_MS / 1000, .tv_usec = SEND_MS % 1000 * 1000};
+    if (strlen(socket_path) >= sizeof address.sun_path) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    strcpy(address.sun_path, socket_path);
+    int agent = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (agent < 0)
+        return -1;
+    /* Bounds connect(2) too, which waits while the agent's queue is full. */
+    (void)setsockopt(agent, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    if (connect(agent, (struct sockaddr *)&address, sizeof address) == 0)
+        return agent;
+    int reason = errno;
+    close(agent);
+    errno = reason;
+    return -1;
+}
+
+/* Length of the reply, or -1. The agent may answer before it has read everything, so a send that
+ * fails is no verdict yet. */
+static ssize_t ask_agent(void)
+{
+    int agent = connect_to_agent();
+    if (agent < 0)
+        return -1;
+    size_t sent = 0;
+    while (sent < request.length) {
+        ssize_t now = send(agent, request.data + sent, request.length - sent, MSG_NOSIGNAL);
+        if (now < 0 && errno == EINTR)
+            continue;
+        if (now < 0)
+            break;
+        sent += (size_t)now;
+    }
+    (void)shutdown(agent, SHUT_WR);
+    ssize_t length = read_to_end(agent, reply, sizeof reply, sent < request.length ? SEND_MS : REPLY_MS);
+    int reason = errno;
+    close(agent);
+    errno = reason;
+    return length;
+}
+
+/* The exit code of a whole reply, whose output then starts at *output; -1 otherwise. */
+static int exit_code(ssize_t length, size_t *output)
+{
+    int code = 0;
+    ssize_t at = 0;
+    while (at < length && at < 3 && reply[at] >= '0' && reply[at] <= '9')
+        code = code * 10 + (reply[at++] - '0');
+    if (at == 0 || at >= length || reply[at] != '\n' || code > 255 || length >= MAX_REPLY) {
+        if (length >= 0)
+            errno = length == 0 ? ECONNRESET : EPROTO;
+        return -1;
+    }
+    *output = (size_t)at + 1;
+    return code;
+}
+
+/* ---- the agent is away ---- */
+
+/* One file for an attachment, however often its DEL comes: FNV-1a of what names the attachment. */
+static uint64_t attachment_hash(void)
+{
+    const char *parts[] = {getenv("CNI_CONTAINERID"), getenv("CNI_IFNAME")};
+    uint64_t hash = 14695981039346656037u;
+    for (size_t part = 0; part < 2; part++) {
+        const char *at = parts[part] == NULL ? "" : parts[part];
+        do
+            hash = (hash ^ (unsigned char)*at) * 1099511628211u;
+        while (*at++ != '\0');
+    }
+    return hash;
+}
+
+static bool keep_request(void)
+{
+    char temporary[PATH_MAX], name[PATH_MAX];
+    unsigned long long hash = attachment_hash();
+    snprintf(name, sizeof name, "%s/%016llx.del", spool_path, hash);
+    if (snprintf(temporary, sizeof temporary, "%s/.%016llx.%ld", spool_path, hash, (long)getpid()) >= PATH_MAX) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    if (mkdir(spool_path, 0700) != 0 && errno != EEXIST)
+        return false;
+    int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (file < 0)
+        return false;
+    bool kept = write_all(file, request.data, request.length);
+    kept = close(file) == 0 && kept;
+    if (kept && rename(temporary, name) == 0)
+        return true;
+    int reason = errno;
+    unlink(temporary);
+    errno = reason;
+    return false;
+}
+
+static int do_without_agent(const char *command)
+{
+    char details[PATH_MAX + 128];
+    snprintf(details, sizeof details, "%s: %s", socket_path, strerror(errno));
+    if (strcmp(command, "STATUS") == 0)
+        return fail(NOT_AVAILABLE, "the netmgr agent does not answer", details);
+    if (strcmp(command, "DEL") != 0)
+        return fail(TRY_AGAIN_LATER, "the netmgr agent does not answer", details);
+    if (keep_request())
+        return EXIT_SUCCESS;
+    snprintf(details, sizeof details, "%s: %s", spool_path, strerror(errno));
+    return fail(TRY_AGAIN_LATER, "the netmgr agent does not answer, and the DEL cannot be kept", details);
+}
+
+int main(int count, char **arguments, char **environment)
+{
+    (void)count, (void)arguments;
+    const char *command = getenv("CNI_COMMAND");
+    if (command == NULL)
+        command = "";
+    if (!gather_variables(environment))
+        return fail(BAD_ENVIRONMENT, "the CNI_* variables are longer than 256 KiB altogether", "");
+
+    input = request.data + request.length;
+    ssize_t length = read_to_end(STDIN_FILENO, request.data + request.length, MAX_STDIN + 1, STDIN_MS);
+    if (strcmp(command, "VERSION") == 0)
+        return answer_version();
+    if (length < 0)
+        return fail(IO_FAILURE, "standard input cannot be read", strerror(errno));
+    if (length > MAX_STDIN)
+        return fail(IO_FAILURE, "standard input is longer than 1 MiB", "");
+    request.length += (size_t)length;
+
+    if (!read_paths())
+        return fail(IO_FAILURE, "the .path file beside the plugin is damaged: install the plugin again", strerror(errno));
+    size_t output = 0;
+    ssize_t replied = ask_agent();
+    int code = exit_code(replied, &output);
+    if (code < 0)
+        return do_without_agent(command);
+    return write_all(STDOUT_FILENO, reply + output, (size_t)replied - output) ? code : EXIT_FAILED;
+}
