@@ -79,6 +79,11 @@ class Api:
         finally:
             answer.response.close()
 
+    def expire(self) -> None:
+        """Read the token again before the next request."""
+        if self._renew is not None:
+            self._renew.expire()
+
     def asked(self) -> dict[tuple[str, int], int]:
         """Requests so far by (method, status); status 0 where no answer came."""
         with self._lock:

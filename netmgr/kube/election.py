@@ -21,7 +21,7 @@ from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
 from urllib3.exceptions import HTTPError
 
 from netmgr.errors import ApiError, NetmgrError
-from netmgr.kube.api import Api
+from netmgr.kube.api import UNAUTHORIZED, Api
 from netmgr.kube.backoff import Backoff
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ class Lease(LeaseLock):
     def __init__(self, api: Api, term: Term) -> None:
         """Nothing is asked yet."""
         super().__init__(term.name, term.namespace, term.identity)  # type: ignore[no-untyped-call]  # it has no types
+        self._api = api
         leases: Any = _Leases(api.client)
         self.api_instance = leases
         self.closed = False
@@ -64,9 +65,12 @@ class Lease(LeaseLock):
     def get(self, name: str, namespace: str) -> Any:  # noqa: ANN401  the client's own, untyped protocol
         """Read the Lease: (True, record), or (False, why not)."""
         try:
-            return super().get(name, namespace)  # type: ignore[no-untyped-call]  # as above
+            worked, found = super().get(name, namespace)  # type: ignore[no-untyped-call]  # as above
         except (HTTPError, OSError) as error:
             return False, ApiException(status=0, reason=f"no answer: {error}")
+        if not worked and found.status == UNAUTHORIZED:
+            self._api.expire()
+        return worked, found
 
     def create(self, name: str, namespace: str, election_record: Any) -> bool:  # noqa: ANN401  as above
         """Make the Lease; whether it worked."""
@@ -115,14 +119,10 @@ class Candidate:
         self.failure: NetmgrError | None = None
         """What ended the work."""
         self._lease = Lease(api, term)
+        self._was_elected = False
         self._lost = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
-
-    @property
-    def leads(self) -> bool:
-        """Whether this one leads."""
-        return not self._idle.is_set()
 
     def run(self) -> None:
         """Stand again and again; never returns before `withdraw`."""
@@ -145,14 +145,14 @@ class Candidate:
     def withdraw(self) -> None:
         """End the work, and let another lead at once."""
         self._lease.closed = True
-        led = self.leads
         self._stop()
-        if led:
+        if self._was_elected:
             self._release()
 
     def _start(self) -> None:
         log.info("event=leading identity=%s", self._term.identity)
         self._idle.clear()
+        self._was_elected = True
         try:
             self._lead(self._lost)
         except NetmgrError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kubernetes import programs
+from tests.kubernetes import manifests, programs
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.controllers import Starter
 
@@ -45,8 +45,20 @@ def starter(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Starter]:
 
 
 @pytest.fixture
-def no_nodes(control_plane: ControlPlane) -> Iterator[None]:
-    """A cluster without Nodes, and without them afterwards."""
+def no_nodes(control_plane: ControlPlane, starter: Starter) -> Iterator[None]:
+    """A cluster without Nodes, and afterwards without them and what a controller of the manifests remembers."""
     assert not control_plane.ask("GET", "/api/v1/nodes?limit=1")["items"]
     yield
-    control_plane.ask("DELETE", "/api/v1/nodes")
+    starter.stop()
+    control_plane.forget_nodes()
+    control_plane.ask("DELETE", "/api/v1/namespaces/netmgr/configmaps?labelSelector=netmgr.io/claims-of")
+    control_plane.ask("DELETE", "/apis/coordination.k8s.io/v1/namespaces/netmgr/leases")
+
+
+@pytest.fixture(scope="session")
+def installed(control_plane: ControlPlane) -> ControlPlane:
+    """The accounts and roles of the manifests, and all the rest of the overlays that have them."""
+    for overlay in ("controller", "nat-host", "cni"):
+        for found in manifests.build(manifests.HERE / "overlays" / overlay):
+            manifests.apply(control_plane, found)
+    return control_plane

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import secrets
@@ -9,12 +10,13 @@ import signal
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.client import HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ class ControlPlane:
     admin: str = field(default_factory=secrets.token_hex)
     etcd: subprocess.Popen[bytes] | None = None
     server: subprocess.Popen[bytes] | None = None
+    _kept: threading.local = field(default_factory=threading.local)
 
     def start(self) -> None:
         """Start both; return once the server says that it is ready."""
@@ -109,16 +112,33 @@ class ControlPlane:
     def answer(
         self, method: str, path: str, body: object = None, *, token: str = "", kind: str = "json"
     ) -> tuple[int, str]:
-        """Status and text of one request."""
+        """Status and text of one request; connections are kept, and made anew when the server was."""
+        headers = {"Authorization": f"Bearer {token or self.admin}", "Content-Type": f"application/{kind}"}
+        text = None if body is None else json.dumps(body)
+        kept: HTTPSConnection | None = getattr(self._kept, "connection", None)
+        if kept is not None:
+            try:
+                return _exchange(kept, method, path, text, headers)
+            except (OSError, HTTPException):
+                kept.close()
+                self._kept.connection = None
         context = ssl.create_default_context(cafile=str(self.authority))
         connection = HTTPSConnection("127.0.0.1", self.port, timeout=60, context=context)
-        try:
-            headers = {"Authorization": f"Bearer {token or self.admin}", "Content-Type": f"application/{kind}"}
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
-            reply = connection.getresponse()
-            return reply.status, reply.read().decode()
-        finally:
-            connection.close()
+        answer = _exchange(connection, method, path, text, headers)
+        self._kept.connection = connection
+        return answer
+
+    def forget_nodes(self) -> None:
+        """Delete every Node at once where they are stored; 7,500 requests would take ten seconds."""
+        first, after = (base64.b64encode(key).decode() for key in (b"/registry/minions/", b"/registry/minions0"))
+        connection = HTTPConnection("127.0.0.1", self.etcd_port, timeout=30)
+        range_of_keys = json.dumps({"key": first, "range_end": after})
+        assert _exchange(connection, "POST", "/v3/kv/deleterange", range_of_keys, {})[0] == 200
+        connection.close()
+        deadline = time.monotonic() + 10
+        while self.ask("GET", "/api/v1/nodes?limit=1&resourceVersion=0")["items"]:
+            assert time.monotonic() < deadline, "the server still shows Nodes"
+            time.sleep(0.1)
 
     def token(self, namespace: str, account: str, seconds: int = 3600) -> str:
         """A real token of a service account, as the kubelet asks for it."""
@@ -180,6 +200,14 @@ class Refused(Exception):
         super().__init__(f"{status}: {text[:500]}")
         self.status = status
         self.text = text
+
+
+def _exchange(
+    connection: HTTPConnection, method: str, path: str, body: str | None, headers: dict[str, str]
+) -> tuple[int, str]:
+    connection.request(method, path, body, headers)
+    reply = connection.getresponse()
+    return reply.status, reply.read().decode()
 
 
 def _environment() -> dict[str, str]:

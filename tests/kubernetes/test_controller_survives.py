@@ -1,0 +1,138 @@
+"""What a controller and its successor do when leaders, tokens and the API server itself go away; and 7,500 Nodes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from netmgr.prefixes import Prefix, overlaps
+from tests.kubernetes.control_plane import ControlPlane
+from tests.kubernetes.controllers import (
+    Starter,
+    add_nodes,
+    all_nodes,
+    eventually,
+    make_account,
+    node,
+    pod_cidrs,
+    write_plan,
+)
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
+
+MANY = 7500
+ACCOUNT = "netmgr-controller"
+
+
+def assert_none_twice(plane: ControlPlane) -> None:
+    """No address of any Node is another's, too."""
+    prefixes = [Prefix.parse(text) for texts in pod_cidrs(plane).values() for text in texts]
+    assert not list(overlaps(prefixes))
+
+
+def test_7500_nodes_are_assigned_and_none_twice(
+    installed: ControlPlane, starter: Starter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = write_plan(tmp_path, f"{{gpu: {{nodes: {MANY}, surge: 0}}}}")
+    add_nodes(installed, (node(f"vmss{number:06}", "gpu") for number in range(MANY)))
+    before = installed.requests()["PATCH", "nodes"]
+    with installed.counted() as asked:
+        begun = time.monotonic()
+        starter.controller(plan, starter.account("netmgr", ACCOUNT), "netmgr")
+        eventually(lambda: installed.requests()["PATCH", "nodes"] - before >= MANY, seconds=200, every=0.5)
+        taken = time.monotonic() - begun
+    assert len({tuple(cidrs) for cidrs in pod_cidrs(installed).values()}) == MANY
+    assert_none_twice(installed)
+    wrote = asked["PATCH", "nodes"]
+    claims = asked["POST", "configmaps"] + asked["PATCH", "configmaps"]
+    lists = asked["LIST", "nodes"]
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\n{MANY} Nodes assigned in {taken:.1f} s ({MANY / taken:.0f} a second), started included: "
+            f"{wrote / MANY:.3f} writes of Nodes for each, {claims} of claims and {lists} pages of lists in all\n"
+        )
+    assert wrote == MANY
+    assert claims <= 2 * -(-MANY // 256)
+
+
+def test_a_leader_that_is_killed_is_followed_by_another_and_no_range_is_given_twice(
+    installed: ControlPlane, starter: Starter, tmp_path: Path
+) -> None:
+    number = 600
+    plan = write_plan(tmp_path, f"{{gpu: {{nodes: {number}, surge: 0}}}}")
+    account = starter.account("netmgr", ACCOUNT)
+    leader = starter.controller(plan, account, "netmgr", "--lease-seconds=5")
+    eventually(lambda: "event=leading" in leader.said)
+    other = starter.controller(plan, account, "netmgr", "--lease-seconds=5")
+    add_nodes(installed, (node(f"vmss{i:06}", "gpu") for i in range(number)))
+    eventually(lambda: leader.said.count("event=assigned") > 50, every=0.02)
+    leader.kill()
+    had = len(pod_cidrs(installed))
+    assert had < number, "it was killed in the middle"
+    assert "event=leading" not in other.said
+    eventually(lambda: len(pod_cidrs(installed)) == number, seconds=40, every=0.5)
+    assert "event=leading" in other.said
+    assert_none_twice(installed)
+    assert other.said.count("event=assigned") <= number - had + 4, "what the first had written stood"
+
+
+def test_an_api_server_that_restarts_in_the_middle_is_waited_for(
+    installed: ControlPlane, starter: Starter, tmp_path: Path
+) -> None:
+    number = 400
+    plan = write_plan(tmp_path, f"{{gpu: {{nodes: {number}, surge: 0}}}}")
+    controller = starter.controller(plan, starter.account("netmgr", ACCOUNT), "netmgr")
+    eventually(lambda: "event=leading" in controller.said)
+    add_nodes(installed, (node(f"vmss{i:06}", "gpu") for i in range(number)))
+    eventually(lambda: controller.said.count("event=assigned") > 20, every=0.02)
+    installed.stop_server()
+    time.sleep(2)
+    assert controller.process.poll() is None
+    installed.start_server()
+    eventually(lambda: len(pod_cidrs(installed)) == number, seconds=60, every=0.5)
+    assert_none_twice(installed)
+    add_nodes(installed, [node("odd", "cpu")])
+    eventually(lambda: "UnknownNodePool" in controller.said, seconds=60)
+    assert controller.end() == 0
+
+
+def test_a_token_that_is_no_longer_taken_is_read_again_from_its_file(
+    installed: ControlPlane, starter: Starter, tmp_path: Path
+) -> None:
+    plan = write_plan(tmp_path, "{gpu: {nodes: 10, surge: 0}}")
+    account = starter.account("netmgr", ACCOUNT)
+    token = account / "token"
+    good = token.read_text()
+    token.write_text(good[:-8] + "forgeryy")
+    controller = starter.controller(plan, account, "netmgr", "--lease-seconds=8")
+    add_nodes(installed, [node("a", "gpu")])
+    eventually(lambda: installed.requests()["GET", "leases"])
+    time.sleep(1)
+    assert controller.process.poll() is None
+    assert not pod_cidrs(installed)
+    token.write_text(good)
+    eventually(lambda: pod_cidrs(installed), seconds=10)
+
+
+def test_two_controllers_that_both_think_they_lead_give_nothing_twice(
+    control_plane: ControlPlane, starter: Starter, tmp_path: Path, namespace: str
+) -> None:
+    """Without any election: each has a Lease of its own, and the claims alone stand between them."""
+    number = 60
+    plan = write_plan(tmp_path, f"{{gpu: {{nodes: {number}, surge: 0}}}}")
+    account = starter.account(namespace, make_account(control_plane, namespace))
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/netmgr-controller"
+    both = []
+    for _ in range(2):
+        both.append(starter.controller(plan, account, namespace, "--lease-seconds=60"))
+        eventually(lambda: "event=leading" in both[-1].said)
+        control_plane.ask("DELETE", leases)
+    for batch in range(6):
+        add_nodes(control_plane, (node(f"vmss{batch}{i:05}", "gpu") for i in range(number // 6)))
+    eventually(lambda: len(pod_cidrs(control_plane)) == number, seconds=60)
+    assert_none_twice(control_plane)
+    assert any("event=claims_conflict" in each.said for each in both)
+    assert len(all_nodes(control_plane)) == number

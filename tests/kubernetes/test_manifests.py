@@ -1,0 +1,125 @@
+"""Every manifest is taken by a real API server, and every account may do what it needs and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from tests.kubernetes import manifests
+from tests.kubernetes.control_plane import ControlPlane, Object
+from tests.kubernetes.controllers import eventually
+
+pytestmark = pytest.mark.kubernetes
+
+POD_MONITORS = """
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: podmonitors.monitoring.coreos.com}
+spec:
+  group: monitoring.coreos.com
+  scope: Namespaced
+  names: {kind: PodMonitor, plural: podmonitors, singular: podmonitor, listKind: PodMonitorList}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+"""
+
+NODES, EVENTS, CONFIG_MAPS = ("", "nodes"), ("", "events"), ("", "configmaps")
+SERVICES, SLICES, LEASES = ("", "services"), ("discovery.k8s.io", "endpointslices"), ("coordination.k8s.io", "leases")
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+EVERYTHING = (
+    *(NODES, EVENTS, CONFIG_MAPS, SERVICES, SLICES, LEASES),
+    *(("", name) for name in ("pods", "secrets", "namespaces", "endpoints", "serviceaccounts", "nodes/status")),
+    *(("", name) for name in ("pods/exec", "nodes/proxy", "serviceaccounts/token")),
+    *(("apps", name) for name in ("daemonsets", "deployments")),
+    *(("rbac.authorization.k8s.io", name) for name in ("clusterroles", "clusterrolebindings", "roles")),
+)
+ALLOWED: dict[str, dict[tuple[tuple[str, str], str], set[str]]] = {
+    "netmgr-node": {(NODES, ""): {"get"}, (EVENTS, "default"): {"create"}},
+    "netmgr-nat-host": {
+        (NODES, ""): {"get"},
+        (EVENTS, "default"): {"create"},
+        (SERVICES, ""): {"list", "watch"},
+        (SLICES, ""): {"list", "watch"},
+    },
+    "netmgr-controller": {
+        (NODES, ""): {"get", "list", "watch", "patch"},
+        (EVENTS, "default"): {"create", "patch"},
+        (CONFIG_MAPS, "netmgr"): {"list", "create", "patch"},
+        (LEASES, "netmgr"): {"create"},
+    },
+}
+NAMESPACES = ("", "netmgr", "default", "kube-system")
+
+
+def holds(wanted: object, found: object) -> bool:
+    """Whether what was asked for is there; the server fills in more."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(
+            key in found and holds(value, found[key]) for key, value in wanted.items() if value not in ({}, None)
+        )
+    if isinstance(wanted, list):
+        return isinstance(found, list) and len(wanted) == len(found) and all(map(holds, wanted, found))
+    return wanted == found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _prometheus_operator(control_plane: ControlPlane) -> None:
+    manifests.apply(control_plane, yaml.safe_load(POD_MONITORS))
+    eventually(lambda: control_plane.answer("GET", "/apis/monitoring.coreos.com/v1")[0] == 200)
+
+
+@pytest.mark.parametrize("overlay", manifests.OVERLAYS)
+def test_every_object_of_an_overlay_is_applied_and_read_back(control_plane: ControlPlane, overlay: str) -> None:
+    for wanted in manifests.build(manifests.HERE / "overlays" / overlay):
+        manifests.apply(control_plane, wanted)
+        found = control_plane.ask("GET", manifests.path_of(control_plane, wanted))
+        assert holds(wanted, found), f"{wanted['kind']} {wanted['metadata']['name']}: {found}"
+        again = manifests.apply(control_plane, wanted)
+        assert again["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"], (
+            "applied twice, changed twice"
+        )
+
+
+def test_the_pod_monitor_is_in_the_overlay_of_the_article() -> None:
+    kinds = {found["kind"] for found in manifests.build(manifests.HERE / "overlays" / "openai-like")}
+    assert "PodMonitor" in kinds
+
+
+@pytest.mark.parametrize("account", ALLOWED)
+def test_an_account_may_do_what_it_needs_and_nothing_else(installed: ControlPlane, account: str) -> None:
+    token = installed.token("netmgr", account)
+    wrong = []
+    for group_and_resource in EVERYTHING:
+        for namespace in NAMESPACES:
+            for verb in VERBS:
+                everywhere = ALLOWED[account].get((group_and_resource, ""), set())
+                here = ALLOWED[account].get((group_and_resource, namespace), set())
+                may = verb in everywhere | here
+                if _may(installed, token, verb, group_and_resource, namespace) != may:
+                    wrong.append(f"{verb} {group_and_resource} in {namespace or 'all namespaces'}: should be {may}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_controllers_lease_is_its_own_and_no_other(installed: ControlPlane) -> None:
+    token = installed.token("netmgr", "netmgr-controller")
+    for name, may in (("netmgr-controller", True), ("another", False)):
+        for verb in ("get", "update", "patch"):
+            assert _may(installed, token, verb, LEASES, "netmgr", name) is may, (verb, name)
+
+
+def _may(plane: ControlPlane, token: str, verb: str, resource: tuple[str, str], namespace: str, name: str = "") -> bool:
+    """What the server says to the account itself (SelfSubjectAccessReview)."""
+    group, path = resource
+    kind, _, part = path.partition("/")
+    attributes: Object = {"verb": verb, "group": group, "resource": kind, "subresource": part}
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes | {"namespace": namespace, "name": name}},
+    }
+    return plane.ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body, token=token)["status"][
+        "allowed"
+    ]
