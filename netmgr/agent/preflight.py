@@ -17,7 +17,8 @@ from netmgr.dataplane import rtnetlink
 from netmgr.dataplane.netlink import Netlink
 from netmgr.documents import KeyPath
 from netmgr.errors import ConfigError
-from netmgr.prefixes import Address
+from netmgr.prefixes import Address, Family, Prefix
+from netmgr.sites import Nat, SourceAddress
 
 Fault = tuple[KeyPath, str]
 
@@ -67,16 +68,32 @@ def _links(document: NodeDocument) -> Iterator[Fault]:
         uplink = document.node.uplink
         if uplink is not None and uplink not in names.values():
             yield ("node", "uplink"), f"this node has no interface {uplink!r}; name one it has, or leave it out"
-        if document.cni:
-            yield from _own_addresses(document, kernel, names)
+        own = {
+            Address(held.family, held.value): names.get(number, "a link that has gone")
+            for family in Family
+            for held, number in kernel.dump(rtnetlink.dump_addresses(family), rtnetlink.address_of)
+        }
+    if document.cni:
+        yield from _holding_own({("ranges", index): block for index, block in enumerate(document.ranges)}, own)
+    if document.nat is not None:
+        yield from _translation(document, document.nat, own)
 
 
-def _own_addresses(document: NodeDocument, kernel: Netlink, names: Mapping[int, str]) -> Iterator[Fault]:
-    """Ranges that hold an address of the node's links; pods' addresses are on no link of the node."""
-    for family in document.families:
-        for held, number in kernel.dump(rtnetlink.dump_addresses(family), rtnetlink.address_of):
-            address = Address(held.family, held.value)
-            for index, block in enumerate(document.ranges):
-                if block.holds(address):
-                    link = names.get(number, "a link that has gone")
-                    yield ("ranges", index), f"{block} holds the node's own address {address} ({link}); take it out"
+def _holding_own(blocks: Mapping[KeyPath, Prefix], own: Mapping[Address, str]) -> Iterator[Fault]:
+    """Blocks that hold an address of the machine's links, which neither pods nor Services can have."""
+    for key, block in blocks.items():
+        for address, link in own.items():
+            if block.holds(address):
+                yield key, f"{block} holds the node's own address {address} ({link}); take it out"
+
+
+def _translation(document: NodeDocument, nat: Nat, own: Mapping[Address, str]) -> Iterator[Fault]:
+    """Addresses that connections are to get, to which no answer would come; ranges that the machine itself is in."""
+    key: KeyPath = ("nat", "addresses") if nat.addresses else ("node", "addresses")
+    taken = (nat.addresses or document.node.addresses) if nat.source is SourceAddress.SNAT else ()
+    families = {item.seen.family for item in nat.services}
+    for index, address in enumerate(taken):
+        if address.family in families and address not in own:
+            yield (*key, index), f"no link of this machine has {address}, so answers to it would not come here; add it"
+    for index, item in enumerate(nat.services):
+        yield from _holding_own({("nat", "services", index, "seen"): item.seen}, own)

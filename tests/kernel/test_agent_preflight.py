@@ -17,6 +17,8 @@ from netmgr.dataplane import netns
 pytestmark = pytest.mark.root
 
 SYSCTLS = ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding")
+SERVICES = {"seen": "10.100.0.0/24", "real": "10.96.0.0/24"}
+NAT = {"services": [SERVICES]}
 STATE = (
     ["ip", "-o", "link"],
     ["ip", "address"],
@@ -107,6 +109,22 @@ def listing(directory: Path) -> list[tuple[Path, int]]:
         (
             {"accounting": {"node_rules": "exact", "exact_prefix": "fd00::/8"}},
             "accounting.exact_prefix: fd00::/8 is IPv6",
+        ),
+        (
+            {"role": "nat-host", "ranges": [], "nat": NAT | {"addresses": ["10.64.0.11"]}},
+            "nat.addresses[0]: no link of this machine has 10.64.0.11",
+        ),
+        (
+            {"node": {"name": "nat-1", "addresses": ["10.64.0.12"]}, "role": "nat-host", "ranges": [], "nat": NAT},
+            ":6: node.addresses[0]: no link of this machine has 10.64.0.12",
+        ),
+        (
+            {"role": "nat-host", "ranges": [], "nat": {"services": [SERVICES | {"seen": "10.64.0.0/24"}]}},
+            "nat.services[0].seen: 10.64.0.0/24 holds the node's own address 10.64.0.10 (up0)",
+        ),
+        (
+            {"node": {"name": "r", "uplink": "eth9"}, "role": "hub-router", "ranges": []},
+            "this node has no interface 'eth9'",
         ),
         ({"state_dir": "state"}, ":8: state_dir: 'state' is no absolute path"),
         ({"state_dir": "/" + "s" * 300}, ":8: state_dir: "),
