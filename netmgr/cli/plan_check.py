@@ -49,8 +49,12 @@ def check(
     Exit codes: 0 all is well, 1 an error, 2 the lock does not answer the plan yet.
     """
     if documents:
-        _check_documents(documents, file)
-        return
+        _check_documents(documents, file, output)
+    else:
+        _check_plan(file, output, every=every)
+
+
+def _check_plan(file: Path, output: Output, *, every: bool) -> None:
     from netmgr.plan.check import check_limits, check_plan
     from netmgr.plan.outlook import outlooks
 
@@ -74,12 +78,15 @@ def check(
     raise typer.Exit(FAILED if failed else CHANGES if behind else NOTHING_TO_DO)
 
 
-def _check_documents(folder: Path, file: Path) -> None:
+def _check_documents(folder: Path, file: Path, output: Output) -> None:
     from netmgr.cli.plan_documents import faults
     from netmgr.cli.plan_render import up_to_date
 
     given = up_to_date(file) if file.exists() or file != DEFAULT_FILE else None
     found = faults(folder, (given.plan, given.locked, given.lock_path) if given else None)
+    if output is not Output.TABLE:
+        print_document({"errors": found}, output)
+        raise typer.Exit(FAILED if found else NOTHING_TO_DO)
     for line in found:
         typer.echo(f"{typer.style('error', fg='red', bold=True)}: {line}")
     if found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -199,7 +200,9 @@ def test_without_a_plan_documents_are_held_against_each_other(folder: Path, monk
     alone = ["check", "--documents", "."]
     assert "there is no plan.yaml to hold them against" in CliRunner().invoke(app, alone).output
     altered(folder, "evals-cpu-1", "10.253.0.32/28", "10.253.0.16/28")
-    assert CliRunner().invoke(app, alone).exit_code == 1
+    done = CliRunner().invoke(app, [*alone, "-o", "json"])
+    assert done.exit_code == 1
+    assert [line.partition(": ")[0] for line in json.loads(done.stdout)["errors"]] == ["evals-cpu-1.yaml:18"]
 
 
 def test_a_folder_without_documents_is_refused_with_what_to_run(folder: Path) -> None:
