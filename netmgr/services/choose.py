@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from netmgr.config import Backend
-from netmgr.errors import SetupError
 from netmgr.prefixes import Prefix
 from netmgr.services.backend import ServiceBackend
 
@@ -22,4 +21,6 @@ def open_backend(name: str, seen: Iterable[Prefix]) -> ServiceBackend:
         from netmgr.services.nftables import NftablesServices  # noqa: PLC0415  one backend's libraries are loaded
 
         return NftablesServices(seen)
-    raise SetupError(f"Services cannot be opened with {name} yet; give the host backend: nftables")
+    from netmgr.services.iptables import IptablesServices  # noqa: PLC0415  one backend's libraries are loaded
+
+    return IptablesServices(seen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,8 +14,6 @@ from netmgr.services.model import Frontend, ServicePort
 from netmgr.services.nft_layout import (
     TABLE,
     Slots,
-    chain_element,
-    chain_map,
     choice,
     choice_data,
     elements,
@@ -34,7 +32,6 @@ Elements = dict[bytes, bytes]
 """Key and data of a set's elements."""
 
 _MOST_SENTENCES = 20
-_CHAIN_MAPS = {chain_map(family) for family in Family}
 
 
 class Placed(NamedTuple):
@@ -114,25 +111,21 @@ class Delta:
         for name, pairs in self.added.items():
             altered = set(self.deleted.get(name, ()))
             for element, _ in pairs:
-                (wrong if element in altered else missing)[_whose(name, element)] += 1
+                (wrong if element in altered else missing)[str(seen_of(element))] += 1
         for name, keys in self.deleted.items():
             added = {element for element, _ in self.added.get(name, ())}
-            others.update(_whose(name, element) for element in keys if element not in added)
+            others.update(str(seen_of(element)) for element in keys if element not in added)
         kinds = (missing, "missing"), (wrong, "altered"), (others, "not ours")
         found = [f"{whose}: elements {what}: {count}" for of, what in kinds for whose, count in of.items()]
         rest = len(found) - _MOST_SENTENCES
         return found[:_MOST_SENTENCES] + ([f"and {rest} more"] if rest > 0 else [])
 
 
-def _whose(name: str, element: bytes) -> str:
-    return f"map {name}" if name in _CHAIN_MAPS else str(seen_of(element))
-
-
 def between(seen: ServicePort, before: Placed | None, after: Placed | None, delta: Delta) -> None:
     """Put what differs of one ServicePort into `delta`."""
     family, service_key = seen.family, key(seen)
     delta.replace(seen_set(family), service_key, None if before is None else b"", None if after is None else b"")
-    choices = [None if place is None else choice_data(place.choice) for place in (before, after)]
+    choices = [None if place is None else choice_data(family, place.choice) for place in (before, after)]
     delta.replace(service_map(family), service_key, *choices)
     if before and after and before.choice == after.choice:
         _compare_slots(endpoint_map(family), service_key, before.slots, after.slots, delta)
@@ -147,17 +140,15 @@ def choices_of(state: State) -> set[tuple[Family, int]]:
     return {(seen.family, place.choice) for seen, place in state.items()}
 
 
-def against(listing: Mapping[str, Elements], wanted: State, choices: Collection[tuple[Family, int]]) -> Delta:
-    """What must be done so that the kernel, which holds `listing`, holds `wanted`, and can choose by `choices`."""
+def against(listing: Mapping[str, Elements], wanted: State) -> Delta:
+    """What must be done so that the kernel, which holds `listing`, holds `wanted`."""
     delta = Delta()
     for family in Family:
         members = [(seen, place) for seen, place in wanted.items() if seen.family is family]
         keys = {seen: key(seen) for seen, _ in members}
         _compare(seen_set(family), listing[seen_set(family)], dict.fromkeys(keys.values(), b""), delta)
-        services = {keys[seen]: choice_data(place.choice) for seen, place in members}
+        services = {keys[seen]: choice_data(family, place.choice) for seen, place in members}
         _compare(service_map(family), listing[service_map(family)], services, delta)
-        chains = dict(chain_element(family, chosen) for of, chosen in choices if of is family)
-        _compare(chain_map(family), listing[chain_map(family)], chains, delta)
         slots = {name: data for seen, place in members for name, data in elements(seen, place.slots)}
         _compare(endpoint_map(family), listing[endpoint_map(family)], slots, delta)
     return delta

@@ -2,17 +2,19 @@
 
     prerouting, output ─► v4, v6
         address . protocol . port  in seen4                     counts the connections of a ServicePort
-        address . protocol . port  map services4  vmap chains4  ─► any4-N, client4-N or refused
+        address . protocol . port  vmap services4               ─► any4-N, client4-N or refused
         address in a seen range                                 ─► refused
     any4-N:     dnat to (address . protocol . port . a random number below N)          map endpoints4
     client4-N:  dnat to (address . protocol . port . a hash of the client's, below N)  map endpoints4
     refused:    TCP reset, or ICMP port unreachable
 
-and likewise for IPv6. A connection's first packet pays for four look-ups, however many
-Services there are; a change of endpoints for the elements that differ. (With chains as the data
-of `services4` the kernel would, at each change, walk all of it again for a loop of chains: 10 ms
-for 10,000 Services.) The chains come before kube-proxy's: where a host has both, the first one
-to translate has done so.
+and likewise for IPv6. A connection's first packet pays for three look-ups, however many
+Services there are; a change of endpoints for the elements that differ. When the number of a
+Service's slots changes, the kernel walks all of `services4` for a loop of chains: 10 ms for 10,000
+Services. (A number as its data, looked up again for its chain, would spare that; but what comes
+out of a map has no length for libnftables 1.0.6, and on looking it up again it ends its process,
+an administrator's `nft list ruleset` as well as our agent.) The chains come before kube-proxy's:
+where a host has both, the first one to translate has done so.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from itertools import chain as chained
 
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.services.model import Endpoint, Frontend, Protocol, ServicePort
-from netmgr.services.nft_messages import JUMP, TYPE_VERDICT, Chain, Expression, SetSpec, goto, number, plain
+from netmgr.services.nft_messages import JUMP, TYPE_VERDICT, Chain, Expression, SetSpec, goto, number, plain, target_of
 from netmgr.services.slots import rearranged, rendezvous, slot_count
 
 TABLE = "netmgr-services"
@@ -43,6 +45,7 @@ _META_NFPROTO, _META_L4PROTO = 15, 16
 _DNAT, _NAT_FLAGS_ADDRESS_AND_PORT = 1, 3
 _REJECT_TCP_RESET, _REJECT_ICMPX, _PORT_UNREACHABLE = 1, 2, 1
 _STICKY = 1 << 16
+_CLIENT = "client"
 _HASH_SEED = 0x6E6D
 _TAIL = struct.Struct("!B3xH2x")
 _SLOT = struct.Struct("=I")
@@ -100,13 +103,8 @@ def seen_set(family: Family) -> str:
 
 
 def service_map(family: Family) -> str:
-    """Name of the map from a ServicePort to how its slot is chosen."""
+    """Name of the map from a ServicePort to the chain that chooses its slot."""
     return f"services{family.value}"
-
-
-def chain_map(family: Family) -> str:
-    """Name of the map from how a slot is chosen to the chain that does it."""
-    return f"chains{family.value}"
 
 
 def endpoint_map(family: Family) -> str:
@@ -121,8 +119,7 @@ def sets() -> Iterator[SetSpec]:
         seen = (address << _TYPE_BITS | _TYPE_PROTOCOL) << _TYPE_BITS | _TYPE_PORT
         length = key_length(family)
         yield SetSpec(seen_set(family), seen, length, counts=True)
-        yield SetSpec(service_map(family), seen, length, _TYPE_MARK, _SLOT.size)
-        yield SetSpec(chain_map(family), _TYPE_MARK, _SLOT.size, TYPE_VERDICT, 0)
+        yield SetSpec(service_map(family), seen, length, TYPE_VERDICT, 0)
         slot = seen << _TYPE_BITS | _TYPE_MARK
         yield SetSpec(
             endpoint_map(family),
@@ -150,27 +147,24 @@ def is_sticky(chosen: int) -> bool:
     return bool(chosen & _STICKY)
 
 
-def choice_data(chosen: int) -> bytes:
+def choice_data(family: Family, chosen: int) -> bytes:
     """A ServicePort's data."""
-    return plain(_SLOT.pack(chosen))
+    return goto(chain_name(family, chosen))
 
 
 def choice_of(data: bytes) -> int:
-    """The number in a ServicePort's data, as it is listed."""
-    (chosen,) = _SLOT.unpack_from(data, len(data) - _SLOT.size)
-    return int(chosen)
-
-
-def chain_element(family: Family, chosen: int) -> tuple[bytes, bytes]:
-    """The element of `chains` that leads to a choice's chain."""
-    return _SLOT.pack(chosen), goto(chain_name(family, chosen))
+    """The choice that a ServicePort's data leads to, as it is listed."""
+    head, _, count = target_of(data).partition("-")
+    if not count.isdecimal():
+        return 0
+    return choice(int(count), sticky=head.startswith(_CLIENT))
 
 
 def chain_name(family: Family, chosen: int) -> str:
     """Name of a choice's chain."""
     if not chosen:
         return REFUSED
-    return f"{'client' if is_sticky(chosen) else 'any'}{family.value}-{chosen & ~_STICKY}"
+    return f"{_CLIENT if is_sticky(chosen) else 'any'}{family.value}-{chosen & ~_STICKY}"
 
 
 def fixed_chains(ranges: Iterable[Prefix]) -> Iterator[Chain]:
@@ -230,9 +224,8 @@ def translating_chain(name: str) -> Chain:
 def _lookups(family: Family, ranges: Iterable[Prefix]) -> Iterator[tuple[Expression, ...]]:
     steps = _seen_in_registers(family)
     yield *steps, Expression("lookup", {1: seen_set(family).encode() + b"\0", 2: number(1)})
-    into_choice = {1: service_map(family).encode() + b"\0", 2: number(1), 3: number(1)}
-    into_verdict = {1: chain_map(family).encode() + b"\0", 2: number(1), 3: number(0)}
-    yield *steps, Expression("lookup", into_choice), Expression("lookup", into_verdict)
+    into_verdict = {1: service_map(family).encode() + b"\0", 2: number(1), 3: number(0)}
+    yield *steps, Expression("lookup", into_verdict)
     size = family.width // 8
     for prefix in ranges:
         mask = ((1 << family.width) - prefix.size).to_bytes(size, "big")

@@ -110,6 +110,11 @@ def goto(chain: str, code: int = GOTO) -> bytes:
     return attribute(_VERDICT, inner)
 
 
+def target_of(data: bytes) -> str:
+    """The chain that an element's data leads to; empty if it leads nowhere."""
+    return _string(attributes(attributes(data, 0).get(_VERDICT, b""), 0).get(_VERDICT_CHAIN, b""))
+
+
 def plain(value: bytes) -> bytes:
     """An element's data, a key or an operand: a value."""
     return attribute(_VALUE, value)

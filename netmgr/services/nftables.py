@@ -20,8 +20,6 @@ from netmgr.services.nft_diff import Delta, Placed, State
 from netmgr.services.nft_layout import (
     REFUSED,
     TABLE,
-    chain_element,
-    chain_map,
     chain_name,
     fixed_chains,
     seen_of,
@@ -54,10 +52,10 @@ class NftablesServices:
         listing = nft_listing.read(self._socket)
         state = nft_listing.state_of(listing)
         if self._state is None:
-            choices = nft_diff.choices_of(state)
-            wrong, delta = self._faults(listing, state, choices)
+            wrong, delta = self._faults(listing, state)
             if not wrong and delta.is_empty:
-                self._state, self._choices, self._generation = state, choices, listing.generation
+                self._state, self._generation = state, listing.generation
+                self._choices = nft_diff.choices_of(state)
         return {seen: place.frontend for seen, place in state.items()}
 
     def put_right(self, wanted: Mapping[ServicePort, Frontend]) -> list[str]:
@@ -80,8 +78,6 @@ class NftablesServices:
             after[seen] = None if frontend is None else nft_diff.placed(frontend, before)
             nft_diff.between(seen, before, after[seen], delta)
         new = {(seen.family, place.choice) for seen, place in after.items() if place} - self._choices
-        for family, chosen in new:
-            delta.replace(chain_map(family), chain_element(family, chosen)[0], None, chain_element(family, chosen)[1])
         try:
             # Chains that nothing leads to any more stay until the next start: deleting one takes the kernel 20 ms.
             self._commit([*_new_chains(chain_name(*one) for one in new), *delta.operations()])
@@ -119,14 +115,14 @@ class NftablesServices:
     def _compare(self, listing: Listing, state: State) -> list[str]:
         """Make the table hold `state`; says what else it held."""
         choices = nft_diff.choices_of(state) | self._choices
-        wrong, delta = self._faults(listing, state, choices)
+        wrong, delta = self._faults(listing, state)
         for _ in range(_LOOKS):
             if wrong or delta.is_empty:
                 break
             # While the kernel resizes a set, its listing may lack or repeat elements, so faults are looked at twice.
             time.sleep(_PAUSE_SECONDS)
             listing, before = nft_listing.read(self._socket), delta
-            wrong, delta = self._faults(listing, state, choices)
+            wrong, delta = self._faults(listing, state)
             if delta == before:
                 break
         else:
@@ -134,7 +130,7 @@ class NftablesServices:
         self._generation = listing.generation
         used = {chain_name(*one) for one in choices}
         if wrong:
-            filling = nft_diff.against(_NOTHING, state, choices)
+            filling = nft_diff.against(_NOTHING, state)
             self._commit([*self._anew(), *_new_chains(used), *filling.operations()])
         else:
             present = listing.chains.keys() - {chain.name for chain in self._fixed}
@@ -142,8 +138,8 @@ class NftablesServices:
         self._state, self._choices = state, choices
         return wrong or delta.sentences()
 
-    def _faults(self, listing: Listing, state: State, choices: set[tuple[Family, int]]) -> tuple[list[str], Delta]:
-        return nft_listing.faults(listing, self._fixed), nft_diff.against(listing.elements, state, choices)
+    def _faults(self, listing: Listing, state: State) -> tuple[list[str], Delta]:
+        return nft_listing.faults(listing, self._fixed), nft_diff.against(listing.elements, state)
 
     def _anew(self) -> list[Operation]:
         """An empty table in place of what is there."""

@@ -1,0 +1,116 @@
+"""The iptables backend of Services: chains of our own in the legacy tables, no programs started.
+
+A change touches the chains of the ServicePorts that changed, in one commit for each table and
+family, under the lock that iptables takes; the kernel always gets the whole table, so that its
+cost grows with it, unlike on nftables. Everything is compared when the backend begins and
+whenever a table was changed, by us or by others: its fingerprint tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from netmgr.prefixes import Family, Prefix
+from netmgr.rules import xtables_lock
+from netmgr.rules.legacy_tables import LegacyTable, opened
+from netmgr.services import xt_diff, xt_listing
+from netmgr.services.model import Frontend, ServicePort
+from netmgr.services.xt_diff import Wanted
+
+_TABLES = ("nat", "filter")
+
+
+class IptablesServices:
+    """Holds Services in the tables nat and filter; whatever else goes to `ranges`, the seen prefixes, is refused.
+
+    `lock_wait_seconds` bounds how long a change waits for another program to finish its own.
+    """
+
+    name = "iptables"
+
+    def __init__(
+        self,
+        ranges: Iterable[Prefix],
+        *,
+        lock_path: Path = xtables_lock.LOCK_PATH,
+        lock_wait_seconds: float = 5,
+    ) -> None:
+        self._ranges = tuple(sorted(ranges))
+        self._families = tuple(sorted({prefix.family for prefix in self._ranges}))
+        self._lock_path = lock_path
+        self._lock_wait_seconds = lock_wait_seconds
+        self._state: dict[ServicePort, Frontend] = {}
+        self._is_known = False
+        self._fingerprints: dict[tuple[str, Family], bytes] = {}
+
+    def held(self) -> dict[ServicePort, Frontend]:
+        """Read the tables."""
+        found: dict[ServicePort, Frontend] = {}
+        for family in self._families:
+            found |= xt_diff.state_of(xt_listing.read("nat", family), family)
+        return found
+
+    def put_right(self, wanted: Mapping[ServicePort, Frontend]) -> list[str]:
+        """Compare each table that is not as it was left, and change what differs."""
+        if self._is_known:
+            self.change(xt_diff.changes(self._state, wanted))
+        repairs: list[str] = []
+        for family in self._families:
+            for name in _TABLES:
+                if self._fingerprints.get((name, family)) != xt_listing.read(name, family).fingerprint():
+                    repairs += self._compare(name, family, wanted)
+        self._state, self._is_known = dict(wanted), True
+        return repairs
+
+    def change(self, changes: Mapping[ServicePort, Frontend | None]) -> None:
+        """Fill the chains of what changed."""
+        for family in self._families:
+            mine = {seen: frontend for seen, frontend in changes.items() if seen.family is family}
+            if mine:
+                with self._edited("nat", family) as table:
+                    xt_diff.apply(table, mine)
+                self._state |= {seen: frontend for seen, frontend in mine.items() if frontend is not None}
+                for seen in [seen for seen, frontend in mine.items() if frontend is None]:
+                    self._state.pop(seen, None)
+
+    def hits(self) -> dict[ServicePort, int]:
+        """The counters of the rules that lead to ServicePorts' chains."""
+        found: dict[ServicePort, int] = {}
+        for family in self._families:
+            found |= xt_diff.hits_of(xt_listing.read("nat", family), family)
+        return found
+
+    def remove(self) -> None:
+        """Take our chains, and the jumps to them, away."""
+        for family in self._families:
+            for name in _TABLES:
+                with self._edited(name, family) as table:
+                    xt_diff.converge(table, xt_listing.read(name, family), Wanted.nothing(name))
+        self._state, self._fingerprints, self._is_known = {}, {}, False
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _compare(self, name: str, family: Family, wanted: Mapping[ServicePort, Frontend]) -> list[str]:
+        mine = {seen: frontend for seen, frontend in wanted.items() if seen.family is family}
+        ranges = [prefix for prefix in self._ranges if prefix.family is family]
+        with xtables_lock.held(self._lock_path, wait_seconds=self._lock_wait_seconds):
+            # Read under the lock, so that nobody changes it before it is written back.
+            listed = xt_listing.read(name, family)
+            with opened(name, family) as table:
+                repairs = xt_diff.converge(table, listed, Wanted.of(name, mine, ranges))
+            left = xt_listing.read(name, family) if repairs else listed
+            self._fingerprints[name, family] = left.fingerprint()
+        return repairs
+
+    @contextmanager
+    def _edited(self, name: str, family: Family) -> Iterator[LegacyTable]:
+        """Change a table under the lock. How it is left is not known before it was compared."""
+        self._fingerprints.pop((name, family), None)
+        with (
+            xtables_lock.held(self._lock_path, wait_seconds=self._lock_wait_seconds),
+            opened(name, family) as table,
+        ):
+            yield table
