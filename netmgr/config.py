@@ -20,9 +20,9 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from netmgr.agreement import Machine, disagreements, sites_apart
-from netmgr.fields import AbsolutePath, AddressText, Document, PrefixText
-from netmgr.prefixes import Address, Family, Prefix, merge, overlaps
+from netmgr.agreement import Machine, disagreements, overlapping, sites_apart
+from netmgr.fields import AbsolutePath, AddressText, Disagreement, Document, PrefixText
+from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.sites import Nat, Role, Site, StaticRoute
 
 SPECIAL_USE = tuple(
@@ -188,18 +188,18 @@ class NodeDocument(Document):
             raise ValueError("belongs to range_source: file; with azure the machine's metadata tells the ranges")
         if not ranges and not elsewhere and info.data.get("cni", True) and info.data.get("role") is Role.NODE:
             raise ValueError("is required and missing: pods get their addresses from it (only cni: off needs none)")
-        for outer, inner in overlaps(ranges):
-            raise ValueError(f"{outer} and {inner} overlap; give every address once")
+        for (block, at, _), (other, beside, _) in overlapping((block, (i,), "") for i, block in enumerate(ranges)):
+            raise Disagreement(f"{block} overlaps {other}", at, beside, "give every address once")
         node: NodeIdentity | None = info.data.get("node")
-        for block in ranges:
+        for place, block in enumerate(ranges):
             for special in SPECIAL_USE:
                 if block.overlaps(special):
-                    raise ValueError(
-                        f"{block} lies in the special-use prefix {special}; pods cannot have such addresses"
-                    )
+                    message = f"{block} lies in the special-use prefix {special}"
+                    raise Disagreement(message, (place,), remedy="pods cannot have such addresses")
             for address in node.addresses if node else ():
                 if block.holds(address):
-                    raise ValueError(f"{block} holds the node's own address {address}; take it out of the range")
+                    message = f"{block} holds the node's own address {address}"
+                    raise Disagreement(message, (place,), remedy="take it out of the range")
         return ranges
 
     @field_validator("sites")

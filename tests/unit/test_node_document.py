@@ -21,10 +21,14 @@ def refused(text: str) -> str:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("ranges: [10.1.0.0/28, 10.1.0.4/30]", "node.yaml:4: ranges: 10.1.0.0/28 and 10.1.0.4/30 overlap"),
-        ("ranges: [10.1.0.192/27]", "node.yaml:4: ranges: 10.1.0.192/27 holds the node's own address 10.1.0.200"),
+        (
+            "ranges: [10.1.0.0/28, 10.1.0.4/30]",
+            "node.yaml:4: ranges[1]: 10.1.0.4/30 overlaps 10.1.0.0/28 (line 4); give",
+        ),
+        ("ranges:\n- 10.1.0.4/30\n- 10.1.0.0/28", "node.yaml:6: ranges[1]: 10.1.0.0/28 overlaps 10.1.0.4/30 (line 5);"),
+        ("ranges: [10.1.0.192/27]", "node.yaml:4: ranges[0]: 10.1.0.192/27 holds the node's own address 10.1.0.200"),
         ("ranges: []", "node.yaml:4: ranges: "),
-        ("ranges: [127.0.0.0/30]", "node.yaml:4: ranges: 127.0.0.0/30 lies in the special-use prefix 127.0.0.0/8"),
+        ("ranges: [127.0.0.0/30]", "node.yaml:4: ranges[0]: 127.0.0.0/30 lies in the special-use prefix 127.0.0.0/8"),
         ("ranges: [10.1.0.1/28]", "node.yaml:4: ranges[0]: '10.1.0.1/28' has host bits set; did you mean 10.1.0.0/28?"),
         ("ranges:\n- 10.1.0.0/28\n- pods", "node.yaml:6: ranges[1]: 'pods' is not an IP address"),
         ("ranges: [10.1.0.0/28]\nrange: x", "node.yaml:5: range: unknown key"),
