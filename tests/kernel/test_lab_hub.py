@@ -14,26 +14,20 @@ from netmgr.lab import matrix, planned, probing, services, tracked, verify
 from netmgr.lab.exchange import End, open_socket
 from netmgr.lab.probing import Outcome
 from netmgr.lab.world import World
-from netmgr.plan.document import ServiceMode
 from netmgr.prefixes import Address, Family
-from netmgr.sites import HUB, Mapping, Role, SourceAddress
+from netmgr.sites import HUB, Role
 from tests.fakes.network import PaperNetwork
 
 pytestmark = pytest.mark.root
 
 FAMILIES = pytest.mark.parametrize("family", list(Family), ids=["v4", "v6"])
 CONNECTIONS = 1000
-KINDS = (
-    (ServiceMode.SHARED, Mapping.NETMAP, SourceAddress.SNAT),
-    (ServiceMode.SHARED, Mapping.NETMAP, SourceAddress.SNAT),
-    (ServiceMode.UNIQUE, Mapping.NETMAP, SourceAddress.PRESERVE),
-)
 SECONDS = 20
 
 
 @pytest.fixture(scope="module")
 def world(backend) -> Iterator[World]:
-    with World(planned.network(3, 2, 2, KINDS), backend=backend, name=f"hub-{os.getpid()}", exporters=False) as made:
+    with World(planned.network(3, 2, 2), backend=backend, name=f"hub-{os.getpid()}", exporters=False) as made:
         yield made
 
 
