@@ -9,10 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netmgr import documents, plan_files
+from netmgr.config import NodeDocument
 from netmgr.plan.allocate import make_lock
 from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
+from netmgr.plan.fleet import contradictions
 from netmgr.plan.reach import matrix, weakened
+from netmgr.render.departures import departures
+from netmgr.render.node import Documents
+from netmgr.sites import Role, SourceAddress, belonging
 
 SERVICES = st.fixed_dictionaries(
     {
@@ -73,3 +78,25 @@ def test_spokes_stay_apart_even_with_one_layer_missing(drawn: dict[str, Any], mi
     assert [cell.wrong for cell in cells if cell.wrong] == []
     spokes = len(plan.clusters)
     assert sum(cell.verdict == "dropped" for cell in cells) == 2 * spokes * (spokes - 1)
+
+
+@settings(max_examples=25)
+@given(PLANS, st.sampled_from(["azure", "none"]))
+def test_every_machines_document_is_valid_and_suits_all_others(drawn: dict[str, Any], cloud: str) -> None:
+    plan = document(drawn | {"cloud": cloud})
+    lock = make_lock(plan, None, plan_files.load_limits(plan.cloud))
+    machines = {name: NodeDocument.model_validate(text) for name, text in Documents(plan, lock).every()}
+    assert list(contradictions(machines)) == []
+    assert list(departures(machines, plan, lock, "plan.lock.yaml")) == []
+    families = plan.pools.service_families
+    for machine in machines.values():
+        assert [site.name for site in machine.sites] == ["hub", *sorted(plan.clusters)]
+        assert [belonging(machine.sites, own).site for own in machine.node.addresses] == [machine.site] * len(
+            machine.node.addresses
+        )
+        if machine.role is not Role.NODE:
+            assert tuple(own.family for own in machine.node.addresses) == families
+        elif plan.clusters[machine.site].services.source is SourceAddress.PRESERVE:
+            assert {route.to.family for route in machine.routes} == set(families)
+        else:
+            assert machine.routes == ()

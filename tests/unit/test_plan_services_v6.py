@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from netmgr import documents, plan_files
+from netmgr.cli.plan import app
 from netmgr.config import NodeDocument
 from netmgr.plan import hosts, nodes
 from netmgr.plan.allocate import make_lock
@@ -127,6 +129,14 @@ def test_the_cloud_is_asked_for_their_routes_and_subnets(plan: PlanDocument, loc
         assert f'name                   = "services-{name}-v6-0"' in text
         assert f'next_hop_in_ip_address = "{held.nat.addresses_v6[0]}"' in text
         assert f'["{held.nat.prefix}", "{held.nat.prefix_v6}"]' in text
+
+
+def test_an_api_server_is_told_both_ranges(plan: PlanDocument, lock: LockDocument, tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").write_text(plan_files.to_yaml(plan))
+    (tmp_path / "plan.lock.yaml").write_text(plan_files.to_yaml(lock))
+    done = CliRunner().invoke(app, ["render", "kubernetes", "evals", "-f", str(tmp_path / "plan.yaml")])
+    config = next(each for each in yaml.safe_load_all(done.stdout) if each["kind"] == "ConfigMap")
+    assert config["data"]["service-cluster-ip-range"] == "100.64.0.0/18,fd00:5a::/112"
 
 
 def test_ranges_of_a_shared_cluster_need_something_to_share(plan: PlanDocument) -> None:
