@@ -1,0 +1,114 @@
+"""A hundred times something of netmgr's is altered or taken away: it is put back, and all else stays as it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import cycle, islice
+
+import pytest
+
+from netmgr.config import Backend
+from netmgr.prefixes import Family
+from tests.kernel.joined import Joined, joined, nat_host, own
+
+pytestmark = pytest.mark.root
+
+ROUNDS = 100
+SETTINGS = {
+    **nat_host(),
+    "reconcile_seconds": 0.02,
+    "routes": [{"to": "192.0.2.0/24", "via": str(own("researcher", Family.V4))}],
+}
+FOREIGN_NFT = """
+table inet foreign {
+    set netmgr {
+        type ipv4_addr
+        elements = { 192.0.2.1 }
+    }
+    chain netmgr_forward {
+        type filter hook forward priority mangle;
+        ip saddr @netmgr counter drop
+    }
+}
+table ip netmgr-not-quite {
+    chain NETMGR-FORWARD {
+        type nat hook postrouting priority 99;
+        ip daddr 192.0.2.7 masquerade
+    }
+}
+"""
+FOREIGN = (
+    "ipset create foreign hash:ip",
+    "ipset add foreign 192.0.2.1",
+    *(f"ip{family}tables-legacy -t {table} -N FOREIGN" for family in ("", "6") for table in ("mangle", "nat")),
+    "iptables-legacy -t mangle -I FORWARD -m set --match-set foreign src -j DROP",
+    "iptables-legacy -t mangle -A FORWARD -j FOREIGN",
+    "iptables-legacy -t mangle -A FOREIGN -m comment --comment NETMGR -j ACCEPT",
+    "ip6tables-legacy -t mangle -A FORWARD -j FOREIGN",
+    "iptables-legacy -t nat -A POSTROUTING -d 192.0.2.9 -j MASQUERADE",
+    f"ip route add 198.51.100.0/24 via {own('b', Family.V4)} proto static",
+    f"ip route add 198.51.100.7/32 via {own('b', Family.V4)} proto 111",
+    f"ip -6 route add 2001:db8:7::/48 via {own('b', Family.V6)} proto static",
+)
+EVERYWHERE = {
+    "forwarding": ["sysctl -qw net.ipv4.ip_forward=0", "sysctl -qw net.ipv6.conf.all.forwarding=0"],
+    "routes": ["ip route del 192.0.2.0/24", "ip route add 192.0.2.128/25 via 10.0.0.10 proto 110"],
+}
+RULES = {
+    Backend.NFTABLES: [
+        "nft delete table inet netmgr",
+        "nft flush chain inet netmgr forward",
+        "nft delete element inet netmgr foreign4 { 10.2.0.0/24 }",
+        "nft insert rule inet netmgr postrouting accept",
+    ],
+    Backend.IPTABLES: [
+        "iptables-legacy -t mangle -F NETMGR-FORWARD",
+        "iptables-legacy -t nat -D PREROUTING -j NETMGR-DSTNAT",
+        "ip6tables-legacy -t nat -F NETMGR-POSTROUTING",
+        "ipset flush netmgr-foreign4",
+        "iptables-legacy -t mangle -I NETMGR-FORWARD -j ACCEPT",
+    ],
+}
+
+
+@pytest.fixture(params=[Backend.NFTABLES, Backend.IPTABLES], ids=str)
+def world(request: pytest.FixtureRequest) -> Iterator[Joined]:
+    with joined(request.param, f"test-{os.getpid()}-drift") as made:
+        made.run("nft", FOREIGN_NFT)
+        for command in FOREIGN:
+            made.run(*command.split())
+        yield made
+
+
+def foreign(world: Joined) -> list[str]:
+    """Everything in the machine's kernel that is not netmgr's, with the packets it counted."""
+    nft = [world.run("nft", "-a", "list", "table", *name.split()) for name in ("inet foreign", "ip netmgr-not-quite")]
+    rules = [line for save in ("iptables", "ip6tables") for line in world.run(f"{save}-legacy-save").splitlines()]
+    kept = [line for line in rules if "FOREIGN" in line or ("-A" in line and "NETMGR-" not in line)]
+    kept = [line for line in kept if "iptables-exporter" not in line]
+    routes = world.run("ip", "route").splitlines() + world.run("ip", "-6", "route").splitlines()
+    return [*nft, *kept, world.run("ipset", "list", "foreign"), *(line for line in routes if "proto 110" not in line)]
+
+
+def repairs(world: Joined) -> dict[str, int]:
+    return {item["reason"]: item["count"] for item in world.agent.snapshot()["drift_repaired"]}
+
+
+def test_what_is_ours_is_put_back_and_what_is_not_is_left_alone(world: Joined) -> None:
+    before = foreign(world)
+    assert len(before) > len(FOREIGN)
+    world.start(SETTINGS)
+    ours = world.rules()
+    harm = [(area, command) for area, commands in EVERYWHERE.items() for command in commands]
+    harm += [("rules", command) for command in RULES[world.world.backend]]
+    for area, command in islice(cycle(harm), ROUNDS):
+        known = repairs(world)[area]
+        world.run(*command.split())
+        world.wait_until(lambda area=area, known=known: repairs(world)[area] > known)
+    assert foreign(world) == before
+    assert without_handles(world.rules()) == without_handles(ours)
+
+
+def without_handles(rules: str) -> list[str]:
+    return sorted(line.split(" # handle ")[0] for line in rules.splitlines())
