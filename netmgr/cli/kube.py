@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 REASON, COMPONENT = "NodeDocumentRefused", "netmgr-node"
-NOT_FOUND = 404
+NOT_FOUND, CONFLICT = 404, 409
 
 
 @app.command()
@@ -103,7 +103,8 @@ def _complain(api: Api, found: Object, message: str) -> None:
     try:
         api.create(PATH, event(event_name(*about, message), about, REASON, message, (COMPONENT, about[0])))
     except ApiError as error:
-        typer.echo(f"netmgr: no Event on Node {about[0]}: {error.message}", err=True)
+        if error.status != CONFLICT:  # the Event of the last attempt is still there
+            typer.echo(f"netmgr: no Event on Node {about[0]}: {error.message}", err=True)
 
 
 @app.command()

@@ -52,6 +52,7 @@ def no_nodes(control_plane: ControlPlane, starter: Starter) -> Iterator[None]:
     starter.stop()
     control_plane.forget_nodes()
     control_plane.ask("DELETE", "/api/v1/namespaces/netmgr/configmaps?labelSelector=netmgr.io/claims-of")
+    control_plane.ask("DELETE", "/api/v1/namespaces/default/events")
     control_plane.ask("DELETE", "/apis/coordination.k8s.io/v1/namespaces/netmgr/leases")
 
 

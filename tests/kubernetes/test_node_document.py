@@ -1,0 +1,188 @@
+"""`netmgr kube node`, the init container: one request, one document, or a clear error and nothing at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from netmgr import documents
+from netmgr.config import Backend, NodeDocument
+from netmgr.kube.places import Place, Slot
+from netmgr.lab.topology import two_nodes
+from netmgr.lab.world import World
+from tests.kubernetes.control_plane import ControlPlane, Object
+from tests.kubernetes.controllers import Starter, add_nodes, node
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
+
+HEAD = "apiVersion: netmgr.io/v1alpha1\nkind: Node\n"
+SITES = """
+site: train
+sites:
+  - {name: hub, prefixes: [10.200.0.0/16]}
+  - {name: train, prefixes: [10.0.0.0/12, "fd00:10::/48"]}
+"""
+Outcome = subprocess.CompletedProcess[str]
+Render = Callable[..., Outcome]
+
+
+@pytest.fixture
+def to(tmp_path: Path) -> Path:
+    return tmp_path / "etc" / "node.yaml"
+
+
+@pytest.fixture
+def render(installed: ControlPlane, starter: Starter, tmp_path: Path, to: Path) -> Render:
+    account = starter.account("netmgr", "netmgr-node")
+
+    def run(template: str, name: str = "a") -> Outcome:
+        to.parent.mkdir(exist_ok=True)
+        (tmp_path / "template.yaml").write_text(template)
+        command = [sys.executable, "-m", "netmgr", "kube", "node", f"--template={tmp_path / 'template.yaml'}"]
+        environment = {k: v for k, v in os.environ.items() if k != "KUBECONFIG"} | installed.environment
+        return subprocess.run(
+            [*command, f"--to={to}", f"--service-account={account}", "--wait=1"],
+            env=environment | {"NODE_NAME": name},
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    return run
+
+
+def register(plane: ControlPlane, name: str, addresses: list[str], cidrs: list[str], **annotations: str) -> None:
+    spec: Object = {"podCIDR": cidrs[0], "podCIDRs": cidrs} if cidrs else {}
+    made = node(name, **spec)
+    made["metadata"]["annotations"] = {f"netmgr.io/{key}": value for key, value in annotations.items()}
+    add_nodes(plane, [made])
+    entries = [{"type": "InternalIP", "address": address} for address in addresses]
+    status = {"status": {"addresses": [*entries, {"type": "Hostname", "address": name}]}}
+    plane.ask("PATCH", f"/api/v1/nodes/{name}/status", status, kind="merge-patch+json")
+
+
+def events_of(plane: ControlPlane, name: str) -> str:
+    path = f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={name}"
+    return " ".join(f"{event['reason']}: {event['message']}" for event in plane.ask("GET", path)["items"])
+
+
+def test_one_request_makes_a_dual_stack_document(installed: ControlPlane, render: Render, to: Path) -> None:
+    register(installed, "a", ["10.0.0.4", "fd00:10::4"], ["10.1.0.0/27", "fd00:10:0:1::/112"])
+    with installed.counted() as asked:
+        outcome = render(HEAD + SITES + "node: {uplink: eth7}\nmtu: 1400\n")
+    assert outcome.returncode == 0, outcome.stderr
+    assert {key: count for key, count in asked.items() if key[1] in ("nodes", "events", "pods")} == {
+        ("GET", "nodes"): 1
+    }
+    found = documents.load(to, NodeDocument)
+    assert found.node.name == "a"
+    assert [str(address) for address in found.node.addresses] == ["10.0.0.4", "fd00:10::4"]
+    assert (found.node.uplink, found.mtu, found.site) == ("eth7", 1400, "train")
+    assert [str(prefix) for prefix in found.ranges] == ["10.1.0.0/27", "fd00:10:0:1::/112"]
+
+
+def test_all_the_ranges_that_pod_cidrs_cannot_say_come_from_the_annotation(
+    installed: ControlPlane, render: Render, to: Path
+) -> None:
+    register(installed, "a", ["10.0.0.4"], ["10.1.0.16/28"], ranges="10.1.0.16/28,10.1.0.32/29")
+    assert render(HEAD).returncode == 0
+    assert [str(prefix) for prefix in documents.load(to, NodeDocument).ranges] == ["10.1.0.16/28", "10.1.0.32/29"]
+
+
+def test_an_observer_needs_no_pod_cidrs(installed: ControlPlane, render: Render, to: Path) -> None:
+    register(installed, "a", ["10.0.0.4"], [])
+    outcome = render(HEAD + "cni: off\n")
+    assert outcome.returncode == 0, outcome.stderr
+    assert documents.load(to, NodeDocument).cni is False
+
+
+@pytest.mark.parametrize(
+    ("cidrs", "annotation", "template", "said"),
+    [
+        ([], "", HEAD, "Node a has no podCIDRs yet"),
+        (["10.64.0.0/27"], "", HEAD + SITES, "10.64.0.0/27 lies in no prefix of train"),
+        (["10.1.0.0/27"], "10.1.0.32/27", HEAD, "does not name its podCIDR 10.1.0.0/27"),
+        (["10.1.0.0/27"], "10.1.0.0/2x", HEAD, "annotation netmgr.io/ranges"),
+        (["10.1.0.0/27"], "", HEAD + "ranges: [10.1.0.0/27]\n", "the template has ranges"),
+        (["10.1.0.0/27"], "", HEAD + "node: {name: b}\n", "the template has node.name"),
+        (["10.1.0.0/27"], "", HEAD + "colour: blue\n", "colour: unknown key"),
+        (["10.1.0.0/27"], "", "{", "is not YAML"),
+        (["10.0.0.0/27"], "", HEAD, "holds the node's own address 10.0.0.4"),
+    ],
+)
+def test_what_is_wrong_is_told_in_the_log_and_on_the_node_and_nothing_is_written(
+    installed: ControlPlane, render: Render, to: Path, cidrs: list[str], annotation: str, template: str, said: str
+) -> None:
+    register(installed, "a", ["10.0.0.4"], cidrs, **({"ranges": annotation} if annotation else {}))
+    to.parent.mkdir()
+    to.write_text("the one before")
+    outcome = render(template)
+    assert outcome.returncode == 2
+    assert said in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    assert said in events_of(installed, "a")
+    assert [path.read_text() for path in to.parent.iterdir()] == ["the one before"]
+
+
+def test_what_stays_wrong_is_told_again_by_the_same_event(installed: ControlPlane, render: Render, to: Path) -> None:
+    register(installed, "a", ["10.0.0.4"], [])
+    outcomes = [render(HEAD) for _ in range(2)]
+    assert [outcome.returncode for outcome in outcomes] == [2, 2]
+    assert "no Event" not in outcomes[1].stderr
+    assert events_of(installed, "a").count("NodeDocumentRefused") == 1
+    assert list(to.parent.iterdir()) == []
+
+
+def test_without_a_node_object_the_error_names_it(render: Render, to: Path) -> None:
+    outcome = render(HEAD, "nobody")
+    assert outcome.returncode == 2
+    assert "there is no Node 'nobody'" in outcome.stderr
+    assert not to.exists()
+
+
+def test_a_server_that_is_away_is_asked_again_for_a_while(installed: ControlPlane, render: Render, to: Path) -> None:
+    installed.stop_server()
+    try:
+        outcome = render(HEAD)
+    finally:
+        installed.start_server()
+    assert outcome.returncode == 1
+    assert "no answer" in outcome.stderr
+    assert "try again" in outcome.stderr
+    assert not to.exists()
+
+
+@pytest.mark.root
+def test_an_agent_start_costs_one_request_and_pods_cost_none(installed: ControlPlane, render: Render, to: Path) -> None:
+    quiet = replace(two_nodes(pods=100), pods=())
+    with World(quiet, backend=Backend.NFTABLES, name=f"test-{os.getpid()}-api") as world:
+        lab_node = world.node("node-1")
+        planned = next(each for each in quiet.nodes if each.host == "node-1")
+        place = Place.of(Slot("lab", 0), planned.ranges)
+        cidrs, ranges = list(map(str, place.cidrs)), place.annotation
+        register(installed, "node-1", list(map(str, planned.addresses)), cidrs, ranges=ranges)
+        lab_node.stop_agent()
+        here = f"state_dir: {lab_node.directory / 'state'}\nrun_dir: {lab_node.run_dir}\nreader_group: nogroup\n"
+        with installed.counted() as asked:
+            assert render(HEAD + here, "node-1").returncode == 0
+            lab_node.document.write_text(to.read_text())
+            lab_node.start_agent()
+            lab_node.wait_until_ready()
+        assert {key: number for key, number in asked.items() if key[1] in SEEN} == {("GET", "nodes"): 1}
+        with installed.counted() as asked:
+            for number in range(8):
+                sandbox = lab_node.add(f"pod-{number}")
+                assert any(block.holds(sandbox.address(block.family)) for block in planned.ranges)
+                lab_node.runtime.delete(sandbox)
+        assert not [key for key in asked if key[1] in SEEN]
+
+
+SEEN = ("nodes", "pods", "services", "endpointslices", "events", "namespaces")
+"""What an agent could be tempted to ask for."""
