@@ -290,17 +290,19 @@ class PlanDocument(Document):
 
     @field_validator("shared_services")
     @classmethod
-    def _shared_is_apart(cls, shared: tuple[Prefix, ...], info: ValidationInfo) -> tuple[Prefix, ...]:
-        pools: Pools | None = info.data.get("pools")
-        for range_ in shared:
-            for _, _, prefix in pools.places() if pools else ():
-                if range_.overlaps(prefix):
-                    raise ValueError(
-                        f"{range_} overlaps the pool {prefix}, which the hub routes; take a range outside it"
-                    )
-        if len({range_.family for range_ in shared}) < len(shared):
+    def _one_a_family(cls, shared: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
+        if len({prefix.family for prefix in shared}) < len(shared):
             raise ValueError("has two prefixes of one family; all shared clusters use the same one")
         return shared
+
+    @model_validator(mode="after")
+    def _shared_is_apart(self) -> PlanDocument:
+        for shared in self.shared_services:
+            for key, number, pool in self.pools.places():
+                if shared.overlaps(pool):
+                    message = f"{shared} overlaps the pool {pool}, which the hub routes"
+                    raise Disagreement(message, ("shared_services",), ("pools", key, number), "take one outside it")
+        return self
 
     @field_validator("clusters")
     @classmethod

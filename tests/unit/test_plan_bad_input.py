@@ -105,7 +105,11 @@ def run(plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
         ("  beta:", "  hub:", "plan.yaml:7: clusters: 'hub' is the hub's name"),
         ("  beta:", "  alpha:", "plan.yaml:12: clusters.alpha: given twice (first in line 8)"),
         ("clusters:", "limits: {routers: 3}\nclusters:", "plan.yaml:7: limits.routers: is no limit; there are"),
-        ("clusters:", "shared_services: 10.1.0.0/16\nclusters:", "plan.yaml:7: shared_services: 10.1.0.0/16 overlaps"),
+        (
+            "clusters:",
+            "shared_services: 10.1.0.0/16\nclusters:",
+            "plan.yaml:7: shared_services: 10.1.0.0/16 overlaps the pool 10.0.0.0/12, which the hub routes (line 5)",
+        ),
         (
             "172.16.0.0/15",
             "172.16.0.0/20",
