@@ -133,7 +133,7 @@ def _entry(to: Prefix, matches: bytes, protocol: Protocol | None, target: bytes,
 def _ports(protocol: Protocol, port: int) -> bytes:
     if protocol is Protocol.SCTP:
         # struct xt_sctp_info: the source ports, chunks and chunks' flags after it stay zero, and are not looked at.
-        data = struct.pack("=HH52xiII", port, port, 0, _SCTP_DESTINATION_PORTS, 0)
+        data = struct.pack("=HH276xiII", port, port, 0, _SCTP_DESTINATION_PORTS, 0)
     else:
         data = struct.pack("=HHHH", 0, 0xFFFF, port, port) + bytes(4 if protocol is Protocol.TCP else 2)
     return extension(str(protocol), data)

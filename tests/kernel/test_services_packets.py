@@ -1,0 +1,181 @@
+"""Packets through a NAT host that opens Services: who gets them, and who gets none any more."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from netmgr.config import Backend
+from netmgr.lab import wiring
+from netmgr.prefixes import Family
+from netmgr.services.model import Protocol
+from tests.fakes.services_world import CLIENT_COUNT, SEEN, TARGET_PORT, ServicesWorld, service, slice_of
+
+pytestmark = pytest.mark.root
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def services_world(backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicesWorld]:
+    with ServicesWorld(backend, tmp_path_factory.mktemp("documents"), f"{os.getpid()}-{next(_numbers)}") as world:
+        yield world
+
+
+@pytest.fixture(params=Family, ids=["IPv4", "IPv6"])
+def family(request: pytest.FixtureRequest) -> Family:
+    return request.param
+
+
+@pytest.fixture
+def number() -> int:
+    """Of a Service that no other test uses."""
+    return next(_numbers) + 10
+
+
+def test_connections_spread_evenly_over_the_ready_endpoints(services_world: ServicesWorld, family: Family, number: int):
+    services_world.write(service(number, family), slice_of(number, family, [1, 2, 3]))
+    reached = Counter(services_world.tcp(SEEN[family].format(number), family) for _ in range(240))
+    assert reached.keys() == {1, 2, 3}
+    # 80 each on average, with a standard deviation of 7.3.
+    assert all(45 <= share <= 115 for share in reached.values()), reached
+
+
+def test_datagrams_reach_an_endpoint_and_answers_come_from_the_service(
+    services_world: ServicesWorld, family: Family, number: int
+):
+    services_world.write(service(number, family, protocol="UDP"), slice_of(number, family, [1, 2], protocol="UDP"))
+    reached = Counter()
+    for _ in range(60):
+        with services_world.client(socket.SOCK_DGRAM, family) as client:
+            reached[services_world.udp(SEEN[family].format(number), family, client)] += 1
+    assert reached.keys() == {1, 2}
+    assert min(reached.values()) > 10, reached
+
+
+def test_sctp_reaches_every_endpoint_at_its_own_port(services_world: ServicesWorld, family: Family, number: int):
+    services_world.write(
+        service(number, family, protocol="SCTP", port=38412), slice_of(number, family, [1, 2], protocol="SCTP")
+    )
+    seen = SEEN[family].format(number)
+    reached = {services_world.sctp(seen, family, 20000 + at, 38412) for at in range(24)}
+    assert reached == {(1, TARGET_PORT), (2, TARGET_PORT)}
+
+
+def test_a_sticky_client_stays_while_others_spread_and_only_those_of_a_gone_endpoint_move(
+    services_world: ServicesWorld, family: Family, number: int
+):
+    seen = SEEN[family].format(number)
+
+    def reached() -> dict[int, int]:
+        return {one: services_world.tcp(seen, family, one) for one in range(1, CLIENT_COUNT + 1)}
+
+    services_world.write(service(number, family, sticky=True), slice_of(number, family, [1, 2, 3]))
+    first = reached()
+    assert set(first.values()) == {1, 2, 3}
+    assert reached() == first
+    services_world.close()
+    services_world.open()
+    assert reached() == first
+    services_world.write(slice_of(number, family, [1, 3]))
+    second = reached()
+    assert {one for one in first if second[one] != first[one]} == {one for one in first if first[one] == 2}
+
+
+@pytest.mark.parametrize("port", [80, 81], ids=["a service without endpoints", "no service"])
+def test_what_nobody_serves_is_refused_at_once(services_world: ServicesWorld, family: Family, number: int, port: int):
+    services_world.write(service(number, family), slice_of(number, family, []))
+    seen, began = SEEN[family].format(number), time.monotonic()
+    with services_world.client(socket.SOCK_STREAM, family) as client, pytest.raises(ConnectionRefusedError):
+        client.connect((seen, port))
+    with services_world.client(socket.SOCK_DGRAM, family) as client:
+        client.connect((seen, port))
+        client.send(b"?")
+        with pytest.raises(ConnectionRefusedError):
+            client.recv(1)
+    assert time.monotonic() - began < 1
+
+
+def test_an_endpoint_removed_under_load_gets_no_new_connection_once_the_change_is_applied(
+    services_world: ServicesWorld, family: Family, number: int
+):
+    seen = SEEN[family].format(number)
+    services_world.write(service(number, family), slice_of(number, family, [1, 2, 3]))
+    begun: list[tuple[float, int]] = []
+    stopping = threading.Event()
+
+    def load() -> None:
+        while not stopping.is_set():
+            at = time.monotonic()
+            begun.append((at, services_world.tcp(seen, family)))
+
+    worker = threading.Thread(target=load)
+    worker.start()
+    try:
+        _until(lambda: len(begun) > 60)
+        services_world.write(slice_of(number, family, [1, 3]))
+        applied = time.monotonic()
+        enough = len(begun) + 120
+        _until(lambda: len(begun) > enough)
+    finally:
+        stopping.set()
+        worker.join()
+    assert {one for at, one in begun if at < applied} == {1, 2, 3}
+    assert Counter(one for at, one in begun if at > applied).keys() == {1, 3}
+
+
+def test_a_terminating_endpoint_keeps_its_connections_and_gets_no_new_ones(
+    services_world: ServicesWorld, family: Family, number: int
+):
+    seen = SEEN[family].format(number)
+    services_world.write(service(number, family), slice_of(number, family, [1]))
+    with services_world.connection(seen, family) as (near, far):
+        services_world.write(slice_of(number, family, [2], terminating=[1]))
+        assert {services_world.tcp(seen, family) for _ in range(12)} == {2}
+        services_world.write(slice_of(number, family, [2]))
+        far.sendall(b"still here")
+        assert near.recv(20) == b"still here"
+
+
+def test_terminating_endpoints_serve_when_nothing_else_does(services_world: ServicesWorld, family: Family, number: int):
+    services_world.write(service(number, family), slice_of(number, family, [], terminating=[1, 2]))
+    assert services_world.tcp(SEEN[family].format(number), family) in (1, 2)
+
+
+def test_a_udp_client_with_a_fixed_port_moves_on_when_its_endpoint_is_gone(
+    services_world: ServicesWorld, family: Family, number: int
+):
+    seen = SEEN[family].format(number)
+    services_world.write(service(number, family, protocol="UDP"), slice_of(number, family, [1], protocol="UDP"))
+    with services_world.client(socket.SOCK_DGRAM, family) as client:
+        assert services_world.udp(seen, family, client) == 1
+        services_world.write(slice_of(number, family, [2], terminating=[1], protocol="UDP"))
+        assert services_world.udp(seen, family, client) == 1
+        services_world.write(slice_of(number, family, [2], protocol="UDP"))
+        assert services_world.udp(seen, family, client) == 2
+
+
+def test_connections_are_counted_by_service(services_world: ServicesWorld, family: Family, number: int):
+    services_world.write(service(number, family), slice_of(number, family, [1]))
+    for _ in range(5):
+        services_world.tcp(SEEN[family].format(number), family)
+    services_world.write(slice_of(number, family, [1, 2]))
+    with wiring.inside(services_world.host("nat")):
+        (status,) = [one for one in services_world.services.status() if one.service.name == f"s{number}"]
+    assert status.hits == 5
+    assert status.seen.protocol is Protocol.TCP
+    assert [str(one.address)[-1] for one in status.ready] == ["1", "2"]
+
+
+def _until(condition, patience: float = 20.0) -> None:
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
