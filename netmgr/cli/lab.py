@@ -24,6 +24,7 @@ app = typer.Typer(
     help="A world of network namespaces on this machine: an internet, a fabric, nodes with agents, and pods.",
 )
 app.command()(lab_network.verify)
+app.command()(lab_network.show)
 
 
 class Backend(StrEnum):

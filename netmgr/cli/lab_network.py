@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,29 @@ class Picture(StrEnum):
     TABLE = "table"
     JSON = "json"
     SVG = "svg"
+
+
+def show(
+    *,
+    name: Name = None,
+    output: Annotated[
+        Picture, typer.Option("--output", "-o", help="For people, for programs, or as a picture.")
+    ] = Picture.TABLE,
+) -> None:
+    """Show the lab as it is now: namespaces, links, addresses, pods, and what was dropped between spokes."""
+    from netmgr.lab import live, picture
+    from netmgr.lab.world import World
+
+    found = live.look(World.open(name))
+    match output:
+        case Picture.SVG:
+            typer.echo(picture.draw(found), nl=False)
+        case Picture.JSON:
+            dump(live.document(found))
+        case Picture.TABLE:
+            from netmgr.lab import live_report
+
+            console_for(Output.TABLE).print(live_report.tree(found))
 
 
 def verify(*, name: Name = None, output: Format = Output.TABLE) -> None:

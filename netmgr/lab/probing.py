@@ -92,10 +92,11 @@ class _Client:
             self.outcome.error = errno.errorcode[error.errno or 0]
 
     def finish(self) -> None:
-        """Ask how often the first packet was sent."""
+        """Ask how often the first packet was sent, and see to it that it is not sent again."""
         if self.outcome.probe.protocol is Protocol.TCP:
             info = self.handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TOTAL_RETRANSMITS + 4)
             self.outcome.packets += struct.unpack_from("=I", info, _TOTAL_RETRANSMITS)[0]
+        self.handle.close()
 
 
 @dataclass
