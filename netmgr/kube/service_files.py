@@ -31,6 +31,9 @@ OWNER = "kubernetes.io/service-name"
 Key = TypeVar("Key")
 
 SUFFIX = ".json"
+NEW = ".new"
+"""What is being written; no reader takes a name with a dot in front for a document."""
+
 NO_ADDRESS = (None, "", "None")
 
 
@@ -131,8 +134,7 @@ class ServiceFiles:
     def _write(self, file: str, text: str) -> None:
         if self._written.get(file) == text:
             return
-        # A name with a dot in front is nobody's document, and the folder is nobody's but ours to write.
-        new = f"{self._folder}/.{file}"
+        new = f"{self._folder}/{NEW}"  # one is enough: nobody else writes into the folder
         try:
             with open(new, "w", encoding="utf-8") as stream:  # noqa: PTH123  a Path each takes as long as the write
                 stream.write(text)

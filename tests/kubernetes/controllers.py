@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.client import HTTPSConnection
@@ -124,14 +124,16 @@ class Starter:
             self.folder / f"account-{namespace}-{name}", self.plane.token(namespace, name, seconds)
         )
 
-    def start(self, *arguments: str, account: Path, port: int = 0) -> Program:
-        """Start `netmgr` with these arguments."""
+    def start(
+        self, *arguments: str, account: Path, port: int = 0, environment: Mapping[str, str] | None = None
+    ) -> Program:
+        """Start `netmgr` with these arguments, and `environment` beside what a pod has."""
         log = self.folder / f"program-{len(self.started)}.log"
         command = [sys.executable, "-m", "netmgr", *arguments, f"--service-account={account}"]
-        environment = {k: v for k, v in os.environ.items() if "PROXY" not in k.upper()} | self.plane.environment
-        environment.pop("KUBECONFIG", None)
+        kept = {k: v for k, v in os.environ.items() if "PROXY" not in k.upper() and k != "KUBECONFIG"}
+        variables = kept | self.plane.environment | dict(environment or {})
         with log.open("wb") as stream:
-            process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment)
+            process = subprocess.Popen(command, stdout=stream, stderr=stream, env=variables)
         self.started.append(Program(process, log, port))
         return self.started[-1]
 
