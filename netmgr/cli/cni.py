@@ -44,10 +44,18 @@ def install(  # noqa: PLR0913 (each is one option of the command)
 
 
 @app.command()
-def uninstall(*, bin_dir: BinDir = Path("/opt/cni/bin"), name: Name = "netmgr") -> None:
+def uninstall(
+    *,
+    bin_dir: BinDir = Path("/opt/cni/bin"),
+    name: Name = "netmgr",
+    if_installed: Annotated[bool, typer.Option("--if-installed", help="Nothing installed is no error.")] = False,
+) -> None:
     """Remove exactly what was installed. Pods that still run cannot be deleted by the runtime afterwards."""
-    from cni.install import uninstall
+    from cni.install import Manifest, uninstall
 
+    if if_installed and not Manifest.read(bin_dir, name).path.exists():
+        typer.echo(f"{bin_dir}: nothing of netmgr's is there")
+        return
     removed, left = uninstall(bin_dir, name)
     for path in removed:
         typer.echo(f"removed {path}")
