@@ -15,12 +15,16 @@ from netmgr.agent.opening import SERVICES_MARK
 from netmgr.agent.rhythm import Steps
 from netmgr.config import NodeDocument
 from netmgr.errors import NetmgrError
+from netmgr.prefixes import Prefix
 from netmgr.services.choose import open_backend
 from netmgr.services.engine import Services
 from netmgr.services.model import ServiceStatus
 from netmgr.snapshot import OpenService
 
 STEP = "services"
+_EVERYTHING = (Prefix.parse("0.0.0.0/0"), Prefix.parse("::/0"))
+"""Instead of the ranges of a document that is no more, so that either family is looked at."""
+
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +101,7 @@ def retire(mark: Path) -> None:
     """Take away what a predecessor opened; what cannot be taken away is told, and tried again with the next start."""
     backend = mark.read_text(encoding="ascii").strip()
     try:
-        opened = open_backend(backend, ())
+        opened = open_backend(backend, _EVERYTHING)
         try:
             opened.remove()
         finally:

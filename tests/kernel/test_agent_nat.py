@@ -18,7 +18,7 @@ from tests.kernel.joined import HUB_ROUTER, REAL, SEEN, Joined, gateway, joined,
 pytestmark = pytest.mark.root
 
 Connection = tuple[socket.socket, socket.socket]
-TRANSLATIONS = pytest.mark.parametrize("translation", ["netmap"])
+TRANSLATIONS = pytest.mark.parametrize("translation", ["netmap", "endpoints"])
 SOURCES = pytest.mark.parametrize("source", ["snat", "preserve"])
 
 
@@ -41,7 +41,7 @@ def connected(world: Joined, translation: str = "netmap") -> Iterator[dict[Famil
         ports = {family: listener.getsockname()[1] for family, listener in listeners.items()}
         if translation == "endpoints":
             world.write_services(ports)
-            world.wait_until(lambda: world.agent.snapshot()["nat"]["endpoints"] == 2)
+            world.wait_until(lambda: len(world.agent.ask("nat")["services"]) == len(Family))
             ports = dict.fromkeys(ports, 80)
         found: dict[Family, Connection] = {}
         for family, listener in listeners.items():
