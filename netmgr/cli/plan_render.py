@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Render nodes' documents, cluster objects and cloud resources.")
 
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="<cluster>-<node pool>-<number>, numbers from 0.")]
+ClusterName = Annotated[str, typer.Argument(help="Name of the cluster.")]
 To = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Where to write it [default: standard output]")]
 
 
@@ -84,6 +86,42 @@ def machines(
     typer.echo(f"wrote {number:,} documents to {to}", err=True)
 
 
+class TemplateRole(StrEnum):
+    """Whose template is asked for."""
+
+    NODE = "node"
+    NAT_HOST = "nat-host"
+
+
+@app.command()
+def template(
+    cluster: ClusterName,
+    *,
+    file: File = DEFAULT_FILE,
+    role: Annotated[TemplateRole, typer.Option(help="Of nodes, or of NAT hosts.")] = TemplateRole.NODE,
+    reader_group: ReaderGroup = None,
+    to: To = None,
+) -> None:
+    """Render what all nodes of a cluster are told alike, for `netmgr kube node --template`: the Node says the rest."""
+    from netmgr.plan_files import to_yaml
+    from netmgr.render.node import Documents
+    from netmgr.sites import Role
+
+    given = up_to_date(file)
+    _refuse_unknown(given, cluster)
+    found = Documents(given.plan, given.locked, reader_group).template(cluster, Role(role))
+    command = f"template {cluster}{'' if role is TemplateRole.NODE else f' --role {role}'}"
+    write(to, f"# Of {file.name}, by `netmgr plan render {command}`.\n{to_yaml(found)}")
+
+
+def _refuse_unknown(given: Planned, cluster: str) -> None:
+    from netmgr.errors import ConfigError
+
+    if cluster not in given.plan.clusters:
+        known = ", ".join(given.plan.clusters) or "none"
+        raise ConfigError(f"{given.path}: clusters: has no {cluster!r}; there are {known}")
+
+
 def _of_host(file: Path, role: Role, name: str, reader_group: str | None) -> dict[str, Any]:
     from netmgr.errors import ConfigError
     from netmgr.plan import hosts
@@ -136,7 +174,7 @@ def conflist(
 
 @app.command()
 def kubernetes(
-    cluster: Annotated[str, typer.Argument(help="Name of the cluster.")],
+    cluster: ClusterName,
     *,
     file: File = DEFAULT_FILE,
     image: Annotated[str | None, typer.Option(help="Image that has netmgr [default: netmgr:<version>]")] = None,
@@ -146,12 +184,10 @@ def kubernetes(
     import yaml
 
     from netmgr import __version__
-    from netmgr.errors import ConfigError
     from netmgr.render.kubernetes import objects
 
     given = up_to_date(file)
-    if cluster not in given.plan.clusters:
-        raise ConfigError(f"{file}: clusters: has no {cluster!r}; there are {', '.join(given.plan.clusters) or 'none'}")
+    _refuse_unknown(given, cluster)
     documents = {"plan.yaml": file.read_text("utf-8"), "plan.lock.yaml": given.lock_path.read_text("utf-8")}
     # kube-apiserver's --service-cluster-ip-range takes one range a family, joined by a comma.
     services = ",".join(str(real) for _, real in given.locked.clusters[cluster].services.pairs)

@@ -56,15 +56,24 @@ class Documents:
 
     def of_node(self, node: PlannedNode) -> Mapping:
         """The document of a node."""
-        routes = self._back.get(node.cluster)
-        own: Mapping = {"routes": routes} if routes else {}
-        own["ranges"] = [str(prefix) for prefix in merge(node.blocks)]
+        own = self._routes(node.cluster) | {"ranges": [str(prefix) for prefix in merge(node.blocks)]}
         return self._document(node.name, node.hosts, {"site": node.cluster}, own)
 
     def of_host(self, host: PlannedHost) -> Mapping:
         """The document of a router or a NAT host."""
-        own = {"nat": self._nat(host)} if host.role is Role.NAT_HOST else {}
+        own: Mapping = {}
+        if host.role is Role.NAT_HOST:
+            own["nat"] = self._nat(host.site) | {"addresses": [str(address) for address in host.addresses]}
         return self._document(host.name, host.addresses, {"role": str(host.role), "site": host.site}, own)
+
+    def template(self, cluster: str, role: Role = Role.NODE) -> Mapping:
+        """What all nodes (or NAT hosts) of a cluster are told alike: a document without name, addresses and ranges."""
+        if role is Role.NAT_HOST:
+            whole = self._document("", (), {"role": str(role), "site": cluster}, {"nat": self._nat(cluster)})
+        else:
+            whole = self._document("", (), {"site": cluster}, self._routes(cluster))
+        del whole["node"]
+        return whole
 
     def _document(self, name: str, addresses: Iterable[object], place: Mapping, own: Mapping) -> Mapping:
         head: Mapping = {
@@ -74,13 +83,16 @@ class Documents:
         }
         return head | place | deepcopy({"sites": self._sites, **own, **self._common})
 
-    def _nat(self, host: PlannedHost) -> Mapping:
-        spec, held = self._plan.clusters[host.site].services, self._lock.clusters[host.site].services
+    def _routes(self, cluster: str) -> Mapping:
+        routes = self._back.get(cluster)
+        return {"routes": routes} if routes else {}
+
+    def _nat(self, cluster: str) -> Mapping:
+        spec, held = self._plan.clusters[cluster].services, self._lock.clusters[cluster].services
         return {
             "services": [{"seen": str(seen), "real": str(real)} for seen, real in held.pairs],
             "translation": str(spec.translation),
             "source": str(spec.source),
-            "addresses": [str(address) for address in host.addresses],
         }
 
 

@@ -11,6 +11,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from netmgr.cli.plan import app
+from netmgr.config import NodeDocument
+from netmgr.kube.node_document import render
 from netmgr.plan_files import lock_path
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "render"
@@ -80,6 +82,26 @@ def test_every_machines_document_goes_into_a_folder(own: Path, tmp_path: Path) -
     assert (tmp_path / "all" / "evals-cpu-0.yaml").read_text() == (GOLDEN / "evals-cpu-0.yaml").read_text()
 
 
+@pytest.mark.parametrize(
+    ("role", "name", "own"),
+    [("node", "evals-cpu-0", ("node", "ranges")), ("nat-host", "nat-0.evals", ("node",))],
+)
+def test_a_template_lacks_only_what_the_node_itself_can_say(role: str, name: str, own: tuple[str, ...]) -> None:
+    done = run("render", "template", "evals", "--role", role)
+    assert done.exit_code == 0
+    whole = yaml.safe_load((GOLDEN / f"{name}.yaml").read_text())
+    # A NAT host's addresses are the node's by default.
+    (whole.get("nat") or {}).pop("addresses", None)
+    assert yaml.safe_load(done.stdout) == {key: value for key, value in whole.items() if key not in own}
+    node = {
+        "metadata": {"name": name},
+        "spec": {"podCIDRs": ["10.253.0.16/28"]},
+        "status": {"addresses": [{"type": "InternalIP", "address": "10.253.32.4"}]},
+    }
+    filled = render(yaml.safe_load(done.stdout), node)
+    assert NodeDocument.model_validate(filled).site == "evals"
+
+
 @pytest.mark.parametrize("name", ["evals-cpu-100000", "evals-cpu", "elsewhere-cpu-0", "evals-cpu--1", "evals-cpu-00"])
 def test_a_node_that_the_lock_has_no_place_for_is_refused(name: str) -> None:
     done = run("render", "node", name)
@@ -120,8 +142,9 @@ def test_a_clusters_objects_hold_the_plan_and_the_lock_as_they_are() -> None:
     assert daemon_set["spec"]["template"]["spec"]["containers"][0]["image"] == "registry.example/netmgr:1"
 
 
-def test_an_unknown_cluster_is_refused() -> None:
-    done = run("render", "kubernetes", "elsewhere")
+@pytest.mark.parametrize("command", ["kubernetes", "template"])
+def test_an_unknown_cluster_is_refused(command: str) -> None:
+    done = run("render", command, "elsewhere")
     assert done.exit_code == 1
     assert "evals" in str(done.exception)
 
