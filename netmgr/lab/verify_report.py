@@ -5,7 +5,10 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
+from netmgr.lab.matrix import Target
 from netmgr.lab.verify import Row, Verification
+
+_EVERYTHING = (Target.NODES, Target.PODS, Target.SERVICES)
 
 
 def table(found: Verification) -> Table:
@@ -37,6 +40,8 @@ def _origin(row: Row) -> str:
 
 
 def _kinds(row: Row) -> str:
+    if row.kinds == _EVERYTHING:
+        return "everything"
     return "" if row.kinds == (row.site,) else ", ".join(row.kinds)
 
 

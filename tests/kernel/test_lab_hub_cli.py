@@ -1,0 +1,104 @@
+"""`netmgr lab up --spokes` and what one does with it, as its user has it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from netmgr.lab.services import PROXY_TABLE
+from netmgr.lab.world import ROOT
+
+pytestmark = pytest.mark.root
+
+SECONDS = 90
+NAME = "hub-cli"
+TOP = Path(__file__).parents[2]
+Lab = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def run(verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "netmgr", "lab", verb, "--name", NAME, *arguments]
+    wide = {**os.environ, "COLUMNS": "160"}
+    return subprocess.run(command, cwd=TOP, env=wide, capture_output=True, text=True, timeout=SECONDS, check=False)
+
+
+@pytest.fixture(scope="module")
+def up() -> Iterator[dict[str, object]]:
+    """Two spokes of one node each, which share a Service range; what `up` says of them."""
+    try:
+        made = run("up", "--spokes", "2", "--nodes", "1", "-o", "json")
+        assert made.returncode == 0, made.stderr
+        yield json.loads(made.stdout)
+    finally:
+        run("down")
+    assert not (ROOT / NAME).exists()
+
+
+def test_up_and_status_tell_of_every_machine_and_its_role(up) -> None:
+    roles = {node["name"]: node["role"] for node in up["nodes"]}
+    assert list(roles.values()) == ["hub-router", "nat-host", "node", "nat-host", "node"]
+    assert all(node["ready"] and node["exporter_pid"] for node in up["nodes"])
+    status = run("status").stdout
+    for name in (*roles, "researcher", "spoke-1", "spoke-2", "pod-1", "pod-4"):
+        assert name in status
+
+
+def test_the_lab_keeps_the_plan_it_was_drawn_from(up) -> None:
+    plan = Path(up["directory"]) / "plan.yaml"
+    command = [sys.executable, "-m", "netmgr", "plan", "reach", "--file", str(plan)]
+    reach = subprocess.run(command, cwd=TOP, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert reach.returncode == 0, reach.stdout + reach.stderr
+
+
+@pytest.mark.usefixtures("up")
+def test_verify_prints_what_was_expected_beside_what_happened() -> None:
+    found = run("verify")
+    assert found.returncode == 0, found.stdout
+    lines = [line.split() for line in found.stdout.splitlines()]
+    assert ["from", "to", "expected", "happened", "probes"] in lines
+    assert ["spoke-1", "Services", *["as", "nat-0.spoke-1"] * 2, "4"] in lines
+    assert ["spoke-2", "everything", *["dropped,", "counted"] * 2, "12"] in lines
+    assert ["spoke-1-cpu-0", "spoke-1", "spoke-2", "24", "24"] in lines
+    document = json.loads(run("verify", "-o", "json").stdout)
+    assert document["agrees"]
+    assert document["half_open"] == []
+    assert {(row["from"], row["to_site"]) for row in document["matrix"]} >= {
+        ("researcher", "spoke-2"),
+        ("pod-1", "hub"),
+    }
+
+
+def test_the_picture_is_of_what_runs(up) -> None:
+    shown = run("show", "-o", "svg")
+    assert shown.returncode == 0, shown.stderr
+    words = ["".join(each.itertext()) for each in ET.fromstring(shown.stdout).iter()]  # noqa: S314 (our own picture)
+    for node in up["nodes"]:
+        assert node["name"] in words
+    live = json.loads(run("show", "-o", "json").stdout)
+    addresses = {host["name"]: [a for link in host["links"] for a in link["addresses"]] for host in live["hosts"]}
+    assert addresses["researcher"] == up["researcher"]
+    assert "researcher" in run("show").stdout
+
+
+def test_commands_run_at_the_researcher_s(up) -> None:
+    assert up["researcher"][0] in run("exec", "researcher", "--", "ip", "-br", "addr").stdout
+
+
+@pytest.mark.usefixtures("up")
+def test_verify_fails_and_names_what_is_not_as_it_should_be() -> None:
+    assert run("exec", "spoke-1-cpu-0", "--", "nft", "delete", "table", *PROXY_TABLE.split()).returncode == 0
+    found = run("verify")
+    assert found.returncode == 1
+    wrong = [line for line in found.stdout.splitlines() if "nothing" in line]
+    assert wrong
+    assert all("Services" in line for line in wrong)
+    assert "not as they should be" in found.stdout
+    document = json.loads(run("verify", "-o", "json").stdout)
+    assert {row["from"] for row in document["matrix"] if not row["agrees"]} == {"pod-1", "spoke-1-cpu-0"}
