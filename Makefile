@@ -4,7 +4,7 @@
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test envtest bench lint format lock clean
+.PHONY: help lab test envtest bench lint format image lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
@@ -40,6 +40,9 @@ format: ## rewrite the code as `make lint` wants it, as far as a program can
 	@.ci/setup lint
 	.venv/bin/ruff check --fix-only .
 	.venv/bin/ruff format .
+
+image: ## build the container image and try it (podman or docker); TAG names it, BASE another Debian, ARGS goes to the build
+	.ci/image $(or $(TAG),netmgr:dev) $(ARGS)
 
 lock: ## pin every Python package anew, at the newest version pyproject.toml allows
 	@.ci/setup lint
