@@ -1,0 +1,59 @@
+# netmgr's image: the agent, the exporter, the controller and the CNI plugin's launchers. `make image` builds
+# and tries it; BASE names another Debian 12 or newer, of a mirror for example.
+ARG BASE=docker.io/library/debian:bookworm-slim
+
+# ---- what both the build and the result stand on ----------------------------------------------------
+FROM ${BASE} AS base
+# libnftables is loaded in process; iptables brings the libraries of the legacy tables.
+RUN apt-get update \
+    && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
+        python3 libnftables1 iptables \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/dpkg.log
+
+# ---- launchers, packages, netmgr --------------------------------------------------------------------
+FROM base AS build
+RUN apt-get update \
+    && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
+        python3-venv python3-dev gcc libc6-dev
+WORKDIR /src
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1
+COPY .ci/build.lock .ci/runtime.lock .ci/launcher-compiler.lock .ci/
+# A C compiler for every architecture: a node may be of another one than the machine that builds.
+RUN python3 -m venv /build \
+    && /build/bin/pip install --require-hashes --requirement .ci/launcher-compiler.lock \
+    && /build/bin/pip install --require-hashes --no-deps --requirement .ci/build.lock
+RUN python3 -m venv --without-pip /opt/netmgr \
+    && /build/bin/pip --python /opt/netmgr/bin/python install --require-hashes --no-deps \
+        --requirement .ci/build.lock \
+    && /build/bin/pip --python /opt/netmgr/bin/python install --require-hashes --no-deps \
+        --no-build-isolation --use-pep517 --requirement .ci/runtime.lock \
+    && /build/bin/pip --python /opt/netmgr/bin/python uninstall --yes \
+        editables hatchling packaging pathspec pluggy setuptools tomlkit trove-classifiers
+COPY pyproject.toml README.md LICENSE ./
+COPY cni cni
+COPY exporter exporter
+COPY netmgr netmgr
+RUN NETMGR_ARCHITECTURES="amd64 arm64" /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+    && /build/bin/pip --python /opt/netmgr/bin/python install --no-deps --no-index /wheels/*.whl
+
+# ---- the image --------------------------------------------------------------------------------------
+FROM base AS image
+COPY --from=build /opt/netmgr /opt/netmgr
+# Nothing is ever written below the root: containers may have it read-only.
+ENV PATH=/opt/netmgr/bin:/usr/sbin:/usr/bin:/sbin:/bin PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+LABEL org.opencontainers.image.title="netmgr" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.description="Native pod addresses and byte-exact internet accounting for Kubernetes"
+# Exporter, controller and Services need no privilege; the agent's container asks for root itself.
+USER 65534:65534
+ENTRYPOINT ["netmgr"]
+CMD ["--help"]
+
+# ---- the image, tried: this stage fails to build when it does not work, and is no part of it --------
+FROM image AS check
+COPY .ci/try-image /
+RUN /try-image
+USER 0:0
+RUN /try-image
+
+FROM image
