@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from netmgr.errors import KernelError
 from netmgr.prefixes import Family, Prefix
 from netmgr.rules import xtables_lock
 from netmgr.rules.legacy_tables import LegacyTable, opened
@@ -42,7 +43,6 @@ class IptablesServices:
         self._lock_path = lock_path
         self._lock_wait_seconds = lock_wait_seconds
         self._state: dict[ServicePort, Frontend] = {}
-        self._is_known = False
         self._fingerprints: dict[tuple[str, Family], bytes] = {}
 
     def held(self) -> dict[ServicePort, Frontend]:
@@ -54,26 +54,27 @@ class IptablesServices:
 
     def put_right(self, wanted: Mapping[ServicePort, Frontend]) -> list[str]:
         """Compare each table that is not as it was left, and change what differs."""
-        if self._is_known:
-            self.change(xt_diff.changes(self._state, wanted))
         repairs: list[str] = []
         for family in self._families:
             for name in _TABLES:
                 if self._fingerprints.get((name, family)) != xt_listing.read(name, family).fingerprint():
                     repairs += self._compare(name, family, wanted)
-        self._state, self._is_known = dict(wanted), True
+                elif name == "nat" and (changes := xt_diff.changes(_of(self._state, family), _of(wanted, family))):
+                    self._apply(family, changes)
+        self._state = dict(wanted)
         return repairs
 
     def change(self, changes: Mapping[ServicePort, Frontend | None]) -> None:
         """Fill the chains of what changed."""
+        after = {seen: frontend for seen, frontend in {**self._state, **changes}.items() if frontend is not None}
         for family in self._families:
             mine = {seen: frontend for seen, frontend in changes.items() if seen.family is family}
-            if mine:
-                with self._edited("nat", family) as table:
-                    xt_diff.apply(table, mine)
-                self._state |= {seen: frontend for seen, frontend in mine.items() if frontend is not None}
-                for seen in [seen for seen, frontend in mine.items() if frontend is None]:
-                    self._state.pop(seen, None)
+            try:
+                self._apply(family, mine)
+            except KernelError:
+                # Somebody took chains away, so that what is to be done cannot be known without comparing all.
+                self._compare("nat", family, after)
+        self._state = after
 
     def hits(self) -> dict[ServicePort, int]:
         """The counters of the rules that lead to ServicePorts' chains."""
@@ -88,13 +89,18 @@ class IptablesServices:
             for name in _TABLES:
                 with self._edited(name, family) as table:
                     xt_diff.converge(table, xt_listing.read(name, family), Wanted.nothing(name))
-        self._state, self._fingerprints, self._is_known = {}, {}, False
+        self._state, self._fingerprints = {}, {}
 
     def close(self) -> None:
         """Nothing is held open."""
 
+    def _apply(self, family: Family, changes: Mapping[ServicePort, Frontend | None]) -> None:
+        if changes:
+            with self._edited("nat", family) as table:
+                xt_diff.apply(table, changes)
+
     def _compare(self, name: str, family: Family, wanted: Mapping[ServicePort, Frontend]) -> list[str]:
-        mine = {seen: frontend for seen, frontend in wanted.items() if seen.family is family}
+        mine = _of(wanted, family)
         ranges = [prefix for prefix in self._ranges if prefix.family is family]
         with xtables_lock.held(self._lock_path, wait_seconds=self._lock_wait_seconds):
             # Read under the lock, so that nobody changes it before it is written back.
@@ -114,3 +120,7 @@ class IptablesServices:
             opened(name, family) as table,
         ):
             yield table
+
+
+def _of(services: Mapping[ServicePort, Frontend], family: Family) -> dict[ServicePort, Frontend]:
+    return {seen: frontend for seen, frontend in services.items() if seen.family is family}

@@ -141,13 +141,14 @@ def delete_table(table: str) -> Operation:
 
 
 def new_chain(table: str, chain: Chain) -> Iterator[Operation]:
-    """Add a chain and its rules."""
+    """Add a chain with its rules; one that is there already has none but these then."""
     body = attribute(_CHAIN_TABLE, text(table)) + attribute(_CHAIN_NAME, text(chain.name))
     if chain.hook:
         hook, priority = chain.hook
         place = attribute(_HOOK_NUMBER, number(hook)) + attribute(_HOOK_PRIORITY, number(priority))
         body += attribute(_CHAIN_HOOK, place) + attribute(_CHAIN_TYPE, text("nat"))
     yield message(NEW_CHAIN, body, f"add chain inet {table} {chain.name}", NLM_F_CREATE)
+    yield _flush_chain(table, chain.name)
     for rule in chain.rules:
         expressions = b"".join(expression.encode() for expression in rule)
         body = attribute(_RULE_TABLE, text(table)) + attribute(_RULE_CHAIN, text(chain.name))
@@ -157,10 +158,8 @@ def new_chain(table: str, chain: Chain) -> Iterator[Operation]:
 
 def delete_chain(table: str, name: str) -> Iterator[Operation]:
     """Delete a chain that nothing leads to, its rules first."""
+    yield _flush_chain(table, name)
     body = attribute(_CHAIN_TABLE, text(table)) + attribute(_CHAIN_NAME, text(name))
-    # Table and chain have the same attribute numbers in a rule but for the name's.
-    rules = attribute(_RULE_TABLE, text(table)) + attribute(_RULE_CHAIN, text(name))
-    yield message(DELETE_RULE, rules, f"flush chain inet {table} {name}")
     yield message(DELETE_CHAIN, body, f"delete chain inet {table} {name}")
 
 
@@ -300,6 +299,11 @@ def counts_of(body: bytes) -> list[tuple[bytes, int]]:
 def _elements(kind: int, table: str, name: str, listed: bytes, what: str, flags: int = 0) -> Operation:
     body = attribute(_LIST_TABLE, text(table)) + attribute(_LIST_SET, text(name))
     return message(kind, body + (attribute(_LIST_ELEMENTS, listed) if listed else b""), what, flags)
+
+
+def _flush_chain(table: str, name: str) -> Operation:
+    body = attribute(_RULE_TABLE, text(table)) + attribute(_RULE_CHAIN, text(name))
+    return message(DELETE_RULE, body, f"flush chain inet {table} {name}")
 
 
 def _string(value: bytes) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from netmgr.prefixes import Family, Prefix
 from netmgr.rules import xt_entries
@@ -24,6 +24,8 @@ class Wanted:
 
     name: str
     chains: Mapping[str, Sequence[bytes]]
+    services: Mapping[str, ServicePort] = field(default_factory=dict)
+    """Whose chain it is, for people to read."""
 
     @classmethod
     def nothing(cls, name: str) -> Wanted:
@@ -44,7 +46,11 @@ class Wanted:
                 chains[SERVICES].append(xt_rules.to_bucket(bucket))
             chains[chain].append(xt_rules.to_service(seen))
             chains[xt_rules.service_chain(seen)] = xt_rules.endpoint_rules(seen, frontend)
-        return cls(name, chains)
+        return cls(name, chains, {xt_rules.service_chain(seen): seen for seen in services})
+
+    def told(self, chain: str) -> str:
+        """A chain as a person is told of it."""
+        return f"chain {chain}" + (f" of {self.services[chain]}" if chain in self.services else "")
 
 
 def changes(
@@ -76,12 +82,19 @@ def apply(table: LegacyTable, changed: Mapping[ServicePort, Frontend | None]) ->
 
 
 def _close(table: LegacyTable, seen: ServicePort) -> None:
-    chain, bucket_name = xt_rules.service_chain(seen), xt_rules.bucket_chain(xt_rules.bucket(seen.address))
+    chain, bucket = xt_rules.service_chain(seen), xt_rules.bucket_chain(xt_rules.bucket(seen.address))
     if not table.has_chain(chain):
         return
-    for entry in table.entries(bucket_name):
+    _leave(table, bucket, chain)
+    if not table.entries(bucket):
+        _leave(table, SERVICES, bucket)
+
+
+def _leave(table: LegacyTable, above: str, chain: str) -> None:
+    """Delete a chain, and before it the rule that leads to it."""
+    for entry in table.entries(above):
         if entry.target == chain:
-            table.delete(bucket_name, entry)
+            table.delete(above, entry)
     table.flush_chain(chain)
     table.delete_chain(chain)
 
@@ -92,14 +105,14 @@ def converge(table: LegacyTable, listed: Table, wanted: Wanted) -> list[str]:
     builtin = {name: present.pop(name) for name in list(present) if not name.startswith(_OURS[wanted.name])}
     sentences: list[str] = []
     for chain in wanted.chains.keys() - present.keys():
-        sentences.append(f"chain {chain} was missing")
+        sentences.append(f"{wanted.told(chain)} was missing")
         table.create_chain(chain)
     for chain, rules in wanted.chains.items():
         held = present.get(chain, [])
         if sorted(rule.raw for rule in held) == sorted(rules) and (_is_unordered(chain) or _raws(held) == list(rules)):
             continue
         if chain in present:
-            sentences.append(f"chain {chain} was altered")
+            sentences.append(f"{wanted.told(chain)} was altered")
         _fill(table, chain, [_counting_on(rule, held, table.family) for rule in rules])
     sentences += _jumps(table, builtin, wanted)
     leftover = present.keys() - wanted.chains.keys()

@@ -1,0 +1,61 @@
+"""Services held in memory: the backend contract by value, and which endpoint a client would get."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from netmgr.prefixes import Address
+from netmgr.services.model import Endpoint, Frontend, ServicePort
+from netmgr.services.slots import rearranged, rendezvous, slot_count
+
+
+class FakeServices:
+    """A backend without a kernel. `programmed` may be harmed by tests as other programs harm a kernel."""
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.programmed: dict[ServicePort, Frontend] = {}
+        self._slots: dict[ServicePort, tuple[Endpoint, ...]] = {}
+        self._hits: dict[ServicePort, int] = {}
+
+    def held(self) -> dict[ServicePort, Frontend]:
+        return dict(self.programmed)
+
+    def put_right(self, wanted: Mapping[ServicePort, Frontend]) -> list[str]:
+        wrong = [
+            seen for seen in wanted.keys() | self.programmed.keys() if self.programmed.get(seen) != wanted.get(seen)
+        ]
+        self.change({seen: wanted.get(seen) for seen in wrong})
+        return [f"{seen} was not as it should be" for seen in sorted(wrong)]
+
+    def change(self, changes: Mapping[ServicePort, Frontend | None]) -> None:
+        for seen, frontend in changes.items():
+            if frontend is None:
+                for table in (self.programmed, self._slots, self._hits):
+                    table.pop(seen, None)
+                continue
+            self.programmed[seen] = frontend if frontend.endpoints else Frontend(frozenset())
+            self._slots[seen] = rearranged(self._slots.get(seen, ()), frontend.endpoints)
+            self._hits.setdefault(seen, 0)
+
+    def hits(self) -> dict[ServicePort, int]:
+        return dict(self._hits)
+
+    def remove(self) -> None:
+        self.programmed, self._slots, self._hits = {}, {}, {}
+
+    def close(self) -> None:
+        pass
+
+    def connect(self, seen: ServicePort, client: Address, drawn: int = 0) -> Endpoint | None:
+        """The endpoint of a new connection, `drawn` being the random number; None: refused."""
+        frontend = self.programmed.get(seen)
+        if frontend is None or not frontend.endpoints:
+            return None
+        self._hits[seen] += 1
+        if frontend.sticky:
+            slots = rendezvous(frontend.endpoints, slot_count(len(frontend.endpoints)))
+            return slots[hash(client) % len(slots)]
+        slots = self._slots[seen]
+        return slots[drawn % len(slots)]
