@@ -15,10 +15,8 @@ import netmgr
 from netmgr import documents
 from netmgr.agent import accounting_queries
 from netmgr.agent.latest import Latest
-from netmgr.agent.node import Node
 from netmgr.agent.opening import Books
 from netmgr.agent.telemetry import Telemetry
-from netmgr.agent.verbs.status import status
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
 from netmgr.errors import ConfigError, LimitedConnectivity, NetmgrError, NotReady, SetupError
@@ -70,34 +68,6 @@ class Pods(Protocol):
     def status(self) -> None:
         """Say nothing when ready, else raise NotReady or LimitedConnectivity."""
         ...
-
-
-class WiredPods:
-    """The pods that this agent gives their network."""
-
-    def __init__(self, node: Node, telemetry: Telemetry) -> None:
-        self._node = node
-        self._telemetry = telemetry
-
-    def attachments(self) -> list[Attachment]:
-        """Every attachment that holds addresses."""
-        return self._node.leases.all()
-
-    def occupancy(self) -> Mapping[Family, Occupancy]:
-        """The node's pool."""
-        return self._node.leases.occupancy()
-
-    def files(self) -> list[ResultFiles]:
-        """They are nobody's concern here."""
-        return []
-
-    def longest_delay(self) -> float:
-        """Every pod is counted before its first packet."""
-        return 0.0
-
-    def status(self) -> None:
-        """As CNI's STATUS."""
-        status(self._node, self._telemetry)
 
 
 class Queries:

@@ -11,12 +11,14 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from netmgr.agent.node import Node
 from netmgr.errors import StateError
 from netmgr.model import Attachment
 from netmgr.prefixes import Family
+
+if TYPE_CHECKING:
+    from netmgr.agent.node import Node
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _COMPANIONS = ("", "-wal", "-shm")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,25 +14,56 @@ from netmgr.agent.housekeeping import Housekeeping
 from netmgr.agent.locks import AttachmentLocks
 from netmgr.agent.node import Node
 from netmgr.agent.opening import open_accounts
-from netmgr.agent.queries import Queries, WiredPods
+from netmgr.agent.queries import Queries
 from netmgr.agent.ranging import Ranging
 from netmgr.agent.reaper import Reaper
 from netmgr.agent.router import Router
 from netmgr.agent.server import UnixServer, readers
 from netmgr.agent.telemetry import Telemetry
+from netmgr.agent.verbs.status import status
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
 from netmgr.dataplane import conntrack
 from netmgr.dataplane.wiring import Dataplane
 from netmgr.ipam.leases import Leases
-from netmgr.ipam.pool import Timing
+from netmgr.ipam.pool import Occupancy, Timing
 from netmgr.ipam.store import Store
+from netmgr.model import Attachment
 from netmgr.prefixes import Family
+from netmgr.snapshot import ResultFiles
 
 DRAIN_SECONDS = 10.0
 """How long a stop waits for requests under way."""
 
 log = logging.getLogger(__name__)
+
+
+class WiredPods:
+    """The pods that this agent gives their network."""
+
+    def __init__(self, node: Node, telemetry: Telemetry) -> None:
+        self._node = node
+        self._telemetry = telemetry
+
+    def attachments(self) -> list[Attachment]:
+        """Every attachment that holds addresses."""
+        return self._node.leases.all()
+
+    def occupancy(self) -> Mapping[Family, Occupancy]:
+        """The node's pool."""
+        return self._node.leases.occupancy()
+
+    def files(self) -> list[ResultFiles]:
+        """They are nobody's concern here."""
+        return []
+
+    def longest_delay(self) -> float:
+        """Every pod is counted before its first packet."""
+        return 0.0
+
+    def status(self) -> None:
+        """As CNI's STATUS."""
+        status(self._node, self._telemetry)
 
 
 class PodAgent:

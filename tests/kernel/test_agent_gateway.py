@@ -9,7 +9,7 @@ import pytest
 
 from netmgr.config import Backend
 from netmgr.prefixes import Family
-from tests.kernel.joined import HUB_ROUTER, Joined, joined, own
+from tests.kernel.joined import HUB_ROUTER, SITES, Joined, joined, own
 
 pytestmark = pytest.mark.root
 
@@ -87,3 +87,17 @@ def test_routes_that_a_document_no_longer_lists_go_with_the_next_start(router: J
     router.start(HUB_ROUTER | {"routes": [BACK6]})
     assert BACK["to"] not in routes(router)
     assert BACK6["to"] in routes(router)
+
+
+def test_a_node_keeps_routes_and_spokes_apart_as_a_router_does(world: Joined) -> None:
+    world.start({"site": "a", "sites": SITES, "ranges": ["10.1.0.128/28"], "routes": [BACK]})
+    try:
+        assert f"{BACK['to']} via {BACK['via']}" in routes(world)
+        world.run("ip", "route", "del", BACK["to"])
+        world.wait_until(lambda: world.repaired("routes") > 0)
+        assert world.agent.snapshot()["role"] == "node"
+        assert world.drops() == {("a", "b"): 0, ("b", "a"): 0}
+        assert world.send("a", "b", Family.V4) == ""
+        assert world.drops() == {("a", "b"): 1, ("b", "a"): 0}
+    finally:
+        world.stop()
