@@ -17,9 +17,27 @@ def status(snapshot: Mapping[str, Any]) -> list[Table | str]:
     """The node at a glance: a headline, its addresses, its traffic, and what was repaired or lost."""
     state = "[green]ready[/]" if snapshot["ready"] else f"[red]not ready[/]: {escape(snapshot['reason'])}"
     backend, version = snapshot["backend"], snapshot["netmgr_version"]
-    headline = f"node [bold]{escape(snapshot['node'])}[/] is {state} · {backend} · netmgr {version}"
-    addresses = [_pool(snapshot)] if snapshot["pool"] else [_files(snapshot)]
-    return [headline, *addresses, _traffic(snapshot), *_troubles(snapshot)]
+    role = str(snapshot.get("role", "node"))
+    headline = f"{role} [bold]{escape(snapshot['node'])}[/] is {state} · {backend} · netmgr {version}"
+    return [headline, *_own(snapshot), _traffic(snapshot), *_dropped(snapshot), *_troubles(snapshot)]
+
+
+def _own(snapshot: Mapping[str, Any]) -> list[Table | str]:
+    """What a machine of its role has: addresses, pods of another plugin, or nothing but what it forwards."""
+    if snapshot.get("role", "node") != "node":
+        return []
+    return [_pool(snapshot) if snapshot["pool"] else _files(snapshot)]
+
+
+def _dropped(snapshot: Mapping[str, Any]) -> list[Table | str]:
+    pairs = snapshot.get("isolation", [])
+    met = [pair for pair in pairs if pair["packets"]]
+    if not met:
+        return [f"spokes kept apart here: {len(pairs)} ways, nothing dropped"] if pairs else []
+    shown = new_table("Dropped between spokes", "from", "to", "packets>", "bytes>")
+    for pair in met:
+        shown.add_row(pair["origin"], pair["destination"], f"{pair['packets']:,}", size(pair["bytes"]))
+    return [shown]
 
 
 def _pool(snapshot: Mapping[str, Any]) -> Table:

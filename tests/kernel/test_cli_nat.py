@@ -46,6 +46,20 @@ def test_status_shows_translations_hits_and_port_budget(world: Joined) -> None:
         world.stop()
 
 
+def test_node_status_shows_what_was_dropped_between_spokes(world: Joined) -> None:
+    world.start(HUB_ROUTER)
+    try:
+        quiet = netmgr(world, "node", "status").stdout
+        assert "hub-router machine is ready" in quiet
+        assert "spokes kept apart here: 2 ways, nothing dropped" in quiet
+        assert "result files" not in quiet
+        assert world.send("b", "a", Family.V6) == ""
+        rows = netmgr(world, "node", "status").stdout.splitlines()
+        assert ["b", "a", "1", "53", "B"] in [row.split() for row in rows]
+    finally:
+        world.stop()
+
+
 def test_a_machine_that_is_no_nat_host_says_so(world: Joined) -> None:
     world.start(HUB_ROUTER)
     try:
