@@ -66,10 +66,10 @@ class Catalogue:
         if others:
             raise Refused(others[0].place, f"service {name} is given twice; keep one", first.place)
         found: dict[ServicePort, Opening] = {}
-        for address in first.addresses:
+        for key, address in zip(first.address_keys, first.addresses, strict=True):
             if not any(one.real.family is address.family for one in self._ranges):
                 continue
-            seen = self._seen(first, address)
+            seen = self._seen(first.name, address, first.place.under(*key))
             for port in first.ports:
                 found[ServicePort(seen, port.protocol, port.port)] = self._opening(first, port, address)
         return found
@@ -88,15 +88,12 @@ class Catalogue:
             if not self._slices[item.service]:
                 del self._slices[item.service]
 
-    def _seen(self, service: Service, address: Address) -> Address:
+    def _seen(self, name: ServiceName, address: Address, place: Place) -> Address:
         for one in self._ranges:
             if one.real.holds(address):
                 return Address(address.family, one.seen.value + address.value - one.real.value)
         ranges = ", ".join(str(one.real) for one in self._ranges)
-        raise Refused(
-            service.place.under("spec", "clusterIPs"),
-            f"service {service.name}: its address {address} is in no Service range of this host ({ranges})",
-        )
+        raise Refused(place, f"{address} of service {name} is in no Service range of this host ({ranges})")
 
     def _opening(self, service: Service, port: PortOfService, address: Address) -> Opening:
         ready: set[Endpoint] = set()
@@ -112,7 +109,7 @@ class Catalogue:
                 (ready if state is State.READY else draining).add(Endpoint(target, number))
         # As in kube-proxy: an endpoint that goes is better than none.
         usable = ready or draining
-        return Opening(Frontend(frozenset(usable), service.sticky), frozenset(draining - ready))
+        return Opening(Frontend(frozenset(usable), service.sticky), frozenset(draining - usable))
 
     def _check(self, service: Service, part: Slice, place: int, target: Address) -> None:
         if self._spoke_text and self._spoke.match(target) is None:

@@ -24,6 +24,8 @@ KeyPath = tuple[str | int, ...]
 _SERVICE_LABEL = "kubernetes.io/service-name"
 _LISTS = {"List": None, "ServiceList": "Service", "EndpointSliceList": "EndpointSlice"}
 _NAME_OF_PROTOCOL = {protocol.name: protocol for protocol in Protocol}
+_CLUSTER_IP: KeyPath = ("spec", "clusterIP")
+_CLUSTER_IPS: tuple[KeyPath, ...] = tuple(("spec", "clusterIPs", number) for number in range(2))
 _NO_ADDRESSES = ("", "None")
 
 
@@ -74,6 +76,8 @@ class Service:
     addresses: tuple[Address, ...]
     ports: tuple[PortOfService, ...]
     sticky: bool
+    address_keys: tuple[KeyPath, ...] = ()
+    """Where in its document each address stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ class _ServicePort(_Object):
 class _ServiceSpec(_Object):
     type: str = "ClusterIP"
     cluster_ip: Annotated[str, Field(alias="clusterIP")] = ""
-    cluster_ips: Annotated[tuple[str, ...] | None, Field(alias="clusterIPs")] = None
+    cluster_ips: Annotated[tuple[str, ...] | None, Field(alias="clusterIPs", max_length=2)] = None
     ports: tuple[_ServicePort, ...] | None = None
     session_affinity: Annotated[Literal["None", "ClientIP"], Field(alias="sessionAffinity")] = "None"
 
@@ -183,15 +187,15 @@ def _one(data: Mapping[str, Any], kind: object, place: Place) -> Iterator[Servic
 
 def _service(data: _Service, place: Place) -> Service:
     spec = data.spec
-    texts = spec.cluster_ips or (spec.cluster_ip,)
-    named: list[Address] = []
+    texts: dict[KeyPath, str] = {_CLUSTER_IP: spec.cluster_ip}
+    if spec.cluster_ips:
+        texts = dict(zip(_CLUSTER_IPS, spec.cluster_ips, strict=False))
+    named: dict[KeyPath, Address] = {}
     if spec.type != "ExternalName":
-        for number, text in enumerate(texts):
-            if text not in _NO_ADDRESSES:
-                key = ("clusterIPs", number) if spec.cluster_ips else ("clusterIP",)
-                named.append(_address(text, place.under("spec", *key)))
+        named = {key: _address(it, place.under(*key)) for key, it in texts.items() if it not in _NO_ADDRESSES}
     ports = tuple(PortOfService(p.name or "", _NAME_OF_PROTOCOL[p.protocol], p.port) for p in spec.ports or ())
-    return Service(place, _name(data.metadata), tuple(named), ports, spec.session_affinity == "ClientIP")
+    sticky = spec.session_affinity == "ClientIP"
+    return Service(place, _name(data.metadata), tuple(named.values()), ports, sticky, tuple(named))
 
 
 def _slice(data: _Slice, place: Place) -> Iterator[Slice]:

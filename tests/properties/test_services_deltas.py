@@ -1,0 +1,93 @@
+"""Changes applied one after the other leave in nftables what the outcome loaded at once would."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netmgr.prefixes import Address, Family
+from netmgr.services import nft_diff
+from netmgr.services.model import Endpoint, Frontend, Protocol, ServicePort
+from netmgr.services.nft_diff import Delta, Elements, State
+from netmgr.services.nft_layout import endpoint_map, endpoint_of, key_length, sets, slot_of
+
+PORTS = [
+    ServicePort(Address.parse(address), protocol, port)
+    for address in ("10.200.0.1", "10.200.0.2", "fd00:200::1")
+    for protocol, port in ((Protocol.TCP, 80), (Protocol.UDP, 53))
+]
+BASE = {Family.V4: Address.parse("10.9.0.0").value, Family.V6: Address.parse("fd00:9::").value}
+
+
+def frontends(family: Family) -> st.SearchStrategy[Frontend]:
+    endpoints = [Endpoint(Address(family, BASE[family] + number), 8080) for number in range(6)]
+    return st.builds(Frontend, st.frozensets(st.sampled_from(endpoints)), st.booleans())
+
+
+changes = st.fixed_dictionaries({}, optional={port: st.none() | frontends(port.family) for port in PORTS})
+
+
+class Table:
+    """The sets, with the kernel's rules about what may be added and deleted."""
+
+    def __init__(self) -> None:
+        self.elements: dict[str, Elements] = {spec.name: {} for spec in sets()}
+
+    def carry_out(self, delta: Delta) -> int:
+        touched = 0
+        for name, keys in delta.deleted.items():
+            for key in keys:
+                del self.elements[name][key]
+                touched += 1
+        for name, pairs in delta.added.items():
+            for key, data in pairs:
+                assert key not in self.elements[name]
+                self.elements[name][key] = data
+                touched += 1
+        return touched
+
+    def chosen(self) -> dict[bytes, frozenset[Endpoint]]:
+        """Endpoints by ServicePort, whatever their slots; the slots must be numbered from 0 without a gap."""
+        found: dict[bytes, dict[int, Endpoint]] = {}
+        for family in Family:
+            for key, data in self.elements[endpoint_map(family)].items():
+                found.setdefault(key[: key_length(family)], {})[slot_of(key)] = endpoint_of(data)
+        assert all(sorted(slots) == list(range(len(slots))) for slots in found.values())
+        return {key: frozenset(slots.values()) for key, slots in found.items()}
+
+
+@settings(max_examples=150)
+@given(st.lists(changes, min_size=1, max_size=6))
+def test_deltas_add_up_to_what_a_fresh_load_gives(sequence):
+    table, state = Table(), State()
+    wanted: dict[ServicePort, Frontend] = {}
+    for step in sequence:
+        delta, after = Delta(), {}
+        for seen, frontend in step.items():
+            before = state.get(seen)
+            after[seen] = None if frontend is None else nft_diff.placed(frontend, before)
+            nft_diff.between(seen, before, after[seen], delta)
+        table.carry_out(delta)
+        state = nft_diff.merged(state, after)
+        wanted = {seen: it for seen, it in (wanted | step).items() if it is not None}
+        assert nft_diff.against(table.elements, state).is_empty
+        assert nft_diff.changes(state, wanted) == {}
+    fresh = Table()
+    loaded = {seen: nft_diff.placed(frontend, None) for seen, frontend in wanted.items()}
+    fresh.carry_out(nft_diff.against(fresh.elements, loaded))
+    assert table.chosen() == fresh.chosen()
+    unlike = {name for name in table.elements if table.elements[name] != fresh.elements[name]}
+    assert unlike <= {endpoint_map(family) for family in Family}
+
+
+@given(frontends(Family.V4), st.integers(0, 5))
+def test_an_endpoint_less_costs_a_handful_of_elements(frontend, number):
+    seen = PORTS[0]
+    plain = Frontend(frontend.endpoints, sticky=False)
+    before = nft_diff.placed(plain, None)
+    gone = sorted(plain.endpoints)[number % len(plain.endpoints)] if plain.endpoints else None
+    after = nft_diff.placed(Frontend(plain.endpoints - {gone}), before)
+    table, delta = Table(), Delta()
+    table.carry_out(nft_diff.against(table.elements, {seen: before}))
+    nft_diff.between(seen, before, after, delta)
+    assert table.carry_out(delta) <= 5
