@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from netmgr import documents
+from netmgr.cli import plan_render
 from netmgr.config import NodeDocument, RangeSource
 from netmgr.sites import Role
 from tests.fakes.kustomize import build
@@ -93,3 +95,19 @@ def test_the_articles_set_up_has_ranges_of_the_cloud_and_a_nat_host():
     node, nat_host = template("openai-like", by_name["netmgr"]), template("openai-like", by_name["netmgr-nat-host"])
     assert node["range_source"] == RangeSource.AZURE
     assert nat_host["role"] == Role.NAT_HOST
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "more"),
+    [
+        ("node", "netmgr", {"range_source": "azure"}),
+        ("nat-host", "netmgr-nat-host", {"nat": {"documents": "/services/cluster"}}),
+    ],
+)
+def test_the_articles_documents_are_what_its_plan_renders(role: str, name: str, more: Object):
+    folder = KUBERNETES / "overlays" / "openai-like"
+    arguments = ["template", "training", "--role", role, "--reader-group", "65534", "--file", str(folder / "plan.yaml")]
+    rendered = yaml.safe_load(CliRunner().invoke(plan_render.app, arguments).output)
+    rendered.pop("masquerade")  # the default
+    nat = {"nat": rendered["nat"] | more["nat"]} if "nat" in more else {}
+    assert template("openai-like", pods("openai-like")[name]) == rendered | more | nat

@@ -1,0 +1,80 @@
+"""docs/: links lead somewhere, commands and options exist, metrics are in the catalogue, overlays are there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from exporter.catalog import CATALOG
+from netmgr.cli.main import COMMANDS, build
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)")
+COMMAND = re.compile(r"netmgr ((?:--)?[a-z][^\n`|&()#'\"]*)")
+METRIC = re.compile(r"\bnetmgr_[a-z_]+")
+PATHS = re.compile(r"`((?:netmgr|tests|configs|cni|exporter)/[\w./-]+)`")
+# Words behind a command in the pages' sentences, not on a command line.
+PROSE = re.compile(r"\s(?:on|and|is|says|runs|does|compares|has|leaves|names|which|to see|with its)\b.*")
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    for page in PAGES:
+        yield page, page.read_text()
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path):
+    links = LINK.findall(page.read_text())
+    for name, anchor in links:
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), name
+        assert not anchor or anchor in anchors(target), f"{name}#{anchor}"
+    for path in PATHS.findall(page.read_text()):
+        assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_metrics_are_in_the_catalogue(page: Path):
+    known = {metric.name for metric in CATALOG} | {f"{metric.name}_total" for metric in CATALOG}
+    assert {name for name in METRIC.findall(page.read_text()) if not name.endswith("_")} <= known
+
+
+def command_lines() -> set[str]:
+    found = set()
+    for _, text in pages():
+        found |= {PROSE.sub("", line).strip(" .,;:") for line in COMMAND.findall(text)}
+    return {line for line in found if line.split()[0] in COMMANDS}
+
+
+def test_there_are_commands_to_check():
+    assert {"host clean", "plan lock", "lab verify"} <= command_lines()
+
+
+@pytest.mark.parametrize("line", sorted(command_lines()))
+def test_commands_and_options_exist(line: str):
+    words = line.split()
+    command = typer.main.get_command(build(words[:1]))
+    path = [word for word in words if not word.startswith("-")]
+    for name in path:
+        if not hasattr(command, "commands"):
+            break
+        assert name in command.commands, line
+        command = command.commands[name]
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    assert {word for word in words if re.fullmatch(r"--?[a-z][a-z-]*", word)} <= known, line
+
+
+def test_every_overlay_is_told_of():
+    text = (ROOT / "docs" / "kubernetes.md").read_text()
+    for overlay in (ROOT / "configs" / "kubernetes" / "overlays").iterdir():
+        assert f"`{overlay.name}`" in text
