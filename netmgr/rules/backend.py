@@ -7,7 +7,7 @@ from typing import Protocol
 
 from netmgr.model import Sample
 from netmgr.prefixes import Address
-from netmgr.rules.model import Observed, Ruleset
+from netmgr.rules.model import Abilities, Observed, Ruleset
 from netmgr.rules.transaction import Operation
 
 
@@ -23,8 +23,8 @@ class RuleBackend(Protocol):
         ...
 
     @property
-    def rewrites(self) -> bool:
-        """Whether packets can be rewritten outside of connection tracking."""
+    def abilities(self) -> Abilities:
+        """What it can do."""
         ...
 
     def observe(self, desired: Ruleset) -> Observed:

@@ -63,7 +63,7 @@ class Rules:
                 self._applied([operation])
 
     def _desired(self, pods: Collection[Address]) -> Ruleset:
-        return desired(self.policy, pods, rewrites=self.backend.rewrites)
+        return desired(self.policy, pods, self.backend.abilities)
 
     def _applied(self, operations: Sequence[Operation]) -> bool:
         """Whether there was something to apply them to."""

@@ -17,7 +17,7 @@ from netmgr.rules import iptables_chains, iptables_text, xtables_lock
 from netmgr.rules.ipset import IpSets, Member
 from netmgr.rules.iptables_chains import TABLES
 from netmgr.rules.legacy_tables import opened
-from netmgr.rules.model import Drop, Element, Hook, Observed, Rule, Ruleset, Seen, SetSpec, Tally
+from netmgr.rules.model import Abilities, Drop, Element, Hook, Observed, Rule, Ruleset, Seen, SetSpec, Tally, in_order
 from netmgr.rules.policy import INTERNAL_SETS, pod_sets
 from netmgr.rules.transaction import (
     AddElements,
@@ -39,7 +39,7 @@ class IptablesBackend:
     """
 
     name = "iptables"
-    rewrites = False
+    abilities = Abilities(rewrites=False, compares=0)
 
     def __init__(self, *, lock_path: Path = xtables_lock.LOCK_PATH, lock_wait_seconds: float = 5) -> None:
         self._lock_path = lock_path
@@ -158,8 +158,7 @@ def _sample(spec: SetSpec, member: Member) -> Sample:
 
 def _in_order(seen: list[Seen], rules: Sequence[Rule]) -> tuple[Seen, ...]:
     """What was seen, in the order of the rules if each family's stand in theirs."""
-    as_written = [Seen(rule.id) for family in Family for rule in rules if rule.family is family]
-    return tuple(Seen(rule.id) for rule in rules) if seen == as_written else tuple(seen)
+    return in_order(seen, [rule.id for family in Family for rule in rules if rule.family is family], rules)
 
 
 def _tallies(rule: Rule) -> bool:

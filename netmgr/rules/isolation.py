@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import chain, permutations
 
 from netmgr.config import NodeDocument
 from netmgr.prefixes import Family, Prefix, merge
-from netmgr.rules.model import Drop, Element, Hook, InSet, Match, Pass, Rule, SetSpec, Side
+from netmgr.rules.model import Abilities, Drop, Element, Hook, InSet, Match, Pass, Rule, SetSpec, Side, outside
 from netmgr.sites import HUB, Role
 
 LINK_SCOPE = (Prefix.parse("fe80::/10"), Prefix.parse("ff02::/16"))
@@ -50,29 +50,31 @@ class Isolation:
             return None
         return cls(spokes, None if router else document.site)
 
-    def sets(self) -> dict[SetSpec, frozenset[Element]]:
+    def sets(self, abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
         """The sets of the rules, and what is in them."""
         found: dict[SetSpec, frozenset[Element]] = {}
         for family in Family:
             if not self._pairs(family):
                 continue
-            others = [spoke for spoke in self._having(family) if spoke.name != self.own]
-            found[_foreign(family)] = _merged((prefix for spoke in others for prefix in spoke.prefixes), family)
-            found |= {_site(spoke.name, family): _merged(spoke.prefixes, family) for spoke in self._having(family)}
+            if len(others := self._others(family)) > abilities.compares:
+                found[_foreign(family)] = frozenset(others)
+            for spoke in self._having(family):
+                found[_site(spoke.name, family)] = frozenset(_merged(spoke.prefixes, family))
         if self.own is not None and self._pairs(Family.V6):
             found[_LINK_SCOPE] = frozenset(LINK_SCOPE)
         return found
 
-    def passing(self, hook: Hook, family: Family) -> list[Rule]:
+    def passing(self, hook: Hook, family: Family, abilities: Abilities) -> list[Rule]:
         """What lets packets pass that are of no business here; to stand before the dropping of any family."""
         if not self._pairs(family) or hook not in (Hook.INPUT, Hook.FORWARD, Hook.OUTPUT):
             return []
-        strangers = tuple(InSet(side, _foreign(family).name, negated=True) for side in _sides(hook))
+        others = self._others(family)
+        strangers = {side: outside(side, _foreign(family).name, others, abilities.compares) for side in _sides(hook)}
         if self.own is not None:
             on_link = hook is not Hook.FORWARD and family is Family.V6
             near = (InSet(Side.DESTINATION if hook is Hook.INPUT else Side.SOURCE, _LINK_SCOPE.name),)
             return [
-                _pass(hook, family, "own", *strangers),
+                _pass(hook, family, "own", *chain.from_iterable(strangers.values())),
                 *([_pass(hook, family, "neighbour discovery", *near)] if on_link else []),
             ]
         if hook is not Hook.FORWARD:
@@ -81,7 +83,7 @@ class Isolation:
             _pass(hook, family, f"within {spoke.name}", *(InSet(side, _site(spoke.name, family).name) for side in Side))
             for spoke in self._having(family)
         ]
-        return [_pass(hook, family, f"hub {match.side}", match) for match in strangers] + within
+        return [_pass(hook, family, f"hub {side}", *matches) for side, matches in strangers.items()] + within
 
     def dropping(self, hook: Hook, family: Family) -> list[Rule]:
         """One rule for each ordered pair of spokes that can meet at the hook."""
@@ -95,6 +97,10 @@ class Isolation:
     def pairs(self) -> list[tuple[str, str]]:
         """The ordered pairs, from and to, that are kept apart here."""
         return list(dict.fromkeys(pair for family in Family for pair in self._pairs(family)))
+
+    def _others(self, family: Family) -> list[Prefix]:
+        """The prefixes of every spoke but the own one."""
+        return _merged((prefix for one in self.spokes if one.name != self.own for prefix in one.prefixes), family)
 
     def _having(self, family: Family) -> list[Spoke]:
         return [spoke for spoke in self.spokes if any(prefix.family is family for prefix in spoke.prefixes)]
@@ -149,5 +155,5 @@ def _site(name: str, family: Family) -> SetSpec:
     return SetSpec(f"site_{name}{family.value}", family)
 
 
-def _merged(prefixes: Iterable[Prefix], family: Family) -> frozenset[Element]:
-    return frozenset(merge(prefix for prefix in prefixes if prefix.family is family))
+def _merged(prefixes: Iterable[Prefix], family: Family) -> list[Prefix]:
+    return merge(prefix for prefix in prefixes if prefix.family is family)

@@ -8,7 +8,7 @@ therefore part of its meaning.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -203,6 +203,14 @@ class Rewrite:
         return f"{self.side} becomes that of {self.prefix}, count {self.name}"
 
 
+def outside(side: Side, name: str, prefixes: Collection[Prefix], most: int) -> tuple[Match, ...]:
+    """The address is in none of the prefixes: compared with each where they are at most so many, else looked up."""
+    if len(prefixes) > most:
+        return (InSet(side, name, negated=True),)
+    # What most packets lie in comes first, so that these are done with soonest.
+    return tuple(InPrefix(side, one, negated=True) for one in sorted(prefixes, key=lambda one: (one.length, one)))
+
+
 Action = Pass | Count | Drop | Tally | Masquerade | SourceNat | Netmap | Rewrite
 
 
@@ -268,11 +276,31 @@ class Ruleset:
 
 
 @dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a kernel interface can do, which the same policy makes the best of.
+
+    `rewrites`: packets can be rewritten outside of connection tracking. `compares`: so many prefixes
+    are compared one after the other sooner than they are looked up in a set.
+    """
+
+    rewrites: bool = True
+    compares: int = 16
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """A rule found where ours live: which one it is by its mark, and whether it is still as we write it."""
 
     id: str
     intact: bool = True
+
+
+def in_order(seen: Sequence[Seen], written: Sequence[str], rules: Sequence[Rule]) -> tuple[Seen, ...]:
+    """What was seen, in the order of the rules if it stands in the one in which the kernel was given their ids."""
+    if [one.id for one in seen] != list(written):
+        return tuple(seen)
+    by_id = {one.id: one for one in seen}
+    return tuple(by_id[rule.id] for rule in rules)
 
 
 @dataclass(frozen=True, slots=True)

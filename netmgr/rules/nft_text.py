@@ -39,6 +39,7 @@ from netmgr.rules.model import (
     SourceNat,
     Tally,
     Unreturnable,
+    in_order,
 )
 from netmgr.rules.transaction import (
     AddElements,
@@ -270,8 +271,7 @@ def _seen(comment: str, intact: Mapping[str, list[Seen]], known: Mapping[str, li
 
 def _unfused(seen: list[Seen], rules: Sequence[Rule]) -> tuple[Seen, ...]:
     """What was seen, in the order of the rules if the lines stand in theirs."""
-    as_written = [Seen(rule.id) for line in fused(rules) for rule in line]
-    return tuple(Seen(rule.id) for rule in rules) if seen == as_written else tuple(seen)
+    return in_order(seen, [rule.id for line in fused(rules) for rule in line], rules)
 
 
 def _is_made_as(spec: SetSpec, body: Listing) -> bool:

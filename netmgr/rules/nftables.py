@@ -19,7 +19,7 @@ from netmgr.model import Sample
 from netmgr.prefixes import Address
 from netmgr.rules import nft_text
 from netmgr.rules.libnftables import LibNftables
-from netmgr.rules.model import Observed, Ruleset
+from netmgr.rules.model import Abilities, Observed, Ruleset
 from netmgr.rules.nft_text import TABLE
 from netmgr.rules.nft_wording import Wording
 from netmgr.rules.policy import pod_sets
@@ -36,7 +36,7 @@ class NftablesBackend:
     """
 
     name = "nftables"
-    rewrites = True
+    abilities = Abilities()
 
     def __init__(self) -> None:
         self._nft = LibNftables()

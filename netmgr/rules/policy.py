@@ -10,7 +10,7 @@ apart (`isolation`), and on a NAT host those that open Services (`translation`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +19,7 @@ from netmgr.model import LINK_GROUP, LINK_PREFIX, Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules.isolation import Isolation
 from netmgr.rules.model import (
+    Abilities,
     Count,
     Drop,
     Element,
@@ -34,6 +35,7 @@ from netmgr.rules.model import (
     SetSpec,
     Side,
     Unreturnable,
+    outside,
 )
 from netmgr.rules.translation import Translation
 from netmgr.sites import Role
@@ -107,24 +109,24 @@ def pod_sets(addresses: Iterable[Address]) -> dict[SetSpec, frozenset[Element]]:
     }
 
 
-def desired(policy: Policy, pods: Collection[Address], *, rewrites: bool = True) -> Ruleset:
-    """The whole ruleset for a policy and the pods' addresses.
+ANY_KERNEL = Abilities()
 
-    `rewrites`: whether the kernel interface can rewrite packets outside of connection tracking.
-    """
+
+def desired(policy: Policy, pods: Collection[Address], abilities: Abilities = ANY_KERNEL) -> Ruleset:
+    """The whole ruleset for a policy and the pods' addresses, on a kernel interface that can do so much."""
     sets: dict[SetSpec, frozenset[Element]] = {}
     for family in Family:
         sets[_internal(family)] = _of_family(policy.internal, family)
         sets[_ranges(family)] = _of_family(policy.ranges, family)
     sets[_LINK_LOCAL] = frozenset(LINK_LOCAL_SOURCES)
-    for part in (policy.isolation, policy.translation):
-        sets |= part.sets() if part else {}
+    sets |= policy.isolation.sets(abilities) if policy.isolation else {}
+    sets |= policy.translation.sets() if policy.translation else {}
     sets |= {pod_set(traffic, family): frozenset() for family in Family for traffic in Traffic}
     sets |= pod_sets(pods)
     return Ruleset(
         sets=tuple(sets),
         members={spec.name: members for spec, members in sets.items()},
-        chains={hook: tuple(_chain(policy, hook, rewrites=rewrites)) for hook in Hook},
+        chains={hook: tuple(_chain(policy, hook, abilities)) for hook in Hook},
     )
 
 
@@ -150,23 +152,30 @@ def _of_family(prefixes: Iterable[Prefix], family: Family) -> frozenset[Element]
     return frozenset(prefix for prefix in prefixes if prefix.family is family)
 
 
-def _chain(policy: Policy, hook: Hook, *, rewrites: bool) -> Iterator[Rule]:
+def _chain(policy: Policy, hook: Hook, abilities: Abilities) -> Iterator[Rule]:
     """The rules of a hook. What many packets meet comes before what is long, in either family."""
     for family in Family:
-        yield from _rules(policy, hook, family)
+        yield from _rules(policy, hook, family, abilities)
         if policy.translation:
-            yield from policy.translation.rules(hook, family, rewrites=rewrites)
+            yield from policy.translation.rules(hook, family, rewrites=abilities.rewrites)
     if policy.isolation:
         for family in Family:
-            yield from policy.isolation.passing(hook, family)
+            yield from policy.isolation.passing(hook, family, abilities)
         for family in Family:
             yield from policy.isolation.dropping(hook, family)
 
 
-def _rules(policy: Policy, hook: Hook, family: Family) -> list[Rule]:
-    rules = [_node_rule(policy, hook, traffic, family) for at, traffic in NODE_HOOKS if at is hook]
+def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> list[Rule]:
+    outward, inward = (_internet(policy, peer, family, hook, abilities) for peer in (Side.DESTINATION, Side.SOURCE))
+    rules = [
+        _node_rule(policy, hook, traffic, family, inward if traffic is Traffic.INTERNET_IN else outward)
+        for at, traffic in NODE_HOOKS
+        if at is hook
+    ]
     if hook is Hook.FORWARD:
-        rules += [_pod_rule(traffic, family) for traffic in (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)]
+        # The counting look-up stands last: it counts whatever reaches it.
+        rules.append(_pod_rule(Traffic.INTERNET_OUT, family, outward, Side.SOURCE))
+        rules.append(_pod_rule(Traffic.INTERNET_IN, family, inward, Side.DESTINATION))
     elif policy.counts_only:
         return rules
     elif hook is Hook.PREROUTING and policy.guards_pods:
@@ -176,29 +185,26 @@ def _rules(policy: Policy, hook: Hook, family: Family) -> list[Rule]:
     return rules
 
 
-def _pod_rule(traffic: Traffic, family: Family) -> Rule:
-    pod, peer = (Side.SOURCE, Side.DESTINATION) if traffic is Traffic.INTERNET_OUT else (Side.DESTINATION, Side.SOURCE)
-    # The counting look-up stands last: it counts whatever reaches it.
-    matches = (*_internet(peer, family, _NO_POD), InSet(pod, pod_set(traffic, family).name))
+def _pod_rule(traffic: Traffic, family: Family, internet: tuple[Match, ...], pod: Side) -> Rule:
+    matches = (*internet, InSet(pod, pod_set(traffic, family).name))
     return Rule(f"pod {traffic} v{family.value}", family, matches, Pass())
 
 
-def _internet(peer: Side, family: Family, elsewhere: Callable[[Side], OnLink]) -> tuple[Match, ...]:
-    """The peer is of the internet. What does not lie `elsewhere` never is, and costs no look-up."""
-    return elsewhere(peer), InSet(peer, _internal(family).name, negated=True)
+def _internet(policy: Policy, peer: Side, family: Family, hook: Hook, abilities: Abilities) -> tuple[Match, ...]:
+    """The peer is of the internet. What lies on the own side of a link never is, and costs no comparison."""
+    elsewhere = (_NO_POD if hook is Hook.FORWARD else _NO_LOOPBACK)(peer)
+    prefixes = [prefix for prefix in policy.internal if prefix.family is family]
+    return elsewhere, *outside(peer, _internal(family).name, prefixes, abilities.compares)
 
 
-def _node_rule(policy: Policy, hook: Hook, traffic: Traffic, family: Family) -> Rule:
+def _node_rule(policy: Policy, hook: Hook, traffic: Traffic, family: Family, internet: tuple[Match, ...]) -> Rule:
     peer = Side.SOURCE if traffic is Traffic.INTERNET_IN else Side.DESTINATION
-    matches: tuple[Match, ...]
     if policy.node_rules is NodeRules.EXACT and family is policy.exact_prefix.family:
-        matches = (InPrefix(peer, policy.exact_prefix, negated=True),)
-    else:
-        matches = _internet(peer, family, _NO_POD if hook is Hook.FORWARD else _NO_LOOPBACK)
+        internet = (InPrefix(peer, policy.exact_prefix, negated=True),)
     return Rule(
         id=f"node {hook} {traffic} v{family.value}",
         family=family,
-        matches=matches,
+        matches=internet,
         action=Count(Counter(hook.upper(), family, traffic)),
         comment=f"iptables-exporter {policy.rule_owner} traffic={traffic}",
     )

@@ -75,7 +75,7 @@ def damage(kernel, program, number: int) -> int:
     if harm == 0:
         kernel.lose_rule(Hook.FORWARD, "isolation forward spoke-a spoke-b v4")
     elif harm == 1:
-        kernel.lose_element("foreign4", Prefix.parse("10.130.0.0/16"))
+        kernel.lose_element("site_spoke-b4", Prefix.parse("10.130.0.0/16"))
     elif harm == 2:
         kernel.add_rule(Hook.FORWARD)
     elif harm == 3:

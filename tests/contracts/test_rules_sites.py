@@ -110,7 +110,7 @@ def test_a_rule_that_is_lost_is_told_in_one_sentence_and_put_back(kernel, machin
 
 def test_a_lost_rule_of_a_netmap_is_put_back(kernel):
     rules = settled(kernel, "NAT host")
-    hook, rule = (Hook.DEPARTURE, "netmap out") if kernel.backend.rewrites else (Hook.DSTNAT, "netmap")
+    hook, rule = (Hook.DEPARTURE, "netmap out") if kernel.backend.abilities.rewrites else (Hook.DSTNAT, "netmap")
     kernel.lose_rule(hook, f"{rule} 100.64.1.0/24 v4")
     plan = rules.plan([])
     assert plan.repairs == (f"chain {hook}: rule '{rule} 100.64.1.0/24 v4' was missing",)
@@ -120,9 +120,9 @@ def test_a_lost_rule_of_a_netmap_is_put_back(kernel):
 
 def test_a_members_loss_is_told_and_put_right(kernel):
     rules = settled(kernel, "node")
-    kernel.lose_element("foreign4", Prefix.parse("10.130.0.0/16"))
+    kernel.lose_element("site_spoke-b4", Prefix.parse("10.130.0.0/16"))
     plan = rules.plan([])
-    assert plan.repairs == ("set foreign4: 10.130.0.0/16 was missing",)
+    assert plan.repairs == ("set site_spoke-b4: 10.130.0.0/16 was missing",)
     rules.apply(plan)
     assert not rules.plan([])
 

@@ -49,7 +49,7 @@ def opened(world, real_kernel, program):
     """A NAT host; what translates the Service's address is on it where it can be, else on the next machine."""
 
     def make(*, next_machine: bool | None = None, **nat: object) -> Rules:
-        elsewhere = not real_kernel.backend.rewrites if next_machine is None else next_machine
+        elsewhere = not real_kernel.backend.abilities.rewrites if next_machine is None else next_machine
         if elsewhere:
             with netns.entered(world.hosts["own"]):
                 program("nft -f -", KUBE_PROXY)
@@ -216,7 +216,7 @@ def test_a_port_nobody_listens_on_is_told_to_the_client_where_connections_are_tr
     client.connect((SEEN[family], PORT))
     client.send(b"is anybody there?")
     client.settimeout(0.5)
-    told = TimeoutError if real_kernel.backend.rewrites else ConnectionRefusedError
+    told = TimeoutError if real_kernel.backend.abilities.rewrites else ConnectionRefusedError
     with pytest.raises(told):
         client.recv(100)
 

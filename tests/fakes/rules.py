@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from netmgr.errors import KernelError
 from netmgr.model import Sample
 from netmgr.prefixes import Address
-from netmgr.rules.model import Element, Observed, Ruleset, Seen, SetSpec
+from netmgr.rules.model import Abilities, Element, Observed, Ruleset, Seen, SetSpec
 from netmgr.rules.policy import pod_sets
 from netmgr.rules.transaction import (
     AddElements,
@@ -38,7 +38,7 @@ class FakeBackend:
     name = "fake"
 
     def __init__(self, *, rewrites: bool = True) -> None:
-        self.rewrites = rewrites
+        self.abilities = Abilities() if rewrites else Abilities(rewrites=False, compares=0)
         self.state = State()
         self.connections: list[Connection] = []
         self._lock = threading.RLock()
