@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from netmgr.lab import matrix, planned, probing, services, tracked, verify
 from netmgr.lab.exchange import End, open_socket
 from netmgr.lab.probing import Outcome
+from netmgr.lab.topology import Spoke
 from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
 from netmgr.sites import HUB, Role
@@ -70,29 +72,29 @@ def test_one_service_address_leads_to_two_spokes_through_two_ranges(
 def talk(client: End, target: Address, servers: Sequence[End], times: int) -> None:
     """Open and close connections, one after the other, each with a byte there and a byte back."""
     with ExitStack() as closing:
-        listeners = []
-        for end in servers:
-            listener = closing.enter_context(open_socket(end.namespace, end.address.family, socket.SOCK_STREAM))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((str(end.address), services.TARGET_PORT))
-            listener.listen(16)
-            listener.settimeout(0)
-            listeners.append(listener)
+        listeners = [listening(closing, end) for end in servers]
         direct = len(servers) == 1 and servers[0].address == target
         for _ in range(times):
             near = open_socket(client.namespace, target.family, socket.SOCK_STREAM)
             with near:
                 near.connect((str(target), services.TARGET_PORT if direct else services.PORT))
                 with accepted(listeners) as far:
-                    near.send(b"?")
-                    assert far.recv(1) == b"?"
-                    far.send(b"!")
-                    assert near.recv(1) == b"!"
+                    ping(near, far)
+
+
+def listening(closing: ExitStack, end: End) -> socket.socket:
+    listener = closing.enter_context(open_socket(end.namespace, end.address.family, socket.SOCK_STREAM))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((str(end.address), services.TARGET_PORT))
+    listener.listen(16)
+    listener.settimeout(0)
+    return listener
 
 
 def accepted(listeners: Sequence[socket.socket]) -> socket.socket:
     """The connection that has just come to one of them."""
-    while True:
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
         for listener in listeners:
             try:
                 found = listener.accept()[0]
@@ -100,6 +102,7 @@ def accepted(listeners: Sequence[socket.socket]) -> socket.socket:
                 continue
             found.settimeout(SECONDS)
             return found
+    raise TimeoutError("nobody came")
 
 
 @FAMILIES
@@ -118,6 +121,48 @@ def test_after_a_thousand_connections_each_way_none_is_half_open(world: World, f
     for spoke in world.topology.spokes:
         assert tracked_in[spoke.nat_host] >= share, "connections did not pass the NAT host"
     assert list(verify.half_open(world)) == []
+
+
+@contextmanager
+def opened(world: World, spoke: Spoke, family: Family) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A connection from the researcher to a spoke's Service: both ends."""
+    researcher = next(matrix.origins(world)).end(family)
+    found = services.service(world, spoke)
+    with open_socket(researcher.namespace, family, socket.SOCK_STREAM) as near:
+        with ExitStack() as closing:
+            listeners = [listening(closing, End(one.netns, one.address(family))) for one in found.backends]
+            near.connect((str(found.address(family, inside=False)), services.PORT))
+            far = accepted(listeners)
+        with far:
+            yield near, far
+
+
+def ping(near: socket.socket, far: socket.socket) -> None:
+    near.send(b"?")
+    assert far.recv(1) == b"?"
+    far.send(b"!")
+    assert near.recv(1) == b"!"
+
+
+@FAMILIES
+def test_connections_survive_the_nat_hosts_agents_and_new_ones_need_none(world: World, family: Family) -> None:
+    hosts = [world.node(spoke.nat_host) for spoke in world.topology.spokes]
+    with ExitStack() as closing:
+        ends = [closing.enter_context(opened(world, spoke, family)) for spoke in world.topology.spokes]
+        for host in hosts:
+            host.kill_agent()
+        for spoke, pair in zip(world.topology.spokes, ends, strict=True):
+            ping(*pair)
+            ping(*closing.enter_context(opened(world, spoke, family)))
+        for host in hosts:
+            host.start_agent()
+        starting = set(range(len(hosts)))
+        while starting:
+            for pair in ends:
+                ping(*pair)
+            starting = {place for place in starting if hosts[place].status()}
+        for pair in ends:
+            ping(*pair)
 
 
 def lawless(world: World, name: str) -> None:
