@@ -11,6 +11,7 @@ import pytest
 from tests.kubernetes import manifests, programs
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.controllers import Starter
+from tests.kubernetes.services import HOME, SLICES_OF
 
 _numbers = count(1)
 
@@ -50,7 +51,7 @@ def no_nodes(control_plane: ControlPlane, starter: Starter) -> Iterator[None]:
     assert not control_plane.ask("GET", "/api/v1/nodes?limit=1")["items"]
     yield
     starter.stop()
-    control_plane.forget_nodes()
+    control_plane.forget("/registry/minions/", "/api/v1/nodes")
     control_plane.ask("DELETE", "/api/v1/namespaces/netmgr/configmaps?labelSelector=netmgr.io/claims-of")
     control_plane.ask("DELETE", "/api/v1/namespaces/default/events")
     control_plane.ask("DELETE", "/apis/coordination.k8s.io/v1/namespaces/netmgr/leases")
@@ -63,3 +64,14 @@ def installed(control_plane: ControlPlane) -> ControlPlane:
         for found in manifests.build(manifests.HERE / "overlays" / overlay):
             manifests.apply(control_plane, found)
     return control_plane
+
+
+@pytest.fixture
+def services(installed: ControlPlane, starter: Starter) -> Iterator[Starter]:
+    """A namespace for Services, and who starts followers; afterwards there are none but the server's own."""
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "test-services"}}
+    installed.answer("POST", "/api/v1/namespaces", body)
+    yield starter
+    starter.stop()
+    installed.forget("/registry/services/specs/test-services/", HOME + "/services")
+    installed.forget("/registry/endpointslices/test-services/", SLICES_OF)
