@@ -1,98 +1,34 @@
-"""A real Prometheus scrapes the nodes of a lab, by the files in configs/, and has an answer for every dashboard.
-
-Of the committed files only what a lab must have otherwise is changed: the targets, and intervals of a second.
-"""
+"""A real Prometheus scrapes the nodes of a lab, by the files in configs/, and has an answer for every dashboard."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import math
 import os
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlencode
 from xml.etree import ElementTree as ET
 
 import pytest
-import yaml
 
 from exporter.monitoring.__main__ import main
 from exporter.monitoring.files import PORT
 from exporter.monitoring.recording import BUSIEST_PODS, CLUSTER_BYTES, NAMESPACE_BYTES
-from netmgr import programs
 from netmgr.errors import LabError
 from netmgr.lab import wiring
 from netmgr.lab.exchange import End, datagrams
 from netmgr.lab.topology import INTERNET, Pod, cluster
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
+from tests.kernel.scraped import CONFIGS, WEB_PORT, Prometheus, Result, queries, scraping
 
 pytestmark = pytest.mark.root
 
-CONFIGS = Path(__file__).parent.parent.parent / "configs"
 DASHBOARDS = sorted(path for path in (CONFIGS / "grafana").iterdir() if path.stem != "netmgr-sites")
-"""Those of one cluster: this lab has no other site."""
-WEB_PORT = 9090
+"""Those of one cluster; `test_prometheus_sites` has the one of several sites."""
 SVG = "{http://www.w3.org/2000/svg}"
-PATIENCE = 25
 NAMESPACES = {"research": ("pod-1", "pod-2"), "serving": ("pod-3",)}
-
-Result = list[dict]
-
-
-@dataclass(frozen=True)
-class Prometheus:
-    """The process beside the nodes, and its HTTP API, which nobody outside the lab can reach."""
-
-    namespace: Path
-    log: Path
-
-    def get(self, path: str, **fields: str) -> object:
-        with wiring.inside(self.namespace):
-            connection = http.client.HTTPConnection("127.0.0.1", WEB_PORT, timeout=5)
-            connection.connect()
-        try:
-            connection.request("GET", f"/api/v1/{path}?{urlencode(fields)}")
-            answer = json.loads(connection.getresponse().read())
-        finally:
-            connection.close()
-        assert answer["status"] == "success", answer
-        return answer["data"]
-
-    def query(self, expression: str) -> Result:
-        return self.get("query", query=expression)["result"]
-
-    def wait_for(self, expression: str, is_enough: Callable[[Result], bool]) -> Result:
-        deadline = time.monotonic() + PATIENCE
-        while not is_enough(result := self._tried(expression)):
-            assert time.monotonic() < deadline, f"{expression}: {result}\n{self.log.read_text()[-2000:]}"
-            time.sleep(0.2)
-        return result
-
-    def _tried(self, expression: str) -> Result:
-        try:
-            return self.query(expression)
-        except ConnectionRefusedError:
-            return []
-
-
-def configure(world: World, directory: Path) -> Path:
-    scrape = yaml.safe_load((CONFIGS / "prometheus" / "scrape.yml").read_text())
-    scrape["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    (job,) = scrape["scrape_configs"]
-    targets = [f"{node.node.address(Family.V4)}:{PORT}" for node in world.nodes]
-    job |= {"scrape_interval": "1s", "scrape_timeout": "1s"}
-    job["static_configs"][0]["targets"] = targets
-    (directory / "scrape.yml").write_text(yaml.safe_dump(scrape))
-    for name in scrape["rule_files"]:
-        rules = yaml.safe_load((CONFIGS / "prometheus" / name).read_text())
-        for group in rules["groups"]:
-            group["interval"] = "1s"
-        (directory / name).write_text(yaml.safe_dump(rules))
-    return directory / "scrape.yml"
 
 
 @pytest.fixture(scope="module")
@@ -104,22 +40,9 @@ def world() -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def prometheus(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    directory = tmp_path_factory.mktemp("prometheus")
-    command = [
-        *(programs.locate("nsenter", "util-linux"), f"--net={world.namespace('fabric')}"),
-        programs.locate("prometheus", "prometheus"),
-        f"--config.file={configure(world, directory)}",
-        f"--storage.tsdb.path={directory / 'data'}",
-        f"--web.listen-address=127.0.0.1:{WEB_PORT}",
-    ]
-    log = directory / "log"
-    with log.open("wb") as output:
-        process = programs.start(command, stdout=output, stderr=output)
-    try:
-        yield Prometheus(world.namespace("fabric"), log)
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
+    targets = [f"{node.node.address(Family.V4)}:{PORT}" for node in world.nodes]
+    with scraping(world.namespace("fabric"), targets, tmp_path_factory.mktemp("prometheus")) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -135,20 +58,8 @@ def busy(world: World, prometheus: Prometheus) -> Prometheus:
         with pytest.raises(LabError):
             world.nodes[0].runtime.execute("CHECK", stranger, {"cniVersion": "1.1.0", "ips": []})
         world.nodes[1].runtime.delete(world.nodes[1].add("short", "serving"))
-        wait_for_scrapes(prometheus)
+        prometheus.wait_for_scrapes()
     return prometheus
-
-
-def wait_for_scrapes(prometheus: Prometheus) -> None:
-    """Until every node was scraped after now: what happened before is recorded then."""
-    now = time.time()
-    prometheus.wait_for(f"min(timestamp(netmgr_up)) > {now}", bool)
-
-
-def queries(dashboard: Path) -> Iterator[str]:
-    for panel in json.loads(dashboard.read_text())["panels"]:
-        for target in panel["targets"]:
-            yield target["expr"].replace("$cluster", ".*")
 
 
 def value(series: dict) -> float:

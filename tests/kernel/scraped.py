@@ -1,0 +1,109 @@
+"""A real Prometheus in a namespace of a lab, by the files in configs/, and its HTTP API.
+
+Of the committed files only what a lab must have otherwise is changed: the targets, and intervals of a second.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlencode
+
+import yaml
+
+from netmgr import programs
+from netmgr.lab import wiring
+
+CONFIGS = Path(__file__).parent.parent.parent / "configs"
+WEB_PORT = 9090
+PATIENCE = 25
+
+Result = list[dict]
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """The process beside the nodes, and its HTTP API, which nobody outside the lab can reach."""
+
+    namespace: Path
+    log: Path
+
+    def get(self, path: str, **fields: str) -> object:
+        with wiring.inside(self.namespace):
+            connection = http.client.HTTPConnection("127.0.0.1", WEB_PORT, timeout=5)
+            connection.connect()
+        try:
+            connection.request("GET", f"/api/v1/{path}?{urlencode(fields)}")
+            answer = json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+    def query(self, expression: str) -> Result:
+        return self.get("query", query=expression)["result"]
+
+    def wait_for(self, expression: str, is_enough: Callable[[Result], bool]) -> Result:
+        deadline = time.monotonic() + PATIENCE
+        while not is_enough(result := self._tried(expression)):
+            assert time.monotonic() < deadline, f"{expression}: {result}\n{self.log.read_text()[-2000:]}"
+            time.sleep(0.2)
+        return result
+
+    def _tried(self, expression: str) -> Result:
+        try:
+            return self.query(expression)
+        except ConnectionRefusedError:
+            return []
+
+    def wait_for_scrapes(self) -> None:
+        """Until every target was scraped after now: what happened before is recorded then."""
+        now = time.time()
+        self.wait_for(f"min(timestamp(netmgr_up)) > {now}", bool)
+
+
+def queries(dashboard: Path) -> Iterator[str]:
+    """Every query of a dashboard, for all clusters."""
+    for panel in json.loads(dashboard.read_text())["panels"]:
+        for target in panel["targets"]:
+            yield target["expr"].replace("$cluster", ".*")
+
+
+@contextmanager
+def scraping(namespace: Path, targets: Sequence[str], directory: Path) -> Iterator[Prometheus]:
+    """A Prometheus in this namespace that scrapes these targets; its files are in `directory`."""
+    command = [
+        *(programs.locate("nsenter", "util-linux"), f"--net={namespace}"),
+        programs.locate("prometheus", "prometheus"),
+        f"--config.file={_configure(targets, directory)}",
+        f"--storage.tsdb.path={directory / 'data'}",
+        f"--web.listen-address=127.0.0.1:{WEB_PORT}",
+    ]
+    log = directory / "log"
+    with log.open("wb") as output:
+        process = programs.start(command, stdout=output, stderr=output)
+    try:
+        yield Prometheus(namespace, log)
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def _configure(targets: Sequence[str], directory: Path) -> Path:
+    scrape = yaml.safe_load((CONFIGS / "prometheus" / "scrape.yml").read_text())
+    scrape["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    (job,) = scrape["scrape_configs"]
+    job |= {"scrape_interval": "1s", "scrape_timeout": "1s"}
+    job["static_configs"][0]["targets"] = list(targets)
+    (directory / "scrape.yml").write_text(yaml.safe_dump(scrape))
+    for name in scrape["rule_files"]:
+        rules = yaml.safe_load((CONFIGS / "prometheus" / name).read_text())
+        for group in rules["groups"]:
+            group["interval"] = "1s"
+        (directory / name).write_text(yaml.safe_dump(rules))
+    return directory / "scrape.yml"
