@@ -13,7 +13,7 @@ _EVERYTHING = (Target.NODES, Target.PODS, Target.SERVICES)
 
 def table(found: Verification) -> Table:
     """One line for what each origin does toward each site."""
-    rows = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
+    rows = Table(box=None, pad_edge=False, padding=(0, 1), collapse_padding=True, header_style="dim")
     for heading in ("from", "to", "", "expected", "happened", "probes"):
         rows.add_column(
             heading, no_wrap=heading in ("from", "to", "probes"), justify="right" if heading == "probes" else "left"
