@@ -50,6 +50,7 @@ class Accounts:
         self._read_at = float("-inf")
         self._announced: set[Counter] = set()
         self._sound_at: float | None = None
+        self._syncing: threading.Thread | None = None
 
     def start(self, attachments: Iterable[Attachment]) -> list[str]:
         """Take over from a predecessor: its counters go on, those of pods that went meanwhile end."""
@@ -169,10 +170,15 @@ class Accounts:
         """Drop series that have lingered, hold the books against the links, and let the ledger tidy its log."""
         self._ledger.sweep()
         self._ratios = self.audit().ratios()
-        self._ledger.checkpoint()
+        if self._syncing is None or not self._syncing.is_alive():
+            # Not in this thread, which has pods to look for: a disk may take seconds.
+            self._syncing = threading.Thread(target=self._ledger.checkpoint, name="ledger-sync", daemon=True)
+            self._syncing.start()
 
     def close(self) -> None:
         """Post a last reading and close the books; rules and counters stay for the next agent."""
+        if self._syncing is not None:
+            self._syncing.join()
         with self._lock:
             self._read_at = float("-inf")
             self.read()

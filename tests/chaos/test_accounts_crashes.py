@@ -7,7 +7,8 @@ transaction. The kernel is the tests' own, through whose rules packets are sent;
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,7 +35,15 @@ POLICY = Policy(
     rule_owner="netmgr",
     exact_prefix=Prefix.parse("10.0.0.0/8"),
 )
+MEMORY = Path("/dev/shm")  # noqa: S108  mkdtemp's names are safe; hundreds of syncs to a disk are slow
 INTERNET = Address.parse("203.0.113.1")
+
+
+@pytest.fixture
+def room() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="netmgr-accounts-", dir=MEMORY if MEMORY.is_dir() else None))
+    yield made
+    shutil.rmtree(made)
 
 
 class Death(BaseException):
@@ -130,6 +139,7 @@ class World:
 
     def restart(self) -> None:
         while True:
+            self.settle()  # or the copy would be of a file that is just being changed
             former, self.lives = self.path, self.lives + 1
             for suffix in ("", "-wal"):
                 if Path(f"{former}{suffix}").exists():
@@ -139,6 +149,15 @@ class World:
                 return self.start()
             except Death:
                 continue
+
+    def settle(self) -> None:
+        if self.accounts._syncing is not None:
+            self.accounts._syncing.join()
+
+    def end(self) -> None:
+        self.settle()
+        self.store.close()
+        shutil.rmtree(self.folder)
 
     def add(self, attachment: Attachment) -> None:
         self.held[attachment.key] = attachment
@@ -220,25 +239,25 @@ def check(world: World, when: str) -> None:
     assert all(one.missed.bytes == 0 for one in totals.audit), when
 
 
-def test_an_agent_killed_between_any_two_steps_loses_and_invents_nothing(tmp_path: Path) -> None:
-    whole = lived(tmp_path)
+def test_an_agent_killed_between_any_two_steps_loses_and_invents_nothing(room: Path) -> None:
+    whole = lived(room)
     steps = whole.life.taken
     check(whole, "undisturbed")
     assert steps > 150
     for death in range(steps):
-        folder = tmp_path / str(death)
+        folder = room / str(death)
         folder.mkdir()
         world = lived(folder, death)
         assert world.lives == 1
         check(world, f"killed after {death} of {steps} steps")
-        world.store.close()
-        shutil.rmtree(folder)
+        world.end()
 
 
 @pytest.mark.parametrize("again", [5, 41])
-def test_an_agent_killed_again_while_it_recovers_loses_and_invents_nothing(tmp_path: Path, again: int) -> None:
+def test_an_agent_killed_again_while_it_recovers_loses_and_invents_nothing(room: Path, again: int) -> None:
     for death in range(3, 150, 11):
-        folder = tmp_path / str(death)
+        folder = room / str(death)
         folder.mkdir()
-        check(lived(folder, death, again), f"killed after {death} and {again} steps")
-        shutil.rmtree(folder)
+        world = lived(folder, death, again)
+        check(world, f"killed after {death} and {again} steps")
+        world.end()

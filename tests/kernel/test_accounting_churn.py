@@ -1,0 +1,211 @@
+"""A thousand pods that live under a second: counted to the byte with CNI, and nearly so by an observer."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from netmgr.config import Backend
+from netmgr.dataplane import desired, netns, rtnetlink
+from netmgr.dataplane.netlink import Netlink, index_of, open_in
+from netmgr.dataplane.rtnetlink import VethEnd
+from netmgr.errors import NetmgrError
+from netmgr.lab import wiring
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import Host, Pod, cluster, two_nodes
+from netmgr.lab.world import World
+from netmgr.model import Attachment, AttachmentKey, PodRef
+from netmgr.prefixes import Address, Family
+from tests.kernel.churning import Churn
+
+pytestmark = pytest.mark.root
+
+PODS = int(os.environ.get("NETMGR_CHURN_PODS", "1000"))
+OBSERVER_LOSS = 0.01
+STARTING_SECONDS = 0.25
+"""Assumed for what Kubernetes does between the end of ADD and a pod's first byte: two containers made and started."""
+READING_SECONDS = 0.6
+"""A little more than `min_reading_seconds`."""
+OUT = "internet-out"
+RTPROT_BOOT = 3
+
+
+@pytest.fixture(scope="module")
+def backend() -> Backend:
+    return Backend.NFTABLES
+
+
+def counted(node: LabNode, namespace: str = "research") -> dict[str, int]:
+    rows = node.snapshot()["pods"]
+    return {row["pod"]: row["bytes"] for row in rows if (row["namespace"], row["traffic"]) == (namespace, OUT)}
+
+
+def gaps(node: LabNode) -> dict[str, int]:
+    return {one["reason"]: one["count"] for one in node.snapshot()["gaps"] if one["count"]}
+
+
+def test_a_thousand_short_lived_pods_lose_no_byte(capsys: pytest.CaptureFixture[str], backend: Backend) -> None:
+    room = replace(two_nodes(pods=1), pods=())
+    settings = {"ranges": ["10.200.0.0/21"]}  # no address comes twice, however quickly they come
+    with World(room, backend=backend, name=f"churn-{os.getpid()}", settings=settings) as world:
+        node = world.node("node-1")
+        churn = Churn(world, node.namespace, node.add, node.runtime.delete)
+        reader = churn.run(PODS)
+        with capsys.disabled():
+            print(f"\n{churn.verdict('cni', counted(node), reader)}")  # noqa: T201  the figures are what it is for
+        assert counted(node) == churn.sent
+        assert gaps(node) == {}
+        assert {one["bytes"] for one in node.snapshot()["unattributed"]} == {0}
+        assert sorted(churn.lives)[len(churn.lives) * 99 // 100] < 1
+
+
+class OtherPlugin:
+    """Wires pods as ptp does, in a tenth of its time, and leaves the result where libcni would."""
+
+    def __init__(self, node: LabNode) -> None:
+        self.node = node
+        self.results = node.directory / "cache" / "results"
+        self.results.mkdir(parents=True)
+        with wiring.inside(node.namespace):
+            self.channel = Netlink()
+
+    def add(self, name: str) -> Sandbox:
+        number = int(name.rpartition("-")[2])
+        address = Address(Family.V4, Address.parse("10.88.0.1").value + number)
+        sandbox = Sandbox(
+            Pod(name, self.node.name), uuid.uuid4().hex, str(uuid.uuid4()), self.node.pods_dir / name, (address,)
+        )
+        wiring.make_host(Host(name), sandbox.netns)
+        self._wire(sandbox)
+        self._remember(sandbox)
+        return sandbox
+
+    @staticmethod
+    def _attachment(sandbox: Sandbox) -> Attachment:
+        key = AttachmentKey(sandbox.container_id, "eth0")
+        link = f"veth{sandbox.container_id[:8]}"
+        return Attachment(key, PodRef("research", sandbox.pod.name), sandbox.addresses, link, str(sandbox.netns))
+
+    def _wire(self, sandbox: Sandbox) -> None:
+        made = self._attachment(sandbox)
+        pod = VethEnd("eth0", desired.pod_mac(made.key), 1500)
+        descriptor = os.open(sandbox.netns, os.O_RDONLY)
+        try:
+            with wiring.inside(self.node.namespace):
+                self.channel.transact(
+                    [rtnetlink.create_veth(VethEnd(made.host_link, desired.HOST_MAC, 1500), pod, descriptor)]
+                )
+                index = index_of(made.host_link)
+                self.channel.transact([rtnetlink.raise_index(index)])
+                channel, pod_index = open_in(descriptor, "eth0")
+            with channel:
+                channel.transact(desired.pod_side(made, pod_index))
+        finally:
+            os.close(descriptor)
+        (address,) = sandbox.addresses
+        self.channel.transact(
+            [
+                rtnetlink.add_neighbour(address, pod.mac, index),
+                rtnetlink.add_route(address.prefix, index, protocol=RTPROT_BOOT),
+                rtnetlink.settle_link(index),
+            ]
+        )
+
+    def _file(self, sandbox: Sandbox) -> os.PathLike[str]:
+        return self.results / f"others-{sandbox.container_id}-eth0"
+
+    def _remember(self, sandbox: Sandbox) -> None:
+        link = self._attachment(sandbox).host_link
+        result = {
+            "cniVersion": "1.0.0",
+            "interfaces": [{"name": link}, {"name": "eth0", "sandbox": str(sandbox.netns)}],
+            "ips": [{"address": f"{address}/24", "interface": 1} for address in sandbox.addresses],
+        }
+        entry = {
+            "kind": "cniCacheV1",
+            "containerId": sandbox.container_id,
+            "config": base64.b64encode(b"{}").decode(),
+            "ifName": "eth0",
+            "networkName": "others",
+            "netns": str(sandbox.netns),
+            "cniArgs": sandbox.arguments,
+            "result": result,
+        }
+        self._file(sandbox).write_text(json.dumps(entry))
+
+    def delete(self, sandbox: Sandbox) -> None:
+        # The namespace takes the pair along, many at a time; deleting it by itself would cost the kernel 20 ms.
+        self.channel.transact([rtnetlink.lower_link(self._attachment(sandbox).host_link, 0)])
+        self._file(sandbox).unlink()
+        netns.delete(sandbox.netns)
+
+
+def translate(node: LabNode) -> None:
+    """Forward and masquerade, as ptp does with `ipMasq`; the latter also makes the kernel track connections."""
+    with wiring.inside(node.namespace):
+        Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+    rules = (
+        "table ip others { chain post { type nat hook postrouting priority 100; "
+        "ip saddr 10.88.0.0/16 oifname eth0 masquerade; }; }"
+    )
+    subprocess.run(["nsenter", f"--net={node.namespace}", "nft", rules], check=True)
+
+
+def wait_until_ready(node: LabNode) -> None:
+    deadline = time.monotonic() + 15
+    while True:
+        with suppress(NetmgrError):
+            if node.snapshot()["ready"]:
+                return
+        assert time.monotonic() < deadline, (node.directory / "agent.log").read_text()
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def observed(backend: Backend) -> Iterator[World]:
+    name = f"churn-observed-{os.getpid()}"
+    settings = {"cni": False, "ranges": []}
+    world = World(cluster(nodes=1, pods=0), backend=backend, name=name, settings=settings)
+    world._settings["cni_results_dir"] = str(world._root / name / "nodes" / "node-1" / "cache" / "results")
+    try:
+        world.build()
+        wiring.wait_until_up(world.topology, world.directory / "netns")
+        yield world
+    finally:
+        world.down()
+
+
+def test_an_observer_of_a_thousand_short_lived_pods_loses_little_and_says_how_much(
+    capsys: pytest.CaptureFixture[str], observed: World
+) -> None:
+    node = observed.nodes[0]
+    node.write_document()
+    plugin = OtherPlugin(node)
+    translate(node)
+    node.start_agent()
+    wait_until_ready(node)
+    churn = Churn(observed, node.namespace, plugin.add, plugin.delete, at_once=8, starting_seconds=STARTING_SECONDS)
+    reader = churn.run(PODS)
+    node.snapshot()
+    time.sleep(READING_SECONDS)
+    found, snapshot = counted(node), node.snapshot()
+    lost = sum(churn.sent.values()) - sum(found.values())
+    with capsys.disabled():
+        print(f"\n{churn.verdict('observer', found, reader)}")  # noqa: T201  the figures are what it is for
+        print(f"  told: gaps {gaps(node)}, longest delay {snapshot['longest_delay'] * 1000:.0f} ms")  # noqa: T201  as above
+    (told,) = [one["bytes"] for one in snapshot["unattributed"] if one["traffic"] == OUT]
+    assert told == lost, "what was missed is not what is exported"
+    assert lost <= OBSERVER_LOSS * sum(churn.sent.values())
+    assert all(size <= churn.sent[name] for name, size in found.items())
+    assert sorted(churn.lives)[len(churn.lives) * 99 // 100] < 1
