@@ -1,0 +1,112 @@
+"""Agent and exporter in real containers, with what the manifests give them: capabilities, a read-only root, seccomp."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from netmgr.lab.topology import INTERNET, Node
+from netmgr.prefixes import Family
+from tests.fakes.kustomize import build
+from tests.runtimes.engines import CONTAINERS_CONF, STORAGE_CONF, ContainerdCri
+from tests.runtimes.internet import ECHO_PORT, Internet
+from tests.runtimes.machine import Machine
+from tests.runtimes.node import DOCUMENT, NETMGR, SOURCE, NetmgrNode, settled, wait_until
+
+pytestmark = [pytest.mark.root, pytest.mark.runtimes]
+
+OVERLAY = SOURCE / "configs" / "kubernetes" / "overlays" / "cni"
+ROOT = "/run/image"
+SCRAPE = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9119/metrics', timeout=5).read().decode())"
+
+
+def manifest() -> dict[str, Any]:
+    (found,) = [item for item in build(OVERLAY) if item["kind"] == "DaemonSet"]
+    return found["spec"]["template"]["spec"]
+
+
+def contained(name: str) -> list[str]:
+    """The command that runs `name` of the manifest as a kubelet would; the image is this machine."""
+    pod = manifest()
+    (container,) = [item for item in pod["containers"] if item["name"] == name]
+    context = container["securityContext"]
+    assert context["readOnlyRootFilesystem"]
+    assert not context["allowPrivilegeEscalation"]
+    assert pod["hostNetwork"]
+    where = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    where["document"] = str(Path(DOCUMENT).parent)
+    options = ["--network", "host", "--read-only", "--read-only-tmpfs=false", "--security-opt", "no-new-privileges"]
+    options += ["--cap-drop", "all", *(f"--cap-add={each}" for each in context["capabilities"].get("add", ()))]
+    options += ["--user", f"{context['runAsUser']}:{context.get('runAsGroup', 0)}", "--ulimit", "host"]
+    for mount in container["volumeMounts"]:
+        modes = ["ro"] if mount.get("readOnly") else ["rw"]
+        modes += ["rslave"] if mount.get("mountPropagation") == "HostToContainer" else []
+        options += ["--volume", f"{where[mount['name']]}:{mount['mountPath']}:{','.join(modes)}"]
+    command = [sys.executable if word == "netmgr" else word for word in container["command"][:1]]
+    arguments = ["-m", "netmgr", *container["command"][1:]]
+    environment = ["--env", f"PYTHONPATH={SOURCE}", "--env", "PYTHONDONTWRITEBYTECODE=1"]
+    return ["podman", "run", "--name", name, *environment, *options, "--rootfs", ROOT, *command, *arguments]
+
+
+class ContainedNode(NetmgrNode):
+    """The node with its agent and exporter in containers."""
+
+    def start(self) -> None:
+        machine = self.machine
+        machine.write("/etc/containers/containers.conf", CONTAINERS_CONF)
+        machine.write("/etc/containers/storage.conf", STORAGE_CONF)
+        machine.write(DOCUMENT, yaml.safe_dump(self._document() | {"reader_group": 65534}))
+        machine.run("mkdir", "-p", "/run/netmgr", "/run/netns", "/var/lib/netmgr", ROOT, "/run/upper", "/run/work")
+        machine.run("touch", "/run/xtables.lock")
+        machine.run("mount", "--make-shared", "/run")
+        overlay = "lowerdir=/,upperdir=/run/upper,workdir=/run/work"
+        machine.run("mount", "-t", "overlay", "-o", overlay, "overlay", ROOT)
+        # The manifest's init containers.
+        machine.run(*NETMGR, "host", "forward", "--config", DOCUMENT)
+        machine.run(*NETMGR, "cni", "install")
+        machine.start("agent", *contained("agent"))
+        wait_until(self._is_ready, lambda: f"the agent is not ready:\n{machine.log('agent')}")
+
+
+@pytest.fixture
+def contained_node(machine: Machine, node: Node) -> Iterator[ContainedNode]:
+    made = ContainedNode(machine, node, backend="nftables")
+    made.start()
+    yield made
+    for name in ("exporter", "agent"):
+        machine.run("podman", "rm", "--force", "--ignore", "--time", "1", name)
+
+
+def test_pods_are_wired_counted_and_scraped_from_within_containers(
+    contained_node: ContainedNode, internet: Internet, probe: bytes
+):
+    machine = contained_node.machine
+    engine = ContainerdCri(machine, probe)
+    pod = engine.run("inside")
+    for family in Family:
+        engine.speak("inside", "probe", str(INTERNET[family]), str(ECHO_PORT), "20", "1000")
+    assert settled(lambda: contained_node.counted(*pod), internet.meter) == internet.meter()
+
+    machine.start("exporter", *contained("exporter"))
+    page: list[str] = []
+
+    def scraped() -> bool:
+        page[:] = machine.run(sys.executable, "-c", SCRAPE, check=False).splitlines()
+        return "netmgr_up 1.0" in page
+
+    wait_until(scraped, lambda: machine.log("exporter"))
+    sent = internet.meter()["internet-out"][0]
+    (line,) = [each for each in page if each.startswith("netmgr_pod_traffic_bytes_total{") and "internet-out" in each]
+    assert float(line.split()[-1]) == sent
+
+    status = machine.path("/proc") / machine.run("pgrep", "-f", "netmgr agent").split()[-1] / "status"
+    shown = dict(entry.split(":\t", 1) for entry in status.read_text().splitlines() if ":\t" in entry)
+    assert (shown["NoNewPrivs"], shown["Seccomp"]) == ("1", "2")
+    assert int(shown["CapBnd"], 16).bit_count() == 4
+    engine.remove("inside")
+    assert settled(lambda: contained_node.addresses("allocated"), lambda: 0) == 0
