@@ -16,12 +16,11 @@ import os
 import random
 import sqlite3
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from netmgr import documents
 from netmgr.agent.node import Node
-from netmgr.agent.queries import Queries
 from netmgr.agent.telemetry import Telemetry
 from netmgr.config import NodeDocument
 from netmgr.config import RangeSource as Kind
@@ -34,6 +33,9 @@ from netmgr.ranges.source import DocumentRanges, RangeSource, RangesUnknown
 from netmgr.ranges.vetting import Vetted, vet
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
+
+Follow = Callable[[NodeDocument], None]
+"""Has whoever else needs it know the document with other ranges."""
 
 STEP = "ranges"
 """Name in `Telemetry.failing`."""
@@ -67,15 +69,16 @@ class Ranging:
     Args:
         config: where the node document stands.
         document: the document as the agent started with it, its ranges resolved.
+        follow: is given it anew whenever its ranges changed.
     """
 
     def __init__(
-        self, config: Path, document: NodeDocument, node: Node, rules: Rules, queries: Queries, telemetry: Telemetry
+        self, config: Path, document: NodeDocument, node: Node, rules: Rules, follow: Follow, telemetry: Telemetry
     ) -> None:
         self._document = document
         self._node = node
         self._rules = rules
-        self._queries = queries
+        self._follow_document = follow
         self._telemetry = telemetry
         self._source, interval = _source(config, document)
         self._pace = Pace(interval, random.uniform)
@@ -104,7 +107,7 @@ class Ranging:
     def refresh(self) -> float:
         """Ask the source once and do what it says; returns the seconds until the next time."""
         try:
-            vetted = _forwarded(vet(self._source.read(), self._document, _on_links()))
+            vetted = _forwarded(vet(self._source.read(), self._document, _on_links()), self._document.families)
             self._apply(vetted.ranges)
         except (NetmgrError, OSError, sqlite3.Error) as error:
             self._tell(str(error))
@@ -126,7 +129,7 @@ class Ranging:
             self._follow((*before, *ranges))
             self._node.leases.set_ranges(ranges)
             self._document = self._document.model_copy(update={"ranges": ranges})
-            self._queries.change_document(self._document)
+            self._follow_document(self._document)
             _remember(self._document)
             gone, come = sorted(set(before) - set(ranges)), sorted(set(ranges) - set(before))
             log.info("ranges changed new=%s withdrawn=%s", _listed(come), _listed(gone))
@@ -197,11 +200,11 @@ class _Reader:
         return self._document.ranges
 
 
-def _forwarded(vetted: Vetted) -> Vetted:
+def _forwarded(vetted: Vetted, already: Collection[Family]) -> Vetted:
     """Have the kernel forward what will have addresses; a family that it cannot forward is left out."""
     refused = list(vetted.refused)
     ranges = vetted.ranges
-    for family in sorted({block.family for block in ranges}):
+    for family in sorted({block.family for block in ranges}.difference(already)):
         try:
             forwarding.enable([family])
         except SetupError as error:

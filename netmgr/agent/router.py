@@ -28,6 +28,10 @@ class Router:
         """
         forwarding.enable(self._families)
 
+    def follow(self, document: NodeDocument) -> None:
+        """Keep forwarding what this document asks for from now on."""
+        self._families = forwarded(document)
+
     def reconcile(self, steps: Steps) -> None:
         """Put right what another program switched, removed or added."""
         steps.repair("forwarding", lambda: forwarding.enable(self._families))

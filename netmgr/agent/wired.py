@@ -85,10 +85,14 @@ class PodAgent:
         self._cni = CniService(self._node, self._telemetry)
         pods = WiredPods(self._node, self._telemetry)
         self._queries = Queries(config, document, books, self._telemetry, clock, pods)
-        self._ranging = Ranging(config, document, self._node, books.rules, self._queries, self._telemetry)
+        self._ranging = Ranging(config, document, self._node, books.rules, self._follow, self._telemetry)
         self._housekeeping = Housekeeping(
             document, self._node, self._router, self._telemetry, lambda message: self._cni.serve(message)[0]
         )
+
+    def _follow(self, document: NodeDocument) -> None:
+        self._queries.change_document(document)
+        self._router.follow(document)
 
     def start(self, stack: ExitStack) -> None:
         """Take over from a predecessor, then begin to serve."""

@@ -95,6 +95,8 @@ def test_a_node_keeps_routes_and_spokes_apart_as_a_router_does(world: Joined) ->
         assert f"{BACK['to']} via {BACK['via']}" in routes(world)
         world.run("ip", "route", "del", BACK["to"])
         world.wait_until(lambda: world.repaired("routes") > 0)
+        world.run("sysctl", "-w", f"{SWITCHES[Family.V4]}=0")
+        world.wait_until(lambda: world.repaired("forwarding") > 0)
         assert world.agent.snapshot()["role"] == "node"
         assert world.drops() == {("a", "b"): 0, ("b", "a"): 0}
         assert world.send("a", "b", Family.V4) == ""

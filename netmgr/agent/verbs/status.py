@@ -6,7 +6,7 @@ from netmgr.agent.node import Node
 from netmgr.agent.telemetry import Telemetry
 from netmgr.errors import LimitedConnectivity, NotReady, StateError
 
-VITAL_STEPS = ("rules", "wiring")
+VITAL_STEPS = ("rules", "wiring", "forwarding")
 """Without these pods cannot be counted and reached as they should be, those that run already included."""
 
 
@@ -14,7 +14,7 @@ def status(node: Node, telemetry: Telemetry) -> None:
     """Say nothing when ready.
 
     Raises:
-        LimitedConnectivity: rules or routes could not be put right.
+        LimitedConnectivity: rules, routes to pods or forwarding could not be put right.
         NotReady: a family has no free address, or what an ADD gets could not be remembered.
     """
     for step in VITAL_STEPS:
