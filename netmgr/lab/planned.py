@@ -10,8 +10,6 @@ blocks to their nodes, Services to their NAT host. It keeps nobody apart. What o
 another it passes to the hub's router, as a cloud does whose `None` routes are overridden, so
 that only the rules of nodes, NAT hosts and router isolate. A `rogue` is a machine of a
 spoke without an agent: it shows what the others' rules do alone.
-
-The plan gives the hub and Services IPv4 addresses; `sixth` adds IPv6 ones of the lab's own.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from typing import Any
 from netmgr import plan_files
 from netmgr.config import NodeDocument
 from netmgr.errors import ConfigError
-from netmgr.lab import sixth
 from netmgr.lab.topology import (
     EVERYTHING,
     INTERNET,
@@ -93,8 +90,8 @@ def plan(spokes: int, nodes: int, kinds: Sequence[tuple[ServiceMode, Mapping, So
             "apiVersion": "netmgr.io/v1alpha1",
             "kind": "NetworkPlan",
             "name": "lab",
-            "pools": {"nodes": ["10.64.0.0/12", "fd00:64::/40"], "services": ["172.16.0.0/16"]},
-            "shared_services": "100.64.0.0/24",
+            "pools": {"nodes": ["10.64.0.0/12", "fd00:64::/40"], "services": ["172.16.0.0/16", "fd00:61::/96"]},
+            "shared_services": ["100.64.0.0/24", "fd00:60::/112"],
             "hub": {"researchers": 4, "routers": 1},
             "clusters": clusters,
         }
@@ -169,11 +166,12 @@ class _Drawing:
     @cached_property
     def _subnets(self) -> dict[str, tuple[Prefix, ...]]:
         """Where machines have their own addresses, by site; the hub's routers' and a spoke's NAT host's first."""
-        found = {HUB: (self.lock.hub.routers.prefix, *(each.prefix for each in self.lock.hub.researchers), sixth.HUB)}
+        hub = self.lock.hub
+        found = {HUB: (*hub.routers.prefixes, *chain.from_iterable(each.prefixes for each in hub.researchers))}
         for name, held in self.lock.clusters.items():
             segments = chain.from_iterable(pool.segments for pool in held.node_pools.values())
             layouts = chain.from_iterable(segment.layouts for segment in segments)
-            found[name] = (held.nat.prefix, *(layout.hosts for layout in layouts))
+            found[name] = (*held.nat.prefixes, *(layout.hosts for layout in layouts))
         return found
 
     @cached_property
@@ -181,7 +179,7 @@ class _Drawing:
         every = dict(Documents(self.plan, self.lock).every())
         sites = [HUB, *self.lock.clusters]
         ordered = sorted(every, key=lambda name: sites.index(every[name]["site"]))
-        return {name: sixth.document(every[name], self.lock) for name in ordered}
+        return {name: every[name] for name in ordered}
 
     @cached_property
     def _spokes(self) -> tuple[Spoke, ...]:
@@ -218,7 +216,7 @@ class _Drawing:
         )
 
     def _researcher(self) -> Iterator[InterfaceAddress]:
-        for subnet in (self.lock.hub.researchers[0].prefix, sixth.HUB):
+        for subnet in self.lock.hub.researchers[0].prefixes:
             yield InterfaceAddress(Address(subnet.family, subnet.value + _FIRST_USABLE), subnet.length)
 
     def _rogue(self, site: str) -> Iterator[InterfaceAddress]:
@@ -267,7 +265,8 @@ class _Drawing:
 
     def _host(self, place: _Place) -> Host:
         """Everything goes by the gateway; a NAT host leaves the Services inside to a node's kube-proxy."""
-        gateways = [own.address for own in self._gateways(place.site)]
+        near = {own.network for own in place.addresses}
+        gateways = [own.address for own in self._gateways(place.site) if own.network in near]
         routes = [Route(all_, next(each for each in gateways if each.family is all_.family)) for all_ in EVERYTHING]
         for spoke in self._spokes:
             if spoke.nat_host == place.name and spoke.translation is Mapping.NETMAP:
