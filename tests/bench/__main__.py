@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
-from tests.bench import attaching, crowded, forwarding, planning, starting, throughput
+from tests.bench import attaching, crowded, forwarding, planning, services, starting, throughput
 from tests.bench.report import SMOKE, Effort, Figure, show
 
 SUBJECTS: dict[str, Callable[[Effort], Iterator[Figure]]] = {
@@ -17,6 +17,7 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Figure]]] = {
     "throughput": throughput.measure,
     "starting": starting.measure,
     "planning": planning.measure,
+    "services": services.measure,
 }
 
 

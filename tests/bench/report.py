@@ -23,11 +23,21 @@ class Effort:
     rounds: int = 9
     seconds: int = 2
     starts: int = 7
+    services: int = 10_000
     backends: tuple[Backend, ...] = (Backend.NFTABLES, Backend.IPTABLES)
 
 
 SMOKE = Effort(
-    alone=2, burst=4, crowd=3, big_crowd=4, packets=1024, rounds=1, seconds=1, starts=1, backends=(Backend.NFTABLES,)
+    alone=2,
+    burst=4,
+    crowd=3,
+    big_crowd=4,
+    packets=1024,
+    rounds=1,
+    seconds=1,
+    starts=1,
+    services=300,
+    backends=(Backend.NFTABLES,),
 )
 
 

@@ -1,0 +1,94 @@
+"""Opening many Services: loading all, changing one endpoint, and what the kernel keeps for it.
+
+Beside each: the same Services as kube-proxy's iptables mode programs them, written with
+`iptables-restore` (which is what kube-proxy runs) in a namespace of its own; its time is that
+of the program alone, without kube-proxy's own work before it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from netmgr import programs
+from netmgr.config import Backend
+from netmgr.dataplane import netns
+from tests.bench import services_shapes as shapes
+from tests.bench.report import Effort, Figure
+from tests.bench.services_load import CHANGES, kernel_megabytes
+
+SOURCE = Path(__file__).resolve().parents[2]
+PATIENCE = 600
+
+
+def measure(effort: Effort) -> Iterator[Figure]:
+    """Both backends beside iptables-restore."""
+    count = effort.services
+    load, change, memory = _kube_proxy(count)
+    for backend in effort.backends:
+        took = _netmgr(backend, count)
+        what = f"{count:,} Services x {shapes.ENDPOINTS} endpoints, {backend}"
+        small = 0.1 if backend is Backend.NFTABLES else 1
+        peer = "iptables-restore"
+        yield Figure(f"programming {what}", took["program"], "s", load, peer, 1)
+        yield Figure(f"one endpoint less of {what}", 1000 * took["change"], "ms", 1000 * change, peer, small)
+        yield Figure(f"kernel memory, {what}", took["kernel"], "MB", memory, peer, 1)
+        yield Figure(f"from documents to the kernel, {what}", took["load"], "s")
+        yield Figure(f"taking over from a predecessor, {what}", took["take over"], "s")
+        yield Figure(f"looking for drift where there is none, {what}", 1000 * took["idle sync"], "ms")
+        yield Figure(f"process's memory, {what}", took["memory"], "MB")
+        yield Figure(f"process's memory at most, {what}", took["peak"], "MB")
+
+
+def _netmgr(backend: Backend, count: int) -> dict[str, float]:
+    with TemporaryDirectory() as folder, _namespace():
+        shapes.write_documents(Path(folder), count)
+        command = [sys.executable, "-m", "tests.bench.services_load", str(backend), folder]
+        done = programs.run(command, cwd=SOURCE, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr.decode()
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def _kube_proxy(count: int) -> tuple[float, float, float]:
+    """Seconds to load, seconds to change, megabytes in the kernel."""
+    everything = shapes.kube_proxy_rules(count)
+    with _namespace():
+        before = kernel_megabytes()
+        load = _timed(lambda: _restore(everything))
+        memory = kernel_megabytes() - before
+        changes = [shapes.kube_proxy_change(count, number) for number in range(min(CHANGES, count))]
+        change = median([_timed(lambda text=text: _restore(text)) for text in changes])
+    return load, change, memory
+
+
+def _restore(text: str) -> None:
+    program = programs.locate("iptables-legacy-restore", "iptables")
+    done = programs.run([program, "--noflush"], stdin=text.encode(), timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+@contextmanager
+def _namespace() -> Iterator[None]:
+    path = Path(f"/run/netns/bench-services-{os.getpid()}")
+    netns.create(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with netns.entered(descriptor):
+            yield
+    finally:
+        os.close(descriptor)
+        netns.delete(path)
+
+
+def _timed(step: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    step()
+    return time.perf_counter() - began
