@@ -82,6 +82,8 @@ class Ranging:
         self._telemetry = telemetry
         self._source, interval = _source(config, document)
         self._pace = Pace(interval, random.uniform)
+        self._said = document.ranges
+        self._vetted = Vetted(document.ranges, ())
         self._reported: set[Address] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ranges", daemon=True)
@@ -107,13 +109,20 @@ class Ranging:
     def refresh(self) -> float:
         """Ask the source once and do what it says; returns the seconds until the next time."""
         try:
-            vetted = _forwarded(vet(self._source.read(), self._document, _on_links()), self._document.families)
-            self._apply(vetted.ranges)
+            self._vet(self._source.read())
+            self._apply(self._vetted.ranges)
         except (NetmgrError, OSError, sqlite3.Error) as error:
             self._tell(str(error))
             return self._pace.after_failure(error.retry_after if isinstance(error, RangesUnknown) else 0.0)
-        self._tell("; ".join(vetted.refused))
+        self._tell("; ".join(self._vetted.refused))
         return self._pace.after_success()
+
+    def _vet(self, said: tuple[Prefix, ...]) -> None:
+        """Look again at what was accepted before only where the cloud says it: a document was held against the node."""
+        if self._document.range_source is Kind.FILE and said == self._said and not self._vetted.refused:
+            return
+        self._vetted = _forwarded(vet(said, self._document, _on_links()), self._document.families)
+        self._said = said
 
     def _tell(self, failing: str) -> None:
         if failing and self._telemetry.failing.get(STEP) != failing:

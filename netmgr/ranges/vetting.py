@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from netmgr.config import SPECIAL_USE, NodeDocument
+from netmgr.config import SPECIAL_USE, NodeDocument, RangeSource
 from netmgr.prefixes import Address, Prefix
 
 
@@ -43,7 +43,8 @@ def _refusal(
     block: Prefix, used: Iterable[Prefix], document: NodeDocument, on_links: Mapping[Address, str]
 ) -> str | None:
     site = next((site for site in document.sites if site.name == document.site), None)
-    if site is not None and not any(prefix.covers(block) for prefix in site.prefixes):
+    elsewhere = document.range_source is not RangeSource.FILE  # a document's ranges and sites are of one plan
+    if elsewhere and site is not None and not any(prefix.covers(block) for prefix in site.prefixes):
         known = ", ".join(map(str, site.prefixes))
         return f"it lies outside the prefixes of site {site.name} ({known}); the plan and the cloud disagree"
     for special in SPECIAL_USE:
