@@ -56,17 +56,16 @@ class Desk:
                 self._refused.pop(name, None)
             except Refused as fault:
                 self._refused[name] = self._documents.describe(fault)
-        before: dict[ServicePort, Opening] = {}
-        for name in now:
-            for seen in self._ports.pop(name, ()):
-                before[seen] = self.opened.pop(seen).opening
-        for name, openings in now.items():
-            self._open(name, openings)
+        held = {name: {seen: self.opened.pop(seen).opening for seen in self._ports.pop(name, ())} for name in now}
+        # Who has a ServicePort keeps it against who only asks for it.
+        for name in sorted(now, key=lambda name: not held[name]):
+            self._open(name, now[name], held[name])
+        before = {seen: opening for openings in held.values() for seen, opening in openings.items()}
         after = {seen: self.opened[seen].opening for name in now for seen in self._ports.get(name, ())}
         pairs = {seen: (before.get(seen), after.get(seen)) for seen in before.keys() | after.keys()}
         return {seen: pair for seen, pair in pairs.items() if pair[0] != pair[1]}
 
-    def _open(self, name: ServiceName, openings: Openings) -> None:
+    def _open(self, name: ServiceName, openings: Openings, held: Openings) -> None:
         taken = next((seen for seen in openings if seen in self.opened), None)
         if taken is not None:
             other = self.opened[taken].service
@@ -76,7 +75,7 @@ class Desk:
                 self._catalogue.place_of(other),
             )
             self._refused[name] = self._documents.describe(fault)
-            openings = {}
+            openings = {seen: opening for seen, opening in held.items() if seen not in self.opened}
         if openings:
             self._ports[name] = frozenset(openings)
             self.opened.update({seen: Opened(name, opening) for seen, opening in openings.items()})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,15 @@ from netmgr.services.objects import KeyPath, Place, Refused, Service, Slice
 
 SUFFIXES = (".json", ".yaml", ".yml")
 """Of the files in a directory that are read; those whose name begins with a dot are not."""
+
+
+MOST_LEVELS = 1000
+"""Of lists and mappings in each other; a parser that went on would use up its stack, and end the agent."""
+
+_BRACKET = re.compile(rb"[\[{]|[\]}]")
+_COMPACT = re.compile(rb"^[ \t\x00]*(?:[-?][ \t\x00]+){%d}" % MOST_LEVELS, re.MULTILINE)
+_NO_VALUE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What the parsers raise where a value is not what it looks like: a 13th month, an endless number."""
 
 
 class _Identity(NamedTuple):
@@ -118,6 +128,8 @@ def _parsed(path: str) -> Iterator[Service | Slice]:
     whole = Place(path)
     try:
         content = Path(path).read_bytes()
+        if is_too_deep(content):
+            raise Refused(whole, f"has more than {MOST_LEVELS} lists and mappings in each other")
         documents = [json.loads(content)] if path.endswith(".json") else _yaml(content)
     except OSError as error:
         raise Refused(whole, f"cannot be read: {error.strerror}") from None
@@ -131,9 +143,21 @@ def _parsed(path: str) -> Iterator[Service | Slice]:
         raise Refused(Place(at), f"is not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise Refused(whole, f"is not YAML: {error}") from None
+    except _NO_VALUE as error:
+        raise Refused(whole, f"has a value that cannot be one: {error}") from None
     for number, document in enumerate(documents):
         if document is not None:
             yield from objects.read(document, Place(path, number))
+
+
+def is_too_deep(content: bytes) -> bool:
+    """Whether lists and mappings stand too deep in each other to be parsed, brackets in texts counted too."""
+    level = 0
+    for bracket in _BRACKET.finditer(content):
+        level += 1 if bracket[0] in b"[{" else -1
+        if level > MOST_LEVELS:
+            return True
+    return _COMPACT.search(content) is not None
 
 
 def _yaml(content: bytes) -> list[object]:
@@ -149,7 +173,10 @@ def _located(place: Place) -> str:
 
 def _line(place: Place) -> int | None:
     try:
-        text = Path(place.path).read_text(encoding="utf-8")
+        content = Path(place.path).read_bytes()
+        if is_too_deep(content):
+            return None
+        text = content.decode()
         for number, root in enumerate(yaml.compose_all(text, Loader=yaml.CSafeLoader)):
             if number == place.document and root is not None:
                 return _line_in(root, place.key)

@@ -158,7 +158,7 @@ def read(data: object, place: Place) -> Iterator[Service | Slice]:
     if not isinstance(data, dict):
         raise Refused(place, "must be a Kubernetes object: a Service, an EndpointSlice or a List of these")
     kind = data.get("kind")
-    if kind not in _LISTS:
+    if not isinstance(kind, str) or kind not in _LISTS:
         yield from _one(data, kind, place)
         return
     listed = data.get("items") or []
@@ -177,6 +177,8 @@ def _one(data: Mapping[str, Any], kind: object, place: Place) -> Iterator[Servic
             yield _service(_Service.model_validate(data), place)
         elif kind == "EndpointSlice":
             yield from _slice(_Slice.model_validate(data), place)
+        elif not isinstance(kind, str):
+            raise Refused(place.under("kind"), "must be Service or EndpointSlice")
         else:
             raise Refused(place.under("kind"), f"{kind} is neither Service nor EndpointSlice; take it out")
     except ValidationError as error:

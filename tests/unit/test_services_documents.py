@@ -281,6 +281,12 @@ def test_a_service_given_twice_and_a_port_of_two_services_are_refused_with_both_
         ("x.yaml", b"kind: Service\n\tspec: 1", ":2: is not YAML: found a tab character that violates indentation"),
         ("x.json", b"\xff{}", ": is not UTF-8: byte 0 cannot be decoded"),
         ("x.json", b"[]", ":1: must be a Kubernetes object: a Service, an EndpointSlice or a List of these"),
+        ("x.json", b"[" * 200_000, ": has more than 1000 lists and mappings in each other"),
+        ("x.yaml", b"[" * 200_000 + b"]" * 200_000, ": has more than 1000 lists and mappings in each other"),
+        ("x.yaml", b"- " * 200_000, ": has more than 1000 lists and mappings in each other"),
+        ("x.yaml", b"at: 2026-13-45", ":1: has a value that cannot be one: month must be in 1..12"),
+        ("x.yaml", b"on: !!bool maybe", ":1: has a value that cannot be one: 'maybe'"),
+        ("x.json", b'{"kind": ["Service"]}', ":1: kind: must be Service or EndpointSlice"),
     ],
 )
 def test_a_file_that_is_no_document_keeps_saying_what_it_said(desk: Desk, put, tmp_path, name, content, expected):
@@ -307,6 +313,28 @@ def test_a_refused_service_keeps_what_it_had_and_others_go_on(desk: Desk, put):
     put("two.json", service(2, Family.V4), slice_of(2, Family.V4, [2]))
     desk.read(None)
     assert opened(desk) == {"10.200.0.1:80/tcp": (["10.9.0.1:8080"], []), "10.200.0.2:80/tcp": (["10.9.0.2:8080"], [])}
+    assert len(desk.faults()) == 1
+
+
+def test_a_port_stays_with_the_service_that_has_it_whatever_the_other_is_called(desk: Desk, put):
+    put("z.json", service(9, Family.V4), slice_of(9, Family.V4, [1]))
+    desk.read(None)
+    put("a.json", edited(service(1, Family.V4), clusterIP="10.96.0.9"), slice_of(1, Family.V4, [5]))
+    assert desk.read(["a.json"]) == {}
+    put("z.json", service(9, Family.V4), slice_of(9, Family.V4, [1, 2]))
+    desk.read(["z.json"])
+    assert [str(one.service) for one in desk.opened.values()] == ["team/s9"]
+    assert "team/s1: " in desk.faults()[0]
+
+
+def test_a_service_that_asks_for_another_ones_port_keeps_its_own(desk: Desk, put):
+    put("a.json", service(1, Family.V4), slice_of(1, Family.V4, [1]))
+    put("b.json", service(2, Family.V4), slice_of(2, Family.V4, [2]))
+    desk.read(None)
+    before = opened(desk)
+    put("b.json", edited(service(2, Family.V4), clusterIP="10.96.0.1"), slice_of(2, Family.V4, [2]))
+    assert desk.read(["b.json"]) == {}
+    assert opened(desk) == before
     assert len(desk.faults()) == 1
 
 
