@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=BaseModel)
 
+_NO_VALUE = (ValueError, KeyError, AttributeError, RecursionError)
+"""What PyYAML raises where a value is not what it looks like: a 13th month, an endless number."""
+
 
 def load(path: Path, model: type[Model]) -> Model:
     """Read the document at `path` as `model`.
@@ -51,6 +54,8 @@ def parse(text: str, source: str, model: type[Model]) -> Model:
         raise ConfigError(f"{source}:{line}: is not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: is not YAML: {error}") from None
+    except _NO_VALUE as error:
+        raise ConfigError(f"{source}: has a value that cannot be one: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{source}:1: must be a mapping of keys, for example 'apiVersion: netmgr.io/v1alpha1'")
     try:

@@ -61,6 +61,7 @@ def refused(text: str) -> str:
         ("ranges: [10.1.0.0/28]\nranges: [10.2.0.0/28]", "node.yaml:5: ranges: given twice (first in line 4)"),
         ("mtu: 1500", "node.yaml:1: ranges: is required and missing"),
         ("ranges: [10.1.0.0/28", "node.yaml:5: is not YAML"),
+        ("site: 2026-13-01", "node.yaml: has a value that cannot be one: month must be in 1..12"),
     ],
 )
 def test_a_fault_is_named_with_line_and_key(body, message):
