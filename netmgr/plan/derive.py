@@ -32,6 +32,7 @@ from netmgr.sites import HUB, SourceAddress
 
 # Names of the plan have no underscores, so that what is joined by one is never the name of something else.
 DEFAULT_ROUTE = Prefix(Family.V4, 0, 0)
+_RESEARCHERS = f"{HUB}_researchers"
 _OWN, _HUB, _APART = 100, 110, 200  # priorities: from 100 to 4096, the lowest first
 
 
@@ -43,13 +44,14 @@ def network(plan: PlanDocument, lock: LockDocument) -> Network:
     """
     spokes = dict(_spokes(plan, lock))
     planned = virtual_networks(lock)
-    vnets = tuple(_vnet(plan, lock, vnet) for vnet in planned)
+    both_ways = any(_to_preserving(spokes))
+    vnets = tuple(_vnet(plan, lock, vnet, _RESEARCHERS if both_ways else HUB) for vnet in planned)
     return Network(
         plan=plan.name,
         networks=vnets,
         peerings=tuple(_peerings(vnets, spokes)),
         tables=(
-            RouteTable("hub", HUB, tuple(_to_services(spokes))),
+            *_hub_tables(spokes),
             *(table for name in spokes for table in _spoke_tables(plan, lock, name)),
         ),
         groups=tuple(_group(plan, lock, name) for name in spokes),
@@ -92,9 +94,12 @@ def segment_subnet(lock: LockDocument, node: PlannedNode) -> str:
     return f"{node.cluster}-{segment_name(node.pool, segments.index(node.segment))}"
 
 
-def _vnet(plan: PlanDocument, lock: LockDocument, vnet: VirtualNetwork) -> Vnet:
+def _vnet(plan: PlanDocument, lock: LockDocument, vnet: VirtualNetwork, researchers: str) -> Vnet:
     if vnet.site == HUB:
-        subnets = tuple(Subnet(f"{HUB}_{net.name}", net.role, net.prefixes, table=HUB) for net in vnet.subnets)
+        tables = {"researchers": researchers}
+        subnets = tuple(
+            Subnet(f"{HUB}_{net.name}", net.role, net.prefixes, table=tables.get(net.role, HUB)) for net in vnet.subnets
+        )
     else:
         subnets = tuple(_spoke_subnets(plan.clusters[vnet.site], vnet.site, lock.clusters[vnet.site], vnet.name))
     return Vnet(vnet.name, vnet.site, _location(plan, vnet.site), vnet.address_space, subnets)
@@ -125,6 +130,26 @@ def _peerings(vnets: Iterable[Vnet], spokes: dict[str, tuple[Cluster, ClusterLoc
             # from the hub only what is the hub's own, unless its way to the internet leads there.
             forwarded = one.owner in (HUB, other.owner) or not spokes[one.owner][0].nat_gateway_ips
             yield Peering(f"{one.name}_to_{other.name}", one.name, other.name, forwarded)
+
+
+def _hub_tables(spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[RouteTable]:
+    """The hub's; researchers have one of their own where a cluster sends them all answers by its NAT host."""
+    services = tuple(_to_services(spokes))
+    yield RouteTable(HUB, HUB, services)
+    if both_ways := tuple(_to_preserving(spokes)):
+        yield RouteTable(_RESEARCHERS, HUB, (*services, *both_ways))
+
+
+def _to_preserving(spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Route]:
+    """The researchers' way to clusters that see their addresses: all of it by the host that answers come back by.
+
+    A NAT host that saw nothing but the answers of native connections would track half-open ones.
+    """
+    for name, (spec, held) in spokes.items():
+        if spec.services.source is SourceAddress.PRESERVE:
+            for number, prefix in enumerate(allocation.prefix for allocation in held.prefixes):
+                for host in held.nat.of_family(prefix.family)[:1]:
+                    yield Route(f"nodes-{name}-{number}", prefix, NextHop.APPLIANCE, host)
 
 
 def _to_services(spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Route]:

@@ -106,6 +106,18 @@ def test_with_the_clients_address_kept_one_nat_host_has_all_and_answers_return_t
     assert "researchers-0" not in routes(net, "a_nat")
 
 
+def test_a_cluster_that_answers_by_its_nat_host_is_reached_by_it_from_where_its_clients_are() -> None:
+    net = derived(clusters={"a": {"node_pools": NODES, "services": {"source": "preserve"}}, "b": {"node_pools": NODES}})
+    host = next(each for each in net.appliances if each.owner == "a")
+    there = {name: route for name, route in routes(net, "hub_researchers").items() if name.startswith("nodes-")}
+    own = [prefix for vnet in net.of("a") for prefix in vnet.address_space]
+    assert [route.prefix for route in there.values()] == own
+    assert {route.via for route in there.values()} == {host.addresses[0]}
+    tables = {subnet.role: subnet.table for vnet in net.of("hub") for subnet in vnet.subnets}
+    assert tables == {"routers": "hub", "researchers": "hub_researchers"}
+    assert [cell.wrong for cell in matrix(net) if cell.wrong] == []
+
+
 def test_a_pool_that_is_one_spokes_alone_is_not_routed_away_from_it() -> None:
     own = "10.64.0.0/20"
     pools = {"nodes": ["10.0.0.0/12", own], "services": ["172.16.0.0/12"]}

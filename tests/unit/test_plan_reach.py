@@ -156,6 +156,8 @@ def test_answers_that_keep_the_clients_address_return_through_the_nat_host(rende
 def test_a_route_loop_ends(rendered_network: Network) -> None:
     one, other = (host.addresses[0] for host in rendered_network.appliances if host.owner == "hub")
     public = Prefix.parse("203.0.113.0/24")
-    looped = with_routes(rendered_network, "hub", Route("loop", public, NextHop.APPLIANCE, one))
+    looped = rendered_network
+    for table in ("hub", "hub_researchers"):
+        looped = with_routes(looped, table, Route("loop", public, NextHop.APPLIANCE, one))
     assert other != one
     assert "still on its way" in follow(looped, "hub_researchers-0", "203.0.113.1").why

@@ -41,6 +41,48 @@ resource table_hub 'Microsoft.Network/routeTables@2024-05-01' = {
   }
 }
 
+resource table_hub__researchers 'Microsoft.Network/routeTables@2024-05-01' = {
+  name: 'hub_researchers'
+  location: 'eastus'
+  properties: {
+    disableBgpRoutePropagation: true
+    routes: [
+      {
+        name: 'services-evals-0'
+        properties: {
+          addressPrefix: '172.17.0.0/18'
+          nextHopType: 'VirtualAppliance'
+          nextHopIpAddress: '10.253.34.4'
+        }
+      }
+      {
+        name: 'services-training-0'
+        properties: {
+          addressPrefix: '172.16.0.0/17'
+          nextHopType: 'VirtualAppliance'
+          nextHopIpAddress: '10.232.68.68'
+        }
+      }
+      {
+        name: 'services-training-1'
+        properties: {
+          addressPrefix: '172.16.128.0/17'
+          nextHopType: 'VirtualAppliance'
+          nextHopIpAddress: '10.232.68.69'
+        }
+      }
+      {
+        name: 'nodes-evals-0'
+        properties: {
+          addressPrefix: '10.253.0.0/18'
+          nextHopType: 'VirtualAppliance'
+          nextHopIpAddress: '10.253.34.4'
+        }
+      }
+    ]
+  }
+}
+
 resource table_evals__nodes 'Microsoft.Network/routeTables@2024-05-01' = {
   name: 'evals_nodes'
   location: 'eastus'
@@ -599,7 +641,7 @@ resource vnet_hub 'Microsoft.Network/virtualNetworks@2024-05-01' = {
           ]
           defaultOutboundAccess: false
           routeTable: {
-            id: table_hub.id
+            id: table_hub__researchers.id
           }
         }
       }

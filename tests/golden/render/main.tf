@@ -189,6 +189,41 @@ resource "azurerm_route_table" "hub" {
   }
 }
 
+resource "azurerm_route_table" "hub_researchers" {
+  name                          = "hub_researchers"
+  resource_group_name           = azurerm_resource_group.this.name
+  location                      = "eastus"
+  bgp_route_propagation_enabled = false
+
+  route {
+    name                   = "services-evals-0"
+    address_prefix         = "172.17.0.0/18"
+    next_hop_type          = "VirtualAppliance"
+    next_hop_in_ip_address = "10.253.34.4"
+  }
+
+  route {
+    name                   = "services-training-0"
+    address_prefix         = "172.16.0.0/17"
+    next_hop_type          = "VirtualAppliance"
+    next_hop_in_ip_address = "10.232.68.68"
+  }
+
+  route {
+    name                   = "services-training-1"
+    address_prefix         = "172.16.128.0/17"
+    next_hop_type          = "VirtualAppliance"
+    next_hop_in_ip_address = "10.232.68.69"
+  }
+
+  route {
+    name                   = "nodes-evals-0"
+    address_prefix         = "10.253.0.0/18"
+    next_hop_type          = "VirtualAppliance"
+    next_hop_in_ip_address = "10.253.34.4"
+  }
+}
+
 resource "azurerm_route_table" "evals_nodes" {
   name                          = "evals_nodes"
   resource_group_name           = azurerm_resource_group.this.name
@@ -615,7 +650,7 @@ resource "azurerm_subnet_route_table_association" "hub_routers" {
 
 resource "azurerm_subnet_route_table_association" "hub_researchers-0" {
   subnet_id      = azurerm_subnet.hub_researchers-0.id
-  route_table_id = azurerm_route_table.hub.id
+  route_table_id = azurerm_route_table.hub_researchers.id
 }
 
 resource "azurerm_subnet_route_table_association" "evals_nat" {
