@@ -147,7 +147,11 @@ def test_the_pool_grows_and_shrinks_while_pods_live(world: World, node: LabNode,
     soon(lambda: sent(node, "first") == 2 * DATAGRAM, lambda: sent(node, "first"))
     assert "address was withdrawn and is still held address=10.128.0.1 pod=research/first" in log(node)
 
+    node.stop_agent()
+    node.start_agent()
+    soon(lambda: "no IPv4 address is free" in node.runtime.status(), lambda: log(node))
     assert has_rule_for(node, "10.128.0.1")
+    assert seen_by_the_internet(world, first) == str(node.node.addresses[0])
     node.runtime.delete(first)
     soon(lambda: not has_rule_for(node, "10.128.0.1"), lambda: log(node))
     assert node.snapshot()["ranges"]["withdrawn"] == []
