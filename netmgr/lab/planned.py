@@ -57,8 +57,8 @@ POOL = "cpu"
 _BESIDE_INTERNET = {Family.V4: Address.parse("203.0.113.254"), Family.V6: Address.parse("2001:db8:ffff::fe")}
 _OUTSIDE = {Family.V4: 24, Family.V6: 64}
 _GATEWAY, _FIRST_USABLE = 1, 4
-_LAST = {Family.V4: 2, Family.V6: 16}
-"""From the end of a subnet: where no node is until the cluster is upgraded."""
+_ROGUE = {Family.V4: -2, Family.V6: 0xFF00}
+"""Place in a subnet, from its end if negative: where no node is until the cluster is upgraded."""
 
 
 KINDS = (
@@ -223,7 +223,8 @@ class _Drawing:
         """One among the first nodes of the cluster."""
         pool = self.lock.clusters[site].node_pools[POOL]
         for subnet in (layout.hosts for layout in pool.segments[0].layouts):
-            yield InterfaceAddress(Address(subnet.family, subnet.last + 1 - _LAST[subnet.family]), subnet.length)
+            place = _ROGUE[subnet.family]
+            yield InterfaceAddress(Address(subnet.family, subnet.value + place % subnet.size), subnet.length)
 
     def _machine(self, name: str, document: dict[str, Any]) -> _Place:
         site = document["site"]
