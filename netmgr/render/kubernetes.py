@@ -22,12 +22,13 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class HostFolder:
-    """A folder (or file) of the node that a container sees at the same place."""
+    """A folder (or file) of the node that a container sees at the same place, unless `seen_at` says where."""
 
     name: str
     path: str
     type: str = "DirectoryOrCreate"
     propagation: str = ""
+    seen_at: str = ""
 
     @property
     def volume(self) -> Object:
@@ -38,7 +39,7 @@ class HostFolder:
     def mount(self) -> Object:
         """As a mount of a container."""
         propagation = {"mountPropagation": self.propagation} if self.propagation else {}
-        return {"name": self.name, "mountPath": self.path, **propagation}
+        return {"name": self.name, "mountPath": self.seen_at or self.path, **propagation}
 
 
 RUN = HostFolder("run", "/run/netmgr")
@@ -48,7 +49,9 @@ SANDBOXES = HostFolder("sandboxes", "/run/netns", propagation="HostToContainer")
 XTABLES_LOCK = HostFolder("xtables-lock", "/run/xtables.lock", "FileOrCreate")
 PLUGINS = HostFolder("plugins", "/opt/cni/bin")
 NETWORKS = HostFolder("networks", "/etc/cni/net.d")
-_HOST = (RUN, STATE, SANDBOXES, XTABLES_LOCK, PLUGINS, NETWORKS)
+# Containers see /proc/sys read-only; the one that switches forwarding on has the node's own.
+SYSCTLS = HostFolder("sysctls", "/proc/sys/net", "Directory", seen_at="/host/net")
+_HOST = (RUN, STATE, SANDBOXES, XTABLES_LOCK, PLUGINS, NETWORKS, SYSCTLS)
 _DOCUMENT: Object = {"name": "document", "mountPath": "/etc/netmgr"}
 _PLAN: Object = {"name": "plan", "mountPath": "/plan", "readOnly": True}
 
@@ -98,7 +101,7 @@ def _pod(image: str) -> Object:
         "nodeSelector": {"kubernetes.io/os": "linux"},
         "tolerations": [{"operator": "Exists"}],
         "terminationGracePeriodSeconds": 30,
-        "initContainers": [_write_document(image), _install_plugin(image)],
+        "initContainers": [_write_document(image), _switch_forwarding_on(image), _install_plugin(image)],
         "containers": [_agent(image), _exporter(image)],
         "volumes": [
             {"name": "plan", "configMap": {"name": "netmgr-plan"}},
@@ -115,8 +118,29 @@ def _write_document(image: str) -> Object:
         "image": image,
         "command": [*command, "--reader-group", str(NOBODY), "--to", "/etc/netmgr/node.yaml"],
         "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": _root(),
         "volumeMounts": [_PLAN, _DOCUMENT],
+    }
+
+
+def _root(*capabilities: str) -> Object:
+    """Root, for its files' sake, and with no more power than is named."""
+    return {
+        "runAsUser": 0,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"], "add": [*capabilities]} if capabilities else {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _switch_forwarding_on(image: str) -> Object:
+    return {
+        "name": "forwarding",
+        "image": image,
+        "command": ["netmgr", "host", "forward", "--sysctls", SYSCTLS.seen_at],
+        "securityContext": _root(),
+        "volumeMounts": [_DOCUMENT | {"readOnly": True}, SYSCTLS.mount],
     }
 
 
@@ -125,6 +149,7 @@ def _install_plugin(image: str) -> Object:
         "name": "plugin",
         "image": image,
         "command": ["netmgr", "cni", "install"],
+        "securityContext": _root(),
         "volumeMounts": [folder.mount for folder in (PLUGINS, NETWORKS, STATE)],
     }
 
@@ -134,8 +159,8 @@ def _agent(image: str) -> Object:
         "name": "agent",
         "image": image,
         "command": ["netmgr", "agent"],
-        # Links, rules and routes of the node, namespaces of its pods, and net sysctls.
-        "securityContext": {"privileged": True},
+        # Links, rules and routes; a raw socket for legacy iptables; a socket's group; entering pods' namespaces.
+        "securityContext": _root("NET_ADMIN", "NET_RAW", "CHOWN", "SYS_ADMIN"),
         "readinessProbe": {"exec": {"command": ["netmgr", "node", "status"]}, "periodSeconds": 30, "timeoutSeconds": 5},
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
         "volumeMounts": [_DOCUMENT | {"readOnly": True}, *(f.mount for f in (RUN, STATE, SANDBOXES, XTABLES_LOCK))],

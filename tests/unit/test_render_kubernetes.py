@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from netmgr import plan_files
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.render.kubernetes import APP, objects
+from tests.fakes.kustomize import build
 
+KUBERNETES = Path(__file__).parents[2] / "configs" / "kubernetes"
 MODELS = {
     "Namespace": "V1Namespace",
     "ServiceAccount": "V1ServiceAccount",
@@ -66,12 +69,17 @@ def test_mounts_and_volumes_agree(rendered: list[dict[str, Any]]) -> None:
     assert mounted == volumes
 
 
-def test_nothing_gets_credentials_for_the_api_and_only_the_agent_privileges(rendered: list[dict[str, Any]]) -> None:
+def test_nothing_gets_credentials_for_the_api_and_only_the_agent_capabilities(rendered: list[dict[str, Any]]) -> None:
     assert rendered[1]["automountServiceAccountToken"] is False
     pod = rendered[-1]["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
-    privileged = [c["name"] for c in pod["containers"] if c.get("securityContext", {}).get("privileged")]
-    assert privileged == ["agent"]
+    contexts = {c["name"]: c["securityContext"] for c in pod["initContainers"] + pod["containers"]}
+    assert not any(context.get("privileged") for context in contexts.values())
+    capable = {name: context["capabilities"].get("add") for name, context in contexts.items()}
+    assert {name for name, added in capable.items() if added} == {"agent"}
+    (shown,) = [item for item in build(KUBERNETES / "overlays" / "cni") if item["kind"] == "DaemonSet"]
+    same = [each for each in shown["spec"]["template"]["spec"]["containers"] if each["name"] == "agent"]
+    assert capable["agent"] == same[0]["securityContext"]["capabilities"]["add"]
     exporter = pod["containers"][1]["securityContext"]
     assert exporter["runAsNonRoot"]
     assert exporter["capabilities"] == {"drop": ["ALL"]}
