@@ -8,10 +8,12 @@ anything is refused then, nothing that a predecessor programmed is taken away.
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from netmgr.errors import NetmgrError
@@ -74,7 +76,7 @@ class Services:
         Raises:
             NetmgrError: the kernel refused, or is busy.
         """
-        with self._lock:
+        with self._lock, _without_collection():
             self._left = self._backend.held()
             log.info("services begin programmed=%d", len(self._left))
             self._take(None)
@@ -180,6 +182,18 @@ class Services:
         self._gone.clear()
         if count := connections.forget(gone):
             log.info("connections of endpoints that are gone were ended count=%d", count)
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Look for no garbage meanwhile: a million new objects without a cycle are walked again and again for none."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _endpoints(opening: Opening) -> frozenset[Endpoint]:
