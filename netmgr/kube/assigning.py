@@ -76,6 +76,18 @@ def decide(
     return view.decision
 
 
+def ended(claims: Mapping[Slot, Claim], decision: Decision) -> Iterator[Claim]:
+    """Claims whose rest the decision begins: to be believed only if their Nodes are surely gone."""
+    for slot, claim in decision.claims.items():
+        before = claims.get(slot)
+        if (
+            before is not None
+            and before.released is None
+            and (claim is None or claim.uid != before.uid or claim.released)
+        ):
+            yield before
+
+
 class _View:
     """The claims as they become while deciding."""
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 from netmgr.errors import ApiAway, ApiError
 from netmgr.kube.api import CONFLICT, NOT_FOUND, Api
-from netmgr.kube.assigning import Decision, NodeView, decide
+from netmgr.kube.assigning import Decision, NodeView, decide, ended
 from netmgr.kube.backoff import Backoff
 from netmgr.kube.book import Book
+from netmgr.kube.claims import Claim
 from netmgr.kube.cluster_nodes import ClusterNodes
 from netmgr.kube.events import Events
 from netmgr.kube.node_document import RANGES
@@ -100,13 +101,36 @@ class Controller:
         self._telemetry.plan_refused.set(bool(self._plan.refused))
         views = nodes.views()
         decision = decide(places, book.claims, views, time.time(), self._settings.quarantine)
-        if lost.is_set() or (decision.claims and not book.write(decision.claims)):
+        if lost.is_set() or not self._are_gone(book, views, decision):
+            return False
+        if decision.claims and not book.write(decision.claims):
             self._telemetry.conflicts.labels("claims").inc()
             return False
         settled = self._tell_all(nodes, {view.name: view for view in views}, decision, lost)
         self._events.tell(decision.refusals)
         self._count(places, book, views, decision)
         return settled
+
+    def _are_gone(self, book: Book, views: list[NodeView], decision: Decision) -> bool:
+        """Ask for each Node whose place begins to rest: a watch may lag, and no rest may begin before its time."""
+        known = {view.uid for view in views}
+        unsure = [claim for claim in ended(book.claims, decision) if claim.uid not in known]
+        if not unsure:
+            return True
+        with ThreadPoolExecutor(WRITERS, "read") as readers:
+            return all(list(readers.map(self._is_gone, unsure)))
+
+    def _is_gone(self, claim: Claim) -> bool:
+        try:
+            found = self._api.get(f"/api/v1/nodes/{claim.node}")
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+            return True
+        if found["metadata"]["uid"] != claim.uid:
+            return True
+        log.warning("event=watch_lags node=%s is there and keeps %s", claim.node, claim.place.slot)
+        return False
 
     def _tell_all(
         self, nodes: ClusterNodes, views: Mapping[str, NodeView], decision: Decision, lost: threading.Event

@@ -1,0 +1,216 @@
+"""However Nodes come, go, return and are written, and however many controllers are at it: no range is two Nodes'."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+
+from netmgr.kube.assigning import Decision, NodeView, Reason, decide, ended
+from netmgr.kube.claims import SHARD, Claim, moved, read, shard_name, write
+from netmgr.kube.places import Place, Places, Slot
+from netmgr.plan.allocate import make_lock
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.limits import CloudLimits
+from netmgr.plan_files import load_limits
+from netmgr.prefixes import Prefix, overlaps
+
+QUARANTINE = 100.0
+LIKELY = 0.7
+PLAN = {
+    "apiVersion": "netmgr.io/v1alpha1",
+    "kind": "NetworkPlan",
+    "name": "test",
+    "cloud": "none",
+    "pools": {"nodes": ["10.0.0.0/8", "fd00:10::/40"], "services": ["172.16.0.0/12"]},
+    "clusters": {
+        "train": {
+            "node_pools": {
+                "gpu": {"nodes": 5, "surge": 0, "pods_per_node": 40},
+                "cpu": {"nodes": 3, "surge": 0, "pods_per_node": 16},
+            }
+        },
+        "other": {"node_pools": {"gpu": {"nodes": 2, "surge": 0}}},
+    },
+}
+
+
+def places_of(plan: dict[str, object]) -> Places:
+    document = PlanDocument.model_validate(plan)
+    limits: CloudLimits = load_limits(document.cloud)
+    return Places(make_lock(document, None, limits), "train")
+
+
+PLACES = places_of(PLAN)
+ALL = [Slot(pool, number) for pool, capacity in PLACES.capacity.items() for number in range(capacity)]
+NAMES = ["train-gpu-0", "train-gpu-4", "train-cpu-1", *(f"vmss{number}" for number in range(6))]
+ACROSS = Prefix.parse(str(PLACES.at(Slot("cpu", 0)).ranges[0].network) + "/27")
+STRANGE = [Prefix.parse("192.168.0.0/24"), ACROSS]
+
+
+class Controller:
+    """One controller's idea of the claims, which may be out of date."""
+
+    def __init__(self, machine: Cluster) -> None:
+        self.machine = machine
+        self.claims: dict[Slot, Claim] = {}
+        self.versions: dict[str, int] = {}
+        self.nodes: list[NodeView] = []
+
+    def load(self) -> None:
+        self.claims = dict(self.machine.claims)
+        self.versions = dict(self.machine.versions)
+
+
+class Cluster:
+    """An API server with Nodes and claims, and two controllers that both think they lead."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.nodes: dict[str, NodeView] = {}
+        self.claims: dict[Slot, Claim] = {}
+        self.versions: dict[str, int] = {}
+        self.now = 0.0
+        self.uids = 0
+        self.gone: dict[tuple[Prefix, ...], tuple[str, float]] = {}
+        self.controllers = [Controller(self), Controller(self)]
+
+    def step(self) -> None:
+        """Something happens."""
+        steps = {self.node_comes: 4, self.node_goes: 2, self.time_passes: 1, self.a_controller_works: 6}
+        self.chance.choices(list(steps), list(steps.values()))[0]()
+
+    def node_comes(self) -> None:
+        name, pool = self.chance.choice(NAMES), self.chance.choice(["cpu", "cpu", "cpu", "gpu", "none", None])
+        if name not in self.nodes:
+            self.uids += 1
+            self.nodes[name] = NodeView(name, f"uid-{self.uids}", f"{self.chance.random()}", pool)
+
+    def found_already(self) -> None:
+        """Before any controller ran, something else gave these; it must be switched off since."""
+        for cidrs in (PLACES.at(Slot("cpu", 0)), PLACES.at(Slot("gpu", 3))):
+            self.node_comes()
+            name = self.chance.choice(list(self.nodes))
+            if cidrs and not self.nodes[name].cidrs:
+                self.nodes[name] = replace(
+                    self.nodes[name], cidrs=self.chance.choice([cidrs.cidrs, *((one,) for one in STRANGE)])
+                )
+        if list(overlaps(cidr for node in self.nodes.values() for cidr in node.cidrs)):
+            self.nodes.clear()
+
+    def node_goes(self) -> None:
+        node = self.nodes.pop(self.chance.choice(NAMES), None)
+        if node and node.cidrs and any(claim.uid == node.uid for claim in self.claims.values()):
+            self.gone[node.cidrs] = (node.name, self.now)
+
+    def time_passes(self) -> None:
+        self.now += self.chance.choice([1.0, 40.0, QUARANTINE])
+
+    def a_controller_works(self) -> None:
+        """It may not have heard of the last changes, nor read what the other wrote, and be killed before it tells."""
+        controller = self.chance.choice(self.controllers)
+        if not controller.nodes or self.chance.random() < LIKELY:
+            controller.nodes = list(self.nodes.values())
+        if self.chance.random() > LIKELY:
+            controller.load()
+        decision = decide(PLACES, controller.claims, controller.nodes, self.now, QUARANTINE)
+        if not self.are_gone(controller, decision) or not self.write(controller, decision):
+            return
+        uids = {node.name: node.uid for node in controller.nodes}
+        for name, place in decision.assignments.items():
+            if self.chance.random() < LIKELY:
+                self.tell(name, uids[name], place)
+
+    def are_gone(self, controller: Controller, decision: Decision) -> bool:
+        """A controller asks for Nodes before it believes that they are gone."""
+        known, there = ({node.uid for node in nodes} for nodes in (controller.nodes, self.nodes.values()))
+        return not ({claim.uid for claim in ended(controller.claims, decision)} - known) & there
+
+    def write(self, controller: Controller, decision: Decision) -> bool:
+        shards: dict[str, dict[Slot, Claim | None]] = {}
+        for slot, claim in decision.claims.items():
+            shards.setdefault(shard_name("train", slot), {})[slot] = claim
+        for name, entries in shards.items():
+            if controller.versions.get(name, 0) != self.versions.get(name, 0):
+                controller.load()  # refused: somebody wrote first
+                return False
+            self.versions[name] = controller.versions[name] = self.versions.get(name, 0) + 1
+            for slot, claim in entries.items():
+                for book in (self.claims, controller.claims):
+                    book.pop(slot, None) if claim is None else book.update({slot: claim})
+        return True
+
+    def tell(self, name: str, uid: str, place: Place) -> None:
+        """As the server takes it: bound to the UID, and podCIDRs never change."""
+        node = self.nodes.get(name)
+        if node and node.uid == uid and node.cidrs in ((), place.cidrs):
+            self.check_rest(node, place)
+            self.nodes[name] = replace(node, cidrs=place.cidrs, annotation=place.annotation)
+
+    def check_rest(self, node: NodeView, place: Place) -> None:
+        name, since = self.gone.get(place.cidrs, (node.name, 0.0))
+        assert node.cidrs or name == node.name or self.now >= since + QUARANTINE, "it rests"
+
+
+@given(seed=st.integers(0, 1 << 32))
+@settings(max_examples=200)
+def test_no_range_is_ever_two_nodes(seed: int) -> None:
+    cluster = Cluster(random.Random(seed))  # noqa: S311  cases, not secrets
+    cluster.found_already()
+    for _ in range(80):
+        cluster.step()
+        assert not list(overlaps(cidr for node in cluster.nodes.values() for cidr in node.cidrs))
+
+
+def views(number: int, pool: str = "gpu") -> Iterator[NodeView]:
+    return (NodeView(f"n{i}", f"u{i}", f"{i:03}", pool) for i in range(number))
+
+
+def test_nothing_changes_in_the_second_round() -> None:
+    nodes = list(views(4))
+    first = decide(PLACES, {}, nodes, 0, QUARANTINE)
+    assert set(first.assignments) == {node.name for node in nodes}
+    told = [replace(n, cidrs=(p := first.assignments[n.name]).cidrs, annotation=p.annotation) for n in nodes]
+    claims = {slot: claim for slot, claim in first.claims.items() if claim}
+    second = decide(PLACES, claims, told, 1, QUARANTINE)
+    assert (second.claims, second.assignments, second.refusals) == ({}, {}, [])
+
+
+def test_claims_are_read_as_they_were_written() -> None:
+    decision = decide(PLACES, {}, list(views(3)), 0, QUARANTINE)
+    for slot, claim in decision.claims.items():
+        assert claim
+        rested = replace(claim, released=1234.5)
+        for each in (claim, rested):
+            assert list(read(slot.pool, {str(slot.number): write(each)})) == [each]
+
+
+def test_a_shard_of_the_longest_names_fits_an_object() -> None:
+    place = PLACES.at(Slot("gpu", 0))
+    assert place
+    longest = Claim(place, "n" * 253, "u" * 36, 1e9)
+    assert SHARD * (len(write(longest)) + 10) < 1 << 18
+
+
+def test_a_full_pool_says_how_many_rest() -> None:
+    nodes = list(views(6))
+    first = decide(PLACES, {}, nodes, 0, QUARANTINE)
+    assert [(r.reason, r.node.name) for r in first.refusals] == [(Reason.POOL_FULL, "n5")]
+    claims = {slot: claim for slot, claim in first.claims.items() if claim}
+    second = decide(PLACES, claims, [nodes[5]], 10, QUARANTINE)
+    assert "5 rest" in second.refusals[0].message
+    rested = claims | {slot: claim for slot, claim in second.claims.items() if claim}
+    assert not decide(PLACES, rested, [nodes[5]], 10 + QUARANTINE, QUARANTINE).refusals
+
+
+def test_a_plan_that_moves_or_forgets_a_place_is_told_and_one_that_grows_is_not() -> None:
+    decision = decide(PLACES, {}, [*views(2), NodeView("c", "uc", "9", "cpu")], 0, QUARANTINE)
+    claims = {slot: claim for slot, claim in decision.claims.items() if claim}
+    assert not list(moved(PLACES, claims))
+    smaller = {"train": {"node_pools": {"gpu": {"nodes": 5, "surge": 0, "pods_per_node": 10}}}}
+    sentences = list(moved(places_of(PLAN | {"clusters": smaller}), claims))
+    assert any("Node n1 (gpu/1)" in sentence for sentence in sentences)
+    assert any("Node c (cpu/0)" in sentence and "says nothing" in sentence for sentence in sentences)
