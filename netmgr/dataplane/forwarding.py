@@ -29,7 +29,7 @@ def enable(families: Iterable[Family], root: Path = _SYSCTLS) -> list[str]:
             continue
         if family is Family.V6:
             _keep_router_advertisements(root)
-        _write(switch, "1")
+        _write(root, switch, "1")
         done.append(f"forwarding of IPv{family.value} was switched off")
     return done
 
@@ -37,7 +37,7 @@ def enable(families: Iterable[Family], root: Path = _SYSCTLS) -> list[str]:
 def _keep_router_advertisements(root: Path) -> None:
     for setting in sorted((root / "ipv6/conf").glob("*/accept_ra")):
         if setting.parent.name != "lo" and _read(setting) == "1":
-            _write(setting, _ACCEPT_RA_WHILE_FORWARDING)
+            _write(root, setting, _ACCEPT_RA_WHILE_FORWARDING)
 
 
 def _read(path: Path) -> str:
@@ -47,11 +47,11 @@ def _read(path: Path) -> str:
         raise SetupError(f"{path}: this kernel has no such setting; is the protocol disabled?") from None
 
 
-def _write(path: Path, value: str) -> None:
+def _write(root: Path, path: Path, value: str) -> None:
     try:
         path.write_text(value, encoding="ascii")
     except OSError as error:
-        name = str(path.relative_to(_SYSCTLS.parent) if path.is_relative_to(_SYSCTLS) else path).replace("/", ".")
+        name = str("net" / path.relative_to(root)).replace("/", ".")
         raise SetupError(
             f"{path}: cannot be set to {value} ({error.strerror}); set {name}={value} on the node"
         ) from None
