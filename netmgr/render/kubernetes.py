@@ -139,7 +139,7 @@ def _switch_forwarding_on(image: str) -> Object:
         "name": "forwarding",
         "image": image,
         "command": ["netmgr", "host", "forward", "--sysctls", SYSCTLS.seen_at],
-        "securityContext": _root(),
+        "securityContext": _root("NET_ADMIN"),
         "volumeMounts": [_DOCUMENT | {"readOnly": True}, SYSCTLS.mount],
     }
 

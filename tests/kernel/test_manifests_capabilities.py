@@ -29,13 +29,14 @@ READ_ONLY_SYSCTLS = 'mount --bind /proc/sys /proc/sys && mount -o remount,bind,r
 START_SECONDS = 15.0
 
 
-def added(overlay: str, name: str) -> list[str]:
-    """The capabilities that an overlay gives the agent."""
+def added(overlay: str, name: str, container: str = "agent") -> list[str]:
+    """The capabilities that an overlay gives a container."""
     (found,) = [item for item in build(OVERLAYS / overlay) if item["metadata"]["name"] == name and "spec" in item]
-    (agent,) = [item for item in found["spec"]["template"]["spec"]["containers"] if item["name"] == "agent"]
-    capabilities = agent["securityContext"]["capabilities"]
+    pod = found["spec"]["template"]["spec"]
+    (chosen,) = [item for item in (*pod["initContainers"], *pod["containers"]) if item["name"] == container]
+    capabilities = chosen["securityContext"]["capabilities"]
     assert capabilities["drop"] == ["ALL"]
-    return [capability.lower() for capability in capabilities["add"]]
+    return [capability.lower() for capability in capabilities.get("add", ())]
 
 
 @contextmanager
@@ -110,3 +111,36 @@ def test_the_manifest_adds_nothing_that_the_agent_could_do_without(node: LabNode
     does_without = (backend, missing) == (Backend.NFTABLES, "net_raw")  # the raw socket is the iptables backend's
     with confined(node, [each for each in capabilities if each != missing]) as process:
         assert serves(node, process) is does_without
+
+
+def initial(node: LabNode, container: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command with the capabilities of an init container, the node's sysctls mounted elsewhere."""
+    read_only = ("unshare", "--mount", "sh", "-c", 'mount --bind /proc/sys/net "$0" && ' + READ_ONLY_SYSCTLS)
+    elsewhere = str(node.directory / "net")
+    bounding = ",".join(["-all", *(f"+{capability}" for capability in added("cni", "netmgr", container))])
+    confinement = ("setpriv", "--no-new-privs", f"--bounding-set={bounding}")
+    command = [*read_only, elsewhere, *confinement, sys.executable, "-m", "netmgr", *arguments]
+    inside = ["nsenter", f"--net={node.namespace}", *command]
+    return subprocess.run(inside, check=False, capture_output=True, text=True)
+
+
+def test_the_init_containers_do_their_work_with_what_they_are_given(node: LabNode):
+    (node.directory / "net").mkdir(exist_ok=True)
+    switch = ["nsenter", f"--net={node.namespace}", "sysctl", "-n"]
+    off = ["net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0"]
+    subprocess.run([*switch, "-w", *off], check=True, capture_output=True)
+    refused = initial(node, "forwarding", "host", "forward", "--config", str(node.document))
+    assert "cannot be set to 1 (Read-only file system)" in refused.stderr
+    sysctls = ("--sysctls", str(node.directory / "net"))
+    forward = ("host", "forward", "--config", str(node.document), *sysctls)
+    assert "set net.ipv4.ip_forward=1 on the node" in initial(node, "plugin", *forward).stderr
+    done = initial(node, "forwarding", *forward)
+    assert done.returncode == 0, done.stderr
+    names = [name.partition("=")[0] for name in off]
+    assert subprocess.run([*switch, *names], check=True, capture_output=True, text=True).stdout.split() == ["1", "1"]
+
+    folder = node.directory / "elsewhere"
+    where = [f"--{key}-dir={folder / key}" for key in ("bin", "conf", "run", "state")]
+    done = initial(node, "plugin", "cni", "install", *where)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "conf" / "10-netmgr.conflist").exists()

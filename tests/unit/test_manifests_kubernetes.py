@@ -58,7 +58,7 @@ def test_nothing_is_privileged_and_all_capabilities_are_named(overlay: str):
             context = container["securityContext"]
             assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True), name
             assert context["capabilities"]["drop"] == ["ALL"], name
-            assert ("add" in context["capabilities"]) == (name in {"agent", "clean"}), name
+            assert ("add" in context["capabilities"]) == (name in {"agent", "forwarding", "clean"}), name
             assert "privileged" not in context, name
 
 
