@@ -100,7 +100,7 @@ def _nftables_works() -> bool:
     except (SetupError, KernelError):
         return False
     try:
-        library.run("list tables")
+        library.run("list chains")  # the one listing that asks for no rule of anybody's
     except KernelError:
         return False
     finally:
