@@ -168,7 +168,7 @@ class OpenService(TypedDict):
 
 
 class NatAnswer(TypedDict):
-    """The answer to the query `nat`; `refused` are sentences about documents that cannot be used."""
+    """The answer to the query `nat`; `services` are listed where asked for, `refused` says what cannot be used."""
 
     version: int
     node: str
@@ -187,6 +187,16 @@ class Audited(TrafficTotals):
     """What the node's forward rules counted and no pod was counted for, beside all that they counted."""
 
     forwarded: int
+
+
+class OriginTotals(TrafficTotals):
+    """A part of the node's total; the parts add up to it but for what passes while a reading is taken.
+
+    `origin` is `pods`, `host-pods` (host-network pods, where they are counted), `node` (everything else that the node
+    itself receives and sends), and what was forwarded for no pod: `unattributed`, or `transit` where no pods run.
+    """
+
+    origin: str
 
 
 class AuditRatio(TypedDict):
@@ -276,6 +286,7 @@ class Snapshot(TypedDict):
     cni_latency: list[RequestLatency]
     gaps: list[AccountingGaps]
     unattributed: list[Audited]
+    origins: list[OriginTotals]
     audit: list[AuditRatio]
     drift_repaired: list[Gaps]
     state_rebuilds: int

@@ -23,9 +23,6 @@ COUNT_SECONDS = 15.0
 """How often ports are counted, unless that takes long: no more than this share of the time is spent on it."""
 COUNT_SHARE = 0.02
 
-SIZE_SECONDS = 5.0
-"""How often Services are counted for the snapshot."""
-
 
 class NatHost:
     """What readers are told of a NAT host."""
@@ -40,7 +37,6 @@ class NatHost:
             rules.translated, clock, document.accounting.min_reading_seconds, []
         )
         self._opened = opened
-        self._sizes = Latest[tuple[int, int]](self._size, clock, SIZE_SECONDS, (0, 0))
         self._busiest: dict[tuple[Family, str], Busiest] = {}
         self._next_count = float("-inf")
 
@@ -59,7 +55,7 @@ class NatHost:
 
     def state(self) -> NatState:
         """All of it, for the snapshot."""
-        services, endpoints = self._sizes.value()
+        services, endpoints = self._opened.size() if self._opened else (0, 0)
         return {
             "translation": self._nat.translation,
             "source": self._nat.source,
@@ -84,10 +80,6 @@ class NatHost:
     def refused(self) -> list[str]:
         """What of the documents cannot be used, a sentence each."""
         return self._opened.refused() if self._opened else []
-
-    def _size(self) -> tuple[int, int]:
-        found = self.services()
-        return len({one["service"] for one in found}), sum(len(one["ready"]) for one in found)
 
     def _ports(self, family: Family, protocol: str) -> Ports:
         busiest = self._busiest[family, protocol]

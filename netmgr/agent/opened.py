@@ -81,6 +81,10 @@ class OpenServices:
         """
         return [_view(one) for one in self._services.status()]
 
+    def size(self) -> tuple[int, int]:
+        """How many Services are open, and how many endpoints stand behind all their ports."""
+        return self._services.size()
+
     def refused(self) -> list[str]:
         """What cannot be used: file, line, key and why."""
         return self._services.faults()

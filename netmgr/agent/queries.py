@@ -26,6 +26,7 @@ from netmgr.ledger.totals import NamespaceTotal, PodTotal
 from netmgr.model import Attachment, Sample
 from netmgr.prefixes import Address, Family
 from netmgr.rules.readings import Dropped
+from netmgr.sites import Role
 from netmgr.snapshot import (
     VERSION,
     AttachmentView,
@@ -121,7 +122,7 @@ class Queries:
                 address = Address.parse(str(request.get("address")))
                 return {"version": VERSION, **self._explain(address)}
             case "nat":
-                return self._nat_answer()
+                return self._nat_answer(services=bool(request.get("services")))
             case "audit":
                 return accounting_queries.audit(self._accounts, self._document.node.name)
             case "usage":
@@ -129,14 +130,14 @@ class Queries:
             case other:
                 raise ValueError(f"unknown query {other!r}; ask for snapshot, pods, explain, nat, audit or usage")
 
-    def _nat_answer(self) -> NatAnswer:
+    def _nat_answer(self, *, services: bool) -> NatAnswer:
         if self._nat is None:
             raise SetupError(f"this machine is no NAT host; its role is {self._document.role}")
         return {
             "version": VERSION,
             "node": self._document.node.name,
             "nat": self._nat.state(),
-            "services": self._nat.services(),
+            "services": self._nat.services() if services else [],
             "refused": self._nat.refused(),
         }
 
@@ -159,7 +160,7 @@ class Queries:
     def _common(self) -> Snapshot:
         self._read()
         totals = self._accounts.totals()
-        reason = self._reason()
+        reason, runs_pods = self._reason(), self._document.role is Role.NODE
         return {
             "version": VERSION,
             "node": self._document.node.name,
@@ -182,7 +183,8 @@ class Queries:
             "cni_requests": self._telemetry.requests(),
             "cni_latency": self._telemetry.latency(),
             "gaps": accounting_queries.gaps(totals),
-            "unattributed": accounting_queries.unattributed(totals),
+            "unattributed": accounting_queries.unattributed(totals, runs_pods=runs_pods),
+            "origins": accounting_queries.origins(totals, runs_pods=runs_pods),
             "audit": self._accounts.ratios(),
             "durable": totals.durable,
             "drift_repaired": self._telemetry.repairs(),

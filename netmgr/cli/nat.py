@@ -10,6 +10,9 @@ import typer
 
 from netmgr.cli.node import DEFAULT_SOCKET, Format, Output, Socket
 
+PATIENCE_SECONDS = 30.0
+"""Ten thousand Services take the agent a few seconds to list."""
+
 app = typer.Typer(no_args_is_help=True, help="Look at a NAT host: translations, Services, ports in use.")
 
 
@@ -28,9 +31,10 @@ def status(
     """Show what is translated and how often, and how many ports are in use. Exit 1 if documents are refused."""
     from netmgr.readers import ask
 
-    answer = ask(Path(socket), "nat")
+    wanted = {"services": "all"} if services else {}
+    answer = ask(Path(socket), "nat", timeout=PATIENCE_SECONDS, **wanted)
     if output is Output.JSON:
-        typer.echo(json.dumps({key: value for key, value in answer.items() if key != "services" or services}, indent=2))
+        typer.echo(json.dumps(answer, indent=2))
     else:
         from rich.console import Console
 

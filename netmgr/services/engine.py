@@ -127,6 +127,12 @@ class Services:
         ]
         return sorted(found, key=lambda one: (one.service, one.seen))
 
+    def size(self) -> tuple[int, int]:
+        """How many Services are open, and how many endpoints stand behind all their ports; cheaper than `status`."""
+        with self._lock:
+            opened = list(self._desk.opened.values())
+        return len({one.service for one in opened}), sum(len(one.opening.frontend.endpoints) for one in opened)
+
     def faults(self) -> list[str]:
         """What is refused now: file, line, key and what is wrong with it."""
         with self._lock:

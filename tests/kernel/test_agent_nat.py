@@ -41,7 +41,7 @@ def connected(world: Joined, translation: str = "netmap") -> Iterator[dict[Famil
         ports = {family: listener.getsockname()[1] for family, listener in listeners.items()}
         if translation == "endpoints":
             world.write_services(ports)
-            world.wait_until(lambda: len(world.agent.ask("nat")["services"]) == len(Family))
+            world.wait_until(lambda: len(world.agent.ask("nat", services="all")["services"]) == len(Family))
             ports = dict.fromkeys(ports, 80)
         found: dict[Family, Connection] = {}
         for family, listener in listeners.items():

@@ -39,7 +39,7 @@ def settings(world: Joined) -> dict[str, Any]:
 
 
 def opened(world: Joined) -> dict[str, list[str]]:
-    return {one["seen"]: one["ready"] for one in world.agent.ask("nat")["services"]}
+    return {one["seen"]: one["ready"] for one in world.agent.ask("nat", services="all")["services"]}
 
 
 API = {"10.100.0.10:80/tcp": ["10.1.0.10:8080"], "[fd00:100::a]:80/tcp": ["[fd00:1001::a]:8080"]}
