@@ -80,6 +80,15 @@ NODE_PACKETS = Metric(
     TRAFFICS,
     "Packets between the internet and this node: its own, its host-network pods', its pods'.",
 )
+ORIGIN_BYTES = Metric(
+    "netmgr_node_traffic_origin_bytes_total",
+    Kind.COUNTER,
+    "bytes",
+    ("origin", "traffic"),
+    4 * TRAFFICS,
+    "The node's total by whose it is: its pods', its host-network pods' (accounting.host_pods), its own, and what was "
+    "forwarded for no pod (unattributed; transit where no pods run).",
+)
 RULE_BYTES = Metric(
     "iptables_bytes_total",
     Kind.COUNTER,
@@ -328,6 +337,7 @@ FROM_AGENT = (
     NAMESPACE_PACKETS,
     NODE_BYTES,
     NODE_PACKETS,
+    ORIGIN_BYTES,
     RULE_BYTES,
     RULE_PACKETS,
     GAPS,

@@ -87,6 +87,8 @@ def _without_pods(snapshot: Snapshot) -> Iterable[Family]:
     rules = [((rule["ip_version"], rule["table"], rule["chain"], rule["rule"]), rule) for rule in snapshot["rules"]]
     yield from amounts(catalog.NAMESPACE_BYTES, catalog.NAMESPACE_PACKETS, namespaces)
     yield from amounts(catalog.NODE_BYTES, catalog.NODE_PACKETS, node)
+    origins = [((part["origin"], part["traffic"]), part["bytes"]) for part in snapshot["origins"]]
+    yield family(catalog.ORIGIN_BYTES, origins)
     yield from amounts(catalog.RULE_BYTES, catalog.RULE_PACKETS, rules)
     yield family(catalog.GAPS, [((gap["reason"],), gap["count"]) for gap in snapshot["gaps"]])
     yield family(catalog.GAP_SECONDS, [((gap["reason"],), gap["seconds"]) for gap in snapshot["gaps"]])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from netmgr.agent.accounts import Accounts
 from netmgr.agent.audit import LinkCheck
-from netmgr.ledger.history import By, Period
+from netmgr.ledger.audit import Audit
+from netmgr.ledger.history import By, Period, view
 from netmgr.ledger.totals import Totals
 from netmgr.snapshot import (
     VERSION,
@@ -15,12 +14,9 @@ from netmgr.snapshot import (
     AuditView,
     ForwardAudit,
     LinkAudit,
-    UsageRow,
+    OriginTotals,
     UsageView,
 )
-
-MOST_ROWS = 10_000
-"""Rows of one answer about usage; the smallest are told of as a number."""
 
 FARTHEST = 1e11
 """Seconds from the epoch that are still a time."""
@@ -34,16 +30,28 @@ def gaps(totals: Totals) -> list[AccountingGaps]:
     ]
 
 
-def unattributed(totals: Totals) -> list[Audited]:
-    """Every direction that the forward rules count."""
+def unattributed(totals: Totals, *, runs_pods: bool) -> list[Audited]:
+    """Every direction that the forward rules count; none where no pods run and all that is forwarded is others'."""
+    if not runs_pods:
+        return []
     return [
         {
             "traffic": one.traffic,
             "bytes": one.missed.bytes,
             "packets": one.missed.packets,
-            "forwarded": one.forwarded.bytes,
+            "forwarded": one.passed.bytes,
         }
-        for one in totals.audit
+        for one in totals.audit(Audit.FORWARD)
+    ]
+
+
+def origins(totals: Totals, *, runs_pods: bool) -> list[OriginTotals]:
+    """The node's total in four parts, each of which only rises."""
+    names = {Audit.FORWARD: ("pods", "unattributed" if runs_pods else "transit"), Audit.LOCAL: ("host-pods", "node")}
+    return [
+        {"origin": name, "traffic": one.traffic, "bytes": amount.bytes, "packets": amount.packets}
+        for one in totals.audits
+        for name, amount in zip(names[one.audit], (one.counted, one.missed), strict=True)
     ]
 
 
@@ -56,11 +64,11 @@ def audit(accounts: Accounts, node: str) -> AuditView:
         "forward": [
             ForwardAudit(
                 traffic=one.traffic,
-                forwarded=one.forwarded.bytes,
-                attributed=one.attributed.bytes,
+                forwarded=one.passed.bytes,
+                attributed=one.counted.bytes,
                 unattributed=one.missed.bytes,
             )
-            for one in report.totals.audit
+            for one in report.totals.audit(Audit.FORWARD)
         ],
         "links": [_link(check) for check in report.links],
         "ratios": report.ratios(),
@@ -93,12 +101,4 @@ def usage(accounts: Accounts, request: dict[str, object], now: float) -> UsageVi
     if not -FARTHEST < since < until < FARTHEST:
         raise ValueError("until must be later than since, and both within some thousand years")
     period = Period.around(since, until)
-    rows = accounts.usage(period, by)
-    return {
-        "version": VERSION,
-        "since": period.since,
-        "until": period.until,
-        "by": [str(one) for one in by],
-        "rows": [cast(UsageRow, row._asdict()) for row in rows[:MOST_ROWS]],
-        "left_out": max(0, len(rows) - MOST_ROWS),
-    }
+    return view(period, by, accounts.usage(period, by))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from netmgr.dataplane.link_counters import Carried
 from netmgr.ledger.account import NOTHING, Amount
+from netmgr.ledger.audit import Audit
 from netmgr.ledger.totals import Totals
 from netmgr.model import Attachment, Counter, Traffic
 from netmgr.snapshot import AuditRatio
@@ -59,8 +60,8 @@ class Report:
     def ratios(self) -> list[AuditRatio]:
         """Both comparisons as figures to export; without traffic everything is as it should be: 1."""
         found: list[AuditRatio] = [
-            {"against": FORWARD, "traffic": one.traffic, "ratio": _ratio(one.missed.bytes, one.forwarded.bytes)}
-            for one in self.totals.audit
+            {"against": FORWARD, "traffic": one.traffic, "ratio": _ratio(one.missed.bytes, one.passed.bytes)}
+            for one in self.totals.audit(Audit.FORWARD)
         ]
         carried, counted = _sums(self.links)
         for traffic, size in sorted(counted.items()):

@@ -17,86 +17,102 @@ traffic. With the reading after the one that showed it, it is measured from a ne
 rules less the pods of the reading before, so that no more than one interval is hidden. That a *pod's*
 counter was zeroed needs nothing of the kind: what it lost was counted by the forward rules and by
 no pod, and shows.
+
+The same is done with what the node itself receives and sends, against its host-network pods where
+those are counted: what is missed there is the node's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping
+from enum import StrEnum
 from typing import NamedTuple
 
 from netmgr.ledger.account import NOTHING, Account, Amount, Scope
 from netmgr.model import Counter, Traffic
 
-FORWARD = "FORWARD"
-
-ATTRIBUTED, UNATTRIBUTED, BASE = "attributed", "unattributed", "base"
-"""Names of the audit's accounts: what pods' addresses were counted for, what is shown, what it is measured from."""
-
-MIGRATION = f"""
-INSERT INTO total SELECT '{Scope.AUDIT}', '{ATTRIBUTED}', '', traffic, sum(bytes), sum(packets)
-FROM total WHERE scope = '{Scope.NAMESPACE}' GROUP BY traffic;
-"""  # noqa: S608  constants of this module
-"""For files of the time before there was an audit: what namespaces have was counted for pods' addresses."""
+COUNTED, MISSED, BASE = "counted", "missed", "base"
+"""An audit's accounts: what owners' counters were counted for, what is shown, and what that is measured from."""
 
 Totals = Mapping[Account, Amount]
 
 
-def attributed_to_pods(traffic: Traffic) -> Account:
-    """The account that every byte of a pod's address is posted to."""
-    return Account(Scope.AUDIT, ATTRIBUTED, "", traffic)
+class Audit(StrEnum):
+    """Which hooks are held against which counters."""
+
+    FORWARD = "forward"
+    """What the node forwarded, against its pods' addresses; what is missed is unattributed."""
+    LOCAL = "local"
+    """What the node itself received and sent, against its host-network pods; what is missed is the node's own."""
 
 
-def unattributed(totals: Totals, traffic: Traffic) -> Amount:
+_HOOKS = {"FORWARD": Audit.FORWARD, "INPUT": Audit.LOCAL, "OUTPUT": Audit.LOCAL}
+
+MIGRATION = f"""
+INSERT INTO total SELECT '{Scope.AUDIT}', '{Audit.FORWARD}', '{COUNTED}', traffic, sum(bytes), sum(packets)
+FROM total WHERE scope = '{Scope.NAMESPACE}' GROUP BY traffic;
+"""  # noqa: S608  constants of this module
+"""For files of the time before there was an audit: what namespaces have was counted for pods' addresses."""
+
+
+def counted(counter: Counter) -> Account:
+    """The account that every byte of a counter with an owner is posted to."""
+    return Account(Scope.AUDIT, Audit.FORWARD if counter.is_pod else Audit.LOCAL, COUNTED, counter.traffic)
+
+
+def missed(totals: Totals, audit: Audit, traffic: Traffic) -> Amount:
     """What is shown for one direction."""
-    return totals.get(Account(Scope.AUDIT, UNATTRIBUTED, "", traffic), NOTHING)
+    return totals.get(Account(Scope.AUDIT, audit, MISSED, traffic), NOTHING)
 
 
-def is_forward(counter: Counter) -> bool:
-    """Whether this is one of the rules that pods are held against."""
-    return counter.subject == FORWARD
+Key = tuple[Audit, Traffic]
+
+
+def audited_by(counter: Counter) -> Key | None:
+    """The audit that a hook's counter is one side of; None for the counters on the other side."""
+    audit = _HOOKS.get(str(counter.subject))
+    return (audit, counter.traffic) if audit else None
 
 
 class Compared(NamedTuple):
-    """Both sides of the comparison, for one direction."""
+    """Both sides of a comparison, for one direction."""
 
-    forwarded: Amount
-    attributed: Amount
+    passed: Amount
+    counted: Amount
 
 
-def compared(totals: Totals) -> dict[Traffic, Compared]:
-    """What the forward rules and the pods' counters have counted so far, both families."""
-    forwarded: dict[Traffic, Amount] = {}
-    for traffic, amount in _forward_accounts(totals):
-        forwarded[traffic] = forwarded.get(traffic, NOTHING) + amount
+def compared(totals: Totals) -> dict[Key, Compared]:
+    """What the hooks and the owners' counters have counted so far, both families."""
+    passed: dict[Key, Amount] = {}
+    for account, amount in totals.items():
+        if account.scope is Scope.HOOK and (audit := _HOOKS.get(account.owner)):
+            key = audit, account.traffic
+            passed[key] = passed.get(key, NOTHING) + amount
     return {
-        traffic: Compared(amount, totals.get(attributed_to_pods(traffic), NOTHING))
-        for traffic, amount in forwarded.items()
+        (audit, traffic): Compared(amount, totals.get(Account(Scope.AUDIT, audit, COUNTED, traffic), NOTHING))
+        for (audit, traffic), amount in passed.items()
     }
 
 
-def _forward_accounts(totals: Totals) -> Iterator[tuple[Traffic, Amount]]:
-    hooks = (entry for entry in totals.items() if entry[0].scope is Scope.HOOK)
-    return ((account.traffic, amount) for account, amount in hooks if account.owner == FORWARD)
-
-
-def settle(
-    totals: MutableMapping[Account, Amount], former: Mapping[Traffic, Compared], rebasing: Collection[Traffic]
-) -> None:
-    """Hold the pods, as just read, against the forward rules as of the reading before (`former`).
+def settle(totals: MutableMapping[Account, Amount], former: Mapping[Key, Compared], rebasing: Collection[Key]) -> None:
+    """Hold the owners' counters, as just read, against the hooks as of the reading before (`former`).
 
     Args:
         totals: the accounts, this reading included.
         former: `compared` before this reading was posted.
-        rebasing: traffic of forward rules that had turned out zeroed by the reading before.
+        rebasing: hooks that had turned out zeroed by the reading before.
     """
-    now = compared(totals)
-    for traffic, then in former.items():
-        shown = unattributed(totals, traffic)
-        base = Account(Scope.AUDIT, BASE, "", traffic)
-        if traffic in rebasing:
-            totals[base] = now[traffic].forwarded - then.attributed - shown
+    for key, now in compared(totals).items():
+        audit, traffic = key
+        then = former.get(key, now)
+        shown = missed(totals, audit, traffic)
+        base = Account(Scope.AUDIT, audit, BASE, traffic)
+        if key in rebasing:
+            totals[base] = now.passed - then.counted - shown
             continue
-        least = then.forwarded - now[traffic].attributed - totals.get(base, NOTHING)
+        # Where nobody was ever counted, there is nothing to be read too late.
+        passed = then.passed if Account(Scope.AUDIT, audit, COUNTED, traffic) in totals else now.passed
+        least = passed - now.counted - totals.get(base, NOTHING)
         most = Amount(max(shown.bytes, least.bytes), max(shown.packets, least.packets))
         if most != shown:
-            totals[Account(Scope.AUDIT, UNATTRIBUTED, "", traffic)] = most
+            totals[Account(Scope.AUDIT, audit, MISSED, traffic)] = most

@@ -44,7 +44,7 @@ from netmgr.ledger import audit
 from netmgr.ledger.account import NOTHING, Account, Amount, PodName, Scope
 from netmgr.ledger.history import SECONDS, Slot, Unwritten
 from netmgr.ledger.tracked import Tracked
-from netmgr.model import Counter, PodRef, Sample, Traffic
+from netmgr.model import Counter, PodRef, Sample
 
 BOOT_ID = "boot_id"
 READ_AT = "read_at"
@@ -99,8 +99,8 @@ class Book:
     """Everything the ledger knows, in memory; the store holds a copy of each table, and the roll-ups alone.
 
     `hours` are additions to the store's roll-ups; `keeps_hours` is false where none are wanted. `read_at`
-    is when each live counter was read last, by the steady clock; `shaken` are those directions of the
-    forward rules that lost something since the last audit, `rebasing` those that had by the one before.
+    is when each live counter was read last, by the steady clock; `shaken` are those directions of
+    hooks that lost something since the last audit, `rebasing` those that had by the one before.
     """
 
     facts: Tracked[str, str]
@@ -112,8 +112,8 @@ class Book:
     keeps_hours: bool = True
     read_at: dict[Counter, float] = field(default_factory=dict)
     last_reading: Moment = NEVER
-    shaken: set[Traffic] = field(default_factory=set)
-    rebasing: set[Traffic] = field(default_factory=set)
+    shaken: set[audit.Key] = field(default_factory=set)
+    rebasing: set[audit.Key] = field(default_factory=set)
 
     def open(self, now: Moment) -> None:
         """Reckon how long ago a former process took the last reading, by what it wrote down."""
@@ -160,7 +160,7 @@ class Book:
     def post(self, samples: Iterable[Sample], now: Moment) -> None:
         """Rules 2, 3 and 10."""
         read = [sample for sample in samples if sample.counter in self.counters]
-        is_whole = any(audit.is_forward(sample.counter) for sample in read)
+        is_whole = any(audit.audited_by(sample.counter) for sample in read)
         former = audit.compared(self.totals) if is_whole else {}
         zeroed = [sample.counter for sample in read if self._post_one(sample, now)]
         if zeroed:
@@ -246,7 +246,7 @@ class Book:
     def _lose(self, gap: Gap, counters: Collection[Counter], now: Moment) -> None:
         """Rule 9 for counters of which one call tells."""
         self.note(gap, max(self._unread_for(counter, now) for counter in counters), len(counters))
-        self.shaken |= {counter.traffic for counter in counters if audit.is_forward(counter)}
+        self.shaken |= {key for counter in counters if (key := audit.audited_by(counter))}
 
     def _unread_for(self, counter: Counter, now: Moment) -> float:
         return now.steady - self.read_at.get(counter, self.last_reading.steady)
@@ -295,4 +295,4 @@ def _accounts(counter: Counter, owner: PodRef | None) -> Iterator[Account]:
     else:
         yield Account(Scope.POD, owner.namespace, owner.name, counter.traffic)
         yield Account(Scope.NAMESPACE, owner.namespace, "", counter.traffic)
-        yield audit.attributed_to_pods(counter.traffic)
+        yield audit.counted(counter)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from netmgr.ledger import audit
 from netmgr.ledger.account import NOTHING, Amount, PodName, Scope
+from netmgr.ledger.audit import Audit
 from netmgr.ledger.book import Book, Gap, Lost
 from netmgr.model import Counter, Sample, Traffic
 
@@ -47,14 +48,15 @@ class NodeTotal:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """One direction of the audit (`audit.py`): forwarded in all, for pods, and for certain for nobody known.
+    """One direction of an audit (`audit.py`): what passed in all, for its owners, and for certain for none of them.
 
-    `forwarded` and `attributed` are as just read, a moment apart; `missed` is settled and never falls.
+    `passed` and `counted` are as just read, a moment apart; `missed` is settled and never falls.
     """
 
+    audit: Audit
     traffic: Traffic
-    forwarded: Amount
-    attributed: Amount
+    passed: Amount
+    counted: Amount
     missed: Amount
 
 
@@ -69,7 +71,7 @@ class Totals:
         rules: last raw readings of the node's own rules; unlike totals these fall when zeroed.
         gaps: how often bytes may have been lost, for every reason, zeros included.
         gap_seconds: for how long in all.
-        audit: every direction that the forward rules count.
+        audits: every direction of every audit.
         durable: false while the state file cannot be written and totals live in memory alone.
     """
 
@@ -79,8 +81,12 @@ class Totals:
     rules: tuple[Sample, ...]
     gaps: Mapping[Gap, int]
     gap_seconds: Mapping[Gap, float]
-    audit: tuple[Audited, ...] = ()
+    audits: tuple[Audited, ...] = ()
     durable: bool = True
+
+    def audit(self, which: Audit) -> list[Audited]:
+        """Every direction of one audit."""
+        return [one for one in self.audits if one.audit is which]
 
 
 def picture(book: Book, *, durable: bool) -> Totals:
@@ -105,9 +111,9 @@ def picture(book: Book, *, durable: bool) -> Totals:
         rules=tuple(_raw(book)),
         gaps={gap: one.times for gap, one in lost.items()},
         gap_seconds={gap: one.seconds for gap, one in lost.items()},
-        audit=tuple(
-            Audited(traffic, *sides, audit.unattributed(book.totals, traffic))
-            for traffic, sides in sorted(audit.compared(book.totals).items())
+        audits=tuple(
+            Audited(which, traffic, *sides, audit.missed(book.totals, which, traffic))
+            for (which, traffic), sides in sorted(audit.compared(book.totals).items())
         ),
         durable=durable,
     )

@@ -236,7 +236,7 @@ def check(world: World, when: str) -> None:
     assert not any(one.live for one in totals.pods), when
     gaps = {gap.value: count for gap, count in totals.gaps.items() if count}
     assert gaps.keys() == {"removed"}, when
-    assert all(one.missed.bytes == 0 for one in totals.audit), when
+    assert all(one.missed.bytes == 0 for one in totals.audits), when
 
 
 def test_an_agent_killed_between_any_two_steps_loses_and_invents_nothing(room: Path) -> None:

@@ -20,6 +20,7 @@ from netmgr.snapshot import (
     DroppedTotals,
     NamespaceTotals,
     NatState,
+    OriginTotals,
     PodTotals,
     PoolState,
     RuleReading,
@@ -65,10 +66,7 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "namespaces": _namespaces(namespaces),
         "node_totals": [{"traffic": traffic, "bytes": BYTES, "packets": PACKETS} for traffic in Traffic],
         "rules": _rules(),
-        "pool": [
-            {"family": "ipv4", "allocated": 250, "cooldown": 3, "free": 253, "withdrawn": 1},
-            {"family": "ipv6", "allocated": 250, "cooldown": 3, "free": 2**64, "withdrawn": 0},
-        ],
+        "pool": _pool(),
         "ranges": {
             "source": "azure",
             "failing": "",
@@ -82,6 +80,7 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "cni_latency": [{"command": command, "buckets": _buckets(), "sum": 0.0625} for command in COMMANDS],
         "gaps": [{"reason": gap, "count": 0, "seconds": 0.5} for gap in Gap],
         "unattributed": [{"traffic": traffic, "bytes": 512, "packets": 4, "forwarded": BYTES} for traffic in Traffic],
+        "origins": _origins(),
         "audit": _audit(),
         "durable": True,
         "drift_repaired": [{"reason": area, "count": 2} for area in AREAS],
@@ -94,6 +93,21 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
 
 def _pool(family: str, free: int) -> PoolState:
     return {"family": family, "allocated": 250, "cooldown": 3, "free": free}
+
+
+def _pool() -> list[PoolState]:
+    return [
+        {"family": "ipv4", "allocated": 250, "cooldown": 3, "free": 253, "withdrawn": 1},
+        {"family": "ipv6", "allocated": 250, "cooldown": 3, "free": 2**64, "withdrawn": 0},
+    ]
+
+
+def _origins() -> list[OriginTotals]:
+    return [
+        {"origin": origin, "traffic": traffic, "bytes": BYTES, "packets": PACKETS}
+        for origin in ("pods", "host-pods", "node", "unattributed")
+        for traffic in Traffic
+    ]
 
 
 def _audit() -> list[AuditRatio]:

@@ -262,3 +262,32 @@ def test_a_question_that_is_none_is_refused(node: LabNode) -> None:
     for arguments in ({"since": "nan"}, {"since": "0", "until": "1e300"}, {"since": "0", "by": "colour"}, {}):
         with pytest.raises(Exception, match="not a query"):
             node.ask("usage", **{"until": str(time.time()), "by": "pod"} | arguments)
+
+
+def test_the_nodes_total_is_split_into_what_pods_the_node_and_others_exchanged(
+    world: World, node: LabNode, pod: Sandbox
+) -> None:
+    def parts() -> dict[tuple[str, str], int]:
+        node.snapshot()
+        return {(part["origin"], part["traffic"]): part["bytes"] for part in node.snapshot()["origins"]}
+
+    def whole() -> dict[str, int]:
+        return {total["traffic"]: total["bytes"] for total in node.snapshot()["node_totals"]}
+
+    before, whole_before = parts(), whole()
+    with guest(node) as send:
+        send(1300)
+        of_pod = talk(world, pod, Family.V4, [400] * 3)
+        own = End(node.namespace, next(a for a in node.node.addresses if a.family is Family.V6))
+        of_node = datagrams(own, End(world.internet, INTERNET[Family.V6]), [900] * 2, [100] * 2)
+        after, total = parts(), whole()
+    grown = {key: size - before.get(key, 0) for key, size in after.items() if size != before.get(key, 0)}
+    assert grown == {
+        ("pods", OUT): of_pod,
+        ("pods", IN): of_pod,
+        ("node", OUT): of_node.forth.bytes,
+        ("node", IN): of_node.back.bytes,
+        ("unattributed", OUT): 1300,
+    }
+    for traffic in (IN, OUT):
+        assert total[traffic] - whole_before[traffic] == sum(size for (_, way), size in grown.items() if way == traffic)

@@ -86,7 +86,7 @@ class Node(RuleBasedStateMachine):
 
     @invariant()
     def never_more_than_passed_and_never_less_than_before(self) -> None:
-        (one,) = self.ledger.totals().audit or [None]
+        (one,) = self.ledger.totals().audits or [None]
         if one is not None:
             assert self.shown <= one.missed.bytes <= self.others
             self.shown = one.missed.bytes
@@ -95,7 +95,7 @@ class Node(RuleBasedStateMachine):
     def be_quiet_for_a_while(self) -> None:
         for _ in range(4):
             self.read(0, 0, [[POD], RULES])
-        (one,) = self.ledger.totals().audit
+        (one,) = self.ledger.totals().audits
         if not self.hidden:
             assert one.missed.bytes == self.others
 

@@ -240,7 +240,7 @@ def test_a_ledger_of_the_time_before_the_history_goes_on_as_it_was(path: Path, c
     assert (totals.gaps["reset"], totals.gap_seconds["reset"]) == (3, 0)
     assert ledger.usage(ALL, [By.POD]) == [Usage(0, "team-a", "web-0", OUT, 100, 1)]
     ledger.post([reading(600, 6), reading(900, 9, of=hook("FORWARD", OUT))])
-    assert [(one.forwarded.bytes, one.missed.bytes) for one in ledger.totals().audit] == [(900, 150)]
+    assert [(one.passed.bytes, one.missed.bytes) for one in ledger.totals().audits] == [(900, 150)]
     ledger.close()
     opened(path, clock).close()
 
