@@ -8,12 +8,14 @@ from pathlib import Path
 from netmgr.errors import SetupError
 from netmgr.prefixes import Family
 
-_SYSCTLS = Path("/proc/sys/net")
+_SYSCTLS = (Path("/host/proc/sys/net"), Path("/proc/sys/net"))
+"""Where to look. In a container /proc/sys is read-only; the manifests mount the machine's own at the first."""
+
 _FORWARDING = {Family.V4: "ipv4/ip_forward", Family.V6: "ipv6/conf/all/forwarding"}
 _ACCEPT_RA_WHILE_FORWARDING = "2"
 
 
-def enable(families: Iterable[Family], root: Path = _SYSCTLS) -> list[str]:
+def enable(families: Iterable[Family], places: Iterable[Path] = _SYSCTLS) -> list[str]:
     """Have the kernel forward packets of these families; a sentence for each it did not forward before.
 
     Switching IPv6 forwarding on makes interfaces with `accept_ra=1` deaf to router
@@ -22,6 +24,7 @@ def enable(families: Iterable[Family], root: Path = _SYSCTLS) -> list[str]:
     Raises:
         SetupError: the setting is off and cannot be written (a read-only /proc/sys).
     """
+    root = next(place for place in places if place.is_dir())
     done = []
     for family in families:
         switch = root / _FORWARDING[family]
