@@ -22,7 +22,7 @@ COMMANDS = {
     "plan": "Plan the addresses of a hub and every cluster.",
     "controller": "Give each Node of a Kubernetes cluster its ranges of the plan.",
     "kube": "Ask a Kubernetes API server, so that the node's agent need not.",
-    "host": "Make a machine ready for its agent, or take all of netmgr off it.",
+    "host": "Take all of netmgr off a machine.",
     "lab": "Build a whole world of network namespaces on this machine.",
 }
 """Name and summary. The module of that name beside this one has `app`, or a function of that name."""
