@@ -6,6 +6,9 @@ undone behind it, so that kube-proxy on the same host still translates the Servi
 connection is translated once and no more. Elsewhere the exchange is that one translation, and
 kube-proxy must be on another machine. `endpoints` leaves destinations to netmgr.services.
 
+What is still addressed to a seen range when it is forwarded was not translated (a client within the
+spoke, a packet of no connection) and is dropped: its way would lead back here, round and round.
+
 With `snat` the host then puts its own address in the client's place, one after the other where
 it has several: each has 64,512 ports toward one endpoint, so that they add up.
 
@@ -22,6 +25,7 @@ from netmgr.config import NodeDocument
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules.model import (
     Action,
+    Drop,
     Element,
     Hook,
     InPrefix,
@@ -49,9 +53,14 @@ class Exchange:
     real: Prefix
 
     @property
+    def name(self) -> str:
+        """The seen range as a part of a counter's name."""
+        return str(self.seen).translate({ord("/"): "_", ord(":"): "-"})
+
+    @property
     def counter(self) -> str:
         """The name of the counter of what is translated."""
-        return f"translated_{self.seen}".translate({ord("/"): "_", ord(":"): "-"})
+        return f"translated_{self.name}"
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,7 @@ class Translation:
     def rules(self, hook: Hook, family: Family, *, rewrites: bool) -> list[Rule]:
         """The rules of one hook; `rewrites`: whether packets can be rewritten outside of connection tracking."""
         exchanges = [one for one in self.services if one.seen.family is family]
+        stranded = [_stranded(one) for one in exchanges if self._must_translate(one, rewrites=rewrites)]
         rewrites = rewrites and self.netmap
         match hook:
             case Hook.PREROUTING if rewrites:
@@ -96,14 +106,18 @@ class Translation:
                 return [self._outward(one) for one in exchanges]
             case Hook.DSTNAT if self.netmap and not rewrites:
                 return [self._netmap(one) for one in exchanges]
-            case Hook.FORWARD if not rewrites:
-                return [_tally(one) for one in exchanges]
+            case Hook.FORWARD:
+                return stranded + ([] if rewrites else [_tally(one) for one in exchanges])
             case Hook.POSTROUTING:
                 return [
                     rule for one in exchanges for rule in self._sources(one.seen, one.real if rewrites else one.seen)
                 ]
             case _:
                 return []
+
+    def _must_translate(self, one: Exchange, *, rewrites: bool) -> bool:
+        """Whether nothing may be forwarded to the seen range; on iptables, netmgr.services refuses it itself."""
+        return one.seen != one.real if self.netmap else rewrites
 
     def _inward(self, one: Exchange) -> Rule:
         matches = (InPrefix(Side.DESTINATION, one.seen), *self._outsider(Side.SOURCE, one.seen.family))
@@ -136,6 +150,11 @@ class Translation:
 
 def _rule(what: str, one: Exchange, matches: tuple[Match, ...], action: Action) -> Rule:
     return Rule(f"{what} {one.seen} v{one.seen.family.value}", one.seen.family, matches, action)
+
+
+def _stranded(one: Exchange) -> Rule:
+    """The way to a seen range leads here, so what was not translated would come back until its hops are used up."""
+    return _rule("stranded", one, (InPrefix(Side.DESTINATION, one.seen),), Drop(f"stranded_{one.name}"))
 
 
 def _tally(one: Exchange) -> Rule:

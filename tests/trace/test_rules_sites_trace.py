@@ -174,7 +174,17 @@ def test_connections_take_the_hosts_addresses_in_turn(machine):
 @pytest.mark.parametrize("own", [A, A6])
 def test_within_the_spoke_nothing_is_translated(machine, own):
     rules = machine("nat-host")
-    real, seen = (REAL, SEEN) if own == A else (REAL6, SEEN6)
+    real = REAL if own == A else REAL6
     assert ends(send(rules, own, real)) == (own, real)
     assert ends(send(rules, real, own)) == (real, own)
-    assert ends(send(rules, own, seen)) == (own, seen)
+
+
+@pytest.mark.parametrize(("own", "seen"), [(A, SEEN), (A6, SEEN6)])
+def test_what_is_not_translated_is_not_sent_round_in_circles(machine, own, seen):
+    outcome = send(machine("nat-host"), own, seen)
+    assert (ends(outcome), outcome.dropped_by[:8]) == ((own, seen), "stranded")
+
+
+def test_a_range_that_the_hub_sees_where_it_is_is_passed_on_to_the_next_machine(machine):
+    same = {"services": [{"seen": "100.64.1.0/24", "real": "100.64.1.0/24"}]}
+    assert send(machine("nat-host", nat=same), A, SEEN).dropped_by == PASSES
