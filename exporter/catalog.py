@@ -301,15 +301,16 @@ READY = Metric(
     "",
     (),
     1,
-    "1 while the agent can serve an ADD or, with cni: off, find pods; else 0.",
+    "1 while the agent can do what it is for: serve an ADD, find pods (cni: off), or forward between sites; else 0.",
 )
 BUILD = Metric(
     "netmgr_build_info",
     Kind.GAUGE,
     "",
-    ("version", "backend", "node"),
+    ("version", "backend", "node", "role"),
     1,
-    "Always 1; the labels tell the agent's version and rule backend. While it is away: the exporter's version alone.",
+    "Always 1; the labels tell the agent's version, rule backend and role. While it is away: the exporter's version "
+    "alone.",
 )
 DROPPED = Metric(
     "netmgr_exporter_dropped_series",

@@ -45,7 +45,7 @@ class Collector:
         began = time.perf_counter()
         families = self._asked()
         up = family(catalog.UP, [((), bool(families))])
-        known = families or [family(catalog.BUILD, [((__version__, "", ""), 1)])]
+        known = families or [family(catalog.BUILD, [((__version__, "", "", ""), 1)])]
         return [*known, up, family(catalog.SCRAPE, [((), time.perf_counter() - began)])]
 
     def _asked(self) -> list[Family]:
@@ -109,7 +109,8 @@ def _without_pods(snapshot: Snapshot) -> Iterable[Family]:
     yield _durations(snapshot)
     yield family(catalog.REBUILDS, [((), snapshot["state_rebuilds"])])
     yield family(catalog.READY, [((), bool(snapshot["ready"]))])
-    yield family(catalog.BUILD, [((snapshot["netmgr_version"], snapshot["backend"], snapshot["node"]), 1)])
+    build = (snapshot["netmgr_version"], snapshot["backend"], snapshot["node"], snapshot.get("role", ""))
+    yield family(catalog.BUILD, [(build, 1)])
 
 
 def _addresses(snapshot: Snapshot) -> Family:

@@ -143,15 +143,17 @@ NODES = (
         "5m",
         Severity.CRITICAL,
         "The netmgr agent of {{ $labels.instance }} does not answer its exporter",
-        "Running pods keep their network and their counters; no pod can start until the agent is back.",
+        "Running pods keep their network and their counters, and connections through routers and NAT hosts go on; no "
+        "pod can start, and no Service changes, until the agent is back.",
     ),
     Alert(
         "NetmgrAgentNotReady",
         f"{read(catalog.READY)} == 0",
         "5m",
         Severity.CRITICAL,
-        "The netmgr agent of {{ $labels.instance }} cannot serve an ADD",
-        "`netmgr node status` on the node gives the reason.",
+        "The netmgr agent of {{ $labels.instance }} is not ready",
+        "On a node no pod can start; on a hub router or NAT host packets may not get where they should. `netmgr node "
+        "status` there gives the reason.",
     ),
     Alert(
         "NetmgrPoolExhausted",

@@ -110,7 +110,7 @@ FIRES = [
         16,
         (line(catalog.READY, "1x9 0x20"), line(catalog.READY, "1x40", instance="node-2")),
         {**NODE, "job": JOB},
-        "The netmgr agent of node-1 cannot serve an ADD",
+        "The netmgr agent of node-1 is not ready",
     ),
     Case(
         "NetmgrPoolExhausted",
