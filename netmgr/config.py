@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from netmgr.agreement import Machine, disagreements, overlapping, sites_apart
+from netmgr.classes import TrafficClass, resolved
 from netmgr.fields import AbsolutePath, AddressText, Disagreement, Document, PrefixText
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.sites import Nat, Role, Site, StaticRoute
@@ -119,6 +121,14 @@ class Accounting(Document):
     """However often it is asked, the agent reads the kernel no more often than this."""
     linger_seconds: Annotated[float, Field(ge=0, le=86_400)] = 900
     """How long a pod's series outlives the pod."""
+    classes: tuple[TrafficClass, ...] = ()
+    """Further traffic of pods that is counted by itself, beside the internet's; with any, the rest is, too."""
+    host_pods: bool = False
+    """Whether host-network pods are counted by their cgroup; their traffic is the node's own otherwise."""
+    cgroup_dir: AbsolutePath = Path("/sys/fs/cgroup")
+    """Where kubelet's cgroups are: a mount of cgroup v2, or a directory of one, below /sys/fs/cgroup."""
+    pod_logs_dir: AbsolutePath = Path("/var/log/pods")
+    """Kubelet's log directories, which tell the pods' names."""
     history_hours: Annotated[int, Field(ge=0, le=8784)] = 168
     """Hours with traffic of which hourly sums are kept; 0 keeps none."""
     history_rows: Annotated[int, Field(ge=1000, le=10_000_000)] = 100_000
@@ -216,6 +226,13 @@ class NodeDocument(Document):
             raise disagreement
         return self
 
+    @model_validator(mode="after")
+    def _classes_are_told_apart(self) -> NodeDocument:
+        known = merge((*self.internal_prefixes, *chain(*self.traffic_classes.values())))
+        if any(prefix.length == 0 for prefix in known):
+            raise ValueError("accounting.classes and internal leave no internet")
+        return self
+
     @field_validator("internal")
     @classmethod
     def _internal_leaves_an_internet(cls, internal: tuple[Prefix, ...], info: ValidationInfo) -> tuple[Prefix, ...]:
@@ -246,6 +263,11 @@ class NodeDocument(Document):
         sites = [prefix for site in self.sites for prefix in site.every_prefix]
         services = [service.real for service in self.nat.services] if self.nat else []
         return _internal(self.internal, (*self.ranges, *sites, *services))
+
+    @property
+    def traffic_classes(self) -> dict[str, tuple[Prefix, ...]]:
+        """The prefixes of each class of `accounting.classes`, by its name."""
+        return resolved(self.accounting.classes, {site.name: site.every_prefix for site in self.sites})
 
     @property
     def families(self) -> tuple[Family, ...]:

@@ -18,10 +18,38 @@ LINK_GROUP = 0x6E6E
 
 
 class Traffic(StrEnum):
-    """Direction of internet traffic, seen from the pod or the node. Values are label values."""
+    """Where traffic goes or comes from, and its direction, seen from the pod or the node. Values are label values.
+
+    The members are what is always counted. A node document can name further classes: `Traffic("hub-out")`
+    is then a value like any other, known to no iteration.
+    """
 
     INTERNET_IN = "internet-in"
     INTERNET_OUT = "internet-out"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Traffic | None:
+        if not isinstance(value, str) or not value.endswith(("-in", "-out")):
+            return None
+        made = str.__new__(cls, value)
+        made._name_ = made._value_ = value
+        # As enum.Flag does it: one object for each value.
+        cls._value2member_map_[value] = made
+        return made
+
+    def __reduce_ex__(self, protocol: object) -> tuple[type[Traffic], tuple[str]]:
+        """Copies are the value itself, which an enumeration would look for among its members."""
+        return Traffic, (self.value,)
+
+    @property
+    def kind(self) -> str:
+        """The class, without the direction: `internet`."""
+        return self.value.rpartition("-")[0]
+
+    @property
+    def is_inward(self) -> bool:
+        """Whether it comes to the pod or the node."""
+        return self.value.endswith("-in")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -68,7 +96,8 @@ class Counter:
     """Identity of one kernel counter.
 
     `subject` is what is counted: a pod's address (one counter for each of its addresses and
-    directions), or, for the node's own rules, the hook's chain: INPUT, OUTPUT or FORWARD.
+    directions), for the node's own rules the hook's chain (INPUT, OUTPUT or FORWARD), or, for a
+    host-network pod, `cgroup ` and the number of its cgroup.
     """
 
     subject: Address | str

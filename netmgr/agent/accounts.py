@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from errno import ENOENT
 
 from netmgr.agent.audit import Report, link_checks
+from netmgr.agent.host_pods import HostPods
 from netmgr.clock import Clock
 from netmgr.dataplane import link_counters
 from netmgr.errors import KernelError
@@ -20,7 +21,7 @@ from netmgr.ledger.book import Gap
 from netmgr.ledger.history import By, Period, Usage
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.totals import Totals
-from netmgr.model import Attachment, Counter, PodRef, Traffic
+from netmgr.model import Attachment, Counter, PodRef
 from netmgr.prefixes import Address
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Hook
@@ -51,6 +52,7 @@ class Accounts:
         self._announced: set[Counter] = set()
         self._sound_at: float | None = None
         self._syncing: threading.Thread | None = None
+        self._host_pods: HostPods | None = None
 
     def start(self, attachments: Iterable[Attachment]) -> list[str]:
         """Take over from a predecessor: its counters go on, those of pods that went meanwhile end."""
@@ -59,10 +61,18 @@ class Accounts:
             self._owners = {address: a.pod for address, a in self._attached.items()}
             known = self._ledger.counters()
             self._ledger.post(self._rules.read())
-            self._ledger.end([c for c in known if isinstance(c.subject, Address) and c.subject not in self._owners])
+            # Those of pods that are gone, and of classes of traffic that are no longer told apart.
+            wanted = frozenset(self._rules.counters(self._owners))
+            self._ledger.end([c for c in known if isinstance(c.subject, Address) and c not in wanted])
             for address, pod in self._owners.items():
-                self._ledger.begin([c for c in _counters([address]) if c not in known], pod)
+                self._ledger.begin([c for c in self._rules.counters([address]) if c not in known], pod)
             return self.reconcile()
+
+    def count_host_pods(self, host_pods: HostPods) -> None:
+        """Count these as well from now on; called after `start`."""
+        with self._lock:
+            host_pods.start()
+            self._host_pods = host_pods
 
     @property
     def is_new(self) -> bool:
@@ -81,7 +91,7 @@ class Accounts:
     def begin(self, attachment: Attachment) -> None:
         """Count for an attachment from now on; called before any of its packets can pass."""
         with self._lock:
-            self._ledger.begin(_counters(attachment.addresses), attachment.pod)
+            self._ledger.begin(self._rules.counters(attachment.addresses), attachment.pod)
             self._admit(attachment.addresses)
             self._owners.update(dict.fromkeys(attachment.addresses, attachment.pod))
             self._attached.update(dict.fromkeys(attachment.addresses, attachment))
@@ -91,7 +101,7 @@ class Accounts:
         with self._lock:
             self._ledger.post(self._rules.read_pods(attachment.addresses))
             self._rules.expel(attachment.addresses)
-            self._ledger.end(_counters(attachment.addresses))
+            self._ledger.end(self._rules.counters(attachment.addresses))
             for address in attachment.addresses:
                 self._owners.pop(address, None)
                 self._attached.pop(address, None)
@@ -101,7 +111,7 @@ class Accounts:
         with self._lock:
             now = self._clock.monotonic()
             if now - self._read_at >= self._min_reading_seconds:
-                self._ledger.post(self._rules.read())
+                self._ledger.post([*self._rules.read(), *(self._host_pods.samples() if self._host_pods else ())])
                 self._read_at = now
 
     def reconcile(self) -> list[str]:
@@ -168,6 +178,9 @@ class Accounts:
 
     def tidy(self) -> None:
         """Drop series that have lingered, hold the books against the links, and let the ledger tidy its log."""
+        if self._host_pods:
+            with self._lock:
+                self._host_pods.look()
         self._ledger.sweep()
         self._ratios = self.audit().ratios()
         if self._syncing is None or not self._syncing.is_alive():
@@ -197,10 +210,6 @@ class Accounts:
 
     def _owner(self, counter: Counter) -> PodRef | None:
         return self._owners.get(counter.subject) if isinstance(counter.subject, Address) else None
-
-
-def _counters(addresses: Iterable[Address]) -> list[Counter]:
-    return [Counter.of_pod(address, traffic) for address in addresses for traffic in Traffic]
 
 
 def _counts(operation: Operation) -> bool:

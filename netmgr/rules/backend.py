@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from netmgr.model import Sample
-from netmgr.prefixes import Address
 from netmgr.rules.model import Abilities, Observed, Ruleset
+from netmgr.rules.policy import PodSets
 from netmgr.rules.transaction import Operation
 
 
@@ -43,8 +43,8 @@ class RuleBackend(Protocol):
         """Every counter of ours that the kernel has, the pods' and the node's."""
         ...
 
-    def read_pods(self, addresses: Iterable[Address]) -> list[Sample]:
-        """The counters of these pod addresses that exist."""
+    def read_pods(self, pods: PodSets) -> list[Sample]:
+        """The counters of these elements of pods' sets, as far as they exist."""
         ...
 
     def tallies(self, desired: Ruleset) -> dict[str, tuple[int, int]]:

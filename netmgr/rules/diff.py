@@ -39,6 +39,7 @@ def diff(desired: Ruleset, observed: Observed) -> Transaction:
         for hook, rules in desired.chains.items()
         if hook in dropped or not _holds(observed.chains.get(hook), rules)
     ]
+    operations += [DeleteStray(name, is_chain=True) for name in sorted(observed.stray_chains)]
     operations += [DeleteStray(name) for name in sorted(observed.strays)]
     if not operations:
         return Transaction()
@@ -53,6 +54,7 @@ def faults(desired: Ruleset, observed: Observed) -> Iterator[str]:
     for spec in desired.sets:
         yield from _set_faults(desired, observed, spec)
     yield from (f"set {name} does not belong there" for name in sorted(observed.strays))
+    yield from (f"chain {name} does not belong there" for name in sorted(observed.stray_chains))
     for hook, rules in desired.chains.items():
         if hook in observed.malformed:
             yield f"chain {hook} was of another type, priority or policy"

@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from netmgr.errors import KernelError
-from netmgr.model import Sample
+from netmgr.model import Counter, Sample
 from netmgr.prefixes import Address
 from netmgr.rules.backend import RuleBackend
 from netmgr.rules.diff import diff, faults
 from netmgr.rules.model import Drop, Observed, Ruleset
-from netmgr.rules.policy import Policy, desired, pod_sets
+from netmgr.rules.policy import PodSets, Policy, desired, pod_sets
 from netmgr.rules.readings import Dropped, Translated
 from netmgr.rules.transaction import AddElements, Operation, RemoveElements, Transaction
 
@@ -52,15 +52,22 @@ class Rules:
 
     def admit(self, addresses: Iterable[Address]) -> None:
         """Have these pods counted from now on; a counter that exists goes on counting."""
-        self.backend.apply([AddElements(spec, members) for spec, members in pod_sets(addresses).items()])
+        self.backend.apply([AddElements(spec, members) for spec, members in self._pod_sets(addresses).items()])
 
     def expel(self, addresses: Iterable[Address]) -> None:
         """Stop counting these pods and forget their counters; those not counted are no error."""
-        operations = [RemoveElements(spec, members) for spec, members in pod_sets(addresses).items()]
+        operations = [RemoveElements(spec, members) for spec, members in self._pod_sets(addresses).items()]
         if not self._applied(operations):
             # A set is gone, by somebody else's hand: there is nothing to leave in that one, but in the others.
             for operation in operations:
                 self._applied([operation])
+
+    def counters(self, addresses: Iterable[Address]) -> list[Counter]:
+        """The counters that these pods should have: one for each address and kind of traffic."""
+        return [spec.counter(address) for spec, members in self._pod_sets(addresses).items() for address in members]
+
+    def _pod_sets(self, addresses: Iterable[Address]) -> PodSets:
+        return pod_sets(addresses, self.policy.traffics)
 
     def _desired(self, pods: Collection[Address]) -> Ruleset:
         return desired(self.policy, pods, self.backend.abilities)
@@ -81,7 +88,7 @@ class Rules:
 
     def read_pods(self, addresses: Iterable[Address]) -> list[Sample]:
         """The counters of these pods; one that does not exist is left out."""
-        return self.backend.read_pods(addresses)
+        return self.backend.read_pods(self._pod_sets(addresses))
 
     def dropped(self) -> list[Dropped]:
         """What was kept apart here, one entry for each ordered pair of sites that must not meet."""

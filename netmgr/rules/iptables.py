@@ -12,13 +12,13 @@ from itertools import groupby
 from pathlib import Path
 
 from netmgr.model import Sample
-from netmgr.prefixes import Address, Family
+from netmgr.prefixes import Family
 from netmgr.rules import iptables_chains, iptables_text, xtables_lock
 from netmgr.rules.ipset import IpSets, Member
 from netmgr.rules.iptables_chains import TABLES
 from netmgr.rules.legacy_tables import opened
 from netmgr.rules.model import Abilities, Drop, Element, Hook, Observed, Rule, Ruleset, Seen, SetSpec, Tally, in_order
-from netmgr.rules.policy import INTERNAL_SETS, pod_sets
+from netmgr.rules.policy import INTERNAL_SETS, PodSets
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
@@ -39,7 +39,7 @@ class IptablesBackend:
     """
 
     name = "iptables"
-    abilities = Abilities(rewrites=False, compares=0)
+    abilities = Abilities(rewrites=False, compares=0, sorts=False)
 
     def __init__(self, *, lock_path: Path = xtables_lock.LOCK_PATH, lock_wait_seconds: float = 5) -> None:
         self._lock_path = lock_path
@@ -90,9 +90,9 @@ class IptablesBackend:
                 samples += iptables_chains.node_samples(table, desired)
         return samples
 
-    def read_pods(self, addresses: Iterable[Address]) -> list[Sample]:
+    def read_pods(self, pods: PodSets) -> list[Sample]:
         """The counters of these pods."""
-        wanted = [(spec, address) for spec, members in pod_sets(addresses).items() for address in members]
+        wanted = [(spec, address) for spec, members in pods.items() for address in members]
         return [_sample(spec, member) for spec, member in self._sets.find(wanted)]
 
     def tallies(self, desired: Ruleset) -> dict[str, tuple[int, int]]:

@@ -98,8 +98,12 @@ class Isolation:
         """The ordered pairs, from and to, that are kept apart here."""
         return list(dict.fromkeys(pair for family in Family for pair in self._pairs(family)))
 
-    def _others(self, family: Family) -> list[Prefix]:
+    @property
+    def others(self) -> tuple[Prefix, ...]:
         """The prefixes of every spoke but the own one."""
+        return tuple(prefix for family in Family for prefix in self._others(family))
+
+    def _others(self, family: Family) -> list[Prefix]:
         return _merged((prefix for one in self.spokes if one.name != self.own for prefix in one.prefixes), family)
 
     def _having(self, family: Family) -> list[Spoke]:

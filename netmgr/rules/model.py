@@ -124,6 +124,44 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
+class GoOn:
+    """Nothing more; the next rule is asked. The rule's matches have done the counting."""
+
+    def __str__(self) -> str:
+        return "go on"
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Peers of some prefixes, and the set that counts the pods that exchange packets with them; "" counts none."""
+
+    counts: str
+    prefixes: tuple[Prefix, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """Count the address on the side `pod` in one set, which the address on the side `peer` decides; then go on.
+
+    Prefixes of branches are disjoint. A peer in none of them is counted in the set `rest`.
+    """
+
+    name: str
+    peer: Side
+    pod: Side
+    branches: tuple[Branch, ...]
+    rest: str
+
+    @property
+    def set_names(self) -> frozenset[str]:
+        """The counting sets."""
+        return frozenset({self.rest, *(branch.counts for branch in self.branches if branch.counts)})
+
+    def __str__(self) -> str:
+        return f"sort by {self.peer}, count {self.pod}"
+
+
+@dataclass(frozen=True, slots=True)
 class Count:
     """Raise one of the node's counters, which survives a rewriting of rules where the kernel allows it."""
 
@@ -132,7 +170,7 @@ class Count:
     @property
     def name(self) -> str:
         """The counter's name in the kernel, for example `input_in4`."""
-        way = "in" if self.counter.traffic is Traffic.INTERNET_IN else "out"
+        way = "in" if self.counter.traffic.is_inward else "out"
         return f"{str(self.counter.subject).lower()}_{way}{self.counter.family.value}"
 
     def __str__(self) -> str:
@@ -211,7 +249,7 @@ def outside(side: Side, name: str, prefixes: Collection[Prefix], most: int) -> t
     return tuple(InPrefix(side, one, negated=True) for one in sorted(prefixes, key=lambda one: (one.length, one)))
 
 
-Action = Pass | Count | Drop | Tally | Masquerade | SourceNat | Netmap | Rewrite
+Action = Pass | GoOn | Sort | Count | Drop | Tally | Masquerade | SourceNat | Netmap | Rewrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +269,8 @@ class Rule:
     @property
     def set_names(self) -> frozenset[str]:
         """Names of the sets the rule looks into."""
-        return frozenset(match.name for match in self.matches if isinstance(match, InSet))
+        sorting = self.action.set_names if isinstance(self.action, Sort) else frozenset()
+        return sorting | {match.name for match in self.matches if isinstance(match, InSet)}
 
     def __str__(self) -> str:
         return f"{self.id}: {', '.join(map(str, self.matches))}: {self.action}"
@@ -280,11 +319,13 @@ class Abilities:
     """What a kernel interface can do, which the same policy makes the best of.
 
     `rewrites`: packets can be rewritten outside of connection tracking. `compares`: so many prefixes
-    are compared one after the other sooner than they are looked up in a set.
+    are compared one after the other sooner than they are looked up in a set. `sorts`: one look-up
+    decides between many branches.
     """
 
     rewrites: bool = True
     compares: int = 16
+    sorts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,8 +350,9 @@ class Observed:
 
     `members` lacks a set that is not there; `malformed` names sets and hooks that are there
     but of another make. `chains` lacks a hook without our chain. `counters` are names, as
-    `Count.name` and its like give them. `strays` are sets of ours, by their names in the kernel,
-    that the ruleset has no use for any more.
+    `Count.name` and its like give them. `strays` and
+    `stray_chains` are sets and chains of ours, by their names in the kernel, that the ruleset has
+    no use for any more.
     """
 
     members: Mapping[str, frozenset[Element]]
@@ -318,9 +360,10 @@ class Observed:
     counters: frozenset[str] = frozenset()
     malformed: frozenset[str] = frozenset()
     strays: frozenset[str] = frozenset()
+    stray_chains: frozenset[str] = frozenset()
 
     @property
     def nothing(self) -> bool:
         """Whether there is no trace of ours at all."""
-        found = self.members or self.malformed or self.counters or self.strays or any(self.chains.values())
-        return not found
+        strays = self.strays | self.stray_chains
+        return not (self.members or self.malformed or self.counters or strays or any(self.chains.values()))

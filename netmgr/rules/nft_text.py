@@ -13,12 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, assert_never
 
 from netmgr.prefixes import Address, Family, Prefix
+from netmgr.rules import nft_sort
 from netmgr.rules.model import (
     SET_CAPACITY,
     Action,
     Count,
     Drop,
     Element,
+    GoOn,
     Hook,
     InPrefix,
     InSet,
@@ -36,6 +38,7 @@ from netmgr.rules.model import (
     Seen,
     SetSpec,
     Side,
+    Sort,
     SourceNat,
     Tally,
     Unreturnable,
@@ -99,17 +102,17 @@ def commands(operations: Iterable[Operation]) -> list[str]:
 
 def _lines(operation: Operation) -> list[str]:  # noqa: PLR0911 - one return per kind of operation reads best
     match operation:
-        case DropChain(hook):
-            # `add` first, since deleting a chain that is not there would fail the whole transaction.
-            return [f"add chain {TABLE} {hook}", f"flush chain {TABLE} {hook}", f"delete chain {TABLE} {hook}"]
+        case DropChain(hook, rules):
+            # The one that jumps before those that it jumps to.
+            return [line for name in (hook, *reversed(nft_sort.chains(rules))) for line in _delete_chain(name)]
         case FillChain(hook, rules):
             return _fill(hook, rules)
         case CreateSet(spec):
             return [f"add set {TABLE} {spec.name} {{ {_set_type(spec)} }}"]
         case DeleteSet(spec):
             return [f"delete set {TABLE} {spec.name}"]
-        case DeleteStray(name):
-            return [f"delete set {TABLE} {name}"]
+        case DeleteStray(name, is_chain):
+            return _delete_chain(name) if is_chain else [f"delete set {TABLE} {name}"]
         case AddElements(spec, elements):
             return [_elements("add", spec, elements)]
         case RemoveElements(spec, elements):
@@ -126,8 +129,22 @@ def _fill(hook: Hook, rules: Sequence[Rule]) -> list[str]:
     kind, place, priority = BASES[hook]
     base = f"{{ type {kind} hook {place} priority {priority}; policy accept; }}"
     lines = [f"add chain {TABLE} {hook} {base}", f"flush chain {TABLE} {hook}"]
+    for name, texts in nft_sort.chains(rules).items():
+        lines += [f"add chain {TABLE} {name}", f"flush chain {TABLE} {name}"]
+        marks = _sorting_marks(name, texts)
+        lines += [f'add rule {TABLE} {name} {one} comment "{mark}"' for one, mark in zip(texts, marks, strict=True)]
     lines += [f'add rule {TABLE} {hook} {text(line)} comment "{mark(line)}"' for line in fused(rules)]
     return lines
+
+
+def _delete_chain(name: str) -> list[str]:
+    # `add` first, since deleting a chain that is not there would fail the whole transaction.
+    return [f"add chain {TABLE} {name}", f"flush chain {TABLE} {name}", f"delete chain {TABLE} {name}"]
+
+
+def _sorting_marks(name: str, texts: Sequence[str]) -> list[str]:
+    """The comments of the rules in a chain that a sorting rule leads to."""
+    return [f"{name} {number} {_digest(one)}" for number, one in enumerate(texts, start=1)]
 
 
 def fused(rules: Sequence[Rule]) -> list[Line]:
@@ -184,7 +201,7 @@ def text(line: Line) -> str:
     parts.append(_action_text(first.action, first.family))
     for second in more:
         parts += [_match_text(second.matches[-1], second), _action_text(second.action, second.family)]
-    return " ".join(parts)
+    return " ".join(filter(None, parts))
 
 
 def _action_text(action: Action, family: Family) -> str:  # noqa: PLR0911 - one return per kind of action reads best
@@ -203,6 +220,10 @@ def _action_text(action: Action, family: Family) -> str:  # noqa: PLR0911 - one 
             field = f"{_protocol(family)} {_field(side)}"
             host_bits = Address(family, prefix.size - 1)
             return f'counter name "{name}" {field} set {field} & {host_bits} | {prefix.network}'
+        case GoOn():
+            return ""
+        case Sort():
+            return nft_sort.jump(action)
         case Pass():
             # A packet that counted for a pod in one direction never does in the other.
             return "return"
@@ -247,6 +268,11 @@ def observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
     lines = [line for rules in desired.chains.values() for line in fused(rules)]
     intact = {mark(line): [Seen(rule.id) for rule in line] for line in lines}
     known = {_ids(line): [rule.id for rule in line] for line in lines}
+    sorting = _comments(objects)
+    for rule in desired.rules():
+        wanted = {name: _sorting_marks(name, texts) for name, texts in nft_sort.chains([rule]).items()}
+        if any(sorting.get(name) != marks for name, marks in wanted.items()):
+            intact.pop(mark((rule,)))
     for kind, body in objects:
         if kind == "rule" and body["chain"] in sound:
             seen[Hook(body["chain"])] += _seen(body.get("comment", ""), intact, known)
@@ -259,7 +285,18 @@ def observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
             | {hook for hook in Hook if hook in chains and hook not in sound}
         ),
         strays=frozenset(sets) - {spec.name for spec in desired.sets},
+        stray_chains=frozenset(name for name in chains if name.startswith(nft_sort.CHAIN_PREFIXES))
+        - nft_sort.chains(desired.rules()).keys(),
     )
+
+
+def _comments(objects: Iterable[tuple[str, Listing]]) -> dict[str, list[str]]:
+    """The comments of every chain's rules in their order, by the chain's name."""
+    found: dict[str, list[str]] = {}
+    for kind, body in objects:
+        if kind == "rule":
+            found.setdefault(body["chain"], []).append(body.get("comment", ""))
+    return found
 
 
 def _seen(comment: str, intact: Mapping[str, list[Seen]], known: Mapping[str, list[str]]) -> list[Seen]:

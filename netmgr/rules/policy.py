@@ -37,6 +37,7 @@ from netmgr.rules.model import (
     Unreturnable,
     outside,
 )
+from netmgr.rules.sorting import Classes, pod_set
 from netmgr.rules.translation import Translation
 from netmgr.sites import Role
 
@@ -72,12 +73,24 @@ class Policy:
     guards_pods: bool = True
     isolation: Isolation | None = None
     translation: Translation | None = None
+    classes: Classes | None = None
+
+    @property
+    def traffics(self) -> tuple[Traffic, ...]:
+        """What is counted for each pod."""
+        return (*Traffic, *(self.classes.traffics if self.classes else ()))
+
+    @property
+    def known(self) -> tuple[Prefix, ...]:
+        """Everything that is not counted as internet: what is internal, and what a class has."""
+        return tuple(merge((*self.internal, *self.classes.prefixes))) if self.classes else self.internal
 
     @classmethod
     def of(cls, document: NodeDocument) -> Policy:
         """What a node document says."""
         is_router = document.role is Role.HUB_ROUTER
         sites = tuple(prefix for site in document.sites for prefix in site.prefixes)
+        isolation = Isolation.of(document)
         return cls(
             internal=document.internal_prefixes,
             ranges=tuple(merge(sites)) if is_router else document.ranges,
@@ -87,27 +100,25 @@ class Policy:
             exact_prefix=document.accounting.exact_prefix,
             counts_only=document.role is Role.NODE and not document.cni,
             guards_pods=document.wires_pods,
-            isolation=Isolation.of(document),
+            isolation=isolation,
             translation=Translation.of(document),
+            classes=Classes.of(document, isolation),
         )
 
 
-def pod_set(traffic: Traffic, family: Family) -> SetSpec:
-    """The set that counts pods of one family in one direction."""
-    way = "in" if traffic is Traffic.INTERNET_IN else "out"
-    return SetSpec(f"pod_{way}{family.value}", family, traffic)
-
-
-def pod_sets(addresses: Iterable[Address]) -> dict[SetSpec, frozenset[Element]]:
-    """The counting sets these pod addresses belong into."""
+def pod_sets(addresses: Iterable[Address], traffics: Iterable[Traffic] = Traffic) -> PodSets:
+    """The sets that count these pod addresses, for each kind of traffic and family."""
     listed = tuple(addresses)
+    kinds = tuple(traffics)
     return {
         pod_set(traffic, family): members
         for family in Family
-        for traffic in Traffic
+        for traffic in kinds
         if (members := frozenset(address for address in listed if address.family is family))
     }
 
+
+PodSets = dict[SetSpec, frozenset[Element]]
 
 ANY_KERNEL = Abilities()
 
@@ -116,13 +127,16 @@ def desired(policy: Policy, pods: Collection[Address], abilities: Abilities = AN
     """The whole ruleset for a policy and the pods' addresses, on a kernel interface that can do so much."""
     sets: dict[SetSpec, frozenset[Element]] = {}
     for family in Family:
-        sets[_internal(family)] = _of_family(policy.internal, family)
+        sets[_internal(family)] = _of_family(policy.known, family)
         sets[_ranges(family)] = _of_family(policy.ranges, family)
     sets[_LINK_LOCAL] = frozenset(LINK_LOCAL_SOURCES)
     sets |= policy.isolation.sets(abilities) if policy.isolation else {}
     sets |= policy.translation.sets() if policy.translation else {}
-    sets |= {pod_set(traffic, family): frozenset() for family in Family for traffic in Traffic}
-    sets |= pod_sets(pods)
+    sets |= policy.classes.sets(abilities) if policy.classes else {}
+    if policy.known != policy.internal:
+        sets |= {_unhidden(family): _of_family(policy.internal, family) for family in Family}
+    sets |= {pod_set(traffic, family): frozenset() for family in Family for traffic in policy.traffics}
+    sets |= pod_sets(pods, policy.traffics)
     return Ruleset(
         sets=tuple(sets),
         members={spec.name: members for spec, members in sets.items()},
@@ -144,6 +158,11 @@ INTERNAL_SETS = frozenset(_internal(family).name for family in Family)
 """The sets that the corrected form of the article's rules looks into."""
 
 
+def _unhidden(family: Family) -> SetSpec:
+    """Whom pods reach by their own addresses, where a class has prefixes that are not internal."""
+    return SetSpec(f"unhidden{family.value}", family)
+
+
 def _ranges(family: Family) -> SetSpec:
     return SetSpec(f"ranges{family.value}", family)
 
@@ -158,6 +177,9 @@ def _chain(policy: Policy, hook: Hook, abilities: Abilities) -> Iterator[Rule]:
         yield from _rules(policy, hook, family, abilities)
         if policy.translation:
             yield from policy.translation.rules(hook, family, rewrites=abilities.rewrites)
+    if policy.classes and hook is Hook.FORWARD:
+        for family in Family:
+            yield from policy.classes.rules(family, abilities, own_links=policy.guards_pods)
     if policy.isolation:
         for family in Family:
             yield from policy.isolation.passing(hook, family, abilities)
@@ -181,7 +203,7 @@ def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> 
     elif hook is Hook.PREROUTING and policy.guards_pods:
         rules.append(_anti_spoofing(family))
     elif hook is Hook.POSTROUTING and policy.masquerade:
-        rules.append(_masquerade(family))
+        rules.append(_masquerade(policy, family))
     return rules
 
 
@@ -193,7 +215,7 @@ def _pod_rule(traffic: Traffic, family: Family, internet: tuple[Match, ...], pod
 def _internet(policy: Policy, peer: Side, family: Family, hook: Hook, abilities: Abilities) -> tuple[Match, ...]:
     """The peer is of the internet. What lies on the own side of a link never is, and costs no comparison."""
     elsewhere = (_NO_POD if hook is Hook.FORWARD else _NO_LOOPBACK)(peer)
-    prefixes = [prefix for prefix in policy.internal if prefix.family is family]
+    prefixes = [prefix for prefix in policy.known if prefix.family is family]
     return elsewhere, *outside(peer, _internal(family).name, prefixes, abilities.compares)
 
 
@@ -218,7 +240,8 @@ def _anti_spoofing(family: Family) -> Rule:
     return Rule(f"anti-spoofing v{family.value}", family, (*matches, Unreturnable()), Drop(f"spoofed{family.value}"))
 
 
-def _masquerade(family: Family) -> Rule:
+def _masquerade(policy: Policy, family: Family) -> Rule:
+    known = _internal if policy.known == policy.internal else _unhidden
     from_pods = InSet(Side.SOURCE, _ranges(family).name)
-    to_internet = InSet(Side.DESTINATION, _internal(family).name, negated=True)
+    to_internet = InSet(Side.DESTINATION, known(family).name, negated=True)
     return Rule(f"masquerade v{family.value}", family, (from_pods, to_internet), Masquerade())

@@ -25,9 +25,10 @@ class DeleteSet:
 
 @dataclass(frozen=True, slots=True)
 class DeleteStray:
-    """Remove a set of ours, called by its name in the kernel, that nothing has a use for."""
+    """Remove a set of ours that nothing has a use for, or a chain that no rule leads to, by its name in the kernel."""
 
     name: str
+    is_chain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from netmgr.rules.model import (
     Action,
     Count,
     Drop,
+    GoOn,
     InPrefix,
     InSet,
     Masquerade,
@@ -31,6 +32,7 @@ from netmgr.rules.model import (
     Rewrite,
     Rule,
     Side,
+    Sort,
     SourceNat,
     Tally,
     Unreturnable,
@@ -151,7 +153,7 @@ def target_name(rule: Rule) -> str:
     match rule.action:
         case Pass():
             return "RETURN"
-        case Count() | Tally():
+        case Count() | Tally() | GoOn():
             return ""
         case Drop():
             return "DROP"
@@ -161,8 +163,8 @@ def target_name(rule: Rule) -> str:
             return "SNAT"
         case Netmap():
             return "NETMAP"
-        case Rewrite():
-            raise ValueError(f"rule '{rule.id}': the legacy tables cannot rewrite outside of connection tracking")
+        case Rewrite() | Sort():
+            raise ValueError(f"rule '{rule.id}': the legacy tables cannot do that: {rule.action}")
     assert_never(rule.action)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from netmgr.dataplane import netns
+from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Family
 
 PORT = 4000
@@ -62,8 +63,8 @@ class Star:
 
 
 @contextmanager
-def star(namespaces: Any, program: Any) -> Iterator[Star]:
-    """Wires the hosts to the calling thread's namespace."""
+def star(namespaces: Any, program: Any, pods: Sequence[str] = ()) -> Iterator[Star]:
+    """Wires the hosts to the calling thread's namespace, and those that are pods as netmgr names its links."""
     hosts = {}
     program("sysctl -q net.ipv6.conf.default.accept_dad=0")
     program("sysctl -q net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")
@@ -74,9 +75,10 @@ def star(namespaces: Any, program: Any) -> Iterator[Star]:
         hosts[name] = space.descriptor
         with netns.entered(space.descriptor):
             program("sysctl -q net.ipv6.conf.default.accept_dad=0")
-        program(f"ip link add {name} type veth peer name eth0 netns {space.name}")
+        link = f"{LINK_PREFIX}-{name}" if name in pods else name
+        program(f"ip link add {link} type veth peer name eth0 netns {space.name}")
         v4, v6 = addresses[Family.V4], addresses[Family.V6]
-        program("ip -b -", f"link set {name} up\naddr add fe80::1/64 dev {name} nodad\nroute add {v4} dev {name}\n")
+        program("ip -b -", f"link set {link} up\naddr add fe80::1/64 dev {link} nodad\nroute add {v4} dev {link}\n")
         inside = f"""
             link set lo up
             link set eth0 up
@@ -88,6 +90,6 @@ def star(namespaces: Any, program: Any) -> Iterator[Star]:
             route add default via fe80::1 dev eth0
         """
         program(f"ip -n {space.name} -b -", inside)
-        program(f"ip -6 route add {v6} via fe80::2 dev {name}")
+        program(f"ip -6 route add {v6} via fe80::2 dev {link}")
     with ExitStack() as sockets:
         yield Star(hosts, sockets)

@@ -14,7 +14,7 @@ from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Hook
-from netmgr.rules.policy import pod_set
+from netmgr.rules.sorting import pod_set
 
 POD = Address.parse("10.1.0.5")
 POD6 = Address.parse("2001:db8:1::5")

@@ -17,7 +17,7 @@ from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Hook
-from netmgr.rules.policy import pod_set
+from netmgr.rules.sorting import pod_set
 
 PODS = [Address.parse(text) for text in ("10.1.0.5", "10.1.0.6", "10.1.0.7", "2001:db8:1::5", "2001:db8:1::6")]
 SECOND_THOUGHTS = ["internal", "masquerade", "node_rules"]

@@ -27,6 +27,7 @@ from netmgr.rules.model import (
     Rewrite,
     Rule,
     Side,
+    Sort,
     SourceNat,
     Tally,
     Unreturnable,
@@ -148,6 +149,8 @@ class Passage:
                     self._put(side, _moved(_address(self._packet, side), prefix))
                 case Pass():
                     break
+                case Sort():
+                    self._sort(rule.action)
                 case Netmap() | SourceNat() | Masquerade():
                     self._decide(rule.action)
                     break
@@ -163,6 +166,13 @@ class Passage:
                 assert self._connection is not None
                 self._connection.masqueraded = True
                 self._put(Side.SOURCE, self._packet.own or self._packet.src)
+
+    def _sort(self, sort: Sort) -> None:
+        peer, pod = _address(self._packet, sort.peer), _address(self._packet, sort.pod)
+        holding = [one.counts for one in sort.branches if any(prefix.holds(peer) for prefix in one.prefixes)]
+        for counts in holding or [sort.rest]:
+            if counts:
+                self._look_up(counts, pod)
 
     def _put(self, side: Side, address: Address) -> None:
         packet = self._packet

@@ -9,13 +9,12 @@ from __future__ import annotations
 import copy
 import errno
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from netmgr.errors import KernelError
 from netmgr.model import Sample
-from netmgr.prefixes import Address
 from netmgr.rules.model import Abilities, Element, Observed, Ruleset, Seen, SetSpec
-from netmgr.rules.policy import pod_sets
+from netmgr.rules.policy import PodSets
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
@@ -38,7 +37,7 @@ class FakeBackend:
     name = "fake"
 
     def __init__(self, *, rewrites: bool = True) -> None:
-        self.abilities = Abilities() if rewrites else Abilities(rewrites=False, compares=0)
+        self.abilities = Abilities() if rewrites else Abilities(rewrites=False, compares=0, sorts=False)
         self.state = State()
         self.connections: list[Connection] = []
         self._lock = threading.RLock()
@@ -83,11 +82,11 @@ class FakeBackend:
             node = [(known[name], tally) for name, tally in self.state.counters.items() if name in known]
             return [Sample(counter, tally.bytes, tally.packets) for counter, tally in (*pods, *node)]
 
-    def read_pods(self, addresses: Iterable[Address]) -> list[Sample]:
+    def read_pods(self, pods: PodSets) -> list[Sample]:
         with self._lock:
             return [
                 Sample(spec.counter(address), tally.bytes, tally.packets)
-                for spec, members in pod_sets(addresses).items()
+                for spec, members in pods.items()
                 for address in members
                 if (held := self.state.sets.get(spec.name)) and (tally := held.elements.get(address))
             ]

@@ -10,7 +10,7 @@ from netmgr.config import PRIVATE_USE, SPECIAL_USE, NodeRules
 from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules.engine import Rules
-from netmgr.rules.policy import Policy
+from netmgr.rules.policy import Policy, pod_sets
 from tests.fakes.passage import FORWARDED, LOOPED, RECEIVED, SENT, Outcome, Packet
 from tests.fakes.rules import FakeBackend
 
@@ -125,7 +125,7 @@ def kernel_with() -> Callable[..., FakeBackend]:
 def test_a_packet_hits_exactly_the_counters_it_should(kernel_with, mode, sent, outcome):
     kernel = kernel_with(mode)
     assert kernel.send(sent) == outcome
-    hit = {sample.counter for sample in kernel.read_pods([sent.src, sent.dst]) if sample.bytes == sent.length}
+    hit = {sample.counter for sample in kernel.read_pods(pod_sets([sent.src, sent.dst])) if sample.bytes == sent.length}
     assert hit == {counter for counter in outcome.counted if counter.is_pod}
 
 

@@ -29,7 +29,7 @@ POLICY = Policy(
 PODS = [Address.parse("10.1.0.5"), Address.parse("10.1.0.6"), Address.parse("2001:db8:1::5")]
 
 
-LEGACY = Abilities(rewrites=False, compares=0)
+LEGACY = Abilities(rewrites=False, compares=0, sorts=False)
 MACHINES = {
     "": (POLICY, PODS),
     "spoke-": (Policy.of(document("node")), PODS),

@@ -1,0 +1,137 @@
+"""Which rules count pods' traffic by class: everything that the forward hook passes and that is not internet.
+
+They stand behind the rules that count the internet, which a pod's internet packets never pass: what
+gets here with a pod's address is of some class, and of `internal` if of no other. Packets that
+isolation is going to drop are of none. What a pod exchanges with its own node passes no forward
+hook and is in no class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from netmgr.classes import INTERNAL, carve
+from netmgr.config import SPECIAL_USE, NodeDocument
+from netmgr.model import LINK_PREFIX, Traffic
+from netmgr.prefixes import Family, Prefix, merge
+from netmgr.rules.isolation import Isolation
+from netmgr.rules.model import (
+    Abilities,
+    Branch,
+    Element,
+    GoOn,
+    InSet,
+    Match,
+    OnLink,
+    Rule,
+    SetSpec,
+    Side,
+    Sort,
+)
+
+_DROPPED = ""
+"""In place of a class's name: packets that isolation drops."""
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Disjoint prefixes of each class, by the class's name, and those that no class counts."""
+
+    pieces: tuple[tuple[str, tuple[Prefix, ...]], ...]
+    dropped: tuple[Prefix, ...] = ()
+
+    @classmethod
+    def of(cls, document: NodeDocument, isolation: Isolation | None) -> Classes | None:
+        """What a node document asks for; None without any class.
+
+        Prefixes of `internal` are as good as those of classes, and the longest decides; ranges and sites
+        are internal only where no class holds them.
+        """
+        if not (wanted := document.traffic_classes):
+            return None
+        claims = [(prefix, INTERNAL) for prefix in (*SPECIAL_USE, *document.internal)]
+        claims += [(prefix, name) for name, prefixes in wanted.items() for prefix in prefixes]
+        dropped = isolation.others if isolation and isolation.own else ()
+        pieces = carve(claims)
+        return cls(tuple((name, _beside(pieces.get(name, []), dropped)) for name in wanted), dropped)
+
+    @property
+    def traffics(self) -> tuple[Traffic, ...]:
+        """What is counted for each pod, beside the internet."""
+        names = (*(name for name, _ in self.pieces), INTERNAL)
+        return tuple(Traffic(f"{name}-{way}") for name in names for way in ("in", "out"))
+
+    @property
+    def prefixes(self) -> tuple[Prefix, ...]:
+        """What is not internet because a class has it."""
+        return tuple(merge(prefix for _, prefixes in self.pieces for prefix in prefixes))
+
+    def sets(self, abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
+        """The sets of prefixes that the rules look into."""
+        if abilities.sorts:
+            return {}
+        found: dict[SetSpec, frozenset[Element]] = {}
+        for family in Family:
+            branches = self._branches(family)
+            known = merge(prefix for _, prefixes in branches for prefix in prefixes)
+            if known:
+                found[_classes(family)] = frozenset(known)
+            found |= {_class(name, family): frozenset(prefixes) for name, prefixes in branches if name}
+        return found
+
+    def rules(self, family: Family, abilities: Abilities, *, own_links: bool) -> Iterator[Rule]:
+        """The rules of the forward hook; `own_links`: pods' packets come and go by links of ours, and no others do."""
+        for way, pod, peer in (("out", Side.SOURCE, Side.DESTINATION), ("in", Side.DESTINATION, Side.SOURCE)):
+            links: tuple[Match, ...] = (OnLink(pod, f"{LINK_PREFIX}*"),) if own_links else ()
+            if abilities.sorts:
+                yield self._sort(family, way, links, pod, peer)
+            else:
+                yield from self._each(family, way, links, pod, peer)
+
+    def _sort(self, family: Family, way: str, links: tuple[Match, ...], pod: Side, peer: Side) -> Rule:
+        branches = tuple(
+            Branch(_counting(name, way, family) if name else "", prefixes) for name, prefixes in self._branches(family)
+        )
+        action = Sort(f"{way}{family.value}", peer, pod, branches, rest=_counting(INTERNAL, way, family))
+        return Rule(f"classes {way} v{family.value}", family, links, action)
+
+    def _each(self, family: Family, way: str, links: tuple[Match, ...], pod: Side, peer: Side) -> Iterator[Rule]:
+        branches = self._branches(family)
+        for name, _ in branches:
+            if name:
+                matches = (*links, InSet(peer, _class(name, family).name), InSet(pod, _counting(name, way, family)))
+                yield Rule(f"class {name} {way} v{family.value}", family, matches, GoOn())
+        others = (InSet(peer, _classes(family).name, negated=True),) if branches else ()
+        matches = (*links, *others, InSet(pod, _counting(INTERNAL, way, family)))
+        yield Rule(f"class {INTERNAL} {way} v{family.value}", family, matches, GoOn())
+
+    def _branches(self, family: Family) -> list[tuple[str, tuple[Prefix, ...]]]:
+        every = (*self.pieces, (_DROPPED, self.dropped))
+        found = [(name, tuple(prefix for prefix in prefixes if prefix.family is family)) for name, prefixes in every]
+        return [(name, prefixes) for name, prefixes in found if prefixes]
+
+
+def pod_set(traffic: Traffic, family: Family) -> SetSpec:
+    """The set that counts pods of one family in one direction and class; the internet's is the unnamed one."""
+    way = "in" if traffic.is_inward else "out"
+    kind = "" if traffic in (Traffic.INTERNET_IN, Traffic.INTERNET_OUT) else f"{traffic.kind}_"
+    return SetSpec(f"pod_{kind}{way}{family.value}", family, traffic)
+
+
+def _counting(name: str, way: str, family: Family) -> str:
+    return pod_set(Traffic(f"{name}-{way}"), family).name
+
+
+def _class(name: str, family: Family) -> SetSpec:
+    return SetSpec(f"class_{name}{family.value}", family)
+
+
+def _classes(family: Family) -> SetSpec:
+    return SetSpec(f"classes{family.value}", family)
+
+
+def _beside(prefixes: list[Prefix], holes: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
+    """What of the prefixes lies in none of the holes."""
+    left = carve([*((prefix, True) for prefix in prefixes), *((hole, False) for hole in holes)])
+    return tuple(one for one in left.get(True, []) if not any(hole.covers(one) for hole in holes))
