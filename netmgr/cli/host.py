@@ -1,4 +1,4 @@
-"""`netmgr host`: make a machine ready for its agent, or leave it as it was before there was one."""
+"""`netmgr host`: leave a machine as it was before its agent."""
 
 from __future__ import annotations
 
@@ -7,29 +7,12 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Make a machine ready for its agent, or take all of netmgr off it.")
+app = typer.Typer(no_args_is_help=True)
 
 
-@app.command()
-def forward(
-    *,
-    config: Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The node document.")] = Path(
-        "/etc/netmgr/node.yaml"
-    ),
-    sysctls: Annotated[
-        Path, typer.Option(metavar="DIR", help="The machine's /proc/sys/net; elsewhere in a container.")
-    ] = Path("/proc/sys/net"),
-) -> None:
-    """Have the kernel forward what the document needs: what an agent in a container has no right to switch on."""
-    from netmgr import documents
-    from netmgr.agent.ranging import resolved
-    from netmgr.agent.router import forwarded
-    from netmgr.config import NodeDocument
-    from netmgr.dataplane import forwarding
-
-    families = forwarded(resolved(documents.load(config, NodeDocument)))
-    for sentence in forwarding.enable(families, sysctls):
-        typer.echo(f"{sentence}; it is on now")
+@app.callback()
+def host() -> None:
+    """Take all of netmgr off a machine."""
 
 
 @app.command()

@@ -49,8 +49,8 @@ SANDBOXES = HostFolder("sandboxes", "/run/netns", propagation="HostToContainer")
 XTABLES_LOCK = HostFolder("xtables-lock", "/run/xtables.lock", "FileOrCreate")
 PLUGINS = HostFolder("plugins", "/opt/cni/bin")
 NETWORKS = HostFolder("networks", "/etc/cni/net.d")
-# Containers see /proc/sys read-only; the one that switches forwarding on has the node's own.
-SYSCTLS = HostFolder("sysctls", "/proc/sys/net", "Directory", seen_at="/host/net")
+# Containers see /proc/sys read-only; the agent switches forwarding on there.
+SYSCTLS = HostFolder("sysctls", "/proc/sys/net", "Directory", seen_at="/host/proc/sys/net")
 _HOST = (RUN, STATE, SANDBOXES, XTABLES_LOCK, PLUGINS, NETWORKS, SYSCTLS)
 _DOCUMENT: Object = {"name": "document", "mountPath": "/etc/netmgr"}
 _PLAN: Object = {"name": "plan", "mountPath": "/plan", "readOnly": True}
@@ -101,7 +101,7 @@ def _pod(image: str) -> Object:
         "nodeSelector": {"kubernetes.io/os": "linux"},
         "tolerations": [{"operator": "Exists"}],
         "terminationGracePeriodSeconds": 30,
-        "initContainers": [_write_document(image), _switch_forwarding_on(image), _install_plugin(image)],
+        "initContainers": [_write_document(image), _install_plugin(image)],
         "containers": [_agent(image), _exporter(image)],
         "volumes": [
             {"name": "plan", "configMap": {"name": "netmgr-plan"}},
@@ -134,16 +134,6 @@ def _root(*capabilities: str) -> Object:
     }
 
 
-def _switch_forwarding_on(image: str) -> Object:
-    return {
-        "name": "forwarding",
-        "image": image,
-        "command": ["netmgr", "host", "forward", "--sysctls", SYSCTLS.seen_at],
-        "securityContext": _root("NET_ADMIN"),
-        "volumeMounts": [_DOCUMENT | {"readOnly": True}, SYSCTLS.mount],
-    }
-
-
 def _install_plugin(image: str) -> Object:
     return {
         "name": "plugin",
@@ -161,9 +151,13 @@ def _agent(image: str) -> Object:
         "command": ["netmgr", "agent"],
         # Links, rules and routes; a raw socket for legacy iptables; a socket's group; entering pods' namespaces.
         "securityContext": _root("NET_ADMIN", "NET_RAW", "CHOWN", "SYS_ADMIN"),
-        "readinessProbe": {"exec": {"command": ["netmgr", "node", "status"]}, "periodSeconds": 30, "timeoutSeconds": 5},
+        # Whether it answers, which the exporter tells; a node whose addresses are all in use is in order.
+        "readinessProbe": _probe("/readyz"),
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
-        "volumeMounts": [_DOCUMENT | {"readOnly": True}, *(f.mount for f in (RUN, STATE, SANDBOXES, XTABLES_LOCK))],
+        "volumeMounts": [
+            _DOCUMENT | {"readOnly": True},
+            *(f.mount for f in (RUN, STATE, SANDBOXES, XTABLES_LOCK, SYSCTLS)),
+        ],
     }
 
 
@@ -182,7 +176,7 @@ def _exporter(image: str) -> Object:
             "capabilities": {"drop": ["ALL"]},
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "readinessProbe": _probe("/readyz"),
+        "readinessProbe": _probe("/healthz"),
         "livenessProbe": _probe("/healthz"),
         "resources": {"requests": {"cpu": "10m", "memory": "40Mi"}, "limits": {"memory": "128Mi"}},
         "volumeMounts": [RUN.mount | {"readOnly": True}],
@@ -190,4 +184,4 @@ def _exporter(image: str) -> Object:
 
 
 def _probe(path: str) -> Object:
-    return {"httpGet": {"path": path, "port": "metrics"}, "periodSeconds": 10, "timeoutSeconds": 3}
+    return {"httpGet": {"path": path, "port": EXPORTER_PORT}, "periodSeconds": 10, "timeoutSeconds": 3}

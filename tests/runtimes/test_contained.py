@@ -66,8 +66,9 @@ class ContainedNode(NetmgrNode):
         machine.run("mount", "--make-shared", "/run")
         overlay = "lowerdir=/,upperdir=/run/upper,workdir=/run/work"
         machine.run("mount", "-t", "overlay", "-o", overlay, "overlay", ROOT)
-        # The manifest's init containers.
-        machine.run(*NETMGR, "host", "forward", "--config", DOCUMENT)
+        # Off, so that it is seen to be switched on from within.
+        machine.run("sysctl", "-w", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0")
+        # As the manifest's init container does.
         machine.run(*NETMGR, "cni", "install")
         machine.start("agent", *contained("agent"))
         wait_until(self._is_ready, lambda: f"the agent is not ready:\n{machine.log('agent')}")

@@ -58,7 +58,7 @@ def test_nothing_is_privileged_and_all_capabilities_are_named(overlay: str):
             context = container["securityContext"]
             assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True), name
             assert context["capabilities"]["drop"] == ["ALL"], name
-            assert ("add" in context["capabilities"]) == (name in {"agent", "forwarding", "clean"}), name
+            assert ("add" in context["capabilities"]) == (name in {"agent", "clean"}), name
             assert "privileged" not in context, name
 
 
@@ -81,7 +81,7 @@ def test_every_mount_has_its_volume_and_every_volume_its_mount(overlay: str):
 
 def test_the_document_is_made_before_anything_of_the_node_is_touched():
     names = [item["name"] for item in pods("cni")["netmgr"]["initContainers"]]
-    assert names == ["document", "forwarding", "plugin"]
+    assert names == ["document", "plugin"]
 
 
 def test_an_observer_neither_installs_nor_enters_anything():

@@ -76,7 +76,7 @@ def test_nothing_gets_credentials_for_the_api_and_only_the_agent_capabilities(re
     contexts = {c["name"]: c["securityContext"] for c in pod["initContainers"] + pod["containers"]}
     assert not any(context.get("privileged") for context in contexts.values())
     capable = {name: context["capabilities"].get("add") for name, context in contexts.items()}
-    assert {name for name, added in capable.items() if added} == {"agent", "forwarding"}
+    assert {name for name, added in capable.items() if added} == {"agent"}
     (shown,) = [item for item in build(KUBERNETES / "overlays" / "cni") if item["kind"] == "DaemonSet"]
     same = [each for each in shown["spec"]["template"]["spec"]["containers"] if each["name"] == "agent"]
     assert capable["agent"] == same[0]["securityContext"]["capabilities"]["add"]
