@@ -30,9 +30,14 @@ PODS = [Address.parse("10.1.0.5"), Address.parse("10.1.0.6"), Address.parse("200
 
 
 LEGACY = Abilities(rewrites=False, compares=0, sorts=False)
+CLASSES = [
+    {"name": "hub", "prefixes": ["10.0.0.0/16", "fd00::/48"]},
+    {"name": "storage", "prefixes": ["203.0.113.0/25", "10.0.7.0/24"]},
+]
 MACHINES = {
     "": (POLICY, PODS),
     "spoke-": (Policy.of(document("node")), PODS),
+    "classes-": (Policy.of(document("node", sites=[], site=None, accounting={"classes": CLASSES})), PODS),
     "hub-router-": (Policy.of(document("hub-router")), ()),
     "nat-host-": (Policy.of(document("nat-host")), ()),
 }

@@ -1,0 +1,137 @@
+ipset create netmgr-internal4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-internal4 0.0.0.0/8
+ipset -exist add netmgr-internal4 10.0.0.0/8
+ipset -exist add netmgr-internal4 100.64.0.0/10
+ipset -exist add netmgr-internal4 127.0.0.0/8
+ipset -exist add netmgr-internal4 168.63.129.16/32
+ipset -exist add netmgr-internal4 169.254.0.0/16
+ipset -exist add netmgr-internal4 172.16.0.0/12
+ipset -exist add netmgr-internal4 192.168.0.0/16
+ipset -exist add netmgr-internal4 203.0.113.0/25
+ipset -exist add netmgr-internal4 224.0.0.0/4
+ipset -exist add netmgr-internal4 255.255.255.255/32
+ipset create netmgr-ranges4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-ranges4 10.1.0.0/24
+ipset create netmgr-internal6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-internal6 ::/127
+ipset -exist add netmgr-internal6 fc00::/7
+ipset -exist add netmgr-internal6 fe80::/10
+ipset -exist add netmgr-internal6 ff00::/8
+ipset create netmgr-ranges6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-ranges6 fd00:1::/112
+ipset create netmgr-link-local6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-link-local6 ::/128
+ipset -exist add netmgr-link-local6 fe80::/10
+ipset create netmgr-classes4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-classes4 10.0.0.0/16
+ipset -exist add netmgr-classes4 203.0.113.0/25
+ipset create netmgr-class-hub4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-class-hub4 10.0.0.0/22
+ipset -exist add netmgr-class-hub4 10.0.4.0/23
+ipset -exist add netmgr-class-hub4 10.0.6.0/24
+ipset -exist add netmgr-class-hub4 10.0.8.0/21
+ipset -exist add netmgr-class-hub4 10.0.16.0/20
+ipset -exist add netmgr-class-hub4 10.0.32.0/19
+ipset -exist add netmgr-class-hub4 10.0.64.0/18
+ipset -exist add netmgr-class-hub4 10.0.128.0/17
+ipset create netmgr-class-storage4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-class-storage4 10.0.7.0/24
+ipset -exist add netmgr-class-storage4 203.0.113.0/25
+ipset create netmgr-classes6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-classes6 fd00::/48
+ipset create netmgr-class-hub6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-class-hub6 fd00::/48
+ipset create netmgr-unhidden4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-unhidden4 0.0.0.0/8
+ipset -exist add netmgr-unhidden4 10.0.0.0/8
+ipset -exist add netmgr-unhidden4 100.64.0.0/10
+ipset -exist add netmgr-unhidden4 127.0.0.0/8
+ipset -exist add netmgr-unhidden4 168.63.129.16/32
+ipset -exist add netmgr-unhidden4 169.254.0.0/16
+ipset -exist add netmgr-unhidden4 172.16.0.0/12
+ipset -exist add netmgr-unhidden4 192.168.0.0/16
+ipset -exist add netmgr-unhidden4 224.0.0.0/4
+ipset -exist add netmgr-unhidden4 255.255.255.255/32
+ipset create netmgr-unhidden6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-unhidden6 ::/127
+ipset -exist add netmgr-unhidden6 fc00::/7
+ipset -exist add netmgr-unhidden6 fe80::/10
+ipset -exist add netmgr-unhidden6 ff00::/8
+ipset create netmgr-pod-in4 hash:ip family inet maxelem 65536 counters
+ipset -exist add netmgr-pod-in4 10.1.0.5
+ipset -exist add netmgr-pod-in4 10.1.0.6
+ipset create netmgr-pod-out4 hash:ip family inet maxelem 65536 counters
+ipset -exist add netmgr-pod-out4 10.1.0.5
+ipset -exist add netmgr-pod-out4 10.1.0.6
+ipset create netmgr-pod-hub-in4 hash:ip family inet maxelem 65536 counters
+ipset -exist add netmgr-pod-hub-in4 10.1.0.5
+ipset -exist add netmgr-pod-hub-in4 10.1.0.6
+ipset create netmgr-pod-hub-out4 hash:ip family inet maxelem 65536 counters
+ipset -exist add netmgr-pod-hub-out4 10.1.0.5
+ipset -exist add netmgr-pod-hub-out4 10.1.0.6
+ipset create netmgr-pod-storage-in4 hash:ip family inet maxelem 65536 counters
+ipset -exist add netmgr-pod-storage-in4 10.1.0.5
+ipset -exist add netmgr-pod-storage-in4 10.1.0.6
+ipset create netmgr-pod-storage-out4 hash:ip family inet maxelem 65536 counters
+ipset -exist add netmgr-pod-storage-out4 10.1.0.5
+ipset -exist add netmgr-pod-storage-out4 10.1.0.6
+ipset create netmgr-pod-internal-in4 hash:ip family inet maxelem 65536 counters
+ipset -exist add netmgr-pod-internal-in4 10.1.0.5
+ipset -exist add netmgr-pod-internal-in4 10.1.0.6
+ipset create netmgr-pod-internal-out4 hash:ip family inet maxelem 65536 counters
+ipset -exist add netmgr-pod-internal-out4 10.1.0.5
+ipset -exist add netmgr-pod-internal-out4 10.1.0.6
+ipset create netmgr-pod-in6 hash:ip family inet6 maxelem 65536 counters
+ipset -exist add netmgr-pod-in6 2001:db8:1::5
+ipset create netmgr-pod-out6 hash:ip family inet6 maxelem 65536 counters
+ipset -exist add netmgr-pod-out6 2001:db8:1::5
+ipset create netmgr-pod-hub-in6 hash:ip family inet6 maxelem 65536 counters
+ipset -exist add netmgr-pod-hub-in6 2001:db8:1::5
+ipset create netmgr-pod-hub-out6 hash:ip family inet6 maxelem 65536 counters
+ipset -exist add netmgr-pod-hub-out6 2001:db8:1::5
+ipset create netmgr-pod-storage-in6 hash:ip family inet6 maxelem 65536 counters
+ipset -exist add netmgr-pod-storage-in6 2001:db8:1::5
+ipset create netmgr-pod-storage-out6 hash:ip family inet6 maxelem 65536 counters
+ipset -exist add netmgr-pod-storage-out6 2001:db8:1::5
+ipset create netmgr-pod-internal-in6 hash:ip family inet6 maxelem 65536 counters
+ipset -exist add netmgr-pod-internal-in6 2001:db8:1::5
+ipset create netmgr-pod-internal-out6 hash:ip family inet6 maxelem 65536 counters
+ipset -exist add netmgr-pod-internal-out6 2001:db8:1::5
+iptables-legacy -t raw -N NETMGR-PREROUTING
+iptables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m rpfilter --invert -m comment --comment "netmgr anti-spoofing v4" -j DROP
+iptables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
+ip6tables-legacy -t raw -N NETMGR-PREROUTING
+ip6tables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m set ! --match-set netmgr-link-local6 src -m rpfilter --invert -m comment --comment "netmgr anti-spoofing v6" -j DROP
+ip6tables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
+iptables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter netmgr traffic=internet-in"
+ip6tables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter netmgr traffic=internet-in"
+iptables-legacy -t mangle -I FORWARD 1 ! -i nm+ -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter netmgr traffic=internet-in"
+iptables-legacy -t mangle -I FORWARD 2 ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m comment --comment "iptables-exporter netmgr traffic=internet-out"
+iptables-legacy -t mangle -N NETMGR-FORWARD
+iptables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m set --match-set netmgr-pod-out4 src -m comment --comment "netmgr pod internet-out v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal4 src -m set --match-set netmgr-pod-in4 dst -m comment --comment "netmgr pod internet-in v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD -i nm+ -m set --match-set netmgr-class-hub4 dst -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub out v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD -i nm+ -m set --match-set netmgr-class-storage4 dst -m set --match-set netmgr-pod-storage-out4 src -m comment --comment "netmgr class storage out v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD -i nm+ -m set ! --match-set netmgr-classes4 dst -m set --match-set netmgr-pod-internal-out4 src -m comment --comment "netmgr class internal out v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD -o nm+ -m set --match-set netmgr-class-hub4 src -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub in v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD -o nm+ -m set --match-set netmgr-class-storage4 src -m set --match-set netmgr-pod-storage-in4 dst -m comment --comment "netmgr class storage in v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD -o nm+ -m set ! --match-set netmgr-classes4 src -m set --match-set netmgr-pod-internal-in4 dst -m comment --comment "netmgr class internal in v4"
+iptables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
+ip6tables-legacy -t mangle -I FORWARD 1 ! -i nm+ -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter netmgr traffic=internet-in"
+ip6tables-legacy -t mangle -I FORWARD 2 ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter netmgr traffic=internet-out"
+ip6tables-legacy -t mangle -N NETMGR-FORWARD
+ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m set --match-set netmgr-pod-out6 src -m comment --comment "netmgr pod internet-out v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal6 src -m set --match-set netmgr-pod-in6 dst -m comment --comment "netmgr pod internet-in v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD -i nm+ -m set --match-set netmgr-class-hub6 dst -m set --match-set netmgr-pod-hub-out6 src -m comment --comment "netmgr class hub out v6"
+ip6tables-legacy -t mangle -A NETMGR-FORWARD -i nm+ -m set ! --match-set netmgr-classes6 dst -m set --match-set netmgr-pod-internal-out6 src -m comment --comment "netmgr class internal out v6"
+ip6tables-legacy -t mangle -A NETMGR-FORWARD -o nm+ -m set --match-set netmgr-class-hub6 src -m set --match-set netmgr-pod-hub-in6 dst -m comment --comment "netmgr class hub in v6"
+ip6tables-legacy -t mangle -A NETMGR-FORWARD -o nm+ -m set ! --match-set netmgr-classes6 src -m set --match-set netmgr-pod-internal-in6 dst -m comment --comment "netmgr class internal in v6"
+ip6tables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
+iptables-legacy -t mangle -I OUTPUT 1 ! -o lo -m set ! --match-set netmgr-internal4 dst -m comment --comment "iptables-exporter netmgr traffic=internet-out"
+ip6tables-legacy -t mangle -I OUTPUT 1 ! -o lo -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter netmgr traffic=internet-out"
+iptables-legacy -t nat -N NETMGR-POSTROUTING
+iptables-legacy -t nat -A NETMGR-POSTROUTING -m set --match-set netmgr-ranges4 src -m set ! --match-set netmgr-unhidden4 dst -m comment --comment "netmgr masquerade v4" -j MASQUERADE
+iptables-legacy -t nat -A POSTROUTING -j NETMGR-POSTROUTING
+ip6tables-legacy -t nat -N NETMGR-POSTROUTING
+ip6tables-legacy -t nat -A NETMGR-POSTROUTING -m set --match-set netmgr-ranges6 src -m set ! --match-set netmgr-unhidden6 dst -m comment --comment "netmgr masquerade v6" -j MASQUERADE
+ip6tables-legacy -t nat -A POSTROUTING -j NETMGR-POSTROUTING
