@@ -70,8 +70,9 @@ def verified(world: World, output: Output) -> bool:
         dump(verify.document(found))
     else:
         console.print(verify_report.table(found))
-        console.print()
-        console.print(verify_report.drops(found))
+        if any(each.sent or each.counted for each in found.drops):
+            console.print()
+            console.print(verify_report.drops(found))
         style = "green" if found.agrees else "bold red"
         console.print(f"\n[{style}]{verify_report.verdict(found)}[/]", highlight=False)
     return found.agrees

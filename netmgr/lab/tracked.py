@@ -21,5 +21,13 @@ def connections(namespace: Path) -> list[str]:
 
 
 def half_open(namespace: Path) -> list[str]:
-    """Those of which only one direction was seen."""
-    return [line for line in connections(namespace) if any(mark in line for mark in _HALF)]
+    """Those of which only one direction was seen: protocol, state, and the addresses and ports of both directions."""
+    found = (line for line in connections(namespace) if any(mark in line for mark in _HALF))
+    return [_without_what_changes(line) for line in found]
+
+
+def _without_what_changes(line: str) -> str:
+    """A line without its timeout, and without what follows the ports."""
+    before, _, after = line.partition(" src=")
+    words = [word for word in before.split()[2:] if not word.isdigit()]
+    return f"{' '.join(words)} src={after.partition(' mark=')[0]}"

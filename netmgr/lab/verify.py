@@ -49,7 +49,7 @@ class Drops:
     counted: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class HalfOpen:
     """A connection of which a machine saw one direction alone."""
 
@@ -83,12 +83,14 @@ def verify(world: World) -> Verification:
     Raises:
         LabError: a probe could not be sent at all, or an agent does not answer.
     """
-    before = dropped(world)
+    before, halves = dropped(world), set(half_open(world))
     outcomes = probing.send(matrix.probes(world))
     sent = _sent(outcomes)
     after = counted.wait_for(lambda: _risen(before, dropped(world)), +sent, PATIENCE)
     drops = tuple(Drops(pair, sent[pair], after[pair]) for pair in sorted(before | sent))
-    return Verification(tuple(_rows(outcomes, matrix.names(world), drops)), drops, tuple(half_open(world)))
+    return Verification(
+        tuple(_rows(outcomes, matrix.names(world), drops)), drops, tuple(sorted(set(half_open(world)) - halves))
+    )
 
 
 def half_open(world: World) -> Iterator[HalfOpen]:

@@ -11,9 +11,10 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from netmgr.lab.services import PROXY_TABLE
-from netmgr.lab.world import ROOT
+from netmgr.lab.world import ROOT, World
 
 pytestmark = pytest.mark.root
 
@@ -92,13 +93,24 @@ def test_commands_run_at_the_researcher_s(up) -> None:
 
 
 @pytest.mark.usefixtures("up")
+def test_the_exporter_tells_each_pair_of_spokes_apart() -> None:
+    node = World.open(NAME).node("spoke-1-cpu-0")
+    samples = [sample for family in text_string_to_metric_families(node.scrape()) for sample in family.samples]
+    dropped = {
+        (sample.labels["from"], sample.labels["to"]): sample.value
+        for sample in samples
+        if sample.name == "netmgr_isolation_dropped_packets_total"
+    }
+    assert dropped["spoke-1", "spoke-2"] >= 24
+    assert dropped["spoke-2", "spoke-1"] == 0
+
+
+@pytest.mark.usefixtures("up")
 def test_verify_fails_and_names_what_is_not_as_it_should_be() -> None:
     assert run("exec", "spoke-1-cpu-0", "--", "nft", "delete", "table", *PROXY_TABLE.split()).returncode == 0
-    found = run("verify")
+    found = run("verify", "-o", "json")
     assert found.returncode == 1
-    wrong = [line for line in found.stdout.splitlines() if "nothing" in line]
-    assert wrong
-    assert all("Services" in line for line in wrong)
-    assert "not as they should be" in found.stdout
-    document = json.loads(run("verify", "-o", "json").stdout)
-    assert {row["from"] for row in document["matrix"] if not row["agrees"]} == {"pod-1", "spoke-1-cpu-0"}
+    wrong = [row for row in json.loads(found.stdout)["matrix"] if not row["agrees"]]
+    assert {row["from"] for row in wrong} == {"pod-1", "spoke-1-cpu-0"}
+    assert {(row["to_site"], *row["to"]) for row in wrong} == {("spoke-1", "Services")}
+    assert all("nothing arrived" in row["happened"] for row in wrong)
