@@ -39,7 +39,8 @@ def diff(desired: Ruleset, observed: Observed) -> Transaction:
         for hook, rules in desired.chains.items()
         if hook in dropped or not _holds(observed.chains.get(hook), rules)
     ]
-    operations += [DeleteStray(name, is_chain=True) for name in sorted(observed.stray_chains)]
+    # From the last name to the first: what sorts packets goes before the chains that it leads to.
+    operations += [DeleteStray(name, is_chain=True) for name in sorted(observed.stray_chains, reverse=True)]
     operations += [DeleteStray(name) for name in sorted(observed.strays)]
     if not operations:
         return Transaction()

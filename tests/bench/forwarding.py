@@ -1,24 +1,35 @@
-"""What accounting adds to a packet's way from a pod through its node, as the number of pods grows.
+"""What accounting adds to a packet's way from a pod through its node, as pods and traffic classes grow.
 
 Every node here masquerades, as nodes do. The measure is the same node with its accounting
-taken away; a node with `ptp`, and one with no rules at all, are shown beside it. Of several
-turns the fastest counts: whatever else the machine does only ever adds time (see flood.c).
+taken away; a node with a rule for each pod, one with `ptp`, and one with no rules at all, are
+shown beside it. With classes, packets of the internet and of the class that stands last are
+sent. Of several turns the fastest counts: whatever else the machine does only ever adds time
+(see flood.c).
 """
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from netmgr.config import Backend
+import yaml
+
+from netmgr.config import Backend, NodeDocument
 from netmgr.lab import wiring
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import Host, Interface, InterfaceAddress, Link, Node, Route, Topology
 from netmgr.lab.world import World
 from netmgr.prefixes import Address, Prefix
+from netmgr.rules.backend import RuleBackend
+from netmgr.rules.engine import Rules
+from netmgr.rules.iptables import IptablesBackend
+from netmgr.rules.nftables import NftablesBackend
+from netmgr.rules.policy import Policy, desired
+from netmgr.rules.sorting import Classes
 from tests.bench.plugins import QUIET, RANGE, Plugin, plugin_of, ptp
 from tests.bench.report import Effort, Figure
 
@@ -27,12 +38,32 @@ SENDER = "sender"
 INTERNET = Address.parse("203.0.113.1")
 UPLINK = Address.parse("203.0.113.2")
 
-PEERS = ("ptp", "no rules")
+OPENERS: dict[Backend, Callable[[], RuleBackend]] = {
+    Backend.NFTABLES: NftablesBackend,
+    Backend.IPTABLES: IptablesBackend,
+}
 WITHOUT_RULES = ("nft", "delete", "table", "inet", "netmgr")
 WITHOUT_ACCOUNTING = {
     Backend.NFTABLES: ("nft", "flush", "chain", "inet", "netmgr", "forward"),
     Backend.IPTABLES: ("iptables-legacy", "-t", "mangle", "-F", "FORWARD"),
 }
+WITHOUT_PODS = {
+    Backend.NFTABLES: ("nft", "flush", "set", "inet", "netmgr", "pod_out4"),
+    Backend.IPTABLES: ("ipset", "flush", "netmgr-pod-out4"),
+}
+
+NO_ACCOUNTING, RULE_PER_POD = "no accounting", "a rule per pod"
+FAR = [f"10.{number}.0.0/16" for number in range(1, 5)]
+CLASSES: dict[str, list[str]] = {
+    "no class": [],
+    "1 class": FAR[:1],
+    "1 class, to it": [f"{INTERNET}/32"],
+    "5 classes": [*FAR, "10.5.0.0/16"],
+    "5 classes, to the last": [*FAR, f"{INTERNET}/32"],
+}
+"""One prefix for each class. The packet goes to the internet, or to what a class makes of it."""
+
+WITHIN_BUDGET = ("no class", "1 class", "1 class, to it")
 
 DROP_AT_ONCE = """
 table netdev sink {
@@ -43,38 +74,49 @@ table netdev sink {
 
 
 def measure(effort: Effort) -> Iterator[Figure]:
-    """Nanoseconds a packet takes at three numbers of pods, all nodes in turns."""
+    """Nanoseconds a packet takes at several numbers of pods, with everything in turns."""
     with ExitStack() as stack:
         flood = stack.enter_context(compiled(Path(__file__).with_name("flood.c")))
-        counting = {backend: stack.enter_context(_node_of_ours(backend)) for backend in effort.backends}
-        others = {
-            f"no accounting, {backend}": stack.enter_context(_node_of_ours(backend)) for backend in effort.backends
-        }
-        for sender in others.values():
-            sender.run_in_node(*WITHOUT_ACCOUNTING[sender.backend])
-        others["no rules"] = stack.enter_context(_node_of_ours(Backend.NFTABLES))
-        others["no rules"].run_in_node(*WITHOUT_RULES)
-        others["ptp"] = stack.enter_context(_node_of_ptp())
-        for pods in sorted({1, effort.crowd, effort.big_crowd}):
-            for sender in counting.values():
+        senders = {backend: stack.enter_context(_node_of_ours(backend)) for backend in effort.backends}
+        bare = stack.enter_context(_node_of_ours(Backend.NFTABLES))
+        bare.run_in_node(*WITHOUT_RULES)
+        others = {"no rules": bare, "ptp": stack.enter_context(_node_of_ptp())}
+        # Without a pod comes last: the sets are emptied for it.
+        levels = [*sorted({1, min(30, effort.crowd), effort.crowd, effort.big_crowd}), 0]
+        for pods in levels:
+            beside = {name: float("inf") for name in others}
+            for backend, sender in senders.items():
                 sender.fill(pods)
-            best = _turns(flood, [*counting.values(), *others.values()], effort)
-            for backend, sender in counting.items():
-                packet = f"forwarded {IP_BYTES}-byte packet, {pods} pod{'s' * (pods > 1)}, {backend}"
-                reference = best[others[f"no accounting, {backend}"]]
-                yield Figure(packet, best[sender], "ns", reference, "no accounting", 1.10)
-                if pods == effort.big_crowd:
-                    yield from (Figure(packet, best[sender], "ns", best[others[name]], name) for name in PEERS)
+                best = dict.fromkeys((*CLASSES, NO_ACCOUNTING, RULE_PER_POD), float("inf"))
+                for _ in range(effort.rounds):
+                    for name in best:
+                        sender.become(name)
+                        best[name] = min(best[name], sender.flood(flood, effort.packets))
+                    for name, other in others.items():
+                        beside[name] = min(beside[name], other.flood(flood, effort.packets))
+                yield from _figures(f"{pods} pod{'s' * (pods != 1)}, {backend}", best, beside)
+
+
+def _figures(where: str, best: dict[str, float], beside: dict[str, float]) -> Iterator[Figure]:
+    reference = best[NO_ACCOUNTING]
+    for name in (*CLASSES, RULE_PER_POD):
+        budget = 1.10 if name in WITHIN_BUDGET else None
+        yield Figure(
+            f"forwarded {IP_BYTES}-byte packet, {where}, {name}", best[name], "ns", reference, NO_ACCOUNTING, budget
+        )
+    for name, value in beside.items():
+        yield Figure(f"forwarded {IP_BYTES}-byte packet, {where}, no class", best["no class"], "ns", value, name)
 
 
 class Sender:
-    """A node with one pod that sends. The agent of ours is stopped when rules are altered."""
+    """A node with one pod that sends. Its rules are altered beside its agent, which does not look for an hour."""
 
     def __init__(self, plugin: Plugin, node: LabNode, backend: Backend | None = None) -> None:
         self.node = node
         self.backend = backend
         self._plugin = plugin
         self._pods = 1
+        self._opened: RuleBackend | None = None
         plugin.make_pods([SENDER])
         plugin.call("ADD", SENDER)
 
@@ -82,9 +124,43 @@ class Sender:
         """Have `wanted` pods on the node, the sender included."""
         pods = [f"other-{number}" for number in range(self._pods, wanted)]
         self._pods = wanted
+        if self.backend is not None and wanted == 0:
+            run_in(self.node, *WITHOUT_PODS[self.backend])
         self._plugin.make_pods(pods)
         for first in range(0, len(pods), 100):
             self._plugin.call_at_once("ADD", pods[first : first + 100])
+
+    def become(self, variant: str) -> None:
+        """Have the node's rules count with these classes, with a rule for each pod, or not at all."""
+        assert self.backend is not None
+        if variant in CLASSES:
+            self._apply(CLASSES[variant])
+            return
+        run_in(self.node, *WITHOUT_ACCOUNTING[self.backend])
+        if variant == RULE_PER_POD:
+            run_in(self.node, *RESTORE[self.backend], stdin=rules_per_pod(self.backend, sorted(self._counted())))
+
+    def _apply(self, prefixes: list[str]) -> None:
+        document = NodeDocument.model_validate(yaml.safe_load(self.node.document.read_text()))
+        pieces = tuple((f"class-{number}", (Prefix.parse(text),)) for number, text in enumerate(prefixes))
+        policy = replace(Policy.of(document), classes=Classes(pieces) if pieces else None)
+        with wiring.inside(self.node.namespace):
+            rules = Rules(self._rules(), policy)
+            rules.apply(rules.plan(self._counted()))
+
+    def _counted(self) -> list[Address]:
+        """The pods that are counted."""
+        with wiring.inside(self.node.namespace):
+            document = NodeDocument.model_validate(yaml.safe_load(self.node.document.read_text()))
+            backend = self._rules()
+            observed = backend.observe(desired(Policy.of(document), (), backend.abilities))
+        return [one for one in observed.members["pod_out4"] if isinstance(one, Address)]
+
+    def _rules(self) -> RuleBackend:
+        assert self.backend is not None
+        if self._opened is None:
+            self._opened = OPENERS[self.backend]()
+        return self._opened
 
     def run_in_node(self, *command: str) -> None:
         """End the agent, so that it repairs nothing, and run a program in the node's namespace."""
@@ -99,10 +175,26 @@ class Sender:
         return float(done.stdout)
 
 
-def run_in(node: LabNode, *command: str) -> None:
+def run_in(node: LabNode, *command: str, stdin: str = "") -> None:
     """Run a program in the node's namespace."""
     with wiring.inside(node.namespace):
-        subprocess.run(command, check=True)
+        subprocess.run(command, input=stdin.encode(), check=True)
+
+
+RESTORE = {Backend.NFTABLES: ("nft", "-f", "-"), Backend.IPTABLES: ("iptables-legacy-restore", "--noflush")}
+
+
+def rules_per_pod(backend: Backend, pods: list[Address]) -> str:
+    """What counts each pod by rules of its own, one for each direction, as input of `RESTORE`'s programs."""
+    if backend is Backend.NFTABLES:
+        rule = "add rule inet netmgr forward ip"
+        lines = [f"{rule} {side} {pod} ip {peer} != 10.0.0.0/8 counter" for pod in pods for side, peer in _SIDES]
+        return "\n".join(lines) + "\n"
+    lines = [f"-A FORWARD -{side[0]} {pod} ! -{peer[0]} 10.0.0.0/8" for pod in pods for side, peer in _SIDES]
+    return "\n".join(["*mangle", *lines, "COMMIT", ""])
+
+
+_SIDES = (("saddr", "daddr"), ("daddr", "saddr"))
 
 
 @contextmanager
@@ -112,15 +204,6 @@ def compiled(source: Path) -> Iterator[Path]:
         program = Path(folder, source.stem)
         subprocess.run(["cc", "-O2", "-Wall", "-o", program, source], check=True)
         yield program
-
-
-def _turns(flood: Path, senders: Sequence[Sender], effort: Effort) -> dict[Sender, float]:
-    """The fastest turn of each."""
-    best = dict.fromkeys(senders, float("inf"))
-    for _ in range(effort.rounds):
-        for sender in senders:
-            best[sender] = min(best[sender], sender.flood(flood, effort.packets))
-    return best
 
 
 @contextmanager

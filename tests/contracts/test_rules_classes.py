@@ -77,6 +77,7 @@ def test_classes_come_and_go_and_cost_the_others_no_count(kernel):
     less = settled(kernel, ONE)
     assert not less.plan(PODS)
     assert Sample(Counter.of_pod(pod, traffic), 4000, 4) in less.read()
+    settled(kernel, MANY)
     none = settled(kernel, NONE)
     assert not none.plan(PODS)
     observed = kernel.backend.observe(none._skeleton)
