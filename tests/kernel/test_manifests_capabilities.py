@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from netmgr.config import Backend
 from netmgr.errors import LabError, NetmgrError
@@ -20,6 +24,7 @@ from netmgr.lab.topology import INTERNET, cluster
 from netmgr.lab.unprivileged import NOBODY
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
+from netmgr.readers import read_snapshot
 from tests.fakes.kustomize import build
 
 pytestmark = pytest.mark.root
@@ -97,13 +102,22 @@ def test_the_agent_needs_no_more_than_the_manifest_adds(node: LabNode):
         assert serves(node, process), (node.directory / "agent.log").read_text()[-2000:]
 
 
+@pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
 def test_the_agent_starts_where_sysctls_are_read_only_once_forwarding_is_on(node: LabNode):
     read_only = ("unshare", "--mount", "sh", "-c", READ_ONLY_SYSCTLS, "sh")
     with confined(node, added("cni", "netmgr"), *read_only) as process:
         assert ready(node, process), (node.directory / "agent.log").read_text()[-2000:]
 
 
-@pytest.mark.parametrize("missing", ["net_admin", "sys_admin", "net_raw", "chown"])
+@pytest.mark.parametrize(
+    ("backend", "missing"),
+    [
+        *((Backend.NFTABLES, missing) for missing in ("net_admin", "sys_admin", "net_raw", "chown")),
+        (Backend.IPTABLES, "net_raw"),
+    ],
+    indirect=["backend"],
+    ids=str,
+)
 def test_the_manifest_adds_nothing_that_the_agent_could_do_without(node: LabNode, backend: Backend, missing: str):
     capabilities = added("cni", "netmgr")
     assert missing in capabilities
@@ -113,6 +127,7 @@ def test_the_manifest_adds_nothing_that_the_agent_could_do_without(node: LabNode
         assert serves(node, process) is does_without
 
 
+@pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
 def test_the_plugin_is_installed_without_any_capability(node: LabNode):
     folder = node.directory / "elsewhere"
     where = [f"--{key}-dir={folder / key}" for key in ("bin", "conf", "run", "state")]
@@ -121,3 +136,62 @@ def test_the_plugin_is_installed_without_any_capability(node: LabNode):
     done = subprocess.run([*confinement, sys.executable, "-m", "netmgr", "cni", "install", *where], check=False)
     assert done.returncode == 0
     assert (folder / "conf" / "10-netmgr.conflist").exists()
+
+
+NAT_HOST = {
+    "role": "nat-host",
+    "site": "a",
+    "sites": [
+        {"name": "hub", "prefixes": ["10.200.0.0/16"]},
+        {"name": "a", "prefixes": ["10.0.0.0/9"], "services": ["100.64.0.0/24"]},
+    ],
+    "nat": {"services": [{"seen": "100.64.0.0/24", "real": "172.20.0.0/24"}], "translation": "endpoints"},
+}
+SERVICE = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "web", "namespace": "default"},
+    "spec": {"clusterIP": "172.20.0.7", "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
+}
+
+
+@contextmanager
+def beside(node: LabNode, document: dict[str, Any], capabilities: list[str]) -> Iterator[Path]:
+    """An agent of another document in the node's namespace, with a state of its own; its reader's socket."""
+    folder = node.directory / "beside"
+    folder.mkdir(exist_ok=True)
+    given = yaml.safe_load(node.document.read_text())
+    kept = {key: given[key] for key in ("apiVersion", "kind", "node", "reader_group", "backend")}
+    places = {"state_dir": str(folder / "state"), "run_dir": str(folder / "run")}
+    (folder / "node.yaml").write_text(yaml.safe_dump({**kept, **places, **document}))
+    with confined(replace(node, directory=folder), capabilities) as process:
+        deadline = time.monotonic() + START_SECONDS
+        while not (folder / "run" / "ledger.sock").exists():
+            assert process.poll() is None, (folder / "agent.log").read_text()[-2000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield folder / "run" / "ledger.sock"
+
+
+def test_an_observer_needs_fewer(node: LabNode, tmp_path: Path):
+    capabilities = added("observer", "netmgr")
+    assert "sys_admin" not in capabilities
+    with beside(node, {"cni": False, "cni_results_dir": str(tmp_path)}, capabilities) as ledger:
+        assert read_snapshot(ledger)["ready"]
+
+
+def test_a_nat_host_needs_fewer_and_waits_for_its_services(node: LabNode, tmp_path: Path):
+    capabilities = added("nat-host", "netmgr-nat-host")
+    assert "sys_admin" not in capabilities
+    folder = tmp_path / "cluster"
+    document = NAT_HOST | {"nat": NAT_HOST["nat"] | {"documents": str(folder)}}
+    with beside(node, document, capabilities) as ledger:
+        assert read_snapshot(ledger)["nat"]["services"] == 0
+        whole = tmp_path / ".cluster"
+        whole.mkdir()
+        (whole / "default_web.json").write_text(json.dumps(SERVICE))
+        whole.rename(folder)
+        deadline = time.monotonic() + START_SECONDS
+        while read_snapshot(ledger)["nat"]["services"] != 1:
+            assert time.monotonic() < deadline, (node.directory / "beside" / "agent.log").read_text()[-2000:]
+            time.sleep(0.1)
