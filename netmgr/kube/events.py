@@ -21,6 +21,9 @@ PATH = f"/api/v1/namespaces/{NAMESPACE}/events"
 LONGEST = 1024
 """Characters of a message that the API server takes."""
 
+LONGEST_NAME = 236
+"""Characters of the Node's name, so that an Event's own stays within 253."""
+
 COMPONENT = "netmgr-controller"
 AGAIN_SECONDS = 1800
 """What holds on is told again: the server forgets an Event after an hour."""
@@ -84,4 +87,4 @@ def event(name: str, node: tuple[str, str], reason: str, message: str, author: t
 
 def event_name(node: str, *said: str) -> str:
     """The same for the same trouble, whoever tells it."""
-    return f"{node}.{hashlib.sha256(' '.join(said).encode()).hexdigest()[:16]}"
+    return f"{node[:LONGEST_NAME]}.{hashlib.sha256(' '.join(said).encode()).hexdigest()[:16]}"

@@ -114,11 +114,16 @@ class Reflector:
             "resourceVersion": self._version,
             "timeoutSeconds": random.randint(*WATCH_SECONDS),  # noqa: S311  spreads load, hides nothing
         }
+        events = 0
         for event in self._api.stream(self._path, query):
             if self._stop.is_set():
                 return
+            events += 1
             self._backoff.reset()
             self._take(event["type"], event["object"])
+        if not events:
+            # In the time that a watch lasts there are bookmarks: something on the way ends it too soon.
+            self._stop.wait(self._backoff.next())
 
     def _take(self, kind: str, found: Object) -> None:
         if kind == "ERROR":

@@ -43,7 +43,7 @@ class ControlPlane:
 
     def start(self) -> None:
         """Start both; return once the server says that it is ready."""
-        self.etcd_port, peers, self.port = _free_ports(3)
+        self.etcd_port, peers, self.port = free_ports(3)
         key = self.folder / "service-accounts.key"
         subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
         (self.folder / "tokens.csv").write_text(f"{self.admin},admin,admin,system:masters\n")
@@ -215,7 +215,8 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.upper().startswith(("ETCD_", "HTTP"))}
 
 
-def _free_ports(number: int) -> list[int]:
+def free_ports(number: int) -> list[int]:
+    """Ports of the loopback that nobody has."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:

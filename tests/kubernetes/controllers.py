@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from http.client import HTTPSConnection
+from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
-from urllib.request import urlopen
 
 from netmgr import plan_files
 from netmgr.plan.allocate import make_lock
@@ -104,10 +103,20 @@ class Program:
         """What it has logged."""
         return self.log.read_text()
 
-    def metrics(self) -> str:
-        """Its page for Prometheus."""
-        with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as page:
-            return page.read().decode()
+    def page(self, name: str) -> str:
+        """What it answers over HTTP."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection.request("GET", f"/{name}")
+        try:
+            return connection.getresponse().read().decode()
+        finally:
+            connection.close()
+
+    @property
+    def most_memory(self) -> int:
+        """The most memory it ever had at once, in bytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
 
 
 @dataclass

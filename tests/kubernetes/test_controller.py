@@ -11,7 +11,7 @@ from netmgr import plan_files
 from netmgr.kube.node_document import RANGES
 from netmgr.plan import nodes as planned
 from netmgr.prefixes import merge
-from tests.kubernetes.control_plane import ControlPlane, Object
+from tests.kubernetes.control_plane import ControlPlane, Object, free_ports
 from tests.kubernetes.controllers import (
     Program,
     Starter,
@@ -74,6 +74,36 @@ def test_a_node_gets_the_ranges_that_the_plan_has_for_it(control_plane: ControlP
     assert len(odd) == 3
     assert found["vmss-b"]["metadata"]["annotations"][RANGES].split(",") == odd
     assert set(found["vmss-b"]["spec"]["podCIDRs"]) < set(odd)
+
+
+def test_metrics_and_health_are_told_over_http(
+    control_plane: ControlPlane, namespace: str, starter: Starter, plan: Path
+) -> None:
+    lock = plan_files.load_lock(plan_files.lock_path(plan))
+    assert lock is not None
+    capacity = lock.clusters["train"].node_pools["gpu"].capacity
+    (port,) = free_ports(1)
+    account = starter.account(namespace, make_account(control_plane, namespace))
+    running = starter.controller(plan, account, namespace, port=port)
+    add_nodes(control_plane, [node("a", "gpu"), node("b")])
+    eventually(lambda: pod_cidrs(control_plane))
+    eventually(lambda: 'netmgr_controller_nodes{state="refused"} 1.0' in running.page("metrics"))
+    shown = running.page("metrics")
+    for line in (
+        "netmgr_controller_leader 1.0",
+        "netmgr_controller_assignments_total 1.0",
+        'netmgr_controller_nodes{state="served"} 1.0',
+        'netmgr_controller_places{pool="gpu",state="held"} 1.0',
+        f'netmgr_controller_places{{pool="gpu",state="free"}} {capacity - 1}.0',
+        "netmgr_controller_plan_refused 0.0",
+        "netmgr_controller_lists 1.0",
+        'netmgr_controller_api_requests_total{code="201",verb="POST"}',
+    ):
+        assert line in shown
+    assert running.page("healthz") == "ok\n"
+    taken = starter.controller(plan, account, namespace, port=port)
+    assert taken.process.wait(20) == 1
+    assert "give --listen" in taken.said
 
 
 def test_a_node_that_cannot_be_served_is_told_why(control_plane: ControlPlane, start: Start, plan: Path) -> None:

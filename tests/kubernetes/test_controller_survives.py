@@ -41,7 +41,7 @@ def test_7500_nodes_are_assigned_and_none_twice(
     before = installed.requests()["PATCH", "nodes"]
     with installed.counted() as asked:
         begun = time.monotonic()
-        starter.controller(plan, starter.account("netmgr", ACCOUNT), "netmgr")
+        controller = starter.controller(plan, starter.account("netmgr", ACCOUNT), "netmgr")
         eventually(lambda: installed.requests()["PATCH", "nodes"] - before >= MANY, seconds=200, every=0.5)
         taken = time.monotonic() - begun
     assert len({tuple(cidrs) for cidrs in pod_cidrs(installed).values()}) == MANY
@@ -52,7 +52,8 @@ def test_7500_nodes_are_assigned_and_none_twice(
     with capsys.disabled():
         sys.stdout.write(
             f"\n{MANY} Nodes assigned in {taken:.1f} s ({MANY / taken:.0f} a second), started included: "
-            f"{wrote / MANY:.3f} writes of Nodes for each, {claims} of claims and {lists} pages of lists in all\n"
+            f"{wrote / MANY:.3f} writes of Nodes for each, {claims} of claims and {lists} pages of lists in all, "
+            f"{controller.most_memory >> 20} MB\n"
         )
     assert wrote == MANY
     assert claims <= 2 * -(-MANY // 256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -96,6 +97,36 @@ def test_all_the_ranges_that_pod_cidrs_cannot_say_come_from_the_annotation(
     assert [str(prefix) for prefix in documents.load(to, NodeDocument).ranges] == ["10.1.0.16/28", "10.1.0.32/29"]
 
 
+def test_outside_a_pod_a_kubeconfig_says_whom_to_ask(installed: ControlPlane, to: Path, tmp_path: Path) -> None:
+    register(installed, "a", ["10.0.0.4"], ["10.1.0.0/27"])
+    cluster = {"server": f"https://127.0.0.1:{installed.port}", "certificate-authority": str(installed.authority)}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "test", "cluster": cluster}],
+        "users": [{"name": "node", "user": {"token": installed.token("netmgr", "netmgr-node")}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "node"}}],
+        "current-context": "test",
+    }
+    (tmp_path / "config").write_text(json.dumps(config))
+    (tmp_path / "template.yaml").write_text(HEAD)
+    to.parent.mkdir()
+    command = ["kube", "node", "--node-name=a", f"--template={tmp_path / 'template.yaml'}", f"--to={to}"]
+    environment = {k: v for k, v in os.environ.items() if k != "KUBECONFIG"}
+    for option, code in ((f"--kubeconfig={tmp_path / 'config'}", 0), (f"--service-account={tmp_path}", 2)):
+        outcome = subprocess.run(
+            [sys.executable, "-m", "netmgr", *command, option],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=environment,
+        )
+        assert outcome.returncode == code, outcome.stderr
+    assert "give --kubeconfig" in outcome.stderr
+    assert documents.load(to, NodeDocument).node.name == "a"
+
+
 def test_an_observer_needs_no_pod_cidrs(installed: ControlPlane, render: Render, to: Path) -> None:
     register(installed, "a", ["10.0.0.4"], [])
     outcome = render(HEAD + "cni: off\n")
@@ -182,6 +213,11 @@ def test_an_agent_start_costs_one_request_and_pods_cost_none(installed: ControlP
                 assert any(block.holds(sandbox.address(block.family)) for block in planned.ranges)
                 lab_node.runtime.delete(sandbox)
         assert not [key for key in asked if key[1] in SEEN]
+        installed.stop_server()
+        try:
+            lab_node.runtime.delete(lab_node.add("while-the-server-is-away"))
+        finally:
+            installed.start_server()
 
 
 SEEN = ("nodes", "pods", "services", "endpointslices", "events", "namespaces")
