@@ -66,13 +66,13 @@ class Accounts:
             self._ledger.end([c for c in known if isinstance(c.subject, Address) and c not in wanted])
             for address, pod in self._owners.items():
                 self._ledger.begin([c for c in self._rules.counters([address]) if c not in known], pod)
+            if self._host_pods:
+                self._host_pods.start()
             return self.reconcile()
 
     def count_host_pods(self, host_pods: HostPods) -> None:
-        """Count these as well from now on; called after `start`."""
-        with self._lock:
-            host_pods.start()
-            self._host_pods = host_pods
+        """Count these as well; called before `start`."""
+        self._host_pods = host_pods
 
     @property
     def is_new(self) -> bool:

@@ -6,7 +6,7 @@ import logging
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from netmgr.agent import recovery
+from netmgr.agent import host_pods, recovery
 from netmgr.agent.accounts import Accounts
 from netmgr.agent.telemetry import Telemetry
 from netmgr.clock import Clock
@@ -48,8 +48,18 @@ def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, st
     _retire_former_backend(document, ledger, successor=rules)
     remember(rules.backend.name, document.state_dir)
     accounts = Accounts(rules, ledger, clock, document.accounting.min_reading_seconds)
+    _open_host_pods(document, ledger, accounts, stack)
     stack.callback(accounts.close)
     return Books(accounts, rules)
+
+
+def _open_host_pods(document: NodeDocument, ledger: Ledger, accounts: Accounts, stack: ExitStack) -> None:
+    if document.accounting.host_pods:
+        counted = host_pods.open_host_pods(document, ledger)
+        stack.callback(counted.close)
+        accounts.count_host_pods(counted)
+    else:
+        host_pods.retire(ledger)
 
 
 def opens_services(document: NodeDocument) -> bool:

@@ -128,7 +128,7 @@ class Book:
         """
         wanted = list(counters)
         str(owner).encode()  # a name that cannot be stored would bar every later write
-        if any(counter.is_pod is not (owner is not None) for counter in wanted):
+        if any(bool(audit.audited_by(counter)) is (owner is not None) for counter in wanted):
             raise ValueError(f"counters of {owner or 'the node'} belong to someone else: {wanted}")
         for counter in wanted:
             self._begin_one(counter, owner, now)

@@ -162,7 +162,7 @@ def _counter_row(entry: tuple[Counter, LiveCounter]) -> Row:
 def _counter(row: tuple[str, int, str, str | None, str, str, int, int, int]) -> tuple[Counter, LiveCounter]:
     subject, family, traffic, namespace, pod, uid, epoch, count, packets = row
     owner = PodRef(namespace, pod, uid) if namespace is not None else None
-    identity = Address.parse(subject) if owner else subject
+    identity = Address.parse(subject) if owner and " " not in subject else subject
     return Counter(identity, Family(family), Traffic(traffic)), LiveCounter(owner, epoch, Amount(count, packets))
 
 

@@ -1,0 +1,237 @@
+"""Host-network pods counted by their cgroup on the real kernel: to the byte, apart from the node's own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from netmgr.config import Backend
+from netmgr.lab.exchange import End, datagram_bytes, datagrams, open_socket
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.topology import INTERNET, two_nodes
+from netmgr.lab.world import World
+from netmgr.prefixes import Family
+
+pytestmark = pytest.mark.root
+
+UNIFIED = next(
+    path for path in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")) if (path / "cgroup.procs").exists()
+)
+IN, OUT = "internet-in", "internet-out"
+PATIENCE = 10.0
+TALKER = """
+import socket, sys
+family = {4: socket.AF_INET, 6: socket.AF_INET6}
+sockets = {}
+print("ready", flush=True)
+for line in sys.stdin:
+    version, host, port, count, size = line.split()
+    one = sockets.setdefault(version, socket.socket(family[int(version)], socket.SOCK_DGRAM))
+    one.settimeout(5)
+    for _ in range(int(count)):
+        one.sendto(bytes(int(size)), (host, int(port)))
+        one.recv(65536)
+    print("done", flush=True)
+"""
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """These rules are a table of their own, whatever holds the others."""
+    return getattr(request, "param", Backend.NFTABLES)
+
+
+@pytest.fixture
+def cgroups() -> Iterator[Path]:
+    """A directory of our own in the place of kubelet's."""
+    root = UNIFIED / f"netmgr-test-{os.getpid()}"
+    (root / "kubepods" / "burstable").mkdir(parents=True)
+    (root / "kubepods.slice" / "kubepods-besteffort.slice").mkdir(parents=True)
+    yield root
+    for folder, _, _ in os.walk(root, topdown=False):
+        Path(folder).rmdir()
+
+
+@pytest.fixture
+def world(backend: Backend, cgroups: Path, tmp_path: Path) -> Iterator[World]:
+    room = replace(two_nodes(pods=5), pods=())
+    accounting = {
+        "host_pods": True,
+        "cgroup_dir": str(cgroups),
+        "pod_logs_dir": str(tmp_path),
+        "min_reading_seconds": 0,
+    }
+    settings = {"accounting": accounting, "reconcile_seconds": 0.3}
+    with World(room, backend=backend, name=f"host-pods-{os.getpid()}", settings=settings) as made:
+        yield made
+
+
+@pytest.fixture
+def node(world: World) -> LabNode:
+    return world.node("node-1")
+
+
+@dataclass
+class Process:
+    """A process in the node's network, or elsewhere, that talks when told to."""
+
+    world: World
+    running: subprocess.Popen[str]
+
+    def talk(self, family: Family, count: int, size: int, answer: int) -> tuple[int, int]:
+        """Exchange datagrams with the internet; bytes of IP sent and received."""
+        with open_socket(self.world.internet, family, socket.SOCK_DGRAM) as far:
+            far.bind((str(INTERNET[family]), 0))
+            host, port, *_ = far.getsockname()
+            assert self.running.stdin
+            assert self.running.stdout
+            self.running.stdin.write(f"{family} {host} {port} {count} {size}\n")
+            self.running.stdin.flush()
+            for _ in range(count):
+                _, peer = far.recvfrom(65536)
+                far.sendto(bytes(answer), peer)
+            assert self.running.stdout.readline() == "done\n"
+        return count * datagram_bytes(family, size), count * datagram_bytes(family, answer)
+
+
+@contextmanager
+def process(world: World, namespace: Path, cgroup: Path | None) -> Iterator[Process]:
+    command = ["nsenter", f"--net={namespace}", sys.executable, "-c", TALKER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stdout
+            assert running.stdout.readline() == "ready\n"
+            if cgroup:
+                (cgroup / "cgroup.procs").write_text(str(running.pid))
+            yield Process(world, running)
+        finally:
+            running.kill()
+            running.wait()
+
+
+def kubelets(cgroups: Path, logs: Path, name: str, *, slices: bool = False) -> Path:
+    """What kubelet makes for a pod: a cgroup with one for a container in it, and a directory for logs."""
+    uid = str(uuid.uuid4())
+    (logs / f"kube-system_{name}_{uid}").mkdir()
+    if slices:
+        parent = cgroups / "kubepods.slice" / "kubepods-besteffort.slice"
+        made = parent / f"kubepods-besteffort-pod{uid.replace('-', '_')}.slice" / "cri-0.scope"
+    else:
+        made = cgroups / "kubepods" / f"pod{uid}" / "container"
+    made.mkdir(parents=True)
+    return made
+
+
+def counted(node: LabNode, name: str) -> dict[str, int]:
+    return {row["traffic"]: row["bytes"] for row in node.snapshot()["pods"] if row["pod"] == name}
+
+
+def origins(node: LabNode) -> dict[tuple[str, str], int]:
+    node.snapshot()
+    return {(part["origin"], part["traffic"]): part["bytes"] for part in node.snapshot()["origins"]}
+
+
+def wait_for(node: LabNode, name: str, *, live: bool) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not any(row["pod"] == name and row["live"] is live for row in node.snapshot()["pods"]):
+        assert time.monotonic() < deadline, (node.directory / "agent.log").read_text()
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.IPTABLES], indirect=True, ids=str)
+def test_a_host_network_pod_is_counted_to_the_byte_and_the_rest_is_the_nodes_own(
+    world: World, node: LabNode, cgroups: Path, tmp_path: Path
+) -> None:
+    apiserver, proxy = kubelets(cgroups, tmp_path, "apiserver"), kubelets(cgroups, tmp_path, "proxy", slices=True)
+    sent = {"apiserver": [0, 0], "proxy": [0, 0]}
+    with process(world, node.namespace, apiserver) as one, process(world, node.namespace, proxy) as two:
+        wait_for(node, "apiserver", live=True)
+        wait_for(node, "proxy", live=True)
+        before = origins(node)
+        for number, family in enumerate(Family):
+            for name, talker in (("apiserver", one), ("proxy", two)):
+                out, back = talker.talk(family, 5 + number, 100 * len(name), 300)
+                sent[name] = [sent[name][0] + out, sent[name][1] + back]
+        own = End(node.namespace, next(a for a in node.node.addresses if a.family is Family.V4))
+        of_node = datagrams(own, End(world.internet, INTERNET[Family.V4]), [777] * 3, [50] * 3)
+        for name, (out, back) in sent.items():
+            assert counted(node, name) == {OUT: out, IN: back}
+        grown = {key: size - before[key] for key, size in origins(node).items() if size != before[key]}
+        assert grown == {
+            ("host-pods", OUT): sum(out for out, _ in sent.values()),
+            ("host-pods", IN): sum(back for _, back in sent.values()),
+            ("node", OUT): of_node.forth.bytes,
+            ("node", IN): of_node.back.bytes,
+        }
+        assert {one["bytes"] for one in node.snapshot()["unattributed"]} == {0}
+
+
+def test_a_host_network_pods_bytes_survive_its_end_the_agents_and_the_rules(
+    world: World, node: LabNode, cgroups: Path, tmp_path: Path
+) -> None:
+    container = kubelets(cgroups, tmp_path, "etcd")
+    with process(world, node.namespace, container) as talker:
+        wait_for(node, "etcd", live=True)
+        out, back = talker.talk(Family.V4, 4, 500, 20)
+        node.kill_agent()
+        more = talker.talk(Family.V4, 3, 200, 10)
+        node.start_agent()
+        node.wait_until_ready()
+        out, back = out + more[0], back + more[1]
+        assert counted(node, "etcd") == {OUT: out, IN: back}
+        subprocess.run(
+            ["nsenter", f"--net={node.namespace}", "nft", "delete", "table", "inet", "netmgr-host-pods"], check=True
+        )
+        time.sleep(1)
+        more = talker.talk(Family.V6, 2, 900, 90)
+        out, back = out + more[0], back + more[1]
+        assert counted(node, "etcd") == {OUT: out, IN: back}
+        assert {gap["reason"] for gap in node.snapshot()["gaps"] if gap["count"]} == {"removed"}
+        more = talker.talk(Family.V4, 1, 1000, 1)
+        out, back = out + more[0], back + more[1]
+    # Its last packets were read by nobody when its cgroup goes.
+    container.rmdir()
+    container.parent.rmdir()
+    wait_for(node, "etcd", live=False)
+    assert counted(node, "etcd") == {OUT: out, IN: back}
+    listed = ["nsenter", f"--net={node.namespace}", "nft", "list", "table", "inet", "netmgr-host-pods"]
+    assert "packets" not in subprocess.run(listed, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_pod_with_a_network_of_its_own_is_none_of_these(
+    world: World, node: LabNode, cgroups: Path, tmp_path: Path
+) -> None:
+    sandbox = node.add("own-network")
+    container, unnamed = kubelets(cgroups, tmp_path, "own-network"), cgroups / "kubepods" / f"pod{uuid.uuid4()}"
+    unnamed.mkdir()
+    with process(world, sandbox.netns, container), process(world, node.namespace, unnamed):
+        time.sleep(1)
+        assert {row["namespace"] for row in node.snapshot()["pods"]} == {"research"}
+    node.runtime.delete(sandbox)
+
+
+def test_what_was_counted_ends_where_it_is_no_longer_asked_for(
+    world: World, node: LabNode, cgroups: Path, tmp_path: Path
+) -> None:
+    with process(world, node.namespace, kubelets(cgroups, tmp_path, "dns")) as talker:
+        wait_for(node, "dns", live=True)
+        out, _ = talker.talk(Family.V4, 4, 500, 20)
+        assert counted(node, "dns")[OUT] == out
+        node.stop_agent()
+        node.document.write_text(node.document.read_text().replace("host_pods: true", "host_pods: false"))
+        node.start_agent()
+        node.wait_until_ready()
+        wait_for(node, "dns", live=False)
+        assert counted(node, "dns")[OUT] == out
+        tables = ["nsenter", f"--net={node.namespace}", "nft", "list", "tables"]
+        assert "host-pods" not in subprocess.run(tables, check=True, capture_output=True, text=True).stdout
