@@ -181,3 +181,22 @@ def test_a_plan_that_would_move_a_node_is_refused(control_plane: ControlPlane, s
     start()
     add_nodes(control_plane, [node("c", "gpu")])
     eventually(lambda: len(pod_cidrs(control_plane)) == 3)
+
+
+def test_claims_that_were_lost_are_made_anew_from_the_nodes(
+    control_plane: ControlPlane, namespace: str, start: Start
+) -> None:
+    first = start()
+    add_nodes(control_plane, [node("a", "gpu"), node("b", "odd")])
+    eventually(lambda: len(pod_cidrs(control_plane)) == 2)
+    first.end()
+    claims = f"/api/v1/namespaces/{namespace}/configmaps"
+    before = {each["metadata"]["name"]: each["data"] for each in control_plane.ask("GET", claims)["items"]}
+    assert len(before) == 2
+    control_plane.ask("DELETE", claims)
+    start()
+    add_nodes(control_plane, [node("c", "gpu")])
+    eventually(lambda: len(pod_cidrs(control_plane)) == 3)
+    found = {each["metadata"]["name"]: each["data"] for each in control_plane.ask("GET", claims)["items"]}
+    assert {name: {key: data[key] for key in before[name]} for name, data in found.items()} == before
+    assert len({cidrs[0] for cidrs in pod_cidrs(control_plane).values()}) == 3
