@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -155,22 +155,34 @@ SERVICE = {
 }
 
 
+def answers(ledger: Path) -> bool:
+    try:
+        read_snapshot(ledger)
+    except NetmgrError:
+        return False
+    return True
+
+
+def wait(holds: Callable[[], bool], folder: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, (folder / "agent.log").read_text()[-2000:]
+        time.sleep(0.05)
+
+
 @contextmanager
 def beside(node: LabNode, document: dict[str, Any], capabilities: list[str]) -> Iterator[Path]:
     """An agent of another document in the node's namespace, with a state of its own; its reader's socket."""
-    folder = node.directory / "beside"
-    folder.mkdir(exist_ok=True)
+    folder = node.directory / f"beside-{time.monotonic_ns()}"
+    folder.mkdir()
     given = yaml.safe_load(node.document.read_text())
     kept = {key: given[key] for key in ("apiVersion", "kind", "node", "reader_group", "backend")}
     places = {"state_dir": str(folder / "state"), "run_dir": str(folder / "run")}
     (folder / "node.yaml").write_text(yaml.safe_dump({**kept, **places, **document}))
     with confined(replace(node, directory=folder), capabilities) as process:
-        deadline = time.monotonic() + START_SECONDS
-        while not (folder / "run" / "ledger.sock").exists():
-            assert process.poll() is None, (folder / "agent.log").read_text()[-2000:]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        yield folder / "run" / "ledger.sock"
+        ledger = folder / "run" / "ledger.sock"
+        wait(lambda: answers(ledger) and process.poll() is None, folder)
+        yield ledger
 
 
 def test_an_observer_needs_fewer(node: LabNode, tmp_path: Path):
@@ -191,7 +203,4 @@ def test_a_nat_host_needs_fewer_and_waits_for_its_services(node: LabNode, tmp_pa
         whole.mkdir()
         (whole / "default_web.json").write_text(json.dumps(SERVICE))
         whole.rename(folder)
-        deadline = time.monotonic() + START_SECONDS
-        while read_snapshot(ledger)["nat"]["services"] != 1:
-            assert time.monotonic() < deadline, (node.directory / "beside" / "agent.log").read_text()[-2000:]
-            time.sleep(0.1)
+        wait(lambda: read_snapshot(ledger)["nat"]["services"] == 1, ledger.parents[1])
