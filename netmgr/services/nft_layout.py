@@ -46,6 +46,8 @@ _DNAT, _NAT_FLAGS_ADDRESS_AND_PORT = 1, 3
 _REJECT_TCP_RESET, _REJECT_ICMPX, _PORT_UNREACHABLE = 1, 2, 1
 _STICKY = 1 << 16
 _CLIENT = "client"
+_FREE_WORD = 12
+"""Of the sixteen that registers have, the first of four that no key needs."""
 _HASH_SEED = 0x6E6D
 _TAIL = struct.Struct("!B3xH2x")
 _SLOT = struct.Struct("=I")
@@ -183,42 +185,26 @@ def translating_chain(name: str) -> Chain:
     head, _, count = name.partition("-")
     family = Family(int(head[-1]))
     words = family.width // 32
-    steps = _seen_in_registers(family)
-    slot = _register(words + 2)
-    if head.startswith("any"):
-        steps += (Expression("numgen", {1: number(slot), 2: number(int(count)), 3: number(1)}),)
-    else:
-        source = _register(12)
-        steps += (
-            _payload(source, _NETWORK, _SOURCE_AT[family], family.width // 8),
-            Expression(
-                "hash",
-                {
-                    1: number(source),
-                    2: number(slot),
-                    3: number(family.width // 8),
-                    4: number(int(count)),
-                    5: number(_HASH_SEED),
-                },
-            ),
-        )
-    address, port = _register(0), _register(words)
-    steps += (
-        Expression("lookup", {1: endpoint_map(family).encode() + b"\0", 2: number(address), 3: number(address)}),
-        Expression(
-            "nat",
-            {
-                1: number(_DNAT),
-                2: number(_AF[family]),
-                3: number(address),
-                4: number(address),
-                5: number(port),
-                6: number(port),
-                7: number(_NAT_FLAGS_ADDRESS_AND_PORT),
-            },
-        ),
-    )
-    return Chain(name, (steps,))
+    slot, address, port = _register(words + 2), _register(0), _register(words)
+    drawing = _by_client if head.startswith(_CLIENT) else _by_chance
+    endpoint = Expression("lookup", {1: endpoint_map(family).encode() + b"\0", 2: number(address), 3: number(address)})
+    # NFTA_NAT_TYPE, FAMILY, REG_ADDR_MIN and MAX, REG_PROTO_MIN and MAX, FLAGS.
+    values = (_DNAT, _AF[family], address, address, port, port, _NAT_FLAGS_ADDRESS_AND_PORT)
+    nat = Expression("nat", {kind: number(value) for kind, value in enumerate(values, 1)})
+    return Chain(name, ((*_seen_in_registers(family), *drawing(family, slot, int(count)), endpoint, nat),))
+
+
+def _by_chance(_: Family, slot: int, count: int) -> Iterator[Expression]:
+    # NFTA_NG_DREG, MODULUS, TYPE (random).
+    yield Expression("numgen", {1: number(slot), 2: number(count), 3: number(1)})
+
+
+def _by_client(family: Family, slot: int, count: int) -> Iterator[Expression]:
+    source, size = _register(_FREE_WORD), family.width // 8
+    yield _payload(source, _NETWORK, _SOURCE_AT[family], size)
+    # NFTA_HASH_SREG, DREG, LEN, MODULUS, SEED.
+    values = (source, slot, size, count, _HASH_SEED)
+    yield Expression("hash", {kind: number(value) for kind, value in enumerate(values, 1)})
 
 
 def _lookups(family: Family, ranges: Iterable[Prefix]) -> Iterator[tuple[Expression, ...]]:
