@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Collection, Sequence
+from itertools import repeat
 
 from netmgr.services.model import Endpoint
 
@@ -55,17 +56,11 @@ def slot_count(endpoints: int) -> int:
 
 def rendezvous(endpoints: Collection[Endpoint], slots: int) -> tuple[Endpoint, ...]:
     """The endpoint of each slot; empty without endpoints."""
-    best = array("I", bytes(4 * slots))
-    chosen: list[Endpoint] = []
-    for endpoint in sorted(endpoints):
-        weights = _weights(endpoint, slots)
-        if not chosen:
-            chosen, best = [endpoint] * slots, weights
-            continue
-        for slot, weight in enumerate(weights):
-            if weight > best[slot]:
-                chosen[slot], best[slot] = endpoint, weight
-    return tuple(chosen)
+    ordered = sorted(endpoints)
+    if len(ordered) < 2:  # noqa: PLR2004 - there is nothing to compare
+        return tuple(ordered) * slots
+    weights = (zip(_weights(endpoint, slots), repeat(place), strict=False) for place, endpoint in enumerate(ordered))
+    return tuple(ordered[place] for _, place in map(max, *weights))
 
 
 def _weights(endpoint: Endpoint, slots: int) -> array[int]:
