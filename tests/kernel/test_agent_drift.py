@@ -59,7 +59,7 @@ RULES = {
     Backend.NFTABLES: [
         "nft delete table inet netmgr",
         "nft flush chain inet netmgr forward",
-        "nft delete element inet netmgr foreign4 { 10.2.0.0/24 }",
+        "nft flush chain inet netmgr output",
         "nft insert rule inet netmgr postrouting accept",
     ],
     Backend.IPTABLES: [
