@@ -20,6 +20,7 @@ from netmgr.dataplane.wiring import Dataplane
 from netmgr.errors import SetupError, StateError
 from netmgr.rules.choose import FILE_NAME, open_backend
 from netmgr.rules.engine import Rules
+from netmgr.rules.host_pods import HostPodRules
 from netmgr.rules.policy import Policy
 from netmgr.services.choose import open_backend as open_services
 
@@ -50,8 +51,14 @@ def remove(leavings: Leavings, *, with_pods: bool, keep_state: bool) -> Iterator
     with _no_agent(leavings.state_dir):
         yield from _links(with_pods=with_pods)
         yield from _routes()
-        for backend in _backends(leavings.state_dir):
+        backends = _backends(leavings.state_dir)
+        for backend in backends:
             yield from _rules(backend, leavings)
+        # Services may be left of a former backend; what counts host-network pods is always nftables'.
+        for backend in dict.fromkeys((*backends, Backend.NFTABLES)):
+            _services(backend)
+        _host_pods()
+        yield "tables of Services and of host-network pods were removed"
         directories = [leavings.run_dir] if keep_state else [leavings.run_dir, leavings.state_dir]
         for directory in directories:
             yield from _files(directory)
@@ -122,11 +129,25 @@ def _rules(backend: Backend, leavings: Leavings) -> Iterator[str]:
         rules.remove()
     finally:
         rules.close()
-    with suppress(SetupError):  # a backend that cannot open Services has opened none
-        services = open_services(backend, ())
-        services.remove()
-        services.close()
     yield f"rules and sets of {backend} were removed"
+
+
+def _services(backend: Backend) -> None:
+    with suppress(SetupError):  # without its library a backend has opened none
+        services = open_services(backend, ())
+        try:
+            services.remove()
+        finally:
+            services.close()
+
+
+def _host_pods() -> None:
+    with suppress(SetupError):  # as above
+        rules = HostPodRules((), ())
+        try:
+            rules.remove()
+        finally:
+            rules.close()
 
 
 def _files(directory: Path) -> Iterator[str]:

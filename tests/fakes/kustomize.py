@@ -16,9 +16,12 @@ Object = dict[str, Any]
 KEYS = {"apiVersion", "kind", "resources", "components", "patches", "configMapGenerator", "images"}
 
 
-def build(folder: Path) -> list[Object]:
-    """The objects of a kustomization, namespaces first."""
-    return sorted(_apply(folder, []), key=lambda item: item["kind"] != "Namespace")
+def build(folder: Path, *components: Path) -> list[Object]:
+    """The objects of a kustomization with more components, namespaces first."""
+    objects = _apply(folder, [])
+    for component in components:
+        objects = _apply(component, objects)
+    return sorted(objects, key=lambda item: item["kind"] != "Namespace")
 
 
 def _apply(folder: Path, objects: list[Object]) -> list[Object]:
@@ -72,8 +75,11 @@ def _patch(objects: list[Object], target: Object, operations: list[Object]) -> N
         *parents, last = operation["path"].strip("/").split("/")
         for key in parents:
             place = place[int(key)] if isinstance(place, list) else place[key]
-        assert (operation["op"], last) == ("add", "-"), f"this knows nothing of {operation['op']} {last}"
-        place.append(operation["value"])
+        assert operation["op"] == "add", f"this knows nothing of {operation['op']}"
+        if last == "-":
+            place.append(operation["value"])
+        else:
+            place[last] = operation["value"]
 
 
 def _name_image(objects: list[Object], image: Object) -> None:

@@ -111,3 +111,14 @@ def test_the_articles_documents_are_what_its_plan_renders(role: str, name: str, 
     rendered.pop("masquerade")  # the default
     nat = {"nat": rendered["nat"] | more["nat"]} if "nat" in more else {}
     assert template("openai-like", pods("openai-like")[name]) == rendered | more | nat
+
+
+def test_host_network_pods_can_be_seen_with_either_way_of_wiring():
+    for overlay in ("cni", "observer"):
+        objects = build(KUBERNETES / "overlays" / overlay, KUBERNETES / "components" / "host-network-pods")
+        (found,) = [item["spec"]["template"]["spec"] for item in objects if item["kind"] == "DaemonSet"]
+        agent = containers(found)["agent"]
+        assert found["hostPID"] is True
+        assert "SYS_PTRACE" in agent["securityContext"]["capabilities"]["add"]
+        volumes = {volume["name"] for volume in found["volumes"]}
+        assert {mount["name"] for mount in agent["volumeMounts"]} <= volumes
