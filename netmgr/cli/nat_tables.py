@@ -47,7 +47,7 @@ def _ports(nat: Mapping[str, Any]) -> Table:
             f"{one['used']:,}",
             f"{one['budget']:,}",
             f"[{colour}]{share:.1%}[/]",
-            one["endpoint"] or "none",
+            escape(one["endpoint"]) or "none",
         )
     return shown
 
@@ -56,6 +56,6 @@ def _services(answer: Mapping[str, Any]) -> Table:
     shown = new_table("Services", "service", "seen from the hub", "hits>", "ready endpoints", "draining")
     for one in answer["services"]:
         hits = "" if one["hits"] is None else f"{one['hits']:,}"
-        ready = "\n".join(one["ready"]) or "[red]none[/]"
-        shown.add_row(escape(one["service"]), one["seen"], hits, ready, "\n".join(one["draining"]))
+        ready, draining = (escape("\n".join(one[state])) for state in ("ready", "draining"))
+        shown.add_row(escape(one["service"]), escape(one["seen"]), hits, ready or "[red]none[/]", draining)
     return shown

@@ -88,6 +88,8 @@ def pods(snapshot: Mapping[str, Any]) -> Table:
 def explanation(answer: Mapping[str, Any]) -> Table:
     """What `netmgr node explain` knows of one address."""
     table = Table(show_header=False, box=None)
+    table.add_column()
+    table.add_column(overflow="fold")
     yes = {True: "yes", False: "no"}
     for name, value in (
         ("address", answer["address"]),

@@ -17,6 +17,9 @@ from tests.kernel.joined import HUB_ROUTER, Joined, joined, nat_host, own, real,
 pytestmark = pytest.mark.root
 
 
+V6_ROW = ("ipv6 udp", "1", "64,512", f"[{real(Family.V6)}]:4000")
+
+
 @pytest.fixture(scope="module")
 def world() -> Iterator[Joined]:
     with joined(Backend.NFTABLES, f"test-{os.getpid()}-nat-status") as made:
@@ -31,11 +34,12 @@ def netmgr(world: Joined, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_status_shows_translations_hits_and_port_budget(world: Joined) -> None:
     world.start(nat_host())
     try:
-        assert world.send("researcher", "a", Family.V4, to=seen(Family.V4))
+        for family in Family:
+            assert world.send("researcher", "a", family, to=seen(family))
         world.restart(nat_host())
         shown = netmgr(world, "nat", "status")
         assert shown.returncode == 0, shown.stderr
-        for words in (("10.100.0.0/28", "10.96.0.0/28", "1", "33 B"), ("ipv4 udp", "1", "64,512", "0.0%")):
+        for words in (("10.100.0.0/28", "10.96.0.0/28", "1", "33 B"), ("ipv4 udp", "1", "64,512", "0.0%"), V6_ROW):
             assert any(all(word in line for word in words) for line in shown.stdout.splitlines()), shown.stdout
         told = json.loads(netmgr(world, "nat", "status", "-o", "json").stdout)
         (udp,) = [one for one in told["nat"]["ports"] if (one["family"], one["protocol"]) == ("ipv4", "udp")]

@@ -82,6 +82,7 @@ def test_explain_names_the_key_of_the_document(node: LabNode, new_pod: NewPod) -
     held = answer(node, "explain", str(sandbox.address(Family.V4)))
     assert sandbox.pod.name in held
     assert "ranges[0] of node.yaml" in held
+    assert f"{node.document}:" in "".join(held.split())
     told = json.loads(answer(node, "explain", str(sandbox.address(Family.V4)), "-o", "json"))
     lines = node.document.read_text().splitlines()
     number = lines.index("ranges:") + 2
