@@ -177,17 +177,16 @@ class Services:
     def _note_gone(self, seen: ServicePort, had: frozenset[Endpoint], has: frozenset[Endpoint]) -> None:
         if seen.protocol is not Protocol.UDP:
             return
-        self._gone[seen] = self._gone[seen] | (had - has)
+        self._gone[seen] = (self._gone[seen] | had) - has
         if has and not had:
             # Clients who came before there was anything may be remembered as not translated.
             self._gone[seen].add(Endpoint(seen.address, seen.port))
 
     def _forget(self) -> None:
         """Have UDP clients of endpoints that went begin anew."""
-        gone = {seen: frozenset(endpoints) for seen, endpoints in self._gone.items()}
-        self._gone.clear()
-        if count := connections.forget(gone):
+        if count := connections.forget(self._gone):
             log.info("connections of endpoints that are gone were ended count=%d", count)
+        self._gone.clear()
 
 
 @contextmanager

@@ -54,7 +54,7 @@ class IptablesServices:
 
     def put_right(self, wanted: Mapping[ServicePort, Frontend]) -> list[str]:
         """Compare each table that is not as it was left, and change what differs."""
-        repairs: list[str] = []
+        repairs = [] if self._fingerprints else self._leave_other_families()
         for family in self._families:
             for name in _TABLES:
                 if self._fingerprints.get((name, family)) != xt_listing.read(name, family).fingerprint():
@@ -86,9 +86,7 @@ class IptablesServices:
     def remove(self) -> None:
         """Take our chains, and the jumps to them, away."""
         for family in self._families:
-            for name in _TABLES:
-                with self._edited(name, family) as table:
-                    xt_diff.converge(table, xt_listing.read(name, family), Wanted.nothing(name))
+            self._leave(family)
         self._state, self._fingerprints = {}, {}
 
     def close(self) -> None:
@@ -98,6 +96,18 @@ class IptablesServices:
         if changes:
             with self._edited("nat", family) as table:
                 xt_diff.apply(table, changes)
+
+    def _leave(self, family: Family) -> list[str]:
+        repairs: list[str] = []
+        for name in _TABLES:
+            with self._edited(name, family) as table:
+                repairs += xt_diff.converge(table, xt_listing.read(name, family), Wanted.nothing(name))
+        return repairs
+
+    def _leave_other_families(self) -> list[str]:
+        """Take away what was opened of a family that has no range any more; tables nobody uses stay unmade."""
+        others = [family for family in Family if family not in self._families and xt_listing.is_in_use("nat", family)]
+        return [sentence for family in others for sentence in self._leave(family)]
 
     def _compare(self, name: str, family: Family, wanted: Mapping[ServicePort, Frontend]) -> list[str]:
         mine = _of(wanted, family)

@@ -14,6 +14,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from netmgr.errors import KernelError
@@ -29,6 +30,10 @@ _REQUEST = struct.Struct("=32sI4x")
 _BUILTIN = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 _EXTENSION = struct.Struct("=H29sB")
 _HEAD, _NAME_BYTES = b"ERROR\0", 30
+_NAMES = {
+    Family.V4: Path("/proc/thread-self/net/ip_tables_names"),
+    Family.V6: Path("/proc/thread-self/net/ip6_tables_names"),
+}
 _OFFSETS = struct.Struct("=HH")
 _ATTEMPTS = 20
 
@@ -106,6 +111,14 @@ class Table:
             target, size = unpack(content, at + offsets_at)
             yield at, at + target, at + size
             at += size
+
+
+def is_in_use(name: str, family: Family) -> bool:
+    """Whether the table is there already in the calling thread's namespace."""
+    try:
+        return name in _NAMES[family].read_text(encoding="ascii").split()
+    except OSError:
+        return False
 
 
 def read(name: str, family: Family) -> Table:

@@ -91,8 +91,8 @@ class NftKernel:
         self._others = [self.backend]
         run("nft -f -", "table inet theirs {\n set s { type ipv4_addr; elements = { 10.200.0.1 } }\n}\n")
 
-    def again(self):
-        self._others.append(NftablesServices(SEEN))
+    def again(self, ranges=SEEN):
+        self._others.append(NftablesServices(ranges))
         return self._others[-1]
 
     def close(self):
@@ -129,8 +129,8 @@ class IptablesKernel:
             for command in ("-N NETMGR-THEIRS", "-A NETMGR-THEIRS -j RETURN", "-A PREROUTING -j NETMGR-THEIRS"):
                 run(f"{program} -t nat {command}")
 
-    def again(self):
-        return IptablesServices(SEEN, lock_path=self._lock)
+    def again(self, ranges=SEEN):
+        return IptablesServices(ranges, lock_path=self._lock)
 
     def close(self):
         self.backend.close()
@@ -289,6 +289,17 @@ def test_removal_leaves_nothing_of_ours_and_all_of_others(kernel: Kernel):
     assert kernel.backend.held() == {}
     assert [line for line in kernel.content().splitlines() if "netmgr-services" in line or "NETMGR-S" in line] == []
     assert set(before.splitlines()) - set(kernel.content().splitlines()) == set()
+
+
+@pytest.mark.parametrize("kernel", REAL, indirect=True)
+def test_a_family_without_a_range_any_more_is_taken_away(kernel: Kernel):
+    kernel.backend.put_right(WANTED)
+    left = {one: it for one, it in WANTED.items() if one.family is Family.V4}
+    successor = kernel.again(SEEN[:1])
+    assert successor.put_right(left)
+    assert successor.held() == left
+    assert successor.put_right(left) == []
+    assert "fd00:200::" not in kernel.content()
 
 
 def test_nothing_is_counted_before_anybody_comes(kernel: Kernel):
