@@ -7,11 +7,13 @@ yesterday's pods would take today's out of the kernel's sets.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections.abc import Iterable, Sequence
 from errno import ENOENT
 
+import netmgr
 from netmgr.agent.audit import Report, link_checks
 from netmgr.agent.host_pods import HostPods
 from netmgr.clock import Clock
@@ -28,6 +30,9 @@ from netmgr.rules.model import Hook
 from netmgr.rules.policy import INTERNAL_SETS, Policy
 from netmgr.rules.transaction import FillChain, Operation, ReplaceElements, Transaction
 from netmgr.snapshot import AuditRatio
+
+POLICY = "policy"
+"""Fact of the ledger: a digest of what the rules were made from."""
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +65,9 @@ class Accounts:
             self._attached = {address: a for a in attachments for address in a.addresses}
             self._owners = {address: a.pod for address, a in self._attached.items()}
             known = self._ledger.counters()
+            policy = hashlib.sha256(f"{netmgr.__version__} {self._rules.policy}".encode()).hexdigest()
+            if self._ledger.recall(POLICY) == policy:
+                self._sound_at = self._ledger.read_at
             self._ledger.post(self._rules.read())
             # Those of pods that are gone, and of classes of traffic that are no longer told apart.
             wanted = frozenset(self._rules.counters(self._owners))
@@ -68,7 +76,9 @@ class Accounts:
                 self._ledger.begin([c for c in self._rules.counters([address]) if c not in known], pod)
             if self._host_pods:
                 self._host_pods.start()
-            return self.reconcile()
+            repairs = self.reconcile()
+            self._ledger.remember(POLICY, policy)
+            return repairs
 
     def count_host_pods(self, host_pods: HostPods) -> None:
         """Count these as well; called before `start`."""
@@ -130,7 +140,7 @@ class Accounts:
     def _tell_of_lost_rules(self, transaction: Transaction) -> None:
         """Tell of rules that count and were not as they should be, though every counter is still there.
 
-        Not for what the first look finds, which may well be the rules of a former version or document.
+        Not for what the first look of another version or of another document finds: rules that were right then.
         """
         if self._sound_at is not None and not transaction.created and any(map(_counts, transaction.operations)):
             self._ledger.note(Gap.REMOVED, self._clock.monotonic() - self._sound_at)
@@ -160,8 +170,11 @@ class Accounts:
         return self._ledger.totals()
 
     def usage(self, period: Period, by: Sequence[By]) -> list[Usage]:
-        """What pods exchanged in a period that is past or still going on, a reading of this moment included."""
-        self.read()
+        """What pods exchanged in a period that is past or still going on, if possible up to this moment."""
+        try:
+            self.read()
+        except KernelError as error:
+            log.warning("counters cannot be read error=%s", error)
         return self._ledger.usage(period, by)
 
     def audit(self) -> Report:
@@ -178,15 +191,15 @@ class Accounts:
 
     def tidy(self) -> None:
         """Drop series that have lingered, hold the books against the links, and let the ledger tidy its log."""
-        if self._host_pods:
-            with self._lock:
-                self._host_pods.look()
         self._ledger.sweep()
-        self._ratios = self.audit().ratios()
         if self._syncing is None or not self._syncing.is_alive():
             # Not in this thread, which has pods to look for: a disk may take seconds.
             self._syncing = threading.Thread(target=self._ledger.checkpoint, name="ledger-sync", daemon=True)
             self._syncing.start()
+        if self._host_pods:
+            with self._lock:
+                self._host_pods.look()
+        self._ratios = self.audit().ratios()
 
     def close(self) -> None:
         """Post a last reading and close the books; rules and counters stay for the next agent."""

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Iterable
 from errno import ENOENT
 
-from netmgr.config import NodeDocument
+from netmgr.config import Accounting
 from netmgr.errors import KernelError, SetupError
 from netmgr.ledger.ledger import Ledger
 from netmgr.model import Counter, Sample, Traffic
 from netmgr.observer.host_pods import HostPod, HostPodFinder
-from netmgr.prefixes import Family
+from netmgr.prefixes import Family, Prefix
 from netmgr.rules.host_pods import SYSFS, HostPodRules, Reading
 
 SUBJECT = "cgroup "
@@ -97,17 +97,16 @@ class HostPods:
         self._rules.close()
 
 
-def open_host_pods(document: NodeDocument, ledger: Ledger) -> HostPods:
-    """The host-network pods of the node that a document describes.
+def open_host_pods(accounting: Accounting, internal: Iterable[Prefix], ledger: Ledger) -> HostPods:
+    """The host-network pods of a node; `internal` is what the node's own rules do not count.
 
     Raises:
         SetupError: the machine has no libnftables, or no cgroup v2 where the document says.
     """
-    accounting = document.accounting
     if not accounting.cgroup_dir.is_relative_to(SYSFS) or not accounting.cgroup_dir.is_dir():
         raise SetupError(f"accounting.cgroup_dir: {accounting.cgroup_dir} is no directory at or below {SYSFS}")
     finder = HostPodFinder(accounting.cgroup_dir, accounting.pod_logs_dir)
-    return HostPods(finder, HostPodRules(document.internal_prefixes, finder.depths), ledger)
+    return HostPods(finder, HostPodRules(internal, finder.depths), ledger)
 
 
 def retire(ledger: Ledger) -> None:

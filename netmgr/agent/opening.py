@@ -48,14 +48,14 @@ def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, st
     _retire_former_backend(document, ledger, successor=rules)
     remember(rules.backend.name, document.state_dir)
     accounts = Accounts(rules, ledger, clock, document.accounting.min_reading_seconds)
-    _open_host_pods(document, ledger, accounts, stack)
+    _open_host_pods(document, rules, ledger, accounts, stack)
     stack.callback(accounts.close)
     return Books(accounts, rules)
 
 
-def _open_host_pods(document: NodeDocument, ledger: Ledger, accounts: Accounts, stack: ExitStack) -> None:
+def _open_host_pods(document: NodeDocument, rules: Rules, ledger: Ledger, accounts: Accounts, stack: ExitStack) -> None:
     if document.accounting.host_pods:
-        counted = host_pods.open_host_pods(document, ledger)
+        counted = host_pods.open_host_pods(document.accounting, rules.policy.known, ledger)
         stack.callback(counted.close)
         accounts.count_host_pods(counted)
     else:

@@ -99,7 +99,8 @@ class Book:
     """Everything the ledger knows, in memory; the store holds a copy of each table, and the roll-ups alone.
 
     `hours` are additions to the store's roll-ups; `keeps_hours` is false where none are wanted. `read_at`
-    is when each live counter was read last, by the steady clock; `shaken` are those directions of
+    is when each live counter was read last, by the steady clock; those that were not read in this life
+    were when the life before read last, `inherited`; `shaken` are those directions of
     hooks that lost something since the last audit, `rebasing` those that had by the one before.
     """
 
@@ -112,13 +113,14 @@ class Book:
     keeps_hours: bool = True
     read_at: dict[Counter, float] = field(default_factory=dict)
     last_reading: Moment = NEVER
+    inherited: Moment = NEVER
     shaken: set[audit.Key] = field(default_factory=set)
     rebasing: set[audit.Key] = field(default_factory=set)
 
     def open(self, now: Moment) -> None:
         """Reckon how long ago a former process took the last reading, by what it wrote down."""
         told = float(self.facts.get(READ_AT, now.wall))
-        self.last_reading = Moment(told, now.steady - max(0.0, now.wall - told))
+        self.last_reading = self.inherited = Moment(told, now.steady - max(0.0, now.wall - told))
 
     def begin(self, counters: Iterable[Counter], owner: PodRef | None, now: Moment) -> None:
         """Rule 1. Live already for this owner: nothing changes. For another: that one ends unread.
@@ -249,7 +251,7 @@ class Book:
         self.shaken |= {key for counter in counters if (key := audit.audited_by(counter))}
 
     def _unread_for(self, counter: Counter, now: Moment) -> float:
-        return now.steady - self.read_at.get(counter, self.last_reading.steady)
+        return now.steady - self.read_at.get(counter, self.inherited.steady)
 
     @property
     def dirty(self) -> bool:

@@ -131,6 +131,23 @@ class Ledger:
             if self._clock.monotonic() - self._pruned_at >= PRUNE_SECONDS:
                 self._prune()
 
+    def recall(self, key: str) -> str | None:
+        """What `remember` was told last under this key."""
+        with self._lock:
+            return self._book.facts.get(key)
+
+    def remember(self, key: str, value: str) -> None:
+        """Keep a fact of the agent's beside the totals."""
+        with self._lock:
+            if self._book.facts.get(key) != value:
+                self._book.facts[key] = value
+                self._write()
+
+    @property
+    def read_at(self) -> float:
+        """When counters were read last, a predecessor's reading included, by the clock that never steps."""
+        return self._book.last_reading.steady
+
     def counters(self) -> dict[Counter, PodRef | None]:
         """Live counters and whose they are; None is the node itself."""
         with self._lock:

@@ -4,6 +4,8 @@ A packet of the node itself has a socket, the socket a cgroup, and that the pod'
 Kubelet puts pods at one of two depths, so a packet is looked up once for each: a set for each
 depth, direction and family, whose elements count. The rules match what the node's own do (not
 loopback, not internal) at the same place, so that what these count is part of what those count.
+That costs a packet of the node itself some 0.5 us, and one of a process in no pod some 0.7 (64-byte
+UDP, 2 GHz); a forwarded packet pays nothing.
 
 The table is `inet netmgr-host-pods`; all that is in it is ours. A comment tells whether it is as
 this version and this document would make it; if not it is made anew.

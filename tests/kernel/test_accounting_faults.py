@@ -149,6 +149,29 @@ def test_what_is_lost_while_rules_are_gone_is_a_gap_as_long_as_it_was(
     assert 0 < seconds <= whole + 1.1, "the gap tells of a longer time than there was since all was well"
 
 
+def test_rules_that_were_lost_while_no_agent_was_there_are_a_gap_too(
+    node: LabNode, spender: Spender, backend: Backend
+) -> None:
+    kept = spender.send()
+    assert spender.counted() == kept
+    before, read_at = gaps(node)["removed"], time.monotonic()
+    node.kill_agent()
+    for command in rules_alone(backend):
+        assert run(node, *command).returncode == 0
+    spender.send()
+    node.start_agent()
+    node.wait_until_ready()
+    assert spender.counted() == kept
+    times, seconds = (now - then for now, then in zip(gaps(node)["removed"], before, strict=True))
+    assert times >= 1
+    assert 0.1 < seconds <= time.monotonic() - read_at + 1.1
+    calm = gaps(node)
+    node.kill_agent()
+    node.start_agent()
+    node.wait_until_ready()
+    assert gaps(node) == calm
+
+
 def _is_back(node: LabNode, backend: Backend) -> bool:
     command = ["nft", "list", "table", "inet", "netmgr"] if backend is Backend.NFTABLES else ["ipset", "list", "-n"]
     return "pod_out4" in run(node, *command).stdout.replace("-", "_")
