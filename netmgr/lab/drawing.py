@@ -48,6 +48,7 @@ RESEARCHER, FABRIC, INTERNET_HOST, UPLINK = "researcher", "fabric", "internet", 
 POOL = "cpu"
 _BESIDE_INTERNET = {Family.V4: Address.parse("203.0.113.254"), Family.V6: Address.parse("2001:db8:ffff::fe")}
 _OUTSIDE = {Family.V4: 24, Family.V6: 64}
+_INTERNET = [InterfaceAddress(own, _OUTSIDE[family]).network for family, own in INTERNET.items()]
 _GATEWAY, _FIRST_USABLE = 1, 4
 _ROGUE = {Family.V4: -2, Family.V6: 0xFF00}
 """Place in a subnet, from its end if negative: where no node is until the cluster is upgraded."""
@@ -138,6 +139,7 @@ class _Drawing:
             services=tuple(Shown(Prefix.parse(one["seen"]), Prefix.parse(one["real"])) for one in nat["services"]),
             translation=services.translation,
             source=services.source,
+            gateway=bool(self.plan.clusters[name].nat_gateway_ips),
             rogues=(f"rogue.{name}",),
         )
 
@@ -228,13 +230,17 @@ class _Drawing:
                 yield Route(shown.seen, self._address(spoke.nat_host, shown.seen.family))
 
     def _tables(self) -> Iterator[RouteTable]:
-        """What one spoke sends another goes by the hub's router."""
+        """What one spoke sends another goes by the hub's router, and without a gateway what it sends the internet."""
         router = next(name for name, document in self._documents.items() if document.get("role") == Role.HUB_ROUTER)
         for spoke in self._spokes:
-            others = [other for other in self._spokes if other is not spoke]
-            prefixes = chain.from_iterable(
-                (*other.prefixes, *(shown.seen for shown in other.services)) for other in others
-            )
+            prefixes = [
+                prefix
+                for other in self._spokes
+                if other is not spoke
+                for prefix in (*other.prefixes, *(shown.seen for shown in other.services))
+            ]
+            if not spoke.gateway:
+                prefixes += _INTERNET
             yield RouteTable(spoke.name, tuple(Route(each, self._address(router, each.family)) for each in prefixes))
         # Where answers to the hub go by the NAT host, all that they answer must come by it: a machine
         # that tracks connections and sees one half of each would be full of half-open ones.

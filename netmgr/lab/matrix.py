@@ -5,6 +5,8 @@
 | researcher | | as itself | as the NAT host, or itself | | as itself |
 | pod | as itself | as itself | as itself | dropped, counted | as its node |
 | node | as itself | as itself | as itself | dropped, counted | as itself |
+
+A spoke without a NAT gateway reaches the internet by the hub's router, and is seen as that.
 """
 
 from __future__ import annotations
@@ -156,12 +158,21 @@ def _seen_as(world: World, origin: Origin, site: str, goal: _Goal) -> Address | 
     family = goal.address.family
     own = origin.end(family).address
     if site == INTERNET_SITE:
-        return world.node(origin.machine).node.address(family) if origin.who is Who.POD else own
+        return _internet_client(world, origin, own)
     if HUB not in (origin.site, site) and origin.site != site:
         return None
     if origin.who is Who.RESEARCHER and goal.kind is Target.SERVICES:
         return _service_client(world, next(each for each in world.topology.spokes if each.name == site), own)
     return own
+
+
+def _internet_client(world: World, origin: Origin, own: Address) -> Address:
+    """Whom the internet sees: the last machine on the way that masquerades."""
+    by_hub = [spoke.name for spoke in world.topology.spokes if not spoke.gateway]
+    if origin.site in by_hub:
+        router = next(node for node in world.nodes if node.node.role is Role.HUB_ROUTER)
+        return router.node.address(own.family)
+    return world.node(origin.machine).node.address(own.family) if origin.who is Who.POD else own
 
 
 def _service_client(world: World, spoke: Spoke, client: Address) -> Address:

@@ -7,6 +7,7 @@ range inside, so that the smallest lab with all of it has three.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from netmgr import plan_files
 from netmgr.errors import ConfigError
@@ -22,15 +23,25 @@ MAX_NODES = 8
 MAX_PODS = 12
 """A node of a planned lab has one /28, with room for pods that come and go."""
 
+
+class Kind(NamedTuple):
+    """How a spoke opens its Services, and whether it has a NAT gateway; without, the internet is reached by the hub."""
+
+    mode: ServiceMode
+    translation: Mapping
+    source: SourceAddress
+    gateway: bool = True
+
+
 KINDS = (
-    (ServiceMode.SHARED, Mapping.NETMAP, SourceAddress.SNAT),
-    (ServiceMode.SHARED, Mapping.ENDPOINTS, SourceAddress.SNAT),
-    (ServiceMode.UNIQUE, Mapping.ENDPOINTS, SourceAddress.PRESERVE),
+    Kind(ServiceMode.SHARED, Mapping.NETMAP, SourceAddress.SNAT),
+    Kind(ServiceMode.SHARED, Mapping.ENDPOINTS, SourceAddress.SNAT),
+    Kind(ServiceMode.UNIQUE, Mapping.ENDPOINTS, SourceAddress.PRESERVE),
 )
-"""How the spokes open their Services, in turn."""
+"""The spokes, in turn."""
 
 
-def plan(spokes: int, nodes: int, kinds: Sequence[tuple[ServiceMode, Mapping, SourceAddress]] = KINDS) -> PlanDocument:
+def plan(spokes: int, nodes: int, kinds: Sequence[Kind] = KINDS) -> PlanDocument:
     """The plan of a lab's network.
 
     Raises:
@@ -40,12 +51,7 @@ def plan(spokes: int, nodes: int, kinds: Sequence[tuple[ServiceMode, Mapping, So
         raise ConfigError(
             f"a lab has 1 to {MAX_SPOKES} spokes with 1 to {MAX_NODES} nodes each, not {spokes} with {nodes}"
         )
-    pools = {POOL: {"nodes": nodes, "pods_per_node": 16, "surge": 1}}
-    clusters = {}
-    for number in range(spokes):
-        mode, translation, source = kinds[number % len(kinds)]
-        services = {"mode": mode, "length": 24, "translation": translation, "source": source}
-        clusters[f"spoke-{number + 1}"] = {"nat_hosts": 1, "services": services, "node_pools": {POOL: pools[POOL]}}
+    clusters = {f"spoke-{number + 1}": _cluster(nodes, kinds[number % len(kinds)]) for number in range(spokes)}
     return PlanDocument.model_validate(
         {
             "apiVersion": "netmgr.io/v1alpha1",
@@ -59,17 +65,21 @@ def plan(spokes: int, nodes: int, kinds: Sequence[tuple[ServiceMode, Mapping, So
     )
 
 
+def _cluster(nodes: int, kind: Kind) -> dict[str, Any]:
+    return {
+        "nat_hosts": 1,
+        "nat_gateway_ips": int(kind.gateway),
+        "services": {"mode": kind.mode, "length": 24, "translation": kind.translation, "source": kind.source},
+        "node_pools": {POOL: {"nodes": nodes, "pods_per_node": 16, "surge": 1}},
+    }
+
+
 def lock(planned: PlanDocument) -> LockDocument:
     """The addresses of a lab's plan."""
     return make_lock(planned, None, plan_files.load_limits(planned.cloud))
 
 
-def network(
-    spokes: int,
-    nodes: int,
-    pods: int,
-    kinds: Sequence[tuple[ServiceMode, Mapping, SourceAddress]] = KINDS,
-) -> Topology:
+def network(spokes: int, nodes: int, pods: int, kinds: Sequence[Kind] = KINDS) -> Topology:
     """A hub and `spokes` spokes, each with `nodes` nodes that run `pods` pods.
 
     Raises:

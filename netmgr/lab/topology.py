@@ -172,6 +172,7 @@ class Spoke:
 
     Attributes:
         prefixes: of its nodes and pods.
+        gateway: whether it has a way to the internet of its own; without one that leads through the hub's router.
         rogues: hosts in its network that run no agent, so that none of its rules protects others from them.
     """
 
@@ -181,6 +182,7 @@ class Spoke:
     services: tuple[Shown, ...]
     translation: Mapping
     source: SourceAddress
+    gateway: bool = True
     rogues: tuple[str, ...] = ()
 
 

@@ -14,17 +14,25 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from netmgr.config import Backend, NodeDocument
-from netmgr.lab import services
+from netmgr.lab import planned, services
 from netmgr.lab.runtime import Sandbox
 from netmgr.lab.topology import Node, Pod, Topology
+from netmgr.plan.document import ServiceMode
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Hook
 from netmgr.rules.policy import Policy
 from netmgr.sites import Mapping as Translation
-from netmgr.sites import Role
+from netmgr.sites import Role, SourceAddress
 from tests.fakes.passage import FORWARDED, RECEIVED, Packet
 from tests.fakes.rules import FakeBackend
+
+OTHER_KINDS = (
+    planned.Kind(ServiceMode.UNIQUE, Translation.NETMAP, SourceAddress.PRESERVE),
+    planned.Kind(ServiceMode.UNIQUE, Translation.ENDPOINTS, SourceAddress.SNAT, gateway=False),
+    planned.Kind(ServiceMode.SHARED, Translation.NETMAP, SourceAddress.SNAT, gateway=False),
+)
+"""What the default spokes do not show."""
 
 MOST_HOPS = 16
 BEFORE_ROUTING = (Hook.PREROUTING, Hook.DSTNAT)

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from netmgr.config import Backend
 from netmgr.lab import matrix, planned, probing, services, tracked, verify
 from netmgr.lab.exchange import End, open_socket
 from netmgr.lab.probing import Outcome
@@ -18,7 +19,7 @@ from netmgr.lab.topology import Spoke
 from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
 from netmgr.sites import HUB, Role
-from tests.fakes.network import PaperNetwork
+from tests.fakes.network import OTHER_KINDS, PaperNetwork
 
 pytestmark = pytest.mark.root
 
@@ -45,6 +46,15 @@ def test_the_whole_matrix_is_as_the_design_says(world: World) -> None:
     assert [each for each in found.drops if each.sent != each.counted] == []
     assert list(found.half_open) == []
     assert found.agrees
+
+
+def test_spokes_of_other_kinds_are_as_the_design_says_too(backend: Backend) -> None:
+    with World(
+        planned.network(3, 1, 2, OTHER_KINDS), backend=backend, name=f"others-{os.getpid()}", exporters=False
+    ) as world:
+        found = verify.verify(world)
+        assert [row for row in found.rows if not row.agrees] == []
+        assert found.agrees, found
 
 
 def test_the_matrix_of_the_rules_is_what_was_measured(world: World, outcomes: Sequence[Outcome]) -> None:

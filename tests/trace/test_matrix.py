@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,8 +13,9 @@ from netmgr.plan import reach
 from netmgr.plan.derive import network
 from netmgr.prefixes import Family
 from netmgr.sites import HUB, Role
-from tests.fakes.network import Journey, PaperNetwork, PaperWorld
+from tests.fakes.network import OTHER_KINDS, Journey, PaperNetwork, PaperWorld
 
+WORLDS = pytest.mark.parametrize("kinds", [planned.KINDS, OTHER_KINDS], ids=["default", "others"])
 BACKENDS = pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.IPTABLES], ids=str)
 FAMILIES = pytest.mark.parametrize("family", list(Family), ids=["v4", "v6"])
 KINDS = {
@@ -30,8 +32,8 @@ def world() -> PaperWorld:
     return paper(Backend.NFTABLES)
 
 
-def paper(backend: Backend) -> PaperWorld:
-    return PaperWorld(planned.network(3, 2, 2), backend)
+def paper(backend: Backend, kinds: Sequence[planned.Kind] = planned.KINDS) -> PaperWorld:
+    return PaperWorld(planned.network(3, 2, 2, kinds), backend)
 
 
 def traced(on: PaperNetwork, probe: matrix.Probe) -> Journey:
@@ -40,9 +42,12 @@ def traced(on: PaperNetwork, probe: matrix.Probe) -> Journey:
     return on.send(probe.origin.name, probe.near.address, probe.target)
 
 
+@WORLDS
 @BACKENDS
-def test_the_rules_let_through_what_the_design_says_and_as_whom(backend: Backend) -> None:
-    world = paper(backend)
+def test_the_rules_let_through_what_the_design_says_and_as_whom(
+    backend: Backend, kinds: Sequence[planned.Kind]
+) -> None:
+    world = paper(backend, kinds)
     on = PaperNetwork(world)
     for probe in matrix.probes(world):
         journey = traced(on, probe)
@@ -54,9 +59,10 @@ def test_the_rules_let_through_what_the_design_says_and_as_whom(backend: Backend
             assert journey.src == probe.seen, (probe, journey)
 
 
+@WORLDS
 @BACKENDS
-def test_answers_find_their_way_back_translated_as_they_went(backend: Backend) -> None:
-    world = paper(backend)
+def test_answers_find_their_way_back_translated_as_they_went(backend: Backend, kinds: Sequence[planned.Kind]) -> None:
+    world = paper(backend, kinds)
     on = PaperNetwork(world)
     for probe in matrix.probes(world):
         if probe.seen is not None:
@@ -65,8 +71,9 @@ def test_answers_find_their_way_back_translated_as_they_went(backend: Backend) -
             assert (back.reached, back.dst) == (probe.origin.name, probe.near.address), (probe, back)
 
 
-def test_the_plan_s_matrix_is_the_matrix_of_the_rules(world: PaperWorld) -> None:
-    plan = planned.plan(3, 2)
+@WORLDS
+def test_the_plan_s_matrix_is_the_matrix_of_the_rules(kinds: Sequence[planned.Kind]) -> None:
+    world, plan = paper(Backend.NFTABLES, kinds), planned.plan(3, 2, kinds)
     cells = {
         (cell.origin, cell.owner, cell.target): cell.verdict for cell in reach.matrix(network(plan, planned.lock(plan)))
     }
