@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -40,12 +41,12 @@ UPLINK = Address.parse("203.0.113.2")
 
 OPENERS: dict[Backend, Callable[[], RuleBackend]] = {
     Backend.NFTABLES: NftablesBackend,
-    Backend.IPTABLES: IptablesBackend,
+    Backend.IPTABLES: partial(IptablesBackend, lock_wait_seconds=60),
 }
 WITHOUT_RULES = ("nft", "delete", "table", "inet", "netmgr")
 WITHOUT_ACCOUNTING = {
     Backend.NFTABLES: ("nft", "flush", "chain", "inet", "netmgr", "forward"),
-    Backend.IPTABLES: ("iptables-legacy", "-t", "mangle", "-F", "FORWARD"),
+    Backend.IPTABLES: ("iptables-legacy", "-w", "-t", "mangle", "-F", "FORWARD"),
 }
 WITHOUT_PODS = {
     Backend.NFTABLES: ("nft", "flush", "set", "inet", "netmgr", "pod_out4"),
@@ -181,7 +182,7 @@ def run_in(node: LabNode, *command: str, stdin: str = "") -> None:
         subprocess.run(command, input=stdin.encode(), check=True)
 
 
-RESTORE = {Backend.NFTABLES: ("nft", "-f", "-"), Backend.IPTABLES: ("iptables-legacy-restore", "--noflush")}
+RESTORE = {Backend.NFTABLES: ("nft", "-f", "-"), Backend.IPTABLES: ("iptables-legacy-restore", "-w", "--noflush")}
 
 
 def rules_per_pod(backend: Backend, pods: list[Address]) -> str:

@@ -16,11 +16,12 @@ from netmgr.config import NodeRules
 from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
+from netmgr.rules.isolation import Isolation, Spoke
 from netmgr.rules.model import Hook
 from netmgr.rules.sorting import pod_set
 
 PODS = [Address.parse(text) for text in ("10.1.0.5", "10.1.0.6", "10.1.0.7", "2001:db8:1::5", "2001:db8:1::6")]
-SECOND_THOUGHTS = ["internal", "masquerade", "node_rules"]
+SECOND_THOUGHTS = ["internal", "masquerade", "node_rules", "isolation"]
 
 some_pods = st.frozensets(st.sampled_from(PODS))
 a_pod = st.sampled_from(PODS)
@@ -56,6 +57,7 @@ class History:
             "internal": (*self.policy.internal, Prefix.parse("198.51.100.0/24")),
             "masquerade": False,
             "node_rules": NodeRules.EXACT,
+            "isolation": Isolation((Spoke("a", (PODS[0].prefix,)), Spoke("b", (Prefix.parse("10.2.0.0/16"),))), "a"),
         }
         self.rules = Rules(self.kernel.backend, replace(self.policy, **{name: changes[name] for name in changed}))
         plan = self.rules.plan(pods)
