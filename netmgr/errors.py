@@ -11,6 +11,7 @@
     │  ├─ DecodingFailure         6
     │  └─ InvalidNetworkConfig    7
     ├─ TryAgainLater             11  nothing is wrong that time will not mend
+    │  └─ RangesUnknown         11  the source of a node's ranges has no answer that can be used
     ├─ NotReady                  50  STATUS only: an ADD would fail now
     ├─ LimitedConnectivity       51  STATUS only: and running pods suffer too
     ├─ CapacityError            101  no address is left to give
@@ -104,6 +105,18 @@ class TryAgainLater(NetmgrError):
 
     cni_code = 11
     retryable = True
+
+
+class RangesUnknown(TryAgainLater):
+    """The source of a node's ranges has no answer that can be used; what it said last stays true.
+
+    Attributes:
+        retry_after: seconds it asks to be left alone, 0 where it says nothing.
+    """
+
+    def __init__(self, message: str, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class NotReady(NetmgrError):

@@ -26,10 +26,10 @@ from netmgr.config import NodeDocument
 from netmgr.config import RangeSource as Kind
 from netmgr.dataplane import forwarding, rtnetlink
 from netmgr.dataplane.netlink import Netlink
-from netmgr.errors import ConfigError, NetmgrError, SetupError
+from netmgr.errors import ConfigError, NetmgrError, RangesUnknown, SetupError
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.ranges.pace import Pace
-from netmgr.ranges.source import DocumentRanges, RangeSource, RangesUnknown
+from netmgr.ranges.source import DocumentRanges, RangeSource
 from netmgr.ranges.vetting import Vetted, vet
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
@@ -58,6 +58,8 @@ def resolved(document: NodeDocument) -> NodeDocument:
         ranges = _recall(document)
         log.warning("ranges are those of the last run count=%s error=%s", len(ranges), error)
         return document.model_copy(update={"ranges": ranges})
+    for sentence in vetted.refused:
+        log.error("%s", sentence)
     known = document.model_copy(update={"ranges": vetted.ranges})
     _remember(known)
     return known

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from netmgr.errors import RangesUnknown
 from netmgr.prefixes import Family, Prefix
 from netmgr.ranges.metadata import Endpoint, fetch
-from netmgr.ranges.source import RangesUnknown
 
 ENDPOINT = Endpoint("169.254.169.254", 80, "/metadata/instance/network?api-version=2021-02-01", {"Metadata": "true"})
 

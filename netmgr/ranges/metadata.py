@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
 from typing import cast
 
-from netmgr.ranges.source import RangesUnknown
+from netmgr.errors import RangesUnknown
 
 MAX_BYTES = 512 * 1024
 """A network interface of 256 addresses takes some 20 kB."""

@@ -5,20 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from netmgr.errors import TryAgainLater
 from netmgr.prefixes import Prefix
-
-
-class RangesUnknown(TryAgainLater):
-    """A source has no answer that can be used; what it said last stays true.
-
-    Attributes:
-        retry_after: seconds the source asks to be left alone, 0 where it says nothing.
-    """
-
-    def __init__(self, message: str, retry_after: float = 0.0) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
 
 
 class RangeSource(Protocol):

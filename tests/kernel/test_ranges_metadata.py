@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from netmgr.dataplane import netns
+from netmgr.errors import RangesUnknown
 from netmgr.lab import wiring
 from netmgr.prefixes import Prefix
 from netmgr.ranges.azure import ENDPOINT, AzureRanges
 from netmgr.ranges.metadata import MAX_BYTES, MAX_RETRY_AFTER
-from netmgr.ranges.source import RangesUnknown
 from tests.fakes.metadata import MetadataServer, document, http
 
 pytestmark = pytest.mark.root

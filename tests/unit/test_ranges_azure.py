@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from netmgr.config import NodeDocument
+from netmgr.errors import RangesUnknown
 from netmgr.prefixes import Address, Prefix
 from netmgr.ranges.azure import pool
 from netmgr.ranges.pace import LONGEST_RETRY, Pace
-from netmgr.ranges.source import RangesUnknown
 from netmgr.ranges.vetting import vet
 
 DOCUMENTED = """
