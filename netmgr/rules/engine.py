@@ -95,11 +95,11 @@ class Rules:
         if self.policy.isolation is None:
             return []
         found = self.backend.tallies(self._skeleton)
-        drops = {rule.action for rule in self._skeleton.rules() if isinstance(rule.action, Drop)}
-        return [
-            Dropped(*pair, *_sum(found.get(drop.name, (0, 0)) for drop in drops if drop.between == pair))
-            for pair in self.policy.isolation.pairs()
-        ]
+        names: dict[tuple[str, str], set[str]] = {pair: set() for pair in self.policy.isolation.pairs()}
+        for rule in self._skeleton.rules():
+            if isinstance(rule.action, Drop) and rule.action.between:
+                names[rule.action.between].add(rule.action.name)
+        return [Dropped(*pair, *_sum(found.get(name, (0, 0)) for name in its)) for pair, its in names.items()]
 
     def translated(self) -> list[Translated]:
         """What was translated here, one entry for each Service range."""

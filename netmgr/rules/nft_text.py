@@ -154,17 +154,15 @@ def fused(rules: Sequence[Rule]) -> list[Line]:
     once for both.
     """
     lines: list[Line] = []
+    counting: dict[tuple[Match, ...], list[int]] = {}
     for rule in rules:
-        place = next((place for place, line in enumerate(lines) if _may_join(rule, line)), None)
-        if place is None:
-            lines.append((rule,))
-        else:
-            lines[place] += (rule,)
+        if places := counting.get(rule.matches[:-1]):
+            lines[places.pop(0)] += (rule,)
+            continue
+        if isinstance(rule.action, Count):
+            counting.setdefault(rule.matches, []).append(len(lines))
+        lines.append((rule,))
     return lines
-
-
-def _may_join(rule: Rule, line: Line) -> bool:
-    return len(line) == 1 and isinstance(line[0].action, Count) and line[0].matches == rule.matches[:-1]
 
 
 def _set_type(spec: SetSpec) -> str:
