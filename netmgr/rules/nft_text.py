@@ -150,8 +150,7 @@ def _sorting_marks(name: str, texts: Sequence[str]) -> list[str]:
 def fused(rules: Sequence[Rule]) -> list[Line]:
     """The rules as lines of the kernel: a counting rule and the pod rule with the same matches become one.
 
-    What a packet pays for is the look-up among the internal prefixes (0.25 microseconds); so it is made
-    once for both.
+    What a packet pays for is finding that its peer is not internal; so that is done once for both.
     """
     lines: list[Line] = []
     counting: dict[tuple[Match, ...], list[int]] = {}
