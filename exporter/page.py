@@ -57,16 +57,26 @@ def of_node(snapshot: Snapshot) -> str:
         LookupError, TypeError, ValueError, AttributeError, OverflowError: the answer is no snapshot.
     """
     state = "ready" if snapshot["ready"] else f'<span class="bad">not ready: {_text(snapshot["reason"])}</span>'
-    about = f"netmgr {_text(snapshot['netmgr_version'])}, {_text(snapshot['backend'])} backend, {state}"
+    role = snapshot.get("role", "node")
+    about = f"netmgr {_text(snapshot['netmgr_version'])}, {_text(role)}, {_text(snapshot['backend'])} backend, {state}"
+    traffic = _rows((snapshot["node"], total) for total in snapshot["node_totals"])
+    tables = (
+        _table("Internet traffic of this machine", role, traffic),
+        *(_of_pods(snapshot) if role == "node" else ()),
+        _dropped(snapshot),
+        _nat(snapshot),
+    )
+    return _document(f"netmgr on {_text(snapshot['node'])}", f"<p>{about}</p>{''.join(tables)}")
+
+
+def _of_pods(snapshot: Snapshot) -> tuple[str, ...]:
     pods = _rows((f"{total['namespace']}/{total['pod']}", total) for total in snapshot["pods"])
     namespaces = _rows((total["namespace"], total) for total in snapshot["namespaces"])
-    tables = (
-        _table("Internet traffic of this node", "node", _rows((snapshot["node"], t) for t in snapshot["node_totals"])),
+    return (
         _table(_caption("Namespaces", len(namespaces)), "namespace", namespaces[:ROWS]),
         _table(_caption("Pods", len(pods)), "pod", pods[:ROWS]),
         _pool(snapshot),
     )
-    return _document(f"netmgr on {_text(snapshot['node'])}", f"<p>{about}</p>{''.join(tables)}")
 
 
 def without_agent(fault: str) -> str:
@@ -105,18 +115,50 @@ def _table(caption: str, first: str, rows: Sequence[Row]) -> str:
         f"<tr><td>{_text(name)}</td>{_size(received)}{_size(sent)}{_size(received + sent)}</tr>"
         for name, received, sent in rows
     )
-    heads = "".join(f'<th scope="col">{head}</th>' for head in (first, "in", "out", "both"))
-    return f"<table><caption>{caption}</caption><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
+    return _grid(caption, (_text(first), "in", "out", "both"), lines)
+
+
+def _grid(caption: str, heads: Iterable[str], lines: str) -> str:
+    head = "".join(f'<th scope="col">{head}</th>' for head in heads)
+    return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
 
 
 def _pool(snapshot: Snapshot) -> str:
-    heads = "".join(f'<th scope="col">{head}</th>' for head in ("family", "allocated", "cooldown", "free"))
     lines = "".join(
         f"<tr><td>{_text(pool['family'])}</td>"
         f"<td>{int(pool['allocated']):,}</td><td>{int(pool['cooldown']):,}</td><td>{int(pool['free']):,}</td></tr>"
         for pool in snapshot["pool"]
     )
-    return f"<table><caption>Addresses</caption><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
+    return _grid("Addresses", ("family", "allocated", "cooldown", "free"), lines)
+
+
+def _dropped(snapshot: Snapshot) -> str:
+    """The pairs of spokes of which packets were dropped; nothing while there are none."""
+    met = sorted((pair for pair in snapshot.get("isolation", []) if pair["packets"]), key=lambda pair: -pair["packets"])
+    lines = "".join(
+        f"<tr><td>{_text(pair['origin'])}</td><td>{_text(pair['destination'])}</td>"
+        f"<td>{int(pair['packets']):,}</td>{_size(int(pair['bytes']))}</tr>"
+        for pair in met[:ROWS]
+    )
+    return _grid(_caption("Dropped between spokes", len(met)), ("from", "to", "packets", "bytes"), lines) if met else ""
+
+
+def _nat(snapshot: Snapshot) -> str:
+    """What a NAT host translates, and the ports it takes; nothing on other machines."""
+    if "nat" not in snapshot:
+        return ""
+    ranges = "".join(
+        f"<tr><td>{_text(one['seen'])}</td><td>{_text(one['real'])}</td>"
+        f"<td>{int(one['packets']):,}</td>{_size(int(one['bytes']))}</tr>"
+        for one in snapshot["nat"]["ranges"]
+    )
+    ports = "".join(
+        f"<tr><td>{_text(one['family'])} {_text(one['protocol'])}</td>"
+        f"<td>{int(one['used']):,}</td><td>{int(one['budget']):,}</td><td>{_text(one['endpoint'])}</td></tr>"
+        for one in snapshot["nat"]["ports"]
+    )
+    shown = _grid("Translated", ("seen from the hub", "in the spoke", "packets", "bytes"), ranges)
+    return shown + (_grid("Ports", ("", "in use", "of", "toward the busiest endpoint"), ports) if ports else "")
 
 
 def _size(amount: int) -> str:

@@ -72,7 +72,7 @@ def test_it_shows_the_node_and_who_uses_the_internet_most() -> None:
     assert "netmgr on node-1" in page.text
     assert "nftables backend, ready" in page.text
     assert ["node-1", "999 B", "1.00 MB", "1.00 MB"] in page.rows
-    pods = [row for row in page.rows if "/" in row[0]]
+    pods = [row for row in page.rows if "training-worker" in row[0]]
     assert pods[0] == ["team-1/training-worker-3", "123 GB", "9.88 TB", "10.0 TB"]
     assert len(pods) == 10
     assert "Pods: the 10 of 30 with the most traffic" in page.text
@@ -113,6 +113,29 @@ def test_hostile_names_are_text_and_nothing_else() -> None:
     assert page.rows[1][0] == HOSTILE
     hostile["ready"] = False
     assert f"not ready: {HOSTILE}" in landing(hostile)[1].text
+
+
+def test_a_nat_host_shows_what_it_drops_and_translates_and_no_pods() -> None:
+    document = snapshot(5, 5) | {"role": "nat-host"}
+    document["isolation"][1] |= {"packets": 99_000_000, "bytes": 1_500}
+    _, page = landing(document)
+    assert "nat-host, nftables backend, ready" in page.text
+    assert ["spoke-2", "spoke-1", "99,000,000", "1.50 kB"] in page.rows
+    assert "Dropped between spokes: the 10 of 38 with the most traffic" in page.text
+    assert ["10.100.0.0/20", "10.96.0.0/20", "87,654,321", "123 GB"] in page.rows
+    assert ["ipv6 sctp", "16,128", "64,512", "10.1.0.10:80"] in page.rows
+    assert not any("training-worker" in row[0] for row in page.rows)
+    tags = page.tags
+    document["isolation"][1]["origin"] = document["nat"]["ranges"][0]["seen"] = HOSTILE
+    document["role"] = document["nat"]["ports"][0]["endpoint"] = HOSTILE
+    assert landing(document)[1].tags == tags
+
+
+def test_where_nothing_is_dropped_between_spokes_no_table_tells_of_it() -> None:
+    document = snapshot(1, 1)
+    for pair in document["isolation"]:
+        pair["packets"] = 0
+    assert "Dropped between spokes" not in landing(document)[1].text
 
 
 def test_it_stays_small_on_the_largest_node_with_the_longest_names() -> None:
