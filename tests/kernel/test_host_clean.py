@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,9 +14,11 @@ from netmgr.config import Backend
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import cluster
 from netmgr.lab.world import World
+from tests.fakes.kustomize import build
 
 pytestmark = pytest.mark.root
 
+UNINSTALL = Path(__file__).parents[2] / "configs" / "kubernetes" / "overlays" / "uninstall"
 FOREIGN = (
     "nft add table inet other",
     "nft add set inet other names { type ipv4_addr; }",
@@ -68,8 +71,16 @@ def departures(before: dict[str, list[str]], after: dict[str, list[str]]) -> lis
 def clean(node: LabNode, *options: str) -> subprocess.CompletedProcess[str]:
     owner = ["--rule-owner", "lab-owner"]
     where = ["--state-dir", str(node.directory / "state"), "--run-dir", str(node.run_dir)]
-    command = ["nsenter", f"--net={node.namespace}", sys.executable, "-m", "netmgr", "host", "clean"]
+    confined = ["setpriv", "--no-new-privs", f"--bounding-set={','.join(['-all', *capabilities()])}"]
+    command = ["nsenter", f"--net={node.namespace}", *confined, sys.executable, "-m", "netmgr", "host", "clean"]
     return subprocess.run([*command, *where, *owner, *options], check=False, capture_output=True, text=True)
+
+
+def capabilities() -> list[str]:
+    """Those that the manifests give this command."""
+    (found,) = [item for item in build(UNINSTALL) if item["kind"] == "DaemonSet"]
+    (clean,) = [item for item in found["spec"]["template"]["spec"]["initContainers"] if item["name"] == "clean"]
+    return [f"+{each.lower()}" for each in clean["securityContext"]["capabilities"]["add"]]
 
 
 def test_a_machine_is_left_as_it_was(world: World):
