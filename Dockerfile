@@ -1,6 +1,6 @@
 # netmgr's image: the agent, the exporter, the controller and the CNI plugin's launchers. `make image` builds
 # and tries it; BASE names another Debian 12 or newer, of a mirror for example.
-ARG BASE=docker.io/library/debian:bookworm-slim
+ARG BASE=debian:bookworm-slim
 
 # ---- what both the build and the result stand on ----------------------------------------------------
 FROM ${BASE} AS base
