@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple, TypedDict
 
-from netmgr.config import PRIVATE_USE, SPECIAL_USE, NodeDocument
+from netmgr.config import PRIVATE_USE, SPECIAL_USE, NodeDocument, RangeSource
 from netmgr.model import Attachment
 from netmgr.prefixes import Address, Prefix, PrefixTable
 from netmgr.sites import HUB, Mapping, Part, Role, ServiceRange, SourceAddress, belonging
@@ -102,7 +102,11 @@ def _entries(document: NodeDocument) -> Iterator[tuple[Prefix, Reason]]:
     for number, item in enumerate(document.nat.services if document.nat else ()):
         yield item.real, Reason("service", ("nat", "services", number, "real"))
         yield item.seen, Reason("service", ("nat", "services", number, "seen"))
-    yield from _listed("range", ("ranges",), document.ranges)
+    if document.range_source is RangeSource.FILE:
+        yield from _listed("range", ("ranges",), document.ranges)
+    else:
+        told = Reason("range", ("range_source",), f"the machine's metadata (range_source: {document.range_source})")
+        yield from ((prefix, told) for prefix in document.ranges)
 
 
 def _listed(role: str, key: KeyPath, prefixes: Iterable[Prefix]) -> Iterator[tuple[Prefix, Reason]]:
