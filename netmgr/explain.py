@@ -9,7 +9,7 @@ from typing import NamedTuple, TypedDict
 from netmgr.config import PRIVATE_USE, SPECIAL_USE, NodeDocument, RangeSource
 from netmgr.model import Attachment
 from netmgr.prefixes import Address, Prefix, PrefixTable
-from netmgr.sites import HUB, Mapping, Part, Role, ServiceRange, SourceAddress, belonging
+from netmgr.sites import HUB, Mapping, Nat, Part, Role, ServiceRange, SourceAddress, belonging
 
 KeyPath = tuple[str | int, ...]
 
@@ -119,12 +119,8 @@ def _is_internet(document: NodeDocument, address: Address) -> bool:
 
 def _packet(document: NodeDocument, address: Address) -> tuple[Passage, str]:
     """What becomes of a packet from here to the address."""
-    for item in document.nat.services if document.nat else ():
-        if item.seen.holds(address):
-            return Passage.TRANSLATED, _translated(document, item, address)
-        if item.real.holds(address):
-            seen = _moved(address, item.real, item.seen)
-            return Passage.NATIVE, f"passed on as it is; from outside the spoke this Service is {seen}"
+    if document.nat is not None and (found := _of_nat(document, document.nat, address)) is not None:
+        return found
     there = belonging(document.sites, address)
     if there is None:
         return _outside(document, address)
@@ -140,17 +136,30 @@ def _packet(document: NodeDocument, address: Address) -> tuple[Passage, str]:
     return Passage.NATIVE, f"native, the sender's own address is kept{others if there.site != HUB else ''}"
 
 
-def _translated(document: NodeDocument, item: ServiceRange, address: Address) -> str:
-    nat = document.nat
+def _of_nat(document: NodeDocument, nat: Nat, address: Address) -> tuple[Passage, str] | None:
+    """What becomes of a packet from outside the spoke to one of its Services; None for other addresses."""
+    for item in nat.services:
+        if item.seen.holds(address):
+            return _translated(document, nat, item, address)
+        if item.real.holds(address):
+            seen = _moved(address, item.real, item.seen)
+            return Passage.NATIVE, f"passed on as it is; from outside the spoke this Service is {seen}"
+    return None
+
+
+def _translated(document: NodeDocument, nat: Nat, item: ServiceRange, address: Address) -> tuple[Passage, str]:
     real = _moved(address, item.seen, item.real)
-    if nat is None or nat.translation is Mapping.NETMAP:
-        target = f"to {real}, by its place in {item.real}"
+    if nat.translation is Mapping.ENDPOINTS:
+        target = f"translated here to a ready endpoint of the Service {real}"
+    elif item.is_identity:
+        target = "passed on as it is"
     else:
-        target = f"to a ready endpoint of the Service {real}"
-    if nat is None or nat.source is SourceAddress.PRESERVE:
-        return f"translated here {target}; the client's address is kept"
+        target = f"translated here to {real}, by its place in {item.real}"
+    if nat.source is SourceAddress.PRESERVE:
+        untouched = item.is_identity and nat.translation is Mapping.NETMAP
+        return Passage.NATIVE if untouched else Passage.TRANSLATED, f"{target}; the client's address is kept"
     own = [str(each) for each in nat.addresses or document.node.addresses if each.family is address.family]
-    return f"translated here {target}; the client is seen as {' or '.join(own) or 'this machine'}"
+    return Passage.TRANSLATED, f"{target}; the client is seen as {' or '.join(own) or 'this machine'}"
 
 
 def _outside(document: NodeDocument, address: Address) -> tuple[Passage, str]:
