@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="A world of network namespaces on this machine: an internet, a fabric, nodes with agents, and pods.",
+    help="A world of network namespaces on this machine: an internet, a fabric, nodes with agents, and pods; "
+    "or a hub and its spokes.",
 )
 app.command()(lab_network.verify)
 app.command()(lab_network.show)

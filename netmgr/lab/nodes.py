@@ -2,7 +2,9 @@
 
 Everything of a node lies in one directory, so that any number of nodes can share a machine:
 
-    node.yaml  bin/  net.d/  cache/  run/  state/  agent.log  exporter.log
+    node.yaml  bin/  net.d/  cache/  run/  state/  services/  agent.log  exporter.log
+
+A hub's router and a NAT host are nodes too, which run no pods; `services/` is a NAT host's alone.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
     /run/netmgr-lab/<name>/
         topology.json   what it looks like; written first, so that every lab can be told about
         complete        written last: whoever built it came to the end
+        plan.yaml, plan.lock.yaml   what it was drawn from, when that was a plan
         netns/<host>    the hosts' namespaces
         pods/<pod>      the pods' namespaces
         nodes/<node>/   see `nodes`

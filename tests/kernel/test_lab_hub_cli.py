@@ -88,6 +88,13 @@ def test_the_picture_is_of_what_runs(up) -> None:
     assert "researcher" in run("show").stdout
 
 
+@pytest.mark.usefixtures("up")
+def test_traffic_is_counted_to_the_byte_beside_all_isolation_and_translation() -> None:
+    found = run("traffic")
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "every byte counted" in found.stdout
+
+
 def test_commands_run_at_the_researcher_s(up) -> None:
     assert up["researcher"][0] in run("exec", "researcher", "--", "ip", "-br", "addr").stdout
 
