@@ -43,6 +43,7 @@ class IptablesServices:
         self._lock_path = lock_path
         self._lock_wait_seconds = lock_wait_seconds
         self._state: dict[ServicePort, Frontend] = {}
+        self._untold: list[str] = []
         self._fingerprints: dict[tuple[str, Family], bytes] = {}
 
     def held(self) -> dict[ServicePort, Frontend]:
@@ -62,6 +63,7 @@ class IptablesServices:
                 elif name == "nat" and (changes := xt_diff.changes(_of(self._state, family), _of(wanted, family))):
                     self._apply(family, changes)
         self._state = dict(wanted)
+        repairs, self._untold = [*self._untold, *repairs], []
         return repairs
 
     def change(self, changes: Mapping[ServicePort, Frontend | None]) -> None:
@@ -73,7 +75,7 @@ class IptablesServices:
                 self._apply(family, mine)
             except KernelError:
                 # Somebody took chains away, so that what is to be done cannot be known without comparing all.
-                self._compare("nat", family, after)
+                self._untold += self._compare("nat", family, after)
         self._state = after
 
     def hits(self) -> dict[ServicePort, int]:

@@ -175,7 +175,7 @@ def fixed_chains(ranges: Iterable[Prefix]) -> Iterator[Chain]:
     known = tuple(ranges)
     for family in Family:
         yield Chain(f"v{family.value}", tuple(_lookups(family, [one for one in known if one.family is family])))
-    into = tuple((_meta(_META_NFPROTO, 1), _equals(1, bytes([_AF[f]])), _verdict(f"v{f.value}", JUMP)) for f in Family)
+    into = tuple((*_is_of(family), _verdict(f"v{family.value}", JUMP)) for family in Family)
     yield Chain("prerouting", into, (_PREROUTING, PRIORITY))
     yield Chain("output", into, (_OUTPUT, PRIORITY))
 
@@ -216,6 +216,7 @@ def _lookups(family: Family, ranges: Iterable[Prefix]) -> Iterator[tuple[Express
     for prefix in ranges:
         mask = ((1 << family.width) - prefix.size).to_bytes(size, "big")
         yield (
+            *_is_of(family),
             _payload(1, _NETWORK, _DESTINATION_AT[family], size),
             Expression(
                 "bitwise",
@@ -232,10 +233,16 @@ def _refusals() -> tuple[tuple[Expression, ...], ...]:
     return (_meta(_META_L4PROTO, 1), _equals(1, bytes([Protocol.TCP])), tcp_reset), (unreachable,)
 
 
+def _is_of(family: Family) -> tuple[Expression, Expression]:
+    """A condition on the packet; with it nft can tell which header's fields the rest is about."""
+    return _meta(_META_NFPROTO, 1), _equals(1, bytes([_AF[family]]))
+
+
 def _seen_in_registers(family: Family) -> tuple[Expression, ...]:
     """Load destination address, protocol and destination port as a key."""
     words = family.width // 32
     return (
+        *_is_of(family),
         _payload(_register(0), _NETWORK, _DESTINATION_AT[family], family.width // 8),
         _meta(_META_L4PROTO, _register(words)),
         _payload(_register(words + 1), _TRANSPORT, 2, 2),

@@ -46,6 +46,7 @@ class NftablesServices:
         self._state: State | None = None
         self._choices: set[tuple[Family, int]] = set()
         self._generation = 0
+        self._untold: list[str] = []
 
     def held(self) -> dict[ServicePort, Frontend]:
         """Read the table; the first reading, if all is sound, is what `put_right` goes on from."""
@@ -60,13 +61,16 @@ class NftablesServices:
 
     def put_right(self, wanted: Mapping[ServicePort, Frontend]) -> list[str]:
         """List the table if anything can have changed, and change what differs."""
-        if self._state is not None:
+        if self._state is not None and self._generation == self._socket.generation():
             self.change(nft_diff.changes(self._state, wanted))
-            if self._generation == self._socket.generation():
-                return []
-        listing = nft_listing.read(self._socket)
-        before = nft_listing.state_of(listing) if self._state is None else self._state
-        return self._compare(listing, {seen: nft_diff.placed(one, before.get(seen)) for seen, one in wanted.items()})
+            repairs = []
+        else:
+            listing = nft_listing.read(self._socket)
+            before = nft_listing.state_of(listing) if self._state is None else self._state
+            state = {seen: nft_diff.placed(one, before.get(seen)) for seen, one in wanted.items()}
+            repairs = self._compare(listing, state)
+        repairs, self._untold = [*self._untold, *repairs], []
+        return repairs
 
     def change(self, changes: Mapping[ServicePort, Frontend | None]) -> None:
         """Change the elements that differ, in one transaction."""
@@ -85,7 +89,7 @@ class NftablesServices:
             if error.errno not in _OUT_OF_STEP:
                 raise
             # Another program was at the table, so what is to be done cannot be known without looking at all of it.
-            self._compare(nft_listing.read(self._socket), nft_diff.merged(self._state, after))
+            self._untold += self._compare(nft_listing.read(self._socket), nft_diff.merged(self._state, after))
             return
         self._choices |= new
         for seen, place in after.items():

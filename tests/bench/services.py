@@ -31,7 +31,8 @@ PATIENCE = 600
 def measure(effort: Effort) -> Iterator[Figure]:
     """Both backends beside iptables-restore."""
     count = effort.services
-    load, change, memory = _kube_proxy(count)
+    with TemporaryDirectory() as folder:
+        load, change, memory = _kube_proxy(count, Path(folder, "lock"))
     for backend in effort.backends:
         took = _netmgr(backend, count)
         what = f"{count:,} Services x {shapes.ENDPOINTS} endpoints, {backend}"
@@ -57,21 +58,23 @@ def _netmgr(backend: Backend, count: int) -> dict[str, float]:
     return found
 
 
-def _kube_proxy(count: int) -> tuple[float, float, float]:
+def _kube_proxy(count: int, lock: Path) -> tuple[float, float, float]:
     """Seconds to load, seconds to change, megabytes in the kernel."""
     everything = shapes.kube_proxy_rules(count)
     with _namespace():
         before = kernel_megabytes()
-        load = _timed(lambda: _restore(everything))
+        load = _timed(lambda: _restore(everything, lock))
         memory = kernel_megabytes() - before
         changes = [shapes.kube_proxy_change(count, number) for number in range(min(CHANGES, count))]
-        change = median([_timed(lambda text=text: _restore(text)) for text in changes])
+        change = median([_timed(lambda text=text: _restore(text, lock)) for text in changes])
     return load, change, memory
 
 
-def _restore(text: str) -> None:
+def _restore(text: str, lock: Path) -> None:
+    # A lock of its own: the whole machine's would have it wait for others, and others for it.
+    environment = os.environ | {"XTABLES_LOCKFILE": str(lock)}
     program = programs.locate("iptables-legacy-restore", "iptables")
-    done = programs.run([program, "--noflush"], stdin=text.encode(), timeout=PATIENCE)
+    done = programs.run([program, "--noflush"], stdin=text.encode(), env=environment, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr.decode()
 
 

@@ -264,14 +264,25 @@ def test_harm_in_the_middle_of_changes_is_put_right_too(kernel: Kernel):
 
 
 @pytest.mark.parametrize("kernel", REAL, indirect=True)
-@pytest.mark.parametrize("harm", ["lose_everything", "lose_endpoint", "lose_service"])
-def test_a_change_amid_harm_puts_the_whole_right(kernel: Kernel, harm: str):
+@pytest.mark.parametrize("harmed", [seen(1), seen(1, port=443)], ids=["what changes", "what stays"])
+@pytest.mark.parametrize("harm", ["lose_endpoint", "lose_service"])
+def test_a_change_amid_harm_puts_the_whole_right(kernel: Kernel, harm: str, harmed: ServicePort):
     kernel.backend.put_right(WANTED)
-    getattr(kernel, harm)(*[] if harm == "lose_everything" else [seen(1)])
+    getattr(kernel, harm)(harmed)
     changes = {seen(1): frontend(2, 3), seen(4): frontend(1)}
     kernel.backend.change(changes)
-    kernel.backend.put_right(WANTED | changes)
+    repairs = kernel.backend.put_right(WANTED | changes)
+    assert repairs or harmed == seen(1)
     assert kernel.backend.held() == WANTED | changes
+
+
+@pytest.mark.parametrize("kernel", REAL, indirect=True)
+def test_a_change_after_everything_was_lost_brings_everything_back_and_it_is_told(kernel: Kernel):
+    kernel.backend.put_right(WANTED)
+    kernel.lose_everything()
+    kernel.backend.change({seen(4): frontend(1)})
+    assert kernel.backend.put_right(WANTED | {seen(4): frontend(1)})
+    assert kernel.backend.held() == WANTED | {seen(4): frontend(1)}
 
 
 def test_a_change_of_what_another_program_took_away_is_carried_out_all_the_same(kernel: Kernel):
