@@ -191,6 +191,21 @@ def test_a_zeroed_forward_rule_hides_nothing_that_comes_after(
         assert exported(node) == {IN: before[IN], OUT: before[OUT] + 700}
 
 
+def test_the_links_share_is_exported(world: World, node: LabNode, pod: Sandbox) -> None:
+    talk(world, pod, Family.V4, [1000] * 10)
+    answer = node.ask("audit")
+    for one in (one for one in answer["ratios"] if one["against"] == "links"):
+        way = one["traffic"].rpartition("-")[2]
+        links = [link for link in answer["links"] if link["direction"] == way]
+        counted = sum(link["counted"][one["traffic"]] for link in links)
+        assert one["ratio"] == counted / sum(link["carried"] - link["headers"] for link in links)
+        assert 0.5 < one["ratio"] <= 1
+    assert {(one["against"], one["traffic"]) for one in answer["ratios"]} == {
+        (against, traffic) for against in ("forward", "links") for traffic in (IN, OUT)
+    }
+    assert 'netmgr_accounting_audit_ratio{against="forward",traffic="internet-out"}' in node.scrape()
+
+
 def test_the_audit_is_printed_with_its_reasons(world: World, node: LabNode, pod: Sandbox) -> None:
     talk(world, pod, Family.V4, [1000] * 10)
     with guest(node) as send:
