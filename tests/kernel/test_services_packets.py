@@ -15,6 +15,7 @@ import pytest
 from netmgr.config import Backend
 from netmgr.lab import wiring
 from netmgr.prefixes import Family
+from netmgr.services import connections
 from netmgr.services.model import Protocol
 from tests.fakes.services_world import CLIENT_COUNT, SEEN, TARGET_PORT, ServicesWorld, service, slice_of
 
@@ -149,9 +150,11 @@ def test_terminating_endpoints_serve_when_nothing_else_does(services_world: Serv
     assert services_world.tcp(SEEN[family].format(number), family) in (1, 2)
 
 
+@pytest.mark.parametrize("most", [0, 16], ids=["all listed", "found by port"])
 def test_a_udp_client_with_a_fixed_port_moves_on_when_its_endpoint_is_gone(
-    services_world: ServicesWorld, family: Family, number: int
+    services_world: ServicesWorld, family: Family, number: int, most: int, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(connections, "_LOOKS_BY_PORT", most)
     seen = SEEN[family].format(number)
     services_world.write(service(number, family, protocol="UDP"), slice_of(number, family, [1], protocol="UDP"))
     with services_world.client(socket.SOCK_DGRAM, family) as client:
