@@ -37,6 +37,11 @@ PURE = (
     "netmgr/rules/nft_text.py",
     "netmgr/ledger/account.py",
     "netmgr/ledger/audit.py",
+    "netmgr/kube/places.py",
+    "netmgr/kube/claims.py",
+    "netmgr/kube/assigning.py",
+    "netmgr/kube/node_document.py",
+    "netmgr/kube/backoff.py",
     "netmgr/services/model.py",
     "netmgr/services/slots.py",
     "netmgr/services/objects.py",
@@ -149,3 +154,8 @@ except SystemExit:
 def test_the_exporter_loads_nothing_that_only_the_agent_needs(module: str) -> None:
     agents = {"pydantic", "pyroute2", "kubernetes", "iptc", "yaml", "sqlite3"}
     assert _loaded_by(f"import {module}") & agents == set()
+
+
+@pytest.mark.parametrize("module", ["netmgr.agent.main", "netmgr.cli.agent", "netmgr.cli.node", "netmgr.cli.nat"])
+def test_nothing_of_the_agent_knows_of_an_api_server(module: str) -> None:
+    assert _loaded_by(f"import {module}") & {"kubernetes", "urllib3"} == set()

@@ -210,7 +210,7 @@ def pod_cidrs(plane: ControlPlane) -> dict[str, list[str]]:
     return {name: each["spec"]["podCIDRs"] for name, each in nodes.items() if each["spec"].get("podCIDRs")}
 
 
-def eventually(holds: Callable[[], object], seconds: float = 20, every: float = 0.1) -> None:
+def eventually(holds: Callable[[], object], seconds: float = 30, every: float = 0.1) -> None:
     """Wait until `holds` returns something true."""
     deadline = time.monotonic() + seconds
     while not holds():
