@@ -242,11 +242,13 @@ class Rewrite:
 
 
 def outside(side: Side, name: str, prefixes: Collection[Prefix], most: int) -> tuple[Match, ...]:
-    """The address is in none of the prefixes: compared with each where they are at most so many, else looked up."""
+    """The address is in none of the prefixes: compared with each, in order, where they are at most so many.
+
+    Else it is looked up in the set of this name.
+    """
     if len(prefixes) > most:
         return (InSet(side, name, negated=True),)
-    # What most packets lie in comes first, so that these are done with soonest.
-    return tuple(InPrefix(side, one, negated=True) for one in sorted(prefixes, key=lambda one: (one.length, one)))
+    return tuple(InPrefix(side, one, negated=True) for one in prefixes)
 
 
 Action = Pass | GoOn | Sort | Count | Drop | Tally | Masquerade | SourceNat | Netmap | Rewrite

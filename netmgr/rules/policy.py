@@ -177,8 +177,7 @@ def _chain(policy: Policy, hook: Hook, abilities: Abilities) -> Iterator[Rule]:
         yield from _rules(policy, hook, family, abilities)
         if policy.translation:
             yield from policy.translation.rules(hook, family, rewrites=abilities.rewrites)
-    if policy.classes and hook is Hook.FORWARD:
-        for family in Family:
+        if policy.classes and hook is Hook.FORWARD:
             yield from policy.classes.rules(family, abilities, own_links=policy.guards_pods)
     if policy.isolation:
         for family in Family:
@@ -215,7 +214,12 @@ def _pod_rule(traffic: Traffic, family: Family, internet: tuple[Match, ...], pod
 def _internet(policy: Policy, peer: Side, family: Family, hook: Hook, abilities: Abilities) -> tuple[Match, ...]:
     """The peer is of the internet. What lies on the own side of a link never is, and costs no comparison."""
     elsewhere = (_NO_POD if hook is Hook.FORWARD else _NO_LOOPBACK)(peer)
-    prefixes = [prefix for prefix in policy.known if prefix.family is family]
+    busy = (*policy.ranges, *(policy.classes.prefixes if policy.classes else ()))
+    # What much of the other traffic lies in comes first, so that it is done with soonest.
+    prefixes = sorted(
+        (prefix for prefix in policy.known if prefix.family is family),
+        key=lambda prefix: (not any(prefix.covers(one) for one in busy), prefix.length, prefix),
+    )
     return elsewhere, *outside(peer, _internal(family).name, prefixes, abilities.compares)
 
 
