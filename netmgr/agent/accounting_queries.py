@@ -5,7 +5,7 @@ from __future__ import annotations
 from netmgr.agent.accounts import Accounts
 from netmgr.agent.audit import LinkCheck
 from netmgr.ledger.audit import Audit
-from netmgr.ledger.history import By, Period, view
+from netmgr.ledger.history import FARTHEST, By, Period, view
 from netmgr.ledger.totals import Totals
 from netmgr.snapshot import (
     VERSION,
@@ -17,9 +17,6 @@ from netmgr.snapshot import (
     OriginTotals,
     UsageView,
 )
-
-FARTHEST = 1e11
-"""Seconds from the epoch that are still a time."""
 
 
 def gaps(totals: Totals) -> list[AccountingGaps]:
@@ -98,7 +95,7 @@ def usage(accounts: Accounts, request: dict[str, object], now: float) -> UsageVi
     """
     since, until = float(str(request.get("since"))), float(str(request.get("until") or now))
     by = [By(name) for name in str(request.get("by")).split(",")]
-    if not -FARTHEST < since < until < FARTHEST:
-        raise ValueError("until must be later than since, and both within some thousand years")
+    if not 0 <= since < until < FARTHEST:
+        raise ValueError("until must be later than since, and both within some thousand years from 1970")
     period = Period.around(since, until)
     return view(period, by, accounts.usage(period, by))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from netmgr.errors import RequestError, TryAgainLater
-from netmgr.ledger.history import By, Period, grouped, view
+from netmgr.ledger.history import FARTHEST, By, Period, grouped, view
 
 if TYPE_CHECKING:
     from netmgr.snapshot import UsageView
@@ -75,20 +75,26 @@ def moment(option: str, text: str, now: float) -> float:
     Raises:
         RequestError: it is none of these.
     """
-    instant = datetime.fromtimestamp(now, UTC)
     try:
-        if found := _DURATION.fullmatch(text):
-            return (instant - timedelta(**{_UNITS[found[2]]: int(found[1])})).timestamp()
-        if text in _DAYS:
-            midnight = instant.replace(hour=0, minute=0, second=0, microsecond=0)
-            return (midnight - timedelta(days=_DAYS[text])).timestamp()
-        given = datetime.fromisoformat(text)
-        return (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()
+        seconds = _meant(text, datetime.fromtimestamp(now, UTC)).timestamp()
     except (ValueError, OverflowError):
+        seconds = -1.0
+    if not 0 <= seconds < FARTHEST:
         raise RequestError(
             f"{option} {text!r} is no time: give one like 90m, 24h, 7d, 2w, today, yesterday, 2026-03-01 or "
             f"2026-03-01T12:00 (UTC)"
-        ) from None
+        )
+    return seconds
+
+
+def _meant(text: str, now: datetime) -> datetime:
+    if found := _DURATION.fullmatch(text):
+        return now - timedelta(**{_UNITS[found[2]]: int(found[1])})
+    if text in _DAYS:
+        midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        return midnight - timedelta(days=_DAYS[text])
+    given = datetime.fromisoformat(text)
+    return given if given.tzinfo else given.replace(tzinfo=UTC)
 
 
 def _asked(socket: Path, ledger: Path, period: tuple[float, float], by: list[By]) -> UsageView:

@@ -24,6 +24,8 @@ from netmgr.model import Traffic
 from netmgr.snapshot import VERSION, UsageRow, UsageView
 
 SECONDS = 3600
+FARTHEST = 1e11
+"""Seconds from the epoch that are still a time: three thousand years."""
 MOST_ROWS = 10_000
 """Rows of one answer about usage; the rest, the smallest, is told of as a number."""
 UNWRITTEN_SLOTS = 20_000

@@ -12,7 +12,7 @@ from netmgr.errors import SetupError, StateError
 from netmgr.ledger import rollups
 from netmgr.ledger.history import By, Period, Retention, Usage
 from netmgr.ledger.ledger import Ledger
-from netmgr.model import Counter, PodRef
+from netmgr.model import Counter, PodRef, Traffic
 from netmgr.prefixes import Address, Family
 from tests.fakes.ledger_tools import IN, LINGER, OUT, WEB, Clock, counter, hook, opened, pod_bytes, reading
 
@@ -268,3 +268,14 @@ def test_more_pods_than_memory_has_room_for_are_folded_into_namespaces(
         other.rollback()
     shown = {row.pod: row.bytes for row in ledger.usage(ALL, [By.POD])}
     assert shown == {"pod-0": 10, "pod-1": 10, "pod-2": 10, "": 30}
+
+
+def test_further_classes_of_traffic_are_told_apart_and_go_with_their_pod(ledger: Ledger, clock: Clock) -> None:
+    hub = Traffic("hub-out")
+    ledger.begin([counter(OUT), counter(hub)], WEB)
+    ledger.post([reading(500, 5), reading(70, 1, of=counter(hub))])
+    ledger.end([counter(OUT), counter(hub)])
+    clock.time += LINGER
+    ledger.sweep()
+    assert ledger.totals().pods == ()
+    assert ledger.usage(ALL, [By.CLASS]) == [Usage(0, "", "", OUT, 500, 5), Usage(0, "", "", hub, 70, 1)]
