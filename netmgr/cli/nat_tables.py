@@ -54,6 +54,9 @@ def _ports(nat: Mapping[str, Any]) -> Table:
 
 def _services(answer: Mapping[str, Any]) -> Table:
     shown = new_table("Services", "service", "seen from the hub", "hits>", "ready endpoints", "draining")
+    for column in shown.columns:
+        # An address that is cut short is of no use.
+        column.overflow = "fold"
     for one in answer["services"]:
         hits = "" if one["hits"] is None else f"{one['hits']:,}"
         ready, draining = (escape("\n".join(one[state])) for state in ("ready", "draining"))

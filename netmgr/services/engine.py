@@ -44,6 +44,7 @@ class Services:
         self._lock = threading.Lock()
         self._left: dict[ServicePort, Frontend] = {}
         self._gone: defaultdict[ServicePort, set[Endpoint]] = defaultdict(set)
+        self._told: frozenset[str] = frozenset()
 
     @classmethod
     def open(
@@ -166,7 +167,15 @@ class Services:
                 self._note_gone(seen, frontend.endpoints, frozenset())
             self._left = {}
         _log(changes)
+        self._tell_faults()
         return changes
+
+    def _tell_faults(self) -> None:
+        """Log what is refused, each fault once while it lasts."""
+        faults = frozenset(self._desk.faults())
+        for fault in sorted(faults - self._told)[:_MOST_LOGGED]:
+            log.warning("documents refused fault=%r", fault)
+        self._told = faults
 
     def _put_right(self) -> list[str]:
         wanted = self._left | {seen: opened.opening.frontend for seen, opened in self._desk.opened.items()}

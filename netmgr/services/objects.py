@@ -98,9 +98,13 @@ class _Object(BaseModel):
 _PortNumber = Annotated[int, Field(ge=1, le=65_535)]
 
 
+_Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.\-]{0,251}[a-z0-9])?$")]
+"""As Kubernetes has names; what is printed and logged holds nothing that a terminal would obey."""
+
+
 class _Metadata(_Object):
-    name: Annotated[str, Field(min_length=1)]
-    namespace: str = "default"
+    name: _Name
+    namespace: _Name = "default"
     labels: dict[str, str] | None = None
 
 

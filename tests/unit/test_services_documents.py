@@ -217,6 +217,10 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         service(1, Family.V4) | {"metadata": {}},
         "bad.json:4: metadata.name: is required and missing",
     ),
+    "a name that no object has": (
+        service(1, Family.V4) | {"metadata": {"name": "s1\x1b[2J"}},
+        "bad.json:5: metadata.name: String should match pattern '^[a-z0-9]([a-z0-9.\\-]{0,251}[a-z0-9])?$'",
+    ),
     "another kind": (
         {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x"}},
         "bad.json:3: kind: Deployment is neither Service nor EndpointSlice; take it out",
