@@ -214,11 +214,11 @@ def _pod_rule(traffic: Traffic, family: Family, internet: tuple[Match, ...], pod
 def _internet(policy: Policy, peer: Side, family: Family, hook: Hook, abilities: Abilities) -> tuple[Match, ...]:
     """The peer is of the internet. What lies on the own side of a link never is, and costs no comparison."""
     elsewhere = (_NO_POD if hook is Hook.FORWARD else _NO_LOOPBACK)(peer)
-    busy = (*policy.ranges, *(policy.classes.prefixes if policy.classes else ()))
-    # What much of the other traffic lies in comes first, so that it is done with soonest.
+    classes = policy.classes.prefixes if policy.classes else ()
+    # What classes lie in comes first, so that their packets are done with soonest.
     prefixes = sorted(
         (prefix for prefix in policy.known if prefix.family is family),
-        key=lambda prefix: (not any(prefix.covers(one) for one in busy), prefix.length, prefix),
+        key=lambda prefix: (not any(prefix.covers(one) for one in classes), prefix.length, prefix),
     )
     return elsewhere, *outside(peer, _internal(family).name, prefixes, abilities.compares)
 
