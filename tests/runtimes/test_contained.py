@@ -1,7 +1,12 @@
-"""Agent and exporter in real containers, with what the manifests give them: capabilities, a read-only root, seccomp."""
+"""Agent and exporter in real containers, with what the manifests give them: capabilities, a read-only root, seccomp.
+
+The containers' root is this machine's own. NETMGR_IMAGE_ROOT names the root of an image that `make image` built
+instead, for example as `podman image mount` shows it.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +27,7 @@ pytestmark = [pytest.mark.root, pytest.mark.runtimes]
 
 OVERLAY = SOURCE / "configs" / "kubernetes" / "overlays" / "cni"
 ROOT = "/run/image"
+IMAGE_ROOT = os.environ.get("NETMGR_IMAGE_ROOT", "")
 SCRAPE = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9119/metrics', timeout=5).read().decode())"
 
 
@@ -47,10 +53,13 @@ def contained(name: str) -> list[str]:
         modes = ["ro"] if mount.get("readOnly") else ["rw"]
         modes += ["rslave"] if mount.get("mountPropagation") == "HostToContainer" else []
         options += ["--volume", f"{where[mount['name']]}:{mount['mountPath']}:{','.join(modes)}"]
-    command = [sys.executable if word == "netmgr" else word for word in container["command"][:1]]
-    arguments = ["-m", "netmgr", *container["command"][1:]]
-    environment = ["--env", f"PYTHONPATH={SOURCE}", "--env", "PYTHONDONTWRITEBYTECODE=1"]
-    return ["podman", "run", "--name", name, *environment, *options, "--rootfs", ROOT, *command, *arguments]
+    if IMAGE_ROOT:
+        environment, command = {"PATH": "/opt/netmgr/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, container["command"]
+    else:
+        environment = {"PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-m", *container["command"]]
+    given = [f"--env={key}={value}" for key, value in environment.items()]
+    return ["podman", "run", "--name", name, *given, *options, "--rootfs", ROOT, *command]
 
 
 class ContainedNode(NetmgrNode):
@@ -64,7 +73,7 @@ class ContainedNode(NetmgrNode):
         machine.run("mkdir", "-p", "/run/netmgr", "/run/netns", "/var/lib/netmgr", ROOT, "/run/upper", "/run/work")
         machine.run("touch", "/run/xtables.lock")
         machine.run("mount", "--make-shared", "/run")
-        overlay = "lowerdir=/,upperdir=/run/upper,workdir=/run/work"
+        overlay = f"lowerdir={IMAGE_ROOT or '/'},upperdir=/run/upper,workdir=/run/work"
         machine.run("mount", "-t", "overlay", "-o", overlay, "overlay", ROOT)
         # Off, so that it is seen to be switched on from within.
         machine.run("sysctl", "-w", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0")
