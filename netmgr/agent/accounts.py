@@ -150,6 +150,8 @@ class Accounts:
         """Have the rules follow another policy; a sentence for each thing done."""
         with self._lock:
             self._rules.change_policy(policy)
+            # What is not as it should be now, nobody took away.
+            self._sound_at = None
             return self.reconcile()
 
     def _announce(self, created: frozenset[Counter]) -> None:
