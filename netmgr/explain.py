@@ -131,6 +131,9 @@ def _packet(document: NodeDocument, address: Address) -> tuple[Passage, str]:
             Passage.DROPPED,
             f"dropped here and counted as from {here} to {there.site}: spokes do not reach each other",
         )
+    if there.part is Part.SERVICES and there.site == here:
+        text = f"for clients outside {here}, by its NAT host; within it a Service is reached by its own address"
+        return Passage.NAT_HOST, text
     if there.part is Part.SERVICES:
         return Passage.NAT_HOST, f"through the NAT host of {there.site}, which translates it{others}"
     return Passage.NATIVE, f"native, the sender's own address is kept{others if there.site != HUB else ''}"

@@ -63,7 +63,7 @@ ENDPOINTS = "nat: {services: [{seen: 10.100.0.0/24, real: 10.96.0.0/24}], transl
         (NODE_OF_A, "10.1.9.3", "range", "a", "ranges[0]", "native, the sender's own address is kept"),
         (NODE_OF_A, "10.2.3.1", "spoke", "b", "sites[2].prefixes[0]", "dropped here and counted as from a to b"),
         (NODE_OF_A, "10.100.1.9", "service", "b", "sites[2].services[0]", "dropped here and counted as from a to b"),
-        (NODE_OF_A, "10.100.0.9", "service", "a", "sites[1].services[0]", "through the NAT host of a"),
+        (NODE_OF_A, "10.100.0.9", "service", "a", "sites[1].services[0]", "for clients outside a, by its NAT host"),
         (NODE_OF_A, "203.0.113.1", "internet", "", "no prefix of node.yaml holds it", "to the internet as this node"),
         (
             ROUTER,
