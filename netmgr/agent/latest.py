@@ -12,6 +12,9 @@ from netmgr.errors import NetmgrError
 
 Reading = TypeVar("Reading")
 
+LONG_SECONDS, LARGEST_SHARE = 0.25, 0.05
+"""A reading that takes long (on a router of many spokes) takes no more than this share of the time."""
+
 log = logging.getLogger(__name__)
 
 
@@ -29,17 +32,19 @@ class Latest(Generic[Reading]):
         self._clock = clock
         self._min_seconds = min_seconds
         self._value = nothing
-        self._taken_at = float("-inf")
+        self._next_at = float("-inf")
         self._lock = threading.Lock()
 
     def value(self) -> Reading:
         """A reading; where none can be taken, the last one."""
         with self._lock:
-            now = self._clock.monotonic()
-            if now - self._taken_at >= self._min_seconds:
-                self._taken_at = now
+            began = self._clock.monotonic()
+            if began >= self._next_at:
                 try:
                     self._value = self._read()
                 except NetmgrError as error:
                     log.warning("kernel cannot be read error=%s", error)
+                spent = self._clock.monotonic() - began
+                rest = spent / LARGEST_SHARE if spent > LONG_SECONDS else 0.0
+                self._next_at = began + max(self._min_seconds, rest)
             return self._value

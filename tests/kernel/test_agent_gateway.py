@@ -100,6 +100,6 @@ def test_a_node_keeps_routes_and_spokes_apart_as_a_router_does(world: Joined) ->
         assert world.agent.snapshot()["role"] == "node"
         assert world.drops() == {("a", "b"): 0, ("b", "a"): 0}
         assert world.send("a", "b", Family.V4) == ""
-        assert world.drops() == {("a", "b"): 1, ("b", "a"): 0}
+        world.wait_until(lambda: world.drops() == {("a", "b"): 1, ("b", "a"): 0})
     finally:
         world.stop()

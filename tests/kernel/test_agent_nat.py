@@ -123,7 +123,7 @@ def test_what_is_dropped_between_spokes_is_told_from_the_first_packet(
         for number, family in enumerate(Family, start=1):
             for pair in drops:
                 assert world.send(*pair, family) == ""
-                assert world.drops()[pair] == number
+                world.wait_until(lambda pair=pair, number=number: world.drops()[pair] == number)
             assert world.send("researcher", "a", family)
             assert world.send("b", "researcher", family)
     finally:

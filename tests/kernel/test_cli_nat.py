@@ -58,6 +58,7 @@ def test_node_status_shows_what_was_dropped_between_spokes(world: Joined) -> Non
         assert "spokes kept apart here: 2 ways, nothing dropped" in quiet
         assert "result files" not in quiet
         assert world.send("b", "a", Family.V6) == ""
+        world.wait_until(lambda: world.drops()["b", "a"] == 1)
         rows = netmgr(world, "node", "status").stdout.splitlines()
         assert ["b", "a", "1", "53", "B"] in [row.split() for row in rows]
     finally:
