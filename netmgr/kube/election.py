@@ -120,13 +120,13 @@ class Candidate:
         """What ended the work."""
         self._lease = Lease(api, term)
         self._was_elected = False
+        self._waits = Backoff(first=term.retry)
         self._lost = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
 
     def run(self) -> None:
         """Stand again and again; never returns before `withdraw`."""
-        waits = Backoff(first=self._term.retry)
         while not (self._lease.closed or self._ended.is_set()):
             self._lost = threading.Event()
             make: Any = Config
@@ -140,7 +140,7 @@ class Candidate:
             )
             election: Any = LeaderElection
             election(config).run()
-            time.sleep(waits.next())
+            time.sleep(self._waits.next())
 
     def withdraw(self) -> None:
         """End the work, and let another lead at once."""
@@ -153,6 +153,7 @@ class Candidate:
         log.info("event=leading identity=%s", self._term.identity)
         self._idle.clear()
         self._was_elected = True
+        self._waits.reset()
         try:
             self._lead(self._lost)
         except NetmgrError as error:

@@ -25,7 +25,7 @@ RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "events", ("create", "patch")),
 )
 OWN_RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("", "configmaps", ("get", "list", "create", "patch")),
+    ("", "configmaps", ("list", "create", "patch")),
     ("coordination.k8s.io", "leases", ("get", "create", "update", "patch")),
 )
 

@@ -85,18 +85,19 @@ def test_an_api_server_that_restarts_in_the_middle_is_waited_for(
 ) -> None:
     number = 400
     plan = write_plan(tmp_path, f"{{gpu: {{nodes: {number}, surge: 0}}}}")
-    controller = starter.controller(plan, starter.account("netmgr", ACCOUNT), "netmgr")
+    controller = starter.controller(plan, starter.account("netmgr", ACCOUNT), "netmgr", "--lease-seconds=5")
     eventually(lambda: "event=leading" in controller.said)
     add_nodes(installed, (node(f"vmss{i:06}", "gpu") for i in range(number)))
     eventually(lambda: controller.said.count("event=assigned") > 20, every=0.02)
     installed.stop_server()
-    time.sleep(2)
+    eventually(lambda: "event=leads_no_more" in controller.said)
     assert controller.process.poll() is None
     installed.start_server()
     eventually(lambda: len(pod_cidrs(installed)) == number, seconds=60, every=0.5)
     assert_none_twice(installed)
     add_nodes(installed, [node("odd", "cpu")])
     eventually(lambda: "UnknownNodePool" in controller.said, seconds=60)
+    assert controller.said.count("event=leading") == 2
     assert controller.end() == 0
 
 
