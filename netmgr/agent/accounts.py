@@ -74,8 +74,7 @@ class Accounts:
             self._ledger.end([c for c in known if isinstance(c.subject, Address) and c not in wanted])
             for address, pod in self._owners.items():
                 self._ledger.begin([c for c in self._rules.counters([address]) if c not in known], pod)
-            if self._host_pods:
-                self._host_pods.start()
+            self._look_for_host_pods()
             repairs = self.reconcile()
             self._ledger.remember(POLICY, policy)
             return repairs
@@ -121,7 +120,8 @@ class Accounts:
         with self._lock:
             now = self._clock.monotonic()
             if now - self._read_at >= self._min_reading_seconds:
-                self._ledger.post([*self._rules.read(), *(self._host_pods.samples() if self._host_pods else ())])
+                host_pods = self._host_pods.samples() if self._host_pods else ()
+                self._ledger.post([*self._rules.read(), *host_pods])
                 self._read_at = now
 
     def reconcile(self) -> list[str]:
@@ -198,10 +198,17 @@ class Accounts:
             # Not in this thread, which has pods to look for: a disk may take seconds.
             self._syncing = threading.Thread(target=self._ledger.checkpoint, name="ledger-sync", daemon=True)
             self._syncing.start()
-        if self._host_pods:
-            with self._lock:
-                self._host_pods.look()
+        self._look_for_host_pods()
         self._ratios = self.audit().ratios()
+
+    def _look_for_host_pods(self) -> None:
+        if self._host_pods is None:
+            return
+        with self._lock:
+            try:
+                self._host_pods.look()
+            except KernelError as error:
+                log.warning("host-network pods are the node's own traffic for now error=%s", error)
 
     def close(self) -> None:
         """Post a last reading and close the books; rules and counters stay for the next agent."""

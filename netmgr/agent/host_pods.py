@@ -32,8 +32,9 @@ class HostPods:
         self._rules = rules
         self._ledger = ledger
         self._live: dict[int, HostPod] = {}
+        self._started = False
 
-    def start(self) -> None:
+    def _start(self) -> None:
         """Take over from a predecessor: what its counters show since is posted; pods that are gone end."""
         made = self._rules.make()
         self._live = {one.cgroup.number: one for one in self._finder.find()}
@@ -45,9 +46,17 @@ class HostPods:
         if made:
             self._ledger.restart(known & stay)
         self._begin(list(self._live.values()))
+        self._started = True
 
     def look(self) -> None:
-        """Begin with pods that came, end those whose cgroup is gone, and make a lost table again."""
+        """Begin with pods that came, end those whose cgroup is gone, and make a lost table again.
+
+        Raises:
+            KernelError: the kernel cannot do it, or not now; what is not counted stays the node's own.
+        """
+        if not self._started:
+            self._start()
+            return
         if self._rules.make():
             log.warning("repaired area=rules what=%r", "the table of host-network pods was missing or altered")
             self._ledger.restart(counter for number in self._live for counter in counters_of(number))
@@ -88,7 +97,7 @@ class HostPods:
             log.info("host-network pod ended pod=%s", one.pod)
 
     def samples(self) -> list[Sample]:
-        """One reading of every counter."""
+        """One reading of every counter; none before the first look."""
         numbers = {str(one.cgroup.path.relative_to(SYSFS)): number for number, one in self._live.items()}
         return [_sample(reading) for reading in self._rules.read(numbers)]
 
