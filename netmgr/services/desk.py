@@ -25,7 +25,8 @@ class Desk:
     def __init__(self, documents: Documents, catalogue: Catalogue) -> None:
         self._documents = documents
         self._catalogue = catalogue
-        self._refused: dict[ServiceName, str] = {}
+        self._refused: dict[ServiceName, Refused] = {}
+        self._told: dict[ServiceName, str] = {}
         self._ports: dict[ServiceName, frozenset[ServicePort]] = {}
         self._unread = ""
         self.opened: dict[ServicePort, Opened] = {}
@@ -38,14 +39,21 @@ class Desk:
         except StateError as error:
             self._unread = str(error)
             return {}
-        touched = set(self._refused)
+        touched: set[ServiceName] = set()
         for path, content in changed.items():
             touched |= self._catalogue.replace(path, content)
-        return self._opened_anew(touched)
+        before = dict(self._refused)
+        pairs = self._opened_anew(touched | before.keys())
+        # A sentence is written again only if it can have changed: to find its line, a file is read once more.
+        new = [name for name, fault in self._refused.items() if name in touched or fault != before.get(name)]
+        sentences = self._documents.describe([self._refused[name] for name in new])
+        told = self._told | dict(zip(new, sentences, strict=True))
+        self._told = {name: told[name] for name in self._refused}
+        return pairs
 
     def faults(self) -> list[str]:
         """What is refused now: file, line, key, and what to do about it."""
-        return [self._unread] * bool(self._unread) + sorted([*self._documents.faults.values(), *self._refused.values()])
+        return [self._unread] * bool(self._unread) + sorted([*self._documents.faults.values(), *self._told.values()])
 
     def _opened_anew(self, names: set[ServiceName]) -> dict[ServicePort, tuple[Opening | None, Opening | None]]:
         """Everything is closed before anything is opened, so that a ServicePort may pass from one to another."""
@@ -55,7 +63,7 @@ class Desk:
                 now[name] = self._catalogue.openings(name)
                 self._refused.pop(name, None)
             except Refused as fault:
-                self._refused[name] = self._documents.describe(fault)
+                self._refused[name] = fault
         held = {name: {seen: self.opened.pop(seen).opening for seen in self._ports.pop(name, ())} for name in now}
         # Who has a ServicePort keeps it against who only asks for it.
         for name in sorted(now, key=lambda name: not held[name]):
@@ -69,12 +77,11 @@ class Desk:
         taken = next((seen for seen in openings if seen in self.opened), None)
         if taken is not None:
             other = self.opened[taken].service
-            fault = Refused(
+            self._refused[name] = Refused(
                 self._catalogue.place_of(name),
                 f"service {name}: {taken} is open already for service {other}; a ServicePort is of one Service",
                 self._catalogue.place_of(other),
             )
-            self._refused[name] = self._documents.describe(fault)
             openings = {seen: opening for seen, opening in held.items() if seen not in self.opened}
         if openings:
             self._ports[name] = frozenset(openings)

@@ -6,15 +6,15 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
 
 from netmgr.errors import StateError
-from netmgr.services import objects
-from netmgr.services.objects import KeyPath, Place, Refused, Service, Slice
+from netmgr.services import lines, objects
+from netmgr.services.objects import Place, Refused, Service, Slice
 
 SUFFIXES = (".json", ".yaml", ".yml")
 """Of the files in a directory that are read; those whose name begins with a dot are not."""
@@ -78,16 +78,16 @@ class Documents:
                 self._read(path, found)
         return found
 
-    def describe(self, fault: Refused) -> str:
-        """The fault as a sentence with file, line and key, of both places where two disagree."""
-        sentence = f"{_located(fault.place)}: {fault.message}"
-        return f"{sentence} (see {_located(fault.other)})" if fault.other else sentence
+    def describe(self, faults: Sequence[Refused]) -> list[str]:
+        """The faults as sentences with file, line and key, of both places where two disagree."""
+        found = _lines({place for fault in faults for place in (fault.place, fault.other) if place})
+        return [_sentence(fault, found) for fault in faults]
 
     def _read(self, path: str, found: dict[str, Content]) -> None:
         try:
             found[path] = tuple(_parsed(path))
         except Refused as fault:
-            self.faults[path] = self.describe(fault)
+            (self.faults[path],) = self.describe([fault])
         else:
             self.faults.pop(path, None)
 
@@ -164,39 +164,27 @@ def _yaml(content: bytes) -> list[object]:
     return list(yaml.load_all(content, Loader=yaml.CSafeLoader))
 
 
-def _located(place: Place) -> str:
-    """`file:line: key`, the line of the nearest key above that the document has."""
+def _sentence(fault: Refused, found: Mapping[Place, int]) -> str:
+    sentence = f"{_located(fault.place, found.get(fault.place))}: {fault.message}"
+    return f"{sentence} (see {_located(fault.other, found.get(fault.other))})" if fault.other else sentence
+
+
+def _located(place: Place, line: int | None) -> str:
+    """`file:line: key`."""
     dotted = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place.key).lstrip(".")
-    line = _line(place)
     return f"{place.path}{f':{line}' if line else ''}{f': {dotted}' if dotted else ''}"
 
 
-def _line(place: Place) -> int | None:
-    try:
-        content = Path(place.path).read_bytes()
-        if is_too_deep(content):
-            return None
-        text = content.decode()
-        for number, root in enumerate(yaml.compose_all(text, Loader=yaml.CSafeLoader)):
-            if number == place.document and root is not None:
-                return _line_in(root, place.key)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        pass
-    return None
-
-
-def _line_in(root: yaml.Node, key: KeyPath) -> int:
-    node, line = root, root.start_mark.line + 1
-    for part in key:
-        if isinstance(node, yaml.MappingNode):
-            entries: Mapping[object, tuple[yaml.Node, yaml.Node]] = {name.value: (name, it) for name, it in node.value}
-            if part not in entries:
-                break
-            name, node = entries[part]
-            line = name.start_mark.line + 1
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
-            line = node.start_mark.line + 1
-        else:
-            break
-    return line
+def _lines(places: Collection[Place]) -> dict[Place, int]:
+    """The lines of places, each file read once."""
+    found: dict[Place, int] = {}
+    for path in {place.path for place in places}:
+        here = [place for place in places if place.path == path]
+        try:
+            content = Path(path).read_bytes()
+        except OSError:
+            continue
+        if not is_too_deep(content):
+            known = lines.find(content, [(place.document, place.key) for place in here])
+            found |= {place: known[at] for place in here if (at := (place.document, place.key)) in known}
+    return found

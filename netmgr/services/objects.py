@@ -49,6 +49,16 @@ class Refused(Exception):
         super().__init__(message)
         self.place, self.message, self.other = place, message, other
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Refused) and self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash(self._content)
+
+    @property
+    def _content(self) -> tuple[Place, str, Place | None]:
+        return self.place, self.message, self.other
+
 
 class State(IntEnum):
     """What an endpoint is good for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -356,6 +357,25 @@ def test_only_files_that_changed_are_told_of_and_only_services_that_changed(desk
     (tmp_path / "5.json").unlink()
     ((seen, (_, after)),) = desk.read(None).items()
     assert (str(seen.address), after) == ("10.200.0.5", None)
+
+
+def test_a_thousand_faults_of_one_file_are_located_in_one_pass(desk: Desk, tmp_path: Path):
+    bad = [edited(service(number, Family.V4), clusterIP="10.99.0.1") for number in range(1000)]
+    path = tmp_path / "all.json"
+    path.write_text(json.dumps({"kind": "List", "items": bad}, indent=1))
+    began = time.process_time()
+    desk.read(None)
+    first = time.process_time() - began
+    told = desk.faults()
+    assert len(told) == 1000
+    lines = path.read_text().splitlines()
+    for sentence in told:
+        line, key = sentence.removeprefix(f"{path}:").split(": ")[:2]
+        assert lines[int(line) - 1].strip().startswith('"clusterIP"'), key
+    began = time.process_time()
+    desk.read(None)
+    assert desk.faults() == told
+    assert time.process_time() - began < first / 3
 
 
 def test_files_that_are_not_documents_are_left_alone(desk: Desk, put, tmp_path: Path):
