@@ -174,10 +174,10 @@ def _hosts(world: World) -> Iterator[Host]:
 
 
 def _machine(node: LabNode, links: tuple[Link, ...]) -> Host:
-    reason = node.status()
+    reason = node.status() if node.agent_pid() else "no agent runs"
     try:
         dropped = [Dropped(**each) for each in node.snapshot().get("isolation", ())]
-    except NetmgrError as error:  # an agent that does not run has nothing to tell; its host is shown all the same
+    except NetmgrError as error:  # such a host is shown all the same
         dropped, reason = [], reason or error.message
     pods = tuple(
         Pod(each.pod.name, each.pod.namespace, tuple(a for link in links_of(each.netns) for a in link.addresses))
