@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -171,13 +172,12 @@ class Joined:
     def stop(self) -> None:
         """End the agent; what it made in the kernel goes, too."""
         self.agent.stop_agent()
-        for table in ("inet netmgr", "inet netmgr-services"):
-            self.attempt("nft", "delete", "table", *table.split())
-        for family in ("", "6"):
-            for table in ("mangle", "nat", "filter", "raw"):
-                self.attempt(f"ip{family}tables-legacy", "-t", table, "-F")
-                self.attempt(f"ip{family}tables-legacy", "-t", table, "-X")
-        self.attempt("ipset", "destroy")
+        if self.world.backend is Backend.NFTABLES:
+            self.attempt("nft", "flush ruleset")
+        else:
+            for family, table in product(("", "6"), ("mangle", "nat", "filter")):
+                self.attempt(f"ip{family}tables-legacy-restore", stdin=f"*{table}\nCOMMIT\n")
+            self.attempt("ipset", "destroy")
         self.attempt("rm", "-rf", str(self.agent.directory))
         with wiring.inside(self.namespace(MACHINE)), Netlink(NETLINK_NETFILTER) as channel:
             channel.transact([FORGET_CONNECTIONS])
@@ -212,10 +212,10 @@ class Joined:
         told = self.agent.snapshot()["isolation"]
         return {(item["origin"], item["destination"]): item["packets"] for item in told}
 
-    def attempt(self, *command: str) -> None:
+    def attempt(self, *command: str, stdin: str = "") -> None:
         """Run a program on the machine, whatever comes of it."""
         whole = ["nsenter", f"--net={self.namespace(MACHINE)}", *command]
-        subprocess.run(whole, check=False, capture_output=True, timeout=20)
+        subprocess.run(whole, check=False, capture_output=True, timeout=20, input=stdin, text=True)
 
     def wait_until(self, true: Callable[[], bool]) -> None:
         """Wait until something is so."""

@@ -69,8 +69,10 @@ def test_established_connections_outlive_a_killed_agent(world: Joined, translati
             assert [far.getpeername()[0] for _, far in ends.values()] == expected
             rules = world.rules()
             world.agent.kill_agent()
-            for near, far in ends.values():
+            for family, (near, far) in ends.items():
                 talk(near, far)
+                with open_socket(world.namespace("researcher"), family, socket.SOCK_STREAM) as another:
+                    another.connect(near.getpeername()[:2])
             world.start(settings)
             for near, far in ends.values():
                 talk(near, far)
