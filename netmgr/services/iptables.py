@@ -42,7 +42,7 @@ class IptablesServices:
         self._families = tuple(sorted({prefix.family for prefix in self._ranges}))
         self._lock_path = lock_path
         self._lock_wait_seconds = lock_wait_seconds
-        self._state: dict[ServicePort, Frontend] = {}
+        self._state: dict[ServicePort, Frontend] | None = None
         self._untold: list[str] = []
         self._fingerprints: dict[tuple[str, Family], bytes] = {}
 
@@ -55,24 +55,26 @@ class IptablesServices:
 
     def put_right(self, wanted: Mapping[ServicePort, Frontend]) -> list[str]:
         """Compare each table that is not as it was left, and change what differs."""
-        repairs = [] if self._fingerprints else self._leave_other_families()
+        if self._state is None:
+            self._untold = self._leave_other_families()
+            self._state = dict(wanted)
+        # What others did is put right before what is wanted anew is done: only the one is told as a repair.
         for family in self._families:
             for name in _TABLES:
                 if self._fingerprints.get((name, family)) != xt_listing.read(name, family).fingerprint():
-                    repairs += self._compare(name, family, wanted)
-                elif name == "nat" and (changes := xt_diff.changes(_of(self._state, family), _of(wanted, family))):
-                    self._apply(family, changes)
-        self._state = dict(wanted)
-        repairs, self._untold = [*self._untold, *repairs], []
+                    self._untold += self._compare(name, family, self._state)
+        self.change(xt_diff.changes(self._state, wanted))
+        repairs, self._untold = self._untold, []
         return repairs
 
     def change(self, changes: Mapping[ServicePort, Frontend | None]) -> None:
         """Fill the chains of what changed."""
+        if self._state is None:
+            raise KernelError("change services", details="what the kernel holds was not read yet")
         after = {seen: frontend for seen, frontend in {**self._state, **changes}.items() if frontend is not None}
         for family in self._families:
-            mine = {seen: frontend for seen, frontend in changes.items() if seen.family is family}
             try:
-                self._apply(family, mine)
+                self._apply(family, {seen: it for seen, it in changes.items() if seen.family is family})
             except KernelError:
                 # Somebody took chains away, so that what is to be done cannot be known without comparing all.
                 self._untold += self._compare("nat", family, after)
@@ -89,7 +91,7 @@ class IptablesServices:
         """Take our chains, and the jumps to them, away."""
         for family in self._families:
             self._leave(family)
-        self._state, self._fingerprints = {}, {}
+        self._state, self._fingerprints = None, {}
 
     def close(self) -> None:
         """Nothing is held open."""

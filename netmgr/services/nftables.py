@@ -61,14 +61,16 @@ class NftablesServices:
 
     def put_right(self, wanted: Mapping[ServicePort, Frontend]) -> list[str]:
         """List the table if anything can have changed, and change what differs."""
-        if self._state is not None and self._generation == self._socket.generation():
+        if self._state is None:
+            listing = nft_listing.read(self._socket)
+            before = nft_listing.state_of(listing)
+            repairs = self._compare(listing, {it: nft_diff.placed(one, before.get(it)) for it, one in wanted.items()})
+        else:
+            # What others did is put right before what is wanted anew is done: only the one is told as a repair.
+            if self._generation != self._socket.generation():
+                self._untold += self._compare(nft_listing.read(self._socket), self._state)
             self.change(nft_diff.changes(self._state, wanted))
             repairs = []
-        else:
-            listing = nft_listing.read(self._socket)
-            before = nft_listing.state_of(listing) if self._state is None else self._state
-            state = {seen: nft_diff.placed(one, before.get(seen)) for seen, one in wanted.items()}
-            repairs = self._compare(listing, state)
         repairs, self._untold = [*self._untold, *repairs], []
         return repairs
 

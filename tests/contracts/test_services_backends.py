@@ -54,6 +54,7 @@ class Kernel(Shape):
 
     def again(self) -> ServiceBackend: ...
     def content(self) -> str: ...
+    def be_busy(self) -> None: ...
     def lose_everything(self) -> None: ...
     def lose_endpoint(self, one: ServicePort) -> None: ...
     def lose_service(self, one: ServicePort) -> None: ...
@@ -70,8 +71,11 @@ class FakeKernel:
     def content(self):
         return repr(sorted(self.backend.programmed.items(), key=lambda item: item[0]))
 
+    def be_busy(self):
+        pass
+
     def lose_everything(self):
-        self.backend.remove()
+        self.backend.programmed.clear()
 
     def lose_endpoint(self, one):
         endpoints = sorted(self.backend.programmed[one].endpoints)
@@ -102,6 +106,9 @@ class NftKernel:
     def content(self):
         lines = self._run("nft -a list ruleset").replace("\t", " ").splitlines()
         return "\n".join(lines)
+
+    def be_busy(self):
+        self._run("nft -f -", "add element inet theirs s { 10.200.0.9 }\ndelete element inet theirs s { 10.200.0.9 }\n")
 
     def lose_everything(self):
         self._run(f"nft delete table inet {TABLE}")
@@ -142,6 +149,10 @@ class IptablesKernel:
             for table in ("nat", "filter")
         ]
         return "\n".join(line for text in saved for line in text.splitlines() if not line.startswith("#"))
+
+    def be_busy(self):
+        for program in ("iptables-legacy", "ip6tables-legacy"):
+            self._run(f"{program} -t nat -A NETMGR-THEIRS -j ACCEPT")
 
     def lose_everything(self):
         for program in ("iptables-legacy", "ip6tables-legacy"):
@@ -231,6 +242,19 @@ def test_a_change_leaves_what_a_fresh_load_of_the_outcome_gives(kernel: Kernel, 
     outcome = {one: it for one, it in (WANTED | changes).items() if it is not None}
     assert kernel.backend.held() == outcome
     assert kernel.again().put_right(outcome) == []
+
+
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+def test_a_change_beside_others_work_is_not_told_as_a_repair(kernel: Kernel, changes):
+    kernel.backend.put_right(WANTED)
+    kernel.be_busy()
+    outcome = {one: it for one, it in (WANTED | changes).items() if it is not None}
+    assert kernel.backend.put_right(outcome) == []
+    assert kernel.backend.held() == outcome
+    kernel.be_busy()
+    kernel.backend.change({seen(4): None})
+    kernel.backend.put_right({one: it for one, it in outcome.items() if one != seen(4)})
+    assert kernel.backend.put_right({one: it for one, it in outcome.items() if one != seen(4)}) == []
 
 
 HARM = {

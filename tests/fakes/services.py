@@ -18,15 +18,16 @@ class FakeServices:
         self.programmed: dict[ServicePort, Frontend] = {}
         self._slots: dict[ServicePort, tuple[Endpoint, ...]] = {}
         self._hits: dict[ServicePort, int] = {}
+        self._known: dict[ServicePort, Frontend] | None = None
 
     def held(self) -> dict[ServicePort, Frontend]:
         return dict(self.programmed)
 
     def put_right(self, wanted: Mapping[ServicePort, Frontend]) -> list[str]:
-        wrong = [
-            seen for seen in wanted.keys() | self.programmed.keys() if self.programmed.get(seen) != wanted.get(seen)
-        ]
-        self.change({seen: wanted.get(seen) for seen in wrong})
+        known = _told(wanted) if self._known is None else self._known
+        wrong = [seen for seen in known.keys() | self.programmed.keys() if self.programmed.get(seen) != known.get(seen)]
+        self.change({seen: known.get(seen) for seen in wrong})
+        self.change({seen: wanted.get(seen) for seen in known.keys() | wanted.keys()})
         return [f"{seen} was not as it should be" for seen in sorted(wrong)]
 
     def change(self, changes: Mapping[ServicePort, Frontend | None]) -> None:
@@ -35,15 +36,17 @@ class FakeServices:
                 for table in (self.programmed, self._slots, self._hits):
                     table.pop(seen, None)
                 continue
-            self.programmed[seen] = frontend if frontend.endpoints else Frontend(frozenset())
+            self.programmed |= _told({seen: frontend})
             self._slots[seen] = rearranged(self._slots.get(seen, ()), frontend.endpoints)
             self._hits.setdefault(seen, 0)
+        after = {**(self._known or {}), **changes}
+        self._known = _told({seen: frontend for seen, frontend in after.items() if frontend is not None})
 
     def hits(self) -> dict[ServicePort, int]:
         return dict(self._hits)
 
     def remove(self) -> None:
-        self.programmed, self._slots, self._hits = {}, {}, {}
+        self.programmed, self._slots, self._hits, self._known = {}, {}, {}, None
 
     def close(self) -> None:
         pass
@@ -59,3 +62,8 @@ class FakeServices:
             return slots[hash(client) % len(slots)]
         slots = self._slots[seen]
         return slots[drawn % len(slots)]
+
+
+def _told(services: Mapping[ServicePort, Frontend]) -> dict[ServicePort, Frontend]:
+    """As a kernel tells it: without endpoints there is nothing to be sticky about."""
+    return {seen: one if one.endpoints else Frontend(frozenset()) for seen, one in services.items()}
