@@ -11,9 +11,23 @@ pytestmark = pytest.mark.programs
 
 LOADED = "import sys, {modules}; print(*sorted(sys.modules))"
 OTHERS = {
-    "wired": ("netmgr.services", "netmgr.kube", "netmgr.observer", "netmgr.agent.gateway", "netmgr.agent.nat"),
+    "wired": (
+        "netmgr.services",
+        "netmgr.kube",
+        "netmgr.observer.judge",
+        "netmgr.observer.cache",
+        "netmgr.agent.gateway",
+        "netmgr.agent.nat",
+    ),
     "observing": ("netmgr.services", "netmgr.kube", "netmgr.ipam.leases", "netmgr.agent.gateway", "netmgr.agent.nat"),
-    "gateway": ("netmgr.services", "netmgr.kube", "netmgr.observer", "netmgr.ipam.leases", "netmgr.agent.wired"),
+    "gateway": (
+        "netmgr.services",
+        "netmgr.kube",
+        "netmgr.observer.judge",
+        "netmgr.observer.cache",
+        "netmgr.ipam.leases",
+        "netmgr.agent.wired",
+    ),
 }
 
 
