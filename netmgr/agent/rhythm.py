@@ -14,6 +14,9 @@ from types import MappingProxyType
 from netmgr.agent.telemetry import Telemetry
 from netmgr.errors import NetmgrError
 
+LONG_SECONDS, LARGEST_SHARE = 0.25, 0.1
+"""A step that takes this much processor time (on a router of many spokes) gets no more than this share of it."""
+
 Step = Callable[[], None]
 
 log = logging.getLogger(__name__)
@@ -51,7 +54,7 @@ class Rhythm:
     """One thread.
 
     Args:
-        every: steps and the seconds between two of each; all are due at once.
+        every: steps and the seconds between two of each, more for one that takes long; all are due at once.
         watched: what to do when a file descriptor becomes readable.
     """
 
@@ -91,5 +94,12 @@ class Rhythm:
                 self._watched[descriptor]()
             for place, (seconds, step) in enumerate(self._every):
                 if (now := time.monotonic()) >= due[place]:
-                    due[place] = now + seconds
-                    step()
+                    due[place] = now + max(seconds, _rest(step))
+
+
+def _rest(step: Step) -> float:
+    """Take a step; how many seconds from its begin to the next it needs to stay within its share."""
+    began = time.thread_time()
+    step()
+    spent = time.thread_time() - began
+    return spent / LARGEST_SHARE if spent > LONG_SECONDS else 0.0
