@@ -38,7 +38,8 @@ POD_BYTES = Metric(
     "bytes",
     ("namespace", "pod", "traffic"),
     PODS * TRAFFICS,
-    "Bytes (IP headers included) between a pod and the internet. Lingers after the pod's end, then goes.",
+    "Bytes (IP headers included) between a pod and the internet, or a class of traffic. "
+    "Lingers after the pod's end, then goes.",
 )
 POD_PACKETS = Metric(
     "netmgr_pod_traffic_packets_total",
@@ -46,7 +47,7 @@ POD_PACKETS = Metric(
     "packets",
     ("namespace", "pod", "traffic"),
     PODS * TRAFFICS,
-    "Packets between a pod and the internet. Lingers after the pod's end, then goes.",
+    "Packets between a pod and the internet, or a class of traffic. Lingers after the pod's end, then goes.",
 )
 NAMESPACE_BYTES = Metric(
     "netmgr_namespace_traffic_bytes_total",

@@ -49,7 +49,7 @@ class Alert:
     description: str
 
 
-_BUSY = read(BUSIEST_PODS)
+_BUSY = read(BUSIEST_PODS, traffic="=~internet-.+")
 _POOL = f"sum without (state) ({read(catalog.ADDRESSES)})"
 _FAILED = f"increase({read(catalog.REQUESTS, '10m', code='!=0', command='!=STATUS')})"
 _REPAIRED = f"increase({read(catalog.DRIFT, '1h')})"
