@@ -21,11 +21,21 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain as chained
 
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.services.model import Endpoint, Frontend, Protocol, ServicePort
-from netmgr.services.nft_messages import JUMP, TYPE_VERDICT, Chain, Expression, SetSpec, goto, number, plain, target_of
+from netmgr.services.nft_messages import (
+    GOTO,
+    JUMP,
+    TYPE_VERDICT,
+    Chain,
+    Expression,
+    SetSpec,
+    goto,
+    number,
+    plain,
+    target_of,
+)
 from netmgr.services.slots import rearranged, rendezvous, slot_count
 
 TABLE = "netmgr-services"
@@ -137,6 +147,12 @@ def slots(frontend: Frontend, held: Sequence[Endpoint]) -> Slots:
     if frontend.sticky:
         return rendezvous(frontend.endpoints, slot_count(len(frontend.endpoints)))
     return rearranged(held, frontend.endpoints)
+
+
+def elements(seen: ServicePort, held: Slots) -> Iterator[tuple[bytes, bytes]]:
+    """All slots of a ServicePort as elements."""
+    service_key = key(seen)
+    return ((slot_key(service_key, place), endpoint_data(endpoint)) for place, endpoint in enumerate(held))
 
 
 def choice(slot_count: int, *, sticky: bool) -> int:
@@ -266,16 +282,5 @@ def _equals(register: int, value: bytes) -> Expression:
     return Expression("cmp", {1: number(register), 2: number(0), 3: plain(value)})
 
 
-def _verdict(chain: str, code: int | None = None) -> Expression:
-    return Expression("immediate", {1: number(0), 2: goto(chain) if code is None else goto(chain, code)})
-
-
-def elements(seen: ServicePort, held: Slots) -> Iterator[tuple[bytes, bytes]]:
-    """All slots of a ServicePort as elements."""
-    service_key = key(seen)
-    return ((slot_key(service_key, place), endpoint_data(endpoint)) for place, endpoint in enumerate(held))
-
-
-def all_elements(services: Iterable[tuple[ServicePort, Slots]]) -> Iterator[tuple[bytes, bytes]]:
-    """The slots of many ServicePorts."""
-    return chained.from_iterable(elements(seen, held) for seen, held in services)
+def _verdict(chain: str, code: int = GOTO) -> Expression:
+    return Expression("immediate", {1: number(0), 2: goto(chain, code)})

@@ -209,7 +209,7 @@ def list_elements(table: str, name: str) -> Operation:
 
 def get_generation() -> Operation:
     """Ask for the number of transactions that the namespace's nftables have seen."""
-    return Operation("generation", _SUBSYSTEM << 8 | GET_GENERATION, NLM_F_DUMP & 0, NFGENMSG.pack(0, 0, 0))
+    return Operation("generation", _SUBSYSTEM << 8 | GET_GENERATION, 0, NFGENMSG.pack(0, 0, 0))
 
 
 def generation_of(body: bytes) -> int:

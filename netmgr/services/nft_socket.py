@@ -53,15 +53,13 @@ class NftSocket(Netlink):
 
     def _await(self, first: int, texts: list[str]) -> None:
         """Wait for the acknowledgement of the last operation, or for the first refusal."""
-        refusal: KernelError | None = None
         while True:
             for kind, flags, sequence, body in self._receive():
                 if kind != rtnetlink.NLMSG_ERROR or not first <= sequence < first + len(texts):
                     continue
                 number, reason = rtnetlink.error_of(flags, body)
                 if number:
-                    refusal = refusal or KernelError(f"nft {texts[sequence - first]}", number, reason)
-                    raise refusal
+                    raise KernelError(f"nft {texts[sequence - first]}", number, reason)
                 if sequence == first + len(texts) - 2:
                     return
 
