@@ -39,6 +39,8 @@ class NodeView:
     pool: str | None
     cidrs: tuple[Prefix, ...] = ()
     annotation: str = ""
+    runs_pods: bool = True
+    """A NAT host or a router needs no ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def decide(
             _keep(view, node)
     _rest(view, now, quarantine)
     for node in view.nodes:
-        if not node.cidrs:
+        if not node.cidrs and node.runs_pods:
             _serve(view, node, quarantine)
     return view.decision
 
@@ -119,7 +121,8 @@ class _View:
         self.decision.claims[slot] = claim
 
     def refuse(self, node: NodeView, reason: Reason, message: str) -> None:
-        self.decision.refusals.append(Refusal(node, reason, message))
+        if node.runs_pods:
+            self.decision.refusals.append(Refusal(node, reason, message))
 
     def rests_after(self, node: NodeView, pool: str) -> Slot | None:
         """The place that rests after a Node of that name."""

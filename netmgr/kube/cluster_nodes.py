@@ -9,6 +9,10 @@ from netmgr.kube.api import Object
 from netmgr.kube.assigning import NodeView
 from netmgr.kube.node_document import RANGES
 from netmgr.prefixes import Prefix
+from netmgr.sites import Role
+
+ROLE = "netmgr.io/role"
+"""Label of a machine that is no node in the plan's sense: a NAT host or a hub's router."""
 
 
 class ClusterNodes:
@@ -71,6 +75,7 @@ def node_view(node: Object, pool_label: str) -> NodeView:
         pool=metadata.get("labels", {}).get(pool_label),
         cidrs=tuple(sorted(map(_prefix, node["spec"].get("podCIDRs", ())))),
         annotation=metadata.get("annotations", {}).get(RANGES, ""),
+        runs_pods=metadata.get("labels", {}).get(ROLE, Role.NODE) == Role.NODE,
     )
 
 

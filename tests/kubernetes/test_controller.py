@@ -108,11 +108,14 @@ def test_metrics_and_health_are_told_over_http(
 
 def test_a_node_that_cannot_be_served_is_told_why(control_plane: ControlPlane, start: Start, plan: Path) -> None:
     taken = ranges_of(plan, "train-gpu-1")
+    nat_host = node("nat-host")
+    nat_host["metadata"]["labels"] = {"netmgr.io/role": "nat-host"}
     add_nodes(
         control_plane,
         [
             node("unlabelled"),
             node("mislabelled", "cpu"),
+            nat_host,
             node("outside", "gpu", podCIDRs=["192.168.7.0/24"], podCIDR="192.168.7.0/24"),
             node("one", "gpu", podCIDRs=taken, podCIDR=taken[0]),
             node("two", "gpu", podCIDRs=taken, podCIDR=taken[0]),
@@ -130,6 +133,7 @@ def test_a_node_that_cannot_be_served_is_told_why(control_plane: ControlPlane, s
     for name, reason in reasons.items():
         eventually(lambda name=name, reason=reason: reason in events_of(control_plane, name))
     eventually(lambda: sum("NodePoolFull" in events_of(control_plane, f"late-{number}") for number in range(3)) == 1)
+    assert not events_of(control_plane, "nat-host"), "it runs no pods"
     assert "Node two" in events_of(control_plane, "one")["PodCIDRTaken"]["message"]
     assert "192.168.7.0/24" in events_of(control_plane, "outside")["PodCIDROutsidePlan"]["message"]
     label = {"metadata": {"labels": {"netmgr.io/node-pool": "gpu"}}}
