@@ -55,7 +55,7 @@ class Documents:
     @property
     def watched(self) -> Path:
         """The directory where changes show."""
-        return self._source if self._source.is_dir() or not self._source.suffix else self._source.parent
+        return self._source if self._source.is_dir() or self._source.suffix not in SUFFIXES else self._source.parent
 
     def changed(self, names: Iterable[str] | None = None) -> dict[str, Content]:
         """Content of the files that changed since the last time; of one that is gone, nothing.

@@ -22,10 +22,10 @@ from netmgr.config import Backend
 from netmgr.dataplane import netns
 from tests.bench import services_shapes as shapes
 from tests.bench.report import Effort, Figure
-from tests.bench.services_load import CHANGES, kernel_megabytes
+from tests.bench.services_load import kernel_megabytes
 
 SOURCE = Path(__file__).resolve().parents[2]
-PATIENCE = 600
+PATIENCE, CHANGES = 600, 2
 WEIGHABLE = 2_000
 """What fewer Services weigh is lost in what else the machine does."""
 
@@ -65,16 +65,16 @@ def _kube_proxy(count: int, lock: Path) -> tuple[float, float, float]:
     """Seconds to load, seconds to change, megabytes in the kernel."""
     everything = shapes.kube_proxy_rules(count)
     changes = [shapes.kube_proxy_change(count, number) for number in range(min(CHANGES, count))]
-    took, weights = [], []
+    took, weights, changing = [], [], []
     with _namespace():
         for _ in range(2):
             empty = kernel_megabytes()
             took.append(_timed(lambda: _restore(everything, lock)))
             full = kernel_megabytes()
-            change = median([_timed(lambda text=text: _restore(text, lock)) for text in changes])
+            changing += [_timed(lambda text=text: _restore(text, lock)) for text in changes]
             _restore("*nat\nCOMMIT\n", lock, keep=False)
             weights += [full - empty, full - kernel_megabytes()]
-    return median(took), change, median(weights)
+    return median(took), median(changing), median(weights)
 
 
 def _restore(text: str, lock: Path, *, keep: bool = True) -> None:

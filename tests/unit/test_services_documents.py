@@ -197,6 +197,7 @@ def test_one_file_can_be_the_whole_source(tmp_path: Path, put):
     desk.read(None)
     assert list(opened(desk)) == ["10.200.0.1:80/tcp"]
     assert Documents(path).watched == tmp_path
+    assert Documents(tmp_path / "services.d").watched == tmp_path / "services.d"
     path.unlink()
     desk.read(["all.json"])
     assert opened(desk) == {}
