@@ -12,10 +12,10 @@ import logging
 import threading
 from collections.abc import Iterable, Sequence
 from errno import ENOENT
+from typing import TYPE_CHECKING
 
 import netmgr
 from netmgr.agent.audit import Report, link_checks
-from netmgr.agent.host_pods import HostPods
 from netmgr.clock import Clock
 from netmgr.dataplane import link_counters
 from netmgr.errors import KernelError
@@ -33,6 +33,9 @@ from netmgr.snapshot import AuditRatio
 
 POLICY = "policy"
 """Fact of the ledger: a digest of what the rules were made from."""
+
+if TYPE_CHECKING:
+    from netmgr.agent.host_pods import HostPods
 
 log = logging.getLogger(__name__)
 
@@ -69,13 +72,14 @@ class Accounts:
             if self._ledger.recall(POLICY) == policy:
                 self._sound_at = self._ledger.read_at
             self._ledger.post(self._rules.read())
-            # Those of pods that are gone, and of classes of traffic that are no longer told apart.
-            wanted = frozenset(self._rules.counters(self._owners))
+            # Those of pods that are gone; what is of a former class ends once no rule counts it any more.
+            wanted = frozenset([*self._rules.counters(self._owners), *self._rules.former(known)])
             self._ledger.end([c for c in known if isinstance(c.subject, Address) and c not in wanted])
             for address, pod in self._owners.items():
                 self._ledger.begin([c for c in self._rules.counters([address]) if c not in known], pod)
             self._look_for_host_pods()
             repairs = self.reconcile()
+            self._end_former()
             self._ledger.remember(POLICY, policy)
             return repairs
 
@@ -132,10 +136,17 @@ class Accounts:
             if transaction:
                 self._announce(transaction.created - self._announced)
                 self._tell_of_lost_rules(transaction)
-                self._rules.apply(transaction)
+                self._rules.apply(transaction, before_removals=self._end_former)
                 self._announced.clear()
             self._sound_at = looked_at
             return list(transaction.repairs)
+
+    def _end_former(self) -> None:
+        """Take the last readings of classes of traffic that are no longer told apart."""
+        known = self._ledger.counters()
+        if former := self._rules.former(known):
+            self._ledger.post(self._rules.read_former(former))
+            self._ledger.end(former)
 
     def _tell_of_lost_rules(self, transaction: Transaction) -> None:
         """Tell of rules that count and were not as they should be, though every counter is still there.

@@ -118,16 +118,14 @@ def open_host_pods(accounting: Accounting, internal: Iterable[Prefix], ledger: L
     return HostPods(finder, HostPodRules(internal, finder.depths), ledger)
 
 
-def retire(ledger: Ledger) -> None:
+def retire(counters: Iterable[Counter], ledger: Ledger) -> None:
     """End what an earlier agent counted, where the document no longer asks for it."""
-    known = [c for c, owner in ledger.counters().items() if owner and not c.is_pod]
-    if known:
-        rules = HostPodRules((), ())
-        try:
-            rules.remove()
-        finally:
-            rules.close()
-        ledger.end(known)
+    rules = HostPodRules((), ())
+    try:
+        rules.remove()
+    finally:
+        rules.close()
+    ledger.end(counters)
 
 
 def counters_of(number: int) -> list[Counter]:

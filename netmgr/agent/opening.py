@@ -6,7 +6,7 @@ import logging
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from netmgr.agent import host_pods, recovery
+from netmgr.agent import recovery
 from netmgr.agent.accounts import Accounts
 from netmgr.agent.telemetry import Telemetry
 from netmgr.clock import Clock
@@ -54,12 +54,17 @@ def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, st
 
 
 def _open_host_pods(document: NodeDocument, rules: Rules, ledger: Ledger, accounts: Accounts, stack: ExitStack) -> None:
+    known = [counter for counter, owner in ledger.counters().items() if owner and not counter.is_pod]
+    if not document.accounting.host_pods and not known:
+        return
+    from netmgr.agent import host_pods  # noqa: PLC0415  only where they are counted, or were
+
     if document.accounting.host_pods:
         counted = host_pods.open_host_pods(document.accounting, rules.policy.known, ledger)
         stack.callback(counted.close)
         accounts.count_host_pods(counted)
     else:
-        host_pods.retire(ledger)
+        host_pods.retire(known, ledger)
 
 
 def opens_services(document: NodeDocument) -> bool:
@@ -93,7 +98,7 @@ def _retire_former_backend(document: NodeDocument, ledger: Ledger, *, successor:
     try:
         # A backend that cannot even be looked at must not cost the node the rules it has.
         successor.plan(())
-        ledger.post(rules.read())
+        ledger.post([*rules.read(), *rules.read_former(ledger.counters())])
         rules.remove()
     finally:
         rules.close()

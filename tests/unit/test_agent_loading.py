@@ -14,8 +14,7 @@ OTHERS = {
     "wired": (
         "netmgr.services",
         "netmgr.kube",
-        "netmgr.observer.judge",
-        "netmgr.observer.cache",
+        "netmgr.observer",
         "netmgr.agent.gateway",
         "netmgr.agent.nat",
     ),
@@ -23,8 +22,7 @@ OTHERS = {
     "gateway": (
         "netmgr.services",
         "netmgr.kube",
-        "netmgr.observer.judge",
-        "netmgr.observer.cache",
+        "netmgr.observer",
         "netmgr.ipam.leases",
         "netmgr.agent.wired",
     ),
