@@ -8,6 +8,8 @@ from pathlib import Path
 
 MODULE = Path(__file__).parent / "envtest"
 NEEDED = ("kube-apiserver", "etcd")
+BUILDERS = ("kustomize", "kubectl")
+"""Either builds a kustomization."""
 
 
 def folder() -> Path:
@@ -21,15 +23,18 @@ def folder() -> Path:
 
 def missing() -> str:
     """Why tests cannot run, in one line; empty when they can."""
-    if all(os.access(folder() / name, os.X_OK) for name in NEEDED):
+    if all(map(_has, NEEDED)) and any(map(_has, BUILDERS)):
         return ""
     return (
-        f"no kube-apiserver and etcd in {folder()}: get them with `make envtest` (ten minutes, once), "
+        f"no kube-apiserver, etcd and kubectl in {folder()}: get them with `make envtest` (ten minutes, once), "
         "or name a folder that has them in KUBEBUILDER_ASSETS"
     )
 
 
 def kustomize() -> list[str]:
     """The command that builds a kustomization."""
-    here = folder() / "kustomize"
-    return [str(here), "build"] if here.exists() else [str(folder() / "kubectl"), "kustomize"]
+    return [str(folder() / "kustomize"), "build"] if _has("kustomize") else [str(folder() / "kubectl"), "kustomize"]
+
+
+def _has(program: str) -> bool:
+    return os.access(folder() / program, os.X_OK)

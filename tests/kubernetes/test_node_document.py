@@ -17,6 +17,7 @@ from netmgr.config import Backend, NodeDocument
 from netmgr.kube.places import Place, Slot
 from netmgr.lab.topology import two_nodes
 from netmgr.lab.world import World
+from tests.kubernetes import manifests
 from tests.kubernetes.control_plane import ControlPlane, Object
 from tests.kubernetes.controllers import Starter, add_nodes, node
 
@@ -29,6 +30,7 @@ sites:
   - {name: hub, prefixes: [10.200.0.0/16]}
   - {name: train, prefixes: [10.0.0.0/12, "fd00:10::/48"]}
 """
+OVERLAYS = manifests.HERE / "overlays"
 Outcome = subprocess.CompletedProcess[str]
 Render = Callable[..., Outcome]
 
@@ -127,11 +129,25 @@ def test_outside_a_pod_a_kubeconfig_says_whom_to_ask(installed: ControlPlane, to
     assert documents.load(to, NodeDocument).node.name == "a"
 
 
-def test_an_observer_needs_no_pod_cidrs(installed: ControlPlane, render: Render, to: Path) -> None:
-    register(installed, "a", ["10.0.0.4"], [])
-    outcome = render(HEAD + "cni: off\n")
+@pytest.mark.parametrize(
+    ("template", "address", "cidrs"),
+    [
+        ("cni/node.yaml", "10.0.0.4", ["10.1.0.0/27"]),
+        ("observer/node.yaml", "10.0.0.4", []),
+        ("nat-host/node.yaml", "10.0.0.4", []),
+        ("openai-like/node.yaml", "10.224.0.4", []),
+        ("openai-like/nat-host.yaml", "10.224.0.5", []),
+    ],
+)
+def test_the_templates_of_the_manifests_become_documents(
+    installed: ControlPlane, render: Render, to: Path, template: str, address: str, cidrs: list[str]
+) -> None:
+    register(installed, "a", [address], cidrs)
+    outcome = render((OVERLAYS / template).read_text())
     assert outcome.returncode == 0, outcome.stderr
-    assert documents.load(to, NodeDocument).cni is False
+    found = documents.load(to, NodeDocument)
+    assert [str(prefix) for prefix in found.ranges] == cidrs
+    assert [str(each) for each in found.node.addresses] == [address]
 
 
 @pytest.mark.parametrize(
