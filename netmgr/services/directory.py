@@ -6,6 +6,7 @@ import json
 import os
 import re
 import stat
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -178,8 +179,10 @@ def _located(place: Place, line: int | None) -> str:
 def _lines(places: Collection[Place]) -> dict[Place, int]:
     """The lines of places, each file read once."""
     found: dict[Place, int] = {}
-    for path in {place.path for place in places}:
-        here = [place for place in places if place.path == path]
+    by_path: defaultdict[str, list[Place]] = defaultdict(list)
+    for place in places:
+        by_path[place.path].append(place)
+    for path, here in by_path.items():
         try:
             content = Path(path).read_bytes()
         except OSError:
