@@ -205,13 +205,14 @@ class Observer:
         accounts, self.backend = books.accounts, books.rules.backend.name
         self._observation = Observation(Cache(document.cni_results_dir), kernel, accounts, clock, telemetry.failing)
         self._queries = Queries(config, document, books, telemetry, clock, self._observation)
-        router = Router(document, stack)
-        self._observing = Observing(document, self._observation, accounts, router, telemetry, self._watch)
+        self._router = Router(document, stack)
+        self._observing = Observing(document, self._observation, accounts, self._router, telemetry, self._watch)
 
     def start(self, stack: ExitStack) -> None:
         """Take over from a predecessor, then begin to count and to answer readers."""
         if not self._watch.complete:
             log.warning("no pod was wired here yet, or cni_results_dir is another: %s", self._document.cni_results_dir)
+        self._router.start()
         self._observation.start()
         self._observing.look()
         self._observing.start()

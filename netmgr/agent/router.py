@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import logging
+from contextlib import ExitStack, suppress
 
 from netmgr.agent.rhythm import Steps
 from netmgr.config import NodeDocument
 from netmgr.dataplane import forwarding
 from netmgr.dataplane.routes import StaticRoutes
+from netmgr.errors import KernelError
 from netmgr.prefixes import Family
 from netmgr.sites import Role
+
+log = logging.getLogger(__name__)
 
 
 class Router:
@@ -21,12 +25,15 @@ class Router:
         stack.callback(self._routes.close)
 
     def start(self) -> None:
-        """Have the kernel forward; the routes follow with the first `reconcile`.
+        """Have the kernel forward, and install the routes; one that cannot be is left to `reconcile`, which tells.
 
         Raises:
             SetupError: the switch is off and cannot be thrown.
         """
         forwarding.enable(self._families)
+        with suppress(KernelError):
+            for sentence in self._routes.reconcile():
+                log.info("routes %s", sentence)
 
     def follow(self, document: NodeDocument) -> None:
         """Keep forwarding what this document asks for from now on."""

@@ -40,6 +40,8 @@ def routes(world: Joined) -> str:
 def test_a_hub_router_forwards_as_soon_as_it_is_ready(router: Joined, family: Family) -> None:
     assert router.send("researcher", "a", family) == str(own("researcher", family))
     snapshot = router.agent.snapshot()
+    assert {item["reason"]: item["count"] for item in snapshot["drift_repaired"]}.keys() >= {"rules", "routes"}
+    assert not any(item["count"] for item in snapshot["drift_repaired"])
     assert (snapshot["role"], snapshot["pool"], snapshot["pods"]) == ("hub-router", [], [])
 
 
