@@ -9,7 +9,7 @@ keep the two apart itself, or the apply may take the newcomer for a leftover.
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from netmgr.errors import KernelError
@@ -17,9 +17,10 @@ from netmgr.model import Counter, Sample
 from netmgr.prefixes import Address
 from netmgr.rules.backend import RuleBackend
 from netmgr.rules.diff import diff, faults
-from netmgr.rules.model import Drop, Observed, Ruleset
+from netmgr.rules.model import Drop, Element, Observed, Ruleset, SetSpec
 from netmgr.rules.policy import PodSets, Policy, desired, pod_sets
 from netmgr.rules.readings import Dropped, Translated
+from netmgr.rules.sorting import pod_set
 from netmgr.rules.transaction import AddElements, Operation, RemoveElements, Transaction
 
 
@@ -42,13 +43,21 @@ class Rules:
         transaction = diff(wanted, self.backend.observe(wanted))
         return replace(transaction, text=self.backend.render(transaction.operations))
 
-    def apply(self, transaction: Transaction) -> None:
-        """Carry a plan out; atomically where the kernel allows it.
+    def apply(self, transaction: Transaction, before_removals: Callable[[], object] = lambda: None) -> None:
+        """Carry a plan out; atomically where the kernel allows it, but for leftovers, which go last.
+
+        Args:
+            transaction: the plan.
+            before_removals: called when no rule uses the leftovers any more and they are still there to be read.
 
         Raises:
             TryAgainLater: another program holds the kernel's rule lock; nothing more was changed.
         """
-        self.backend.apply(transaction.operations)
+        changes, removals = transaction.split()
+        self.backend.apply(changes)
+        if removals:
+            before_removals()
+            self.backend.apply(removals)
 
     def admit(self, addresses: Iterable[Address]) -> None:
         """Have these pods counted from now on; a counter that exists goes on counting."""
@@ -89,6 +98,19 @@ class Rules:
     def read_pods(self, addresses: Iterable[Address]) -> list[Sample]:
         """The counters of these pods; one that does not exist is left out."""
         return self.backend.read_pods(self._pod_sets(addresses))
+
+    def former(self, counters: Iterable[Counter]) -> list[Counter]:
+        """Those of these counters that are pods' and of classes of traffic that the policy does not have."""
+        known = frozenset(self.policy.traffics)
+        return [one for one in counters if isinstance(one.subject, Address) and one.traffic not in known]
+
+    def read_former(self, counters: Iterable[Counter]) -> list[Sample]:
+        """What such counters show, as far as they are still there."""
+        members: dict[SetSpec, set[Element]] = {}
+        for one in self.former(counters):
+            if isinstance(one.subject, Address):
+                members.setdefault(pod_set(one.traffic, one.family), set()).add(one.subject)
+        return self.backend.read_pods({spec: frozenset(addresses) for spec, addresses in members.items()})
 
     def dropped(self) -> list[Dropped]:
         """What was kept apart here, one entry for each ordered pair of sites that must not meet."""

@@ -107,3 +107,10 @@ class Transaction:
 
     def __bool__(self) -> bool:
         return bool(self.operations)
+
+    def split(self) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+        """What changes the ruleset, and what then takes away leftovers, which no rule uses any more."""
+        parts: tuple[list[Operation], list[Operation]] = ([], [])
+        for operation in self.operations:
+            parts[isinstance(operation, DeleteStray)].append(operation)
+        return tuple(parts[0]), tuple(parts[1])
