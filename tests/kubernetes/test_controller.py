@@ -88,6 +88,7 @@ def test_metrics_and_health_are_told_over_http(
     add_nodes(control_plane, [node("a", "gpu"), node("b")])
     eventually(lambda: pod_cidrs(control_plane))
     eventually(lambda: 'netmgr_controller_nodes{state="refused"} 1.0' in running.page("metrics"))
+    eventually(lambda: "netmgr_controller_lists 1.0" in running.page("metrics"))
     shown = running.page("metrics")
     for line in (
         "netmgr_controller_leader 1.0",
