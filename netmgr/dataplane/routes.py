@@ -63,7 +63,8 @@ class StaticRoutes:
         self._tell({operation.text for operation, error in failures.items() if error.errno in _OFF_LINK})
         for operation, error in failures.items():
             if error.errno not in _OFF_LINK:
-                raise KernelError(operation.text, details=_REMEDIES.get(error.errno, error.message))
+                remedy = _REMEDIES.get(error.errno)
+                raise KernelError(operation.text, details=remedy) if remedy else error
         return done
 
     def _tell(self, off_link: set[str]) -> None:
