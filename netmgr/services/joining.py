@@ -16,6 +16,9 @@ from netmgr.services.model import Endpoint, Frontend, ServiceName, ServicePort
 from netmgr.services.objects import Place, PortOfService, Refused, Service, Slice, State
 from netmgr.sites import ServiceRange
 
+_NOBODY: frozenset[Endpoint] = frozenset()
+"""One for all, since almost everywhere nothing is draining."""
+
 
 @dataclass(frozen=True, slots=True)
 class Opening:
@@ -109,7 +112,7 @@ class Catalogue:
                 (ready if state is State.READY else draining).add(Endpoint(target, number))
         # As in kube-proxy: an endpoint that goes is better than none.
         usable = ready or draining
-        return Opening(Frontend(frozenset(usable), service.sticky), frozenset(draining - usable))
+        return Opening(Frontend(frozenset(usable), service.sticky), frozenset(draining - usable) or _NOBODY)
 
     def _check(self, service: Service, part: Slice, place: int, target: Address) -> None:
         if self._spoke_text and self._spoke.match(target) is None:
