@@ -16,6 +16,7 @@ from pathlib import Path
 
 from netmgr.config import Backend, NodeDocument
 from netmgr.dataplane.routes import StaticRoutes
+from netmgr.dataplane.unused import UnusedAddresses
 from netmgr.dataplane.wiring import Dataplane
 from netmgr.errors import SetupError, StateError
 from netmgr.rules.choose import FILE_NAME, open_backend
@@ -98,11 +99,13 @@ def _links(*, with_pods: bool) -> Iterator[str]:
 
 
 def _routes() -> Iterator[str]:
-    routes = StaticRoutes(())
+    routes, unused = StaticRoutes(()), UnusedAddresses()
     try:
         yield from routes.reconcile()
+        yield from unused.reconcile(())
     finally:
         routes.close()
+        unused.close()
 
 
 def _backends(state_dir: Path) -> list[Backend]:

@@ -9,8 +9,9 @@ from netmgr.agent.rhythm import Steps
 from netmgr.config import NodeDocument
 from netmgr.dataplane import forwarding
 from netmgr.dataplane.routes import StaticRoutes
+from netmgr.dataplane.unused import UnusedAddresses
 from netmgr.errors import KernelError
-from netmgr.prefixes import Family
+from netmgr.prefixes import Family, Prefix
 from netmgr.sites import Role
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,9 @@ class Router:
         self._families = forwarded(document)
         self._routes = StaticRoutes(document.routes)
         stack.callback(self._routes.close)
+        self._ranges = _own_ranges(document)
+        self._unused = UnusedAddresses()
+        stack.callback(self._unused.close)
 
     def start(self) -> None:
         """Have the kernel forward, and install the routes; one that cannot be is left to `reconcile`, which tells.
@@ -34,15 +38,28 @@ class Router:
         with suppress(KernelError):
             for sentence in self._routes.reconcile():
                 log.info("routes %s", sentence)
+        self._drop_unused()
+
+    def _drop_unused(self) -> None:
+        with suppress(KernelError):
+            for sentence in self._unused.reconcile(self._ranges):
+                log.info("routes %s", sentence)
 
     def follow(self, document: NodeDocument) -> None:
         """Keep forwarding what this document asks for from now on."""
         self._families = forwarded(document)
+        self._ranges = _own_ranges(document)
+        self._drop_unused()
 
     def reconcile(self, steps: Steps) -> None:
         """Put right what another program switched, removed or added."""
         steps.repair("forwarding", lambda: forwarding.enable(self._families))
-        steps.repair("routes", self._routes.reconcile)
+        steps.repair("routes", lambda: [*self._unused.reconcile(self._ranges), *self._routes.reconcile()])
+
+
+def _own_ranges(document: NodeDocument) -> tuple[Prefix, ...]:
+    """The ranges whose addresses this machine gives to pods, so that what no pod has is nobody's."""
+    return document.ranges if document.wires_pods else ()
 
 
 def forwarded(document: NodeDocument) -> tuple[Family, ...]:

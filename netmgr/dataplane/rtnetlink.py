@@ -26,7 +26,7 @@ RTM_NEWNEIGH, RTM_GETNEIGH = 28, 30
 
 IFF_UP = 0x1
 RT_TABLE_MAIN, RT_SCOPE_UNIVERSE, RT_SCOPE_LINK, RTN_UNICAST = 254, 0, 253, 1
-RT_TABLE_LOCAL, RTN_LOCAL = 255, 2
+RT_TABLE_LOCAL, RTN_LOCAL, RTN_BLACKHOLE = 255, 2, 6
 _ANY_SCOPE = 255
 NUD_PERMANENT = 0x80
 
@@ -38,6 +38,7 @@ _IFLA_INET6_ADDR_GEN_MODE, _ADDR_GEN_MODE_NONE = 8, 1
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _IFA_F_NODAD = 0x02
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY = 1, 4, 5, 6
+_LAST_METRIC = 0xFFFFFFFF
 _NDA_DST, _NDA_LLADDR = 1, 2
 _NLA_F_NESTED = 0x8000
 _NLA_TYPE_MASK = 0x3FFF
@@ -279,6 +280,16 @@ def delete_route(destination: Prefix, index: int, *, protocol: int) -> Operation
     return Operation(f"route delete {destination} on link {index}", RTM_DELROUTE, NLM_F_ACK, body)
 
 
+def blackhole(destination: Prefix, *, protocol: int, removed: bool = False) -> Operation:
+    """Install, or remove, a route of the main table that drops what takes it; any other to the same prefix wins."""
+    body = _RTMSG.pack(_AF[destination.family], destination.length, 0, 0, RT_TABLE_MAIN, protocol, 0, RTN_BLACKHOLE, 0)
+    body += attribute(_RTA_DST, destination.network.packed) + _number(_RTA_PRIORITY, _LAST_METRIC)
+    if removed:
+        return Operation(f"route delete blackhole {destination}", RTM_DELROUTE, NLM_F_ACK, body)
+    flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL
+    return Operation(f"route add blackhole {destination}", RTM_NEWROUTE, flags, body)
+
+
 def add_neighbour(address: Address, mac: bytes, index: int) -> Operation:
     """Install or replace a permanent neighbour entry."""
     body = _NDMSG.pack(_AF[address.family], index, NUD_PERMANENT, 0, 0)
@@ -293,9 +304,9 @@ def dump_links() -> Operation:
     return Operation("link dump", RTM_GETLINK, NLM_F_DUMP, body)
 
 
-def dump_routes(family: Family, protocol: int = 0) -> Operation:
-    """Ask for the unicast routes of the main table, of one protocol where given."""
-    body = _RTMSG.pack(_AF[family], 0, 0, 0, RT_TABLE_MAIN, protocol, 0, RTN_UNICAST, 0)
+def dump_routes(family: Family, protocol: int = 0, kind: int = RTN_UNICAST) -> Operation:
+    """Ask for the routes of one kind of the main table, of one protocol where given."""
+    body = _RTMSG.pack(_AF[family], 0, 0, 0, RT_TABLE_MAIN, protocol, 0, kind, 0)
     return Operation(f"route dump IPv{family.value}", RTM_GETROUTE, NLM_F_DUMP, body)
 
 
@@ -332,10 +343,10 @@ def link_of(body: bytes) -> Link:
     )
 
 
-def route_of(body: bytes) -> Route | None:
-    """Decode an RTM_NEWROUTE body; None for what is no plain unicast route of the main table."""
+def route_of(body: bytes, wanted: int = RTN_UNICAST) -> Route | None:
+    """Decode an RTM_NEWROUTE body; None for what is no plain route of this kind of the main table."""
     af, length, _, _, table, protocol, scope, kind, _ = _RTMSG.unpack_from(body)
-    if af not in _FAMILY or table != RT_TABLE_MAIN or kind != RTN_UNICAST:
+    if af not in _FAMILY or table != RT_TABLE_MAIN or kind != wanted:
         return None
     family = _FAMILY[af]
     found = attributes(body, _RTMSG.size)

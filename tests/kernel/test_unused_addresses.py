@@ -1,0 +1,106 @@
+"""Packets to an address of the ranges that no pod has end at the node: they go in no circle and are not counted."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from netmgr.lab import wiring
+from netmgr.lab.exchange import End, datagrams
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.topology import INTERNET, two_nodes
+from netmgr.lab.world import World
+from netmgr.prefixes import Address, Family
+
+pytestmark = pytest.mark.root
+
+FABRIC = {Family.V4: ("10.128.0.0/9", "203.0.113.254"), Family.V6: ("fd00:128::/32", "2001:db8:ffff::fe")}
+_AF = {Family.V4: socket.AF_INET, Family.V6: socket.AF_INET6}
+IP = {Family.V4: ["ip"], Family.V6: ["ip", "-6"]}
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """Two nodes whose pods' addresses the internet knows the way to."""
+    settings = {"accounting": {"min_reading_seconds": 0}, "reconcile_seconds": 1}
+    with World(two_nodes(pods=1), settings=settings) as made:
+        for family, (block, fabric) in FABRIC.items():
+            inside(made.internet, *IP[family], "route", "add", block, "via", fabric)
+        yield made
+
+
+@pytest.fixture
+def node(world: World) -> LabNode:
+    return world.node("node-1")
+
+
+def inside(namespace: Path, *command: str) -> str:
+    enter = ["nsenter", f"--net={namespace}", *command]
+    return subprocess.run(enter, check=True, capture_output=True, text=True, timeout=10).stdout
+
+
+def probe(world: World, address: Address) -> None:
+    """Send ten datagrams from the internet."""
+    with wiring.inside(world.internet), socket.socket(_AF[address.family], socket.SOCK_DGRAM) as sender:
+        for _ in range(10):
+            sender.sendto(bytes(972), (str(address), 9))
+    time.sleep(0.3)
+
+
+def received(node: LabNode) -> tuple[int, int]:
+    """What the node forwarded from the internet, and what of it was no pod's, in bytes."""
+    node.snapshot()
+    told = next(one for one in node.snapshot()["unattributed"] if one["traffic"] == "internet-in")
+    return told["forwarded"], told["bytes"]
+
+
+def blackholes(node: LabNode) -> int:
+    return sum(
+        inside(node.namespace, *IP[family], "route", "show", "type", "blackhole").count("proto 110")
+        for family in Family
+    )
+
+
+@pytest.mark.parametrize("family", Family, ids=lambda family: f"v{family.value}")
+def test_a_scan_of_addresses_that_no_pod_has_counts_nothing(world: World, node: LabNode, family: Family) -> None:
+    block = next(block for block in node.node.ranges if block.family is family)
+    before = received(node)
+    probe(world, Address(family, block.last - 1))
+    assert received(node) == before
+
+
+@pytest.mark.parametrize("family", Family, ids=lambda family: f"v{family.value}")
+def test_what_still_comes_for_a_pod_that_has_ended_counts_nothing(world: World, node: LabNode, family: Family) -> None:
+    pod = node.add(f"short-{family.value}")
+    address = pod.address(family)
+    datagrams(End(pod.netns, address), End(world.internet, INTERNET[family]), [100], [900])
+    node.runtime.delete(pod)
+    before = received(node)
+    probe(world, address)
+    assert received(node) == before
+
+
+def test_blackholes_that_somebody_removes_come_back_and_withdrawn_ranges_lose_theirs(node: LabNode) -> None:
+    made = len(node.node.ranges)
+    assert blackholes(node) == made
+    for family in Family:
+        inside(node.namespace, *IP[family], "route", "flush", "type", "blackhole")
+    settled(node, made)
+    document = node.document.read_text()
+    gone = str(node.node.ranges[1])
+    node.document.write_text(document.replace(f"- {gone}\n", ""))
+    settled(node, made - 1)
+    node.document.write_text(document)
+    settled(node, made)
+
+
+def settled(node: LabNode, wanted: int) -> None:
+    deadline = time.monotonic() + 10
+    while blackholes(node) != wanted and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert blackholes(node) == wanted
