@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from netmgr.agent.latest import Latest
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
-from netmgr.dataplane import ports
+from netmgr.dataplane import ports, rtnetlink
+from netmgr.dataplane.netlink import Netlink
 from netmgr.dataplane.ports import Busiest
 from netmgr.errors import ConfigError
 from netmgr.prefixes import Address, Family
@@ -32,6 +34,7 @@ class NatHost:
             raise ConfigError("nat belongs to role: nat-host, which needs it")
         self._nat = document.nat
         self._addresses = translating(document.nat, document.node.addresses)
+        self._masqueraded = masqueraded(document.nat, self._addresses)
         self._clock = clock
         self._translated = Latest[list[Translated]](
             rules.translated, clock, document.accounting.min_reading_seconds, []
@@ -47,9 +50,9 @@ class NatHost:
             KernelError: the connection table cannot be read.
         """
         began = self._clock.monotonic()
-        if began < self._next_count or not self._addresses:
+        if began < self._next_count or not (self._addresses or self._masqueraded):
             return
-        self._busiest = ports.busiest(self._addresses)
+        self._busiest = ports.busiest((*self._addresses, *held(self._masqueraded)))
         spent = self._clock.monotonic() - began
         self._next_count = began + max(COUNT_SECONDS, spent / COUNT_SHARE)
 
@@ -86,7 +89,8 @@ class NatHost:
         return {
             "family": f"ipv{family.value}",
             "protocol": protocol,
-            "budget": sum(address.family is family for address in self._addresses) * ports.PORTS_PER_ADDRESS,
+            # Masquerading takes the one address of the link that a connection leaves by.
+            "budget": (sum(it.family is family for it in self._addresses) or 1) * ports.PORTS_PER_ADDRESS,
             "used": busiest.ports,
             "endpoint": busiest.endpoint,
         }
@@ -98,3 +102,26 @@ def translating(nat: Nat, own: tuple[Address, ...]) -> tuple[Address, ...]:
         return ()
     families = {item.real.family for item in nat.services}
     return tuple(address for address in nat.addresses or own if address.family in families)
+
+
+def masqueraded(nat: Nat, addresses: Collection[Address]) -> frozenset[Family]:
+    """The families whose clients are given a link's own address, since the document names none."""
+    if nat.source is SourceAddress.PRESERVE:
+        return frozenset()
+    return frozenset(item.real.family for item in nat.services) - {address.family for address in addresses}
+
+
+def held(families: Collection[Family]) -> list[Address]:
+    """The addresses of these families that the machine's links have.
+
+    Raises:
+        KernelError: the kernel does not list them.
+    """
+    if not families:
+        return []
+    with Netlink() as kernel:
+        return [
+            Address(found.family, found.value)
+            for family in families
+            for found, _ in kernel.dump(rtnetlink.dump_addresses(family), rtnetlink.address_of)
+        ]

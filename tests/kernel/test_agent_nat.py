@@ -105,6 +105,18 @@ def test_what_was_translated_and_the_ports_it_takes_are_told(world: Joined) -> N
         world.stop()
 
 
+def test_ports_of_a_link_s_own_address_are_told_where_the_document_names_none(world: Joined) -> None:
+    unnamed = nat_host(addresses=[]) | {"node": {"name": "unnamed", "uplink": "a"}}
+    world.start(unnamed)
+    try:
+        with connected(world):
+            world.restart(unnamed)
+            tcp = [one for one in world.agent.snapshot()["nat"]["ports"] if one["protocol"] == "tcp"]
+        assert [(one["budget"], one["used"]) for one in tcp] == [(PORTS_PER_ADDRESS, 1)] * 2
+    finally:
+        world.stop()
+
+
 def test_ports_are_no_matter_where_clients_keep_their_address(world: Joined) -> None:
     world.start(nat_host(source="preserve"))
     try:
