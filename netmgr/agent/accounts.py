@@ -163,7 +163,9 @@ class Accounts:
             self._rules.change_policy(policy)
             # What is not as it should be now, nobody took away.
             self._sound_at = None
-            return self.reconcile()
+            repairs = self.reconcile()
+            self._look_for_host_pods()
+            return repairs
 
     def _announce(self, created: frozenset[Counter]) -> None:
         """Tell the ledger of counters that are about to begin, once even if applying must be tried again."""
@@ -217,6 +219,7 @@ class Accounts:
             return
         with self._lock:
             try:
+                self._host_pods.follow(self._rules.policy.known)
                 self._host_pods.look()
             except KernelError as error:
                 log.warning("host-network pods are the node's own traffic for now error=%s", error)

@@ -67,6 +67,10 @@ class HostPods:
             self._end(gone)
         self._begin([one for number, one in found.items() if number not in self._live])
 
+    def follow(self, internal: Iterable[Prefix]) -> None:
+        """Have this be no internet from the next look on, as the node's own rules do."""
+        self._rules.follow(internal)
+
     def _begin(self, pods: list[HostPod]) -> None:
         for one in pods:
             self._ledger.begin(counters_of(one.cgroup.number), one.pod)

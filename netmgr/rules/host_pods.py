@@ -8,7 +8,7 @@ That costs a packet of the node itself some 0.5 us, and one of a process in no p
 UDP, 2 GHz); a forwarded packet pays nothing.
 
 The table is `inet netmgr-host-pods`; all that is in it is ours. A comment tells whether it is as
-this version and this document would make it; if not it is made anew.
+this version would make it; if not it is made anew. What is internal changes in place, so that no count is lost.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from netmgr.model import Traffic
 from netmgr.prefixes import Family, Prefix
 from netmgr.rules import nft_cgroups
 from netmgr.rules.libnftables import LibNftables
+from netmgr.rules.model import Element
+from netmgr.rules.nft_text import elements
 
 TABLE = "netmgr-host-pods"
 SYSFS = Path("/sys/fs/cgroup")
@@ -70,28 +72,48 @@ class HostPodRules:
     def __init__(self, internal: Iterable[Prefix], depths: Iterable[int]) -> None:
         self._nft = LibNftables()
         self._depths = tuple(sorted(depths))
-        body = "".join(self._body(tuple(internal)))
+        self._internal = frozenset(internal)
+        body = "".join(self._body())
         self._mark = f"host pods {hashlib.sha256(body.encode()).hexdigest()[:12]}"
         self._text = f"add table inet {TABLE}\ndelete table inet {TABLE}\n" + body.replace("MARK", self._mark)
 
     def make(self) -> bool:
-        """Make the table if it is not there as it should be; whether that was needed."""
-        if self._is_whole():
-            return False
-        self._nft.run(self._text)
-        return True
+        """Make the table if it is not there as it should be; whether that was needed. What is internal is put right."""
+        listing = self._listing()
+        made = not self._is_whole(listing)
+        if made:
+            self._nft.run(self._text + self._filled())
+        elif self._held(listing) != self._internal:
+            self._nft.run(self._filled())
+        return made
 
-    def _is_whole(self) -> bool:
-        marks = [item["rule"].get("comment") for item in self._listing() if "rule" in item]
+    def follow(self, internal: Iterable[Prefix]) -> None:
+        """Have this be internal from the next `make` on; every counter goes on."""
+        self._internal = frozenset(internal)
+
+    def _is_whole(self, listing: Iterable[dict[str, Any]]) -> bool:
+        marks = [item["rule"].get("comment") for item in listing if "rule" in item]
         return marks == [self._mark] * (len(_WAYS) * len(_FAMILIES) * len(self._depths))
 
-    def _body(self, internal: tuple[Prefix, ...]) -> Iterator[str]:
+    def _held(self, listing: Iterable[dict[str, Any]]) -> frozenset[Element]:
+        names = {f"internal{family}" for family in _FAMILIES}
+        sets = [item["set"] for item in listing if "set" in item and item["set"]["name"] in names]
+        return frozenset(element for one in sets for element, _ in elements(one))
+
+    def _filled(self) -> str:
+        """What fills the sets of internal prefixes anew, in one transaction."""
+        lines = []
+        for family in _FAMILIES:
+            lines.append(f"flush set inet {TABLE} internal{family}\n")
+            blocks = ", ".join(str(block) for block in sorted(self._internal) if block.family is family)
+            if blocks:
+                lines.append(f"add element inet {TABLE} internal{family} {{ {blocks} }}\n")
+        return "".join(lines)
+
+    def _body(self) -> Iterator[str]:
         yield f"add table inet {TABLE}\n"
         for family, (_, kind) in _FAMILIES.items():
             yield f"add set inet {TABLE} internal{family} {{ type {kind}; flags interval; }}\n"
-            blocks = ", ".join(str(block) for block in sorted(internal) if block.family is family)
-            if blocks:
-                yield f"add element inet {TABLE} internal{family} {{ {blocks} }}\n"
         for way, _, hook, side, link in _WAYS:
             yield f"add chain inet {TABLE} {hook} {{ type filter hook {hook} priority -150; policy accept; }}\n"
             for family, (protocol, _) in _FAMILIES.items():

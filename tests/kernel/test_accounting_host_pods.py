@@ -235,3 +235,25 @@ def test_what_was_counted_ends_where_it_is_no_longer_asked_for(
         assert counted(node, "dns")[OUT] == out
         tables = ["nsenter", f"--net={node.namespace}", "nft", "list", "tables"]
         assert "host-pods" not in subprocess.run(tables, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_new_range_is_no_internet_to_host_network_pods_either_and_costs_no_count(
+    world: World, node: LabNode, cgroups: Path, tmp_path: Path
+) -> None:
+    with process(world, node.namespace, kubelets(cgroups, tmp_path, "lasting")) as pod:
+        wait_for(node, "lasting", live=True)
+        sent, received = pod.talk(Family.V4, 3, 100, 200)
+        node.document.write_text(node.document.read_text().replace("ranges:\n", "ranges:\n- 198.51.100.0/28\n"))
+        deadline = time.monotonic() + PATIENCE
+        while "198.51.100.0/28" not in internal(node) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert "198.51.100.0/28" in internal(node)
+        more = pod.talk(Family.V4, 2, 50, 60)
+        assert counted(node, "lasting") == {OUT: sent + more[0], IN: received + more[1]}
+        assert all(gap["count"] == 0 for gap in node.snapshot()["gaps"])
+
+
+def internal(node: LabNode) -> str:
+    """What host-network pods are not counted for."""
+    command = ["nsenter", f"--net={node.namespace}", "nft", "list", "set", "inet", "netmgr-host-pods", "internal4"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
