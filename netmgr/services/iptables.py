@@ -8,6 +8,7 @@ whenever a table was changed, by us or by others: its fingerprint tells.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -116,7 +117,7 @@ class IptablesServices:
     def _compare(self, name: str, family: Family, wanted: Mapping[ServicePort, Frontend]) -> list[str]:
         mine = _of(wanted, family)
         ranges = [prefix for prefix in self._ranges if prefix.family is family]
-        with xtables_lock.held(self._lock_path, wait_seconds=self._lock_wait_seconds):
+        with self._locked():
             # Read under the lock, so that nobody changes it before it is written back.
             listed = xt_listing.read(name, family)
             with opened(name, family) as table:
@@ -129,12 +130,22 @@ class IptablesServices:
     def _edited(self, name: str, family: Family) -> Iterator[LegacyTable]:
         """Change a table under the lock. How it is left is not known before it was compared."""
         self._fingerprints.pop((name, family), None)
-        with (
-            xtables_lock.held(self._lock_path, wait_seconds=self._lock_wait_seconds),
-            opened(name, family) as table,
-        ):
+        with self._locked(), opened(name, family) as table:
             yield table
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with xtables_lock.held(self._lock_path, wait_seconds=self._lock_wait_seconds):
+            yield
+        _give_memory_back()
 
 
 def _of(services: Mapping[ServicePort, Frontend], family: Family) -> dict[ServicePort, Frontend]:
     return {seen: frontend for seen, frontend in services.items() if seen.family is family}
+
+
+def _give_memory_back() -> None:
+    """Return to the kernel what libiptc took for its copy of a table: 100 MB for 10,000 Services (malloc_trim(3))."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
