@@ -37,7 +37,7 @@ def diff(desired: Ruleset, observed: Observed) -> Transaction:
     operations += [
         FillChain(hook, rules)
         for hook, rules in desired.chains.items()
-        if hook in dropped or not _holds(observed.chains.get(hook), rules)
+        if hook in dropped or (observed.asleep and rules) or not _holds(observed.chains.get(hook), rules)
     ]
     # From the last name to the first: what sorts packets goes before the chains that it leads to.
     operations += [DeleteStray(name, is_chain=True) for name in sorted(observed.stray_chains, reverse=True)]
@@ -52,6 +52,8 @@ def faults(desired: Ruleset, observed: Observed) -> Iterator[str]:
     if observed.nothing:
         yield "the whole ruleset was missing"
         return
+    if observed.asleep:
+        yield "the table was dormant, so that nothing of it was in effect"
     for spec in desired.sets:
         yield from _set_faults(desired, observed, spec)
     yield from (f"set {name} does not belong there" for name in sorted(observed.strays))

@@ -354,7 +354,7 @@ class Observed:
     but of another make. `chains` lacks a hook without our chain. `counters` are names, as
     `Count.name` and its like give them. `strays` and
     `stray_chains` are sets and chains of ours, by their names in the kernel, that the ruleset has
-    no use for any more.
+    no use for. `asleep`: all of it is there, and switched off.
     """
 
     members: Mapping[str, frozenset[Element]]
@@ -363,6 +363,7 @@ class Observed:
     malformed: frozenset[str] = frozenset()
     strays: frozenset[str] = frozenset()
     stray_chains: frozenset[str] = frozenset()
+    asleep: bool = False
 
     @property
     def nothing(self) -> bool:

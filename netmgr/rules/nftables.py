@@ -40,13 +40,20 @@ class NftablesBackend:
     def __init__(self) -> None:
         self._nft = LibNftables()
         self._wording = Wording()
+        self._is_asleep = False
 
     def observe(self, desired: Ruleset) -> Observed:
         """Read the table."""
-        return nft_text.observed(self._wording.unmasked(self._listing()), desired)
+        found = nft_text.observed(self._wording.unmasked(self._listing()), desired)
+        self._is_asleep = found.asleep
+        return found
 
     def apply(self, operations: Sequence[Operation]) -> None:
         """Run the operations as one transaction: all of them, or none."""
+        if operations and self._is_asleep:
+            # Adding it without the flag wakes it; the kernel takes no change of chains in the same transaction.
+            self._nft.run(f"add table {TABLE}\n")
+            self._is_asleep = False
         if operations:
             self._nft.run(self.render(operations))
         filled = [operation for operation in operations if isinstance(operation, FillChain)]

@@ -57,3 +57,22 @@ def test_an_altered_rule_stays_known_as_altered_while_another_chain_is_put_right
     assert "chain postrouting: rule 'masquerade v4' was missing" in plan.repairs
     rules.apply(plan)
     assert not rules.plan(PODS)
+
+
+def test_a_table_that_was_put_to_sleep_is_woken_and_counts_on(rules, program):
+    made = program("nft list table inet netmgr")
+    program("nft add table inet netmgr { flags dormant ; }")
+    plan = rules.plan(PODS)
+    assert plan.repairs == ("the table was dormant, so that nothing of it was in effect",)
+    assert plan.created == frozenset()
+    rules.apply(plan)
+    assert program("nft list table inet netmgr") == made
+    assert not rules.plan(PODS)
+
+
+def test_a_chain_that_another_program_put_into_our_table_is_told_and_goes(rules, program):
+    program("nft -f -", "add chain inet netmgr other { type filter hook forward priority -400; policy drop; }\n")
+    plan = rules.plan(PODS)
+    assert plan.repairs == ("chain other does not belong there",)
+    rules.apply(plan)
+    assert "other" not in program("nft list table inet netmgr")
