@@ -218,6 +218,18 @@ def test_putting_right_twice_and_beginning_again_change_nothing(kernel: Kernel):
     assert kernel.content() == before
 
 
+def test_what_successors_change_leaves_nothing_twice(kernel: Kernel):
+    two, three = {seen(1): frontend(1, 2)}, {seen(1): frontend(1, 2, 3)}
+    kernel.backend.put_right(two)
+    kernel.backend.change(three)
+    successor = kernel.again()
+    assert successor.held() == three
+    successor.put_right(three)
+    successor.change(two)
+    assert successor.held() == two
+    assert kernel.again().put_right(two) == []
+
+
 CHANGES = {
     "an endpoint less": {seen(1): frontend(1, 3)},
     "an endpoint more": {seen(1): frontend(1, 2, 3, 4)},

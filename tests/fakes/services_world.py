@@ -160,6 +160,12 @@ class ServicesWorld:
         with wiring.inside(self.host("nat")):
             return self.services.sync()
 
+    def run(self, *command: str, stdin: str = "") -> None:
+        """Run a program on the NAT host; it must succeed."""
+        with wiring.inside(self.host("nat")):
+            done = programs.run(command, stdin=stdin.encode())
+        assert done.returncode == 0, done.stderr.decode()
+
     def server(self, protocol: Protocol, family: Family) -> socket.socket:
         """A socket in the spoke that answers for every endpoint."""
         if (protocol, family) not in self._servers:

@@ -14,13 +14,22 @@ import pytest
 
 from netmgr.config import Backend
 from netmgr.lab import wiring
-from netmgr.prefixes import Family
+from netmgr.prefixes import Address, Family
 from netmgr.services import connections
-from netmgr.services.model import Protocol
+from netmgr.services.model import Protocol, ServicePort
+from netmgr.services.xt_rules import bucket, bucket_chain
 from tests.fakes.services_world import CLIENT_COUNT, SEEN, TARGET_PORT, ServicesWorld, service, slice_of
 
 pytestmark = pytest.mark.root
 
+TRACKING = """
+table inet tracking {
+    chain forward {
+        type filter hook forward priority 0
+        ct state new accept
+    }
+}
+"""
 _numbers = count(1)
 
 
@@ -163,6 +172,43 @@ def test_a_udp_client_with_a_fixed_port_moves_on_when_its_endpoint_is_gone(
         assert services_world.udp(seen, family, client) == 1
         services_world.write(slice_of(number, family, [2], protocol="UDP"))
         assert services_world.udp(seen, family, client) == 2
+
+
+def test_a_udp_client_from_before_the_service_was_there_reaches_it_then(
+    services_world: ServicesWorld, family: Family, number: int
+):
+    seen = SEEN[family].format(number)
+    services_world.run("nft", "-f", "-", stdin=TRACKING)
+    with services_world.client(socket.SOCK_DGRAM, family) as client:
+        with wiring.inside(services_world.host("nat")):
+            services_world.services.remove()
+        services_world.close()
+        client.sendto(b"?", (seen, 80))
+        time.sleep(0.05)
+        services_world.open()
+        services_world.write(service(number, family, protocol="UDP"), slice_of(number, family, [1], protocol="UDP"))
+        assert services_world.udp(seen, family, client) == 1
+
+
+def test_what_was_counted_survives_repairs(services_world: ServicesWorld, family: Family, number: int):
+    services_world.write(service(number, family), slice_of(number, family, [1]))
+    seen = ServicePort(Address.parse(SEEN[family].format(number)), Protocol.TCP, 80)
+    for _ in range(3):
+        services_world.tcp(str(seen.address), family)
+    if services_world.backend is Backend.NFTABLES:
+        element = f"{seen.address} . tcp . 80 . 0"
+        services_world.run("nft", f"delete element inet netmgr-services endpoints{family.value} {{ {element} }}")
+    else:
+        program = "iptables-legacy" if family is Family.V4 else "ip6tables-legacy"
+        services_world.run(program, "-t", "nat", "-A", bucket_chain(bucket(seen.address)), "-j", "RETURN")
+    assert services_world.sync() != []
+    assert hits(services_world, number) == 3
+
+
+def hits(world: ServicesWorld, number: int) -> int | None:
+    with wiring.inside(world.host("nat")):
+        (status,) = [one for one in world.services.status() if one.service.name == f"s{number}"]
+    return status.hits
 
 
 def test_connections_are_counted_by_service(services_world: ServicesWorld, family: Family, number: int):
