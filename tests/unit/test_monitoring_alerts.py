@@ -78,6 +78,13 @@ FIRES = [
         "Bytes may be missing from the totals of node-1 (removed)",
     ),
     Case(
+        "NetmgrAccountingGap",
+        20,
+        (line(catalog.GAPS, "0x10 1x30", reason="late"), line(catalog.GAP_SECONDS, "0x10 30x30", reason="late")),
+        {**NODE, "job": JOB, "reason": "late"},
+        "Bytes may be missing from the totals of node-1 (late)",
+    ),
+    Case(
         "NetmgrSeriesDropped",
         30,
         (line(catalog.DROPPED, "0x9 30x40", pods="live"), line(catalog.DROPPED, "0x9 12x40", pods="lingering")),
@@ -207,6 +214,12 @@ QUIET = [
         "NetmgrSustainedEgress", 180, (namespace(f"0+{150 * MB}x180", traffic="internet-in"),), {"why": "it comes in"}
     ),
     Case("NetmgrAccountingGap", 90, (line(catalog.GAPS, "3x90", reason="removed"),), {"why": "long ago"}),
+    Case(
+        "NetmgrAccountingGap",
+        60,
+        (line(catalog.GAPS, "0+1x60", reason="late"), line(catalog.GAP_SECONDS, "0+0.03x60", reason="late")),
+        {"why": "an observer that is busy for a moment"},
+    ),
     Case("NetmgrSeriesDropped", 20, (line(catalog.DROPPED, "0x9 30x40", pods="lingering"),), {"why": "for a moment"}),
     Case("NetmgrDriftRepairedRepeatedly", 40, (line(catalog.DRIFT, "0x9 1x40", reason="rules"),), {"why": "once"}),
     Case("NetmgrExporterDown", 13, (line(UP, "1x9 0x3 1x20"),), {"why": "a restart"}),
