@@ -38,6 +38,7 @@ class Listing:
     sets: frozenset[SetSpec]
     chains: Mapping[str, Chain]
     elements: Mapping[str, Elements]
+    is_dormant: bool = False
 
 
 def read(socket: NftSocket) -> Listing:
@@ -52,7 +53,8 @@ def read(socket: NftSocket) -> Listing:
         specs = frozenset(spec for table, spec in of_all if table == TABLE)
         present = {spec.name for spec in specs}
         elements = {spec.name: _elements(socket, spec.name) if spec.name in present else {} for spec in sets()}
-        listing = Listing(before, specs, _chains(socket), elements)
+        tables = socket.list_of(nft_messages.list_all(nft_messages.GET_TABLE, TABLE), nft_messages.table_of)
+        listing = Listing(before, specs, _chains(socket), elements, (TABLE, True) in tables)
         if socket.generation() == before:
             return listing
     raise TryAgainLater("other programs change nftables all the time, so that they cannot be listed")
@@ -62,6 +64,8 @@ def faults(listing: Listing, fixed: Sequence[Chain]) -> list[str]:
     """Sentences about sets and chains; whatever it is, the table must be built anew."""
     if not listing.sets and not listing.chains:
         return [f"table inet {TABLE} was missing"]
+    if listing.is_dormant:
+        return [f"table inet {TABLE} was dormant, so that nothing of it was in effect"]
     found = [f"set {spec.name} was missing or altered" for spec in sets() if spec not in listing.sets]
     expected = {chain.name: chain for chain in fixed}
     expected |= {name: made for name in listing.chains.keys() - expected if (made := _translating(name))}

@@ -34,7 +34,8 @@ TYPE_VERDICT = 0xFFFFFF00
 
 NFGENMSG = struct.Struct(">BBH")
 _HEADER = struct.Struct("=HH")
-_TABLE_NAME = 1
+_TABLE_NAME, _TABLE_FLAGS = 1, 2
+_DORMANT, _ACCEPT = 1, 1
 _CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_POLICY, _CHAIN_TYPE = 1, 3, 4, 5, 7
 _HOOK_NUMBER, _HOOK_PRIORITY = 1, 2
 _RULE_TABLE, _RULE_CHAIN, _RULE_EXPRESSIONS = 1, 2, 4
@@ -217,11 +218,17 @@ def generation_of(body: bytes) -> int:
     return int.from_bytes(attributes(body, NFGENMSG.size)[_GENERATION_ID], "big")
 
 
+def table_of(body: bytes) -> tuple[str, bool]:
+    """Name of a listed table, and whether it is switched off."""
+    found = attributes(body, NFGENMSG.size)
+    return _string(found[_TABLE_NAME]), bool(int.from_bytes(found.get(_TABLE_FLAGS, b""), "big") & _DORMANT)
+
+
 def chain_of(body: bytes) -> tuple[str, str, tuple[int, int] | None]:
-    """Table, name and hook of a listed chain."""
+    """Table, name and hook of a listed chain; no hook for a base chain that drops what it does not know."""
     found = attributes(body, NFGENMSG.size)
     hook = None
-    if _CHAIN_HOOK in found:
+    if _CHAIN_HOOK in found and int.from_bytes(found.get(_CHAIN_POLICY, b"\1"), "big") == _ACCEPT:
         place = attributes(found[_CHAIN_HOOK], 0)
         priority = int.from_bytes(place[_HOOK_PRIORITY], "big", signed=True)
         hook = int.from_bytes(place[_HOOK_NUMBER], "big"), priority
