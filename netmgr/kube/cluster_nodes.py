@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import threading
+from collections.abc import Iterable
 
 from netmgr.kube.api import Object
 from netmgr.kube.assigning import NodeView
@@ -36,12 +37,12 @@ class ClusterNodes:
         with self._lock:
             return self._versions.get(name)
 
-    def replace(self, objects: list[Object]) -> None:
+    def replace(self, objects: Iterable[Object]) -> None:
         """These are all there are."""
-        views = [node_view(found, self._label) for found in objects]
+        known = [(node_view(found, self._label), found["metadata"]["resourceVersion"]) for found in objects]
         with self._lock:
-            self._views = {view.name: view for view in views}
-            self._versions = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in objects}
+            self._views = {view.name: view for view, _ in known}
+            self._versions = {view.name: version for view, version in known}
         self.changed.set()
 
     def change(self, found: Object) -> None:

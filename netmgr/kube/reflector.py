@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from netmgr.errors import ApiAway, ApiError, NetmgrError
@@ -30,8 +30,12 @@ WATCH_SECONDS = (240, 480)
 class Follower(Protocol):
     """Whoever keeps the copy. Called from the reflector's thread alone."""
 
-    def replace(self, objects: list[Object]) -> None:
-        """These are all there are."""
+    def replace(self, objects: Iterable[Object]) -> None:
+        """These are all there are; to be gone through once, and kept in part: a server's whole objects are large.
+
+        Raises:
+            ApiError: the list broke off; nothing may have changed then.
+        """
 
     def change(self, found: Object) -> None:
         """This one is new or different."""
@@ -89,21 +93,21 @@ class Reflector:
         self._stop.wait(wait)
 
     def _list(self) -> None:
-        pages = list(self._pages())
-        objects = [found for page in pages for found in page["items"]]
+        self._follower.replace(self._objects())
         self.lists += 1
         self._backoff.reset()
-        self._follower.replace(objects)
-        self._version = pages[-1]["metadata"]["resourceVersion"]
         self.synced.set()
 
-    def _pages(self) -> Iterator[Object]:
+    def _objects(self) -> Iterator[Object]:
+        """A page at a time: 7,500 Nodes as their kubelets fill them in take half a gigabyte."""
         token = ""
         while True:
             page = self._api.get(self._path, {"limit": PAGE} | ({"continue": token} if token else {}))
-            yield page
             token = page["metadata"].get("continue", "")
+            version = page["metadata"]["resourceVersion"]
+            yield from page["items"]
             if not token:
+                self._version = version
                 return
 
     def _watch(self) -> None:

@@ -157,7 +157,7 @@ class _Services:
     def __init__(self, files: ServiceFiles) -> None:
         self._files = files
 
-    def replace(self, objects: list[Object]) -> None:
+    def replace(self, objects: Iterable[Object]) -> None:
         self._files.set_services({_name(found): _service(found) for found in objects})
 
     def change(self, found: Object) -> None:
@@ -173,7 +173,7 @@ class _Slices:
     def __init__(self, files: ServiceFiles) -> None:
         self._files = files
 
-    def replace(self, objects: list[Object]) -> None:
+    def replace(self, objects: Iterable[Object]) -> None:
         slices: dict[Name, dict[str, Object]] = {}
         for found in objects:
             for owner in _owner(found):
