@@ -106,9 +106,12 @@ class Controller:
         if decision.claims and not book.write(decision.claims):
             self._telemetry.conflicts.labels("claims").inc()
             return False
-        settled = self._tell_all(nodes, {view.name: view for view in views}, decision, lost)
+        refused: list[ApiError] = []
+        settled = self._tell_all(nodes, {view.name: view for view in views}, decision, lost, refused)
         self._events.tell(decision.refusals)
         self._count(places, book, views, decision)
+        if refused:
+            raise refused[0]
         return settled
 
     def _are_gone(self, book: Book, views: list[NodeView], decision: Decision) -> bool:
@@ -133,10 +136,23 @@ class Controller:
         return False
 
     def _tell_all(
-        self, nodes: ClusterNodes, views: Mapping[str, NodeView], decision: Decision, lost: threading.Event
+        self,
+        nodes: ClusterNodes,
+        views: Mapping[str, NodeView],
+        decision: Decision,
+        lost: threading.Event,
+        refused: list[ApiError],
     ) -> bool:
+        """Write every Node; one that the server does not let us write goes into `refused` and keeps no other."""
+
         def tell(entry: tuple[str, Place]) -> bool:
-            return lost.is_set() or self._tell(nodes, views[entry[0]], entry[1])
+            try:
+                return lost.is_set() or self._tell(nodes, views[entry[0]], entry[1])
+            except ApiAway:
+                raise
+            except ApiError as error:
+                refused.append(error)
+                return False
 
         if not decision.assignments:
             return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -205,3 +205,63 @@ def test_claims_that_were_lost_are_made_anew_from_the_nodes(
     found = {each["metadata"]["name"]: each["data"] for each in control_plane.ask("GET", claims)["items"]}
     assert {name: {key: data[key] for key in before[name]} for name, data in found.items()} == before
     assert len({cidrs[0] for cidrs in pod_cidrs(control_plane).values()}) == 3
+
+
+REFUSING: tuple[tuple[str, Object], ...] = (
+    (
+        "validatingadmissionpolicies",
+        {
+            "kind": "ValidatingAdmissionPolicy",
+            "spec": {
+                "matchConstraints": {
+                    "resourceRules": [
+                        {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"]}
+                    ]
+                },
+                "validations": [{"expression": "object.metadata.name != 'a-frozen'", "message": "it is frozen"}],
+            },
+        },
+    ),
+    (
+        "validatingadmissionpolicybindings",
+        {
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "spec": {"policyName": "frozen", "validationActions": ["Deny"]},
+        },
+    ),
+)
+
+
+@pytest.fixture
+def frozen(control_plane: ControlPlane) -> Iterator[Callable[[], None]]:
+    """A policy of the cluster's that lets nobody write the Node `a-frozen`, and how it is lifted."""
+    version = "admissionregistration.k8s.io/v1"
+    for kind, policy in REFUSING:
+        body = policy | {"apiVersion": version, "metadata": {"name": "frozen"}}
+        control_plane.ask("POST", f"/apis/{version}/{kind}", body)
+
+    def lift() -> None:
+        for kind, _ in REFUSING:
+            control_plane.answer("DELETE", f"/apis/{version}/{kind}/frozen")
+
+    yield lift
+    lift()
+
+
+def test_a_node_that_the_server_lets_nobody_write_keeps_no_other_waiting(
+    control_plane: ControlPlane, start: Start, frozen: Callable[[], None], plan: Path
+) -> None:
+    write_plan(plan.parent, "{gpu: {nodes: 60, surge: 0}}", v6=True)
+    add_nodes(control_plane, [node("a-frozen", "gpu")])
+    touch = {"metadata": {"labels": {"touched": "yes"}}}
+    path = "/api/v1/nodes/a-frozen?dryRun=All"
+    eventually(lambda: control_plane.answer("PATCH", path, touch, kind="merge-patch+json")[0] == 422)
+    add_nodes(control_plane, [*(node(f"b-{number}", "gpu") for number in range(50)), node("unlabelled")])
+    running = start()
+    eventually(lambda: len(pod_cidrs(control_plane)) == 50, seconds=20)
+    eventually(lambda: "NoNodePool" in events_of(control_plane, "unlabelled"))
+    assert "it is frozen" in running.said
+    frozen()
+    eventually(lambda: control_plane.answer("PATCH", path, touch, kind="merge-patch+json")[0] == 200)
+    add_nodes(control_plane, [node("c", "gpu")])  # what is new is looked at at once, whatever was refused
+    eventually(lambda: {"a-frozen", "c"} <= pod_cidrs(control_plane).keys())
