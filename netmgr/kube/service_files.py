@@ -168,24 +168,34 @@ class _Services:
 
 
 class _Slices:
-    """Follows EndpointSlices; those of no Service are nobody's."""
+    """Follows EndpointSlices; those of no Service are nobody's, and one may go over to another Service."""
 
     def __init__(self, files: ServiceFiles) -> None:
         self._files = files
+        self._owners: dict[tuple[str, str], Name] = {}
+        """Whose each slice (namespace and name) was last."""
 
     def replace(self, objects: Iterable[Object]) -> None:
         slices: dict[Name, dict[str, Object]] = {}
+        owners: dict[tuple[str, str], Name] = {}
         for found in objects:
             for owner in _owner(found):
                 slices.setdefault(owner, {})[found["metadata"]["name"]] = _slice(found)
+                owners[_name(found)] = owner
+        self._owners = owners
         self._files.set_slices(slices)
 
     def change(self, found: Object) -> None:
-        for owner in _owner(found):
-            self._files.set_slice(owner, found["metadata"]["name"], _slice(found))
+        name, owners = found["metadata"]["name"], _owner(found)
+        if self._owners.get(_name(found)) not in owners:
+            self.delete(found)
+        for owner in owners:
+            self._owners[_name(found)] = owner
+            self._files.set_slice(owner, name, _slice(found))
 
     def delete(self, found: Object) -> None:
-        for owner in _owner(found):
+        owner = self._owners.pop(_name(found), None)
+        if owner is not None:
             self._files.set_slice(owner, found["metadata"]["name"], None)
 
 
@@ -200,7 +210,7 @@ def _name(found: Object) -> Name:
     return Name(found["metadata"]["namespace"], found["metadata"]["name"])
 
 
-def _owner(found: Object) -> Iterable[Name]:
+def _owner(found: Object) -> list[Name]:
     service = found["metadata"].get("labels", {}).get(OWNER)
     return [Name(found["metadata"]["namespace"], service)] if service else []
 

@@ -88,6 +88,21 @@ def test_a_service_without_an_address_has_no_file(installed: ControlPlane, servi
     eventually(lambda: said(folder).get("test-services_shown", ("", ()))[1] == ("10.1.0.1",))
 
 
+def test_a_slice_that_goes_over_to_another_service_leaves_the_first(
+    installed: ControlPlane, services: Starter, folder: Path
+) -> None:
+    create(installed, ["blue", "green"])
+    follow(services, folder)
+    eventually(lambda: said(folder) == true(installed) if folder.exists() else False)
+    path = f"{SLICES_OF}/blue-1"
+    installed.ask("PUT", path, endpoint_slice("green", "10.1.0.2", "blue-1"))
+    eventually(lambda: said(folder)["test-services_green"][1] == ("10.1.0.1", "10.1.0.2"))
+    eventually(lambda: said(folder)["test-services_blue"][1] == (), seconds=10)
+    nobodys = {"metadata": {"labels": {"kubernetes.io/service-name": None}}}
+    installed.ask("PATCH", path, nobodys, kind="merge-patch+json")
+    eventually(lambda: said(folder)["test-services_green"][1] == ("10.1.0.1",), seconds=10)
+
+
 def test_a_dropped_watch_goes_on_without_listing_again(
     installed: ControlPlane, services: Starter, folder: Path, way: Way
 ) -> None:
