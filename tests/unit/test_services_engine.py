@@ -83,6 +83,7 @@ def test_a_mounted_config_map_is_followed_at_once(host: Host, source: Path):
     (source / "..data").symlink_to("..1")
     (source / "all.json").symlink_to("..data/all.json")
     host.services.start()
+    host.services.refresh()
     assert list(host.seen()) == ["10.200.0.1:80/tcp"]
     (source / "..next").symlink_to("..2")
     (source / "..next").rename(source / "..data")
