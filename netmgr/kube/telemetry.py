@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Iterable, Iterator
 from socketserver import ThreadingMixIn
@@ -69,7 +70,19 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
+    """Without an address it is reached over IPv4 and IPv6: the kubelet asks at whichever the pod has."""
+
     daemon_threads = True
+
+    def __init__(self, address: str, port: int) -> None:
+        everywhere = not address and socket.has_dualstack_ipv6()
+        self.address_family = socket.AF_INET6 if everywhere or ":" in address else socket.AF_INET
+        super().__init__((address.strip("[]"), port), _Handler)
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, bool(self.server_address[0]))
+        super().server_bind()
 
 
 def serve(registry: CollectorRegistry, listen: str) -> int:
@@ -92,7 +105,7 @@ def serve(registry: CollectorRegistry, listen: str) -> int:
         return [b"there are /metrics and /healthz\n"]
 
     try:
-        server = _Server((address, int(port)), _Handler)
+        server = _Server(address, int(port))
     except (OSError, ValueError, OverflowError) as error:
         raise SetupError(f"cannot listen at {listen!r}: {error}; give --listen ADDRESS:PORT") from None
     server.set_app(answer)
