@@ -26,14 +26,16 @@ def render(template: Object, node: Object) -> Object:
     Raises:
         ConfigError: the template says what the Node does, or the Node lacks what the template needs.
     """
-    own = dict(template.get("node") or {})
+    own = template.get("node") or {}
+    if not isinstance(own, dict):
+        raise ConfigError("the template's node is no mapping of keys: leave it out, or give it those the Node lacks")
     for key in FROM_NODE:
         if key in own:
             raise ConfigError(f"the template has node.{key}, which is the Node's own to say: remove it")
     if template.get("ranges"):
         raise ConfigError("the template has ranges, which are the Node's own to say: remove them")
     name = node["metadata"]["name"]
-    own |= {"name": name, "addresses": _addresses(node)}
+    own = own | {"name": name, "addresses": _addresses(node)}
     document = {"apiVersion": template.get("apiVersion"), "kind": template.get("kind"), "node": own}
     document |= {key: value for key, value in template.items() if key not in document}
     if _hands_out(template):

@@ -159,6 +159,7 @@ def test_the_templates_of_the_manifests_become_documents(
         (["10.1.0.0/27"], "10.1.0.0/2x", HEAD, "annotation netmgr.io/ranges"),
         (["10.1.0.0/27"], "", HEAD + "ranges: [10.1.0.0/27]\n", "the template has ranges"),
         (["10.1.0.0/27"], "", HEAD + "node: {name: b}\n", "the template has node.name"),
+        (["10.1.0.0/27"], "", HEAD + "node: [b]\n", "node is no mapping"),
         (["10.1.0.0/27"], "", HEAD + "colour: blue\n", "colour: unknown key"),
         (["10.1.0.0/27"], "", "{", "is not YAML"),
         (["10.0.0.0/27"], "", HEAD, "holds the node's own address 10.0.0.4"),
