@@ -76,9 +76,13 @@ class Accounts:
             wanted = frozenset([*self._rules.counters(self._owners), *self._rules.former(known)])
             self._ledger.end([c for c in known if isinstance(c.subject, Address) and c not in wanted])
             for address, pod in self._owners.items():
-                self._ledger.begin([c for c in self._rules.counters([address]) if c not in known], pod)
+                fresh = [c for c in self._rules.counters([address]) if c not in known]
+                self._ledger.begin(fresh, pod)
+                # That the kernel does not have these yet is no loss.
+                self._announced.update(fresh)
             self._look_for_host_pods()
             repairs = self.reconcile()
+            self._announced.clear()
             self._end_former()
             self._ledger.remember(POLICY, policy)
             return repairs

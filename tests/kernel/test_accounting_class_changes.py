@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import yaml
@@ -51,10 +52,10 @@ def sets(node: LabNode) -> str:
     return "\n".join(one.stdout.decode() for one in listings)
 
 
-def document(node: LabNode, backend: Backend) -> None:
-    """Have the node's document name no class any more."""
+def document(node: LabNode, backend: Backend, classes: tuple[dict[str, Any], ...] = ()) -> None:
+    """Have the node's document name these classes and no others."""
     kept = yaml.safe_load(node.document.read_text())
-    del kept["accounting"]["classes"]
+    kept["accounting"]["classes"] = list(classes)
     kept["backend"] = str(backend)
     node.document.write_text(yaml.safe_dump(kept))
 
@@ -79,3 +80,16 @@ def test_what_a_former_class_counted_unread_is_not_lost(world: World, backend: B
     node.wait_until_ready()
     assert counted(node, "far") == {"far-in": sent + unread, "far-out": sent + unread}
     assert counted(node, "internet") == internet
+
+
+def test_a_further_class_is_no_gap_and_counts_from_zero(world: World, backend: Backend) -> None:
+    node = world.node("node-1")
+    exchanged(world)
+    node.stop_agent()
+    near = {"name": "near", "prefixes": [str(address.prefix) for address in INTERNET.values()]}
+    document(node, backend, (near,))
+    node.start_agent()
+    node.wait_until_ready()
+    sent = exchanged(world)
+    assert counted(node, "near") == {"near-in": sent, "near-out": sent}
+    assert {gap["reason"]: gap["count"] for gap in node.snapshot()["gaps"] if gap["count"]} == {}
