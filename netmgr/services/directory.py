@@ -24,6 +24,9 @@ SUFFIXES = (".json", ".yaml", ".yml")
 MOST_LEVELS = 1000
 """Of lists and mappings in each other; a parser that went on would use up its stack, and end the agent."""
 
+MOST_BYTES = 256 << 20
+"""Of one file; ten thousand Services with ten endpoints each take some 20 MB."""
+
 _BRACKET = re.compile(rb"[\[{]|[\]}]")
 _COMPACT = re.compile(rb"^[ \t\x00]*(?:[-?][ \t\x00]+){%d}" % MOST_LEVELS, re.MULTILINE)
 _NO_VALUE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
@@ -128,9 +131,7 @@ def _parsed(path: str) -> Iterator[Service | Slice]:
     """Everything in a file; JSON if it is called so, else YAML, of which JSON is a part."""
     whole = Place(path)
     try:
-        content = Path(path).read_bytes()
-        if is_too_deep(content):
-            raise Refused(whole, f"has more than {MOST_LEVELS} lists and mappings in each other")
+        content = _content(whole)
         documents = [json.loads(content)] if path.endswith(".json") else _yaml(content)
     except OSError as error:
         raise Refused(whole, f"cannot be read: {error.strerror}") from None
@@ -151,7 +152,18 @@ def _parsed(path: str) -> Iterator[Service | Slice]:
             yield from objects.read(document, Place(path, number))
 
 
-def is_too_deep(content: bytes) -> bool:
+def _content(place: Place) -> bytes:
+    """What is in a file, if it can be parsed with what memory and stack there are."""
+    path = Path(place.path)
+    if path.stat().st_size > MOST_BYTES:
+        raise Refused(place, f"has more than {MOST_BYTES >> 20} MiB; give Services in several files")
+    content = path.read_bytes()
+    if _is_too_deep(content):
+        raise Refused(place, f"has more than {MOST_LEVELS} lists and mappings in each other")
+    return content
+
+
+def _is_too_deep(content: bytes) -> bool:
     """Whether lists and mappings stand too deep in each other to be parsed, brackets in texts counted too."""
     level = 0
     for bracket in _BRACKET.finditer(content):
@@ -182,12 +194,11 @@ def _lines(places: Collection[Place]) -> dict[Place, int]:
     by_path: defaultdict[str, list[Place]] = defaultdict(list)
     for place in places:
         by_path[place.path].append(place)
-    for path, here in by_path.items():
+    for here in by_path.values():
         try:
-            content = Path(path).read_bytes()
-        except OSError:
+            content = _content(here[0])
+        except (OSError, Refused):
             continue
-        if not is_too_deep(content):
-            known = lines.find(content, [(place.document, place.key) for place in here])
-            found |= {place: known[at] for place in here if (at := (place.document, place.key)) in known}
+        known = lines.find(content, [(place.document, place.key) for place in here])
+        found |= {place: known[at] for place in here if (at := (place.document, place.key)) in known}
     return found

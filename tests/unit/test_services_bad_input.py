@@ -118,6 +118,13 @@ def test_a_service_given_twice_and_a_port_of_two_services_are_refused_with_both_
     assert {str(one.service) for one in desk.opened.values()} == {"team/s1", "team/s3"}
 
 
+def test_a_file_that_would_fill_the_memory_is_refused_unread(desk: Desk, tmp_path):
+    with (tmp_path / "x.json").open("wb") as endless:
+        endless.truncate(1 << 40)
+    assert desk.read(None) == {}
+    assert desk.faults() == [f"{tmp_path}/x.json: has more than 256 MiB; give Services in several files"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
