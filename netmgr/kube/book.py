@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from netmgr.errors import ApiError
+from netmgr.errors import ApiError, StateError
 from netmgr.kube import claims
 from netmgr.kube.api import CONFLICT, NOT_FOUND, Api, Object
 from netmgr.kube.claims import Claim, shard_name
@@ -71,7 +71,12 @@ class Book:
         return self._api.create(self._path, new)
 
     def _take(self, shard: Object) -> None:
-        name, pool = shard["metadata"]["name"], shard["metadata"]["annotations"][POOL]
+        name, pool = shard["metadata"]["name"], shard["metadata"].get("annotations", {}).get(POOL)
+        if pool is None:
+            raise StateError(
+                f"ConfigMap {name} has the label {claims.LABEL} and no annotation {POOL} that says the node pool "
+                "of its claims: put it back, or remove the label if these are none"
+            )
         self._versions[name] = shard["metadata"]["resourceVersion"]
         for slot in [slot for slot in self.claims if shard_name(self._cluster, slot) == name]:
             del self.claims[slot]

@@ -207,6 +207,25 @@ def test_claims_that_were_lost_are_made_anew_from_the_nodes(
     assert len({cidrs[0] for cidrs in pod_cidrs(control_plane).values()}) == 3
 
 
+@pytest.mark.parametrize(
+    ("annotations", "said"),
+    [
+        ({}, "ConfigMap netmgr-claims-train-gpu-0 has the label netmgr.io/claims-of and no annotation"),
+        ({"netmgr.io/node-pool": "gpu"}, "claim 7 of node pool gpu cannot be read"),
+    ],
+)
+def test_claims_that_cannot_be_read_end_a_controller_that_says_so(
+    control_plane: ControlPlane, namespace: str, start: Start, annotations: dict[str, str], said: str
+) -> None:
+    metadata = {"name": "netmgr-claims-train-gpu-0", "labels": {"netmgr.io/claims-of": "train"}}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata | {"annotations": annotations}}
+    control_plane.ask("POST", f"/api/v1/namespaces/{namespace}/configmaps", body | {"data": {"7": "half a cla"}})
+    running = start()
+    assert running.process.wait(20) != 0
+    assert said in running.said
+    assert "Traceback" not in running.said
+
+
 REFUSING: tuple[tuple[str, Object], ...] = (
     (
         "validatingadmissionpolicies",
