@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from netmgr import documents
 from netmgr.cli import plan_render
 from netmgr.config import NodeDocument, RangeSource
+from netmgr.kube.cluster_nodes import ROLE
 from netmgr.sites import Role
 from tests.fakes.kustomize import build
 
@@ -82,6 +83,21 @@ def test_every_mount_has_its_volume_and_every_volume_its_mount(overlay: str):
 def test_the_document_is_made_before_anything_of_the_node_is_touched():
     names = [item["name"] for item in pods("cni")["netmgr"]["initContainers"]]
     assert names == ["document", "plugin"]
+
+
+@pytest.mark.parametrize("overlay", ["cni", "observer"])
+def test_the_nodes_agent_leaves_machines_alone_that_the_controller_gives_no_ranges(overlay: str):
+    affinity = pods(overlay)["netmgr"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = affinity["nodeSelectorTerms"]
+    (rule,) = term["matchExpressions"]
+    assert (rule["key"], rule["operator"], set(rule["values"])) == (ROLE, "NotIn", set(Role) - {Role.NODE})
+
+
+def test_the_controller_starts_on_nodes_that_wait_for_it():
+    (pod,) = pods("controller").values()
+    waiting = {"node.kubernetes.io/not-ready", "node.kubernetes.io/network-unavailable"}
+    assert waiting <= {each["key"] for each in pod["tolerations"] if each.get("effect") == "NoSchedule"}
+    assert pod["hostNetwork"] is True
 
 
 def test_an_observer_neither_installs_nor_enters_anything():
