@@ -7,22 +7,18 @@ import fcntl
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from netmgr import documents
+from netmgr import documents, faults
 from netmgr.agent import preflight
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
 from netmgr.errors import StateError
 from netmgr.sites import Role
-
-FAULT_EXIT = 70
-"""Exit status after a fault of our own: EX_SOFTWARE in sysexits.h."""
 
 _M_ARENA_MAX = -8
 _ENDINGS = (signal.SIGTERM, signal.SIGINT)
@@ -68,7 +64,7 @@ def run(config: Path) -> None:
     logging.basicConfig(level=document.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     # Blocked before any thread exists, so that the signals wait for sigwait and interrupt nobody.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
-    threading.excepthook = _end_with_the_thread
+    faults.end_with_any_thread()
     _share_heaps()
     with ExitStack() as stack:
         stack.enter_context(_only_one(document))
@@ -91,13 +87,6 @@ def _agent(config: Path, document: NodeDocument, clock: Clock, stack: ExitStack)
     from netmgr.agent.wired import PodAgent  # noqa: PLC0415  see above
 
     return PodAgent(config, document, clock, stack)
-
-
-def _end_with_the_thread(ended: threading.ExceptHookArgs) -> None:
-    """End the process when one of its threads dies of a fault: a restarted agent is whole, this one is not."""
-    name = ended.thread.name if ended.thread else "unknown"
-    log.critical("a thread died, ending thread=%s", name, exc_info=ended.exc_value)
-    os._exit(FAULT_EXIT)
 
 
 def _share_heaps() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from netmgr import faults
 from netmgr.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -75,21 +76,25 @@ def _run(api: Api, settings: Settings, plan: Path, lease_seconds: int, listen: s
     from netmgr.kube.controller import Controller
     from netmgr.kube.election import Candidate, Term
     from netmgr.kube.plan_watch import PlanWatch
+    from netmgr.kube.pulse import Pulse
     from netmgr.kube.telemetry import Telemetry, serve
     from netmgr.plan_files import lock_path
 
     watch = PlanWatch(lambda: _places(plan, settings.cluster), (plan, lock_path(plan)))
-    telemetry = Telemetry(api)
-    serve(telemetry.registry, listen)
-    work = Controller(api, settings, watch, telemetry)
+    telemetry, pulse = Telemetry(api), Pulse()
+    serve(telemetry.registry, listen, pulse.ailment)
+    work = Controller(api, settings, watch, telemetry, pulse)
     term = Term(settings.namespace, LEASE, settings.identity, lease_seconds)
     ended = ends()
-    candidate = Candidate(api, term, work.lead, ended)
+    candidate = Candidate(api, term, work.lead, ended, pulse)
     threading.Thread(target=candidate.run, name="election", daemon=True).start()
     ended.wait()
     candidate.withdraw()
     if candidate.failure is not None:
         raise candidate.failure
+    if candidate.fault is not None:
+        faults.log.critical("the work died, ending", exc_info=candidate.fault)
+        raise typer.Exit(faults.FAULT_EXIT)
 
 
 def _places(plan: Path, cluster: str) -> Places:
@@ -122,10 +127,11 @@ def namespace_of(service_account: Path) -> str:
 
 
 def start_logging(level: str) -> None:
-    """One line for each thing that happens, on standard error."""
+    """One line for each thing that happens, on standard error; a thread that dies says so, and ends the process."""
     import logging
 
     logging.basicConfig(level=level.upper(), format="level=%(levelname)s logger=%(name)s %(message)s")
+    faults.end_with_any_thread()
     # The client's election logs each renewal.
     logging.getLogger("leaderelection").setLevel(logging.WARNING)
 

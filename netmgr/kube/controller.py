@@ -26,6 +26,7 @@ from netmgr.kube.events import Events
 from netmgr.kube.node_document import RANGES
 from netmgr.kube.places import Place, Places
 from netmgr.kube.plan_watch import PlanWatch
+from netmgr.kube.pulse import Pulse
 from netmgr.kube.reflector import Reflector
 from netmgr.kube.telemetry import Telemetry
 
@@ -36,6 +37,9 @@ ROUND_SECONDS = 2.0
 
 GATHER_SECONDS = 0.1
 """Nodes that come within such a time of each other are decided on together."""
+
+ROUNDS = "rounds"
+"""Their name in the pulse."""
 
 WRITERS = 4
 """Nodes written at a time: 7,500 take half a minute, and a server has 200 writes in flight."""
@@ -56,12 +60,13 @@ class Settings:
 class Controller:
     """Leads when it is told to."""
 
-    def __init__(self, api: Api, settings: Settings, plan: PlanWatch, telemetry: Telemetry) -> None:
-        """Nothing is asked yet."""
+    def __init__(self, api: Api, settings: Settings, plan: PlanWatch, telemetry: Telemetry, pulse: Pulse) -> None:
+        """Nothing is asked yet. Every round, and every Node written in it, is a beat of `pulse`."""
         self._api = api
         self._settings = settings
         self._plan = plan
         self._telemetry = telemetry
+        self._pulse = pulse
         self._events = Events(api, settings.identity)
 
     def lead(self, lost: threading.Event) -> None:
@@ -72,6 +77,9 @@ class Controller:
         backoff, book = Backoff(), None
         self._telemetry.leader.set(1)
         while not lost.is_set():
+            self._pulse.beat(ROUNDS)
+            if reflector.failure is not None:
+                raise reflector.failure
             if not reflector.synced.wait(1):
                 continue
             try:
@@ -87,6 +95,7 @@ class Controller:
             self._telemetry.watches.set(reflector.watches)
             _wait(nodes.changed, lost, ROUND_SECONDS if settled else backoff.next())
         self._telemetry.leader.set(0)
+        self._pulse.rest(ROUNDS)
 
     def _open(self) -> Book:
         book = Book(self._api, self._settings.namespace, self._settings.cluster)
@@ -161,6 +170,7 @@ class Controller:
 
     def _tell(self, nodes: ClusterNodes, view: NodeView, place: Place) -> bool:
         """Write a Node's ranges; False when it has changed meanwhile and must be looked at again."""
+        self._pulse.beat(ROUNDS)
         version = nodes.version(view.name)
         if version is None:
             return True

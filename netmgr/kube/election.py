@@ -23,6 +23,7 @@ from urllib3.exceptions import HTTPError
 from netmgr.errors import ApiError, NetmgrError
 from netmgr.kube.api import UNAUTHORIZED, Api
 from netmgr.kube.backoff import Backoff
+from netmgr.kube.pulse import Pulse
 
 log = logging.getLogger(__name__)
 
@@ -54,16 +55,18 @@ class Term:
 class Lease(LeaseLock):
     """The client's lock on a Lease, for which a server that is away is a failed attempt, not the end."""
 
-    def __init__(self, api: Api, term: Term) -> None:
+    def __init__(self, api: Api, term: Term, pulse: Pulse) -> None:
         """Nothing is asked yet."""
         super().__init__(term.name, term.namespace, term.identity)  # type: ignore[no-untyped-call]  # it has no types
         self._api = api
+        self._pulse = pulse
         leases: Any = _Leases(api.client)
         self.api_instance = leases
         self.closed = False
 
     def get(self, name: str, namespace: str) -> Any:  # noqa: ANN401  the client's own, untyped protocol
         """Read the Lease: (True, record), or (False, why not)."""
+        self._pulse.beat("election")
         try:
             worked, found = super().get(name, namespace)  # type: ignore[no-untyped-call]  # as above
         except (HTTPError, OSError) as error:
@@ -107,10 +110,13 @@ class _Leases:
 class Candidate:
     """Stands for election until it is stopped; leads whenever it is elected."""
 
-    def __init__(self, api: Api, term: Term, lead: Callable[[threading.Event], None], ended: threading.Event) -> None:
+    def __init__(
+        self, api: Api, term: Term, lead: Callable[[threading.Event], None], ended: threading.Event, pulse: Pulse
+    ) -> None:
         """Call `lead` when elected; it must return soon after the event it is given is set.
 
         If it ends by itself or by an error, `ended` is set: there is nothing to stand for any more.
+        Every attempt at the Lease is a beat of `pulse`.
         """
         self._api = api
         self._term = term
@@ -118,7 +124,9 @@ class Candidate:
         self._ended = ended
         self.failure: NetmgrError | None = None
         """What ended the work."""
-        self._lease = Lease(api, term)
+        self.fault: Exception | None = None
+        """What ended it if that was a fault of our own."""
+        self._lease = Lease(api, term, pulse)
         self._was_elected = False
         self._waits = Backoff(first=term.retry)
         self._lost = threading.Event()
@@ -158,6 +166,9 @@ class Candidate:
             self._lead(self._lost)
         except NetmgrError as error:
             self.failure = error
+        except Exception as error:
+            self.fault = error  # the client's election logs what is raised, and goes on
+            raise
         finally:
             self._idle.set()
             if not self._lost.is_set():

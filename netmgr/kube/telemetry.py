@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from socketserver import ThreadingMixIn
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
@@ -19,7 +19,7 @@ from netmgr.kube.api import Api
 
 log = logging.getLogger(__name__)
 
-PLAIN = [("Content-Type", "text/plain; charset=utf-8")]
+PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
 
 
 class Telemetry:
@@ -85,8 +85,10 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().server_bind()
 
 
-def serve(registry: CollectorRegistry, listen: str) -> int:
+def serve(registry: CollectorRegistry, listen: str, ailment: Callable[[], str]) -> int:
     """Answer HTTP at `address:port` in a thread of its own; returns the port, which 0 leaves to the system.
+
+    `ailment` says what is wrong with the controller, and nothing when it is well.
 
     Raises:
         SetupError: the port is taken, or `listen` is no such thing.
@@ -99,9 +101,10 @@ def serve(registry: CollectorRegistry, listen: str) -> int:
             page: Iterable[bytes] = metrics(environment, start)
             return page
         if environment["PATH_INFO"] == "/healthz":
-            start("200 OK", PLAIN)
-            return [b"ok\n"]
-        start("404 Not Found", PLAIN)
+            said = ailment()
+            start("503 Service Unavailable" if said else "200 OK", list(PLAIN))
+            return [f"{said or 'ok'}\n".encode()]
+        start("404 Not Found", list(PLAIN))
         return [b"there are /metrics and /healthz\n"]
 
     try:

@@ -28,7 +28,7 @@ def health(address: str, port: int) -> bytes:
 def test_health_is_told_over_every_family_that_is_listened_on(listen: str, reached: tuple[str, ...]) -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("this kernel has no IPv6")
-    port = serve(CollectorRegistry(), listen)
+    port = serve(CollectorRegistry(), listen, str)
     found = {}
     for address in ("127.0.0.1", "::1"):
         try:
@@ -41,4 +41,4 @@ def test_health_is_told_over_every_family_that_is_listened_on(listen: str, reach
 @pytest.mark.parametrize("listen", [":x", ":70000", "192.0.2.1:0"])
 def test_what_cannot_be_listened_at_is_told(listen: str) -> None:
     with pytest.raises(SetupError, match="give --listen"):
-        serve(CollectorRegistry(), listen)
+        serve(CollectorRegistry(), listen, str)

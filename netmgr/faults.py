@@ -1,0 +1,23 @@
+"""A thread that dies of a fault of our own ends its process; one started anew is whole."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+FAULT_EXIT = 70
+"""Exit status after a fault of our own: EX_SOFTWARE in sysexits.h."""
+
+log = logging.getLogger(__name__)
+
+
+def end_with_any_thread() -> None:
+    """From now on, end this process when one of its threads dies of an exception."""
+    threading.excepthook = _end
+
+
+def _end(ended: threading.ExceptHookArgs) -> None:
+    name = ended.thread.name if ended.thread else "unknown"
+    log.critical("a thread died, ending thread=%s", name, exc_info=ended.exc_value)
+    os._exit(FAULT_EXIT)
