@@ -10,6 +10,8 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from netmgr.errors import ConfigError
 from netmgr.prefixes import Prefix
 
@@ -18,6 +20,8 @@ RANGES = "netmgr.io/ranges"
 
 Object = dict[str, Any]
 FROM_NODE = ("name", "addresses")
+_SWITCH = TypeAdapter(bool)
+"""As the document takes a switch: quoted, too."""
 
 
 def render(template: Object, node: Object) -> Object:
@@ -87,8 +91,8 @@ def _addresses(node: Object) -> list[str]:
 
 def _hands_out(template: Object) -> bool:
     """Whether pods of this node get addresses out of `ranges`."""
-    return (
-        template.get("cni", True) is not False
-        and template.get("role", "node") == "node"
-        and template.get("range_source", "file") == "file"
-    )
+    try:
+        wires_pods = _SWITCH.validate_python(template.get("cni", True))
+    except ValidationError:
+        return False  # whoever reads the document says what is wrong with it
+    return wires_pods and template.get("role", "node") == "node" and template.get("range_source", "file") == "file"

@@ -91,6 +91,17 @@ def test_one_request_makes_a_dual_stack_document(installed: ControlPlane, render
     assert [str(prefix) for prefix in found.ranges] == ["10.1.0.0/27", "fd00:10:0:1::/112"]
 
 
+@pytest.mark.parametrize("switch", ["off", '"off"', '"No"', "0"])
+def test_a_plugin_that_is_off_needs_no_ranges_however_that_is_written(
+    installed: ControlPlane, render: Render, to: Path, switch: str
+) -> None:
+    register(installed, "a", ["10.0.0.4"], [])
+    outcome = render(HEAD + f"cni: {switch}\n")
+    assert outcome.returncode == 0, outcome.stderr
+    found = documents.load(to, NodeDocument)
+    assert (found.cni, found.ranges) == (False, ())
+
+
 def test_all_the_ranges_that_pod_cidrs_cannot_say_come_from_the_annotation(
     installed: ControlPlane, render: Render, to: Path
 ) -> None:
@@ -161,6 +172,7 @@ def test_the_templates_of_the_manifests_become_documents(
         (["10.1.0.0/27"], "", HEAD + "node: {name: b}\n", "the template has node.name"),
         (["10.1.0.0/27"], "", HEAD + "node: [b]\n", "node is no mapping"),
         (["10.1.0.0/27"], "", HEAD + "colour: blue\n", "colour: unknown key"),
+        ([], "", HEAD + "cni: perhaps\n", "cni: "),
         (["10.1.0.0/27"], "", "{", "is not YAML"),
         (["10.0.0.0/27"], "", HEAD, "holds the node's own address 10.0.0.4"),
     ],
