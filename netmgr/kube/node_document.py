@@ -85,8 +85,16 @@ def _pod_cidrs(node: Object) -> list[str]:
 
 
 def _addresses(node: Object) -> list[str]:
-    addresses = node.get("status", {}).get("addresses", ())
-    return [entry["address"] for entry in addresses if entry["type"] == "InternalIP"]
+    found = node.get("status", {}).get("addresses", ())
+    addresses = [entry["address"] for entry in found if entry["type"] == "InternalIP"]
+    if not addresses:
+        name = node["metadata"]["name"]
+        raise ConfigError(
+            f"Node {name} has no InternalIP yet: the kubelet says it, or with --cloud-provider=external the cloud's "
+            f"controller manager once it has seen the machine (kubectl get node {name} -o wide). "
+            "This will be tried again"
+        )
+    return addresses
 
 
 def _hands_out(template: Object) -> bool:

@@ -200,6 +200,20 @@ def test_what_stays_wrong_is_told_again_by_the_same_event(installed: ControlPlan
     assert list(to.parent.iterdir()) == []
 
 
+def test_a_node_without_an_address_of_its_own_is_waited_for(installed: ControlPlane, render: Render, to: Path) -> None:
+    """So a kubelet registers it for an external cloud provider, which says its addresses some seconds later."""
+    register(installed, "a", [], ["10.1.0.0/27"])
+    outcome = render(HEAD)
+    assert outcome.returncode == 2
+    assert "Node a has no InternalIP yet" in outcome.stderr
+    assert "Node a has no InternalIP yet" in events_of(installed, "a")
+    assert not to.exists()
+    told = {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.4"}]}}
+    installed.ask("PATCH", "/api/v1/nodes/a/status", told, kind="merge-patch+json")
+    assert render(HEAD).returncode == 0
+    assert [str(address) for address in documents.load(to, NodeDocument).node.addresses] == ["10.0.0.4"]
+
+
 def test_without_a_node_object_the_error_names_it(render: Render, to: Path) -> None:
     outcome = render(HEAD, "nobody")
     assert outcome.returncode == 2
