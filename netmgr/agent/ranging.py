@@ -61,7 +61,7 @@ def resolved(document: NodeDocument) -> NodeDocument:
     for sentence in vetted.refused:
         log.error("%s", sentence)
     known = document.model_copy(update={"ranges": vetted.ranges})
-    _remember(known)
+    _remember(known, vetted)
     return known
 
 
@@ -141,7 +141,7 @@ class Ranging:
             self._node.leases.set_ranges(ranges)
             self._document = self._document.model_copy(update={"ranges": ranges})
             self._follow_document(self._document)
-            _remember(self._document)
+            _remember(self._document, self._vetted)
             gone, come = sorted(set(before) - set(ranges)), sorted(set(ranges) - set(before))
             log.info("ranges changed new=%s withdrawn=%s", _listed(come), _listed(gone))
         # Also without a change: a pod that held a withdrawn address may have ended.
@@ -235,8 +235,9 @@ def _on_links() -> Mapping[Address, str]:
         }
 
 
-def _remember(document: NodeDocument) -> None:
-    if document.range_source is Kind.FILE:
+def _remember(document: NodeDocument, vetted: Vetted) -> None:
+    """Keep the ranges for the next start; where all that was said is refused, those before stay the last good ones."""
+    if document.range_source is Kind.FILE or (vetted.refused and not vetted.ranges):
         return
     path = document.state_dir / _REMEMBERED
     scratch = path.with_suffix(f".{os.getpid()}")

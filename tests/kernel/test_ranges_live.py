@@ -207,6 +207,24 @@ def test_what_contradicts_the_plan_or_the_node_is_not_used_and_told(node: LabNod
 
 
 @ON_ONE_BACKEND
+def test_an_answer_of_which_nothing_can_be_used_is_not_remembered(node: LabNode, cloud: MetadataServer):
+    offer(cloud, node, 1, 2)
+    follow_cloud(node)
+    node.wait_until_ready()
+    own = [str(address) for address in node.node.addresses]
+    cloud.answer = http(document([*own, "127.0.0.5"]))
+    soon(lambda: "127.0.0.5/32 is not used" in node.snapshot()["ranges"]["failing"], lambda: log(node))
+    node.stop_agent()
+    node.start_agent()  # is told the same
+    soon(lambda: "no range is known to give addresses of" in node.runtime.status(), lambda: log(node))
+    node.stop_agent()
+    cloud.answer = None
+    node.start_agent()
+    node.wait_until_ready()
+    assert free(node) == 2, "the last good answer"
+
+
+@ON_ONE_BACKEND
 def test_without_any_answer_yet_adds_are_refused_and_served_as_soon_as_there_is_one(
     node: LabNode, cloud: MetadataServer
 ):
