@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
 from urllib3.exceptions import HTTPError
 
 from netmgr.errors import ApiError, NetmgrError
-from netmgr.kube.api import UNAUTHORIZED, Api
+from netmgr.kube.api import NOT_FOUND, UNAUTHORIZED, Api
 from netmgr.kube.backoff import Backoff
 from netmgr.kube.pulse import Pulse
 
@@ -62,7 +61,9 @@ class Lease(LeaseLock):
         self._pulse = pulse
         leases: Any = _Leases(api.client)
         self.api_instance = leases
-        self.closed = False
+        self.closed = threading.Event()
+        self.away = False
+        """Whether the last reading had no answer, or none that says who leads."""
 
     def get(self, name: str, namespace: str) -> Any:  # noqa: ANN401  the client's own, untyped protocol
         """Read the Lease: (True, record), or (False, why not)."""
@@ -70,18 +71,19 @@ class Lease(LeaseLock):
         try:
             worked, found = super().get(name, namespace)  # type: ignore[no-untyped-call]  # as above
         except (HTTPError, OSError) as error:
-            return False, ApiException(status=0, reason=f"no answer: {error}")
+            worked, found = False, ApiException(status=0, reason=f"no answer: {error}")
+        self.away = not worked and found.status != NOT_FOUND
         if not worked and found.status == UNAUTHORIZED:
             self._api.expire()
         return worked, found
 
     def create(self, name: str, namespace: str, election_record: Any) -> bool:  # noqa: ANN401  as above
         """Make the Lease; whether it worked."""
-        return not self.closed and self._worked(super().create, name, namespace, election_record)
+        return not self.closed.is_set() and self._worked(super().create, name, namespace, election_record)
 
     def update(self, name: str, namespace: str, updated_record: Any) -> bool:  # noqa: ANN401  as above
         """Renew or take the Lease; whether it worked."""
-        return not self.closed and self._worked(super().update, name, namespace, updated_record)
+        return not self.closed.is_set() and self._worked(super().update, name, namespace, updated_record)
 
     def _worked(self, write: Callable[..., Any], *arguments: object) -> bool:
         try:
@@ -105,6 +107,23 @@ class _Leases:
 
     def replace_namespaced_lease(self, name: str, namespace: str, body: V1Lease) -> V1Lease:
         return self._api.replace_namespaced_lease(name, namespace, body, _request_timeout=REQUEST_SECONDS)
+
+
+class _Election(LeaderElection):
+    """The client's election, whose followers never ask in step: they lost the same leader, or server, at one moment."""
+
+    def acquire(self) -> bool:
+        """Try until elected, and meanwhile ever more seldom while there is no answer; False: it is given up."""
+        config: Any = self.election_config
+        lock: Lease = config.lock
+        waits = Backoff(first=config.retry_period, most=config.lease_duration)
+        while not lock.closed.is_set():
+            if self.try_acquire_or_renew():  # type: ignore[no-untyped-call]  # it has no types
+                return True
+            if not lock.away:
+                waits.reset()
+            lock.closed.wait(waits.next())
+        return False
 
 
 class Candidate:
@@ -135,7 +154,7 @@ class Candidate:
 
     def run(self) -> None:
         """Stand again and again; never returns before `withdraw`."""
-        while not (self._lease.closed or self._ended.is_set()):
+        while not (self._lease.closed.is_set() or self._ended.is_set()):
             self._lost = threading.Event()
             make: Any = Config
             config = make(
@@ -146,13 +165,13 @@ class Candidate:
                 onstarted_leading=self._start,
                 onstopped_leading=self._stop,
             )
-            election: Any = LeaderElection
+            election: Any = _Election
             election(config).run()
-            time.sleep(self._waits.next())
+            self._lease.closed.wait(self._waits.next())
 
     def withdraw(self) -> None:
         """End the work, and let another lead at once."""
-        self._lease.closed = True
+        self._lease.closed.set()
         self._stop()
         if self._was_elected:
             self._release()
