@@ -118,7 +118,7 @@ class Controller:
         refused: list[ApiError] = []
         settled = self._tell_all(nodes, {view.name: view for view in views}, decision, lost, refused)
         self._events.tell(decision.refusals)
-        self._count(places, book, views, decision)
+        self._count(places, book, views, decision, {view.name: view for view in nodes.views()})
         if refused:
             raise refused[0]
         return settled
@@ -193,10 +193,16 @@ class Controller:
         log.info("event=assigned node=%s place=%s ranges=%s", view.name, place.slot, ",".join(map(str, place.ranges)))
         return True
 
-    def _count(self, places: Places, book: Book, views: list[NodeView], decision: Decision) -> None:
+    def _count(
+        self, places: Places, book: Book, views: list[NodeView], decision: Decision, now: Mapping[str, NodeView]
+    ) -> None:
+        """Tell how many Nodes and places are how; `now` is what the Nodes say after they were written."""
         refused = {refusal.node.name for refusal in decision.refusals}
         self._telemetry.nodes.labels("refused").set(len(refused))
-        self._telemetry.nodes.labels("served").set(len(views) - len(refused))
+        right = [view.name for view in views if view.runs_pods and view.name not in refused]
+        served = sum(_is_told(now.get(name), decision.assignments.get(name)) for name in right)
+        self._telemetry.nodes.labels("served").set(served)
+        self._telemetry.nodes.labels("waiting").set(len(right) - served)
         taken: Counter[tuple[str, str]] = Counter()
         for slot, claim in book.claims.items():
             taken[slot.pool, "held" if claim.released is None else "resting"] += 1
@@ -204,6 +210,13 @@ class Controller:
             held, resting = taken[pool, "held"], taken[pool, "resting"]
             for state, number in (("held", held), ("resting", resting), ("free", capacity - held - resting)):
                 self._telemetry.places.labels(pool, state).set(number)
+
+
+def _is_told(view: NodeView | None, place: Place | None) -> bool:
+    """Whether a Node has what was decided for it; without a decision it is to keep what it has."""
+    if view is None:
+        return False
+    return bool(view.cidrs) if place is None else (view.cidrs, view.annotation) == (place.cidrs, place.annotation)
 
 
 def _wait(changed: threading.Event, lost: threading.Event, seconds: float) -> None:

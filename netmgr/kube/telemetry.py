@@ -30,7 +30,12 @@ class Telemetry:
         self.registry = registry = CollectorRegistry()
         registry.register(_Requests(api))
         self.leader = Gauge("netmgr_controller_leader", "Whether this controller leads.", registry=registry)
-        self.nodes = Gauge("netmgr_controller_nodes", "Nodes, by what is the matter.", ["state"], registry=registry)
+        self.nodes = Gauge(
+            "netmgr_controller_nodes",
+            "Nodes that run pods: served, waiting until their ranges are written, or refused.",
+            ["state"],
+            registry=registry,
+        )
         self.places = Gauge(
             "netmgr_controller_places", "Places of the plan, by node pool.", ["pool", "state"], registry=registry
         )

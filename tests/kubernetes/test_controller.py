@@ -40,8 +40,8 @@ def plan(tmp_path: Path) -> Path:
 def start(control_plane: ControlPlane, namespace: str, starter: Starter, plan: Path) -> Start:
     account = starter.account(namespace, make_account(control_plane, namespace))
 
-    def start_controller(*more: str) -> Program:
-        return starter.controller(plan, account, namespace, *more)
+    def start_controller(*more: str, port: int = 0) -> Program:
+        return starter.controller(plan, account, namespace, *more, port=port)
 
     return start_controller
 
@@ -85,7 +85,9 @@ def test_metrics_and_health_are_told_over_http(
     (port,) = free_ports(1)
     account = starter.account(namespace, make_account(control_plane, namespace))
     running = starter.controller(plan, account, namespace, port=port)
-    add_nodes(control_plane, [node("a", "gpu"), node("b")])
+    nat_host = node("nat-host")
+    nat_host["metadata"]["labels"] = {"netmgr.io/role": "nat-host"}
+    add_nodes(control_plane, [node("a", "gpu"), node("b"), nat_host])
     eventually(lambda: pod_cidrs(control_plane))
     eventually(lambda: 'netmgr_controller_nodes{state="refused"} 1.0' in running.page("metrics"))
     eventually(lambda: "netmgr_controller_lists 1.0" in running.page("metrics"))
@@ -94,6 +96,7 @@ def test_metrics_and_health_are_told_over_http(
         "netmgr_controller_leader 1.0",
         "netmgr_controller_assignments_total 1.0",
         'netmgr_controller_nodes{state="served"} 1.0',
+        'netmgr_controller_nodes{state="waiting"} 0.0',
         'netmgr_controller_places{pool="gpu",state="held"} 1.0',
         f'netmgr_controller_places{{pool="gpu",state="free"}} {capacity - 1}.0',
         "netmgr_controller_plan_refused 0.0",
@@ -276,10 +279,14 @@ def test_a_node_that_the_server_lets_nobody_write_keeps_no_other_waiting(
     path = "/api/v1/nodes/a-frozen?dryRun=All"
     eventually(lambda: control_plane.answer("PATCH", path, touch, kind="merge-patch+json")[0] == 422)
     add_nodes(control_plane, [*(node(f"b-{number}", "gpu") for number in range(50)), node("unlabelled")])
-    running = start()
+    (port,) = free_ports(1)
+    running = start(port=port)
     eventually(lambda: len(pod_cidrs(control_plane)) == 50, seconds=20)
     eventually(lambda: "NoNodePool" in events_of(control_plane, "unlabelled"))
     assert "it is frozen" in running.said
+    for state, number in {"served": 50, "waiting": 1, "refused": 1}.items():
+        line = f'netmgr_controller_nodes{{state="{state}"}} {number}.0'
+        eventually(lambda line=line: line in running.page("metrics"))
     frozen()
     eventually(lambda: control_plane.answer("PATCH", path, touch, kind="merge-patch+json")[0] == 200)
     add_nodes(control_plane, [node("c", "gpu")])  # what is new is looked at at once, whatever was refused
