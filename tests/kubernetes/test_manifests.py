@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -65,12 +68,6 @@ def holds(wanted: object, found: object) -> bool:
     return wanted == found
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _prometheus_operator(control_plane: ControlPlane) -> None:
-    manifests.apply(control_plane, yaml.safe_load(POD_MONITORS))
-    eventually(lambda: control_plane.answer("GET", "/apis/monitoring.coreos.com/v1")[0] == 200)
-
-
 @pytest.mark.parametrize("overlay", manifests.OVERLAYS)
 def test_every_object_of_an_overlay_is_applied_and_read_back(control_plane: ControlPlane, overlay: str) -> None:
     for wanted in manifests.build(manifests.HERE / "overlays" / overlay):
@@ -83,9 +80,15 @@ def test_every_object_of_an_overlay_is_applied_and_read_back(control_plane: Cont
         )
 
 
-def test_the_pod_monitor_is_in_the_overlay_of_the_article() -> None:
-    kinds = {found["kind"] for found in manifests.build(manifests.HERE / "overlays" / "openai-like")}
-    assert "PodMonitor" in kinds
+def test_the_pod_monitor_is_added_where_the_prometheus_operator_is(control_plane: ControlPlane, tmp_path: Path) -> None:
+    above = os.path.relpath(manifests.HERE, tmp_path.resolve())
+    lines = [f"resources: [{above}/overlays/controller]", f"components: [{above}/components/pod-monitor]"]
+    (tmp_path / "kustomization.yaml").write_text("\n".join(lines))
+    (wanted,) = [found for found in manifests.build(tmp_path) if found["kind"] == "PodMonitor"]
+    manifests.apply(control_plane, yaml.safe_load(POD_MONITORS))
+    eventually(lambda: control_plane.answer("GET", "/apis/monitoring.coreos.com/v1")[0] == 200)
+    manifests.apply(control_plane, wanted)
+    assert holds(wanted, control_plane.ask("GET", manifests.path_of(control_plane, wanted)))
 
 
 @pytest.mark.parametrize("account", ALLOWED)
