@@ -12,7 +12,7 @@ from netmgr import programs
 from netmgr.config import Backend
 from netmgr.lab.exchange import End, datagrams
 from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import INTERNET, two_nodes
+from netmgr.lab.topology import INTERNET, cluster
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
 
@@ -28,7 +28,7 @@ def world(backend: Backend, lab_name: str) -> Iterator[World]:
     classes = [{"name": "far", "prefixes": [str(address.prefix) for address in INTERNET.values()]}]
     accounting = {"reading_seconds": 300, "min_reading_seconds": 0, "classes": classes}
     settings = {"accounting": accounting, "reconcile_seconds": 3600}
-    with World(two_nodes(pods=1), backend=backend, name=lab_name, settings=settings) as made:
+    with World(cluster(nodes=1, pods=1), backend=backend, name=lab_name, settings=settings, exporters=False) as made:
         yield made
 
 

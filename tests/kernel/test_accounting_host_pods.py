@@ -18,7 +18,7 @@ import pytest
 from netmgr.config import Backend
 from netmgr.lab.exchange import End, datagram_bytes, datagrams, open_socket
 from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import INTERNET, two_nodes
+from netmgr.lab.topology import INTERNET, cluster
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
 
@@ -64,7 +64,7 @@ def cgroups() -> Iterator[Path]:
 
 @pytest.fixture
 def world(backend: Backend, cgroups: Path, tmp_path: Path) -> Iterator[World]:
-    room = replace(two_nodes(pods=5), pods=())
+    room = replace(cluster(nodes=1, pods=5), pods=())
     accounting = {
         "host_pods": True,
         "cgroup_dir": str(cgroups),
@@ -72,7 +72,7 @@ def world(backend: Backend, cgroups: Path, tmp_path: Path) -> Iterator[World]:
         "min_reading_seconds": 0,
     }
     settings = {"accounting": accounting, "reconcile_seconds": 0.3}
-    with World(room, backend=backend, name=f"host-pods-{os.getpid()}", settings=settings) as made:
+    with World(room, backend=backend, name=f"host-pods-{os.getpid()}", settings=settings, exporters=False) as made:
         yield made
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -45,6 +46,7 @@ ON_LINK = {Family.V4: 24, Family.V6: 64}
 SIZES = [0, 700, 1400]
 
 
+@cache
 def rendered(name: str) -> str:
     """node.yaml as the command prints it."""
     command = [sys.executable, "-m", "netmgr", "plan", "render", "node", name, "--file", str(PLAN)]
@@ -123,14 +125,15 @@ def restart_on_the_rendered_document(node: LabNode) -> None:
     text = rendered(node.name) + "".join(f"{key}: {value}\n" for key, value in here.items())
     node.document.write_text(text)
     node.start_agent()
-    node.wait_until_ready()
 
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World(topology(), name=f"test-{os.getpid()}-plan") as made:
+    with World(topology(), name=f"test-{os.getpid()}-plan", exporters=False) as made:
         for node in made.nodes:
             restart_on_the_rendered_document(node)
+        for node in made.nodes:
+            node.wait_until_ready()
         yield made
 
 

@@ -13,7 +13,7 @@ import pytest
 from netmgr.lab import wiring
 from netmgr.lab.exchange import End, datagrams
 from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import INTERNET, two_nodes
+from netmgr.lab.topology import INTERNET, cluster
 from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
 
@@ -26,9 +26,9 @@ IP = {Family.V4: ["ip"], Family.V6: ["ip", "-6"]}
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    """Two nodes whose pods' addresses the internet knows the way to."""
-    settings = {"accounting": {"min_reading_seconds": 0}, "reconcile_seconds": 1}
-    with World(two_nodes(pods=1), settings=settings) as made:
+    """A node whose pods' addresses the internet knows the way to."""
+    settings = {"accounting": {"min_reading_seconds": 0}, "reconcile_seconds": 0.3}
+    with World(cluster(nodes=1, pods=1), settings=settings, exporters=False) as made:
         for family, (block, fabric) in FABRIC.items():
             inside(made.internet, *IP[family], "route", "add", block, "via", fabric)
         yield made
