@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from netmgr.dataplane import netns
@@ -65,31 +66,47 @@ class Star:
 @contextmanager
 def star(namespaces: Any, program: Any, pods: Sequence[str] = ()) -> Iterator[Star]:
     """Wires the hosts to the calling thread's namespace, and those that are pods as netmgr names its links."""
-    hosts = {}
-    program("sysctl -q net.ipv6.conf.default.accept_dad=0")
-    program("sysctl -q net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")
+    hosts, links, routes = {}, "", ""
+    set_kernel("ipv6/conf/default/accept_dad", 0)
+    set_kernel("ipv4/ip_forward", 1)
+    set_kernel("ipv6/conf/all/forwarding", 1)
     own = [*MACHINE.values(), *FURTHER[Family.V4], *FURTHER[Family.V6]]
-    program("ip -b -", "".join(f"addr add {address} dev lo\n" for address in own))
     for name, addresses in HOSTS.items():
         space = namespaces(name)
         hosts[name] = space.descriptor
         with netns.entered(space.descriptor):
-            program("sysctl -q net.ipv6.conf.default.accept_dad=0")
+            set_kernel("ipv6/conf/default/accept_dad", 0)
         link = f"{LINK_PREFIX}-{name}" if name in pods else name
-        program(f"ip link add {link} type veth peer name eth0 netns {space.name}")
-        v4, v6 = addresses[Family.V4], addresses[Family.V6]
-        program("ip -b -", f"link set {link} up\naddr add fe80::1/64 dev {link} nodad\nroute add {v4} dev {link}\n")
-        inside = f"""
-            link set lo up
-            link set eth0 up
-            addr add {v4}/32 dev eth0
-            addr add {v6}/128 dev eth0 nodad
-            addr add fe80::2/64 dev eth0 nodad
-            route add {MACHINE[Family.V4]} dev eth0
-            route add default via {MACHINE[Family.V4]}
-            route add default via fe80::1 dev eth0
+        links += f"""
+            link add {link} type veth peer name eth0 netns {space.name}
+            link set {link} up
+            addr add fe80::1/64 dev {link} nodad
+            route add {addresses[Family.V4]} dev {link}
         """
-        program(f"ip -n {space.name} -b -", inside)
-        program(f"ip -6 route add {v6} via fe80::2 dev {link}")
+        routes += f"route add {addresses[Family.V6]} via fe80::2 dev {link}\n"
+    program("ip -b -", "".join(f"addr add {address} dev lo\n" for address in own) + links)
+    for name, addresses in HOSTS.items():
+        with netns.entered(hosts[name]):
+            program("ip -b -", inside(addresses))
+    program("ip -b -", routes)
     with ExitStack() as sockets:
         yield Star(hosts, sockets)
+
+
+def set_kernel(key: str, value: int) -> None:
+    """Set one of net's sysctls of the calling thread's namespace."""
+    Path("/proc/sys/net", key).write_text(str(value), encoding="ascii")
+
+
+def inside(addresses: Mapping[Family, str]) -> str:
+    """What `ip -b` does in a host's own namespace."""
+    return f"""
+        link set lo up
+        link set eth0 up
+        addr add {addresses[Family.V4]}/32 dev eth0
+        addr add {addresses[Family.V6]}/128 dev eth0 nodad
+        addr add fe80::2/64 dev eth0 nodad
+        route add {MACHINE[Family.V4]} dev eth0
+        route add default via {MACHINE[Family.V4]}
+        route add default via fe80::1 dev eth0
+    """
