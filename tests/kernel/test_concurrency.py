@@ -15,6 +15,7 @@ from pyroute2 import IPRoute
 from netmgr.agent.locks import TURNS
 from netmgr.config import Backend
 from netmgr.dataplane.desired import REAP_GROUP
+from netmgr.dataplane.rtnetlink import RTN_BLACKHOLE
 from netmgr.errors import LabError
 from netmgr.lab import wiring
 from netmgr.lab.nodes import LabNode
@@ -61,7 +62,12 @@ def kernel_leftovers(node: LabNode) -> list[str]:
     """Links and routes of pods in the node's namespace."""
     with wiring.inside(node.namespace), IPRoute() as route:
         links = [link.get_attr("IFLA_IFNAME") for link in route.get_links()]
-        routes = [str(entry.get_attr("RTA_DST")) for entry in route.get_routes() if entry["proto"] == ROUTE_PROTOCOL]
+        routes = [
+            str(entry.get_attr("RTA_DST"))
+            for entry in route.get_routes()
+            # The blackholes of the node's ranges stay, whatever pods there are.
+            if entry["proto"] == ROUTE_PROTOCOL and entry["type"] != RTN_BLACKHOLE
+        ]
     return [name for name in links if name.startswith(LINK_PREFIX)] + routes
 
 
