@@ -73,7 +73,7 @@ def wait_until_up(topology: Topology, directory: Path, timeout: float = 10) -> N
     deadline = time.monotonic() + timeout
     for end in topology.interfaces():
         with inside(directory / end.host), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
-            while not _sends(handle, end.name):
+            while not sends(handle, end.name):
                 if time.monotonic() > deadline:
                     raise KernelError(f"bring up {end.name} in {end.host}", details="no carrier")
                 time.sleep(0.02)
@@ -140,7 +140,7 @@ def _route(route: Route, ends: list[Interface], indices: dict[str, int]) -> Oper
     return rtnetlink.add_route(route.to, index, protocol=RTPROT_STATIC, gateway=route.via)
 
 
-def _sends(handle: socket.socket, name: str) -> bool:
+def sends(handle: socket.socket, name: str) -> bool:
     """Whether the interface has a carrier and the kernel has acted on it (netdevice(7))."""
     answer = array.array("I", [ETHTOOL_GLINK, 0])
     fcntl.ioctl(handle, SIOCETHTOOL, struct.pack("16sP16x", name.encode(), answer.buffer_info()[0]))

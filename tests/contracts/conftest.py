@@ -14,7 +14,9 @@ import pytest
 
 from netmgr import programs
 from netmgr.config import PRIVATE_USE, SPECIAL_USE, NodeRules
-from netmgr.dataplane import netns
+from netmgr.dataplane import netns, rtnetlink
+from netmgr.dataplane.netlink import Netlink
+from netmgr.lab.wiring import LOOPBACK_INDEX
 from netmgr.prefixes import Address, Prefix, merge
 from netmgr.rules.backend import RuleBackend
 from netmgr.rules.engine import Rules
@@ -325,7 +327,8 @@ def real_kernel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kern
 def _real(request: pytest.FixtureRequest, folder: Path) -> Iterator[Kernel]:
     node = request.getfixturevalue("namespaces")("node")
     with netns.entered(node.descriptor):
-        run("ip link set lo up")
+        with Netlink() as channel:
+            channel.transact([rtnetlink.raise_index(LOOPBACK_INDEX)])
         kernel = KERNELS[request.param](folder)
         try:
             yield kernel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from netmgr.dataplane import netns
+from netmgr.lab import wiring
 from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Family
 
@@ -88,6 +90,8 @@ def star(namespaces: Any, program: Any, pods: Sequence[str] = ()) -> Iterator[St
     for name, addresses in HOSTS.items():
         with netns.entered(hosts[name]):
             program("ip -b -", inside(addresses))
+            wait_until_up("eth0")
+    wait_until_up(*(name for name in HOSTS if name not in pods), *(f"{LINK_PREFIX}-{name}" for name in pods))
     program("ip -b -", routes)
     with ExitStack() as sockets:
         yield Star(hosts, sockets)
@@ -96,6 +100,16 @@ def star(namespaces: Any, program: Any, pods: Sequence[str] = ()) -> Iterator[St
 def set_kernel(key: str, value: int) -> None:
     """Set one of net's sysctls of the calling thread's namespace."""
     Path("/proc/sys/net", key).write_text(str(value), encoding="ascii")
+
+
+def wait_until_up(*names: str) -> None:
+    """Wait until these interfaces of the calling thread's namespace send and receive."""
+    deadline = time.monotonic() + 10
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        for name in names:
+            while not wiring.sends(handle, name):
+                assert time.monotonic() < deadline, f"{name} stayed down"
+                time.sleep(0.005)
 
 
 def inside(addresses: Mapping[Family, str]) -> str:

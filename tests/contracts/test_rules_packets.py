@@ -14,6 +14,7 @@ from netmgr.dataplane import netns
 from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
+from tests.contracts.star import set_kernel, wait_until_up
 
 pytestmark = pytest.mark.root
 
@@ -119,13 +120,20 @@ def world(real_kernel, namespaces, program) -> Iterator[World]:
     pod, host = namespaces("pod"), namespaces("host")
     for inside in (nullcontext(), netns.entered(pod.descriptor), netns.entered(host.descriptor)):
         with inside:
-            program("sysctl -q net.ipv6.conf.default.accept_dad=0")
-    program("sysctl -q net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")
-    program(f"ip link add {LINK} address {MACS[0]} type veth peer name eth0 address {MACS[1]} netns {pod.name}")
-    program(f"ip link add uplink address {MACS[0]} type veth peer name eth0 address {MACS[1]} netns {host.name}")
-    program("ip -b -", NODE_WIRING)
+            set_kernel("ipv6/conf/default/accept_dad", 0)
+    set_kernel("ipv4/ip_forward", 1)
+    set_kernel("ipv6/conf/all/forwarding", 1)
+    pairs = "".join(
+        f"link add {link} address {MACS[0]} type veth peer name eth0 address {MACS[1]} netns {far.name}\n"
+        for link, far in ((LINK, pod), ("uplink", host))
+    )
+    program("ip -b -", pairs + NODE_WIRING)
     program(f"ip -n {host.name} -b -", HOST_WIRING)
     program(f"ip -n {pod.name} -b -", POD_WIRING)
+    for far in (pod, host):
+        with netns.entered(far.descriptor):
+            wait_until_up("eth0")
+    wait_until_up(LINK, "uplink")
     with ExitStack() as sockets:
         yield World(pod.descriptor, host.descriptor, sockets)
 
