@@ -23,7 +23,7 @@ from netmgr.errors import NetmgrError
 from netmgr.lab import wiring
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import Host, Pod, cluster, two_nodes
+from netmgr.lab.topology import Host, Pod, cluster
 from netmgr.lab.world import World
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Family
@@ -56,11 +56,11 @@ def gaps(node: LabNode) -> dict[str, int]:
 
 
 def test_a_thousand_short_lived_pods_lose_no_byte(capsys: pytest.CaptureFixture[str], backend: Backend) -> None:
-    room = replace(two_nodes(pods=1), pods=())
+    room = replace(cluster(nodes=1, pods=1), pods=())
     settings = {"ranges": ["10.200.0.0/21"]}  # no address comes twice, however quickly they come
-    with World(room, backend=backend, name=f"churn-{os.getpid()}", settings=settings) as world:
+    with World(room, backend=backend, name=f"churn-{os.getpid()}", settings=settings, exporters=False) as world:
         node = world.node("node-1")
-        churn = Churn(world, node.namespace, node.add, node.runtime.delete)
+        churn = Churn(world, node.namespace, node.add, node.runtime.delete, at_once=8)
         reader = churn.run(PODS)
         with capsys.disabled():
             print(f"\n{churn.verdict('cni', counted(node), reader)}")  # noqa: T201  the figures are what it is for
@@ -195,7 +195,7 @@ def test_an_observer_of_a_thousand_short_lived_pods_loses_little_and_says_how_mu
     translate(node)
     node.start_agent()
     wait_until_ready(node)
-    churn = Churn(observed, node.namespace, plugin.add, plugin.delete, at_once=8, starting_seconds=STARTING_SECONDS)
+    churn = Churn(observed, node.namespace, plugin.add, plugin.delete, at_once=16, starting_seconds=STARTING_SECONDS)
     reader = churn.run(PODS)
     node.snapshot()
     time.sleep(READING_SECONDS)

@@ -24,7 +24,7 @@ from netmgr.config import Backend
 from netmgr.lab.exchange import open_socket
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, two_nodes
+from netmgr.lab.topology import INTERNET, cluster
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
 
@@ -38,7 +38,7 @@ _numbers = count(1)
 
 @pytest.fixture(scope="module")
 def world(backend: Backend) -> Iterator[World]:
-    room = replace(two_nodes(pods=20), pods=())
+    room = replace(cluster(nodes=1, pods=20), pods=())
     settings = {"accounting": {"min_reading_seconds": 0, "reading_seconds": 300}, "reconcile_seconds": 1}
     with World(room, backend=backend, name=f"faults-{os.getpid()}-{next(_numbers)}", settings=settings) as made:
         yield made
