@@ -23,7 +23,7 @@ from netmgr.lab import wiring
 from netmgr.lab.exchange import End, datagram_bytes, datagrams, stream
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, Host, two_nodes
+from netmgr.lab.topology import INTERNET, Host, cluster
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
 
@@ -39,7 +39,7 @@ _numbers = count(1)
 
 @pytest.fixture(scope="module")
 def world(backend: Backend) -> Iterator[World]:
-    room = replace(two_nodes(pods=20), pods=())
+    room = replace(cluster(nodes=1, pods=20), pods=())
     settings = {"accounting": {"min_reading_seconds": 0, "reading_seconds": 60}, "reconcile_seconds": 3600}
     with World(room, backend=backend, name=f"audit-{os.getpid()}-{next(_numbers)}", settings=settings) as made:
         yield made
@@ -76,6 +76,15 @@ def exported(node: LabNode) -> dict[str, int]:
     return {one["traffic"]: one["bytes"] for one in node.snapshot()["unattributed"]}
 
 
+def wait_until_it_sends(namespace: Path, link: str) -> None:
+    """A link that was just raised drops packets until it has learnt of its carrier."""
+    deadline = time.monotonic() + 10
+    with wiring.inside(namespace), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        while not wiring.sends(handle, link):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
 @contextmanager
 def guest(node: LabNode) -> Iterator[Callable[[int], None]]:
     """A container that is no pod, behind the node; calling it sends so many bytes to the internet."""
@@ -88,6 +97,8 @@ def guest(node: LabNode) -> Iterator[Callable[[int], None]]:
         enter = ["nsenter", f"--net={path}", "ip"]
         for words in (f"address add {GUEST}/24 dev eth0", "link set eth0 up", "route add default via 10.99.0.1"):
             subprocess.run([*enter, *words.split()], check=True)
+        for place, name in ((node.namespace, "guest0"), (path, "eth0")):
+            wait_until_it_sends(place, name)
         with wiring.inside(path):
             sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with sender:
