@@ -223,7 +223,7 @@ class Joined:
         while not true():
             if time.monotonic() > deadline:
                 raise AssertionError(f"never became so: {true}; {self.log()}")
-            time.sleep(0.05)
+            time.sleep(0.01)
 
     def log(self) -> str:
         """The end of the agent's log."""

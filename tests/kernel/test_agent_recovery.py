@@ -178,6 +178,8 @@ def test_a_lost_route_is_put_back_and_reported(world: World, node: LabNode, new_
 def test_a_lowered_link_is_raised_again(world: World, node: LabNode, new_pod: NewPod) -> None:
     sandbox = new_pod("node-1")
     inside(node, "ip", "link", "set", host_link(node, sandbox), "down")
+    # A datagram that is sent too early is waited for in vain for seconds.
+    eventually(lambda: not faults(node, sandbox))
     eventually(lambda: reaches_internet(world, sandbox))
     node.runtime.check(sandbox)
 
