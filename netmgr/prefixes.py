@@ -106,6 +106,10 @@ class Prefix(NamedTuple):
         """Whether `address` lies in the block."""
         return address.family == self.family and self.value <= address.value <= self.last
 
+    def counterpart(self, address: Address, other: Prefix) -> Address:
+        """The address that has the place in `other` which `address` has here; both blocks are of one size."""
+        return Address(other.family, address.value - self.value + other.value)
+
     def covers(self, other: Prefix) -> bool:
         """Whether every address of `other` lies in the block."""
         return other.family == self.family and self.value <= other.value and other.last <= self.last

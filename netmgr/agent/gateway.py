@@ -18,10 +18,9 @@ from netmgr.agent.queries import Queries
 from netmgr.agent.rhythm import Rhythm, Steps
 from netmgr.agent.router import Router
 from netmgr.agent.server import readers
-from netmgr.agent.telemetry import Telemetry
+from netmgr.agent.telemetry import Telemetry, require
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
-from netmgr.errors import NotReady
 from netmgr.ipam.pool import Occupancy
 from netmgr.model import Attachment
 from netmgr.prefixes import Family
@@ -64,9 +63,7 @@ class NoPods:
         Raises:
             NotReady: something that packets depend on could not be put right the last time.
         """
-        for step in VITAL_STEPS:
-            if step in self._failing:
-                raise NotReady(f"{step}: {self._failing[step]}")
+        require(VITAL_STEPS, self._failing)
 
 
 def _services(document: NodeDocument, backend: str, stack: ExitStack) -> OpenServices | None:

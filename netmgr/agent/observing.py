@@ -26,10 +26,9 @@ from netmgr.agent.queries import Queries
 from netmgr.agent.rhythm import Rhythm, Steps
 from netmgr.agent.router import Router
 from netmgr.agent.server import readers
-from netmgr.agent.telemetry import Telemetry
+from netmgr.agent.telemetry import Telemetry, require
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
-from netmgr.errors import NotReady
 from netmgr.inotify import Watch
 from netmgr.ipam.pool import Occupancy
 from netmgr.ledger.book import Gap
@@ -130,9 +129,7 @@ class Observation:
         Raises:
             NotReady: pods could not be looked for, or rules not be put right, the last time.
         """
-        for step in VITAL_STEPS:
-            if step in self._failing:
-                raise NotReady(f"{step}: {self._failing[step]}")
+        require(VITAL_STEPS, self._failing)
 
 
 def _remembered(address: Address, pod: PodRef) -> Held:

@@ -6,10 +6,22 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from netmgr.errors import NotReady
 from netmgr.snapshot import LATENCY_BUCKETS, Gaps, RequestCount, RequestLatency
+
+
+def require(steps: Iterable[str], failing: Mapping[str, str]) -> None:
+    """Say nothing when none of the steps is failing.
+
+    Raises:
+        NotReady: one is; says which, and why.
+    """
+    for step in steps:
+        if step in failing:
+            raise NotReady(f"{step}: {failing[step]}")
 
 
 class Telemetry:

@@ -163,7 +163,7 @@ class Shown:
 
     def real_of(self, address: Address) -> Address:
         """What an address of `seen` is inside the spoke."""
-        return Address(address.family, address.value - self.seen.value + self.real.value)
+        return self.seen.counterpart(address, self.real)
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ def _seen_service(asked: _Asked, name: str, seen: Prefix, real: Prefix) -> Answe
     hosts = ", ".join(map(str, held.nat.of_family(seen.family)))
     traffic = f"reached from the hub through {hosts}; {how}"
     if seen != real:
-        inside = Address(seen.family, asked.address.value - seen.value + real.value)
+        inside = seen.counterpart(asked.address, real)
         traffic = f"the hub's name for {inside} inside {name}; {traffic}"
     key = "hub_prefix" if seen.family is Family.V4 else "hub_prefix_v6"
     return asked.answer("Service", seen, f"lock: clusters.{name}.services.{key}", traffic, cluster=name)

@@ -154,7 +154,7 @@ class Translation:
 
     def translate(self, address: Address) -> Address:
         """The Service behind an address that the hub sees."""
-        return Address(address.family, address.value - self.seen.value + self.real.value)
+        return self.seen.counterpart(address, self.real)
 
 
 @dataclass(frozen=True, slots=True)

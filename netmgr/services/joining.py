@@ -94,7 +94,7 @@ class Catalogue:
     def _seen(self, name: ServiceName, address: Address, place: Place) -> Address:
         for one in self._ranges:
             if one.real.holds(address):
-                return Address(address.family, one.seen.value + address.value - one.real.value)
+                return one.real.counterpart(address, one.seen)
         ranges = ", ".join(str(one.real) for one in self._ranges)
         raise Refused(place, f"{address} of service {name} is in no Service range of this host ({ranges})")
 
