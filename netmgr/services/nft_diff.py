@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from netmgr.dataplane import nft_messages
 from netmgr.dataplane.rtnetlink import Operation
 from netmgr.prefixes import Family
-from netmgr.services import nft_messages
 from netmgr.services.model import Frontend, ServicePort
 from netmgr.services.nft_layout import (
     TABLE,

@@ -22,9 +22,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 
-from netmgr.prefixes import Address, Family, Prefix
-from netmgr.services.model import Endpoint, Frontend, Protocol, ServicePort
-from netmgr.services.nft_messages import (
+from netmgr.dataplane.nft_messages import (
     GOTO,
     JUMP,
     TYPE_VERDICT,
@@ -36,6 +34,8 @@ from netmgr.services.nft_messages import (
     plain,
     target_of,
 )
+from netmgr.prefixes import Address, Family, Prefix
+from netmgr.services.model import Endpoint, Frontend, Protocol, ServicePort
 from netmgr.services.slots import rearranged, rendezvous, slot_count
 
 TABLE = "netmgr-services"

@@ -6,9 +6,11 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from netmgr.dataplane import nft_messages
+from netmgr.dataplane.nft_messages import Chain, Expression, SetSpec
+from netmgr.dataplane.nft_socket import NftSocket
 from netmgr.errors import TryAgainLater
 from netmgr.prefixes import Family
-from netmgr.services import nft_messages
 from netmgr.services.model import Endpoint
 from netmgr.services.nft_diff import Elements, Placed, State
 from netmgr.services.nft_layout import (
@@ -24,8 +26,6 @@ from netmgr.services.nft_layout import (
     slot_of,
     translating_chain,
 )
-from netmgr.services.nft_messages import Chain, Expression, SetSpec
-from netmgr.services.nft_socket import NftSocket
 
 _LOOKS = 5
 

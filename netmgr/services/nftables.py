@@ -11,10 +11,12 @@ import errno
 import time
 from collections.abc import Iterable, Iterator, Mapping
 
+from netmgr.dataplane import nft_messages
+from netmgr.dataplane.nft_socket import NftSocket
 from netmgr.dataplane.rtnetlink import Operation
 from netmgr.errors import KernelError, TryAgainLater
 from netmgr.prefixes import Family, Prefix
-from netmgr.services import nft_diff, nft_listing, nft_messages
+from netmgr.services import nft_diff, nft_listing
 from netmgr.services.model import Frontend, ServicePort
 from netmgr.services.nft_diff import Delta, Placed, State
 from netmgr.services.nft_layout import (
@@ -28,7 +30,6 @@ from netmgr.services.nft_layout import (
     translating_chain,
 )
 from netmgr.services.nft_listing import Listing
-from netmgr.services.nft_socket import NftSocket
 
 _LOOKS, _PAUSE_SECONDS = 6, 0.05
 _NOTHING: Mapping[str, nft_diff.Elements] = {spec.name: {} for spec in sets()}

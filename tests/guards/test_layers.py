@@ -47,7 +47,7 @@ PURE = (
     "netmgr/services/objects.py",
     "netmgr/services/joining.py",
     "netmgr/services/backend.py",
-    "netmgr/services/nft_messages.py",
+    "netmgr/dataplane/nft_messages.py",
     "netmgr/services/nft_layout.py",
     "netmgr/services/nft_diff.py",
     "netmgr/services/xt_rules.py",

@@ -15,9 +15,9 @@ import pytest
 
 from netmgr import programs
 from netmgr.config import Backend
+from netmgr.dataplane.nft_socket import NftSocket
 from netmgr.lab import wiring
 from netmgr.prefixes import Family
-from netmgr.services.nft_socket import NftSocket
 from tests.fakes.services_world import RANGES, SEEN, SPOKE, ServicesWorld, service, slice_of
 
 pytestmark = pytest.mark.root

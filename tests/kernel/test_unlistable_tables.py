@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from netmgr.dataplane import nft_messages as nft
+from netmgr.dataplane.nft_socket import NftSocket
 from netmgr.lab import planned, wiring
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.world import World
-from netmgr.services import nft_messages as nft
-from netmgr.services.nft_socket import NftSocket
 from netmgr.sites import Role
 
 pytestmark = pytest.mark.root

@@ -7,11 +7,10 @@ import socket
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from netmgr.dataplane import rtnetlink
+from netmgr.dataplane import nft_messages, rtnetlink
 from netmgr.dataplane.netlink import Decoded, Netlink
 from netmgr.dataplane.rtnetlink import Operation
 from netmgr.errors import KernelError
-from netmgr.services import nft_messages
 
 _NLM_F_ACK, _SO_SNDBUFFORCE = 0x4, 32
 _SNDBUF_SPARE = 4096
