@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 import netmgr.plan.limits
 from netmgr import documents
@@ -100,10 +101,12 @@ def to_yaml(document: BaseModel | dict[str, Any]) -> str:
 
 
 def to_plain(document: BaseModel | dict[str, Any]) -> dict[str, Any]:
-    """A document as dictionaries, lists and text, without what is at its default."""
+    """A document as dictionaries, lists and text; a model's without what is at its default."""
     if isinstance(document, BaseModel):
         return document.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    return document
+    # PyYAML refuses every type that it does not know, subclasses of str such as StrEnum included.
+    plain: dict[str, Any] = to_jsonable_python(document)
+    return plain
 
 
 def write_lock(path: Path, lock: LockDocument) -> None:

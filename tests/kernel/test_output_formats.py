@@ -1,0 +1,236 @@
+"""Every command of the command line, in every output format that it offers.
+
+`CALLS` must name every command that has formats; a format that is added to a command is run without a line here.
+Where a command has formats for programs, all of them say the same.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+import typer
+import yaml
+
+from netmgr.cli.main import COMMANDS, build, main
+from netmgr.lab.world import ROOT
+
+LAB = f"formats-{os.getpid()}"
+FORMATS = {"output": "--output", "form": "--as"}
+"""Parameters that say in which form a command answers, with their options."""
+
+PLAN = """\
+apiVersion: netmgr.io/v1alpha1
+kind: NetworkPlan
+name: small
+pools:
+  nodes: [10.0.0.0/12]
+  services: [172.16.0.0/16]
+clusters:
+  alpha:
+    services: {length: 20}
+    node_pools:
+      gpu: {nodes: 500, pods_per_node: 31}
+  beta:
+    services: {length: 20}
+    node_pools:
+      cpu: {nodes: 100, pods_per_node: 60, grow_to: 400}
+"""
+CHANGED = PLAN.replace("nodes: 500, pods_per_node: 31", "nodes: 900, pods_per_node: 33") + (
+    "  gamma:\n    services: {length: 20}\n    node_pools:\n      cpu: {nodes: 3}\n"
+)
+"""Adds a cluster, and would renumber another."""
+
+WITH_PLAN: dict[str, tuple[str, ...]] = {
+    "plan diff": ("", "--file changed.yaml", "--file unlocked.yaml"),
+    "plan check": ("", "--file changed.yaml", "--file unlocked.yaml", "--all", "--documents machines"),
+    "plan show": ("", "--tree"),
+    "plan grow": ("alpha --nodes 600", "alpha --nodes 1500", "beta --nodes 100"),
+    "plan explain": ("10.0.0.17", "8.8.8.8"),
+    "plan rehearse upgrade": ("alpha --surge 5", "alpha --surge 5000"),
+    "plan advise max-pods": ("beta",),
+    "plan reach": ("", "--without routes --without groups --without routers --without peerings"),
+    "plan map": ("", "--grow alpha --nodes 600"),
+}
+WITH_LAB: dict[str, tuple[str, ...]] = {
+    "node status": ("--socket {node}", "--socket {nat}"),
+    "node pods": ("--socket {node}",),
+    "node explain": ("203.0.113.1 --socket {node}",),
+    "node audit": ("--socket {node}",),
+    "nat status": ("--socket {nat}", "--services --socket {nat}"),
+    "usage": ("--socket {node}", "--by pod --by hour --socket {node}"),
+    "lab up": ("--name {lab}-up --nodes 1 --pods 1",),
+    "lab run": ("--name {lab}-run --nodes 1 --pods 1",),
+    "lab status": ("--name {lab}",),
+    "lab traffic": ("--name {lab}",),
+    "lab verify": ("--name {lab}",),
+    "lab show": ("--name {lab}",),
+}
+CALLS = WITH_PLAN | WITH_LAB
+"""Command: the arguments it is run with, once for every format."""
+
+Run = Callable[[str], tuple[int, str, str]]
+
+
+@dataclass(frozen=True)
+class Formats:
+    """What one command offers."""
+
+    command: str
+    option: str
+    values: tuple[str, ...]
+
+
+def offered() -> Iterator[Formats]:
+    for name in COMMANDS:
+        app = build([name])
+        for group in app.registered_groups:
+            if group.typer_instance:
+                yield from _of_group(name, group.typer_instance)
+        for command in app.registered_commands:
+            if command.callback and command.callback.__module__ == f"netmgr.cli.{name}":
+                yield from _of_command(name, command.callback)
+
+
+def _of_group(name: str, app: typer.Typer) -> Iterator[Formats]:
+    for group in app.registered_groups:
+        if group.typer_instance and group.name:
+            yield from _of_group(f"{name} {group.name}", group.typer_instance)
+    for command in app.registered_commands:
+        if command.callback:
+            own = command.name or command.callback.__name__.replace("_", "-")
+            yield from _of_command(f"{name} {own}", command.callback)
+
+
+def _of_command(name: str, callback: Callable[..., Any]) -> Iterator[Formats]:
+    for parameter, hint in typing.get_type_hints(callback).items():
+        kinds = [
+            kind for kind in (hint, *typing.get_args(hint)) if isinstance(kind, type) and issubclass(kind, StrEnum)
+        ]
+        if parameter in FORMATS and kinds:
+            yield Formats(name, FORMATS[parameter], tuple(each.value for each in kinds[0]))
+
+
+OFFERED = tuple(offered())
+
+
+def _cases() -> Iterator[Any]:
+    for each in OFFERED:
+        for arguments in CALLS.get(each.command, ()):
+            marks = [pytest.mark.root] if each.command in WITH_LAB else []
+            yield pytest.param(each, arguments, id=f"{each.command} {arguments}".strip(), marks=marks)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    def command(line: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["netmgr", *line.split()])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capfd.readouterr()
+        return int(ended.value.code or 0), shown.out, shown.err
+
+    return command
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Plans: locked, locked before it was changed, and without a lock; beside them machines' documents."""
+    folder = tmp_path_factory.mktemp("plans")
+    for name in ("plan", "changed", "unlocked"):
+        (folder / f"{name}.yaml").write_text(PLAN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for line in ("lock --yes", "lock --yes --file changed.yaml", "render machines --to machines"):
+            patch.setattr(sys, "argv", ["netmgr", "plan", *line.split()])
+            with pytest.raises(SystemExit) as ended:
+                main()
+            assert not ended.value.code
+    (folder / "changed.yaml").write_text(CHANGED)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[dict[str, str]]:
+    """A hub and two spokes, and what the arguments in `CALLS` leave open."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def netmgr(line: str) -> None:
+            patch.setattr(sys, "argv", ["netmgr", *line.split()])
+            with pytest.raises(SystemExit) as ended:
+                main()
+            assert not ended.value.code
+
+        try:
+            netmgr(f"lab up --name {LAB} --spokes 2 --nodes 1")
+            sockets = {path.parent.parent.name: str(path) for path in (ROOT / LAB).rglob("ledger.sock")}
+            assert {"spoke-1-cpu-0", "nat-0.spoke-1"} <= sockets.keys(), sockets
+            yield {"lab": LAB, "node": sockets["spoke-1-cpu-0"], "nat": sockets["nat-0.spoke-1"]}
+        finally:
+            netmgr(f"lab down --name {LAB}")
+
+
+def test_every_command_with_output_formats_is_run_in_all_of_them() -> None:
+    assert {each.command for each in OFFERED} == CALLS.keys()
+    assert {value for each in OFFERED for value in each.values} == CHECKS.keys()
+
+
+@pytest.mark.parametrize(("offer", "arguments"), tuple(_cases()))
+def test_every_output_format_is_well_formed_and_says_the_same(
+    offer: Formats, arguments: str, run: Run, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if offer.command in WITH_PLAN:
+        monkeypatch.chdir(request.getfixturevalue("plans"))
+    else:
+        arguments = arguments.format(**request.getfixturevalue("lab"))
+    codes, said = set(), {}
+    for value in offer.values:
+        code, out, err = run(f"{offer.command} {arguments} {offer.option} {value}")
+        assert out, err
+        said[value] = CHECKS[value](out)
+        codes.add(code)
+        if offer.command == "lab up":
+            run(f"lab down --name {LAB}-up")
+    assert len(codes) == 1
+    if "yaml" in said:
+        assert said["yaml"] == said["json"]
+    if "csv" in said:
+        assert len(said["csv"]) == 1 + len(said["json"]["rows"])
+
+
+def _table(text: str) -> str:
+    assert "Traceback" not in text
+    return text
+
+
+def _csv(text: str) -> list[list[str]]:
+    rows = list(csv.reader(io.StringIO(text)))
+    assert len({len(row) for row in rows}) == 1
+    return rows
+
+
+def _html(text: str) -> str:
+    assert text.startswith("<!DOCTYPE html>")
+    return text
+
+
+CHECKS: dict[str, Callable[[str], Any]] = {
+    "table": _table,
+    "terminal": _table,
+    "json": json.loads,
+    "yaml": yaml.safe_load,
+    "csv": _csv,
+    "svg": ET.fromstring,
+    "html": _html,
+}
