@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import logging
-import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
 from netmgr import documents, faults
-from netmgr.agent import preflight
+from netmgr.agent import instance, preflight
+from netmgr.agent.instance import HeldDirectory
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
-from netmgr.errors import StateError
 from netmgr.sites import Role
 
 _M_ARENA_MAX = -8
@@ -57,7 +54,7 @@ def run(config: Path) -> None:
     Raises:
         ConfigError: the document is wrong, or not about this machine; nothing was changed then.
         SetupError: the machine lacks something; says what.
-        StateError: another agent runs on this state, or it cannot be written.
+        StateError: another agent runs in this network namespace or on this state, or it cannot be written.
     """
     document = documents.load(config, NodeDocument)
     preflight.check(config, document)
@@ -67,11 +64,21 @@ def run(config: Path) -> None:
     faults.end_with_any_thread()
     _share_heaps()
     with ExitStack() as stack:
-        stack.enter_context(_only_one(document))
+        try:
+            stack.enter_context(instance.only_one(_directories(document), _ENDINGS))
+        except instance.Ended:
+            return
         agent = _agent(config, document, SystemClock(), stack)
         agent.start(stack)
         log.info("ready node=%s role=%s backend=%s", document.node.name, document.role, agent.backend)
         log.info("stopping signal=%s", signal.Signals(signal.sigwait(_ENDINGS)).name)
+
+
+def _directories(document: NodeDocument) -> tuple[HeldDirectory, ...]:
+    """The two directories of an agent, one where they are the same."""
+    found = {document.run_dir: HeldDirectory(document.run_dir, 0o755)}
+    found |= {document.state_dir: HeldDirectory(document.state_dir, 0o700)}
+    return tuple(found.values())
 
 
 def _agent(config: Path, document: NodeDocument, clock: Clock, stack: ExitStack) -> Agent:
@@ -93,19 +100,3 @@ def _share_heaps() -> None:
     """Have glibc's threads share two heaps (mallopt(3)): with one each, a burst would cost 20 MB for good."""
     with suppress(AttributeError):  # other C libraries have no such setting, and no such heaps
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
-
-
-@contextmanager
-def _only_one(document: NodeDocument) -> Iterator[None]:
-    """Hold the state directory for one agent."""
-    for directory, mode in ((document.state_dir, 0o700), (document.run_dir, 0o755)):
-        directory.mkdir(parents=True, exist_ok=True, mode=mode)
-    descriptor = os.open(document.state_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StateError(f"{document.state_dir}: another agent runs on this state; stop it first") from None
-        yield
-    finally:
-        os.close(descriptor)

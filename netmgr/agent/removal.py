@@ -6,14 +6,15 @@ not counted, then routes, rules and files. Each step may be repeated; what is go
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from netmgr.agent import instance
+from netmgr.agent.instance import HeldDirectory
 from netmgr.config import Backend, NodeDocument
 from netmgr.dataplane.routes import StaticRoutes
 from netmgr.dataplane.unused import UnusedAddresses
@@ -49,7 +50,7 @@ def remove(leavings: Leavings, *, with_pods: bool, keep_state: bool) -> Iterator
         StateError: an agent runs, or pods still need their network; nothing was changed then.
         KernelError: the kernel refused; the rest is still there.
     """
-    with _no_agent(leavings.state_dir):
+    with _no_agent(leavings):
         yield from _links(with_pods=with_pods)
         yield from _routes()
         backends = _backends(leavings.state_dir)
@@ -66,20 +67,16 @@ def remove(leavings: Leavings, *, with_pods: bool, keep_state: bool) -> Iterator
 
 
 @contextmanager
-def _no_agent(state_dir: Path) -> Iterator[None]:
-    """Hold the lock that an agent would hold."""
-    try:
-        descriptor = os.open(state_dir / "agent.lock", os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+def _no_agent(leavings: Leavings) -> Iterator[None]:
+    """Hold the locks that an agent would hold; directories that are not there are not made."""
+    with ExitStack() as stack:
+        stack.enter_context(instance.namespace(f"process {os.getpid()}, netmgr host clean"))
+        for path in {leavings.run_dir, leavings.state_dir}:
+            if path.is_dir():
+                directory = HeldDirectory(path, 0o700)
+                stack.callback(directory.close)
+                directory.take()
         yield
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise StateError(f"{state_dir}: an agent runs on this state; stop it first") from None
-    finally:
-        os.close(descriptor)
 
 
 def _links(*, with_pods: bool) -> Iterator[str]:

@@ -8,6 +8,7 @@ than can be waited for. So idle readers keep neither others nor the agent's end 
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
@@ -21,7 +22,7 @@ from pathlib import Path
 from netmgr.agent.peers import PATIENCE_SECONDS, Peer, Peers
 from netmgr.agent.preflight import group_number
 from netmgr.config import NodeDocument
-from netmgr.errors import ConfigError
+from netmgr.errors import ConfigError, StateError
 
 BACKLOG = 1024
 READER_SECONDS = 2.0
@@ -41,12 +42,16 @@ class UnixServer(socketserver.UnixStreamServer):
     """Serves one socket file until it is stopped.
 
     Args:
-        path: where the socket is made; a stale one is replaced.
+        path: where the socket is made; one that nobody answers is replaced.
         mode: its file mode, from the moment it exists.
         group: who else may connect, by name or number.
         answer: request bytes to answer bytes; must not raise.
         line: whether a request ends with its first line, a reader's, instead of the peer's half-close.
         workers: how many requests are served at a time.
+
+    Raises:
+        StateError: another process answers at `path`.
+        ConfigError: there is no such group.
     """
 
     request_queue_size = BACKLOG
@@ -68,7 +73,7 @@ class UnixServer(socketserver.UnixStreamServer):
         self._peers = Peers()
         self._room = threading.BoundedSemaphore(_QUEUED_FOR_A_WORKER * workers)
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix=path.stem)
-        path.unlink(missing_ok=True)
+        _remove_stale(path)
         # The umask closes the moment between bind and chmod.
         former = os.umask(0o777 & ~mode)
         try:
@@ -156,6 +161,21 @@ def _tell_of_a_fault(served: Future[None]) -> None:
     """A fault of ours ends one request, not the worker; the peer sees the connection closed."""
     if fault := served.exception():
         log.error("request ended by a fault of the agent's own", exc_info=fault)
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket that nobody listens to.
+
+    Raises:
+        StateError: somebody does.
+    """
+    with socket.socket(socket.AF_UNIX) as caller:
+        # A full queue (EAGAIN) is a listener's, too.
+        caller.settimeout(0)
+        refusal = caller.connect_ex(str(path))
+    if refusal in (0, errno.EAGAIN):
+        raise StateError(f"{path}: another process answers here; stop it first")
+    path.unlink(missing_ok=True)
 
 
 def _known(group: str | int) -> int:

@@ -46,9 +46,15 @@ class NftSocket(Netlink):
             self._sequence += len(parts)
             data = b"".join(parts)
             del parts
-            self._socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, len(data) + _SNDBUF_SPARE)
+            self._make_room(len(data) + _SNDBUF_SPARE)
             self._send(data)
             self._await(first, texts)
+
+    def _make_room(self, count: int) -> None:
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, count)
+        except OSError as error:
+            raise KernelError("nft transaction", error.errno or 0) from None
 
     def _await(self, first: int, texts: list[str]) -> None:
         """Wait for the acknowledgement of the last operation, or for the first refusal."""

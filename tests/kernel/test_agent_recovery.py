@@ -149,14 +149,7 @@ def test_a_bad_document_stops_the_agent_before_it_changes_anything(
 
 def run_agent(node: LabNode, document: Path) -> programs.Outcome:
     command = ["nsenter", f"--net={node.namespace}", sys.executable, "-m", "netmgr", "agent", "-c", str(document)]
-    return programs.run(command, timeout=20)
-
-
-def test_a_second_agent_on_the_same_state_is_refused(node: LabNode) -> None:
-    done = run_agent(node, node.document)
-    assert done.returncode == 1
-    assert "another agent runs on this state" in done.stderr.decode()
-    assert not node.runtime.status()
+    return programs.run(command, timeout=60)
 
 
 def test_a_lost_route_is_put_back_and_reported(world: World, node: LabNode, new_pod: NewPod) -> None:

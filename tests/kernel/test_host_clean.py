@@ -68,9 +68,11 @@ def departures(before: dict[str, list[str]], after: dict[str, list[str]]) -> lis
     ]
 
 
-def clean(node: LabNode, *options: str) -> subprocess.CompletedProcess[str]:
+def clean(
+    node: LabNode, *options: str, state_dir: Path | None = None, run_dir: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     owner = ["--rule-owner", "lab-owner"]
-    where = ["--state-dir", str(node.directory / "state"), "--run-dir", str(node.run_dir)]
+    where = ["--state-dir", str(state_dir or node.directory / "state"), "--run-dir", str(run_dir or node.run_dir)]
     confined = ["setpriv", "--no-new-privs", f"--bounding-set={','.join(['-all', *capabilities()])}"]
     command = ["nsenter", f"--net={node.namespace}", *confined, sys.executable, "-m", "netmgr", "host", "clean"]
     return subprocess.run([*command, *where, *owner, *options], check=False, capture_output=True, text=True)
@@ -83,7 +85,7 @@ def capabilities() -> list[str]:
     return [f"+{each.lower()}" for each in clean["securityContext"]["capabilities"]["add"]]
 
 
-def test_a_machine_is_left_as_it_was(world: World):
+def test_a_machine_is_left_as_it_was(world: World, tmp_path: Path):
     (node,) = world.nodes
     for command in FOREIGN:
         inside(node, command)
@@ -103,7 +105,11 @@ def test_a_machine_is_left_as_it_was(world: World):
 
     running = clean(node)
     assert running.returncode == 1
-    assert "an agent runs on this state; stop it first" in running.stderr
+    assert "another agent runs in this network namespace (process " in running.stderr
+    elsewhere = clean(node, "--with-pods", state_dir=tmp_path, run_dir=tmp_path)
+    assert elsewhere.returncode == 1, elsewhere.stdout
+    assert not node.runtime.status()
+    assert "pod-1" in node.ask("pods")["attachments"][0]["pod"]
     node.stop_agent()
     refused = clean(node)
     assert refused.returncode == 1

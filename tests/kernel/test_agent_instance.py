@@ -1,0 +1,186 @@
+"""One agent for a network namespace: a second one is refused before it changes anything, whatever its directories."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from netmgr.agent import instance
+from netmgr.agent.instance import HANDOVER_SECONDS, Held
+from netmgr.dataplane import nft_messages
+from netmgr.dataplane.desired import REAP_GROUP
+from netmgr.lab import wiring
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import two_nodes
+from netmgr.lab.world import World
+
+pytestmark = pytest.mark.root
+
+NewPod = Callable[..., Sandbox]
+REAPED_SECONDS = 15.0
+LINES = ("ip -o link", "ip route show table all", "ip -6 route show table all", "nft -s list ruleset", "ipset list -n")
+ROLES: dict[str, dict[str, object]] = {
+    "node": {},
+    "observer": {"cni": False},
+    "hub-router": {"role": "hub-router", "ranges": []},
+    "nat-host": {
+        "role": "nat-host",
+        "ranges": [],
+        "nat": {"source": "preserve", "services": [{"seen": "10.99.0.0/24", "real": "10.98.0.0/24"}]},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    topology = replace(two_nodes(pods=10), pods=())
+    with World(topology, name=f"instance-{os.getpid()}", settings={"reconcile_seconds": 0.5}, exporters=False) as made:
+        yield made
+
+
+@pytest.fixture
+def node(world: World) -> LabNode:
+    return world.node("node-1")
+
+
+def inside(node: LabNode, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["nsenter", f"--net={node.namespace}", *command], check=False, capture_output=True, text=True, timeout=60
+    )
+
+
+def kernel_state(node: LabNode) -> list[str]:
+    """Of everything an agent changes, once the links of earlier tests' pods are deleted."""
+    deadline = time.monotonic() + REAPED_SECONDS
+    while f"group {REAP_GROUP}" in inside(node, "ip", "-o", "link").stdout:
+        assert time.monotonic() < deadline, "links are not deleted"
+        time.sleep(0.1)
+    return [inside(node, *line.split()).stdout for line in LINES]
+
+
+def document(node: LabNode, directory: Path, **changes: object) -> Path:
+    """The node's own document with other directories, and `changes`."""
+    content = yaml.safe_load(node.document.read_text())
+    content |= {"state_dir": str(directory / "state"), "run_dir": str(directory / "run"), **changes}
+    path = directory / "node.yaml"
+    path.write_text(yaml.safe_dump({key: value for key, value in content.items() if value != []}))
+    return path
+
+
+def agent(config: Path) -> list[str]:
+    return [sys.executable, "-m", "netmgr", "agent", "-c", str(config)]
+
+
+@contextmanager
+def started(node: LabNode, config: Path) -> Iterator[subprocess.Popen[str]]:
+    command = ["nsenter", f"--net={node.namespace}", *agent(config)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line_with(process: subprocess.Popen[str], words: str) -> str:
+    assert process.stderr
+    return next(line for line in process.stderr if words in line)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_second_agent_is_refused_before_it_changes_anything(
+    node: LabNode, new_pod: NewPod, tmp_path: Path, role: str
+) -> None:
+    sandbox = new_pod("node-1")
+    before = kernel_state(node)
+    done = inside(node, *agent(document(node, tmp_path, **ROLES[role])))
+    assert done.returncode == 1, done.stderr
+    assert f"another agent runs in this network namespace (process {node.agent_pid()}, " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert kernel_state(node) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["node.yaml"]
+    node.runtime.check(sandbox)
+
+
+def test_an_agent_of_another_namespace_does_not_take_sockets_or_state(world: World, node: LabNode) -> None:
+    other = world.node("node-2")
+    for _ in range(2):
+        done = inside(other, *agent(node.document))
+        assert done.returncode == 1
+        assert "another agent" in done.stderr
+        other.kill_agent()  # the second time its namespace is free
+    assert not node.runtime.status()
+    assert node.ask("snapshot")["node"] == "node-1"
+    other.start_agent()
+    other.wait_until_ready()
+
+
+def test_a_waiting_agent_takes_over_from_one_that_is_killed(node: LabNode, new_pod: NewPod, tmp_path: Path) -> None:
+    sandbox = new_pod("node-1")
+    with started(node, document(node, tmp_path, state_dir=str(node.directory / "state"))) as waiting:
+        assert "another agent runs in this network namespace" in line_with(waiting, "waiting-for-predecessor")
+        node.kill_agent()
+        line_with(waiting, " ready ")
+        assert "dormant,owner" in inside(node, "nft", "list", "ruleset").stdout
+        waiting.terminate()
+        assert waiting.wait(30) == 0
+    assert "netmgr-agent" not in inside(node, "nft", "list", "tables").stdout
+    node.start_agent()
+    node.wait_until_ready()
+    node.runtime.check(sandbox)
+
+
+def test_an_agent_that_waits_can_be_stopped(node: LabNode, tmp_path: Path) -> None:
+    with started(node, document(node, tmp_path)) as waiting:
+        line_with(waiting, "waiting-for-predecessor")
+        began = time.monotonic()
+        waiting.send_signal(signal.SIGTERM)
+        assert waiting.wait(30) == 0
+        assert time.monotonic() - began < HANDOVER_SECONDS / 2
+
+
+def test_no_flush_takes_the_lock_away_and_listings_stay_whole(node: LabNode) -> None:
+    assert inside(node, "nft", "flush", "ruleset").returncode == 0
+    assert inside(node, "nft", "delete", "table", "inet", instance.TABLE).returncode != 0
+    listed = json.loads(inside(node, "nft", "-j", "list", "ruleset").stdout)["nftables"]
+    (table,) = [item["table"] for item in listed if item.get("table", {}).get("name") == instance.TABLE]
+    assert "owner" in table["flags"]
+
+
+def test_who_may_not_change_the_network_cannot_take_the_lock(node: LabNode) -> None:
+    """As a pod in the host's network would try to, to keep the agent out."""
+    unprivileged = ["setpriv", "--reuid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
+    program = "from netmgr.agent import instance\nwith instance.namespace('mine'): print('taken')"
+    node.stop_agent()
+    done = inside(node, *unprivileged, sys.executable, "-c", program)
+    assert "taken" not in done.stdout
+    assert "run it as root" in done.stderr
+    node.start_agent()
+    node.wait_until_ready()
+
+
+def test_a_kernel_without_owned_tables_locks_the_namespace_all_the_same(
+    node: LabNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = 0x80
+    monkeypatch.setattr(nft_messages, "_OWNED", unknown)  # refused as an old kernel refuses what it does not know
+    node.stop_agent()
+    with wiring.inside(node.namespace), instance.namespace("one"):
+        with pytest.raises(Held, match="another agent runs in this network namespace"), instance.namespace("other"):
+            pass
+        assert instance.TABLE not in inside(node, "nft", "list", "tables").stdout
+    with instance.namespace("this test's own, which is another"):
+        pass
+    node.start_agent()
+    node.wait_until_ready()
