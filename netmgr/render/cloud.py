@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 
 from netmgr.errors import ConfigError
 from netmgr.plan.document import Cloud, PlanDocument
@@ -36,9 +37,20 @@ def configurations(scale_set: ScaleSet) -> Iterator[IpConfiguration]:
         yield IpConfiguration("pods-v6", primary=False, family=Family.V6)
 
 
+LONGEST_PREFIX = 58
+"""Of 64 characters of a host name, Azure keeps six for the machine's number."""
+
+
 def computer_prefix(scale_set: ScaleSet) -> str:
-    """What its machines' names begin with: a host name has no underscores (RFC 1123)."""
-    return scale_set.name.replace("_", "-") + "-"
+    """What its machines' names begin with: a host name has no underscores (RFC 1123).
+
+    One that would be too long ends in a digest of the scale set's name.
+    """
+    prefix = scale_set.name.replace("_", "-") + "-"
+    if len(prefix) <= LONGEST_PREFIX:
+        return prefix
+    digest = f"-{sha256(scale_set.name.encode()).hexdigest()[:8]}-"
+    return prefix[: LONGEST_PREFIX - len(digest)] + digest
 
 
 def refuse_no_cloud(plan: PlanDocument) -> None:

@@ -225,8 +225,10 @@ def _scale_set(scale_set: ScaleSet) -> Block:
             *(_ip_configuration(scale_set, each) for each in configurations(scale_set)),
             name="eth0",
             primary=True,
-            ip_forwarding_enabled=True,
-            accelerated_networking_enabled=True,
+            # Network interfaces of their own have these as ip_forwarding_enabled and so on; scale sets keep the
+            # names of azurerm 3 until azurerm 5.
+            enable_ip_forwarding=True,
+            enable_accelerated_networking=True,
         ),
         name=scale_set.name,
         resource_group_name=_RESOURCE_GROUP,

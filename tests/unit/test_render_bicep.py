@@ -1,4 +1,4 @@
-"""Rendered Bicep and ARM: one read by Bicep's own grammar, the other held to the published shape."""
+"""Rendered Bicep and ARM: one read by Bicep's own grammar, the other held to the cloud's own models."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,117 +19,86 @@ from netmgr.plan.derive import segment_subnet
 from netmgr.plan.document import Cloud, PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.plan.network import Network
-from netmgr.render.azure import PARAMETERS, resources, template
+from netmgr.render.arm import VNET
+from netmgr.render.azure import (
+    GATEWAY,
+    GROUP,
+    INTERFACE,
+    PARAMETERS,
+    PEERING,
+    PUBLIC_IP,
+    SCALE_SET,
+    TABLE,
+    resources,
+    template,
+)
 from netmgr.render.bicep import bicep, quote, symbol
 from netmgr.render.nic import network_interface
 
-ID = {"id": str}
-SHAPES: dict[str, Any] = {
-    "Microsoft.Network/virtualNetworks": {
-        "addressSpace": {"addressPrefixes": [str]},
-        "subnets": [
-            {
-                "name": str,
-                "properties": {
-                    "addressPrefixes": [str],
-                    "defaultOutboundAccess": bool,
-                    "routeTable?": ID,
-                    "networkSecurityGroup?": ID,
-                    "natGateway?": ID,
-                },
-            }
-        ],
-    },
-    "Microsoft.Network/virtualNetworks/virtualNetworkPeerings": {
-        "remoteVirtualNetwork": ID,
-        "allowVirtualNetworkAccess": bool,
-        "allowForwardedTraffic": bool,
-        "allowGatewayTransit": bool,
-        "useRemoteGateways": bool,
-    },
-    "Microsoft.Network/routeTables": {
-        "disableBgpRoutePropagation": bool,
-        "routes": [
-            {"name": str, "properties": {"addressPrefix": str, "nextHopType": str, "nextHopIpAddress?": str}},
-        ],
-    },
-    "Microsoft.Network/networkSecurityGroups": {
-        "securityRules": [
-            {
-                "name": str,
-                "properties": {
-                    "priority": int,
-                    "direction": str,
-                    "access": str,
-                    "protocol": str,
-                    "sourcePortRange": str,
-                    "destinationPortRange": str,
-                    "sourceAddressPrefix?": str,
-                    "sourceAddressPrefixes?": [str],
-                    "destinationAddressPrefix?": str,
-                    "destinationAddressPrefixes?": [str],
-                },
-            }
-        ]
-    },
-    "Microsoft.Network/publicIPAddresses": {"publicIPAllocationMethod": str},
-    "Microsoft.Network/natGateways": {"publicIpAddresses": [ID]},
-    "Microsoft.Compute/virtualMachineScaleSets": {
-        "overprovision": bool,
-        "singlePlacementGroup": bool,
-        "upgradePolicy": {"mode": str},
-        "virtualMachineProfile": {
-            "osProfile": {
-                "computerNamePrefix": str,
-                "adminUsername": str,
-                "linuxConfiguration": {
-                    "disablePasswordAuthentication": bool,
-                    "ssh": {"publicKeys": [{"path": str, "keyData": str}]},
-                },
-            },
-            "storageProfile": {"imageReference": ID, "osDisk": {"createOption": str, "caching": str}},
-            "networkProfile": {
-                "networkInterfaceConfigurations": [
-                    {
-                        "name": str,
-                        "properties": {
-                            "primary": bool,
-                            "enableIPForwarding": bool,
-                            "enableAcceleratedNetworking": bool,
-                            "ipConfigurations": [
-                                {
-                                    "name": str,
-                                    "properties": {"primary": bool, "subnet": ID, "privateIPAddressVersion": str},
-                                }
-                            ],
-                        },
-                    }
-                ]
-            },
-        },
-    },
+SCHEMA = json.loads((Path(__file__).parents[1] / "schemas" / "azure.json").read_text("utf-8"))
+ENVELOPE = {"type", "apiVersion", "name", "dependsOn"}
+"""What a template says of a resource beside the resource's own model."""
+MODELS = {
+    VNET: "VirtualNetwork",
+    PEERING: "VirtualNetworkPeering",
+    TABLE: "RouteTable",
+    GROUP: "NetworkSecurityGroup",
+    PUBLIC_IP: "PublicIPAddress",
+    GATEWAY: "NatGateway",
+    SCALE_SET: "VirtualMachineScaleSet",
+    INTERFACE: "NetworkInterface",
 }
-"""Properties by resource type, as Azure's template reference names them; a question mark: may be missing."""
+PLAIN = {"String": str, "Enum": str, "Number": int, "Boolean": bool, "Dictionary": dict}
 
 
-def faults(value: Any, shape: Any, where: str) -> Iterator[str]:
-    """How a value departs from a shape."""
-    if isinstance(shape, type):
-        if type(value) is not shape:
-            yield f"{where}: {value!r} is no {shape.__name__}"
-    elif isinstance(shape, list):
+def faults(resource: dict[str, Any]) -> Iterator[str]:
+    """How a resource of a template departs from the cloud's own model of it."""
+    provider = resource["type"].partition("/")[0]
+    if resource["apiVersion"] != SCHEMA[provider]["api"]:
+        yield f"{resource['name']}: the schema file is of {SCHEMA[provider]['api']}; see tests/schemas/extract.py"
+    body = {key: value for key, value in resource.items() if key not in ENVELOPE}
+    yield from _departures(body, MODELS[resource["type"]], SCHEMA[provider]["models"], resource["name"])
+
+
+def _departures(value: Any, kind: str, models: dict[str, dict[str, str]], where: str) -> Iterator[str]:
+    if kind.startswith("["):
         if not isinstance(value, list) or not value:
             yield f"{where}: is no list of something"
             return
         for number, item in enumerate(value):
-            yield from faults(item, shape[0], f"{where}[{number}]")
+            yield from _departures(item, kind[1:-1], models, f"{where}[{number}]")
+    elif kind in PLAIN:
+        if type(value) is not PLAIN[kind]:
+            yield f"{where}: {value!r} is no {kind}"
+    elif kind not in models:
+        yield f"{where}: is a {kind}, which the schema file lacks; see tests/schemas/extract.py"
     else:
-        required = {name for name in shape if not name.endswith("?")}
-        known = {name.rstrip("?"): inner for name, inner in shape.items()}
-        yield from (f"{where}: lacks {name}" for name in required - value.keys())
-        yield from (f"{where}: has {name}" for name in value.keys() - known.keys())
-        for name in value.keys() & known.keys():
-            yield from faults(value[name], known[name], f"{where}.{name}")
+        yield from _members(value, {key.rstrip("*"): each for key, each in models[kind].items()}, models, where)
+        required = [key.rstrip("*") for key in models[kind] if key.endswith("*")]
+        yield from (f"{where}: lacks {key}" for key in required if not _has(value, key))
+
+
+def _members(value: Any, model: dict[str, str], models: dict[str, dict[str, str]], where: str) -> Iterator[str]:
+    """Keys of a model have dots where a request has mappings inside each other."""
+    if not isinstance(value, dict):
+        yield f"{where}: is no mapping"
+        return
+    for key, item in value.items():
+        inner = {name.removeprefix(f"{key}."): kind for name, kind in model.items() if name.startswith(f"{key}.")}
+        if key in model:
+            yield from _departures(item, model[key], models, f"{where}.{key}")
+        elif inner:
+            yield from _members(item, inner, models, f"{where}.{key}")
+        else:
+            yield f"{where}: has {key}, which is no property of it"
+
+
+def _has(value: Any, key: str) -> bool:
+    for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    return True
 
 
 @pytest.fixture(scope="module")
@@ -169,22 +139,26 @@ def test_every_symbol_that_bicep_uses_is_declared_once(text: str) -> None:
     assert used <= set(declared)
 
 
-def test_an_arm_template_has_the_published_shape(deployment: dict[str, Any]) -> None:
+def test_every_resource_of_a_template_is_as_the_cloud_s_model_has_it(deployment: dict[str, Any]) -> None:
     assert deployment["$schema"].endswith("/deploymentTemplate.json#")
     assert set(deployment["parameters"]) == set(PARAMETERS)
-    found = [
-        fault
-        for resource in deployment["resources"]
-        for fault in faults(resource["properties"], SHAPES[resource["type"]], resource["name"])
-    ]
-    assert found == []
-    assert {resource["type"] for resource in deployment["resources"]} == set(SHAPES)
+    assert [fault for resource in deployment["resources"] for fault in faults(resource)] == []
+    assert {resource["type"] for resource in deployment["resources"]} == MODELS.keys() - {INTERFACE}
 
 
-@pytest.mark.parametrize("damage", [{"addressSpaces": {}}, {"addressSpace": {"addressPrefixes": "10.0.0.0/8"}}])
-def test_the_shape_is_not_satisfied_by_anything(deployment: dict[str, Any], damage: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"properties": {"addressSpaces": {}}},
+        {"properties": {"addressSpace": {"addressPrefixes": "10.0.0.0/8"}}},
+        {"properties": {"subnets": [{"name": "a", "addressPrefixes": ["10.0.0.0/8"]}]}},
+        {"addressSpace": {"addressPrefixes": ["10.0.0.0/8"]}},
+        {"apiVersion": "2015-05-01"},
+    ],
+)
+def test_the_model_is_not_satisfied_by_anything(deployment: dict[str, Any], damage: dict[str, Any]) -> None:
     vnet = next(r for r in deployment["resources"] if r["type"].endswith("virtualNetworks"))
-    assert list(faults(vnet["properties"] | damage, SHAPES[vnet["type"]], "vnet"))
+    assert list(faults(vnet | damage))
 
 
 def test_what_a_resource_refers_to_is_deployed_before_it(deployment: dict[str, Any]) -> None:
@@ -206,25 +180,6 @@ def test_peerings_come_one_after_the_other(deployment: dict[str, Any]) -> None:
         assert any(f"'{before['name'].split('/')[1]}'" in name for name in after["dependsOn"])
 
 
-NIC = {
-    "enableIPForwarding": bool,
-    "enableAcceleratedNetworking": bool,
-    "ipConfigurations": [
-        {
-            "name": str,
-            "properties": {
-                "primary": bool,
-                "subnet": ID,
-                "privateIPAddressVersion": str,
-                "privateIPAllocationMethod": str,
-                "privateIPAddress": str,
-                "privateIPAddressPrefixLength?": int,
-            },
-        }
-    ],
-}
-
-
 @pytest.mark.parametrize(("name", "lengths"), [("training-gpu-3", [28, 28, 112]), ("training-system-3", [112])])
 def test_an_interface_carries_the_blocks_of_its_node(
     rendered_plan: PlanDocument, rendered_lock: LockDocument, deployment: dict[str, Any], name: str, lengths: list[int]
@@ -233,7 +188,7 @@ def test_an_interface_carries_the_blocks_of_its_node(
     assert node is not None
     document = json.loads(network_interface(rendered_plan, node, segment_subnet(rendered_lock, node)))
     (resource,) = document["resources"]
-    assert list(faults(resource["properties"], NIC, name)) == []
+    assert list(faults(resource)) == []
     each = [configuration["properties"] for configuration in resource["properties"]["ipConfigurations"]]
     assert [item["primary"] for item in each].count(True) == 1
     assert {item["subnet"]["id"] for item in each} <= set(

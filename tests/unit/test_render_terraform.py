@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import hcl2
@@ -12,61 +15,14 @@ import pytest
 from netmgr.errors import ConfigError
 from netmgr.plan.document import Cloud, PlanDocument
 from netmgr.plan.network import Network
+from netmgr.render.cloud import computer_prefix
 from netmgr.render.hcl import Attribute, Block, render
 from netmgr.render.terraform import terraform
 
-REQUIRED = {
-    "azurerm_resource_group": {"name", "location"},
-    "azurerm_virtual_network": {"name", "resource_group_name", "location", "address_space"},
-    "azurerm_subnet": {
-        "name",
-        "resource_group_name",
-        "virtual_network_name",
-        "address_prefixes",
-        "default_outbound_access_enabled",
-    },
-    "azurerm_virtual_network_peering": {
-        "name",
-        "resource_group_name",
-        "virtual_network_name",
-        "remote_virtual_network_id",
-        "allow_virtual_network_access",
-        "allow_forwarded_traffic",
-        "allow_gateway_transit",
-        "use_remote_gateways",
-        "triggers",
-    },
-    "azurerm_route_table": {"name", "resource_group_name", "location", "bgp_route_propagation_enabled"},
-    "azurerm_network_security_group": {"name", "resource_group_name", "location"},
-    "azurerm_public_ip": {"count", "name", "resource_group_name", "location", "allocation_method", "sku"},
-    "azurerm_nat_gateway": {"name", "resource_group_name", "location", "sku_name"},
-    "azurerm_nat_gateway_public_ip_association": {"count", "nat_gateway_id", "public_ip_address_id"},
-    "azurerm_subnet_route_table_association": {"subnet_id", "route_table_id"},
-    "azurerm_subnet_network_security_group_association": {"subnet_id", "network_security_group_id"},
-    "azurerm_subnet_nat_gateway_association": {"subnet_id", "nat_gateway_id"},
-    "azurerm_linux_virtual_machine_scale_set": {
-        "name",
-        "resource_group_name",
-        "location",
-        "sku",
-        "instances",
-        "computer_name_prefix",
-        "admin_username",
-        "source_image_id",
-        "overprovision",
-        "single_placement_group",
-    },
-}
-"""Arguments of each resource (registry documentation of azurerm 4): all of them, and no other."""
-
-NESTED = {
-    "route": {"name", "address_prefix", "next_hop_type"},
-    "security_rule": {"name", "priority", "direction", "access", "protocol"},
-    "network_interface": {"name", "primary", "ip_forwarding_enabled", "accelerated_networking_enabled"},
-    "ip_configuration": {"name", "primary", "subnet_id", "version"},
-    "admin_ssh_key": {"username", "public_key"},
-    "os_disk": {"caching", "storage_account_type"},
-}
+SCHEMA = json.loads((Path(__file__).parents[1] / "schemas" / "azurerm.json").read_text("utf-8"))
+META = {"count"}
+"""Arguments that Terraform itself gives every resource."""
+TYPES = {"string": str, "number": int, "boolean": bool, "stringList": list, "stringMap": dict}
 HOPS = {"VirtualNetworkGateway", "VnetLocal", "Internet", "VirtualAppliance", "None"}
 
 
@@ -102,31 +58,66 @@ def test_it_is_the_golden_file(text: str, golden: Callable[[str, str], None]) ->
     golden("render/main.tf", text)
 
 
-def test_every_resource_has_the_arguments_of_its_schema(resources: dict[tuple[str, str], dict[str, Any]]) -> None:
-    kinds = {kind for kind, _ in resources}
-    assert kinds == set(REQUIRED)
-    for (kind, label), body in resources.items():
-        plain = {name for name, value in body.items() if name not in NESTED}
-        assert plain == REQUIRED[kind], f"{kind}.{label}"
+def faults(body: dict[str, Any], schema: dict[str, Any], where: str) -> Iterator[str]:
+    """How a resource or a block departs from the provider's schema."""
+    known = {name.rstrip("*"): kind for name, kind in schema.items()}
+    required = {name.rstrip("*") for name in schema if name.endswith("*")}
+    yield from (f"{where}: lacks {name}" for name in required - body.keys())
+    for name, value in body.items():
+        kind = known.get(name)
+        if kind is None:
+            yield f"{where}: has {name}, which is no argument of it"
+        elif isinstance(kind, dict):
+            for number, block in enumerate(value):
+                yield from faults(block, kind, f"{where}.{name}[{number}]")
+        elif type(value) is not TYPES[kind]:
+            yield f"{where}.{name}: {value!r} is no {kind}"
 
 
-def _blocks(body: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name in NESTED:
-        for block in body.get(name, []):
-            yield name, block
-            yield from _blocks(block)
+def test_every_resource_and_block_is_as_the_provider_s_schema_has_it(
+    text: str, resources: dict[tuple[str, str], dict[str, Any]]
+) -> None:
+    assert SCHEMA["provider"].split()[1].startswith("4.")
+    assert '"~> 4.0"' in text
+    assert {kind for kind, _ in resources} == set(SCHEMA["resources"])
+    found = [
+        fault
+        for (kind, label), body in resources.items()
+        for fault in faults(
+            {name: value for name, value in body.items() if name not in META},
+            SCHEMA["resources"][kind],
+            f"{kind}.{label}",
+        )
+    ]
+    assert found == []
 
 
-def test_every_block_has_the_arguments_of_its_schema(resources: dict[tuple[str, str], dict[str, Any]]) -> None:
-    seen = set()
-    for body in resources.values():
-        for name, block in _blocks(body):
-            seen.add(name)
-            assert block.keys() >= NESTED[name], block
-            if name == "route":
-                assert block["next_hop_type"] in HOPS
-                assert ("next_hop_in_ip_address" in block) == (block["next_hop_type"] == "VirtualAppliance")
-    assert seen == set(NESTED)
+@pytest.mark.parametrize(
+    "damage",
+    [{"route": [{"name": "a", "prefix": "10.0.0.0/8"}]}, {"routes": []}, {"location": 3}, {"name": None}],
+)
+def test_the_schema_is_not_satisfied_by_anything(
+    resources: dict[tuple[str, str], dict[str, Any]], damage: dict[str, Any]
+) -> None:
+    body = resources["azurerm_route_table", "hub"] | damage
+    damaged = {name: value for name, value in body.items() if value is not None}
+    assert list(faults(damaged, SCHEMA["resources"]["azurerm_route_table"], "hub"))
+
+
+def test_a_route_names_an_appliance_where_it_leads_to_one(resources: dict[tuple[str, str], dict[str, Any]]) -> None:
+    routes = [route for (kind, _), body in resources.items() if kind.endswith("_table") for route in body["route"]]
+    assert {route["next_hop_type"] for route in routes} <= HOPS
+    for route in routes:
+        assert ("next_hop_in_ip_address" in route) == (route["next_hop_type"] == "VirtualAppliance")
+
+
+def test_a_computer_name_s_prefix_is_no_longer_than_the_cloud_takes(rendered_network: Network) -> None:
+    longest = rendered_network.scale_sets[0]
+    names = [f"{'c' * 32}-{'p' * 31}{end}" for end in ("a", "b", "b_1")]
+    prefixes = [computer_prefix(replace(longest, name=name)) for name in names]
+    assert len(set(prefixes)) == len(names)
+    assert all(len(prefix) <= 58 and re.fullmatch(r"[a-z0-9-]+-", prefix) for prefix in prefixes)
+    assert computer_prefix(replace(longest, name="evals-cpu_1")) == "evals-cpu-1-"
 
 
 def test_every_reference_leads_to_a_resource_of_the_file(

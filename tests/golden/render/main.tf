@@ -741,10 +741,10 @@ resource "azurerm_linux_virtual_machine_scale_set" "evals-cpu" {
   }
 
   network_interface {
-    name                           = "eth0"
-    primary                        = true
-    ip_forwarding_enabled          = true
-    accelerated_networking_enabled = true
+    name                          = "eth0"
+    primary                       = true
+    enable_ip_forwarding          = true
+    enable_accelerated_networking = true
 
     ip_configuration {
       name      = "node-v4"
@@ -799,10 +799,10 @@ resource "azurerm_linux_virtual_machine_scale_set" "training-gpu" {
   }
 
   network_interface {
-    name                           = "eth0"
-    primary                        = true
-    ip_forwarding_enabled          = true
-    accelerated_networking_enabled = true
+    name                          = "eth0"
+    primary                       = true
+    enable_ip_forwarding          = true
+    enable_accelerated_networking = true
 
     ip_configuration {
       name      = "node-v4"
@@ -864,10 +864,10 @@ resource "azurerm_linux_virtual_machine_scale_set" "training-system" {
   }
 
   network_interface {
-    name                           = "eth0"
-    primary                        = true
-    ip_forwarding_enabled          = true
-    accelerated_networking_enabled = true
+    name                          = "eth0"
+    primary                       = true
+    enable_ip_forwarding          = true
+    enable_accelerated_networking = true
 
     ip_configuration {
       name      = "node-v4"
