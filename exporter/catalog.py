@@ -22,8 +22,8 @@ COMMANDS = 7
 CODES = 19
 """0, and every code of netmgr/errors.py."""
 GAP_REASONS = 5
-DRIFT_REASONS = 5
-"""Rules, wiring, forwarding, routes, services."""
+DRIFT_REASONS = 6
+"""Rules, wiring, forwarding, routes, services, files."""
 SPOKES = 20
 SPOKE_PAIRS = 2 * (SPOKES - 1)
 """A node drops between its own spoke and each other one, both ways; a hub router between all: 380."""
@@ -163,7 +163,7 @@ DRIFT = Metric(
     "",
     ("reason",),
     DRIFT_REASONS,
-    "Things of netmgr's (rules, links and routes of pods, forwarding, static routes, Services' translations) that "
+    "Things of netmgr's (rules, links and routes of pods, forwarding, static routes, Services' translations, state files and sockets) that "
     "another program changed or removed and that were put right.",
 )
 ISOLATION_PACKETS = Metric(

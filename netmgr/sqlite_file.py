@@ -12,6 +12,7 @@ never to half a transaction (sqlite.org/wal.html, sqlite.org/pragma.html#pragma_
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -27,6 +28,11 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLI
 
 
 NO_MIGRATIONS: Mapping[int, str] = {}
+
+COMPANIONS = ("", "-wal", "-shm")
+"""Suffixes of a file, its write-ahead log and the log's index."""
+
+NOTHING: Mapping[str, tuple[int, int]] = {}
 
 
 def open_file(
@@ -66,6 +72,73 @@ def refusal(path: Path, error: sqlite3.Error) -> NetmgrError:
     )
 
 
+Identity = tuple[int, int]
+"""Device and number of a file, by which one that was removed or replaced is told from the one that is open."""
+
+
+def identities(path: Path) -> dict[str, Identity]:
+    """What stands at `path` and beside it now, by suffix: the file, its log and the log's index."""
+    return {
+        suffix: identity
+        for suffix in COMPANIONS
+        if (identity := identity_of(path.with_name(path.name + suffix))) is not None
+    }
+
+
+def identity_of(path: Path) -> Identity | None:
+    """What stands at `path` now, None for nothing."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def set_aside(path: Path, why: str, keep: Mapping[str, Identity] = NOTHING) -> Path:
+    """Rename the file and what belongs to it, but for what `keep` names; returns the file's new path.
+
+    Raises:
+        StateError: it cannot be renamed.
+    """
+    kept = path.with_name(f"{path.name}.{why}-{time.strftime('%Y%m%dT%H%M%S')}")
+    try:
+        for suffix, identity in identities(path).items():
+            if identity != keep.get(suffix):
+                path.with_name(path.name + suffix).rename(kept.with_name(kept.name + suffix))
+    except OSError as error:
+        raise StateError(f"{path}: is {why} and cannot be renamed: {error.strerror}") from None
+    return kept
+
+
+def put_back(connection: sqlite3.Connection, path: Path, opened: Mapping[str, Identity]) -> sqlite3.Connection:
+    """Make a file that was removed or replaced again, from the connection that still has it open.
+
+    An open file outlives its name, so nothing that was written is missing. `opened` are the
+    identities of what the connection opened; anything else that stands there is set aside.
+    Returns a connection to the new file; the former one is closed then, else it stays in use.
+
+    Raises:
+        StateError: it cannot be made.
+    """
+    scratch = path.with_name(f".{path.name}.restored")
+    try:
+        scratch.unlink(missing_ok=True)
+        with closing(sqlite3.connect(scratch, isolation_level=None)) as copy:
+            connection.backup(copy)
+        set_aside(path, "replaced", opened)
+        scratch.rename(path)
+        made = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        # Before the new file is touched: the last one to close a file removes the log of that name.
+        connection.close()
+        for suffix in COMPANIONS[1:]:
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        _configure(made)
+        made.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # opens the log
+    except (sqlite3.Error, OSError) as error:
+        raise StateError(f"{path}: was removed or replaced and cannot be made again: {error}") from None
+    return made
+
+
 def checkpoint(path: Path) -> None:
     """Have the disk hold all that was written so far, and let the log start over.
 
@@ -75,7 +148,10 @@ def checkpoint(path: Path) -> None:
         StateError: the disk refused.
     """
     try:
-        with closing(_connect(path)) as connection:
+        # Never made here: a file that was removed is put back with all that it held.
+        name = f"file:{quote(str(path))}?mode=rw"
+        with closing(sqlite3.connect(name, timeout=BUSY_SECONDS, isolation_level=None, uri=True)) as connection:
+            _configure(connection)
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
     except sqlite3.Error as error:
         raise StateError(f"{path}: cannot be synced to the disk: {error}") from error
@@ -83,9 +159,13 @@ def checkpoint(path: Path) -> None:
 
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    _configure(connection)
+    return connection
+
+
+def _configure(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
-    return connection
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:

@@ -12,6 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from netmgr.agent import files
+from netmgr.agent.files import Files
 from netmgr.agent.nat import NatHost
 from netmgr.agent.opening import open_accounts, opens_services
 from netmgr.agent.queries import Queries
@@ -29,7 +31,7 @@ from netmgr.snapshot import ResultFiles
 if TYPE_CHECKING:
     from netmgr.agent.opened import OpenServices
 
-VITAL_STEPS = ("rules", "forwarding", "routes", "services")
+VITAL_STEPS = (files.STEP, "rules", "forwarding", "routes", "services")
 """Without these packets do not get where they should, or get where they should not."""
 
 log = logging.getLogger(__name__)
@@ -66,25 +68,28 @@ class NoPods:
         require(VITAL_STEPS, self._failing)
 
 
-def _services(document: NodeDocument, backend: str, stack: ExitStack) -> OpenServices | None:
+def _services(document: NodeDocument, backend: str, kept: Files, stack: ExitStack) -> OpenServices | None:
     if not opens_services(document):
         return None
     from netmgr.agent.opened import OpenServices  # noqa: PLC0415  only where Services are opened
 
-    return OpenServices(document, backend, stack)
+    services = OpenServices(document, backend, stack)
+    kept.keep(services.mark)
+    return services
 
 
 class Gateway:
     """The parts of such an agent, put together. Nothing runs before `start`."""
 
-    def __init__(self, config: Path, document: NodeDocument, clock: Clock, stack: ExitStack) -> None:
+    def __init__(self, config: Path, document: NodeDocument, clock: Clock, kept: Files, stack: ExitStack) -> None:
         self._document = document
+        self._files = kept
         telemetry = Telemetry()
         self._steps = Steps(telemetry)
         self._router = Router(document, stack)
-        books = open_accounts(document, clock, telemetry, stack)
+        books = open_accounts(document, clock, telemetry, kept, stack)
         self._accounts, self.backend = books.accounts, books.rules.backend.name
-        self._services = _services(document, self.backend, stack)
+        self._services = _services(document, self.backend, kept, stack)
         self._nat = NatHost(document, books.rules, clock, self._services) if document.nat else None
         pods = NoPods(telemetry.failing)
         self._queries = Queries(config, document, books, telemetry, clock, pods, self._nat)
@@ -105,10 +110,12 @@ class Gateway:
         self._rhythm.start()
         stack.callback(self._rhythm.stop)
         server = readers(self._document, self._queries.answer)
+        self._files.keep(server)
         server.start()
         stack.callback(server.stop)
 
     def _reconcile(self) -> None:
+        self._steps.repair(files.STEP, self._files.restore)
         self._steps.repair("rules", self._accounts.reconcile)
         self._router.reconcile(self._steps)
         if self._services:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from netmgr.agent import spool
+from netmgr.agent import files, spool
+from netmgr.agent.files import Files, Made
 from netmgr.agent.node import Node
 from netmgr.agent.rhythm import Rhythm, Steps
 from netmgr.agent.router import Router
 from netmgr.agent.telemetry import Telemetry
 from netmgr.config import NodeDocument
+from netmgr.errors import StateError
 
 TOMBSTONE_SECONDS = 600.0
 """Longer than any launcher lives, so no ADD older than its DEL can still be under way."""
@@ -30,12 +32,17 @@ class Housekeeping:
         router: Router,
         telemetry: Telemetry,
         serve: Callable[[bytes], int],
+        kept: Files,
     ) -> None:
         self._node = node
         self._router = router
         self._steps = Steps(telemetry)
         self._spool_dir = document.state_dir / "spool"
         self._serve = serve
+        self._files = kept
+        if not self._spool_dir.exists():
+            self._make_spool()
+        kept.keep(Made(self._spool_dir, self._make_spool))
         self._rhythm = Rhythm(
             "housekeeping",
             ((document.accounting.reading_seconds, self._read), (document.reconcile_seconds, self.reconcile)),
@@ -55,6 +62,7 @@ class Housekeeping:
     def reconcile(self) -> None:
         """One pass: what failed is logged and tried again with the next."""
         node, attempt, repair = self._node, self._steps.attempt, self._steps.repair
+        repair(files.STEP, self._files.restore)
         attempt("spool", self.replay_spool)
         attempt("links", node.collect_vanished)
         repair("wiring", node.repair_wiring)
@@ -68,6 +76,12 @@ class Housekeeping:
     def replay_spool(self) -> None:
         """Carry out DELs that came while no agent answered."""
         spool.replay(self._spool_dir, self._serve)
+
+    def _make_spool(self) -> None:
+        try:
+            self._spool_dir.mkdir(mode=0o700)
+        except OSError as error:
+            raise StateError(f"{self._spool_dir}: cannot be made: {error.strerror}") from None
 
     def _tidy_state(self) -> None:
         self._node.leases.forget_tombstones(time.clock_gettime(time.CLOCK_BOOTTIME) - TOMBSTONE_SECONDS)

@@ -27,6 +27,7 @@ from pathlib import Path
 from netmgr.dataplane import nft_messages
 from netmgr.dataplane.nft_socket import NftSocket
 from netmgr.errors import KernelError, SetupError, StateError
+from netmgr.sqlite_file import identity_of
 
 TABLE = "netmgr-agent"
 LOCK_FILE = "agent.lock"
@@ -69,16 +70,34 @@ class HeldDirectory:
             Held: another process has it.
             SetupError: it cannot be made or written.
         """
-        file = self.path / LOCK_FILE
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=self._mode)
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            raise SetupError(f"{self.path}: was removed under the mount that leads there; restart the agent") from None
         except OSError as error:
             raise SetupError(
                 f"{self.path}: cannot be made or written: {error.strerror}; "
                 "run the agent as root and give it a directory on a disk that can be written"
             ) from None
         self._lock = _locked(descriptor, f"{self.path}: another agent runs on this state; stop it first")
+
+    def is_lost(self) -> bool:
+        """Whether the lock file is not the one that is locked: the directory was removed or replaced, or the file."""
+        if self._lock is None:
+            return True
+        status = os.fstat(self._lock)
+        return identity_of(self.path / LOCK_FILE) != (status.st_dev, status.st_ino)
+
+    def restore(self) -> None:
+        """Make and lock it again.
+
+        Raises: as `take`.
+        """
+        former = self._lock
+        self.take()
+        if former is not None:
+            os.close(former)
 
     def close(self) -> None:
         """Let go of it."""

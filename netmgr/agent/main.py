@@ -12,6 +12,7 @@ from typing import Protocol
 
 from netmgr import documents, faults
 from netmgr.agent import instance, preflight
+from netmgr.agent.files import Files
 from netmgr.agent.instance import HeldDirectory
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
@@ -64,11 +65,12 @@ def run(config: Path) -> None:
     faults.end_with_any_thread()
     _share_heaps()
     with ExitStack() as stack:
+        directories = _directories(document)
         try:
-            stack.enter_context(instance.only_one(_directories(document), _ENDINGS))
+            stack.enter_context(instance.only_one(directories, _ENDINGS))
         except instance.Ended:
             return
-        agent = _agent(config, document, SystemClock(), stack)
+        agent = _agent(config, document, SystemClock(), Files(directories), stack)
         agent.start(stack)
         log.info("ready node=%s role=%s backend=%s", document.node.name, document.role, agent.backend)
         log.info("stopping signal=%s", signal.Signals(signal.sigwait(_ENDINGS)).name)
@@ -81,19 +83,19 @@ def _directories(document: NodeDocument) -> tuple[HeldDirectory, ...]:
     return tuple(found.values())
 
 
-def _agent(config: Path, document: NodeDocument, clock: Clock, stack: ExitStack) -> Agent:
+def _agent(config: Path, document: NodeDocument, clock: Clock, files: Files, stack: ExitStack) -> Agent:
     """The agent for what this machine does; what the others need is not loaded."""
     if document.role is not Role.NODE:
         from netmgr.agent.gateway import Gateway  # noqa: PLC0415  see above
 
-        return Gateway(config, document, clock, stack)
+        return Gateway(config, document, clock, files, stack)
     if not document.cni:
         from netmgr.agent.observing import Observer  # noqa: PLC0415  see above
 
-        return Observer(config, document, clock, stack)
+        return Observer(config, document, clock, files, stack)
     from netmgr.agent.wired import PodAgent  # noqa: PLC0415  see above
 
-    return PodAgent(config, document, clock, stack)
+    return PodAgent(config, document, clock, files, stack)
 
 
 def _share_heaps() -> None:

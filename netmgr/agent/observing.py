@@ -20,7 +20,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from netmgr.agent import files
 from netmgr.agent.accounts import Accounts
+from netmgr.agent.files import Files
 from netmgr.agent.opening import open_accounts
 from netmgr.agent.queries import Queries
 from netmgr.agent.rhythm import Rhythm, Steps
@@ -44,7 +46,7 @@ from netmgr.snapshot import ResultFiles
 PROMPT_SECONDS = 0.02
 """A counter that begins later than this after its pod was wired may have missed something."""
 
-VITAL_STEPS = ("watch", "pods", "rules")
+VITAL_STEPS = (files.STEP, "watch", "pods", "rules")
 """Without these pods are not counted as they should be."""
 
 log = logging.getLogger(__name__)
@@ -151,12 +153,14 @@ class Observing:
         router: Router,
         telemetry: Telemetry,
         watch: Watch,
+        kept: Files,
     ) -> None:
         self._observation = observation
         self._accounts = accounts
         self._router = router
         self._steps = Steps(telemetry)
         self._watch = watch
+        self._files = kept
         self._rhythm = Rhythm(
             "observing",
             ((document.reconcile_seconds, self._reconcile), (document.accounting.reading_seconds, self._read)),
@@ -179,6 +183,7 @@ class Observing:
         self._steps.attempt("pods", self._observation.look)
 
     def _reconcile(self) -> None:
+        self._steps.repair(files.STEP, self._files.restore)
         self.look()
         self._steps.repair("rules", self._accounts.reconcile)
         self._router.reconcile(self._steps)
@@ -191,19 +196,20 @@ class Observing:
 class Observer:
     """The parts of an observing agent, put together. Nothing runs before `start`."""
 
-    def __init__(self, config: Path, document: NodeDocument, clock: Clock, stack: ExitStack) -> None:
+    def __init__(self, config: Path, document: NodeDocument, clock: Clock, kept: Files, stack: ExitStack) -> None:
         self._document = document
+        self._files = kept
         telemetry = Telemetry()
         self._watch = Watch(document.cni_results_dir)
         stack.callback(self._watch.close)
         kernel = KernelView()
         stack.callback(kernel.close)
-        books = open_accounts(document, clock, telemetry, stack)
+        books = open_accounts(document, clock, telemetry, kept, stack)
         accounts, self.backend = books.accounts, books.rules.backend.name
         self._observation = Observation(Cache(document.cni_results_dir), kernel, accounts, clock, telemetry.failing)
         self._queries = Queries(config, document, books, telemetry, clock, self._observation)
         self._router = Router(document, stack)
-        self._observing = Observing(document, self._observation, accounts, self._router, telemetry, self._watch)
+        self._observing = Observing(document, self._observation, accounts, self._router, telemetry, self._watch, kept)
 
     def start(self, stack: ExitStack) -> None:
         """Take over from a predecessor, then begin to count and to answer readers."""
@@ -215,5 +221,6 @@ class Observer:
         self._observing.start()
         stack.callback(self._observing.stop)
         server = readers(self._document, self._queries.answer)
+        self._files.keep(server)
         server.start()
         stack.callback(server.stop)

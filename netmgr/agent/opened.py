@@ -11,6 +11,7 @@ import logging
 from contextlib import ExitStack
 from pathlib import Path
 
+from netmgr.agent.files import Made
 from netmgr.agent.opening import SERVICES_MARK
 from netmgr.agent.rhythm import Steps
 from netmgr.config import NodeDocument
@@ -45,7 +46,9 @@ class OpenServices:
         spoke = tuple(prefix for site in document.sites if site.name == document.site for prefix in site.prefixes)
         self._services = Services.open(backend, document.nat.services, document.nat.documents, spoke)
         stack.callback(self._services.close)
-        self._note(document.state_dir / SERVICES_MARK, backend)
+        mark = document.state_dir / SERVICES_MARK
+        self._note(mark, backend)
+        self.mark = Made(mark, lambda: self._note(mark, backend))
         self._is_started = False
 
     def _note(self, mark: Path, backend: str) -> None:

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from netmgr.agent import recovery
 from netmgr.agent.accounts import Accounts
+from netmgr.agent.files import Files, Made
 from netmgr.agent.telemetry import Telemetry
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
 from netmgr.ledger.history import Retention
 from netmgr.ledger.ledger import Ledger
-from netmgr.rules.choose import open_backend, open_former, remember
+from netmgr.rules.choose import FILE_NAME, open_backend, open_former, remember
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
 from netmgr.sites import Mapping
@@ -31,7 +32,7 @@ class Books(NamedTuple):
     rules: Rules
 
 
-def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, stack: ExitStack) -> Books:
+def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, files: Files, stack: ExitStack) -> Books:
     """The machine's accounts and rules, closed with `stack`.
 
     Raises:
@@ -47,6 +48,7 @@ def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, st
     stack.callback(rules.close)
     _retire_former_backend(document, ledger, successor=rules)
     remember(rules.backend.name, document.state_dir)
+    files.keep(ledger, Made(document.state_dir / FILE_NAME, lambda: remember(rules.backend.name, document.state_dir)))
     accounts = Accounts(rules, ledger, clock, document.accounting.min_reading_seconds)
     _open_host_pods(document, rules, ledger, accounts, stack)
     stack.callback(accounts.close)

@@ -12,21 +12,21 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import random
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from netmgr import documents
+from netmgr import documents, durable
+from netmgr.agent.files import Made
 from netmgr.agent.node import Node
 from netmgr.agent.telemetry import Telemetry
 from netmgr.config import NodeDocument
 from netmgr.config import RangeSource as Kind
 from netmgr.dataplane import forwarding, rtnetlink
 from netmgr.dataplane.netlink import Netlink
-from netmgr.errors import ConfigError, NetmgrError, RangesUnknown, SetupError
+from netmgr.errors import ConfigError, NetmgrError, RangesUnknown, SetupError, StateError
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.ranges.pace import Pace
 from netmgr.ranges.source import DocumentRanges, RangeSource
@@ -93,6 +93,16 @@ class Ranging:
     def prepare(self) -> None:
         """Have the rules know the withdrawn addresses that are held, before they are applied the first time."""
         self._rules.change_policy(self._policy(self._in_use()))
+
+    @property
+    def kept(self) -> Made:
+        """The file that keeps the ranges for the next start."""
+        path = self._document.state_dir / _REMEMBERED
+        return Made(
+            path,
+            lambda: _write(self._document),
+            lambda: self._document.range_source is not Kind.FILE and bool(self._document.ranges),
+        )
 
     def start(self) -> None:
         """Begin."""
@@ -239,24 +249,26 @@ def _remember(document: NodeDocument, vetted: Vetted) -> None:
     """Keep the ranges for the next start; where all that was said is refused, those before stay the last good ones."""
     if document.range_source is Kind.FILE or (vetted.refused and not vetted.ranges):
         return
-    path = document.state_dir / _REMEMBERED
-    scratch = path.with_suffix(f".{os.getpid()}")
-    content = {"source": document.range_source, "ranges": [str(block) for block in document.ranges]}
     try:
-        scratch.write_text(json.dumps(content), encoding="ascii")
-        scratch.replace(path)
-    except OSError as error:
-        log.warning("the ranges cannot be kept for the next start file=%s error=%s", path, error.strerror)
+        _write(document)
+    except StateError as error:
+        log.warning("ranges-not-kept error=%s", error)
+
+
+def _write(document: NodeDocument) -> None:
+    content = {"source": document.range_source, "ranges": [str(block) for block in document.ranges]}
+    durable.write(document.state_dir / _REMEMBERED, json.dumps(content).encode())
 
 
 def _recall(document: NodeDocument) -> tuple[Prefix, ...]:
+    def parse(text: str) -> tuple[Prefix, ...]:
+        content = json.loads(text)
+        return tuple(Prefix.parse(block) for block in content["ranges"] if content["source"] == document.range_source)
+
     try:
-        content = json.loads((document.state_dir / _REMEMBERED).read_text(encoding="ascii"))
-        return tuple(Prefix.parse(text) for text in content["ranges"] if content["source"] == document.range_source)
-    except FileNotFoundError:
-        return ()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        log.warning("the ranges of the last run cannot be read error=%s", error)
+        return durable.read(document.state_dir / _REMEMBERED, parse) or ()
+    except StateError as error:
+        log.warning("ranges-not-recalled error=%s", error)
         return ()
 
 

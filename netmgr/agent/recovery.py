@@ -8,11 +8,11 @@ the alias and every address as a route. A file that merely cannot be reached is 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from netmgr import sqlite_file
 from netmgr.errors import StateError
 from netmgr.model import Attachment
 from netmgr.prefixes import Family
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from netmgr.agent.node import Node
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_COMPANIONS = ("", "-wal", "-shm")
 
 Opened = TypeVar("Opened")
 
@@ -43,21 +42,9 @@ def open_or_set_aside(path: Path, opener: Callable[[Path], Opened]) -> tuple[Ope
     try:
         return opener(path), False
     except StateError as error:
-        kept = _set_aside(path)
+        kept = sqlite_file.set_aside(path, "corrupt")
         log.error("state file is corrupt, set aside, rebuilding from the kernel file=%s error=%s", kept, error)  # noqa: TRY400  the message says all there is
     return opener(path), True
-
-
-def _set_aside(path: Path) -> Path:
-    kept = path.with_name(f"{path.name}.corrupt-{time.strftime('%Y%m%dT%H%M%S')}")
-    try:
-        for companion in _COMPANIONS:
-            part = path.with_name(path.name + companion)
-            if part.exists():
-                part.rename(kept.with_name(kept.name + companion))
-    except OSError as error:
-        raise StateError(f"{path}: is corrupt and cannot be renamed: {error.strerror}") from None
-    return kept
 
 
 def take_over(node: Node, families: tuple[Family, ...], current: str) -> None:

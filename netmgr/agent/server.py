@@ -22,7 +22,8 @@ from pathlib import Path
 from netmgr.agent.peers import PATIENCE_SECONDS, Peer, Peers
 from netmgr.agent.preflight import group_number
 from netmgr.config import NodeDocument
-from netmgr.errors import ConfigError, StateError
+from netmgr.errors import ConfigError, SetupError, StateError
+from netmgr.sqlite_file import Identity, identity_of
 
 BACKLOG = 1024
 READER_SECONDS = 2.0
@@ -51,6 +52,7 @@ class UnixServer(socketserver.UnixStreamServer):
 
     Raises:
         StateError: another process answers at `path`.
+        SetupError: the socket cannot be made.
         ConfigError: there is no such group.
     """
 
@@ -66,25 +68,55 @@ class UnixServer(socketserver.UnixStreamServer):
         line: bool = False,
         workers: int = 32,
     ) -> None:
-        self._path = path
+        self.path = path
         self._answer = answer
         self._line = line
         self._most = workers
         self._peers = Peers()
         self._room = threading.BoundedSemaphore(_QUEUED_FOR_A_WORKER * workers)
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix=path.stem)
-        _remove_stale(path)
-        # The umask closes the moment between bind and chmod.
-        former = os.umask(0o777 & ~mode)
-        try:
-            super().__init__(str(path), socketserver.BaseRequestHandler)
-        finally:
-            os.umask(former)
-        if group is not None:
-            os.chown(path, -1, _known(group))
+        self._mode, self._group = mode, group
+        self._bound: Identity | None = None
+        super().__init__(str(path), socketserver.BaseRequestHandler)
         self._thread = threading.Thread(
             target=self.serve_forever, args=(PATIENCE_SECONDS,), name=f"serve {path.name}", daemon=True
         )
+
+    def server_bind(self) -> None:
+        """Make the socket's file."""
+        self._bind(self.socket)
+
+    def _bind(self, to: socket.socket) -> None:
+        group = -1 if self._group is None else _known(self._group)
+        try:
+            _remove_stale(self.path)
+            # The umask closes the moment between bind and chmod.
+            former = os.umask(0o777 & ~self._mode)
+            try:
+                to.bind(str(self.path))
+            finally:
+                os.umask(former)
+            os.chown(self.path, -1, group)
+        except OSError as error:
+            raise SetupError(f"{self.path}: the socket cannot be made: {error.strerror}") from None
+        self._bound = identity_of(self.path)
+
+    def is_lost(self) -> bool:
+        """Whether the socket's file was removed or replaced."""
+        return identity_of(self.path) != self._bound
+
+    def restore(self) -> None:
+        """Make the socket's file again; requests under way go on.
+
+        Raises:
+            StateError: another process answers there.
+            SetupError: the file cannot be made.
+        """
+        with socket.socket(socket.AF_UNIX) as fresh:
+            self._bind(fresh)
+            fresh.listen(BACKLOG)
+            # In place, so that the accepting thread goes on with the new one.
+            os.dup2(fresh.fileno(), self.socket.fileno(), inheritable=False)
 
     def start(self) -> None:
         """Begin to accept."""
@@ -97,7 +129,8 @@ class UnixServer(socketserver.UnixStreamServer):
         self._peers.dismiss()
         self.shutdown()
         self.server_close()
-        self._path.unlink(missing_ok=True)
+        if not self.is_lost():
+            self.path.unlink(missing_ok=True)
         self._peers.dismiss()
         self._workers.shutdown()
 
@@ -127,7 +160,7 @@ class UnixServer(socketserver.UnixStreamServer):
             self._peers.told(peer)
             peer.connection.sendall(answer)
         except OSError as error:
-            log.debug("connection ended early socket=%s error=%s", self._path.name, error)
+            log.debug("connection ended early socket=%s error=%s", self.path.name, error)
         finally:
             self._peers.part(peer)
             if self._line:

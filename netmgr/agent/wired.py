@@ -10,6 +10,7 @@ from pathlib import Path
 
 from netmgr.agent import ranging, recovery
 from netmgr.agent.cni import CniService
+from netmgr.agent.files import Files
 from netmgr.agent.housekeeping import Housekeeping
 from netmgr.agent.locks import AttachmentLocks
 from netmgr.agent.node import Node
@@ -69,7 +70,7 @@ class WiredPods:
 class PodAgent:
     """The parts of one agent, put together. Nothing runs before `start`."""
 
-    def __init__(self, config: Path, document: NodeDocument, clock: Clock, stack: ExitStack) -> None:
+    def __init__(self, config: Path, document: NodeDocument, clock: Clock, files: Files, stack: ExitStack) -> None:
         self._document = document = ranging.resolved(document)
         self._telemetry = Telemetry()
         self._router = Router(document, stack)
@@ -78,7 +79,8 @@ class PodAgent:
         # Before the accounts: a backend that changes must not be retired by an agent that cannot go on.
         leases = self._open_leases(clock)
         stack.callback(leases.close)
-        books = open_accounts(document, clock, self._telemetry, stack)
+        files.keep(leases)
+        books = open_accounts(document, clock, self._telemetry, files, stack)
         self.backend = books.rules.backend.name
         reaper = Reaper(dataplane, self._telemetry)
         self._node = Node(document.network, leases, dataplane, books.accounts, AttachmentLocks(), reaper)
@@ -87,8 +89,10 @@ class PodAgent:
         self._queries = Queries(config, document, books, self._telemetry, clock, pods)
         self._ranging = Ranging(config, document, self._node, books.rules, self._follow, self._telemetry)
         self._housekeeping = Housekeeping(
-            document, self._node, self._router, self._telemetry, lambda message: self._cni.serve(message)[0]
+            document, self._node, self._router, self._telemetry, lambda message: self._cni.serve(message)[0], files
         )
+        self._files = files
+        files.keep(self._ranging.kept)
 
     def _follow(self, document: NodeDocument) -> None:
         self._queries.change_document(document)
@@ -109,6 +113,7 @@ class PodAgent:
         stack.callback(node.reaper.stop)
         self._housekeeping.reconcile()
         servers = (readers(document, self._queries.answer), UnixServer(document.run_dir / "cni.sock", self._cni.answer))
+        self._files.keep(*servers)
         self._housekeeping.start()
         stack.callback(self._housekeeping.stop)
         self._ranging.start()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import astuple, replace
+from pathlib import Path
 from typing import TypeVar
 
 from netmgr.clock import Clock
@@ -198,6 +199,23 @@ class Leases:
     def durable(self) -> bool:
         """Whether the end of this process would forget nothing; while it would, nothing new is held."""
         return self._store.durable
+
+    @property
+    def path(self) -> Path:
+        """Where the store's file stands."""
+        return self._store.path
+
+    def is_lost(self) -> bool:
+        """Whether the store's file was removed or replaced since it was opened."""
+        return self._store.is_lost()
+
+    def restore(self) -> None:
+        """Make the store's file again.
+
+        Raises:
+            StateError: it cannot be made.
+        """
+        self._store.restore()
 
     def flush(self) -> None:
         """Write what the store could not write before.

@@ -75,6 +75,7 @@ class Store:
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
+        self._opened = sqlite_file.identities(path)
         self._lock = threading.Lock()
         self._pending: dict[Change, None] = {}
 
@@ -184,6 +185,25 @@ class Store:
         """
         if self._pending:
             self._take()
+
+    @property
+    def path(self) -> Path:
+        """Where the file stands."""
+        return self._path
+
+    def is_lost(self) -> bool:
+        """Whether the file was removed or replaced since it was opened."""
+        return sqlite_file.identities(self._path) != self._opened
+
+    def restore(self) -> None:
+        """Make the file again with all that it held.
+
+        Raises:
+            StateError: it cannot be made; what it held is still there, in the open file.
+        """
+        with self._lock:
+            self._connection = sqlite_file.put_back(self._connection, self._path, self._opened)
+            self._opened = sqlite_file.identities(self._path)
 
     def checkpoint(self) -> None:
         """Sync to the disk and bound the log's size; other calls go on meanwhile.

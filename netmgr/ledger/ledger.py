@@ -194,6 +194,25 @@ class Ledger:
         except StateError as error:
             log.warning("event=checkpoint-failed error=%r", error.message)
 
+    @property
+    def path(self) -> Path:
+        """Where its file stands."""
+        return self._store.path
+
+    def is_lost(self) -> bool:
+        """Whether its file was removed or replaced since it was opened."""
+        with self._lock:
+            return self._store.is_lost()
+
+    def restore(self) -> None:
+        """Make its file again with all that it held.
+
+        Raises:
+            StateError: it cannot be made.
+        """
+        with self._lock:
+            self._store.restore()
+
     def close(self) -> None:
         """Sync and close the file. Nothing may be called afterwards."""
         with self._lock:

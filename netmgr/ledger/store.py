@@ -62,6 +62,7 @@ class Store:
         """
         self.path = path
         self._connection = sqlite_file.open_file(path, SCHEMA, SCHEMA_VERSION, MIGRATIONS)
+        self._opened = sqlite_file.identities(path)
 
     def load(self) -> Book:
         """Every table, in memory.
@@ -133,6 +134,19 @@ class Store:
             self._connection.execute(statement)
         else:
             self._connection.executemany(statement, rows)
+
+    def is_lost(self) -> bool:
+        """Whether the file was removed or replaced since it was opened."""
+        return sqlite_file.identities(self.path) != self._opened
+
+    def restore(self) -> None:
+        """Make the file again with all that it held.
+
+        Raises:
+            StateError: it cannot be made; what it held is still there, in the open file.
+        """
+        self._connection = sqlite_file.put_back(self._connection, self.path, self._opened)
+        self._opened = sqlite_file.identities(self.path)
 
     def checkpoint(self) -> None:
         """Have the disk hold all that was written so far, and let the log start over.

@@ -46,7 +46,7 @@ def cni_codes() -> list[int]:
     return sorted(codes)
 
 
-AREAS = ("rules", "wiring", "forwarding", "routes", "services")
+AREAS = ("rules", "wiring", "forwarding", "routes", "services", "files")
 SPOKES = 20
 BYTES, PACKETS = 123_456_789_012, 87_654_321
 

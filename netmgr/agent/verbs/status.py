@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from netmgr.agent import files
 from netmgr.agent.node import Node
-from netmgr.agent.telemetry import Telemetry
+from netmgr.agent.telemetry import Telemetry, require
 from netmgr.errors import LimitedConnectivity, NotReady, StateError
 
 VITAL_STEPS = ("rules", "wiring", "forwarding")
@@ -15,11 +16,13 @@ def status(node: Node, telemetry: Telemetry) -> None:
 
     Raises:
         LimitedConnectivity: rules, routes to pods or forwarding could not be put right.
-        NotReady: a family has no free address, or what an ADD gets could not be remembered.
+        NotReady: a family has no free address, what an ADD gets could not be remembered, or files that were removed
+            could not be made again.
     """
     for step in VITAL_STEPS:
         if step in telemetry.failing:
             raise LimitedConnectivity(f"{step} cannot be put right: {telemetry.failing[step]}")
+    require([files.STEP], telemetry.failing)
     try:
         node.leases.flush()
     except StateError as error:
