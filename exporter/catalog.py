@@ -163,8 +163,8 @@ DRIFT = Metric(
     "",
     ("reason",),
     DRIFT_REASONS,
-    "Things of netmgr's (rules, links and routes of pods, forwarding, static routes, Services' translations, state files and sockets) that "
-    "another program changed or removed and that were put right.",
+    "Things of netmgr's (rules, links and routes of pods, forwarding, static routes, Services' translations, state "
+    "files and sockets) that another program changed or removed and that were put right.",
 )
 ISOLATION_PACKETS = Metric(
     "netmgr_isolation_dropped_packets_total",
