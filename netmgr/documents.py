@@ -7,6 +7,7 @@ loader would silently keep the last.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=BaseModel)
 
+_MERGE_MARK = re.compile(r"^(?:<{7} |>{7} |={7}$)", re.MULTILINE)
 _NO_VALUE = (ValueError, KeyError, AttributeError, RecursionError)
 """What PyYAML raises where a value is not what it looks like: a 13th month, an endless number."""
 
@@ -43,7 +45,13 @@ def load(path: Path, model: type[Model]) -> Model:
 
 
 def parse(text: str, source: str, model: type[Model]) -> Model:
-    """Read a document from text; `source` is what errors call it."""
+    """Read a document from text; `source` is what errors call it.
+
+    Raises:
+        ConfigError: it is not YAML, or fails validation; every fault is named.
+    """
+    if unmerged := merge_mark(text):
+        raise ConfigError(f"{source}:{unmerged}: has the marks of an unfinished git merge; resolve it in an editor")
     try:
         root = yaml.compose(text, Loader=yaml.CSafeLoader)
         lines = _lines(root, source)
@@ -63,6 +71,12 @@ def parse(text: str, source: str, model: type[Model]) -> Model:
     except ValidationError as error:
         faults = [_describe(fault, source, lines) for fault in _of_their_own(error.errors())]
         raise ConfigError("\n".join(faults)) from None
+
+
+def merge_mark(text: str) -> int:
+    """The line (from 1) of the first conflict that git left in a file, 0 if there is none."""
+    found = _MERGE_MARK.search(text)
+    return text.count("\n", 0, found.start()) + 1 if found else 0
 
 
 def place(path: Path, key: KeyPath) -> str:

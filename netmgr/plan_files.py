@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from netmgr.errors import ConfigError, StateError
 from netmgr.plan.document import Cloud, PlanDocument
 from netmgr.plan.findings import Finding
 from netmgr.plan.limits import CloudLimits
-from netmgr.plan.lock import LockDocument
+from netmgr.plan.lock import CURE, LOCK_VERSION, LockDocument, digest_of
 
 HEADER = """\
 # Written by `netmgr plan lock`. Keep it in git beside plan.yaml, and do not edit it:
@@ -42,13 +43,54 @@ def load_plan(path: Path) -> PlanDocument:
     return documents.load(path, PlanDocument)
 
 
-def load_lock(path: Path) -> LockDocument | None:
+@dataclass(frozen=True, slots=True)
+class LockFile:
+    """A lock as it was found on disk.
+
+    Attributes:
+        lock: what it says, as of this version and without its digest.
+        is_sealed: whether it has a digest. One that an earlier netmgr wrote has none.
+        fault: why the digest is not that of the content, with line and cure; empty if it is.
+    """
+
+    lock: LockDocument
+    is_sealed: bool
+    fault: str
+
+
+def read_lock(path: Path) -> LockFile | None:
     """Read a lock, None when there is none yet.
 
     Raises:
-        ConfigError: it cannot be read, is no lock, or is of a newer version.
+        ConfigError: it cannot be read, is no lock, is of a newer version, or is half merged.
     """
-    return documents.load(path, LockDocument) if path.exists() else None
+    if not path.exists():
+        return None
+    text = read_text(path)
+    if line := documents.merge_mark(text):
+        raise ConfigError(f"{path}:{line}: has the marks of an unfinished git merge; {CURE}")
+    try:
+        found = documents.parse(text, str(path), LockDocument)
+    except ConfigError as error:
+        raise ConfigError(error.message, f"if it was edited or merged by hand, {CURE}") from None
+    lock = found.model_copy(update={"version": LOCK_VERSION, "digest": ""})
+    fault = ""
+    if found.digest != digest_of(lock) and (found.digest or found.version == LOCK_VERSION):
+        what = "is not that of what the file says" if found.digest else "is missing"
+        fault = f"{documents.place(path, ('digest',))}: {what}: it was edited or merged by hand; {CURE}"
+    return LockFile(lock, bool(found.digest) and not fault, fault)
+
+
+def load_lock(path: Path) -> LockDocument | None:
+    """Read a lock that was left as it was written, None when there is none yet.
+
+    Raises:
+        ConfigError: as `read_lock`, or its digest is not that of its content.
+    """
+    found = read_lock(path)
+    if found and found.fault:
+        raise ConfigError(found.fault)
+    return found.lock if found else None
 
 
 def load_limits(cloud: Cloud) -> CloudLimits:
@@ -115,7 +157,17 @@ def write_lock(path: Path, lock: LockDocument) -> None:
     Raises:
         StateError: the file system refused; the old lock is untouched.
     """
-    write_text(path, HEADER + to_yaml(lock))
+    write_text(path, lock_text(lock))
+
+
+def lock_text(lock: LockDocument) -> str:
+    """A lock as its file has it, digest included."""
+    return HEADER + to_yaml(sealed(lock))
+
+
+def sealed(lock: LockDocument) -> LockDocument:
+    """The lock with its digest."""
+    return lock.model_copy(update={"digest": digest_of(lock)})
 
 
 def make_folder(path: Path) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from netmgr.cli.plan_common import (
     CHANGES,
+    COLOURS,
     DEFAULT_FILE,
     FAILED,
     NOTHING_TO_DO,
@@ -107,6 +108,9 @@ def _notable(lines: tuple[Line, ...]) -> tuple[Line, ...]:
 
 def _print(planned: Planned, findings: list[Finding], lines: tuple[Line, ...], ahead: tuple[Outlook, ...]) -> None:
     print_findings(planned.path, findings)
+    if not planned.is_sealed:
+        note = "has no digest, which would show an edit by hand; the next `netmgr plan lock` adds it"
+        typer.echo(f"{typer.style('note', fg=COLOURS['note'], bold=True)}: {planned.lock_path}: {note}")
     if lines:
         typer.secho(f"\nLimits of {planned.limits.cloud}, as published {planned.limits.as_of}", bold=True)
         print_rows(
@@ -180,9 +184,9 @@ def show(
     """Show what is locked. Exit codes: 0, or 1 on an error."""
     planned = load(file)
     if output is not Output.TABLE:
-        from netmgr.plan_files import to_plain
+        from netmgr.plan_files import sealed, to_plain
 
-        print_document(to_plain(planned.locked), output)
+        print_document(to_plain(sealed(planned.locked)), output)
     elif tree:
         from rich.console import Console
 

@@ -89,6 +89,8 @@ class Planned:
     plan: PlanDocument
     lock: LockDocument | None
     limits: CloudLimits
+    is_sealed: bool = True
+    """Whether the lock's file has a digest of what it says now."""
 
     @property
     def lock_path(self) -> Path:
@@ -109,17 +111,28 @@ class Planned:
         return self.lock
 
 
-def load(path: Path) -> Planned:
-    """Read a plan, its lock and its limits, and refuse a lock that contradicts itself."""
+def load(path: Path, *, edited: bool = False) -> Planned:
+    """Read a plan, its lock and its limits, and refuse a lock that was edited, or contradicts itself.
+
+    With `edited` a lock is taken that only its digest contradicts.
+    """
     from netmgr import plan_files
-    from netmgr.plan.verify import verify
+    from netmgr.plan.document import Cloud
+    from netmgr.plan.verify import derive, verify
 
     plan = plan_files.load_plan(path)
     where = plan_files.lock_path(path)
-    lock = plan_files.load_lock(where)
-    if lock and (faults := list(verify(lock))):
-        raise ConfigError("\n".join(plan_files.located(where, fault) for fault in faults))
-    return Planned(path, plan, lock, plan_files.limits_of(plan, path))
+    found = plan_files.read_lock(where)
+    limits = plan_files.limits_of(plan, path)
+    if found:
+        # The plan's own cloud comes first: it is the one that errors speak of.
+        clouds = [limits, *(plan_files.load_limits(cloud) for cloud in Cloud if cloud is not plan.cloud)]
+        faults = [found.fault] if found.fault and not edited else []
+        faults += [plan_files.located(where, each) for each in (*verify(found.lock), *derive(found.lock, clouds))]
+        if faults:
+            keep = "to keep an edit that was made on purpose: netmgr plan lock --renumber" if found.fault else ""
+            raise ConfigError("\n".join(dict.fromkeys(faults)), keep)
+    return Planned(path, plan, found.lock if found else None, limits, found is None or found.is_sealed)
 
 
 def answer(planned: Planned, *, released: Iterable[str] = (), renumber: bool = False) -> LockDocument:

@@ -34,13 +34,15 @@ def lock(
     *,
     file: File = DEFAULT_FILE,
     yes: Yes = False,
-    renumber: Annotated[bool, typer.Option("--renumber", help="Let addresses in use move where they must.")] = False,
+    renumber: Annotated[
+        bool, typer.Option("--renumber", help="Let addresses in use move where they must; take an edited lock.")
+    ] = False,
 ) -> None:
     """Choose prefixes for what the plan asks, show the diff, ask, and write the lock.
 
     Exit codes: 0 the lock answers the plan now, 1 error, 2 changes that were not written.
     """
-    planned = load(file)
+    planned = load(file, edited=renumber)
     _settle(planned, answer(planned, renumber=renumber), yes=yes)
 
 
@@ -81,15 +83,18 @@ def _settle(planned: Planned, after: LockDocument, *, yes: bool) -> None:
     from netmgr.plan.diff import diff as compare
 
     changes = compare(planned.lock, after)
-    if not changes and planned.lock == after:
+    if not changes and planned.lock == after and planned.is_sealed:
         typer.echo(f"{planned.lock_path} answers {planned.path}: nothing to do")
         return
+    if not planned.is_sealed:
+        typer.echo(f"{planned.lock_path} has no digest of what it says: this adds the digest.")
     print_changes(changes)
     typer.echo(_summary(changes))
     if not (yes or _is_wanted(planned)):
         typer.echo("Nothing was written.")
         raise typer.Exit(CHANGES)
-    if plan_files.load_lock(planned.lock_path) != planned.lock:
+    found = plan_files.read_lock(planned.lock_path)
+    if (found.lock if found else None) != planned.lock:
         raise PlanFailed(f"{planned.lock_path}: was changed meanwhile; run the command again")
     plan_files.write_lock(planned.lock_path, after)
     typer.echo(f"Wrote {planned.lock_path}.")

@@ -98,7 +98,7 @@ class _Drawing:
             researcher=RESEARCHER,
             files={
                 "plan.yaml": plan_files.to_yaml(self.plan),
-                "plan.lock.yaml": plan_files.HEADER + plan_files.to_yaml(self.lock),
+                "plan.lock.yaml": plan_files.lock_text(self.lock),
             },
         )
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from netmgr.config import SPECIAL_USE
 from netmgr.plan.carve import cluster_wants, complete, keep_tombstones, taken_by
-from netmgr.plan.conflicts import REMEDY, Scope, conflicts, moved, pinned_faults, without
+from netmgr.plan.conflicts import REMEDY, Scope, conflicts, moved, pinned_faults, renamed, without
 from netmgr.plan.demand import Want
 from netmgr.plan.diff import diff, renumbered
 from netmgr.plan.document import Cluster, PlanDocument
@@ -58,6 +58,8 @@ def make_lock(
         raise PlanRefused(faults)
     if previous and previous.plan != plan.name:
         raise PlanRefused([error(("name",), f"is {plan.name!r}, but the lock belongs to the plan {previous.plan!r}")])
+    if previous and not renumber and (names := list(renamed(plan, previous, limits))):
+        raise PlanRefused(names)
     kept = _kept(previous, released)
     found = _Locking(plan, kept, limits, renumber=renumber).run()
     if kept and not renumber:

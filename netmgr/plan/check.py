@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from netmgr.plan import nodes
 from netmgr.plan.bill import Line, bill
 from netmgr.plan.conflicts import conflicts, pinned_faults
 from netmgr.plan.document import Cloud, PlanDocument
@@ -22,6 +23,7 @@ def check_plan(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> t
     found += _forbidden(plan, lock, limits)
     found += _pinned_sizes(plan, limits)
     found += _headroom(plan, lock)
+    found += _places_beyond(lock, limits)
     order = list(Severity)
     return tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
 
@@ -91,7 +93,7 @@ def _headroom(plan: PlanDocument, lock: LockDocument) -> Iterator[Finding]:
             path: KeyPath = ("clusters", name, "node_pools", pool, "nodes")
             if spec.needed > capacity:
                 message = f"{spec.needed:,} nodes with surge, but places for {capacity:,} in the lock"
-                yield error(path, message, "run: netmgr plan lock")
+                yield Finding(Severity.WARNING, path, message, "run: netmgr plan lock")
             elif capacity - spec.needed < FEW_LEFT * capacity and not (spec.grow_to or cluster.grow_to):
                 message = f"{spec.needed:,} nodes with surge, of {capacity:,} that fit"
                 yield Finding(Severity.WARNING, path, message, "declare grow_to, or see: netmgr plan grow")
@@ -99,10 +101,23 @@ def _headroom(plan: PlanDocument, lock: LockDocument) -> Iterator[Finding]:
             yield from _declared(name, cluster.grow_to, cluster.nodes, lock)
 
 
-def _declared(name: str, grow_to: int, nodes: int, lock: LockDocument) -> Iterator[Finding]:
+def _places_beyond(lock: LockDocument, limits: CloudLimits) -> Iterator[Finding]:
+    """Segments with more places than their VNet has mappings for: growth into them would be refused by the cloud."""
+    limit = limits.limits.mappings_per_vnet
+    for name, pool, segment in nodes.segments(lock):
+        each = 1 + segment.v4.blocks + 2 * (len(segment.layouts) - 1)
+        if limit is not None and segment.nodes * each > limit:
+            message = (
+                f"{segment.nodes:,} places in the lock take {segment.nodes * each:,} mappings, a VNet has {limit:,}"
+            )
+            remedy = f"only {limit // each:,} nodes can be there; let growth go to another node pool"
+            yield Finding(Severity.WARNING, ("clusters", name, "node_pools", pool), message, remedy)
+
+
+def _declared(name: str, grow_to: int, now: int, lock: LockDocument) -> Iterator[Finding]:
     own = [held for held in lock.clusters[name].prefixes if held.prefix.family is Family.V4]
     reserved = sum(held.reserve.size for held in own)
     used = sum(held.prefix.size for held in own)
-    if nodes and reserved == used and grow_to >= 2 * nodes and len(own) == 1:
+    if now and reserved == used and grow_to >= 2 * now and len(own) == 1:
         message = f"{grow_to:,} nodes are declared, but nothing beside {own[0].prefix} could be reserved"
         yield Finding(Severity.WARNING, ("clusters", name, "grow_to"), message, "it will grow by another prefix")

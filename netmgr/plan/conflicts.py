@@ -6,10 +6,10 @@ Each conflict names the key of plan.yaml and the part of the lock that would hav
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from netmgr.plan.demand import blocks, holds
-from netmgr.plan.document import NodePool, PlanDocument, ServiceMode, Services
+from netmgr.plan.document import Cluster, NodePool, PlanDocument, ServiceMode, Services
 from netmgr.plan.findings import Finding, KeyPath, error
 from netmgr.plan.limits import CloudLimits
 from netmgr.plan.lock import Allocation, ClusterLock, Layout, LockDocument, NodePoolLock, Segment, ServiceRange
@@ -36,11 +36,34 @@ def conflicts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> It
     yield from _misplaced(plan, HUB, lock.hub.prefixes)
     for name, held in lock.clusters.items():
         yield from _misplaced(plan, name, held.prefixes)
-        if cluster := plan.clusters.get(name):
+        cluster = plan.clusters.get(name)
+        if cluster is None:
+            yield from _services_of_tombstone(plan, name, held.services)
+        else:
             yield from _services(plan, name, held, cluster.services)
             for pool, spec in cluster.node_pools.items():
                 if pool in held.node_pools:
                     yield from _pool((name, "node_pools", pool), spec, held.node_pools[pool], limits)
+
+
+def renamed(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iterator[Finding]:
+    """Clusters that look like another's new name: addresses are kept by name, so they would get other ones."""
+    leaving = {name: held for name, held in lock.clusters.items() if not held.tombstone and name not in plan.clusters}
+    for name, cluster in plan.clusters.items():
+        former = next((each for each, held in leaving.items() if _is_like(cluster, held, limits)), None)
+        if former and name not in lock.clusters:
+            message = f"is new, and {former}, which left the plan, has the same node pools: addresses go by the name"
+            remedy = f"call it {former} to keep them, or lock with --renumber if it is another cluster"
+            yield error(("clusters", name), message, remedy, locked=("clusters", former))
+
+
+def _is_like(cluster: Cluster, held: ClusterLock, limits: CloudLimits) -> bool:
+    """Whether a cluster would have found everything it asks for in another's entry."""
+    pools = {name: pool for name, pool in held.node_pools.items() if not pool.tombstone}
+    return pools.keys() == cluster.node_pools.keys() and all(
+        spec.needed <= pools[name].capacity and not list(_pool((), spec, pools[name], limits))
+        for name, spec in cluster.node_pools.items()
+    )
 
 
 def without(lock: LockDocument, scopes: Iterable[Scope]) -> LockDocument:
@@ -92,6 +115,14 @@ def _services(plan: PlanDocument, name: str, held: ClusterLock, wanted: Services
             message = f"is {real.length} in the lock ({real}); Kubernetes cannot resize a Service range"
             yield _conflict(scope, (*path, key), message, path)
         yield from _misplaced_services(plan, scope, found, (seen, real))
+
+
+def _services_of_tombstone(plan: PlanDocument, name: str, found: ServiceRange) -> Iterator[Conflict]:
+    """Its range stays its own, too, until it is released."""
+    for pair in found.pairs:
+        for conflict in _misplaced_services(plan, (name, "services"), found, pair):
+            remedy = f"undo the change, or give its addresses up: netmgr plan release {name}"
+            yield Conflict((name,), replace(conflict.finding, remedy=remedy))
 
 
 def _misplaced_services(

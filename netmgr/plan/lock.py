@@ -7,6 +7,8 @@ arithmetic, so that a plan of 100,000 nodes is as small as one of ten.
 
 from __future__ import annotations
 
+import json
+from hashlib import sha256
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -15,8 +17,15 @@ from netmgr.fields import AddressText, Document, PrefixText
 from netmgr.plan.document import ServiceMode
 from netmgr.prefixes import Address, Family, Prefix
 
-LOCK_VERSION = 1
-"""Raised when an older netmgr would misread what a newer one wrote."""
+LOCK_VERSION = 2
+"""Raised when an older netmgr would misread what a newer one wrote. Version 1 has no digest."""
+
+CURE = (
+    "take the whole file of one side as git has it (git checkout --ours or --theirs plan.lock.yaml during a merge, "
+    "git checkout REVISION plan.lock.yaml at any time), that of the side whose addresses are in use, "
+    "then run: netmgr plan lock"
+)
+"""What makes a lock sound again that was edited, or merged line by line."""
 
 
 class Allocation(Document):
@@ -132,7 +141,7 @@ class ServiceRange(Document):
     @model_validator(mode="after")
     def _are_pairs(self) -> ServiceRange:
         if (self.prefix_v6 is None) != (self.hub_prefix_v6 is None):
-            raise ValueError("prefix_v6 and hub_prefix_v6 belong together; restore the file from version control")
+            raise ValueError(f"prefix_v6 and hub_prefix_v6 belong together; {CURE}")
         return self
 
     @property
@@ -180,6 +189,8 @@ class LockDocument(Document):
     """Name of the plan it belongs to."""
     hub: HubLock
     clusters: dict[str, ClusterLock]
+    digest: str = ""
+    """Of everything above (`digest_of`). In the file alone: a lock that was read has none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True)
 
@@ -191,3 +202,10 @@ class LockDocument(Document):
                 f"was written by a newer netmgr (version {version}; this one reads {LOCK_VERSION}); upgrade netmgr"
             )
         return version
+
+
+def digest_of(lock: LockDocument) -> str:
+    """What the lock's digest must be: SHA-256 over its content, whatever the order of keys and the spacing."""
+    content = lock.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"version", "digest"})
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return f"sha256:{sha256(canonical.encode()).hexdigest()}"

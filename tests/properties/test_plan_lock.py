@@ -16,7 +16,7 @@ from netmgr.plan.document import Cloud, PlanDocument
 from netmgr.plan.findings import PlanRefused
 from netmgr.plan.grow import grown_plan, kept_nodes
 from netmgr.plan.lock import LockDocument
-from netmgr.plan.verify import verify
+from netmgr.plan.verify import derive, verify
 from netmgr.plan_files import load_limits
 from netmgr.prefixes import Prefix, overlaps
 
@@ -109,7 +109,7 @@ def assert_sound(lock: LockDocument) -> None:
     subnets += [prefix for subnet in (lock.hub.routers, *lock.hub.researchers) for prefix in subnet.prefixes]
     assert list(overlaps(subnets)) == []
     assert list(overlaps(held(lock))) == []
-    assert list(verify(lock)) == []
+    assert [*verify(lock), *derive(lock, LIMITS.values())] == []
 
 
 @given(documents())

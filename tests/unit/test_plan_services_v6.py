@@ -133,7 +133,7 @@ def test_the_cloud_is_asked_for_their_routes_and_subnets(plan: PlanDocument, loc
 
 def test_an_api_server_is_told_both_ranges(plan: PlanDocument, lock: LockDocument, tmp_path: Path) -> None:
     (tmp_path / "plan.yaml").write_text(plan_files.to_yaml(plan))
-    (tmp_path / "plan.lock.yaml").write_text(plan_files.to_yaml(lock))
+    (tmp_path / "plan.lock.yaml").write_text(plan_files.lock_text(lock))
     done = CliRunner().invoke(app, ["render", "kubernetes", "evals", "-f", str(tmp_path / "plan.yaml")])
     config = next(each for each in yaml.safe_load_all(done.stdout) if each["kind"] == "ConfigMap")
     assert config["data"]["service-cluster-ip-range"] == "100.64.0.0/18,fd00:5a::/112"
