@@ -30,7 +30,7 @@ RUN python3 -m venv --without-pip /opt/netmgr \
     && /build/bin/pip --python /opt/netmgr/bin/python uninstall --yes \
         editables hatchling packaging pathspec pluggy setuptools tomlkit trove-classifiers
 # What the launchers depend on, alone: nothing else has them compiled again.
-COPY cni/__init__.py cni/build.py cni/launcher.c cni/
+COPY cni/__init__.py cni/build.py cni/launcher.c cni/variables.h cni/
 COPY netmgr/__init__.py netmgr/errors.py netmgr/programs.py netmgr/
 RUN /build/bin/python -c "from cni import build; [build.launcher(each) for each in build.MACHINES]"
 COPY pyproject.toml README.md LICENSE ./

@@ -23,6 +23,7 @@ from netmgr import programs
 from netmgr.errors import NetmgrError, SetupError
 
 SOURCE = Path(__file__).with_name("launcher.c")
+HEADER = Path(__file__).with_name("variables.h")
 BINARIES = Path(__file__).with_name("bin")
 """Where built launchers are kept, and where a wheel carries them."""
 
@@ -83,7 +84,7 @@ def is_current(path: Path) -> bool:
 
 def digest() -> str:
     """What names the present source and flags."""
-    return hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:32]
+    return hashlib.sha256(SOURCE.read_bytes() + HEADER.read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:32]
 
 
 def build(target: Path, architecture: str, compilers: Iterator[Compiler] | None = None) -> str:

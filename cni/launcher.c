@@ -9,7 +9,8 @@
  *
  * What it answers alone, because nobody else can: VERSION, and that the agent is away. Then
  * STATUS gets code 50, a DEL is kept on disk for the agent to do when it is back, and anything
- * else gets code 11, "try again later". Codes: CNI specification 1.1.0, section 5, "Error".
+ * else gets code 11, "try again later". A request that can never succeed gets code 4 even then,
+ * and is not kept. Codes: CNI specification 1.1.0, section 5, "Error".
  *
  * Beside the program may lie a file of its name with ".path" added: the agent's socket in the
  * first line, the directory of kept DELs in the second. Every wait has an end.
@@ -30,6 +31,8 @@
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "variables.h"
 
 #define GREETING "netmgr-cni 1"
 #define NEWEST "1.1.0"
@@ -122,16 +125,22 @@ static const char *requested_version(void)
     return version;
 }
 
-static int fail(int code, const char *message, const char *details)
+/* A copy that needs no escaping in JSON. */
+static void copy_printable(char *copy, size_t size, const char *text)
 {
-    char text[2 * PATH_MAX];
-    char safe[PATH_MAX];
-    snprintf(safe, sizeof safe, "%s", details);
-    for (char *at = safe; *at != '\0'; at++)
+    snprintf(copy, size, "%s", text);
+    for (char *at = copy; *at != '\0'; at++)
         if (*at == '"' || *at == '\\' || (unsigned char)*at < ' ' || (unsigned char)*at > '~')
             *at = '?';
+}
+
+static int fail(int code, const char *message, const char *details)
+{
+    char text[3 * PATH_MAX], safe_message[PATH_MAX], safe_details[PATH_MAX];
+    copy_printable(safe_message, sizeof safe_message, message);
+    copy_printable(safe_details, sizeof safe_details, details);
     snprintf(text, sizeof text, "{\"cniVersion\":\"%s\",\"code\":%d,\"msg\":\"%s\",\"details\":\"%s\"}\n",
-             requested_version(), code, message, safe);
+             requested_version(), code, safe_message, safe_details);
     print(text);
     return EXIT_FAILED;
 }
@@ -187,14 +196,21 @@ static bool append(const char *data, size_t length)
     return true;
 }
 
+static char not_text[128]; /* what is wrong with a variable that is not UTF-8, if there is one */
+
 static bool gather_variables(char **environment)
 {
     char started[64];
     int length = snprintf(started, sizeof started, "NETMGR_STARTED=%lld", (long long)now_ns(CLOCK_BOOTTIME));
     bool fits = append(GREETING, sizeof GREETING);
-    for (; fits && *environment != NULL; environment++)
-        if (strncmp(*environment, "CNI_", 4) == 0 && strchr(*environment, '=') != NULL)
-            fits = append(*environment, strlen(*environment) + 1);
+    for (; fits && *environment != NULL; environment++) {
+        const char *end = strchr(*environment, '=');
+        if (strncmp(*environment, "CNI_", 4) != 0 || end == NULL)
+            continue;
+        if (!is_utf8(*environment))
+            snprintf(not_text, sizeof not_text, "bytes that are not UTF-8 in %.*s", (int)(end - *environment), *environment);
+        fits = append(*environment, strlen(*environment) + 1);
+    }
     return fits && append(started, (size_t)length + 1) && append("", 1);
 }
 
@@ -331,8 +347,10 @@ static bool keep_request(void)
 
 static int do_without_agent(const char *command)
 {
-    char details[PATH_MAX + 128];
+    char details[PATH_MAX + 128], faults[256];
     snprintf(details, sizeof details, "%s: %s", socket_path, strerror(errno));
+    if (find_variable_faults(command, faults, sizeof faults))
+        return fail(BAD_ENVIRONMENT, faults, "");
     if (strcmp(command, "STATUS") == 0)
         return fail(NOT_AVAILABLE, "the netmgr agent does not answer", details);
     if (strcmp(command, "DEL") != 0)
@@ -365,6 +383,8 @@ int main(int count, char **arguments, char **environment)
         return fail(IO_FAILURE, "standard input is longer than 1 MiB", "");
     request.length += (size_t)length;
 
+    if (*not_text != '\0')
+        return fail(BAD_ENVIRONMENT, not_text, "");
     if (!paths_known)
         return fail(IO_FAILURE, "the .path file beside the plugin is damaged: install the plugin again", strerror(fault));
     size_t output = 0;

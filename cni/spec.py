@@ -7,14 +7,16 @@ reference is destructive or vague, this is stricter:
 
 - GC without a list of valid attachments is refused (7); the reference takes it for an empty
   list and would delete everything. An explicit null or empty list does mean "none".
-- DEL is best-effort: malformed CNI_ARGS or prevResult must not keep a pod from being deleted.
+- DEL is best-effort: what it needs is the container and the interface, so nothing else in it that is
+  malformed (CNI_ARGS, prevResult, network name, version) keeps a pod from being deleted.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from cni.previous import Interface, PreviousResult, parse_previous
 from cni.results import (
@@ -27,7 +29,7 @@ from cni.results import (
     error_result,
     version_result,
 )
-from cni.variables import NAME, Verb, check_variables, parse_args, parse_verb
+from cni.variables import NAME, Verb, check_text, check_variables, parse_args, parse_verb
 from netmgr.errors import (
     DecodingFailure,
     IncompatibleVersion,
@@ -103,8 +105,11 @@ def parse_request(environment: Mapping[str, str], stdin: bytes) -> Request:
     verb = parse_verb(environment)
     if verb is Verb.VERSION:
         return Request(verb, version_of(stdin), "", {})
+    check_text(environment)
     check_variables(verb, environment)
     config = _decode(stdin)
+    if verb is Verb.DEL:
+        return _deletion(environment, config)
     network = _network(config)
     version = _version(verb, config)
     previous = _previous(verb, config)
@@ -119,12 +124,32 @@ def parse_request(environment: Mapping[str, str], stdin: bytes) -> Request:
         container_id=environment.get("CNI_CONTAINERID", ""),
         netns=environment.get("CNI_NETNS", ""),
         ifname=environment.get("CNI_IFNAME", ""),
-        args=_args(verb, environment.get("CNI_ARGS", "")),
+        args=parse_args(environment.get("CNI_ARGS", "")),
         path=environment.get("CNI_PATH", ""),
         netns_override=environment.get("CNI_NETNS_OVERRIDE", "").lower() in ("1", "true"),
         previous=previous,
         valid_attachments=_valid_attachments(config) if verb is Verb.GC else frozenset(),
     )
+
+
+def _deletion(environment: Mapping[str, str], config: Mapping[str, object]) -> Request:
+    """The DEL, with whatever else of it makes sense."""
+    netns, network = environment.get("CNI_NETNS", ""), config.get("name")
+    request = Request(
+        command=Verb.DEL,
+        version=_spoken(config.get("cniVersion")),
+        network=network if isinstance(network, str) else "",
+        config=config,
+        container_id=environment["CNI_CONTAINERID"],
+        netns=netns if netns.startswith("/") else "",
+        ifname=environment["CNI_IFNAME"],
+        path=environment.get("CNI_PATH", ""),
+    )
+    with suppress(InvalidEnvironment):
+        request = replace(request, args=parse_args(environment.get("CNI_ARGS", "")))
+    with suppress(InvalidNetworkConfig):
+        request = replace(request, previous=_previous(Verb.DEL, config))
+    return request
 
 
 def pod_ref(request: Request) -> PodRef:
@@ -142,6 +167,10 @@ def version_of(stdin: bytes) -> str:
         version = _decode(stdin).get("cniVersion")
     except DecodingFailure:
         return NEWEST
+    return _spoken(version)
+
+
+def _spoken(version: object) -> str:
     return version if isinstance(version, str) and version in SUPPORTED_VERSIONS else NEWEST
 
 
@@ -192,27 +221,13 @@ def _refuse_second_interface(previous: PreviousResult | None, ifname: str) -> No
         raise InvalidNetworkConfig(f"prevResult: a plugin earlier in the chain made {ifname} already; put netmgr first")
 
 
-def _args(verb: Verb, text: str) -> dict[str, str]:
-    try:
-        return parse_args(text)
-    except InvalidEnvironment:
-        if verb is Verb.DEL:
-            return {}
-        raise
-
-
 def _previous(verb: Verb, config: Mapping[str, object]) -> PreviousResult | None:
     document = config.get("prevResult")
     if document is None:
         if verb is Verb.CHECK:
             raise InvalidNetworkConfig("prevResult: is missing, and CHECK compares with it")
         return None
-    try:
-        return parse_previous(document)
-    except InvalidNetworkConfig:
-        if verb is Verb.DEL:
-            return None
-        raise
+    return parse_previous(document)
 
 
 def _valid_attachments(config: Mapping[str, object]) -> frozenset[AttachmentKey]:

@@ -12,6 +12,8 @@ NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 """Container ids and network names; to be matched in full."""
 
 _IFNAME_BYTES = 15  # IFNAMSIZ is 16 and holds the closing NUL
+_NO_IFNAMES = (".", "..", "all", "default")
+"""The kernel refuses the first two; the others name directories of sysctls beside the interfaces' own."""
 _LABEL_LIMIT = 253
 
 
@@ -54,6 +56,25 @@ def parse_verb(environment: Mapping[str, str]) -> Verb:
         raise InvalidEnvironment(f"CNI_COMMAND: {command!r} is none of {', '.join(Verb)}") from None
 
 
+def check_text(environment: Mapping[str, str]) -> None:
+    """Refuse a request of which a variable is not UTF-8: no name of Kubernetes is, and no state file could hold it.
+
+    Raises:
+        InvalidEnvironment: names each.
+    """
+    broken = sorted(name for name, value in environment.items() if not _is_text(name + value))
+    if broken:
+        raise InvalidEnvironment(f"bytes that are not UTF-8 in {', '.join(map(ascii, broken))}")
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def check_variables(verb: Verb, environment: Mapping[str, str]) -> None:
     """Refuse a request whose variables are not what the verb requires.
 
@@ -77,10 +98,11 @@ def _container_id_fault(value: str) -> str:
 def _ifname_fault(value: str) -> str:
     if len(value.encode(errors="surrogateescape")) > _IFNAME_BYTES:
         return f"is longer than {_IFNAME_BYTES} bytes"
-    if value in (".", ".."):
+    if value in _NO_IFNAMES:
         return "is not a name"
-    if any(character in "/:" or character.isspace() for character in value):
-        return "must not contain '/', ':' or white space"
+    # The kernel takes '%d' for a request to choose a number, and any other byte for part of the name.
+    if any(not "!" <= character <= "~" or character in "/:%" for character in value):
+        return "must be printable ASCII without '/', ':', '%' or white space"
     return ""
 
 

@@ -59,7 +59,7 @@ class CniService:
     def _carry_out(self, request: Request, started_at: float) -> dict[str, object] | None:
         if request.command is Verb.VERSION:
             return version_result(request.version)
-        if request.network != self._node.network:
+        if request.network != self._node.network and request.command is not Verb.DEL:
             raise InvalidNetworkConfig(
                 f"name: this node's agent serves {self._node.network!r}, not {request.network!r}"
             )
@@ -86,6 +86,12 @@ def _started_at(environment: Mapping[str, str]) -> float:
 
 def _summary(environment: Mapping[str, str], code: int, begin: float) -> str:
     duration = (time.monotonic() - begin) * 1000
-    command, container = environment.get("CNI_COMMAND", "-"), environment.get("CNI_CONTAINERID", "-")
-    ifname = environment.get("CNI_IFNAME", "-")
-    return f"verb={command!s:.12} container={container!s:.80} ifname={ifname!s:.16} code={code} ms={duration:.1f}"
+    command, container = _shown(environment, "CNI_COMMAND", 12), _shown(environment, "CNI_CONTAINERID", 80)
+    ifname = _shown(environment, "CNI_IFNAME", 16)
+    return f"verb={command} container={container} ifname={ifname} code={code} ms={duration:.1f}"
+
+
+def _shown(environment: Mapping[str, str], name: str, longest: int) -> str:
+    """A variable as a log line takes it: one word, whatever it holds."""
+    value = environment.get(name, "-")[:longest]
+    return value if value and all("!" <= character <= "~" for character in value) else ascii(value)

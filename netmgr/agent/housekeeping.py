@@ -63,7 +63,7 @@ class Housekeeping:
         """One pass: what failed is logged and tried again with the next."""
         node, attempt, repair = self._node, self._steps.attempt, self._steps.repair
         repair(files.STEP, self._files.restore)
-        attempt("spool", self.replay_spool)
+        self.replay_spool()
         attempt("links", node.collect_vanished)
         repair("wiring", node.repair_wiring)
         repair("rules", node.accounts.reconcile)
@@ -75,7 +75,7 @@ class Housekeeping:
 
     def replay_spool(self) -> None:
         """Carry out DELs that came while no agent answered."""
-        spool.replay(self._spool_dir, self._serve)
+        self._steps.attempt("spool", lambda: spool.replay(self._spool_dir, self._serve))
 
     def _make_spool(self) -> None:
         try:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sqlite3
 import stat
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from netmgr.errors import RequestError
+from cni.wire import MAX_MESSAGE
+from netmgr.errors import IoFailure, NetmgrError, RequestError
 
+REFUSED = ".refused"
+"""Added to the name of a file that is set aside: nobody could ever carry it out."""
+
+_KEPT = ".del"
 _UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.[0-9]+")
 """Name under which a launcher writes; it renames when the file is whole."""
 
@@ -19,6 +26,8 @@ _UNFINISHED_SECONDS = 3600.0
 """Age from which on nobody is writing any more: a launcher lives for some minutes at most."""
 
 _REQUEST_FAULTS = frozenset(kind.cni_code for kind in RequestError.__subclasses__())
+_PASSING = (NetmgrError, OSError, MemoryError, sqlite3.Error)
+"""What the node suffers from, not the request."""
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +35,10 @@ log = logging.getLogger(__name__)
 def replay(directory: Path, serve: Callable[[bytes], int]) -> None:
     """Carry out every spooled request, oldest first; `serve` returns a CNI error code, 0 for success.
 
-    A request that is itself at fault never will succeed and is removed; any other failure is
-    this node's, so the file stays for the next time and nothing leaks. A file that cannot be
-    read stays too and holds up no other. What launchers left unfinished is removed in the end.
+    A request that is itself at fault, or that even ends in a fault of ours, never will succeed:
+    it is set aside under another name and logged. Any other failure is this node's, so the file
+    stays for the next time and nothing leaks. A file that cannot be read stays too and holds up
+    no other. What launchers left unfinished is removed in the end.
 
     Raises:
         OSError: the directory cannot be listed.
@@ -55,12 +65,31 @@ def _files(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _replay(path: Path, serve: Callable[[bytes], int]) -> None:
-    if path.name.startswith("."):
-        if _UNFINISHED.fullmatch(path.name) and time.time() - path.lstat().st_mtime > _UNFINISHED_SECONDS:
+    if _UNFINISHED.fullmatch(path.name):
+        if time.time() - path.lstat().st_mtime > _UNFINISHED_SECONDS:
             path.unlink()
             log.info("removed what a launcher left unfinished file=%s", path.name)
         return
-    code = serve(path.read_bytes())
-    if code == 0 or code in _REQUEST_FAULTS:
+    if path.suffix != _KEPT:
+        return
+    code, fault = _carry_out(path, serve)
+    if code == 0:
         path.unlink()
-    log.info("replayed spooled DEL file=%s code=%d", path.name, code)
+        log.info("replayed spooled DEL file=%s", path.name)
+    elif code in _REQUEST_FAULTS or (fault is not None and not isinstance(fault, _PASSING)):
+        aside = path.with_name(path.name + REFUSED)
+        path.replace(aside)
+        log.error("spooled DEL cannot be carried out, set aside file=%s code=%d", aside.name, code, exc_info=fault)
+    else:
+        log.warning("spooled DEL failed, tried again later file=%s code=%d error=%s", path.name, code, fault or "-")
+
+
+def _carry_out(path: Path, serve: Callable[[bytes], int]) -> tuple[int, BaseException | None]:
+    """The request's CNI error code, and the exception it ended in where that is none of CNI's errors."""
+    if path.stat().st_size > MAX_MESSAGE:
+        return IoFailure.cni_code, None
+    # A future keeps any exception to itself: one file must neither end the agent nor hold up the others.
+    with ThreadPoolExecutor(1, thread_name_prefix="spool") as worker:
+        outcome = worker.submit(serve, path.read_bytes())
+    fault = outcome.exception()
+    return (NetmgrError.cni_code, fault) if fault else (outcome.result(), None)

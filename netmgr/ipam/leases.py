@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from netmgr.clock import Clock
-from netmgr.errors import CapacityError, NetmgrError
+from netmgr.errors import CapacityError
 from netmgr.ipam.pool import Occupancy, Pool, Timing
 from netmgr.ipam.store import Store
 from netmgr.model import Attachment, AttachmentKey, PodRef
@@ -113,7 +113,7 @@ class Leases:
                     taken.append(pool.take(wanted.key, self._clock.monotonic()))  # noqa: PERF401  what was taken before a failure is put back
                 attachment = replace(wanted, addresses=tuple(taken))
                 self._store.hold(attachment)
-            except NetmgrError:
+            except BaseException:
                 for address in taken:
                     self._pools[address.family].put_back(address)
                 raise

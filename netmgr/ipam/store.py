@@ -243,10 +243,10 @@ class Store:
             for statement, row in (*self._pending, *changes):
                 self._connection.execute(statement, row)
             self._connection.execute("COMMIT")
-        except sqlite3.Error:
+        finally:
+            # After any exception, not SQLite's own alone: an open transaction would refuse whoever writes next.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-            raise
         if self._pending:
             log.warning("state is durable again file=%s", self._path)
             self._pending.clear()

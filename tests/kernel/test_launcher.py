@@ -51,7 +51,7 @@ def test_request_arrives_to_the_byte(plugin, agent):
 
 def test_agent_decodes_what_the_launcher_encodes(plugin, agent):
     listening = agent(plugin, answering(b"0\n"))
-    odd = {"CNI_ARGS": "caf\udce9=1", "CNI_EMPTY": ""}
+    odd = {"CNI_ARGS": "café=\U0001f600", "CNI_EMPTY": ""}
     execute(plugin, "ADD", b"a\0b", **odd)
     environment, stdin = decode_request(listening.requests[0])
     started = {STARTED: environment.pop(STARTED)}

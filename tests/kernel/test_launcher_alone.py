@@ -1,6 +1,8 @@
 """What the launcher answers when its agent is away, hangs, or talks nonsense."""
 
 import json
+import os
+import random
 import socket
 import subprocess
 import threading
@@ -10,7 +12,9 @@ import pytest
 
 from cni import build
 from cni.install import install
+from cni.variables import Verb, check_text, check_variables
 from cni.wire import STARTED, decode_request
+from netmgr.errors import InvalidEnvironment
 from tests.kernel.launching import CONFIG, MIB, agents, answering, error_of, execute, layout, variables
 
 pytestmark = pytest.mark.programs
@@ -94,13 +98,73 @@ AWAY = [
 
 
 @pytest.mark.parametrize("away", AWAY)
-@pytest.mark.parametrize(("command", "code"), [("ADD", 11), ("CHECK", 11), ("GC", 11), ("STATUS", 50), ("", 11)])
+@pytest.mark.parametrize(("command", "code"), [("ADD", 11), ("CHECK", 11), ("GC", 11), ("STATUS", 50)])
 def test_what_is_answered_while_the_agent_is_away(plugin, agent, away, command, code):
     away(plugin, agent)
     error = error_of(execute(plugin, command))
     assert (error["code"], error["cniVersion"]) == (code, "1.0.0")
     assert str(plugin.socket) in error["details"]
     assert spooled(plugin) == []
+
+
+INVALID = [
+    {"CNI_IFNAME": "e%d"},
+    {"CNI_IFNAME": "../eth0"},
+    {"CNI_IFNAME": "0123456789abcdef"},
+    {"CNI_IFNAME": "all"},
+    {"CNI_IFNAME": ""},
+    {"CNI_CONTAINERID": "-c1"},
+    {"CNI_CONTAINERID": ""},
+    {"CNI_IFNAME": "eth\udcff"},
+    {"CNI_ARGS": "K8S_POD_NAME=\udcff"},
+]
+
+
+@pytest.mark.parametrize("away", [no_socket, closes_after_the_request])
+@pytest.mark.parametrize("changes", INVALID, ids=str)
+@pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK"])
+def test_what_can_never_succeed_is_refused_by_name_and_not_kept(plugin, agent, away, command, changes):
+    away(plugin, agent)
+    error = error_of(execute(plugin, command, **changes))
+    assert (error["code"], error["cniVersion"]) == (4, "1.0.0")
+    assert next(iter(changes)) in error["msg"]
+    assert spooled(plugin) == []
+
+
+def test_an_unknown_verb_is_refused_while_the_agent_is_away(plugin):
+    for command in ("", "add", "UPDATE", "D"):
+        assert "CNI_COMMAND" in error_of(execute(plugin, command))["msg"]
+
+
+def test_bytes_that_are_not_utf8_never_reach_the_agent(plugin, agent):
+    listening = agent(plugin, answering(b"0\n"))
+    for broken in (b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82", b"\x80"):
+        error = error_of(execute(plugin, "ADD", CNI_IFNAME=os.fsdecode(b"eth" + broken)))
+        assert (error["code"], "CNI_IFNAME" in error["msg"]) == (4, True)
+    assert listening.requests == []
+
+
+ALPHABET = [*"ab0_.-/:% =;", "\u00e9", "\udcff", "\udcc3", "\U0001f600", "\x01", "eth0", "/run"]
+
+
+def test_the_launcher_refuses_what_the_agent_would_refuse(plugin):
+    chance = random.Random(20260101)  # noqa: S311  the same requests each time
+    for _ in range(300):
+        given = {}
+        for name in ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"):
+            if chance.random() < 0.5:
+                given[name] = "".join(chance.choices(ALPHABET, k=chance.randrange(4)))
+        command = chance.choice(("ADD", "DEL", "CHECK", "STATUS", "GC"))
+        try:
+            environment = variables(command, **given)
+            check_text(environment)
+            check_variables(Verb(command), environment)
+            refused = False
+        except InvalidEnvironment:
+            refused = True
+        outcome = execute(plugin, command, **given)
+        code = json.loads(outcome.stdout)["code"] if outcome.returncode else 0
+        assert (code == InvalidEnvironment.cni_code) == refused, (command, given)
 
 
 @pytest.mark.parametrize("away", AWAY)

@@ -36,7 +36,18 @@ BYTES = 10 * (1000 + 28)
 
 def compiled(source: str, folder: Path) -> Path:
     (folder / "launcher.c").write_text(source)
-    command = ["cc", "-std=c11", "-O1", "-static", "-Wall", "-Wextra", "-o", "launcher", "launcher.c"]
+    command = [
+        "cc",
+        "-std=c11",
+        "-O1",
+        "-static",
+        "-Wall",
+        "-Wextra",
+        f"-I{build.HEADER.parent}",
+        "-o",
+        "launcher",
+        "launcher.c",
+    ]
     subprocess.run(command, cwd=folder, check=True)
     return folder / "launcher"
 

@@ -51,12 +51,52 @@ def test_the_oldest_is_done_first_and_what_is_done_is_removed(tmp_path: Path, se
     assert names(tmp_path) == []
 
 
-def test_a_request_at_fault_is_removed_and_one_that_failed_here_stays(tmp_path: Path, server: Server) -> None:
+def test_a_request_at_fault_is_set_aside_and_one_that_failed_here_stays(
+    tmp_path: Path, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     server.codes = {b"wrong.del": InvalidNetworkConfig.cni_code, b"later.del": TryAgainLater.cni_code}
     for name in ("wrong.del", "later.del"):
         put(tmp_path, name)
+    for _ in range(2):
+        replay(tmp_path, server)
+    assert names(tmp_path) == ["later.del", "wrong.del.refused"]
+    assert server.served.count(b"wrong.del") == 1
+    assert [record.levelname for record in caplog.records if "wrong.del.refused" in record.getMessage()] == ["ERROR"]
+
+
+def test_a_request_that_ends_in_a_fault_of_ours_is_set_aside_and_holds_no_later_one_up(
+    tmp_path: Path, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(tmp_path, "1.del", age=3)
+    put(tmp_path, "2.del", age=2)
+
+    def serve(message: bytes) -> int:
+        if message == b"1.del":
+            raise UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed")
+        return server(message)
+
+    replay(tmp_path, serve)
+    assert names(tmp_path) == ["1.del.refused"]
+    assert server.served == [b"2.del"]
+    assert "surrogates not allowed" in caplog.text
+
+
+def test_a_failure_of_the_nodes_own_keeps_the_request(tmp_path: Path) -> None:
+    put(tmp_path, "1.del")
+
+    def serve(message: bytes) -> int:
+        raise OSError(28, message.decode())
+
+    replay(tmp_path, serve)
+    assert names(tmp_path) == ["1.del"]
+
+
+def test_a_file_larger_than_any_request_is_not_even_read(tmp_path: Path, server: Server) -> None:
+    with (tmp_path / "1.del").open("wb") as file:
+        file.truncate(1 << 40)
     replay(tmp_path, server)
-    assert names(tmp_path) == ["later.del"]
+    assert names(tmp_path) == ["1.del.refused"]
+    assert server.served == []
 
 
 def test_there_need_be_no_spool(tmp_path: Path, server: Server) -> None:

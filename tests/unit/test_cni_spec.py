@@ -26,7 +26,10 @@ REQUIRED = {
 SINCE = {"ADD": "0.3.0", "DEL": "0.3.0", "CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 MALFORMED = {
     "CNI_CONTAINERID": ["-abc", "a/b", "a b", "ä", "a\n", "a;b"],
-    "CNI_IFNAME": ["0123456789abcdef", "ääääääää", ".", "..", "a/b", "a:b", "a b", "a\t", "a\u2003b"],
+    "CNI_IFNAME": [
+        *("0123456789abcdef", "ääääääää", ".", "..", "a/b", "a:b", "a b", "a\t", "a\u2003b"),
+        *("e%d", "%", "ä0", "eth\udcff", "a\x01", "a\x7f", "all", "default"),
+    ],
     "CNI_NETNS": ["netns/pod", "proc"],
     "CNI_PATH": [],
 }
@@ -44,6 +47,7 @@ CASES = [
     for version in SUPPORTED_VERSIONS
     if SUPPORTED_VERSIONS.index(version) >= SUPPORTED_VERSIONS.index(SINCE[verb])
 ]
+NOT_DEL = [verb for verb in REQUIRED if verb != "DEL"]
 TOO_OLD = [(verb, version) for verb in REQUIRED for version in SUPPORTED_VERSIONS if (verb, version) not in CASES]
 
 
@@ -117,6 +121,13 @@ def test_variables_a_verb_has_no_use_for_are_not_judged():
     assert parse_request(given, config("STATUS")).command is Verb.STATUS
 
 
+@pytest.mark.parametrize("verb", REQUIRED)
+@pytest.mark.parametrize("name", ["CNI_IFNAME", "CNI_NETNS", "CNI_ARGS", "CNI_OTHER"])
+def test_a_variable_that_is_not_utf8_is_refused_by_name(verb, name):
+    with pytest.raises(InvalidEnvironment, match=f"not UTF-8 in '{name}'"):
+        parse_request(variables(verb, **{name: "/eth\udcff"}), config(verb))
+
+
 @pytest.mark.parametrize("command", ["add", "ADDS", "UPDATE", " ADD"])
 def test_an_unknown_verb_is_refused(command):
     with pytest.raises(InvalidEnvironment, match="CNI_COMMAND"):
@@ -145,7 +156,7 @@ def test_what_is_no_json_object_is_refused(verb, stdin):
         parse_request(variables(verb), stdin)
 
 
-@pytest.mark.parametrize("verb", REQUIRED)
+@pytest.mark.parametrize("verb", NOT_DEL)
 @pytest.mark.parametrize("version", [..., "", "0.1.0", "0.2.0", "0.3", "1.2.0", "2.0.0", "abc"])
 def test_versions_we_do_not_speak_are_refused(verb, version):
     with pytest.raises(IncompatibleVersion):
@@ -158,7 +169,7 @@ def test_a_version_that_is_no_text_is_refused(version):
         parse_request(variables("ADD"), config(version=version))
 
 
-@pytest.mark.parametrize("verb", REQUIRED)
+@pytest.mark.parametrize("verb", NOT_DEL)
 @pytest.mark.parametrize(
     ("key", "value"),
     [("name", value) for value in (..., "", 7, None, "a b", "-a", "a/b", "ä", "a\n")]
@@ -167,6 +178,26 @@ def test_a_version_that_is_no_text_is_refused(version):
 def test_name_and_type_are_validated(verb, key, value):
     with pytest.raises(InvalidNetworkConfig, match=f"^{key}: "):
         parse_request(variables(verb), config(verb, **{key: value}))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"name": "a b"},
+        {"name": "another"},
+        {"name": 7},
+        {"type": ...},
+        {"version": "9.9.9"},
+        {"version": 7},
+        {"version": ...},
+        {"ipam": {"type": "host-local"}, "runtimeConfig": "nonsense"},
+    ],
+    ids=str,
+)
+def test_del_is_carried_out_whatever_else_is_malformed(damage):
+    request = parse_request(variables("DEL", CNI_NETNS="relative", CNI_ARGS="x"), config("DEL", **damage))
+    assert (request.key, request.netns) == (AttachmentKey("c0ffee_1.2-3", "eth0"), "")
+    assert request.version in SUPPORTED_VERSIONS
 
 
 @pytest.mark.parametrize(("key", "value"), [("ipam", {"type": "host-local"}), ("ipMasq", True)])

@@ -6,6 +6,7 @@ import resource
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,4 +108,16 @@ def test_an_address_that_is_held_cannot_be_held_again(path: Path) -> None:
         store.hold(HELD)
         with pytest.raises(StateError, match="UNIQUE"):
             store.hold(Attachment(AttachmentKey("other", "eth0"), HELD.pod, HELD.addresses, "nm1", ""))
+        assert store.durable
+
+
+def test_what_sqlite_cannot_take_is_rolled_back_and_the_next_request_is_served(path: Path) -> None:
+    """As long as text may come from outside: Python raises before SQLite sees it, with the transaction open."""
+    broken = replace(HELD, key=AttachmentKey("container", "eth\udcff"), addresses=(Address.parse("10.1.0.4"),))
+    with closing(Store.open(path)) as store:
+        for attempt in (lambda: store.hold(broken), lambda: store.bury(broken.key, 1.0)):
+            with pytest.raises(UnicodeEncodeError):
+                attempt()
+            store.hold(HELD)
+            store.release(HELD, 1.0)
         assert store.durable
