@@ -66,7 +66,7 @@ class Collector:
         rest = list(_without_pods(snapshot))
         selection = bounds.Selection(snapshot["pods"])
         if self._max_series:
-            taken = sum(len(family.samples) for family in rest) + OWN_SERIES
+            taken = sum(len(one.samples) for one in rest) + OWN_SERIES
             selection = bounds.select(snapshot["pods"], self._max_series - taken)
         pods = [((pod["namespace"], pod["pod"], pod["traffic"]), pod) for pod in selection.shown]
         dropped = [(("lingering",), selection.dropped_lingering), (("live",), selection.dropped_live)]

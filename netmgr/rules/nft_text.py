@@ -132,7 +132,7 @@ def _fill(hook: Hook, rules: Sequence[Rule]) -> list[str]:
     for name, texts in nft_sort.chains(rules).items():
         lines += [f"add chain {TABLE} {name}", f"flush chain {TABLE} {name}"]
         marks = _sorting_marks(name, texts)
-        lines += [f'add rule {TABLE} {name} {one} comment "{mark}"' for one, mark in zip(texts, marks, strict=True)]
+        lines += [f'add rule {TABLE} {name} {one} comment "{its}"' for one, its in zip(texts, marks, strict=True)]
     lines += [f'add rule {TABLE} {hook} {text(line)} comment "{mark(line)}"' for line in fused(rules)]
     return lines
 

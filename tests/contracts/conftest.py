@@ -346,7 +346,7 @@ def rules(kernel: Kernel, policy: Policy) -> Rules:
     return Rules(kernel.backend, policy)
 
 
-@pytest.fixture
-def program() -> Callable[..., str]:
+@pytest.fixture(name="program")
+def _program() -> Callable[..., str]:
     """Runs a program that must succeed, and gives its output."""
     return run

@@ -77,6 +77,46 @@ def _goes_on(handler: ast.ExceptHandler) -> bool:
     return isinstance(handler.body[-1], ast.Raise)
 
 
+def test_no_comprehension_takes_a_name_of_its_module(modules: dict[str, ast.Module]) -> None:
+    """Python 3.12 inlines comprehensions (PEP 709), and early releases then take the module's name for a local one.
+
+    A sibling comprehension that means the global raises UnboundLocalError there (CPython gh-118513); 3.11 does not.
+    """
+    taken = [
+        f"{name}:{loop.lineno} {variable}"
+        for name, tree in modules.items()
+        for names in [_names_of_module(tree)]
+        for loop in ast.walk(tree)
+        if isinstance(loop, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp)
+        for variable in sorted(_loop_variables(loop) & names)
+    ]
+    assert taken == []
+
+
+def _loop_variables(loop: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> set[str]:
+    targets = [generator.target for generator in loop.generators]
+    return {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+
+
+def _names_of_module(tree: ast.Module) -> set[str]:
+    """What is defined, imported or assigned at the top of a module, inside `if` and `try` as well."""
+    names: set[str] = set()
+    pending: list[ast.AST] = list(tree.body)
+    while pending:
+        match pending.pop():
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() as definition:
+                names.add(definition.name)
+            case ast.alias() as imported:
+                names.add((imported.asname or imported.name).partition(".")[0])
+            case ast.Name(ctx=ast.Store()) as assigned:
+                names.add(assigned.id)
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp() | ast.Lambda():
+                pass  # their variables are their own
+            case other:
+                pending += ast.iter_child_nodes(other)
+    return names
+
+
 def test_a_suppression_says_why(texts: dict[str, str]) -> None:
     mark = re.compile(r"#\s*(?:noqa|type: ignore)(?:: [A-Z0-9, ]*[0-9]|\[[a-z, -]*\])?(?P<reason>.*)$")
     bare = [

@@ -75,7 +75,7 @@ def follow_cloud(node: LabNode) -> None:
 
 
 def offer(cloud: MetadataServer, node: LabNode, *octets: int) -> None:
-    own = [str(address) for address in node.node.addresses]
+    own = [str(one) for one in node.node.addresses]
     cloud.answer = http(document([*own, *(f"10.128.0.{octet}" for octet in octets)]))
 
 
@@ -211,7 +211,7 @@ def test_an_answer_of_which_nothing_can_be_used_is_not_remembered(node: LabNode,
     offer(cloud, node, 1, 2)
     follow_cloud(node)
     node.wait_until_ready()
-    own = [str(address) for address in node.node.addresses]
+    own = [str(one) for one in node.node.addresses]
     cloud.answer = http(document([*own, "127.0.0.5"]))
     soon(lambda: "127.0.0.5/32 is not used" in node.snapshot()["ranges"]["failing"], lambda: log(node))
     node.stop_agent()
