@@ -4,7 +4,7 @@
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test envtest bench lint format image lock clean
+.PHONY: help lab test pythons envtest bench lint format image lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
@@ -19,6 +19,10 @@ test: ## every test, those on the real kernel and with real container runtimes i
 	@.ci/setup test
 	@.venv/bin/python -m cni.build
 	.venv/bin/python -m pytest $(ARGS)
+
+pythons: ## the tests that need no root, on every Python from 3.11 to 3.14 that this machine has
+	@.ci/setup test
+	.ci/pythons $(ARGS)
 
 envtest: ## build kube-apiserver and etcd for the tests of Kubernetes, once; KUBEBUILDER_ASSETS names others
 	@.ci/setup test
