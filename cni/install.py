@@ -4,7 +4,8 @@ The order is what makes it safe beside a running runtime: launcher and paths fir
 network configuration last, each by rename; removal goes the other way round. What was
 installed stands in a manifest beside the launcher, written before the first file is, so an
 installation that was cut short can be finished or removed like any other. A file that is in
-nobody's manifest, or was edited since, belongs to somebody else and stays.
+nobody's manifest, or was edited since, belongs to somebody else and stays. One edit is expected: an
+administrator extends the network configuration by plugins of their own. It is kept as long as it runs ours.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ from netmgr.errors import SetupError, StateError
 DEFAULT_VERSION = "1.0.0"
 """The newest version that containerd 1.6 and podman 4.3 (libcni 1.1) decode results of."""
 
+PORTMAP = "portmap"
+"""The reference plugin that carries out `portMappings`, the CNI name of a pod's hostPort."""
+
+_PORTMAP_PACKAGE = "apt-get install containernetworking-plugins"
+_NETWORK_SUFFIXES = (".conf", ".conflist", ".json")  # what libcni and containerd read in the directory of networks
+_UNINSTALLED = ".uninstalled"
 _SOCKET_PATH_BYTES = 107  # sun_path is 108 bytes and holds the closing NUL
 _EXECUTABLE, _PLAIN = 0o755, 0o644
 
@@ -37,6 +44,7 @@ class Installation:
         name: file name of the plugin, and so the conflist's `type`.
         cni_version: the one version of the conflist. Without it, runtimes that know
             `cniVersions` (libcni 1.2) use 1.1.0 with GC and STATUS, and older ones 1.0.0.
+        portmap: whether `portmap`, which serves pods' hostPort, follows in the chain. Without it: if `bin_dir` has it.
     """
 
     bin_dir: Path
@@ -46,6 +54,7 @@ class Installation:
     network: str = "netmgr"
     name: str = "netmgr"
     cni_version: str | None = None
+    portmap: bool | None = None
 
     def __post_init__(self) -> None:
         for key in ("network", "name"):
@@ -59,8 +68,15 @@ class Installation:
             raise SetupError(
                 f"run_dir {self.run_dir}: is too long for a socket ({_SOCKET_PATH_BYTES} bytes with its name)"
             )
+        if self.portmap and not (self.bin_dir / PORTMAP).exists():
+            raise SetupError(f"{self.bin_dir / PORTMAP}: there is no such plugin; get it with: {_PORTMAP_PACKAGE}")
         if self.cni_version is not None and self.cni_version not in SUPPORTED_VERSIONS:
             raise SetupError(f"CNI version {self.cni_version!r}: choose one of {', '.join(SUPPORTED_VERSIONS)}")
+
+    @property
+    def chains_portmap(self) -> bool:
+        """Whether the conflist has `portmap` behind our plugin."""
+        return (self.bin_dir / PORTMAP).exists() if self.portmap is None else self.portmap
 
     @property
     def launcher(self) -> Path:
@@ -127,7 +143,10 @@ def conflist(plan: Installation) -> Json:
     versions: Json = {"cniVersion": plan.cni_version or DEFAULT_VERSION}
     if plan.cni_version is None:
         versions["cniVersions"] = [*SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index(DEFAULT_VERSION) :]]
-    return versions | {"name": plan.network, "plugins": [{"type": plan.name}]}
+    plugins: list[Json] = [{"type": plan.name}]
+    if plan.chains_portmap:
+        plugins.append({"type": PORTMAP, "capabilities": {"portMappings": True}})
+    return versions | {"name": plan.network, "plugins": plugins}
 
 
 def install(plan: Installation, launcher: Path | None = None, *, force: bool = False) -> list[Path]:
@@ -148,6 +167,8 @@ def install(plan: Installation, launcher: Path | None = None, *, force: bool = F
         plan.conflist: (json.dumps(conflist(plan), indent=2).encode() + b"\n", _PLAIN),
     }
     manifest = Manifest.read(plan.bin_dir, plan.name)
+    if not force and _is_extended(manifest, plan.conflist, plan.name, plan.network):
+        del wanted[plan.conflist]
     contents = {path: content for path, (content, _) in wanted.items()}
     try:
         if not force:
@@ -155,6 +176,38 @@ def install(plan: Installation, launcher: Path | None = None, *, force: bool = F
         return _put(plan, manifest, wanted)
     except OSError as error:
         raise SetupError(f"{error.filename}: cannot be written: {error.strerror}") from None
+
+
+def remarks(plan: Installation) -> list[str]:
+    """What an administrator should know about an installation that was just made, a sentence each."""
+    said = []
+    manifest = Manifest.read(plan.bin_dir, plan.name)
+    if _is_extended(manifest, plan.conflist, plan.name, plan.network):
+        said.append(f"{plan.conflist}: was extended since netmgr installed it, and is kept as it is")
+    elif plan.portmap is None and not plan.chains_portmap:
+        said.append(
+            f"{plan.bin_dir} has no {PORTMAP} plugin, so pods' hostPort does not work; get it with"
+            f" {_PORTMAP_PACKAGE}, then install again"
+        )
+    networks = sorted(path for path in plan.conf_dir.iterdir() if path.suffix in _NETWORK_SUFFIXES)
+    if networks[0] != plan.conflist:
+        said.append(
+            f"the runtime takes {networks[0]}, not netmgr's: it sorts before {plan.conflist.name}; move it away"
+            " once netmgr shall give pods their network"
+        )
+    return said
+
+
+def _is_extended(manifest: Manifest, path: Path, name: str, network: str | None = None) -> bool:
+    """Whether the network configuration at `path` was ours, was edited, and still runs the plugin `name`."""
+    try:
+        if str(path) not in manifest.files or manifest.owns(path):
+            return False
+        document = json.loads(path.read_bytes())
+        types = [plugin["type"] for plugin in document["plugins"]]
+        return name in types and network in (None, document["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _refuse_foreign(manifest: Manifest, contents: Mapping[Path, bytes]) -> None:
@@ -174,6 +227,8 @@ def _put(plan: Installation, manifest: Manifest, wanted: Mapping[Path, tuple[byt
     plan.spool.chmod(0o700)
     changed = [path for path, (content, _) in wanted.items() if not _holds(path, content)]
     final = {str(path): [_digest(content)] for path, (content, _) in wanted.items()}
+    if plan.conflist not in wanted:
+        final[str(plan.conflist)] = manifest.files[str(plan.conflist)]  # extended, and removed with the rest one day
     if not changed and manifest.files == final:
         return []
     obsolete = [Path(path) for path in manifest.files if path not in final]
@@ -192,6 +247,9 @@ def _put(plan: Installation, manifest: Manifest, wanted: Mapping[Path, tuple[byt
 def uninstall(bin_dir: Path, name: str = "netmgr") -> tuple[list[Path], list[Path]]:
     """Remove what `install` put there: (files removed, files left because they were edited since).
 
+    An extended network configuration is renamed to `….uninstalled`, which runtimes do not read: with its plugin
+    gone it would fail every pod.
+
     Raises:
         SetupError: no plugin of this name was installed there, or a file cannot be removed.
     """
@@ -199,7 +257,11 @@ def uninstall(bin_dir: Path, name: str = "netmgr") -> tuple[list[Path], list[Pat
     if not manifest.path.exists():
         raise SetupError(f"{manifest.path}: there is no such file, so netmgr installed nothing there")
     try:
+        extended = [path for path in map(Path, manifest.files) if _is_extended(manifest, path, name)]
+        for path in extended:
+            path.replace(uninstalled_name(path))
         removed, left = _remove(manifest, [Path(path) for path in reversed(manifest.files)])
+        removed = extended + removed
         if left:
             manifest.files = {str(path): manifest.files[str(path)] for path in left}
             manifest.write()
@@ -210,6 +272,11 @@ def uninstall(bin_dir: Path, name: str = "netmgr") -> tuple[list[Path], list[Pat
     for directory in reversed(manifest.directories):
         _remove_if_empty(Path(directory))
     return removed, left
+
+
+def uninstalled_name(path: Path) -> Path:
+    """What an extended network configuration is called after `uninstall`."""
+    return path.with_name(path.name + _UNINSTALLED)
 
 
 def _remove(manifest: Manifest, paths: list[Path]) -> tuple[list[Path], list[Path]]:

@@ -9,17 +9,21 @@ import typer
 
 app = typer.Typer(no_args_is_help=True, help="Install or remove the CNI plugin on this node.")
 
-BinDir = Annotated[Path, typer.Option(help="Where the container runtime looks for plugins.")]
+BinDir = Annotated[
+    Path | None,
+    typer.Option(help="Where the container runtime looks for plugins [default: what its configuration says]"),
+]
 Name = Annotated[str, typer.Option(help="File name of the plugin, the conflist's `type`.")]
 
 
 @app.command()
 def install(  # noqa: PLR0913 (each is one option of the command)
     *,
-    bin_dir: BinDir = Path("/opt/cni/bin"),
-    conf_dir: Annotated[Path, typer.Option(help="Where the container runtime looks for networks.")] = Path(
-        "/etc/cni/net.d"
-    ),
+    bin_dir: BinDir = None,
+    conf_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where it looks for networks [default: what its configuration says]"),
+    ] = None,
     run_dir: Annotated[Path, typer.Option(help="The agent's run_dir.")] = Path("/run/netmgr"),
     state_dir: Annotated[Path, typer.Option(help="The agent's state_dir.")] = Path("/var/lib/netmgr"),
     network: Annotated[str, typer.Option(help="Name of the network, as in the node's document.")] = "netmgr",
@@ -30,35 +34,50 @@ def install(  # noqa: PLR0913 (each is one option of the command)
     launcher: Annotated[
         Path | None, typer.Option(help="Launcher to install [default: this machine's, built if need be]")
     ] = None,
+    portmap: Annotated[
+        bool | None,
+        typer.Option(help="Chain `portmap` behind the plugin, for hostPort [default: if the directory has it]"),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that netmgr did not install.")] = False,
 ) -> None:
     """Install launcher and network configuration, or bring them up to date."""
-    from cni.install import Installation, install
+    from cni import runtimes
+    from cni.install import Installation, install, remarks
 
-    plan = Installation(bin_dir, conf_dir, run_dir, state_dir, network, name, cni_version)
+    plugins, networks, why = runtimes.directories(bin_dir, conf_dir)
+    if why:
+        typer.echo(why)
+    plan = Installation(plugins, networks, run_dir, state_dir, network, name, cni_version, portmap)
     changed = install(plan, launcher, force=force)
     for path in changed:
         typer.echo(f"installed {path}")
     if not changed:
         typer.echo(f"{plan.conflist}: up to date")
+    for remark in remarks(plan):
+        typer.echo(remark, err=True)
 
 
 @app.command()
 def uninstall(
     *,
-    bin_dir: BinDir = Path("/opt/cni/bin"),
+    bin_dir: BinDir = None,
     name: Name = "netmgr",
     if_installed: Annotated[bool, typer.Option("--if-installed", help="Nothing installed is no error.")] = False,
 ) -> None:
     """Remove exactly what was installed. Pods that still run cannot be deleted by the runtime afterwards."""
-    from cni.install import Manifest, uninstall
+    from cni.install import Manifest, uninstall, uninstalled_name
+    from cni.runtimes import DEFAULT_BIN_DIR, found
 
-    if if_installed and not Manifest.read(bin_dir, name).path.exists():
-        typer.echo(f"{bin_dir}: nothing of netmgr's is there")
+    # Upstream's default as well: the runtime's configuration may have changed since the installation.
+    folders = [bin_dir] if bin_dir else [*(runtime.bin_dir for runtime in found()), DEFAULT_BIN_DIR]
+    installed = next((folder for folder in folders if Manifest.read(folder, name).path.exists()), None)
+    if if_installed and installed is None:
+        typer.echo(f"{', '.join(map(str, dict.fromkeys(folders)))}: nothing of netmgr's is there")
         return
-    removed, left = uninstall(bin_dir, name)
+    removed, left = uninstall(installed or folders[0], name)
     for path in removed:
-        typer.echo(f"removed {path}")
+        kept = uninstalled_name(path)
+        typer.echo(f"removed {path}; its extended text is kept in {kept}" if kept.exists() else f"removed {path}")
     for path in left:
         typer.echo(f"left {path}: it was edited since netmgr installed it", err=True)
     if left:

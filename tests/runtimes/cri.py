@@ -1,14 +1,15 @@
 """The part of the Container Runtime Interface (v1) these tests speak, on the wire.
 
-Every field used is text or another message, which protocol buffers both write as: field
-number and type, length, bytes. So the few messages are dictionaries from field number to
-value here, and no generated code is needed. Numbers are those of Kubernetes' CRI v1.
+The fields used are text, other messages, which protocol buffers both write as field number
+and type, length, bytes, and whole numbers. So the few messages are dictionaries from field
+number to value here, a list where a field is repeated, and no generated code is needed.
+Numbers are those of Kubernetes' CRI v1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,7 +18,7 @@ import grpc
 SERVICE = "/runtime.v1.RuntimeService/"
 TIMEOUT = 60.0
 LENGTH_DELIMITED, VARINT = 2, 0
-Message: TypeAlias = "dict[int, str | bytes | Message]"
+Message: TypeAlias = "dict[int, str | bytes | int | Message | list[Message]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,14 @@ class SandboxConfig:
     name: str
     namespace: str
     uid: str
+    host_ports: Mapping[int, int] = field(default_factory=dict)
 
     def message(self) -> Message:
-        """PodSandboxConfig: metadata 1 (PodSandboxMetadata: name 1, uid 2, namespace 3), hostname 2, linux 8."""
-        return {1: {1: self.name, 2: self.uid, 3: self.namespace}, 2: self.name, 8: {1: f"/{self.namespace}"}}
+        """PodSandboxConfig: metadata 1 (PodSandboxMetadata: name 1, uid 2, namespace 3), hostname 2, port_mappings 5
+        (PortMapping: container_port 2, host_port 3; its protocol is TCP when it is left out), linux 8."""
+        ports: list[Message] = [{2: inside, 3: outside} for outside, inside in self.host_ports.items()]
+        said: Message = {1: {1: self.name, 2: self.uid, 3: self.namespace}, 2: self.name, 5: ports}
+        return said | {8: {1: f"/{self.namespace}"}}
 
 
 class Cri:
@@ -76,8 +81,9 @@ class Cri:
 
 
 def encode(message: Message) -> bytes:
-    """A message of text and messages as bytes."""
-    return b"".join(_field(number, value) for number, value in message.items())
+    """A message as bytes."""
+    repeated = ((number, value if isinstance(value, list) else [value]) for number, value in message.items())
+    return b"".join(_field(number, each) for number, those in repeated for each in those)
 
 
 def values(message: bytes, number: int) -> Iterator[bytes | int]:
@@ -95,7 +101,9 @@ def values(message: bytes, number: int) -> Iterator[bytes | int]:
             yield value
 
 
-def _field(number: int, value: str | bytes | Message) -> bytes:
+def _field(number: int, value: str | bytes | int | Message) -> bytes:
+    if isinstance(value, int):
+        return _as_varint(number << 3 | VARINT) + _as_varint(value)
     content = encode(value) if isinstance(value, dict) else value.encode() if isinstance(value, str) else value
     return _as_varint(number << 3 | LENGTH_DELIMITED) + _as_varint(len(content)) + content
 

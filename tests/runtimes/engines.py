@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+from collections.abc import Mapping
+from functools import cache
 from typing import Protocol
 
 from tests.runtimes import images
 from tests.runtimes.cri import Cri, SandboxConfig
-from tests.runtimes.machine import Machine, MachineError
-from tests.runtimes.node import wait_until
+from tests.runtimes.machine import PATH, Machine, MachineError
+from tests.runtimes.node import BIN_DIR, wait_until
 
 IMAGE = "netmgr.test/busybox:1"
 PAUSE = ("sleep", "100000")
@@ -17,7 +21,8 @@ LOOPBACK = "/usr/lib/cni/loopback"
 NATIVE = ("--snapshotter", "native")
 """Copies layers: overlayfs does not stack on the overlay that is the machine's /var/lib."""
 
-CONTAINERD_CONFIG = f"""
+CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+_CONTAINERD_1 = f"""
 version = 2
 oom_score = 0
 [plugins."io.containerd.grpc.v1.cri"]
@@ -25,13 +30,52 @@ sandbox_image = "{IMAGE}"
 restrict_oom_score_adj = true # lowering it needs CAP_SYS_RESOURCE, which a container may lack
 [plugins."io.containerd.grpc.v1.cri".containerd]
 snapshotter = "native"
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "%s"
 """
 
-CONTAINERS_CONF = """
+_CONTAINERD_2 = f"""
+version = 3
+oom_score = 0
+[plugins."io.containerd.cri.v1.images"]
+snapshotter = "native"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "{IMAGE}"
+[plugins."io.containerd.cri.v1.runtime"]
+restrict_oom_score_adj = true
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = ["%s"]
+"""
+
+
+def major(program: str) -> int:
+    """The first number of a program's version."""
+    shown = subprocess.run([program, "--version"], env={"PATH": PATH}, capture_output=True, text=True, check=True)
+    found = re.search(r"\b(\d+)\.\d+", shown.stdout)
+    assert found, f"{program} --version printed no version: {shown.stdout}"
+    return int(found[1])
+
+
+@cache
+def containerd_config(bin_dir: str = BIN_DIR) -> str:
+    """containerd's configuration, as its release reads it, with plugins in `bin_dir`."""
+    return (_CONTAINERD_1 if major("containerd") < 2 else _CONTAINERD_2) % bin_dir
+
+
+@cache
+def podman_has_cni() -> bool:
+    """podman left CNI networks behind with release 5."""
+    return major("podman") < 5
+
+
+_CNI_NETWORKS = """
 [network]
 network_backend = "cni"
 cni_plugin_dirs = ["/opt/cni/bin"]
 network_config_dir = "/etc/cni/net.d"
+"""
+
+_ENGINE = """
 [engine]
 cgroup_manager = "cgroupfs"
 events_logger = "none"
@@ -39,6 +83,12 @@ runtime = "crun"
 [containers]
 cgroups = "disabled"
 """
+
+
+def containers_conf() -> str:
+    """podman's configuration."""
+    return (_CNI_NETWORKS if podman_has_cni() else "") + _ENGINE
+
 
 STORAGE_CONF = """
 [storage]
@@ -95,14 +145,15 @@ class ContainerdCri:
     def __init__(self, machine: Machine, probe: bytes) -> None:
         self.machine = machine
         self.ids: dict[str, str] = {}
-        machine.run("mkdir", "-p", "/opt/cni/bin")
-        machine.run("ln", "-s", LOOPBACK, "/opt/cni/bin/")
+        machine.run("mkdir", "-p", BIN_DIR)
+        machine.run("ln", "-sf", LOOPBACK, BIN_DIR)
         start_containerd(machine, probe, "k8s.io")
         self.cri = Cri(machine.path("/run/containerd/containerd.sock"))
         wait_until(self.cri.network_is_ready, lambda: machine.log("containerd"))
 
-    def run(self, pod: str) -> tuple[str, str]:
-        self.ids[pod] = self.cri.run_pod_sandbox(SandboxConfig(pod, self.NAMESPACE, uid=f"uid-of-{pod}"))
+    def run(self, pod: str, host_ports: Mapping[int, int] | None = None) -> tuple[str, str]:
+        config = SandboxConfig(pod, self.NAMESPACE, f"uid-of-{pod}", host_ports or {})
+        self.ids[pod] = self.cri.run_pod_sandbox(config)
         return self.NAMESPACE, pod
 
     def speak(self, pod: str, *command: str) -> str:
@@ -119,7 +170,7 @@ class Podman:
 
     def __init__(self, machine: Machine, probe: bytes) -> None:
         self.machine = machine
-        machine.write("/etc/containers/containers.conf", CONTAINERS_CONF)
+        machine.write("/etc/containers/containers.conf", containers_conf())
         machine.write("/etc/containers/storage.conf", STORAGE_CONF)
         self.root = images.unpack_root(machine.path("/run") / "root", probe)
 
@@ -136,12 +187,15 @@ class Podman:
 
 
 def start_containerd(machine: Machine, probe: bytes, namespace: str) -> None:
-    """Start containerd and give it the image, in one of its namespaces."""
-    machine.write("/etc/containerd/config.toml", CONTAINERD_CONFIG)
+    """Start containerd, as it is configured or else with these tests' configuration, and give it the image."""
+    if not machine.written(CONTAINERD_CONFIG):
+        machine.write(CONTAINERD_CONFIG, containerd_config())
     machine.start("containerd", "containerd")
     wait_until(lambda: _answers(machine), lambda: machine.log("containerd"))
     machine.write("/run/image.tar", images.oci_archive(IMAGE, list(PAUSE), probe))
-    machine.run("ctr", "--namespace", namespace, "image", "import", *NATIVE, "/run/image.tar")
+    # From release 2 the daemon unpacks an image itself, with its own snapshotter, unless told otherwise.
+    local = () if major("containerd") < 2 else ("--local",)
+    machine.run("ctr", "--namespace", namespace, "image", "import", *local, *NATIVE, "/run/image.tar")
 
 
 def _answers(machine: Machine) -> bool:

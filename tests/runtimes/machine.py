@@ -3,7 +3,7 @@
 Container runtimes have their paths built in: /opt/cni/bin, /etc/cni/net.d, /run/containerd.
 So each gets a machine of its own, made of kernel namespaces:
 
-- mounts: /etc, /opt and /var/lib are this machine's, but what is written there goes to
+- mounts: /etc, /opt, /usr/lib/cni and /var/lib are this machine's, but what is written there goes to
   memory; /run is empty; /sys and /proc show this machine alone;
 - processes: they see each other only, and all end with the first one, whatever they became;
 - control groups: one branch below the present one, in cgroup v2 alone;
@@ -51,6 +51,7 @@ class Machine:
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     cgroup: str = field(default_factory=lambda: f"netmgr-test-{secrets.token_hex(6)}")
     _holder: subprocess.Popen[bytes] | None = None
+    _written: set[str] = field(default_factory=set)
 
     def __enter__(self) -> Self:
         self._holder = subprocess.Popen(
@@ -130,6 +131,11 @@ class Machine:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content.encode() if isinstance(content, str) else content)
         target.chmod(mode)
+        self._written.add(inside)
+
+    def written(self, inside: str) -> bool:
+        """Whether `write` put a file there; what this machine has there itself does not count."""
+        return inside in self._written
 
 
 def _unshared(verb: str, name: str, scratch: Path) -> list[str | Path]:

@@ -100,6 +100,7 @@ case $verb in
         cover etc
         cover opt
         cover var/lib
+        [ ! -d /usr/lib/cni ] || cover usr/lib/cni
         mount -t tmpfs -o mode=755 tmpfs /run
         mount -t sysfs sysfs /sys
         if [ "$found" = unified ]; then

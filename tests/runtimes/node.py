@@ -20,6 +20,9 @@ from tests.runtimes.machine import Machine
 DOCUMENT = "/etc/netmgr/node.yaml"
 SOURCE = Path(__file__).resolve().parents[2]
 NETMGR = ("env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", "netmgr")
+BIN_DIR = "/opt/cni/bin"
+"""Where these tests' engines look for plugins; `ctr` has it built in."""
+
 PATIENCE = 10.0
 Value = TypeVar("Value")
 
@@ -32,12 +35,13 @@ class NetmgrNode:
     node: Node
     backend: str
 
-    def start(self) -> None:
-        """Install the plugin and start the agent, as README tells an administrator to."""
+    def start(self, *options: str) -> str:
+        """Install the plugin with these options and start the agent; what the installation printed."""
         self.machine.write(DOCUMENT, yaml.safe_dump(self._document()))
         self.machine.start("agent", *NETMGR, "agent", "--config", DOCUMENT)
-        self.machine.run(*NETMGR, "cni", "install", "--bin-dir", "/opt/cni/bin", "--conf-dir", "/etc/cni/net.d")
+        printed = self.machine.run(*NETMGR, "cni", "install", *options)
         wait_until(self._is_ready, lambda: f"the agent is not ready:\n{self.machine.log('agent')}")
+        return printed
 
     def snapshot(self) -> Snapshot:
         """Everything the agent tells over its read-only socket."""

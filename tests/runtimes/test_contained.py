@@ -18,10 +18,10 @@ import yaml
 from netmgr.lab.topology import INTERNET, Node
 from netmgr.prefixes import Family
 from tests.fakes.kustomize import build
-from tests.runtimes.engines import CONTAINERS_CONF, STORAGE_CONF, ContainerdCri
+from tests.runtimes.engines import STORAGE_CONF, ContainerdCri, containers_conf
 from tests.runtimes.internet import ECHO_PORT, Internet
 from tests.runtimes.machine import Machine
-from tests.runtimes.node import DOCUMENT, NETMGR, SOURCE, NetmgrNode, settled, wait_until
+from tests.runtimes.node import BIN_DIR, DOCUMENT, NETMGR, SOURCE, NetmgrNode, settled, wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes]
 
@@ -67,7 +67,7 @@ class ContainedNode(NetmgrNode):
 
     def start(self) -> None:
         machine = self.machine
-        machine.write("/etc/containers/containers.conf", CONTAINERS_CONF)
+        machine.write("/etc/containers/containers.conf", containers_conf())
         machine.write("/etc/containers/storage.conf", STORAGE_CONF)
         machine.write(DOCUMENT, yaml.safe_dump(self._document() | {"reader_group": 65534}))
         machine.run("mkdir", "-p", "/run/netmgr", "/run/netns", "/var/lib/netmgr", ROOT, "/run/upper", "/run/work")
@@ -78,7 +78,7 @@ class ContainedNode(NetmgrNode):
         # Off, so that it is seen to be switched on from within.
         machine.run("sysctl", "-w", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0")
         # As the manifest's init container does.
-        machine.run(*NETMGR, "cni", "install")
+        machine.run(*NETMGR, "cni", "install", "--bin-dir", BIN_DIR)
         machine.start("agent", *contained("agent"))
         wait_until(self._is_ready, lambda: f"the agent is not ready:\n{machine.log('agent')}")
 

@@ -1,6 +1,7 @@
 """Installing the plugin: what lies where, whose it is, and that removal takes exactly that."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -234,3 +235,79 @@ def test_a_directory_that_cannot_be_made_is_named(plan, launcher, tmp_path):
     (tmp_path / "conf").write_text("a file")
     with pytest.raises(SetupError, match="conf"):
         install(plan, launcher)
+
+
+def extended(plan):
+    """The conflist with a plugin of the administrator's at its end."""
+    document = json.loads(plan.conflist.read_text())
+    document["plugins"].append({"type": "tuning", "sysctl": {"net.core.somaxconn": "500"}})
+    return json.dumps(document)
+
+
+def with_portmap(plan):
+    plan.bin_dir.mkdir(exist_ok=True)
+    (plan.bin_dir / "portmap").write_text("the reference plugin")
+
+
+def test_portmap_is_chained_where_the_runtime_has_it(plan, launcher):
+    with_portmap(plan)
+    install(plan, launcher)
+    assert plan.conflist.read_text() == (SAMPLES / "10-netmgr-portmap.conflist").read_text()
+    assert installer.remarks(plan) == []
+
+
+def test_portmap_that_comes_later_is_chained_by_the_next_installation(plan, launcher):
+    install(plan, launcher)
+    assert any("hostPort does not work" in remark for remark in installer.remarks(plan))
+    with_portmap(plan)
+    assert install(plan, launcher) == [plan.conflist]
+    assert installer.remarks(plan) == []
+
+
+def test_portmap_can_be_refused_and_insisted_on(plan, launcher):
+    with pytest.raises(SetupError, match=r"portmap: there is no such plugin; get it with"):
+        replace(plan, portmap=True)
+    with_portmap(plan)
+    without = replace(plan, portmap=False)
+    install(without, launcher)
+    assert without.conflist.read_text() == (SAMPLES / "10-netmgr.conflist").read_text()
+    assert installer.remarks(without) == []
+
+
+def test_an_extended_configuration_survives_the_next_installation(plan, launcher):
+    install(plan, launcher)
+    text = extended(plan)
+    plan.conflist.write_text(text)
+    launcher.write_bytes(b"\x7fELF " + build.MARK + b"two")
+    assert install(plan, launcher) == [plan.launcher]
+    assert install(plan, launcher) == []
+    assert plan.conflist.read_text() == text
+    assert installer.remarks(plan) == [f"{plan.conflist}: was extended since netmgr installed it, and is kept as it is"]
+
+
+def test_an_extended_configuration_of_another_network_is_not_taken_for_ours(plan, launcher):
+    install(plan, launcher)
+    plan.conflist.write_text(extended(plan).replace('"name": "netmgr"', '"name": "theirs"'))
+    with pytest.raises(SetupError, match="was edited since"):
+        install(plan, launcher)
+
+
+def test_uninstall_takes_an_extended_configuration_out_of_the_runtimes_sight(plan, launcher):
+    install(plan, launcher)
+    text = extended(plan)
+    plan.conflist.write_text(text)
+    assert uninstall(plan.bin_dir) == ([plan.conflist, plan.paths_file, plan.launcher], [])
+    assert installer.uninstalled_name(plan.conflist).read_text() == text
+    assert tree(plan.conf_dir) == {"10-netmgr.conflist.uninstalled"}
+
+
+@pytest.mark.parametrize("other", ["05-cilium.conflist", "05-old.conf", "00.json"])
+def test_a_configuration_that_sorts_before_ours_is_named(plan, launcher, other):
+    with_portmap(plan)
+    install(plan, launcher)
+    (plan.conf_dir / "99-bridge.conflist").write_text("{}")
+    (plan.conf_dir / "00-notes.txt").write_text("not read by runtimes")
+    assert installer.remarks(plan) == []
+    (plan.conf_dir / other).write_text("{}")
+    (said,) = installer.remarks(plan)
+    assert said.startswith(f"the runtime takes {plan.conf_dir / other}, not netmgr's")

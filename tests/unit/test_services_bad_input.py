@@ -148,7 +148,8 @@ def test_a_file_that_is_no_document_keeps_saying_what_it_said(desk: Desk, put, t
     (tmp_path / name).write_bytes(content)
     assert desk.read([name]) == {}
     assert opened(desk) == before
-    assert desk.faults() == [f"{tmp_path}/{name}{expected}"]
+    (fault,) = desk.faults()
+    assert fault.startswith(f"{tmp_path}/{name}{expected}")  # Python's own words at the end differ by its release
     put(name, service(2, Family.V4))
     desk.read([name])
     assert (list(opened(desk)), desk.faults()) == (["10.200.0.2:80/tcp"], [])
