@@ -4,7 +4,7 @@
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test pythons envtest bench lint format image lock clean
+.PHONY: help lab test pythons envtest bench lint format wheels image lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
@@ -44,6 +44,12 @@ format: ## rewrite the code as `make lint` wants it, as far as a program can
 	@.ci/setup lint
 	.venv/bin/ruff check --fix-only .
 	.venv/bin/ruff format .
+
+wheels: ## netmgr and all it needs as wheels in dist/, for nodes without a compiler and an index
+	@.ci/setup lint
+	.venv/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	.venv/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --use-pep517 --require-hashes \
+		--requirement .ci/runtime.lock --wheel-dir dist
 
 image: ## build the container image and try it (podman or docker); TAG names it, BASE another Debian, ARGS goes to the build
 	.ci/image $(or $(TAG),netmgr:dev) $(ARGS)

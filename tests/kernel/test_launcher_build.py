@@ -4,6 +4,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
@@ -95,3 +96,15 @@ def test_ziglang_compiles_for_every_architecture(tmp_path, architecture):
     assert elf(target) == (MACHINES[architecture], False)
     if architecture == HOST:
         assert version_answer(target)["cniVersion"] == "1.1.0"
+
+
+def test_a_wheel_is_tagged_for_the_machine_whose_program_it_carries(tmp_path):
+    """pip on another architecture refuses such a wheel, instead of installing a plugin that cannot run there."""
+    source = build.SOURCE.parent.parent
+    command = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir")
+    subprocess.run([*command, tmp_path, source], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    machine = build.MACHINES[HOST]
+    assert wheel.name.endswith(f"-py3-none-manylinux2014_{machine}.musllinux_1_1_{machine}.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        assert [name for name in packed.namelist() if name.startswith("cni/bin/")] == [f"cni/bin/netmgr-cni-{HOST}"]
