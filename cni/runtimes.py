@@ -11,7 +11,6 @@ containerd is asked itself (`containerd config dump`), because how it joins its 
 
 from __future__ import annotations
 
-import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -93,7 +92,7 @@ def _containerd() -> Iterator[Runtime]:
     command = (program, "config", "dump")
     try:
         done = programs.run(command, timeout=_DUMP_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, programs.TimedOut) as error:
         raise SetupError(f"{' '.join(command)}: {error}; {_ADVICE}") from None
     if done.returncode != 0:
         raise SetupError(f"{' '.join(command)}: {done.stderr.decode(errors='replace').strip()}; {_ADVICE}")
