@@ -60,9 +60,10 @@ def _check_plan(file: Path, output: Output, *, every: bool) -> None:
     from netmgr.plan.outlook import outlooks
 
     planned = load(file)
-    findings = list(check_plan(planned.plan, planned.lock, planned.limits)) if planned.lock else []
+    first = planned.lock or answer(planned)
+    findings = list(check_plan(planned.plan, first, planned.limits))
     has_errors = any(finding.severity == "error" for finding in findings)
-    after = None if has_errors else answer(planned)
+    after = None if has_errors else answer(planned) if planned.lock else first
     lines: tuple[Line, ...] = ()
     ahead: tuple[Outlook, ...] = ()
     if after:

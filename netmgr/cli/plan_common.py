@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -137,14 +138,29 @@ def load(path: Path, *, edited: bool = False) -> Planned:
 
 def answer(planned: Planned, *, released: Iterable[str] = (), renumber: bool = False) -> LockDocument:
     """The lock that answers the plan; refusals name the plan's keys and lines."""
-    from netmgr import plan_files
     from netmgr.plan.allocate import make_lock
+
+    with _refusals_located(planned.path):
+        return make_lock(planned.plan, planned.lock, planned.limits, released=tuple(released), renumber=renumber)
+
+
+def refuse_errors(planned: Planned, lock: LockDocument) -> None:
+    """Stop before a lock is written that `plan check` would not accept."""
+    from netmgr.plan.check import refuse_errors as refuse
+
+    with _refusals_located(planned.path):
+        refuse(planned.plan, lock, planned.limits)
+
+
+@contextmanager
+def _refusals_located(path: Path) -> Iterator[None]:
+    from netmgr import plan_files
     from netmgr.plan.findings import PlanRefused
 
     try:
-        return make_lock(planned.plan, planned.lock, planned.limits, released=tuple(released), renumber=renumber)
+        yield
     except PlanRefused as refused:
-        lines = [plan_files.located(planned.path, finding) for finding in refused.findings]
+        lines = [plan_files.located(path, finding) for finding in refused.findings]
         raise PlanFailed("\n".join(dict.fromkeys(lines))) from None
 
 

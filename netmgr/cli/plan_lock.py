@@ -21,6 +21,7 @@ from netmgr.cli.plan_common import (
     load,
     print_changes,
     print_document,
+    refuse_errors,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ def lock(
     Exit codes: 0 the lock answers the plan now, 1 error, 2 changes that were not written.
     """
     planned = load(file, edited=renumber)
-    _settle(planned, answer(planned, renumber=renumber), yes=yes)
+    after = answer(planned, renumber=renumber)
+    refuse_errors(planned, after)
+    _settle(planned, after, yes=yes)
 
 
 def release(

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from netmgr.plan.demand import mappings_per_node
+from netmgr.plan.demand import mappings_of, mappings_per_node
 from netmgr.plan.derive import network
 from netmgr.plan.document import Cluster, NodePool, PlanDocument
 from netmgr.plan.findings import KeyPath
 from netmgr.plan.limits import KUBERNETES, CloudLimits
 from netmgr.plan.lock import ClusterLock, LockDocument, Segment
 from netmgr.plan.network import Network
+from netmgr.prefixes import Family
 from netmgr.sites import HUB
 
 NEAR = 0.8
@@ -46,12 +47,8 @@ def bill(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> tuple[L
     net = network(plan, lock)
     lines = [*_whole(plan, lock, limits, net)]
     for name, cluster in plan.clusters.items():
-        lines += _of_cluster(name, cluster, lock.clusters[name], limits, _families(plan))
+        lines += _of_cluster(name, cluster, lock.clusters[name], limits, plan.pools.families)
     return tuple(lines)
-
-
-def _families(plan: PlanDocument) -> int:
-    return len(plan.pools.families)
 
 
 def _whole(plan: PlanDocument, lock: LockDocument, limits: CloudLimits, net: Network) -> Iterator[Line]:
@@ -72,16 +69,15 @@ def _group_limit(limits: CloudLimits) -> int | None:
 
 def all_mappings(plan: PlanDocument, lock: LockDocument) -> int:
     """Private addresses of the hub and everything that is peered with it."""
-    spokes = sum(
-        sum(vnet_mappings(cluster, lock.clusters[name], _families(plan)).values())
-        for name, cluster in plan.clusters.items()
-    )
+    spokes = sum(sum(vnet_mappings(cluster, lock.clusters[name]).values()) for name, cluster in plan.clusters.items())
     return spokes + (plan.hub.researchers + plan.hub.routers) * len(plan.pools.service_families)
 
 
-def _of_cluster(name: str, cluster: Cluster, held: ClusterLock, limits: CloudLimits, families: int) -> Iterator[Line]:
+def _of_cluster(
+    name: str, cluster: Cluster, held: ClusterLock, limits: CloudLimits, families: tuple[Family, ...]
+) -> Iterator[Line]:
     figures, path = limits.limits, ("clusters", name)
-    for vnet, used in sorted(vnet_mappings(cluster, held, families).items()):
+    for vnet, used in sorted(vnet_mappings(cluster, held).items()):
         yield Line("mappings in a VNet", vnet, used, figures.mappings_per_vnet, (*path, "node_pools"))
     for pool, spec in cluster.node_pools.items():
         each, where = mappings_per_node(spec, families), (*path, "node_pools", pool)
@@ -94,12 +90,15 @@ def _of_cluster(name: str, cluster: Cluster, held: ClusterLock, limits: CloudLim
     yield Line("pods (tested by Kubernetes)", name, pods(cluster), KUBERNETES["cluster_pods"], path, is_advice=True)
 
 
-def vnet_mappings(cluster: Cluster, held: ClusterLock, families: int) -> dict[str, int]:
-    """Private addresses by VNet, as the cloud counts them (a block is one), with every surge at once."""
+def vnet_mappings(cluster: Cluster, held: ClusterLock) -> dict[str, int]:
+    """Private addresses by VNet, as the cloud counts them (a block is one), with every surge at once.
+
+    Never more than the allocator promised: the same figure for a node, and at most the places of a segment.
+    """
     found = Counter({held.nat.vnet: sum(map(len, held.nat.hosts))})
     for pool, spec in cluster.node_pools.items():
         for segment in held.node_pools[pool].segments:
-            found[segment.vnet] += _present(segment, spec.needed) * mappings_per_node(spec, families)
+            found[segment.vnet] += _present(segment, spec.needed) * mappings_of(segment)
     return dict(found)
 
 

@@ -10,10 +10,12 @@ from netmgr.plan.demand import (
     Vnets,
     Want,
     blocks,
+    fitting,
     holds,
     layout,
+    mappings_per_node,
+    promised_mappings,
     segment_wants,
-    used_mappings,
 )
 from netmgr.plan.document import Cluster, NodePool
 from netmgr.plan.ground import Places
@@ -39,20 +41,32 @@ def cluster_wants(
 ) -> Missing:
     """What the cluster lacks for the capacity that its node pools declare."""
     before = held.node_pools if held else {}
-    used = used_mappings(((cluster.node_pools.get(pool), spec) for pool, spec in before.items()), len(families))
-    vnets = Vnets(name, limits.limits.mappings_per_vnet, used)
+    promised = promised_mappings(((cluster.node_pools.get(pool), spec) for pool, spec in before.items()), families)
+    vnets = Vnets(name, limits.limits.mappings_per_vnet, promised)
     segments: list[NewSegment] = []
     existing: list[NewSegment] = []
     wants: list[Want] = []
     for pool in sorted(cluster.node_pools, key=lambda pool: (-cluster.node_pools[pool].capacity, pool)):
         spec, path = cluster.node_pools[pool], ("clusters", name, "node_pools", pool, "nodes")
-        for segment in vnets.segments(pool, spec, before.get(pool), len(families)):
+        sizes = _missing(spec, before.get(pool))
+        for segment in vnets.segments(pool, sizes, before.get(pool), mappings_per_node(spec, families)):
             segments.append(segment)
             wants += segment_wants(segment, spec, families, limits, path)
         for segment, lacking in _lacking(pool, before.get(pool), families):
             existing.append(segment)
             wants += segment_wants(segment, spec, lacking, limits, path)
-    return Missing(tuple(segments), tuple(existing), tuple(wants))
+    # Only once every node pool has what it wants may one promise more than that.
+    widened = []
+    for segment in segments:
+        spec = cluster.node_pools[segment.pool]
+        most = fitting(segment.nodes, spec, families, limits)
+        widened.append(vnets.widened(segment, most, mappings_per_node(spec, families)))
+    return Missing(tuple(widened), tuple(existing), tuple(wants))
+
+
+def _missing(spec: NodePool, held: NodePoolLock | None) -> list[int]:
+    missing = spec.capacity - (held.capacity if held else 0)
+    return [missing] if missing > 0 else []
 
 
 def _lacking(

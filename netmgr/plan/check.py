@@ -8,7 +8,7 @@ from netmgr.plan import nodes
 from netmgr.plan.bill import Line, bill
 from netmgr.plan.conflicts import conflicts, pinned_faults
 from netmgr.plan.document import Cloud, PlanDocument
-from netmgr.plan.findings import Finding, KeyPath, Severity, error
+from netmgr.plan.findings import Finding, KeyPath, PlanRefused, Severity, error
 from netmgr.plan.limits import CloudLimits
 from netmgr.plan.lock import LockDocument
 from netmgr.prefixes import Family, Prefix
@@ -33,6 +33,17 @@ def check_limits(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) ->
     lines = bill(plan, lock, limits)
     findings = [finding for line in lines if (finding := _judged(line, limits))]
     return lines, [*findings, *_untested(lines)]
+
+
+def refuse_errors(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> None:
+    """Stop a lock that its own check would not accept.
+
+    Raises:
+        PlanRefused: the errors that `check` would show.
+    """
+    found = [*check_plan(plan, lock, limits), *check_limits(plan, lock, limits)[1]]
+    if errors := [finding for finding in found if finding.severity is Severity.ERROR]:
+        raise PlanRefused(errors)
 
 
 def _untested(lines: tuple[Line, ...]) -> Iterator[Finding]:

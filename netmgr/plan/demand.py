@@ -7,7 +7,7 @@ one). A subnet of pods then loses the blocks these lie in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from netmgr.plan.document import NodePool
 from netmgr.plan.findings import KeyPath
@@ -18,6 +18,12 @@ from netmgr.prefixes import Address, Family, Prefix
 
 V6_SUBNET = 64
 """Length of an IPv6 subnet; Azure allows no other."""
+
+NAT_HOSTS = 8
+"""As many as a plan may ask for; there are addresses for all of them, so that asking for more moves nothing."""
+
+NAT_MAPPINGS = NAT_HOSTS * len(Family)
+"""What they may come to use of their VNet's mappings."""
 
 Key = tuple[str, ...]
 
@@ -90,6 +96,16 @@ def layout(hosts: Prefix, pods: Prefix, cut: Blocks, limits: CloudLimits) -> Lay
     )
 
 
+def fitting(nodes: int, pool: NodePool, families: Iterable[Family], limits: CloudLimits) -> int:
+    """How many nodes fit into the subnets that a segment for `nodes` gets."""
+    return min(_fitting(nodes, blocks(pool, family), limits) for family in families)
+
+
+def _fitting(nodes: int, cut: Blocks, limits: CloudLimits) -> int:
+    hosts = Prefix(cut.family, 0, hosts_length(nodes, cut.family, limits))
+    return holds(layout(hosts, Prefix(cut.family, 0, pods_length(nodes, cut, limits)), cut, limits), limits)
+
+
 def holds(found: Layout, limits: CloudLimits) -> int:
     """How many nodes fit into a layout."""
     cut = Blocks(found.pods.family, found.block_length, found.blocks)
@@ -116,42 +132,80 @@ class NewSegment:
 
 @dataclass
 class Vnets:
-    """Fills a cluster's VNets with mappings, one after the other; a new one when the last is full."""
+    """Fills a cluster's VNets with mappings (private addresses as the cloud counts them), up to the limit of each.
+
+    `promised` is what the hosts of each VNet's segments may come to use, whether they exist yet or not. A
+    segment keeps its places for ever, so it is their sum that must stay within the limit.
+    """
 
     cluster: str
     limit: int | None
-    used: dict[str, int]
+    promised: dict[str, int]
 
-    def segments(self, name: str, pool: NodePool, held: NodePoolLock | None, families: int) -> Iterator[NewSegment]:
-        """Segments that the pool lacks; an empty answer when its capacity is there."""
+    def segments(self, name: str, sizes: Iterable[int], held: NodePoolLock | None, each: int) -> Iterator[NewSegment]:
+        """New segments for so many nodes of `each` mappings, in order; one that no VNet has room for is divided."""
         first, number = (held.capacity, len(held.segments)) if held else (0, 0)
-        each = mappings_per_node(pool, families)
-        while first < pool.capacity:
-            missing = pool.capacity - first
-            vnet, most = self._vnet_for(missing, each)
-            segment = NewSegment(name, number, first, min(missing, most), most, vnet)
-            self.used[vnet] = self.used.get(vnet, 0) + segment.nodes * each
-            yield segment
-            first, number = first + segment.nodes, number + 1
+        for size in sizes:
+            missing = size
+            while missing:
+                vnet, most = self._vnet_for(missing, each)
+                nodes = min(missing, most)
+                self.promised[vnet] = self.promised.get(vnet, 0) + nodes * each
+                yield NewSegment(name, number, first, nodes, nodes, vnet)
+                first, number, missing = first + nodes, number + 1, missing - nodes
+
+    def widened(self, segment: NewSegment, fitting: int, each: int) -> NewSegment:
+        """The segment with places beyond those wanted, where its subnets have room for `fitting`.
+
+        It gets at most half of what its VNet has left, so that node pools to come find room there too.
+        """
+        more = max(fitting - segment.nodes, 0)
+        if (left := self._left(segment.vnet)) is not None:
+            more = min(more, max(left, 0) // 2 // each)
+            self.promised[segment.vnet] += more * each
+        return replace(segment, most=segment.nodes + more)
 
     def _vnet_for(self, nodes: int, each: int) -> tuple[str, int]:
-        """The VNet for so many nodes, and the most it takes: all that is left, or all of a new one."""
-        last = self._name(max(len(self.used), 1))
+        """The first VNet with room for so many nodes, otherwise a new one, and the most it takes."""
+        name, number = self.cluster, 1
+        while (left := self._left(name)) is not None and nodes * each > left:
+            if name not in self.promised:
+                return name, max(left // each, 1)
+            number += 1
+            name = f"{self.cluster}_{number}"  # no cluster is called so
+        return name, nodes
+
+    def _left(self, vnet: str) -> int | None:
         if self.limit is None:
-            return last, 1 << Family.V4.width
-        left = (self.limit - self.used.get(last, 0)) // each
-        whole = self.limit // each
-        if nodes <= left or self.used.get(last, 0) == 0:
-            return last, max(left, 1)
-        return self._name(len(self.used) + 1), max(whole, 1)
-
-    def _name(self, number: int) -> str:
-        return self.cluster if number == 1 else f"{self.cluster}_{number}"  # no cluster is called so
+            return None
+        nat = NAT_MAPPINGS if vnet == self.cluster else 0
+        return self.limit - nat - self.promised.get(vnet, 0)
 
 
-def mappings_per_node(pool: NodePool, families: int = 1) -> int:
-    """Private addresses a node counts as: its own and one a block, once more for IPv6."""
-    return 1 + pool.blocks_per_node + 2 * (families - 1)
+def mappings_per_node(pool: NodePool, families: Iterable[Family]) -> int:
+    """Private addresses that a node of a pool counts as: one of its own and one a block, in each family."""
+    return sum(1 + blocks(pool, family).count for family in families)
+
+
+def mappings_of(segment: Segment) -> int:
+    """The same for a node of a segment, which has the blocks that were locked for it."""
+    return sum(1 + found.blocks for found in segment.layouts)
+
+
+def promised_mappings(
+    held: Iterable[tuple[NodePool | None, NodePoolLock]], families: Iterable[Family]
+) -> dict[str, int]:
+    """What existing segments may come to use, by VNet: all their places, in every family they will have.
+
+    Node pools that left the plan keep their addresses and may come back to them.
+    """
+    wanted = tuple(families)
+    promised: dict[str, int] = {}
+    for pool, spec in held:
+        for segment in spec.segments:
+            each = max(mappings_of(segment), mappings_per_node(pool, wanted) if pool else 0)
+            promised[segment.vnet] = promised.get(segment.vnet, 0) + segment.nodes * each
+    return promised
 
 
 def segment_wants(
@@ -162,18 +216,3 @@ def segment_wants(
         cut = blocks(pool, family)
         yield Want(segment.key("hosts"), family, hosts_length(segment.nodes, family, limits), path)
         yield Want(segment.key("pods"), family, pods_length(segment.nodes, cut, limits), path)
-
-
-def used_mappings(pools: Iterable[tuple[NodePool | None, NodePoolLock]], families: int) -> dict[str, int]:
-    """Mappings that existing segments may come to use, by VNet; pools that are gone use none."""
-    used: dict[str, int] = {}
-    for pool, held in pools:
-        for segment in held.segments:
-            used.setdefault(segment.vnet, 0)
-            if pool:
-                used[segment.vnet] += mappings_per_node(pool, families) * _declared(segment, pool)
-    return used
-
-
-def _declared(segment: Segment, pool: NodePool) -> int:
-    return max(0, min(segment.nodes, pool.capacity - segment.first))

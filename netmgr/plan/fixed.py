@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from netmgr.plan.demand import Key, Want, hosts_length
+from netmgr.plan.demand import NAT_HOSTS, Key, Want, hosts_length
 from netmgr.plan.findings import KeyPath
 from netmgr.plan.ground import Places
 from netmgr.plan.limits import CloudLimits
 from netmgr.plan.lock import Subnet
 from netmgr.prefixes import Address, Family, Prefix
-
-SEATS = 8
-"""Routers and NAT hosts: as many as a plan may ask for, so that asking for more moves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class FixedSubnet:
     path: KeyPath
     vnet: str
     held: Subnet | None
-    seats: int = SEATS
+    seats: int = NAT_HOSTS
     hosts: int = 0
 
     def wants(self, families: Iterable[Family], limits: CloudLimits) -> Iterator[Want]:

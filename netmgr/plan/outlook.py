@@ -62,7 +62,7 @@ def _outlook(
 ) -> Outlook:
     cluster, held = plan.clusters[name], lock.clusters[name]
     in_place = _nodes_in_place(cluster, held, limits, space)
-    hits = {ADDRESSES: in_place, **dict(_hits(plan, cluster, held, limits, total))}
+    hits = {ADDRESSES: in_place, **dict(_hits(cluster, held, limits, total))}
     first = min(hits, key=lambda what: (hits[what], what))
     capacity = sum(held.node_pools[pool].capacity for pool in cluster.node_pools)
     doublings = max(0, (in_place // max(cluster.nodes, 1)).bit_length() - 1)
@@ -124,13 +124,11 @@ def _both_fit(inner: Space, *lengths: int) -> bool:
     return True
 
 
-def _hits(
-    plan: PlanDocument, cluster: Cluster, held: ClusterLock, limits: CloudLimits, total: int
-) -> Iterator[tuple[str, int]]:
+def _hits(cluster: Cluster, held: ClusterLock, limits: CloudLimits, total: int) -> Iterator[tuple[str, int]]:
     """Limits that the number of nodes meets, and the number that still fits, its mix of node pools as today."""
-    families, figures = len(plan.pools.families), limits.limits
+    figures = limits.limits
     nodes = max(cluster.nodes, 1)
-    own = sum(vnet_mappings(cluster, held, families).values())
+    own = sum(vnet_mappings(cluster, held).values())
     if figures.mappings_per_vnet:
         yield "mappings of one VNet (then it needs another)", figures.mappings_per_vnet * nodes // max(own, 1)
     if figures.mappings_per_peered_group:

@@ -78,9 +78,9 @@ def test_no_subnet_is_smaller_than_azure_makes_them() -> None:
 
 def test_a_block_counts_as_one_mapping_and_single_addresses_count_each() -> None:
     plan, lock, _ = locked({"a": cluster(nodes=7500, pods_per_node=31)})
-    assert vnet_mappings(plan.clusters["a"], lock.clusters["a"], 1) == {"a": 7500 * 3 + 2}
+    assert vnet_mappings(plan.clusters["a"], lock.clusters["a"]) == {"a": 7500 * 3 + 2}
     plan, lock, _ = locked({"a": cluster(nodes=7500, pods_per_node=31, addressing="single")})
-    found = vnet_mappings(plan.clusters["a"], lock.clusters["a"], 1)
+    found = vnet_mappings(plan.clusters["a"], lock.clusters["a"])
     assert sum(found.values()) == 7500 * 32 + 2
 
 

@@ -140,6 +140,30 @@ def test_a_removed_cluster_keeps_its_addresses_until_it_is_released(locked: Run,
     assert locked("release", "alpha", "--yes")[0] == 1
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("nodes: 500, pods_per_node: 31", "nodes: 5, addressing: single, pods_per_node: 300", "addresses of a NIC"),
+        ("clusters:", "limits: {mappings_per_peered_group: 1500}\nclusters:", "hub and its peers"),
+        (
+            "[10.0.0.0/12]\n  services: [172.16.0.0/16]",
+            "[10.0.0.0/12, 168.63.0.0/16]\n  services: [172.16.0.0/16]\npinned: {alpha: [168.63.128.0/20]}",
+            "168.63.129.16/32, which Azure forbids",
+        ),
+    ],
+)
+def test_what_its_own_check_would_not_accept_is_not_locked(run: Run, plan: Path, old: str, new: str, says: str) -> None:
+    edit(plan, old, new)
+    code, shown = run("lock", "--yes")
+    assert code == 1
+    assert says in shown
+    assert "plan.yaml:" in shown
+    assert not lock_of(plan).exists()
+    code, shown = run("check")
+    assert code == 1
+    assert says in shown
+
+
 def test_growth_that_fits_is_free(locked: Run) -> None:
     code, text = locked("grow", "beta", "--nodes", "300")
     assert "scale" in text
