@@ -68,6 +68,9 @@ class Backend(StrEnum):
     AUTO = "auto"
     NFTABLES = "nftables"
     IPTABLES = "iptables"
+    """The variant of iptables that is in use on the machine."""
+    IPTABLES_LEGACY = "iptables-legacy"
+    IPTABLES_NFT = "iptables-nft"
 
 
 class RangeSource(StrEnum):

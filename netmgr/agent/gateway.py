@@ -72,8 +72,9 @@ def _services(document: NodeDocument, backend: str, kept: Files, stack: ExitStac
     if not opens_services(document):
         return None
     from netmgr.agent.opened import OpenServices  # noqa: PLC0415  only where Services are opened
+    from netmgr.services.choose import holder  # noqa: PLC0415  as above
 
-    services = OpenServices(document, backend, stack)
+    services = OpenServices(document, holder(backend), stack)
     kept.keep(services.mark)
     return services
 

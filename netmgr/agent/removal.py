@@ -20,13 +20,14 @@ from netmgr.dataplane.routes import StaticRoutes
 from netmgr.dataplane.unused import UnusedAddresses
 from netmgr.dataplane.wiring import Dataplane
 from netmgr.errors import SetupError, StateError
+from netmgr.prefixes import Family
+from netmgr.rules import xt_listing
 from netmgr.rules.choose import FILE_NAME, open_backend
 from netmgr.rules.engine import Rules
 from netmgr.rules.host_pods import HostPodRules
+from netmgr.rules.nft_tables import is_supported
 from netmgr.rules.policy import Policy
 from netmgr.services.choose import open_backend as open_services
-
-_LEGACY_TABLES = (Path("/proc/net/ip_tables_names"), Path("/proc/net/ip6_tables_names"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +111,9 @@ def _backends(state_dir: Path) -> list[Backend]:
     try:
         return [Backend((state_dir / FILE_NAME).read_text(encoding="ascii").strip())]
     except (OSError, ValueError):
-        legacy = any(path.exists() and path.read_text(encoding="ascii").strip() for path in _LEGACY_TABLES)
-        return [Backend.NFTABLES, Backend.IPTABLES] if legacy else [Backend.NFTABLES]
+        legacy = [Backend.IPTABLES_LEGACY] if any(map(xt_listing.in_use, Family)) else []
+        nft = [Backend.IPTABLES_NFT] if is_supported() else []
+        return [Backend.NFTABLES, *nft, *legacy]
 
 
 def _rules(backend: Backend, leavings: Leavings) -> Iterator[str]:

@@ -33,6 +33,8 @@ class Backend(StrEnum):
 
     NFTABLES = "nftables"
     IPTABLES = "iptables"
+    IPTABLES_LEGACY = "iptables-legacy"
+    IPTABLES_NFT = "iptables-nft"
 
 
 NewName = Annotated[str | None, typer.Option("--name", "-n", help="What to call it [default: lab-1, lab-2, …]")]

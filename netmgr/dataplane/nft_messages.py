@@ -18,8 +18,8 @@ from netmgr.dataplane.rtnetlink import NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Ope
 NETLINK_NETFILTER = 12
 _SUBSYSTEM = 10
 BATCH_BEGIN, BATCH_END = 0x10, 0x11
-_NLM_F_APPEND = 0x800
-NFPROTO_INET = 1
+NLM_F_APPEND = 0x800
+NFPROTO_INET, NFPROTO_IPV4, NFPROTO_IPV6 = 1, 2, 10
 
 NEW_TABLE, GET_TABLE, DELETE_TABLE = 0, 1, 2
 NEW_CHAIN, GET_CHAIN, DELETE_CHAIN = 3, 4, 5
@@ -51,6 +51,7 @@ _EXPRESSION_NAME, _EXPRESSION_DATA = 1, 2
 _VALUE, _VERDICT, _VERDICT_CODE, _VERDICT_CHAIN = 1, 2, 1, 2
 _COUNTER_PACKETS = 2
 _GENERATION_ID = 1
+_BATCH_GENERATION = 1
 Item = TypeVar("Item")
 
 _ELEMENTS_AT_ONCE = 500
@@ -124,14 +125,20 @@ def plain(value: bytes) -> bytes:
     return attribute(_VALUE, value)
 
 
-def message(kind: int, body: bytes, what: str, flags: int = 0) -> Operation:
-    """A request about family inet."""
-    return Operation(what, _SUBSYSTEM << 8 | kind, flags, NFGENMSG.pack(NFPROTO_INET, 0, 0) + body)
+def verdict(code: int) -> bytes:
+    """An immediate's data: the packet's fate, negative for what goes on in another chain."""
+    return attribute(_VERDICT, attribute(_VERDICT_CODE, number(code)))
 
 
-def batch_mark(kind: int) -> Operation:
-    """The first or the last message of a transaction."""
-    return Operation("transaction", kind, 0, NFGENMSG.pack(0, 0, _SUBSYSTEM))
+def message(kind: int, body: bytes, what: str, flags: int = 0, family: int = NFPROTO_INET) -> Operation:
+    """A request about a family."""
+    return Operation(what, _SUBSYSTEM << 8 | kind, flags, NFGENMSG.pack(family, 0, 0) + body)
+
+
+def batch_mark(kind: int, generation: int | None = None) -> Operation:
+    """The first or the last message of a transaction; with a number it is refused (ERESTART) at any later one."""
+    body = attribute(_BATCH_GENERATION, number(generation)) if generation is not None else b""
+    return Operation("transaction", kind, 0, NFGENMSG.pack(0, 0, _SUBSYSTEM) + body)
 
 
 def new_table(table: str) -> Operation:
@@ -171,7 +178,7 @@ def new_chain(table: str, chain: Chain) -> Iterator[Operation]:
         expressions = b"".join(expression.encode() for expression in rule)
         body = attribute(_RULE_TABLE, text(table)) + attribute(_RULE_CHAIN, text(chain.name))
         body += attribute(_RULE_EXPRESSIONS, expressions)
-        yield message(NEW_RULE, body, f"add rule inet {table} {chain.name}", NLM_F_CREATE | _NLM_F_APPEND)
+        yield message(NEW_RULE, body, f"add rule inet {table} {chain.name}", NLM_F_CREATE | NLM_F_APPEND)
 
 
 def delete_chain(table: str, name: str) -> Iterator[Operation]:
@@ -259,6 +266,12 @@ def chain_of(body: bytes) -> tuple[str, str, tuple[int, int] | None]:
         priority = int.from_bytes(place[_HOOK_PRIORITY], "big", signed=True)
         hook = int.from_bytes(place[_HOOK_NUMBER], "big"), priority
     return _string(found[_CHAIN_TABLE]), _string(found[_CHAIN_NAME]), hook
+
+
+def place_of(body: bytes) -> tuple[str, str]:
+    """Table and chain of a listed rule."""
+    found = attributes(body, NFGENMSG.size)
+    return _string(found[_RULE_TABLE]), _string(found[_RULE_CHAIN])
 
 
 def rule_of(body: bytes) -> tuple[str, str, tuple[Expression, ...]]:

@@ -26,8 +26,12 @@ class NftSocket(Netlink):
     def __init__(self) -> None:
         super().__init__(nft_messages.NETLINK_NETFILTER)
 
-    def commit(self, operations: Iterable[Operation]) -> None:
+    def commit(self, operations: Iterable[Operation], generation: int | None = None) -> None:
         """Carry all operations out as one transaction, or none of them.
+
+        Args:
+            operations: what to do.
+            generation: the number (`generation`) of what they were made from; with another one now nothing is done.
 
         Raises:
             KernelError: what the kernel said to the first one that it refused.
@@ -35,7 +39,7 @@ class NftSocket(Netlink):
         with self._lock:
             first = self._sequence + 1
             parts, texts = [], []
-            batch = [nft_messages.batch_mark(nft_messages.BATCH_BEGIN), *operations]
+            batch = [nft_messages.batch_mark(nft_messages.BATCH_BEGIN, generation), *operations]
             # One acknowledgement is enough; one for each message would not fit into the socket's buffer.
             batch[-1] = replace(batch[-1], flags=batch[-1].flags | _NLM_F_ACK)
             batch.append(nft_messages.batch_mark(nft_messages.BATCH_END))
@@ -79,13 +83,21 @@ class NftSocket(Netlink):
 
     def generation(self) -> int:
         """A number that changes with every transaction of anybody in this namespace."""
+        return nft_messages.generation_of(self.ask(nft_messages.get_generation()))
+
+    def ask(self, request: Operation) -> bytes:
+        """The one message that answers a request.
+
+        Raises:
+            KernelError: there is no such thing (ENOENT), or the kernel refused.
+        """
         with self._lock:
             self._sequence += 1
-            self._send(rtnetlink.encode(nft_messages.get_generation(), self._sequence))
+            self._send(rtnetlink.encode(request, self._sequence))
             while True:
                 for kind, flags, sequence, body in self._receive():
                     if sequence != self._sequence:
                         continue
                     if kind == rtnetlink.NLMSG_ERROR:
-                        raise KernelError("nft generation", *rtnetlink.error_of(flags, body))
-                    return nft_messages.generation_of(body)
+                        raise KernelError(f"nft {request.text}", *rtnetlink.error_of(flags, body))
+                    return body

@@ -81,7 +81,7 @@ def proxies_itself(world: World, spoke: Spoke) -> bool:
     iptables maps ranges in the nat table, where a connection is translated once: then it is for
     kube-proxy on another machine to choose the endpoint.
     """
-    return spoke.translation is Mapping.ENDPOINTS or world.backend is not Backend.IPTABLES
+    return spoke.translation is Mapping.ENDPOINTS or world.backend is Backend.NFTABLES
 
 
 def publish(world: World) -> None:

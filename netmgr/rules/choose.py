@@ -2,8 +2,9 @@
 
 Looking at the legacy iptables tables creates them, which would turn the next look's answer
 around; and a node that changed its mind would count on one backend and repair on the other.
-So `auto` looks at nftables alone, writes down what it found, and never looks again. Only the
-document changes a node's backend.
+So `auto` looks at nftables alone, and `iptables` for the variant of it that is in use
+(`variant`); what was found is written down, and nobody looks again. Only the document changes
+a node's backend.
 """
 
 from __future__ import annotations
@@ -14,6 +15,12 @@ from pathlib import Path
 from netmgr.config import Backend
 from netmgr.errors import KernelError, SetupError, StateError
 from netmgr.rules.backend import RuleBackend
+from netmgr.rules.legacy_tables import LegacyTables
+from netmgr.rules.nft_tables import NftTables, is_supported
+from netmgr.rules.variant import in_use
+
+_KINDS = (Backend.NFTABLES, Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT)
+"""What rules can be held by."""
 
 FILE_NAME = "rules-backend"
 """In the state directory: the name of the backend in use, and a line feed."""
@@ -59,12 +66,15 @@ def remember(name: str, state_dir: Path) -> None:
 
 
 def _resolve(choice: Backend, state_dir: Path) -> Backend:
-    if choice is not Backend.AUTO:
+    """One of `_KINDS`."""
+    if choice in _KINDS:
         return choice
     remembered = _remembered(state_dir)
-    if remembered is None:
-        remembered = Backend.NFTABLES if _nftables_works() else Backend.IPTABLES
-        remember(remembered, state_dir)
+    if remembered is None or (choice is Backend.IPTABLES and remembered is Backend.NFTABLES):
+        found = Backend.NFTABLES if choice is Backend.AUTO and _nftables_works() else in_use()
+        if remembered is None:
+            remember(found, state_dir)
+        return found
     return remembered
 
 
@@ -76,7 +86,16 @@ def _open(backend: Backend) -> RuleBackend:
         return NftablesBackend()
     from netmgr.rules.iptables import IptablesBackend  # noqa: PLC0415  one backend's libraries are loaded, not both
 
-    return IptablesBackend()
+    return IptablesBackend(_nft_tables() if backend is Backend.IPTABLES_NFT else LegacyTables())
+
+
+def _nft_tables() -> NftTables:
+    if not is_supported():
+        raise SetupError(
+            "backend: iptables-nft cannot be used: this kernel lacks nft_compat or xt_set; load them with "
+            "`modprobe -a nft_compat xt_set`, or choose another backend"
+        )
+    return NftTables()
 
 
 def _remembered(state_dir: Path) -> Backend | None:
@@ -87,8 +106,12 @@ def _remembered(state_dir: Path) -> Backend | None:
         return None
     except OSError as error:
         raise StateError(f"{path}: cannot be read: {error.strerror}") from None
-    if content not in (Backend.NFTABLES, Backend.IPTABLES):
-        raise StateError(f"{path}: {content!r} is no backend; put nftables or iptables there, as this node used before")
+    if content == Backend.IPTABLES:
+        # As versions that knew the legacy variant alone wrote it.
+        return Backend.IPTABLES_LEGACY
+    if content not in _KINDS:
+        known = ", ".join(_KINDS)
+        raise StateError(f"{path}: {content!r} is no backend; put there what this node used before: {known}")
     return Backend(content)
 
 

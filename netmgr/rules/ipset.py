@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,7 +20,12 @@ from typing import Any
 
 from pyroute2 import IPSet
 from pyroute2.netlink.exceptions import IPSetError
-from pyroute2.netlink.nfnetlink.ipset import IPSET_ERR_EXIST, IPSET_FLAG_LIST_SETNAME, IPSET_FLAG_WITH_COUNTERS
+from pyroute2.netlink.nfnetlink.ipset import (
+    IPSET_ERR_BUSY,
+    IPSET_ERR_EXIST,
+    IPSET_FLAG_LIST_SETNAME,
+    IPSET_FLAG_WITH_COUNTERS,
+)
 
 from netmgr.errors import KernelError
 from netmgr.prefixes import Address, Family, Prefix
@@ -31,6 +37,11 @@ Batch = tuple[SetSpec, Iterable[Element]]
 
 _IPSET_ERR_PRIVATE = 4096
 """From here on error numbers are ipset's own, not errno (<linux/netfilter/ipset/ip_set.h>)."""
+
+_ERRNO_OF = {IPSET_ERR_BUSY: errno.EBUSY}
+
+_BUSY_SECONDS, _BUSY_POLL_SECONDS = 2.0, 0.005
+"""How long a set may be looked into after the last rule was deleted that did."""
 
 _AF = {Family.V4: socket.AF_INET, Family.V6: socket.AF_INET6}
 _ATTRIBUTE = struct.Struct("=HH")
@@ -84,12 +95,19 @@ class IpSets:
 
     def destroy_strays(self, kernel_names: Iterable[str]) -> None:
         """What `destroy` does, for sets called by the kernel's names."""
-
-        def destroy_all() -> None:
-            for name in kernel_names:
-                _call(f"ipset destroy {name}", self._socket.destroy, name, fine=errno.ENOENT)
-
-        self._thread.submit(destroy_all).result()
+        deadline = time.monotonic() + _BUSY_SECONDS
+        for name in kernel_names:
+            while True:
+                try:
+                    self._thread.submit(
+                        _call, f"ipset destroy {name}", self._socket.destroy, name, fine=errno.ENOENT
+                    ).result()
+                    break
+                except KernelError as error:
+                    # nf_tables lets go of what a deleted rule looked into in a work queue, a grace period later.
+                    if error.errno != errno.EBUSY or time.monotonic() >= deadline:
+                        raise
+                    time.sleep(_BUSY_POLL_SECONDS)
 
     def add(self, batches: Iterable[Batch]) -> None:
         """Put elements in; one that is there keeps its counter."""
@@ -183,7 +201,7 @@ def _call(what: str, call: Callable[..., Any], *arguments: object, fine: int = 0
     except IPSetError as error:
         if error.code == fine:
             return None
-        known = error.code if error.code < _IPSET_ERR_PRIVATE else 0
+        known = error.code if error.code < _IPSET_ERR_PRIVATE else _ERRNO_OF.get(error.code, 0)
         raise KernelError(what, known, details=str(error.args[-1])) from None
     except OSError as error:
         raise KernelError(what, error.errno or 0, details=str(error)) from None

@@ -1,22 +1,20 @@
-"""The iptables backend: legacy tables for the rules, ipsets for addresses and pods' counters.
+"""The iptables backend: tables of either variant for the rules, ipsets for addresses and pods' counters.
 
-A change of the tables is made under the lock that iptables takes, on a fresh reading, and
-written back at once for each table; sets are changed one by one. No program is started and
-nothing is ever saved and restored.
+A change of the tables is made on a fresh reading; sets are changed one by one. No program is
+started and nothing is ever saved and restored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, partial
 from itertools import groupby
-from pathlib import Path
 
 from netmgr.model import Sample
 from netmgr.prefixes import Family
-from netmgr.rules import iptables_chains, iptables_text, xtables_lock
+from netmgr.rules import iptables_chains, iptables_text
 from netmgr.rules.ipset import IpSets, Member
 from netmgr.rules.iptables_chains import TABLES
-from netmgr.rules.legacy_tables import opened
 from netmgr.rules.model import Abilities, Drop, Element, Hook, Observed, Rule, Ruleset, Seen, SetSpec, Tally, in_order
 from netmgr.rules.policy import INTERNAL_SETS, PodSets
 from netmgr.rules.transaction import (
@@ -30,21 +28,22 @@ from netmgr.rules.transaction import (
     RemoveElements,
     ReplaceElements,
 )
+from netmgr.rules.xt_table import Opener, Tables
 
 
 class IptablesBackend:
-    """Holds the ruleset in the legacy tables and in ipsets.
+    """Holds the ruleset in the tables of one variant of iptables, and in ipsets."""
 
-    `lock_wait_seconds` bounds how long a change waits for another program to finish its own.
-    """
-
-    name = "iptables"
     abilities = Abilities(rewrites=False, compares=0, sorts=False)
 
-    def __init__(self, *, lock_path: Path = xtables_lock.LOCK_PATH, lock_wait_seconds: float = 5) -> None:
-        self._lock_path = lock_path
-        self._lock_wait_seconds = lock_wait_seconds
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
         self._sets = IpSets()
+
+    @property
+    def name(self) -> str:
+        """The variant's."""
+        return self._tables.name
 
     def observe(self, desired: Ruleset) -> Observed:
         """Read the sets, and our chains and rules of all tables."""
@@ -57,7 +56,7 @@ class IptablesBackend:
         chains: dict[Hook, list[Seen]] = {hook: [] for hook in TABLES}
         for family in Family:
             for hooks in _by_table(TABLES):
-                with opened(TABLES[hooks[0]], family) as table:
+                with self._tables.opened(TABLES[hooks[0]], family) as table:
                     for hook in hooks:
                         chains[hook] += iptables_chains.seen(table, hook, desired.chains.get(hook, ()), sound, indexes)
         seen = {hook: _in_order(found, desired.chains.get(hook, ())) for hook, found in chains.items()}
@@ -76,8 +75,9 @@ class IptablesBackend:
                 self._change_sets(list(group))
 
     def render(self, operations: Sequence[Operation]) -> str:
-        """The operations as commands of iptables-legacy, ip6tables-legacy and ipset."""
-        return "".join(f"{line}\n" for operation in operations for line in iptables_text.commands(operation))
+        """The operations as commands of iptables and ip6tables of the variant, and of ipset."""
+        lines = (line for operation in operations for line in iptables_text.commands(operation, self.name))
+        return "".join(f"{line}\n" for line in lines)
 
     def read(self, desired: Ruleset) -> list[Sample]:
         """The pods' counters from the sets, the node's from the article's rules."""
@@ -85,9 +85,10 @@ class IptablesBackend:
         held = self._sets.look(counting)
         found = [(spec, member) for spec in counting if spec.name in held for member in held[spec.name].members]
         samples = [_sample(spec, member) for spec, member in found]
+        indexes = cache(partial(self._sets.indexes, INTERNAL_SETS))
         for family in Family:
-            with opened("mangle", family) as table:
-                samples += iptables_chains.node_samples(table, desired)
+            with self._tables.opened("mangle", family) as table:
+                samples += iptables_chains.node_samples(table, desired, indexes)
         return samples
 
     def read_pods(self, pods: PodSets) -> list[Sample]:
@@ -101,7 +102,7 @@ class IptablesBackend:
         counting = [hook for hook, rules in desired.chains.items() if any(_tallies(rule) for rule in rules)]
         for family in Family:
             for hooks in _by_table(counting):
-                with opened(TABLES[hooks[0]], family) as table:
+                with self._tables.opened(TABLES[hooks[0]], family) as table:
                     for hook in hooks:
                         for name, packets, octets in iptables_chains.tallies(table, hook, desired.chains[hook]):
                             before = found.get(name, (0, 0))
@@ -115,19 +116,23 @@ class IptablesBackend:
         self._sets.destroy_strays(self._sets.strays(()))
 
     def close(self) -> None:
-        """Close the ipset socket and end its thread."""
+        """Close the sockets and end the ipset thread."""
+        self._tables.close()
         self._sets.close()
 
     def _change_chains(self, changes: Sequence[DropChain | FillChain]) -> None:
         names = {name for change in changes for rule in change.rules for name in rule.set_names}
         indexes = self._sets.indexes(names | INTERNAL_SETS)
         by_hook = {change.hook: change for change in changes}
-        with xtables_lock.held(self._lock_path, wait_seconds=self._lock_wait_seconds):
+
+        def converge(opened: Opener) -> None:
             for family in Family:
                 for hooks in _by_table(by_hook):
                     with opened(TABLES[hooks[0]], family) as table:
                         for hook in hooks:
                             iptables_chains.converge(table, by_hook[hook], indexes)
+
+        self._tables.change(converge)
 
     def _change_sets(self, operations: Sequence[Operation]) -> None:
         """Change sets by operations that are all of one kind."""

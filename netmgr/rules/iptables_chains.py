@@ -1,24 +1,25 @@
-"""Our rules in one legacy table: recognise them, and bring them to what they should be.
+"""Our rules in one table of iptables: recognise them, and bring them to what they should be.
 
 They stand in chains of our own, NETMGR-…, with one jump from the built-in chain; only the
 article's four stand in the built-in chains themselves, where its readers look for them, and
-are known there by their comment: today's, or another owner's over a rule that only we can
-have written. Nobody else's rule is touched or moved. An article's rule is itself a counter of
-the node, so it is left alone while it is intact.
+are known there by a mark that no program shows. A save and a restore by another program lose it;
+then a rule that looks into our sets as ours do is still ours. Nobody else's rule is touched or
+moved, whatever its comment says. One that equals an article's rule of ours serves in its place
+and stays its owner's. An article's rule is itself a counter of the node, so it is left alone
+while it is intact.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from netmgr.errors import KernelError
 from netmgr.model import Sample
-from netmgr.prefixes import Family
 from netmgr.rules import xt_entries
-from netmgr.rules.legacy_tables import Entry, LegacyTable
 from netmgr.rules.model import Count, Drop, Hook, Rule, Ruleset, Seen, Tally
 from netmgr.rules.transaction import DropChain, FillChain
+from netmgr.rules.xt_table import Entry, Table
 
 TABLES = {
     Hook.PREROUTING: "raw",
@@ -40,7 +41,7 @@ def builtin(hook: Hook) -> str:
 
 def chain_name(hook: Hook) -> str:
     """Our own chain at a hook."""
-    return f"NETMGR-{hook.upper()}"
+    return f"{xt_entries.OWN_CHAINS}{hook.upper()}"
 
 
 def stands_in_builtin(rule: Rule) -> bool:
@@ -58,27 +59,35 @@ def goes_last(hook: Hook) -> bool:
 
 
 def seen(
-    table: LegacyTable, hook: Hook, rules: Sequence[Rule], indexes: Mapping[str, int], held: Mapping[str, int]
+    table: Table, hook: Hook, rules: Sequence[Rule], indexes: Mapping[str, int], held: Mapping[str, int]
 ) -> Iterator[Seen]:
     """The rules of ours that the table has at a hook, in the order of `rules` as far as they agree.
 
     `indexes` are the numbers of the sets that rules may look into, `held` those of all sets of ours.
     """
     ours = [rule for rule in rules if rule.family is table.family]
-    there = table.entries(builtin(hook))
-    for rule in filter(stands_in_builtin, ours):
-        wanted = xt_entries.encode(rule, indexes)
-        for entry in there:
-            if xt_entries.comment_in(entry.raw, table.family) == rule.comment:
-                yield Seen(rule.id, _equal(entry, wanted, rule))
-    for entry in _former_owners(there, ours, held, table.family):
-        yield Seen(xt_entries.comment_in(entry.raw, table.family), intact=False)
+    article = [rule for rule in ours if stands_in_builtin(rule)]
+    yield from _seen_in_builtin(table.entries(builtin(hook)), article, indexes, held)
     jumps = _jumps(table, hook)
     if jumps:
         yield from _seen_in_own(table, hook, [rule for rule in ours if not stands_in_builtin(rule)], indexes)
     elif table.entries(chain_name(hook)) and not any(not stands_in_builtin(rule) for rule in ours):
         yield Seen(f"chain {chain_name(hook)}", intact=False)
     yield from (Seen(f"jump to {chain_name(hook)}", intact=False) for _ in jumps[1:])
+
+
+def _seen_in_builtin(
+    there: Sequence[Entry], article: Sequence[Rule], indexes: Mapping[str, int], held: Mapping[str, int]
+) -> Iterator[Seen]:
+    written = _written_by_us(there, article, held)
+    for rule in article:
+        fresh = xt_entries.encode(rule, indexes)
+        found = [entry for entry in written if _comment(entry) == rule.comment]
+        yield from (Seen(rule.id, _equal(entry, fresh, rule)) for entry in found)
+        if not found and any(_equal(entry, fresh, rule) for entry in there):
+            yield Seen(rule.id)
+    comments = {rule.comment for rule in article}
+    yield from (Seen(_comment(entry), intact=False) for entry in written if _comment(entry) not in comments)
 
 
 def counters(desired: Ruleset, chains: Mapping[Hook, Sequence[Seen]]) -> frozenset[str]:
@@ -91,53 +100,72 @@ def counters(desired: Ruleset, chains: Mapping[Hook, Sequence[Seen]]) -> frozens
     )
 
 
-def node_samples(table: LegacyTable, desired: Ruleset) -> Iterator[Sample]:
-    """What the article's rules in this table have counted."""
+def node_samples(table: Table, desired: Ruleset, indexes: Callable[[], Mapping[str, int]]) -> Iterator[Sample]:
+    """What the article's rules in this table have counted. `indexes` is asked where a rule has lost its mark."""
     for hook, rules in desired.chains.items():
-        if TABLES.get(hook) != "mangle":
+        counting = [rule for rule in rules if rule.family is table.family and isinstance(rule.action, Count)]
+        if not counting or TABLES.get(hook) != "mangle":
             continue
         entries = table.entries(builtin(hook))
-        for rule in rules:
-            if rule.family is table.family and isinstance(rule.action, Count):
-                found = _with_comment(entries, [rule.comment], table.family)
-                for entry in found[:1]:
-                    packets, octets = xt_entries.counters_in(entry.raw, table.family)
-                    yield Sample(rule.action.counter, octets, packets)
+        for rule in counting:
+            found = counting_entry(entries, rule, indexes)
+            if found is not None and isinstance(rule.action, Count):
+                packets, octets = xt_entries.counters_in(found.raw, found.family)
+                yield Sample(rule.action.counter, octets, packets)
 
 
-def tallies(table: LegacyTable, hook: Hook, rules: Iterable[Rule]) -> Iterator[tuple[str, int, int]]:
+def counting_entry(entries: Iterable[Entry], rule: Rule, indexes: Callable[[], Mapping[str, int]]) -> Entry | None:
+    """The entry that counts for one of the article's rules: ours, or somebody's that is equal."""
+    same = [entry for entry in entries if _comment(entry) == rule.comment]
+    for entry in same:
+        if xt_entries.is_marked(entry.raw, entry.family):
+            return entry
+    fresh = xt_entries.encode(rule, indexes()) if same else None
+    return next((entry for entry in same if _equal(entry, fresh, rule)), None)
+
+
+def tallies(table: Table, hook: Hook, rules: Iterable[Rule]) -> Iterator[tuple[str, int, int]]:
     """Name, packets and bytes of what our rules in our own chain at a hook have counted."""
     ours = {xt_entries.comment_of(rule): rule for rule in rules if rule.family is table.family}
     for entry in table.entries(chain_name(hook)):
-        rule = ours.get(xt_entries.comment_in(entry.raw, table.family))
+        rule = ours.get(_comment(entry))
         if rule is not None and isinstance(rule.action, Drop | Tally):
             yield rule.action.name, *xt_entries.counters_in(entry.raw, table.family)
 
 
-def converge(table: LegacyTable, change: DropChain | FillChain, indexes: Mapping[str, int]) -> None:
+def converge(table: Table, change: DropChain | FillChain, indexes: Mapping[str, int]) -> None:
     """Have the table hold, at the change's hook, exactly our rules that it names.
 
     `indexes` are the numbers of all sets of ours.
     """
     ours = [rule for rule in change.rules if rule.family is table.family]
     wanted = [] if isinstance(change, DropChain) else [(rule, _encoded(rule, indexes)) for rule in ours]
-    there = table.entries(builtin(change.hook))
-    found = _with_comment(there, [rule.comment for rule in ours if stands_in_builtin(rule)], table.family)
-    found += _former_owners(there, ours, indexes, table.family)
-    _converge_builtin(table, change.hook, [(rule, entry) for rule, entry in wanted if stands_in_builtin(rule)], found)
+    article = [(rule, entry) for rule, entry in wanted if stands_in_builtin(rule)]
+    _converge_builtin(table, change.hook, article, [rule for rule in ours if stands_in_builtin(rule)], indexes)
     _converge_own(table, change.hook, [(rule, entry) for rule, entry in wanted if not stands_in_builtin(rule)])
 
 
-def _converge_builtin(table: LegacyTable, hook: Hook, wanted: Sequence[tuple[Rule, bytes]], found: list[Entry]) -> None:
+def _converge_builtin(
+    table: Table,
+    hook: Hook,
+    wanted: Sequence[tuple[Rule, bytes]],
+    known: Sequence[Rule],
+    indexes: Mapping[str, int],
+) -> None:
     chain = builtin(hook)
+    there = table.entries(chain)
+    found = _written_by_us(there, known, indexes)
+    theirs = [entry for entry in there if entry not in found]
     missing: list[bytes] = []
     for rule, fresh in wanted:
         same = [entry for entry in found if _equal(entry, fresh, rule)]
         if not same:
-            missing.append(fresh)
+            missing += [] if any(_equal(entry, fresh, rule) for entry in theirs) else [fresh]
         elif len(same) > 1:
             # Deleting takes the first of equals, which has the longest count: put back with that count.
-            missing.append(xt_entries.with_target(same[0].raw, same[0].target, table.family))
+            missing.append(
+                xt_entries.with_counts(fresh, *xt_entries.counters_in(same[0].raw, table.family), table.family)
+            )
         else:
             found.remove(same[0])
     for surplus in found:
@@ -146,7 +174,7 @@ def _converge_builtin(table: LegacyTable, hook: Hook, wanted: Sequence[tuple[Rul
         table.insert(chain, entry)
 
 
-def _converge_own(table: LegacyTable, hook: Hook, wanted: Sequence[tuple[Rule, bytes]]) -> None:
+def _converge_own(table: Table, hook: Hook, wanted: Sequence[tuple[Rule, bytes]]) -> None:
     chain, jumps = chain_name(hook), _jumps(table, hook)
     kept = jumps[:1] if wanted else []
     for jump in jumps[len(kept) :]:
@@ -168,67 +196,57 @@ def _converge_own(table: LegacyTable, hook: Hook, wanted: Sequence[tuple[Rule, b
         place(builtin(hook), xt_entries.encode_jump(chain, table.family))
 
 
-def _seen_in_own(table: LegacyTable, hook: Hook, rules: Sequence[Rule], indexes: Mapping[str, int]) -> Iterator[Seen]:
+def _seen_in_own(table: Table, hook: Hook, rules: Sequence[Rule], indexes: Mapping[str, int]) -> Iterator[Seen]:
     # Equal rules have equal comments, so that each is compared with its like alone.
     wanted = {xt_entries.comment_of(rule): (rule, xt_entries.encode(rule, indexes)) for rule in rules}
     entries = table.entries(chain_name(hook))
     if not rules and not entries:
         yield Seen(f"jump to {chain_name(hook)}", intact=False)
     for entry in entries:
-        comment = xt_entries.comment_in(entry.raw, table.family)
+        comment = _comment(entry)
         rule, fresh = wanted.get(comment, (None, None))
         name = comment.removeprefix("netmgr ") or entry.target or "(without a comment)"
         yield Seen(rule.id) if rule and _equal(entry, fresh, rule) else Seen(name, intact=False)
 
 
-def _holds(table: LegacyTable, chain: str, wanted: Sequence[tuple[Rule, bytes]]) -> bool:
+def _holds(table: Table, chain: str, wanted: Sequence[tuple[Rule, bytes]]) -> bool:
     entries = table.entries(chain)
     return len(entries) == len(wanted) and all(
         _equal(entry, fresh, rule) for entry, (rule, fresh) in zip(entries, wanted, strict=True)
     )
 
 
-def _counts_of(table: LegacyTable, chain: str, wanted: Sequence[tuple[Rule, bytes]]) -> dict[str, tuple[int, int]]:
+def _counts_of(table: Table, chain: str, wanted: Sequence[tuple[Rule, bytes]]) -> dict[str, tuple[int, int]]:
     """What the rules that stay have counted, by their ids."""
     fresh = {xt_entries.comment_of(rule): (rule, entry) for rule, entry in wanted}
     found = {}
     for entry in table.entries(chain):
-        rule, made = fresh.get(xt_entries.comment_in(entry.raw, table.family), (None, None))
+        rule, made = fresh.get(_comment(entry), (None, None))
         if rule and _equal(entry, made, rule):
             found[rule.id] = xt_entries.counters_in(entry.raw, table.family)
     return found
 
 
-def _jumps(table: LegacyTable, hook: Hook) -> list[Entry]:
+def _jumps(table: Table, hook: Hook) -> list[Entry]:
     return [entry for entry in table.entries(builtin(hook)) if entry.target == chain_name(hook)]
 
 
-def _with_comment(entries: Iterable[Entry], comments: Iterable[str], family: Family) -> list[Entry]:
-    known = frozenset(comments)
-    return [entry for entry in entries if xt_entries.comment_in(entry.raw, family) in known]
-
-
-def _former_owners(
-    entries: Iterable[Entry], rules: Iterable[Rule], indexes: Mapping[str, int], family: Family
-) -> list[Entry]:
-    """The article's rules that we wrote while they had another owner.
-
-    They look into sets of ours; or, having none, differ by nothing but the owner from a rule that
-    we would write today. Any other rule of another owner may be somebody else's.
-    """
-    article = [rule for rule in rules if stands_in_builtin(rule)]
-    comments, numbers = {rule.comment for rule in article}, frozenset(indexes.values())
-    fresh = [made for rule in article if (made := xt_entries.encode(rule, indexes))]
-    forms = {xt_entries.apart_from_comment(made, family) for made in fresh}
+def _written_by_us(entries: Iterable[Entry], article: Iterable[Rule], indexes: Mapping[str, int]) -> list[Entry]:
+    """The article's rules of ours: with our mark, or without it looking into sets of ours as ours do."""
+    looking = [made for rule in article if rule.set_names and (made := xt_entries.encode(rule, indexes))]
     found = []
     for entry in entries:
-        comment = xt_entries.comment_in(entry.raw, family)
-        if comment in comments or entry.target or not _ANY_OWNER.fullmatch(comment):
-            continue
-        is_form = xt_entries.apart_from_comment(entry.raw, family) in forms
-        if is_form or xt_entries.set_indexes_in(entry.raw, family) & numbers:
+        forms = {xt_entries.apart_from_comment(made, entry.family) for made in looking}
+        restored = not entry.target and _ANY_OWNER.fullmatch(_comment(entry))
+        if xt_entries.is_marked(entry.raw, entry.family) or (
+            restored and xt_entries.apart_from_comment(entry.raw, entry.family) in forms
+        ):
             found.append(entry)
     return found
+
+
+def _comment(entry: Entry) -> str:
+    return xt_entries.comment_in(entry.raw, entry.family)
 
 
 def _encoded(rule: Rule, indexes: Mapping[str, int]) -> bytes:

@@ -1,4 +1,4 @@
-"""Operations as commands of iptables-legacy, ip6tables-legacy and ipset: what a person would type for the same.
+"""Operations as commands of iptables and ip6tables, of either variant, and ipset: what a person would type.
 
 They are for reading, and for the test that runs them and compares the outcome with ours;
 the backend itself starts no program.
@@ -43,17 +43,20 @@ from netmgr.rules.transaction import (
     ReplaceElements,
 )
 
-PROGRAMS = {Family.V4: "iptables-legacy", Family.V6: "ip6tables-legacy"}
-"""By their full names: plain `iptables` is the one for nftables on today's distributions."""
 
+def commands(  # noqa: PLR0911 - one return per kind of operation reads best
+    operation: Operation, variant: str = "iptables-legacy"
+) -> list[str]:
+    """The operation as commands, in order; `variant` is `iptables-legacy` or `iptables-nft`.
 
-def commands(operation: Operation) -> list[str]:  # noqa: PLR0911 - one return per kind of operation reads best
-    """The operation as commands, in order."""
+    The programs have their full names: which one plain `iptables` is differs from one distribution to another.
+    """
+    programs = {Family.V4: variant, Family.V6: variant.replace("iptables", "ip6tables")}
     match operation:
         case DropChain(hook, rules):
-            return [line for family in Family for line in _drop(hook, _of(rules, family), family)]
+            return [line for family in Family for line in _drop(hook, _of(rules, family), programs[family])]
         case FillChain(hook, rules):
-            return [line for family in Family for line in _fill(hook, _of(rules, family), family)]
+            return [line for family in Family for line in _fill(hook, _of(rules, family), programs[family])]
         case CreateSet(spec):
             return [_create(spec)]
         case DeleteSet(spec):
@@ -86,8 +89,8 @@ def _each(verb: str, spec: SetSpec, elements: Iterable[Element]) -> list[str]:
     return [f"ipset -exist {verb} {kernel_name(spec.name)} {element}" for element in sorted(elements)]
 
 
-def _drop(hook: Hook, rules: list[Rule], family: Family) -> Iterator[str]:
-    program = f"{PROGRAMS[family]} -t {TABLES[hook]}"
+def _drop(hook: Hook, rules: list[Rule], program: str) -> Iterator[str]:
+    program = f"{program} -t {TABLES[hook]}"
     for rule in filter(stands_in_builtin, rules):
         yield f"{program} -D {builtin(hook)} {text(rule)}"
     if not all(map(stands_in_builtin, rules)):
@@ -96,8 +99,8 @@ def _drop(hook: Hook, rules: list[Rule], family: Family) -> Iterator[str]:
         yield f"{program} -X {chain_name(hook)}"
 
 
-def _fill(hook: Hook, rules: list[Rule], family: Family) -> Iterator[str]:
-    program = f"{PROGRAMS[family]} -t {TABLES[hook]}"
+def _fill(hook: Hook, rules: list[Rule], program: str) -> Iterator[str]:
+    program = f"{program} -t {TABLES[hook]}"
     for position, rule in enumerate(filter(stands_in_builtin, rules), start=1):
         yield f"{program} -I {builtin(hook)} {position} {text(rule)}"
     own = [rule for rule in rules if not stands_in_builtin(rule)]

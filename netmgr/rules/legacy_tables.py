@@ -15,24 +15,17 @@ import ctypes
 import errno
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 from netmgr.errors import KernelError, SetupError, TryAgainLater
 from netmgr.prefixes import Family
-from netmgr.rules import xt_entries
+from netmgr.rules import xt_entries, xtables_lock
+from netmgr.rules.xt_table import Entry, Opener
 
 _PROCESS_LOCK = threading.RLock()
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One rule as the table has it; `target` is a verdict, a chain or an extension, or empty."""
-
-    raw: bytes
-    target: str
 
 
 class LegacyTable:
@@ -51,7 +44,7 @@ class LegacyTable:
         entry = self._table.first_rule(chain)
         while entry:
             raw = ctypes.string_at(ctypes.addressof(entry), entry.next_offset)
-            found.append(Entry(raw, (self._table.get_target(entry) or b"").decode()))
+            found.append(Entry(raw, (self._table.get_target(entry) or b"").decode(), self.family))
             entry = self._table.next_rule(entry)
         return found
 
@@ -121,6 +114,32 @@ def opened(name: str, family: Family) -> Iterator[LegacyTable]:
             if os.strerror(errno.EAGAIN) in str(error):
                 raise TryAgainLater(f"{program} -t {name}: another program changed the table meanwhile") from None
             raise KernelError(f"{program} -t {name}", details=str(error)) from None
+
+
+class LegacyTables:
+    """The legacy tables, changed under the lock that iptables takes.
+
+    `lock_wait_seconds` bounds how long a change waits for another program to finish its own.
+    """
+
+    name = "iptables-legacy"
+
+    def __init__(self, *, lock_path: Path = xtables_lock.LOCK_PATH, lock_wait_seconds: float = 5) -> None:
+        self._lock_path = lock_path
+        self._lock_wait_seconds = lock_wait_seconds
+
+    @staticmethod
+    def opened(name: str, family: Family) -> AbstractContextManager[LegacyTable]:
+        """Read a table."""
+        return opened(name, family)
+
+    def change(self, edit: Callable[[Opener], None]) -> None:
+        """Change tables; each is written back at once."""
+        with xtables_lock.held(self._lock_path, wait_seconds=self._lock_wait_seconds):
+            edit(opened)
+
+    def close(self) -> None:
+        """Nothing is held open."""
 
 
 def _iptc() -> Any:  # noqa: ANN401 - python-iptables is untyped

@@ -45,8 +45,13 @@ _HEADER = struct.Struct("=H29sB")
 _INVERTED_LINK = {Side.SOURCE: 0x01, Side.DESTINATION: 0x02}
 _INVERTED_ADDRESS = {Side.SOURCE: 0x08, Side.DESTINATION: 0x10}
 _SET_INVERTED, _SET_FIRST_IS_SOURCE = 1, 2
+SET_REVISION = 4
+"""Of the match `set`: one that may ask for counters (Linux 3.16)."""
 _RPFILTER_INVERT = 8
 _COMMENT_SIZE = 256
+_MARK = b"netmgr\0"
+"""Ends the comment's buffer in rules of ours among others' rules: behind the text's end, where no program shows it."""
+
 _MAP_ADDRESSES = 1
 """NF_NAT_RANGE_MAP_IPS of <linux/netfilter/nf_nat.h>."""
 _ORIGINAL_DESTINATION = 1 << 3
@@ -54,8 +59,15 @@ _ORIGINAL_DESTINATION = 1 << 3
 _EVERY_NTH = 1
 """XT_STATISTIC_MODE_NTH of <linux/netfilter/xt_statistic.h>."""
 
+OWN_CHAINS = "NETMGR-"
+"""How the names of our own chains begin."""
+
 VERDICTS = ("", "DROP", "RETURN")
 """Targets that have no options; their data is an offset that the table's other rules decide."""
+
+
+_Extension = tuple[str, int, bytes]
+"""Name, revision and data of a match or a target."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +75,14 @@ class _Layout:
     """Where things stand in an entry of one family."""
 
     address: int
+    protocol_at: int
+    flags_at: int
     invert_at: int
     offsets_at: int
     counters_at: int
     size: int
+    goto: int
+    has_protocol: int
 
     @property
     def links_at(self) -> int:
@@ -74,8 +90,8 @@ class _Layout:
 
 
 LAYOUTS = {
-    Family.V4: _Layout(address=4, invert_at=83, offsets_at=88, counters_at=96, size=112),
-    Family.V6: _Layout(address=16, invert_at=132, offsets_at=140, counters_at=152, size=168),
+    Family.V4: _Layout(4, 80, 82, 83, offsets_at=88, counters_at=96, size=112, goto=0x02, has_protocol=0),
+    Family.V6: _Layout(16, 128, 131, 132, offsets_at=140, counters_at=152, size=168, goto=0x04, has_protocol=0x01),
 }
 
 
@@ -87,7 +103,8 @@ def encode(rule: Rule, set_indexes: Mapping[str, int]) -> bytes | None:
     extensions = b""
     for match in rule.matches:
         extensions += _match(head, match, rule.family, set_indexes)
-    return assembled(head, extensions + _comment(comment_of(rule)), _target(rule), rule.family)
+    comment = _comment(comment_of(rule), _MARK if rule.comment else b"")
+    return assembled(head, extensions + comment, _target(rule), rule.family)
 
 
 def encode_jump(chain: str, family: Family) -> bytes:
@@ -104,8 +121,13 @@ def comment_in(entry: bytes, family: Family) -> str:
     """The text of an entry's comment match; empty if it has none."""
     for name, _, data in _matches(entry, family):
         if name == "comment":
-            return data.partition(b"\0")[0].decode(errors="replace")
+            return _text(data).decode(errors="replace")
     return ""
+
+
+def is_marked(entry: bytes, family: Family) -> bool:
+    """Whether we wrote the entry among others' rules; rules that went through a save and a restore lose the mark."""
+    return any(name == "comment" and data.endswith(_MARK) for name, _, data in _matches(entry, family))
 
 
 def counters_in(entry: bytes, family: Family) -> tuple[int, int]:
@@ -114,20 +136,28 @@ def counters_in(entry: bytes, family: Family) -> tuple[int, int]:
     return packets, octets
 
 
-def conditions(entry: bytes, family: Family) -> tuple[bytes, tuple[tuple[str, int, bytes], ...]]:
-    """What the entry matches, without what the kernel itself keeps there: its head and its matches."""
-    return entry[: LAYOUTS[family].offsets_at - 4], tuple(_matches(entry, family))
+def conditions(entry: bytes, family: Family) -> tuple[bytes, tuple[_Extension, ...]]:
+    """What the entry matches, without what the kernel itself keeps there: its head and its matches.
+
+    Of a comment its text alone, marked or not.
+    """
+    matches = (
+        (name, revision, _text(data) if name == "comment" else data) for name, revision, data in _matches(entry, family)
+    )
+    return entry[: LAYOUTS[family].offsets_at - 4], tuple(matches)
 
 
-def apart_from_comment(entry: bytes, family: Family) -> tuple[bytes, tuple[tuple[str, int, bytes], ...]]:
+def apart_from_comment(entry: bytes, family: Family) -> tuple[bytes, tuple[_Extension, ...]]:
     """What `conditions` gives, without the comment."""
     head, matches = conditions(entry, family)
     return head, tuple(match for match in matches if match[0] != "comment")
 
 
-def set_indexes_in(entry: bytes, family: Family) -> frozenset[int]:
-    """The numbers of the sets the entry looks into; all revisions of the match have theirs first."""
-    return frozenset(struct.unpack_from("=H", data)[0] for name, _, data in _matches(entry, family) if name == "set")
+def parts(entry: bytes, family: Family) -> tuple[bytes, tuple[_Extension, ...], _Extension]:
+    """The entry's head, its matches, and its target."""
+    size, name, revision = _HEADER.unpack_from(entry, at := _target_at(entry, family))
+    target = _text(name).decode(), revision, entry[at + _HEADER.size : at + size]
+    return entry[: LAYOUTS[family].size], tuple(_matches(entry, family)), target
 
 
 def target_data(entry: bytes, family: Family) -> bytes:
@@ -219,11 +249,15 @@ def _set_match(index: int, side: Side, *, negated: bool) -> bytes:
     flags = (_SET_INVERTED if negated else 0) | (_SET_FIRST_IS_SOURCE if side is Side.SOURCE else 0)
     dimensions = 1
     # struct xt_set_info_match_v4; the two counter conditions and the flags after them stay zero: none.
-    return extension("set", struct.pack("=HBB4x16x16xI4x", index, dimensions, flags, 0), revision=4)
+    return extension("set", struct.pack("=HBB4x16x16xI4x", index, dimensions, flags, 0), SET_REVISION)
 
 
-def _comment(text: str) -> bytes:
-    return extension("comment", text.encode().ljust(_COMMENT_SIZE, b"\0"))
+def _comment(text: str, mark: bytes) -> bytes:
+    return extension("comment", text.encode().ljust(_COMMENT_SIZE - len(mark), b"\0") + mark)
+
+
+def _text(comment: bytes) -> bytes:
+    return comment.partition(b"\0")[0]
 
 
 def mask_of(prefix: Prefix) -> bytes:
@@ -276,8 +310,7 @@ def _target_at(entry: bytes, family: Family) -> int:
     return offset
 
 
-def _matches(entry: bytes, family: Family) -> Iterator[tuple[str, int, bytes]]:
-    """Name, revision and data of each match."""
+def _matches(entry: bytes, family: Family) -> Iterator[_Extension]:
     at = LAYOUTS[family].size
     while at < _target_at(entry, family):
         size, name, revision = _HEADER.unpack_from(entry, at)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from netmgr.errors import KernelError
 from netmgr.prefixes import Family, Prefix
-from netmgr.rules import xtables_lock
+from netmgr.rules import xt_listing, xtables_lock
 from netmgr.rules.legacy_tables import LegacyTable, opened
-from netmgr.services import xt_diff, xt_listing
+from netmgr.services import xt_diff
 from netmgr.services.model import Frontend, ServicePort
 from netmgr.services.xt_diff import Wanted
 
@@ -111,7 +111,7 @@ class IptablesServices:
 
     def _leave_other_families(self) -> list[str]:
         """Take away what was opened of a family that has no range any more; tables nobody uses stay unmade."""
-        others = [family for family in Family if family not in self._families and xt_listing.is_in_use("nat", family)]
+        others = [family for family in Family if family not in self._families and "nat" in xt_listing.in_use(family)]
         return [sentence for family in others for sentence in self._leave(family)]
 
     def _compare(self, name: str, family: Family, wanted: Mapping[ServicePort, Frontend]) -> list[str]:

@@ -9,9 +9,9 @@ from netmgr.prefixes import Family, Prefix
 from netmgr.rules import xt_entries
 from netmgr.rules.legacy_tables import LegacyTable
 from netmgr.rules.xt_entries import encode_jump
+from netmgr.rules.xt_listing import Rule, Table
 from netmgr.services import xt_rules
 from netmgr.services.model import Frontend, ServicePort
-from netmgr.services.xt_listing import Rule, Table
 from netmgr.services.xt_rules import BUCKET_PREFIX, ENTRY_OF, JUMPED_FROM, REFUSED, SERVICE_PREFIX, SERVICES
 
 _OURS = {"nat": (SERVICES, BUCKET_PREFIX, SERVICE_PREFIX), "filter": (REFUSED,)}

@@ -32,10 +32,6 @@ ENTRY_OF = {"nat": SERVICES, "filter": REFUSED}
 
 _SLOTS = 256
 _BUCKET_BITS = 8
-_PROTOCOL_AT = {Family.V4: 80, Family.V6: 128}
-_FLAGS_AT = {Family.V4: 82, Family.V6: 131}
-_GOTO = {Family.V4: 0x02, Family.V6: 0x04}
-_HAS_PROTOCOL = {Family.V4: 0, Family.V6: 0x01}
 _DESTINATION_AT = {Family.V4: 4, Family.V6: 16}
 _SCTP_DESTINATION_PORTS = 0x02
 _PROBABILITY_ONE = 0x80000000
@@ -95,7 +91,7 @@ def refusals(prefix: Prefix) -> list[bytes]:
 
 def seen_of(entry: bytes, family: Family, data: bytes) -> ServicePort | None:
     """The ServicePort that a rule of a bucket leads to, `data` being its match's; None if it is another rule."""
-    (number,) = struct.unpack_from("=H", entry, _PROTOCOL_AT[family])
+    (number,) = struct.unpack_from("=H", entry, LAYOUTS[family].protocol_at)
     try:
         protocol = Protocol(number)
     except ValueError:
@@ -123,10 +119,10 @@ def _entry(to: Prefix, matches: bytes, protocol: Protocol | None, target: bytes,
     head[at : at + size] = to.network.packed
     head[at + 2 * size : at + 3 * size] = mask_of(to)
     if protocol is not None:
-        struct.pack_into("=H", head, _PROTOCOL_AT[family], protocol)
-        head[_FLAGS_AT[family]] |= _HAS_PROTOCOL[family]
+        struct.pack_into("=H", head, LAYOUTS[family].protocol_at, protocol)
+        head[LAYOUTS[family].flags_at] |= LAYOUTS[family].has_protocol
     if goto:
-        head[_FLAGS_AT[family]] |= _GOTO[family]
+        head[LAYOUTS[family].flags_at] |= LAYOUTS[family].goto
     return assembled(head, matches, target, family)
 
 

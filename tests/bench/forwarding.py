@@ -13,7 +13,6 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,6 +27,7 @@ from netmgr.prefixes import Address, Prefix
 from netmgr.rules.backend import RuleBackend
 from netmgr.rules.engine import Rules
 from netmgr.rules.iptables import IptablesBackend
+from netmgr.rules.legacy_tables import LegacyTables
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy, desired
 from netmgr.rules.sorting import Classes
@@ -41,16 +41,16 @@ UPLINK = Address.parse("203.0.113.2")
 
 OPENERS: dict[Backend, Callable[[], RuleBackend]] = {
     Backend.NFTABLES: NftablesBackend,
-    Backend.IPTABLES: partial(IptablesBackend, lock_wait_seconds=60),
+    Backend.IPTABLES_LEGACY: lambda: IptablesBackend(LegacyTables(lock_wait_seconds=60)),
 }
 WITHOUT_RULES = ("nft", "delete", "table", "inet", "netmgr")
 WITHOUT_ACCOUNTING = {
     Backend.NFTABLES: ("nft", "flush", "chain", "inet", "netmgr", "forward"),
-    Backend.IPTABLES: ("iptables-legacy", "-w", "-t", "mangle", "-F", "FORWARD"),
+    Backend.IPTABLES_LEGACY: ("iptables-legacy", "-w", "-t", "mangle", "-F", "FORWARD"),
 }
 WITHOUT_PODS = {
     Backend.NFTABLES: ("nft", "flush", "set", "inet", "netmgr", "pod_out4"),
-    Backend.IPTABLES: ("ipset", "flush", "netmgr-pod-out4"),
+    Backend.IPTABLES_LEGACY: ("ipset", "flush", "netmgr-pod-out4"),
 }
 
 NO_ACCOUNTING, RULE_PER_POD = "no accounting", "a rule per pod"
@@ -182,7 +182,10 @@ def run_in(node: LabNode, *command: str, stdin: str = "") -> None:
         subprocess.run(command, input=stdin.encode(), check=True)
 
 
-RESTORE = {Backend.NFTABLES: ("nft", "-f", "-"), Backend.IPTABLES: ("iptables-legacy-restore", "-w", "--noflush")}
+RESTORE = {
+    Backend.NFTABLES: ("nft", "-f", "-"),
+    Backend.IPTABLES_LEGACY: ("iptables-legacy-restore", "-w", "--noflush"),
+}
 
 
 def rules_per_pod(backend: Backend, pods: list[Address]) -> str:

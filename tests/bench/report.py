@@ -24,7 +24,7 @@ class Effort:
     seconds: int = 2
     starts: int = 7
     services: int = 10_000
-    backends: tuple[Backend, ...] = (Backend.NFTABLES, Backend.IPTABLES)
+    backends: tuple[Backend, ...] = (Backend.NFTABLES, Backend.IPTABLES_LEGACY)
 
 
 SMOKE = Effort(

@@ -1,10 +1,11 @@
-"""The three kernels of the rules contract, and what an unkind neighbour can do to each."""
+"""The kernels of the rules contract, and what an unkind neighbour can do to each."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,9 +23,12 @@ from netmgr.rules.backend import RuleBackend
 from netmgr.rules.engine import Rules
 from netmgr.rules.iptables import IptablesBackend
 from netmgr.rules.iptables_chains import TABLES, chain_name
+from netmgr.rules.legacy_tables import LegacyTables
 from netmgr.rules.model import Hook, Pass, Rule, SetSpec
+from netmgr.rules.nft_tables import NftTables
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
+from netmgr.rules.xt_table import Tables
 from tests.fakes.held import HeldSet, Hits
 from tests.fakes.rules import FakeBackend
 
@@ -48,6 +52,14 @@ def run(command: str, stdin: str = "") -> str:
     )
     assert done.returncode == 0, f"{command}: {done.stderr.decode()}"
     return done.stdout.decode()
+
+
+def _destroy_sets(*names: str) -> None:
+    """nf_tables lets go of a set a moment after the last rule that looked into it."""
+    deadline = time.monotonic() + 5
+    while (done := programs.run([programs.locate("ipset", "ipset"), "destroy", *names])).returncode:
+        assert time.monotonic() < deadline, done.stderr.decode()
+        time.sleep(0.005)
 
 
 class Kernel(Protocol):
@@ -181,12 +193,12 @@ class NftKernel:
 
 
 class IptablesKernel:
-    def __init__(self, lock_path: Path) -> None:
-        self.backend = IptablesBackend(lock_path=lock_path, lock_wait_seconds=0.2)
+    def __init__(self, tables: Tables) -> None:
+        self.backend = IptablesBackend(tables)
+        self._variant = tables.name.removeprefix("iptables-")
 
-    @staticmethod
-    def _programs() -> tuple[str, str]:
-        return "iptables-legacy", "ip6tables-legacy"
+    def _programs(self) -> tuple[str, str]:
+        return f"iptables-{self._variant}", f"ip6tables-{self._variant}"
 
     def _listed(self, hook: Hook) -> Iterator[tuple[str, str, int, str]]:
         """Program, chain, number and text of each rule of ours at a hook."""
@@ -198,7 +210,7 @@ class IptablesKernel:
                     yield program, chain, number, line
 
     def lose_rule(self, hook, rule):
-        family = "ip6tables-legacy" if rule.endswith("v6") else "iptables-legacy"
+        family = self._programs()[rule.endswith("v6")]
         words = f"traffic={rule.split()[2]}" if rule.startswith("node") else f"netmgr {rule}"
         ((chain, number),) = [
             (chain, number)
@@ -215,18 +227,18 @@ class IptablesKernel:
             for table in ("raw", "mangle", "nat"):
                 run(f"{program} -t {table} -F")
                 run(f"{program} -t {table} -X")
-        run("ipset destroy")
+        _destroy_sets()
 
     def add_element(self, name, address):
         run(f"ipset add netmgr-{name.replace('_', '-')} {address}")
 
     def add_rule(self, hook):
-        run(f"iptables-legacy -t {TABLES[hook]} -A {chain_name(hook)} -s 203.0.113.1")
+        run(f"iptables-{self._variant} -t {TABLES[hook]} -A {chain_name(hook)} -s 203.0.113.1")
 
     def move_first_rule_to_the_end(self, hook):
         rules = [line for program, chain, _, line in self._listed(hook) if chain == chain_name(hook)]
-        run(f"iptables-legacy -t {TABLES[hook]} -D {chain_name(hook)} 1")
-        run("iptables-legacy-restore --noflush", f"*{TABLES[hook]}\n{rules[0]}\nCOMMIT\n")
+        run(f"iptables-{self._variant} -t {TABLES[hook]} -D {chain_name(hook)} 1")
+        run(f"iptables-{self._variant}-restore --noflush", f"*{TABLES[hook]}\n{rules[0]}\nCOMMIT\n")
 
     def set_counts(self, name, addresses, packets, octets):
         add = f"-exist add netmgr-{name.replace('_', '-')}"
@@ -234,17 +246,17 @@ class IptablesKernel:
 
     def set_drops(self, origin, destination, *, packets, octets):
         chain, name = chain_name(Hook.FORWARD), f"isolation forward {origin} {destination} v4"
-        saved = run("iptables-legacy-save -t mangle").splitlines()
+        saved = run(f"iptables-{self._variant}-save -t mangle").splitlines()
         rules = [line for line in saved if line.startswith(f"-A {chain} ")]
         counted = [f"[{packets}:{octets}] {line}" if name in line else f"[0:0] {line}" for line in rules]
         lines = "\n".join([f"-F {chain}", *counted])
-        run("iptables-legacy-restore --noflush --counters", f"*mangle\n{lines}\nCOMMIT\n")
+        run(f"iptables-{self._variant}-restore --noflush --counters", f"*mangle\n{lines}\nCOMMIT\n")
 
     def lose_set(self, spec):
         for program in self._programs():
             for table in sorted(set(TABLES.values())):
                 run(f"{program} -t {table} -F")
-        run(f"ipset destroy netmgr-{spec.name.replace('_', '-')}")
+        _destroy_sets(f"netmgr-{spec.name.replace('_', '-')}")
 
     def remake_set_wrongly(self, spec):
         self.lose_set(spec)
@@ -264,8 +276,8 @@ class IptablesKernel:
         for table, lines in rules.items():
             chains = ":OTHER - [0:0]\n" if "OTHER" in lines else ""
             counted = "\n".join(f"[7:700] {line}" for line in lines.splitlines())
-            run("iptables-legacy-restore --noflush --counters", f"*{table}\n{chains}{counted}\nCOMMIT\n")
-        run("ip6tables-legacy -t mangle -A FORWARD -c 5 500 -s 2001:db8::7 -j ACCEPT")
+            run(f"iptables-{self._variant}-restore --noflush --counters", f"*{table}\n{chains}{counted}\nCOMMIT\n")
+        run(f"ip6tables-{self._variant} -t mangle -A FORWARD -c 5 500 -s 2001:db8::7 -j ACCEPT")
 
     def neighbours(self):
         tables = ("raw", "mangle", "nat")
@@ -278,7 +290,10 @@ class IptablesKernel:
 KERNELS: dict[str, Callable[[Path], Kernel]] = {
     "fake": lambda _: FakeKernel(),
     "nftables": lambda _: NftKernel(),
-    "iptables": lambda folder: IptablesKernel(folder / "xtables.lock"),
+    "iptables-legacy": lambda folder: IptablesKernel(
+        LegacyTables(lock_path=folder / "xtables.lock", lock_wait_seconds=0.2)
+    ),
+    "iptables-nft": lambda _: IptablesKernel(NftTables()),
 }
 
 
@@ -306,12 +321,12 @@ def namespaces() -> Iterator[Callable[[str], Namespace]]:
         netns.delete(path)
 
 
-REAL = [pytest.param(name, marks=pytest.mark.root) for name in ("nftables", "iptables")]
+REAL = [pytest.param(name, marks=pytest.mark.root) for name in ("nftables", "iptables-legacy", "iptables-nft")]
 
 
 @pytest.fixture(params=["fake", *REAL])
 def kernel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kernel]:
-    """One of the three; the test runs inside the real ones' namespace."""
+    """One of them; the test runs inside the real ones' namespace."""
     if request.param == "fake":
         yield FakeKernel()
         return
@@ -320,7 +335,7 @@ def kernel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kernel]:
 
 @pytest.fixture(params=REAL)
 def real_kernel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kernel]:
-    """One of the two that exist."""
+    """One of those that exist."""
     yield from _real(request, tmp_path)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family
 from netmgr.rules.engine import Rules
 from netmgr.rules.iptables import IptablesBackend
+from netmgr.rules.legacy_tables import LegacyTables
+from netmgr.rules.nft_tables import NftTables
+from tests.contracts.conftest import run
 
 pytestmark = pytest.mark.root
 
@@ -31,14 +35,26 @@ ARTICLE = {
 
 
 @pytest.fixture
+def program(variant) -> Callable[..., str]:
+    """Runs a program, iptables of the variant at hand, that must succeed, and gives its output."""
+    return lambda command, stdin="": run(re.sub(r"^(ip6?tables)", rf"\1-{variant}", command), stdin)
+
+
+@pytest.fixture
 def lock_path(tmp_path: Path) -> Path:
     return tmp_path / "xtables.lock"
 
 
+@pytest.fixture(params=["legacy", "nft"])
+def variant(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture
-def backend(namespaces, lock_path) -> Iterator[IptablesBackend]:
+def backend(namespaces, lock_path, variant) -> Iterator[IptablesBackend]:
     with netns.entered(namespaces("node").descriptor):
-        made = IptablesBackend(lock_path=lock_path, lock_wait_seconds=0.1)
+        legacy = LegacyTables(lock_path=lock_path, lock_wait_seconds=0.1)
+        made = IptablesBackend(legacy if variant == "legacy" else NftTables())
         try:
             yield made
         finally:
@@ -52,7 +68,7 @@ def rules_of(saved: str) -> list[str]:
 def test_the_exact_rules_are_the_articles_word_for_word(backend, policy, program):
     rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
     rules.apply(rules.plan(PODS))
-    saved = rules_of(program("iptables-legacy-save -t mangle"))
+    saved = rules_of(program("iptables-save -t mangle"))
     assert {line for line in saved if "iptables-exporter" in line} == ARTICLE
     assert len(saved) == len(ARTICLE) + 3, "beside the article's rules: a jump and two rules for any number of pods"
 
@@ -60,7 +76,7 @@ def test_the_exact_rules_are_the_articles_word_for_word(backend, policy, program
 def test_the_corrected_rules_except_loopback_and_everything_internal(backend, policy, program):
     rules = Rules(backend, policy)
     rules.apply(rules.plan(PODS))
-    for suffix, save in (("4", "iptables-legacy-save"), ("6", "ip6tables-legacy-save")):
+    for suffix, save in (("4", "iptables-save"), ("6", "ip6tables-save")):
         saved = [line for line in rules_of(program(f"{save} -t mangle")) if "iptables-exporter" in line]
         wording = "-m comment --comment"
         assert set(saved) == {
@@ -88,11 +104,12 @@ def test_the_printed_commands_make_the_same_rules_when_a_person_types_them(backe
 
 
 def test_a_node_rule_given_twice_is_kept_once_with_its_count(backend, policy, program):
-    rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
+    """That it looks into a set of ours as ours do tells that it is ours: a save and a restore made two of it."""
+    rules = Rules(backend, policy)
     rules.apply(rules.plan([]))
-    (rule,) = [line for line in rules_of(program("iptables-legacy-save -t mangle")) if line.startswith("-A INPUT")]
-    program("iptables-legacy-restore --noflush --counters", f"*mangle\n[5:500] {rule}\n[2:200] {rule}\nCOMMIT\n")
-    program("iptables-legacy -t mangle -D INPUT 1")
+    (rule,) = [line for line in rules_of(program("iptables-save -t mangle")) if line.startswith("-A INPUT")]
+    program("iptables-restore --noflush --counters", f"*mangle\n[5:500] {rule}\n[2:200] {rule}\nCOMMIT\n")
+    program("iptables -t mangle -D INPUT 1")
     plan = rules.plan([])
     assert plan.repairs == ("chain input: rule 'node input internet-in v4' stood there more than once",)
     assert plan.created == frozenset()
@@ -101,21 +118,61 @@ def test_a_node_rule_given_twice_is_kept_once_with_its_count(backend, policy, pr
     assert Sample(Counter("INPUT", Family.V4, Traffic.INTERNET_IN), 500, 5) in rules.read()
 
 
-def test_an_altered_rule_is_found_and_put_right(backend, policy, program):
+def test_a_rule_of_the_users_own_is_never_removed_whatever_its_comment_says(backend, policy, program):
+    comment = '-m comment --comment "iptables-exporter openai traffic=internet-in"'
+    theirs = {f"-A INPUT ! -s 10.0.0.0/9 {comment}", f"-A INPUT -p udp {comment}", f"-A INPUT {comment} -j ACCEPT"}
+    program("iptables-restore --noflush", "\n".join(["*mangle", *theirs, "COMMIT\n"]))
+    for node_rules, owner in ((NodeRules.CORRECTED, "openai"), (NodeRules.EXACT, "openai"), (NodeRules.EXACT, "other")):
+        rules = Rules(backend, replace(policy, node_rules=node_rules, rule_owner=owner))
+        rules.apply(rules.plan(PODS))
+        assert not rules.plan(PODS)
+        assert theirs <= set(rules_of(program("iptables-save -t mangle")))
+    rules.remove()
+    assert theirs == set(rules_of(program("iptables-save -t mangle")))
+
+
+def test_an_altered_rule_is_nobodys_mistake_to_remove_and_ours_is_put_beside_it(backend, policy, program):
     rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
     rules.apply(rules.plan([]))
     comment = "iptables-exporter openai traffic=internet-in"
-    altered = f'-R INPUT 1 ! -s 10.0.0.0/9 -m comment --comment "{comment}"'
-    program("iptables-legacy-restore --noflush", f"*mangle\n{altered}\nCOMMIT\n")
+    altered = f'! -s 10.0.0.0/9 -m comment --comment "{comment}"'
+    program("iptables-restore --noflush", f"*mangle\n-R INPUT 1 {altered}\nCOMMIT\n")
     plan = rules.plan([])
-    assert plan.repairs == ("chain input: rule 'node input internet-in v4' was altered",)
+    assert plan.repairs == ("chain input: rule 'node input internet-in v4' was missing",)
     assert plan.created == {Counter("INPUT", Family.V4, Traffic.INTERNET_IN)}
     rules.apply(plan)
     assert not rules.plan([])
+    assert f"-A INPUT {altered}" in rules_of(program("iptables-save -t mangle"))
+
+
+def test_the_articles_rules_of_the_users_own_serve_as_they_are_and_stay(backend, policy, program):
+    """Who has the article's four rules already sees no second copy of them, and keeps them in the end."""
+    lines = "\n".join(f"[5:500] {line}" for line in sorted(ARTICLE))
+    program("iptables-restore --noflush --counters", f"*mangle\n{lines}\nCOMMIT\n")
+    rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
+    rules.apply(rules.plan([]))
+    saved = [line for line in rules_of(program("iptables-save -t mangle")) if "iptables-exporter" in line]
+    assert sorted(saved) == sorted(ARTICLE)
+    assert Sample(Counter("INPUT", Family.V4, Traffic.INTERNET_IN), 500, 5) in rules.read()
+    assert not rules.plan([])
+    rules.remove()
+    assert set(rules_of(program("iptables-save -t mangle"))) == ARTICLE
+
+
+def test_the_users_rule_that_equals_ours_stays_when_ours_goes(backend, policy, program):
+    rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
+    rules.apply(rules.plan([]))
+    lines = "\n".join(f"[5:500] {line}" for line in sorted(ARTICLE))
+    program("iptables-restore --noflush --counters", f"*mangle\n{lines}\nCOMMIT\n")
+    assert not rules.plan([])
+    assert Sample(Counter("INPUT", Family.V4, Traffic.INTERNET_IN), 0, 0) in rules.read(), "of the two, ours"
+    rules.remove()
+    saved = [line for line in program("iptables-save -c -t mangle").splitlines() if "iptables-exporter" in line]
+    assert sorted(saved) == sorted(f"[5:500] {line}" for line in ARTICLE)
 
 
 def article_owners(program) -> set[str]:
-    saved = rules_of(program("iptables-legacy-save -t mangle") + program("ip6tables-legacy-save -t mangle"))
+    saved = rules_of(program("iptables-save -t mangle") + program("ip6tables-save -t mangle"))
     return {line.split("iptables-exporter ")[1].split()[0] for line in saved if "iptables-exporter " in line}
 
 
@@ -130,10 +187,9 @@ def test_the_rules_of_the_former_owner_go_when_the_owner_changes(backend, policy
     assert "chain input: rule 'iptables-exporter openai traffic=internet-in' does not belong there" in plan.repairs
     rules.apply(plan)
     assert not rules.plan(PODS)
-    v4_stays = before is NodeRules.EXACT and now is NodeRules.CORRECTED
-    assert article_owners(program) == ({"other", "openai"} if v4_stays else {"other"})
+    assert article_owners(program) == {"other"}
     rules.remove()
-    assert article_owners(program) == ({"openai"} if v4_stays else set())
+    assert article_owners(program) == set()
     assert program("ipset list -n") == ""
 
 
@@ -155,24 +211,25 @@ def test_another_programs_rules_of_the_articles_kind_stay(backend, policy, progr
         '-A INPUT -m set ! --match-set theirs src -m comment --comment "iptables-exporter them traffic=internet-in"',
     ]
     lines = "\n".join(foreign)
-    program("iptables-legacy-restore --noflush", f"*mangle\n{lines}\nCOMMIT\n")
+    program("iptables-restore --noflush", f"*mangle\n{lines}\nCOMMIT\n")
     rules = Rules(backend, replace(policy, node_rules=node_rules))
     rules.apply(rules.plan([]))
     assert not rules.plan([])
     rules.remove()
-    assert rules_of(program("iptables-legacy-save -t mangle")) == foreign
+    assert rules_of(program("iptables-save -t mangle")) == foreign
 
 
 def test_a_lost_jump_means_that_the_rules_behind_it_are_not_in_force(backend, policy, program):
     rules = Rules(backend, policy)
     rules.apply(rules.plan([]))
-    program("iptables-legacy -t raw -D PREROUTING -j NETMGR-PREROUTING")
+    program("iptables -t raw -D PREROUTING -j NETMGR-PREROUTING")
     plan = rules.plan([])
     assert plan.repairs == ("chain prerouting: rule 'anti-spoofing v4' was missing",)
     rules.apply(plan)
     assert not rules.plan([])
 
 
+@pytest.mark.parametrize("variant", ["legacy"], indirect=True)
 def test_changes_of_rules_wait_for_the_lock_only_so_long_and_pods_do_not_wait_at_all(backend, policy, lock_path):
     rules = Rules(backend, policy)
     rules.apply(rules.plan([]))
@@ -188,8 +245,11 @@ def test_changes_of_rules_wait_for_the_lock_only_so_long_and_pods_do_not_wait_at
     assert not rules.plan([])
 
 
-def test_only_the_tables_in_use_come_into_being(backend, policy):
+def test_only_the_tables_in_use_come_into_being(backend, policy, variant):
     rules = Rules(backend, policy)
     rules.apply(rules.plan(PODS))
-    names = Path("/proc/thread-self/net/ip_tables_names").read_text(encoding="ascii").split()
-    assert sorted(names) == ["mangle", "nat", "raw"]
+    legacy = Path("/proc/thread-self/net/ip_tables_names").read_text(encoding="ascii").split()
+    nft = [line.split()[2] for line in run("nft list tables").splitlines() if line.startswith("table ip ")]
+    used, unused = (legacy, nft) if variant == "legacy" else (nft, legacy)
+    assert sorted(used) == ["mangle", "nat", "raw"]
+    assert unused == []

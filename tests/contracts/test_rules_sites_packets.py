@@ -230,6 +230,7 @@ def test_drops_between_sites_outlive_repairs(world, real_kernel, program, family
     if real_kernel.backend.name == "nftables":
         program("nft flush chain inet netmgr forward")
     else:
-        program(f"ip{'' if family is Family.V4 else '6'}tables-legacy -t mangle -D NETMGR-FORWARD 1")
+        tool = real_kernel.backend.name.replace("iptables", "iptables" if family is Family.V4 else "ip6tables")
+        program(f"{tool} -t mangle -D NETMGR-FORWARD 1")
     rules.apply(rules.plan([]))
     assert dropped(rules) == {(B, A): (1, 70 + HEADERS[family])}

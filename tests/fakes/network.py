@@ -137,7 +137,7 @@ class PaperNetwork:
         }
 
     def _machine(self, world: PaperWorld, node: Node, *, in_force: bool) -> Machine:
-        kernel = FakeBackend(rewrites=world.backend is not Backend.IPTABLES)
+        kernel = FakeBackend(rewrites=world.backend is not Backend.IPTABLES_LEGACY)
         if in_force:
             rules = Rules(kernel, Policy.of(NodeDocument.model_validate(node.document)))
             pods = [address for address, pod in self._pods.items() if pod.pod.node == node.host]

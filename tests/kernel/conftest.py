@@ -27,7 +27,7 @@ def lab_name() -> str:
     return _unique_name()
 
 
-@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES], ids=str)
+@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
 def backend(request: pytest.FixtureRequest) -> Backend:
     return request.param
 

@@ -18,7 +18,7 @@ from netmgr.prefixes import Family
 
 pytestmark = pytest.mark.root
 
-OTHER = {Backend.NFTABLES: Backend.IPTABLES, Backend.IPTABLES: Backend.NFTABLES}
+OTHER = {Backend.NFTABLES: Backend.IPTABLES_LEGACY, Backend.IPTABLES_LEGACY: Backend.NFTABLES}
 SIZES = [1, 700, 1200]
 
 

@@ -28,7 +28,7 @@ NEIGHBOURLY = 4
 SIZES = [1, 700, 1200]
 
 
-@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES], ids=str)
+@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """Two nodes with two pods each; the second node's ranges are a class."""
     topology = two_nodes(pods=2)

@@ -148,7 +148,7 @@ def wait_for(node: LabNode, name: str, *, live: bool) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.IPTABLES], indirect=True, ids=str)
+@pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.IPTABLES_LEGACY], indirect=True, ids=str)
 def test_a_host_network_pod_is_counted_to_the_byte_and_the_rest_is_the_nodes_own(
     world: World, node: LabNode, cgroups: Path, tmp_path: Path
 ) -> None:

@@ -62,7 +62,7 @@ RULES = {
         "nft flush chain inet netmgr output",
         "nft insert rule inet netmgr postrouting accept",
     ],
-    Backend.IPTABLES: [
+    Backend.IPTABLES_LEGACY: [
         "iptables-legacy -t mangle -F NETMGR-FORWARD",
         "iptables-legacy -t nat -D PREROUTING -j NETMGR-DSTNAT",
         "ip6tables-legacy -t nat -F NETMGR-POSTROUTING",
@@ -72,7 +72,7 @@ RULES = {
 }
 
 
-@pytest.fixture(params=[Backend.NFTABLES, Backend.IPTABLES], ids=str)
+@pytest.fixture(params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
 def world(request: pytest.FixtureRequest) -> Iterator[Joined]:
     with joined(request.param, f"test-{os.getpid()}-drift") as made:
         made.run("nft", FOREIGN_NFT)

@@ -22,7 +22,7 @@ TRANSLATIONS = pytest.mark.parametrize("translation", ["netmap", "endpoints"])
 SOURCES = pytest.mark.parametrize("source", ["snat", "preserve"])
 
 
-@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES], ids=str)
+@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
 def world(request: pytest.FixtureRequest) -> Iterator[Joined]:
     with joined(request.param, f"test-{os.getpid()}-nat") as made:
         yield made

@@ -229,7 +229,7 @@ def test_status_says_that_running_pods_suffer_while_the_rules_cannot_be_put_back
 ) -> None:
     obstacles = {
         Backend.NFTABLES: table_owned_by_another_program,
-        Backend.IPTABLES: legacy_tables_locked_by_another_program,
+        Backend.IPTABLES_LEGACY: legacy_tables_locked_by_another_program,
     }
     with obstacles[backend](node):
         eventually(lambda: "rules cannot be put right" in node.runtime.status(), 30)
@@ -297,7 +297,7 @@ def test_another_backend_takes_over_and_the_former_ones_rules_go(
     assert reaches_internet(world, sandbox)
     node.stop_agent()
     text = node.document.read_text()
-    other = next(each for each in (Backend.NFTABLES, Backend.IPTABLES) if each is not backend)
+    other = next(each for each in (Backend.NFTABLES, Backend.IPTABLES_LEGACY) if each is not backend)
     node.document.write_text(text.replace(f"backend: {backend}", f"backend: {other}"))
     node.start_agent()
     node.wait_until_ready()

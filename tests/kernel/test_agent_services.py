@@ -17,12 +17,12 @@ pytestmark = pytest.mark.root
 
 TAKEN_AWAY = {
     Backend.NFTABLES: "nft delete table inet netmgr-services",
-    Backend.IPTABLES: "iptables-legacy -t nat -F",
+    Backend.IPTABLES_LEGACY: "iptables-legacy -t nat -F",
 }
 PORTS = dict.fromkeys(Family, 8080)
 
 
-@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES], ids=str)
+@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
 def module_world(request: pytest.FixtureRequest) -> Iterator[Joined]:
     with joined(request.param, f"test-{os.getpid()}-services") as made:
         yield made

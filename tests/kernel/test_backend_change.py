@@ -18,7 +18,7 @@ from netmgr.rules.choose import FILE_NAME
 
 pytestmark = pytest.mark.root
 
-OTHER = {Backend.NFTABLES: Backend.IPTABLES, Backend.IPTABLES: Backend.NFTABLES}
+OTHER = {Backend.NFTABLES: Backend.IPTABLES_LEGACY, Backend.IPTABLES_LEGACY: Backend.NFTABLES}
 
 
 @pytest.fixture

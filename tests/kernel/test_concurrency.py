@@ -36,7 +36,7 @@ Subject = TypeVar("Subject")
 Outcome = TypeVar("Outcome")
 
 
-@pytest.fixture(params=[Backend.NFTABLES, Backend.IPTABLES], ids=str)
+@pytest.fixture(params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
 def node(request: pytest.FixtureRequest, lab_name: str) -> Iterator[LabNode]:
     with World(cluster(nodes=1, pods=0), backend=request.param, name=lab_name, settings=room_for(CROWD)) as world:
         yield world.nodes[0]

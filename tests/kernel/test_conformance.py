@@ -17,7 +17,7 @@ pytestmark = pytest.mark.root
 IFF_UP = 1
 
 
-@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES], ids=str)
+@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
 def cni(request):
     with one_node(cluster(nodes=1, pods=0), backend=request.param) as caller:
         yield caller

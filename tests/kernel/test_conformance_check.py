@@ -15,7 +15,7 @@ pytestmark = pytest.mark.root
 V4_ONLY = {"ranges": ["10.128.16.0/31"], "pool": {"cooldown_seconds": 1, "conntrack_wait_seconds": 0}}
 
 
-@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES], ids=str)
+@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
 def cni(request):
     with one_node(cluster(nodes=1, pods=0), backend=request.param) as caller:
         yield caller

@@ -113,7 +113,7 @@ def test_the_agent_starts_where_sysctls_are_read_only_once_forwarding_is_on(node
     ("backend", "missing"),
     [
         *((Backend.NFTABLES, missing) for missing in ("net_admin", "sys_admin", "net_raw", "chown")),
-        (Backend.IPTABLES, "net_raw"),
+        (Backend.IPTABLES_LEGACY, "net_raw"),
     ],
     indirect=["backend"],
     ids=str,

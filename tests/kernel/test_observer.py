@@ -19,7 +19,7 @@ from tests.kernel.observed import ObservedNode, observed_node
 
 pytestmark = pytest.mark.root
 
-MADE_BY = [("bridge", Backend.NFTABLES), ("ptp", Backend.IPTABLES)]
+MADE_BY = [("bridge", Backend.NFTABLES), ("ptp", Backend.IPTABLES_LEGACY)]
 NOTHING = {"internet-in": (0, 0), "internet-out": (0, 0)}
 
 

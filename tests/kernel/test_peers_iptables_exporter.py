@@ -42,7 +42,7 @@ Series = dict[tuple[str, str, str, str, str], float]
 def world_with(**accounting: object) -> World:
     quick = {"reading_seconds": 1, "min_reading_seconds": 0}
     settings = {"accounting": {**quick, "rule_owner": "openai", **accounting}}
-    return World(cluster(nodes=1, pods=1), backend=Backend.IPTABLES, settings=settings)
+    return World(cluster(nodes=1, pods=1), backend=Backend.IPTABLES_LEGACY, settings=settings)
 
 
 @pytest.fixture(params=["exact", "corrected"])

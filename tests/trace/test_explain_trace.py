@@ -67,13 +67,13 @@ def fate(document: NodeDocument, kernel: FakeBackend, address: Address) -> Passa
     return Passage.MASQUERADED if outcome.src != source else Passage.NATIVE
 
 
-@pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.IPTABLES], ids=str)
+@pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
 @pytest.mark.parametrize("kinds", ["default", "others"])
 def test_a_packet_fares_as_explained_on_every_machine(kinds: str, backend: Backend) -> None:
     checked: set[tuple[Role, str]] = set()
     for node in drawn(kinds).nodes:
         document = NodeDocument.model_validate(node.document)
-        kernel = FakeBackend(rewrites=backend is not Backend.IPTABLES)
+        kernel = FakeBackend(rewrites=backend is not Backend.IPTABLES_LEGACY)
         rules = Rules(kernel, Policy.of(document))
         rules.apply(rules.plan(list(pods(node))))
         for address in targets(document):

@@ -16,7 +16,7 @@ from netmgr.sites import HUB, Role
 from tests.fakes.network import OTHER_KINDS, Journey, PaperNetwork, PaperWorld
 
 WORLDS = pytest.mark.parametrize("kinds", [planned.KINDS, OTHER_KINDS], ids=["default", "others"])
-BACKENDS = pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.IPTABLES], ids=str)
+BACKENDS = pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
 FAMILIES = pytest.mark.parametrize("family", list(Family), ids=["v4", "v6"])
 KINDS = {
     matrix.Target.RESEARCHER: reach.Target.NODES,

@@ -78,6 +78,16 @@ class Table:
             del rules[-1:]
         return found
 
+    def rule_counts(self) -> dict[str, int]:
+        """How many rules each chain has."""
+        names, found, name = self._names(), dict[str, int](), ""
+        for start, target_at, _ in self._entries():
+            name = names.get(start, name)
+            if not self._is_head(target_at):
+                found[name] = found.get(name, 0) + 1
+        # Each chain has one more, as above.
+        return {name: count - 1 for name, count in found.items()}
+
     def _names(self) -> dict[int, str]:
         """Where each chain's first rule is, which is where jumps lead; a chain's name is an entry before it."""
         heads = {
@@ -113,12 +123,12 @@ class Table:
             at += size
 
 
-def is_in_use(name: str, family: Family) -> bool:
-    """Whether the table is there already in the calling thread's namespace."""
+def in_use(family: Family) -> list[str]:
+    """The tables that are there already in the calling thread's namespace; asking creates none."""
     try:
-        return name in _NAMES[family].read_text(encoding="ascii").split()
+        return _NAMES[family].read_text(encoding="ascii").split()
     except OSError:
-        return False
+        return []
 
 
 def read(name: str, family: Family) -> Table:

@@ -1,0 +1,258 @@
+"""The tables of iptables' nf_tables variant: `ip mangle`, `ip6 nat` and their like, without starting a program.
+
+`iptables` on today's distributions is a client of nf_tables: a rule is a rule of a table of the old name, its
+chains stand at the old hooks and priorities, and nft_compat carries out what only xtables knows
+(iptables-nft(8), <linux/netfilter/nf_tables.h>). Written and read in that form here, our rules are what
+`iptables -t mangle -L -v` shows, and a reading costs a listing of the chains at hand. A change of any number
+of tables is one transaction, which the kernel refuses if anybody else changed a table since ours were read.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
+
+from netmgr.dataplane import nft_messages
+from netmgr.dataplane.nft_messages import NFGENMSG, NFPROTO_IPV4, NFPROTO_IPV6, NLM_F_APPEND, message, number, text
+from netmgr.dataplane.nft_socket import NftSocket
+from netmgr.dataplane.rtnetlink import NLM_F_CREATE, NLM_F_DUMP, Operation, attribute, attributes
+from netmgr.errors import KernelError, TryAgainLater
+from netmgr.prefixes import Family
+from netmgr.rules import xt_entries, xt_expressions
+from netmgr.rules.xt_table import Entry, Opener
+
+NFPROTO = {Family.V4: NFPROTO_IPV4, Family.V6: NFPROTO_IPV6}
+_NFT_FAMILY = {Family.V4: "ip", Family.V6: "ip6"}
+_HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
+_PRIORITIES = {"raw": -300, "mangle": -150, "filter": 0, "security": 50}
+_NAT_PRIORITIES = {"PREROUTING": -100, "INPUT": 100, "OUTPUT": -100, "POSTROUTING": 100}
+_CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_TYPE = 1, 3, 4, 7
+_HOOK_NUMBER, _HOOK_PRIORITY = 1, 2
+_RULE_TABLE, _RULE_CHAIN, _RULE_HANDLE, _RULE_EXPRESSIONS, _RULE_COMPAT, _RULE_USERDATA = 1, 2, 3, 4, 5, 7
+_COMPAT_PROTOCOL, _COMPAT_FLAGS = 1, 2
+_COMPAT_INVERTED = 2
+_USERDATA_COMMENT = 0
+_COMPAT_GET = 11 << 8
+"""NFNL_SUBSYS_NFT_COMPAT, and NFNL_MSG_COMPAT_GET."""
+_NAME, _REVISION, _TYPE = 1, 2, 3
+_IS_MATCH = 0
+_ATTEMPTS = 20
+
+Found = TypeVar("Found")
+
+
+class _Base(NamedTuple):
+    kind: str
+    hook: int
+    priority: int
+
+
+def _base(table: str, chain: str) -> _Base | None:
+    """Where iptables has a built-in chain; None for any other chain."""
+    if chain not in _HOOKS or (table == "raw" and chain not in ("PREROUTING", "OUTPUT")):
+        return None
+    kind = "nat" if table == "nat" else "route" if (table, chain) == ("mangle", "OUTPUT") else "filter"
+    priority = _NAT_PRIORITIES.get(chain, 0) if table == "nat" else _PRIORITIES[table]
+    return _Base(kind, _HOOKS.index(chain), priority)
+
+
+class NftTable:
+    """One table of one family. What is changed is collected in `operations`, and seen at once by who asks again."""
+
+    def __init__(self, channel: NftSocket, name: str, family: Family) -> None:
+        self._channel = channel
+        self._name = name
+        self._where = f"{_NFT_FAMILY[family]} {name}"
+        self._chains: dict[str, list[Entry] | None] = {}
+        self.family = family
+        self.operations: list[Operation] = []
+        self._refuse_if_dormant()
+
+    def entries(self, chain: str) -> list[Entry]:
+        """The chain's rules in order; none if there is no such chain."""
+        return list(self._read(chain) or ())
+
+    def has_chain(self, chain: str) -> bool:
+        """Whether the table has this chain."""
+        return self._read(chain) is not None
+
+    def create_chain(self, chain: str) -> None:
+        """Make an empty chain, and before it the table."""
+        body = attribute(_CHAIN_TABLE, text(self._name)) + attribute(_CHAIN_NAME, text(chain))
+        if base := _base(self._name, chain):
+            hook = attribute(_HOOK_NUMBER, number(base.hook)) + attribute(_HOOK_PRIORITY, number(base.priority))
+            body += attribute(_CHAIN_HOOK, hook) + attribute(_CHAIN_TYPE, text(base.kind))
+        self._do(nft_messages.NEW_TABLE, attribute(1, text(self._name)), "add table", NLM_F_CREATE)
+        self._do(nft_messages.NEW_CHAIN, body, f"add chain {chain}", NLM_F_CREATE)
+        self._chains[chain] = []
+
+    def flush_chain(self, chain: str) -> None:
+        """Remove the chain's rules."""
+        self._do(nft_messages.DELETE_RULE, self._rule(chain), f"flush chain {chain}")
+        self._chains[chain] = []
+
+    def delete_chain(self, chain: str) -> None:
+        """Remove an empty chain that nothing jumps to."""
+        body = attribute(_CHAIN_TABLE, text(self._name)) + attribute(_CHAIN_NAME, text(chain))
+        self._do(nft_messages.DELETE_CHAIN, body, f"delete chain {chain}")
+        self._chains[chain] = None
+
+    def append(self, chain: str, entry: bytes) -> None:
+        """Put a rule at the chain's end."""
+        self._add(chain, entry, NLM_F_CREATE | NLM_F_APPEND)
+
+    def insert(self, chain: str, entry: bytes) -> None:
+        """Put a rule at the chain's head."""
+        self._add(chain, entry, NLM_F_CREATE)
+
+    def delete(self, chain: str, entry: Entry) -> None:
+        """Remove this rule."""
+        body = self._rule(chain) + attribute(_RULE_HANDLE, entry.handle.to_bytes(8, "big"))
+        self._do(nft_messages.DELETE_RULE, body, f"delete rule of {chain}")
+        if held := self._chains[chain]:
+            held.remove(entry)
+
+    def _add(self, chain: str, entry: bytes, flags: int) -> None:
+        if not self.has_chain(chain):
+            # Built in for iptables, but nobody has used it yet.
+            self.create_chain(chain)
+        expressions = b"".join(one.encode() for one in xt_expressions.encode(entry, self.family))
+        body = self._rule(chain) + attribute(_RULE_EXPRESSIONS, expressions)
+        protocol, is_inverted = xt_expressions.protocol_of(entry, self.family)
+        if protocol:
+            compat = attribute(_COMPAT_PROTOCOL, number(protocol))
+            body += attribute(_RULE_COMPAT, compat + attribute(_COMPAT_FLAGS, number(_COMPAT_INVERTED * is_inverted)))
+        self._do(nft_messages.NEW_RULE, body, f"add rule to {chain}", flags)
+
+    def _rule(self, chain: str) -> bytes:
+        return attribute(_RULE_TABLE, text(self._name)) + attribute(_RULE_CHAIN, text(chain))
+
+    def _do(self, kind: int, body: bytes, what: str, flags: int = 0) -> None:
+        self.operations.append(self._message(kind, body, what, flags))
+
+    def _message(self, kind: int, body: bytes, what: str, flags: int = 0) -> Operation:
+        return message(kind, body, f"{what} in table {self._where}", flags, NFPROTO[self.family])
+
+    def _read(self, chain: str) -> list[Entry] | None:
+        if chain not in self._chains:
+            self._chains[chain] = self._listed(chain) if self._exists(chain) else None
+        return self._chains[chain]
+
+    def _exists(self, chain: str) -> bool:
+        body = attribute(_CHAIN_TABLE, text(self._name)) + attribute(_CHAIN_NAME, text(chain))
+        answer = _asked(self._channel, self._message(nft_messages.GET_CHAIN, body, f"look for chain {chain}"))
+        if answer is None:
+            return False
+        place = attributes(attributes(answer, NFGENMSG.size).get(_CHAIN_HOOK, b""), 0)
+        base = _base(self._name, chain)
+        wanted = {_HOOK_NUMBER: number(base.hook), _HOOK_PRIORITY: number(base.priority)} if base else {}
+        if any(place.get(kind) != value for kind, value in wanted.items()):
+            raise KernelError(f"read table {self._where}", details=f"chain {chain} is not where iptables has it")
+        return True
+
+    def _listed(self, chain: str) -> list[Entry]:
+        request = self._message(nft_messages.GET_RULE, self._rule(chain), f"list chain {chain}", NLM_F_DUMP)
+        return listed(self._channel, request, lambda body: _entry(body, self.family))
+
+    def _refuse_if_dormant(self) -> None:
+        body = attribute(1, text(self._name))
+        answer = _asked(self._channel, self._message(nft_messages.GET_TABLE, body, "look for the table"))
+        if answer is not None and nft_messages.table_of(answer)[1]:
+            raise KernelError(
+                f"read table {self._where}",
+                details=f"it is dormant, so that no rule of it is in effect; wake it with: nft add table {self._where}",
+            )
+
+
+class NftTables:
+    """The tables of the namespace it is made in."""
+
+    name = "iptables-nft"
+
+    def __init__(self) -> None:
+        self._channel = NftSocket()
+
+    @contextmanager
+    def opened(self, name: str, family: Family) -> Iterator[NftTable]:
+        """Look at a table; it comes into being when something is put into it."""
+        yield NftTable(self._channel, name, family)
+
+    def change(self, edit: Callable[[Opener], None]) -> None:
+        """Change tables in one transaction, on a reading that is still true when it is carried out."""
+        for _ in range(_ATTEMPTS):
+            generation, tables = self._channel.generation(), list[NftTable]()
+
+            @contextmanager
+            def opened(name: str, family: Family, into: list[NftTable] = tables) -> Iterator[NftTable]:
+                into.append(NftTable(self._channel, name, family))
+                yield into[-1]
+
+            edit(opened)
+            operations = [operation for table in tables for operation in table.operations]
+            try:
+                if operations:
+                    self._channel.commit(operations, generation)
+            except KernelError as error:
+                if error.errno != errno.ERESTART:
+                    raise
+            else:
+                return
+        raise TryAgainLater("another program changes the rules of nf_tables all the time")
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._channel.close()
+
+
+def is_supported() -> bool:
+    """Whether the kernel carries out iptables' extensions for nf_tables, and has the one that looks into ipsets."""
+    name, revision = attribute(_NAME, text("set")), attribute(_REVISION, number(xt_entries.SET_REVISION))
+    body = NFGENMSG.pack(NFPROTO_IPV4, 0, 0) + name + revision + attribute(_TYPE, number(_IS_MATCH))
+    with NftSocket() as channel:
+        try:
+            return bool(channel.ask(Operation("look for the extension set", _COMPAT_GET, 0, body)))
+        except KernelError:
+            return False
+
+
+def listed(channel: NftSocket, request: Operation, decode: Callable[[bytes], Found | None]) -> list[Found]:
+    """A listing that nobody's transaction came between.
+
+    Raises:
+        TryAgainLater: others change rules all the time.
+    """
+    for _ in range(_ATTEMPTS):
+        before = channel.generation()
+        found = channel.list_of(request, decode)
+        if channel.generation() == before:
+            return found
+    raise TryAgainLater("another program changes the rules of nf_tables all the time")
+
+
+def _asked(channel: NftSocket, request: Operation) -> bytes | None:
+    try:
+        return channel.ask(request)
+    except KernelError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return None
+
+
+def _entry(body: bytes, family: Family) -> Entry:
+    found = attributes(body, NFGENMSG.size)
+    _, _, expressions = nft_messages.rule_of(body)
+    raw, target = xt_expressions.decode(expressions, family, _comment(found.get(_RULE_USERDATA, b"")))
+    return Entry(raw, target, family, int.from_bytes(found[_RULE_HANDLE], "big"))
+
+
+def _comment(userdata: bytes) -> str:
+    """The comment that libnftnl's users keep with a rule: a type, a length and the text, one after the other."""
+    at = 0
+    while at + 2 <= len(userdata):
+        kind, length = userdata[at], userdata[at + 1]
+        if kind == _USERDATA_COMMENT:
+            return userdata[at + 2 : at + 2 + length].rstrip(b"\0").decode(errors="replace")
+        at += 2 + length
+    return ""
