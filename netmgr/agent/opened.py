@@ -17,7 +17,7 @@ from netmgr.agent.rhythm import Steps
 from netmgr.config import NodeDocument
 from netmgr.errors import NetmgrError
 from netmgr.prefixes import Prefix
-from netmgr.services.choose import open_backend
+from netmgr.services.choose import holder, open_backend
 from netmgr.services.engine import Services
 from netmgr.services.model import ServiceStatus
 from netmgr.snapshot import OpenService
@@ -52,7 +52,8 @@ class OpenServices:
         self._is_started = False
 
     def _note(self, mark: Path, backend: str) -> None:
-        if mark.exists() and mark.read_text(encoding="ascii").strip() != backend:
+        # By what holds them: a version that knew one variant of iptables alone gave it another name.
+        if mark.exists() and holder(mark.read_text(encoding="ascii").strip()) != backend:
             retire(mark)
         mark.write_text(f"{backend}\n", encoding="ascii")
 
