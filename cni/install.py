@@ -19,6 +19,7 @@ from pathlib import Path
 
 from cni import build
 from cni.results import SUPPORTED_VERSIONS, Json
+from cni.runtime_config import CAPABILITIES
 from cni.variables import NAME
 from netmgr.errors import SetupError, StateError
 
@@ -143,7 +144,7 @@ def conflist(plan: Installation) -> Json:
     versions: Json = {"cniVersion": plan.cni_version or DEFAULT_VERSION}
     if plan.cni_version is None:
         versions["cniVersions"] = [*SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index(DEFAULT_VERSION) :]]
-    plugins: list[Json] = [{"type": plan.name}]
+    plugins: list[Json] = [{"type": plan.name, "capabilities": dict.fromkeys(CAPABILITIES, True)}]
     if plan.chains_portmap:
         plugins.append({"type": PORTMAP, "capabilities": {"portMappings": True}})
     return versions | {"name": plan.network, "plugins": plugins}

@@ -5,8 +5,9 @@ those of the reference implementation (containernetworking/cni, pkg/skel): varia
 JSON (6), network name and type (7), version (1), and then what the verb needs. Where the
 reference is destructive or vague, this is stricter:
 
-- GC without a list of valid attachments is refused (7); the reference takes it for an empty
-  list and would delete everything. An explicit null or empty list does mean "none".
+- GC without a list of valid attachments, as libcni's cnitool sends it after it deleted what its own
+  cache has, collects only what has lost its sandbox: plugins that take it for an empty list would
+  delete every other runtime's pods. An explicit null or empty list does mean "none".
 - DEL is best-effort: what it needs is the container and the interface, so nothing else in it that is
   malformed (CNI_ARGS, prevResult, network name, version) keeps a pod from being deleted.
 """
@@ -29,6 +30,7 @@ from cni.results import (
     error_result,
     version_result,
 )
+from cni.runtime_config import RuntimeConfig, parse_runtime_config
 from cni.variables import NAME, Verb, check_text, check_variables, parse_args, parse_verb
 from netmgr.errors import (
     DecodingFailure,
@@ -37,7 +39,7 @@ from netmgr.errors import (
     InvalidNetworkConfig,
     UnsupportedField,
 )
-from netmgr.model import AttachmentKey, PodRef
+from netmgr.model import NOTHING_REQUESTED, AttachmentKey, PodRef, Requested
 
 __all__ = [
     "NEWEST",
@@ -56,7 +58,7 @@ __all__ = [
 ]
 
 VALID_ATTACHMENTS = ("cni.dev/valid-attachments", "cni.dev/attachments")
-"""The specification's key, and the one that libcni up to 1.2 sent by mistake (cni #1101)."""
+"""The specification's key, and the one that libcni up to 1.2 sent by mistake (cni #1101); later ones send both."""
 
 _SINCE = {Verb.CHECK: "0.4.0", Verb.GC: "1.1.0", Verb.STATUS: "1.1.0"}
 _DECIDED_BY_THE_NODE = ("ipam", "ipMasq")
@@ -78,7 +80,10 @@ class Request:
     netns_override: bool = False
     """The runtime asks for the sandbox to be the plugin's own namespace; otherwise that is an error."""
     previous: PreviousResult | None = None
-    valid_attachments: frozenset[AttachmentKey] = frozenset()
+    valid_attachments: frozenset[AttachmentKey] | None = None
+    """What GC has to keep; None where the runtime does not say."""
+    runtime: RuntimeConfig | None = None
+    """What the runtime asks of an ADD."""
 
     @property
     def key(self) -> AttachmentKey:
@@ -87,9 +92,14 @@ class Request:
 
     @property
     def dns(self) -> Json:
-        """`dns` of the configuration, which a plugin without a resolver of its own passes on."""
+        """`dns` of the configuration, which a plugin without a resolver of its own passes on, as the runtime has it."""
         value = self.config.get("dns")
-        return value if isinstance(value, dict) else {}
+        return (value if isinstance(value, dict) else {}) | (self.runtime.dns if self.runtime else {})
+
+    @property
+    def requested(self) -> Requested:
+        """What the runtime asks for instead of what the node would choose."""
+        return self.runtime.requested if self.runtime else NOTHING_REQUESTED
 
 
 def parse_request(environment: Mapping[str, str], stdin: bytes) -> Request:
@@ -113,6 +123,7 @@ def parse_request(environment: Mapping[str, str], stdin: bytes) -> Request:
     network = _network(config)
     version = _version(verb, config)
     previous = _previous(verb, config)
+    args = parse_args(environment.get("CNI_ARGS", ""))
     if verb is Verb.ADD:
         _refuse_unsupported(config)
         _refuse_second_interface(previous, environment["CNI_IFNAME"])
@@ -124,11 +135,12 @@ def parse_request(environment: Mapping[str, str], stdin: bytes) -> Request:
         container_id=environment.get("CNI_CONTAINERID", ""),
         netns=environment.get("CNI_NETNS", ""),
         ifname=environment.get("CNI_IFNAME", ""),
-        args=parse_args(environment.get("CNI_ARGS", "")),
+        args=args,
         path=environment.get("CNI_PATH", ""),
         netns_override=environment.get("CNI_NETNS_OVERRIDE", "").lower() in ("1", "true"),
         previous=previous,
-        valid_attachments=_valid_attachments(config) if verb is Verb.GC else frozenset(),
+        valid_attachments=_valid_attachments(config) if verb is Verb.GC else None,
+        runtime=parse_runtime_config(config, args) if verb is Verb.ADD else None,
     )
 
 
@@ -230,10 +242,10 @@ def _previous(verb: Verb, config: Mapping[str, object]) -> PreviousResult | None
     return parse_previous(document)
 
 
-def _valid_attachments(config: Mapping[str, object]) -> frozenset[AttachmentKey]:
+def _valid_attachments(config: Mapping[str, object]) -> frozenset[AttachmentKey] | None:
     given = [key for key in VALID_ATTACHMENTS if key in config]
     if not given:
-        raise InvalidNetworkConfig(f"{VALID_ATTACHMENTS[0]}: is missing; without it everything would be collected")
+        return None
     return frozenset(_attachment(key, entry) for key in given for entry in _list(config, key))
 
 

@@ -29,6 +29,9 @@ class Verb(StrEnum):
 
 
 _POD_KEYS = ("K8S_POD_NAMESPACE", "K8S_POD_NAME", "K8S_POD_UID", "K8S_POD_INFRA_CONTAINER_ID")
+REQUEST_KEYS = ("IP", "MAC")
+"""What CNI_ARGS may ask for; `runtime_config` reads it."""
+
 _TRUTH = {"1": True, "true": True, "0": False, "false": False}
 
 _REQUIRED = {
@@ -123,7 +126,7 @@ def parse_args(text: str) -> dict[str, str]:
     ignore = _TRUTH.get(args.pop("IgnoreUnknown", "0").lower())
     if ignore is None:
         raise InvalidEnvironment("CNI_ARGS: IgnoreUnknown must be 1, true, 0 or false")
-    unknown = sorted(set(args) - set(_POD_KEYS))
+    unknown = sorted(set(args) - {*_POD_KEYS, *REQUEST_KEYS})
     if unknown and not ignore:
         raise InvalidEnvironment(f"CNI_ARGS: unknown keys {', '.join(unknown)} without IgnoreUnknown=1")
     for key in _POD_KEYS:

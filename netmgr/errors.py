@@ -15,6 +15,7 @@
     ├─ NotReady                  50  STATUS only: an ADD would fail now
     ├─ LimitedConnectivity       51  STATUS only: and running pods suffer too
     ├─ CapacityError            101  no address is left to give
+    │  └─ AddressUnavailable    101  the address that a runtime asks for is held, in cooldown or of no range
     ├─ KernelError              102  the kernel refused; carries errno and the operation
     ├─ StateError               103  what was remembered cannot be read or written
     ├─ CheckFailed              104  CHECK found an attachment not as it was made
@@ -138,6 +139,10 @@ class CapacityError(NetmgrError):
 
     cni_code = 101
     retryable = True
+
+
+class AddressUnavailable(CapacityError):
+    """The address that a runtime asks for cannot be given; the message says why."""
 
 
 class KernelError(NetmgrError):

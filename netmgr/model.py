@@ -77,6 +77,17 @@ class AttachmentKey:
 
 
 @dataclass(frozen=True, slots=True)
+class Requested:
+    """What a runtime asks for instead of what the node would choose: at most one address of each family, and a MAC."""
+
+    addresses: tuple[Address, ...] = ()
+    mac: bytes = b""
+
+
+NOTHING_REQUESTED = Requested()
+
+
+@dataclass(frozen=True, slots=True)
 class Attachment:
     """One interface of one sandbox, and the addresses it holds.
 

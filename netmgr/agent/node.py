@@ -23,7 +23,7 @@ from netmgr.dataplane import desired
 from netmgr.dataplane.wiring import Dataplane
 from netmgr.errors import KernelError, TryAgainLater
 from netmgr.ipam.leases import Leases
-from netmgr.model import Attachment, AttachmentKey, PodRef
+from netmgr.model import NOTHING_REQUESTED, Attachment, AttachmentKey, PodRef, Requested
 
 LOCK_SECONDS = 20.0
 """How long a request waits for another one of the same attachment."""
@@ -42,9 +42,11 @@ class Node:
     locks: AttachmentLocks
     reaper: Reaper
 
-    def attach(self, key: AttachmentKey, pod: PodRef, netns: str, started_at: float) -> Attachment:
+    def attach(
+        self, key: AttachmentKey, pod: PodRef, netns: str, started_at: float, requested: Requested = NOTHING_REQUESTED
+    ) -> Attachment:
         """Give a sandbox its addresses, counters and link; on failure nothing of it remains."""
-        attachment = self.leases.reserve(key, pod, desired.host_link_name(key), netns, started_at)
+        attachment = self.leases.reserve(key, pod, desired.host_link_name(key), netns, started_at, requested)
         try:
             self.accounts.begin(attachment)
             self.dataplane.attach(attachment)

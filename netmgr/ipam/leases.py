@@ -12,16 +12,16 @@ boot, and one of another boot that does not is older than it seems: no rest is e
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import TypeVar
 
 from netmgr.clock import Clock
-from netmgr.errors import CapacityError
+from netmgr.errors import AddressUnavailable, CapacityError
 from netmgr.ipam.pool import Occupancy, Pool, Timing
 from netmgr.ipam.store import Store
-from netmgr.model import Attachment, AttachmentKey, PodRef
+from netmgr.model import NOTHING_REQUESTED, Attachment, AttachmentKey, PodRef, Requested
 from netmgr.prefixes import Address, Family, Prefix
 
 Value = TypeVar("Value")
@@ -86,31 +86,43 @@ class Leases:
             return list(self._attachments.values())
 
     def reserve(
-        self, key: AttachmentKey, pod: PodRef, host_link: str, netns: str, started_at: float = 0.0
+        self,
+        key: AttachmentKey,
+        pod: PodRef,
+        host_link: str,
+        netns: str,
+        started_at: float = 0.0,
+        requested: Requested = NOTHING_REQUESTED,
     ) -> Attachment:
-        """Give a new attachment one address of each family that has ranges.
+        """Give a new attachment one address of each family that has ranges: the one it asks for, or the next.
 
         Raises:
+            AddressUnavailable: an address that it asks for cannot be given; nothing is held then.
             CapacityError: a family has no free address, or there is no range; nothing is held then.
             StateError: the store could not be written; nothing is held then.
         """
-        wanted = Attachment(key, pod, (), host_link, netns, started_at)
+        wanted = Attachment(key, pod, requested.addresses, host_link, netns, started_at)
         try:
             return self._reserve(wanted)
         except CapacityError:
             # Some may have rested long enough since the background last looked.
-            self.settle(at_most=8)
+            self.settle(at_most=8, among=requested.addresses)
         return self._reserve(wanted)
 
     def _reserve(self, wanted: Attachment) -> Attachment:
         with self._lock:
-            giving = [pool for pool in self._pools.values() if pool.gives]
+            giving = {family: pool for family, pool in self._pools.items() if pool.gives}
             if not giving:
                 raise CapacityError("no range is known to give addresses of")
+            asked = {address.family: address for address in wanted.addresses}
+            if foreign := asked.keys() - giving:
+                raise AddressUnavailable(
+                    f"{asked[min(foreign)]} is asked for, and this node has no range of its family"
+                )
             taken: list[Address] = []
             try:
-                for pool in giving:
-                    taken.append(pool.take(wanted.key, self._clock.monotonic()))  # noqa: PERF401  what was taken before a failure is put back
+                for family, pool in giving.items():
+                    taken.append(pool.take(wanted.key, self._clock.monotonic(), asked.get(family)))
                 attachment = replace(wanted, addresses=tuple(taken))
                 self._store.hold(attachment)
             except BaseException:
@@ -145,14 +157,19 @@ class Leases:
             for address in attachment.addresses:
                 self._pools[address.family].release(address, now)
 
-    def settle(self, at_most: int | None = None) -> None:
+    def settle(self, at_most: int | None = None, among: Collection[Address] = ()) -> None:
         """Free addresses whose rest is over, longest-resting first, looking at `at_most` of each family.
+
+        With `among`, at these alone.
 
         Each costs two walks of the kernel's connection table (some 10 ms each, without our locks).
         """
         now = self._clock.monotonic()
         with self._lock:
-            waiting = [address for pool in self._pools.values() for address in pool.settling(now)[:at_most]]
+            over = [pool.settling(now) for pool in self._pools.values()]
+            if among:
+                over = [[address for address in each if address in among] for each in over]
+            waiting = [address for each in over for address in each[:at_most]]
         if not waiting:
             return
         named = self._lookup(waiting)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from netmgr.errors import CapacityError
+from netmgr.errors import AddressUnavailable, CapacityError
 from netmgr.model import AttachmentKey
 from netmgr.prefixes import Address, Family, Prefix, PrefixTable
 
@@ -90,13 +90,14 @@ class Pool:
             self._resting.pop(address, None)
             self._rested.pop(address, None)
 
-    def take(self, key: AttachmentKey, now: float) -> Address:
-        """Hand an address to an attachment.
+    def take(self, key: AttachmentKey, now: float, asked: Address | None = None) -> Address:
+        """Hand an address to an attachment: the one it asks for, else the next.
 
         Raises:
+            AddressUnavailable: the one it asks for is held, in cooldown, or of none of the ranges.
             CapacityError: none is free; says when the next may be.
         """
-        address = self._next_free()
+        address = self._named(asked, now) if asked else self._next_free()
         if address is None:
             raise CapacityError(self._why_empty(now))
         self._held[address] = key
@@ -131,6 +132,20 @@ class Pool:
         allocated = sum(map(self._is_ours, self._held))
         cooldown = sum(map(self._is_ours, self._resting))
         return Occupancy(allocated, cooldown, self._size - allocated - cooldown, len(self._held) - allocated)
+
+    def _named(self, address: Address, now: float) -> Address:
+        if not self._is_ours(address):
+            raise AddressUnavailable(f"{address} is asked for, and is in none of this node's ranges")
+        if address in self._held:
+            holder = self._held[address]
+            raise AddressUnavailable(f"{address} is asked for, and is held by {holder.container_id} {holder.ifname}")
+        if address in self._resting:
+            left = max(0.0, self._timing.cooldown - (now - self._resting[address]))
+            raise AddressUnavailable(
+                f"{address} is asked for, and is in cooldown for {left:.0f} s more, longer while connections name it"
+            )
+        self._rested.pop(address, None)
+        return address
 
     def _next_free(self) -> Address | None:
         if len(self._rested) >= MOST_RESTED:

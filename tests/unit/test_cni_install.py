@@ -9,6 +9,7 @@ import pytest
 from cni import build
 from cni import install as installer
 from cni.install import Installation, install, uninstall
+from cni.runtime_config import CAPABILITIES
 from netmgr.errors import SetupError, StateError
 
 SAMPLES = Path(__file__).parents[2] / "configs" / "cni"
@@ -54,7 +55,12 @@ def test_samples_are_conflists_of_ours(sample):
 def test_one_version_can_be_asked_for(tmp_path, launcher):
     plan = Installation(tmp_path / "bin", tmp_path / "conf", network="pods", name="nm2", cni_version="0.4.0")
     document = installer.conflist(plan)
-    assert document == {"cniVersion": "0.4.0", "name": "pods", "plugins": [{"type": "nm2"}]}
+    capabilities = dict.fromkeys(CAPABILITIES, True)
+    assert document == {
+        "cniVersion": "0.4.0",
+        "name": "pods",
+        "plugins": [{"type": "nm2", "capabilities": capabilities}],
+    }
     assert plan.conflist.name == "10-nm2.conflist"
     del launcher
 

@@ -329,9 +329,14 @@ def test_gc_takes_an_explicit_nothing_for_an_empty_set(nothing):
     assert request.valid_attachments == frozenset()
 
 
+def test_gc_without_a_list_is_told_from_an_empty_one():
+    request = parse_request(variables("GC"), config("GC", **{"cni.dev/valid-attachments": ...}))
+    assert request.valid_attachments is None
+
+
 @pytest.mark.parametrize(
     "entries",
-    [..., "x", {}, ["a"], [{}], [{"containerID": "a"}], [{"containerID": "", "ifname": "e"}], [{"containerID": 1}]],
+    ["x", {}, ["a"], [{}], [{"containerID": "a"}], [{"containerID": "", "ifname": "e"}], [{"containerID": 1}]],
 )
 def test_gc_without_a_true_list_collects_nothing(entries):
     with pytest.raises(InvalidNetworkConfig, match="valid-attachments"):

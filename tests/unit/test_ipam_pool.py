@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from netmgr.errors import CapacityError
+from netmgr.errors import AddressUnavailable, CapacityError
 from netmgr.ipam.pool import Occupancy, Pool, Timing
 from netmgr.model import AttachmentKey
-from netmgr.prefixes import Prefix
+from netmgr.prefixes import Address, Prefix
 
 KEY = AttachmentKey("container", "eth0")
 
@@ -133,3 +133,35 @@ def test_new_addresses_join_while_others_are_held_and_returned_ones_keep_their_r
         block.take(KEY, 1001)
     assert block.settle(returned, 1031, named=False)
     assert given(block, 1) == ["10.0.0.0"]
+
+
+def test_an_address_that_is_asked_for_is_given_once_and_never_by_chance_meanwhile():
+    block = pool("10.0.0.0/30")
+    asked = Address.parse("10.0.0.1")
+    assert block.take(KEY, 0, asked) == asked
+    with pytest.raises(AddressUnavailable, match=r"10\.0\.0\.1 is asked for, and is held by container eth0"):
+        block.take(AttachmentKey("other", "eth0"), 0, asked)
+    assert asked not in [block.take(KEY, 0) for _ in range(3)]
+
+
+def test_an_address_that_is_asked_for_has_to_be_free_and_of_the_ranges():
+    block = pool("10.0.0.0/30")
+    with pytest.raises(AddressUnavailable, match="in none of this node's ranges"):
+        block.take(KEY, 0, Address.parse("10.0.0.4"))
+    asked = block.take(KEY, 0)
+    block.release(asked, 100)
+    with pytest.raises(AddressUnavailable, match="in cooldown for 20 s more"):
+        block.take(KEY, 110, asked)
+    assert block.settle(asked, 130, named=False)
+    assert block.take(KEY, 130, asked) == asked
+    assert block.occupancy() == Occupancy(1, 0, 3)
+
+
+def test_an_address_that_was_asked_for_returns_like_any_other():
+    block = pool("10.0.0.0/31")
+    asked = block.take(KEY, 0, Address.parse("10.0.0.1"))
+    block.release(asked, 0)
+    block.settle(asked, 100, named=False)
+    assert [str(block.take(KEY, 100)) for _ in range(2)] == ["10.0.0.0", "10.0.0.1"]
+    with pytest.raises(CapacityError):
+        block.take(KEY, 100)

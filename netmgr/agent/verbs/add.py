@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import os
+from errno import ENOENT, ENOTDIR
 from pathlib import Path
 
 from cni.spec import Request, Wiring, add_result, pod_ref
 from netmgr.agent.node import LOCK_SECONDS, Node
 from netmgr.config import POD_GATEWAYS
-from netmgr.dataplane import desired
-from netmgr.errors import InvalidEnvironment, UnknownContainer
+from netmgr.dataplane import desired, netlink
+from netmgr.errors import InvalidEnvironment, KernelError, UnknownContainer
 from netmgr.model import Attachment
+
+log = logging.getLogger(__name__)
 
 
 def add(node: Node, request: Request, started_at: float) -> dict[str, object]:
@@ -18,18 +23,20 @@ def add(node: Node, request: Request, started_at: float) -> dict[str, object]:
     `started_at` is when the launcher began, in seconds since boot.
 
     Raises:
-        UnknownContainer: the sandbox was deleted while this ADD was on its way.
-        InvalidEnvironment: the sandbox is the node's own network namespace.
+        UnknownContainer: there is no sandbox, or it was deleted while this ADD was on its way.
+        InvalidEnvironment: CNI_NETNS is the node's own network namespace, or none at all.
+        AddressUnavailable: the address that the runtime asks for cannot be given.
         CapacityError, KernelError, StateError, TryAgainLater: see their classes; nothing is left behind.
     """
-    _refuse_own_namespace(request)
+    _tell_what_is_ignored(request)
     with node.locks.holding(request.key, LOCK_SECONDS):
         buried = node.leases.buried(request.key)
         if buried is not None and started_at <= buried:
             raise UnknownContainer(f"container {request.container_id} was deleted while its ADD was on its way")
+        _require_sandbox(node, request)
         attachment = _standing(node, request)
         if attachment is None:
-            attachment = node.attach(request.key, pod_ref(request), request.netns, started_at)
+            attachment = node.attach(request.key, pod_ref(request), request.netns, started_at, request.requested)
         else:
             node.leases.renew(attachment.key, started_at)
     return _result(node, request, attachment)
@@ -40,22 +47,40 @@ def _standing(node: Node, request: Request) -> Attachment | None:
     attachment = node.leases.get(request.key)
     if attachment is None:
         return None
-    if attachment.netns in ("", request.netns) and not node.dataplane.check(attachment, request.netns):
+    is_as_asked = set(request.requested.addresses) <= set(attachment.addresses)
+    is_there = attachment.netns in ("", request.netns) and not node.dataplane.check(attachment, request.netns)
+    if is_as_asked and is_there:
         return attachment
-    # The container came back with another sandbox, or half of one: what is left is of no use to it.
+    # The container came back with another sandbox or wish, or half of one: what is left is of no use to it.
     node.detach(attachment)
     return None
 
 
-def _refuse_own_namespace(request: Request) -> None:
-    if request.netns_override:
-        return
+def _require_sandbox(node: Node, request: Request) -> None:
+    """Refuse what no ADD can attach, before anything is given to it."""
     try:
-        same = Path(request.netns).samefile("/proc/thread-self/ns/net")
-    except OSError:
-        return  # attaching says what is wrong with it
-    if same:
+        descriptor = netlink.open_namespace(request.netns)
+    except KernelError as error:
+        if error.errno in (ENOENT, ENOTDIR):
+            # Code 3 promises the runtime that nothing is left to clean up.
+            if attachment := node.leases.get(request.key):
+                node.detach(attachment)
+            raise UnknownContainer(f"CNI_NETNS: there is no {request.netns}, so no container") from None
+        if not error.errno:
+            raise InvalidEnvironment(f"CNI_NETNS: {error.message}") from None
+        raise
+    try:
+        is_own = os.path.samestat(os.fstat(descriptor), Path("/proc/thread-self/ns/net").stat())
+    finally:
+        os.close(descriptor)
+    if is_own and not request.netns_override:
         raise InvalidEnvironment("CNI_NETNS is the node's own network namespace, not a sandbox")
+
+
+def _tell_what_is_ignored(request: Request) -> None:
+    if request.runtime and request.runtime.ignored:
+        keys = ",".join(map(ascii, request.runtime.ignored))
+        log.warning("runtime-config-ignored container=%s keys=%s", request.container_id, keys)
 
 
 def _result(node: Node, request: Request, attachment: Attachment) -> dict[str, object]:

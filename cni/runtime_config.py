@@ -1,0 +1,114 @@
+"""What a runtime asks of one ADD, in each place where conventions put it (containernetworking/cni, CONVENTIONS.md).
+
+| what | `runtimeConfig`, as the conflist's `capabilities` allow | `args.cni` | CNI_ARGS |
+|---|---|---|---|
+| addresses | `ips`: list | `ips`: list | `IP`, several with commas |
+| hardware address | `mac` | `mac` | `MAC` |
+| resolver | `dns`: `servers`, `searches`, `options` | | |
+
+The first place that names something decides, as in the reference plugins `static` and `tuning`. A
+prefix length behind an address is read and has no meaning: a pod holds its addresses at full length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cni.results import Json
+from netmgr.errors import InvalidEnvironment, InvalidNetworkConfig
+from netmgr.model import Requested
+from netmgr.prefixes import Address
+
+CAPABILITIES = ("ips", "dns")
+"""Keys of `runtimeConfig` that are honoured, which the conflist has to declare."""
+
+_DNS_KEYS = {"servers": "nameservers", "searches": "search", "options": "options"}
+"""Keys of the capability, and what results call them."""
+
+_MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
+_MULTICAST = 0x01
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeConfig:
+    """What is to be honoured, and the keys of `runtimeConfig` that are not."""
+
+    requested: Requested
+    dns: Json
+    ignored: tuple[str, ...]
+
+
+def parse_runtime_config(config: Mapping[str, object], args: Mapping[str, str]) -> RuntimeConfig:
+    """Read what the runtime asks for.
+
+    Raises:
+        InvalidNetworkConfig: a value of the configuration is malformed; the message names its key.
+        InvalidEnvironment: one of CNI_ARGS is.
+    """
+    runtime = _object(config, "runtimeConfig", "runtimeConfig")
+    conventional = _object(_object(config, "args", "args"), "cni", "args.cni")
+    listed = [("runtimeConfig", runtime), ("args.cni", conventional)]
+    addresses = next((_addresses(each["ips"], f"{at}.ips") for at, each in listed if each.get("ips")), ())
+    mac = next((_mac(each["mac"], f"{at}.mac") for at, each in listed if each.get("mac")), b"")
+    if not addresses and args.get("IP"):
+        addresses = _from_args(args["IP"].split(","), _addresses, "IP")
+    if not mac and args.get("MAC"):
+        mac = _from_args(args["MAC"], _mac, "MAC")
+    ignored = (key for key, value in runtime.items() if value and key not in CAPABILITIES)
+    return RuntimeConfig(Requested(addresses, mac), _dns(runtime), tuple(ignored))
+
+
+def _object(holder: Mapping[str, object], key: str, shown: str) -> Mapping[str, object]:
+    value = holder.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidNetworkConfig(f"{shown}: must be an object")
+    return value
+
+
+def _addresses(value: object, shown: str) -> tuple[Address, ...]:
+    if not isinstance(value, list):
+        raise InvalidNetworkConfig(f"{shown}: must be an array of addresses")
+    try:
+        addresses = tuple(sorted({Address.parse(str(each).partition("/")[0]) for each in value}))
+    except ValueError as error:
+        raise InvalidNetworkConfig(f"{shown}: {error}") from None
+    if len({address.family for address in addresses}) < len(addresses):
+        raise InvalidNetworkConfig(
+            f"{shown}: {', '.join(map(str, addresses))}: an interface has one address of each family"
+        )
+    return addresses
+
+
+def _mac(value: object, shown: str) -> bytes:
+    if not isinstance(value, str) or not _MAC.fullmatch(value):
+        raise InvalidNetworkConfig(f"{shown}: {str(value)[:40]!r} is not six hexadecimal pairs with colons")
+    mac = bytes.fromhex(value.replace(":", ""))
+    if mac[0] & _MULTICAST or not any(mac):
+        raise InvalidNetworkConfig(f"{shown}: {value} is not a unicast address")
+    return mac
+
+
+def _from_args(value: object, parse: Callable[[object, str], Value], key: str) -> Value:
+    try:
+        return parse(value, f"CNI_ARGS: {key}")
+    except InvalidNetworkConfig as error:
+        raise InvalidEnvironment(error.message) from None
+
+
+def _dns(runtime: Mapping[str, object]) -> Json:
+    given = _object(runtime, "dns", "runtimeConfig.dns")
+    dns: Json = {}
+    for key, name in _DNS_KEYS.items():
+        values = given.get(key) or []
+        if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
+            raise InvalidNetworkConfig(f"runtimeConfig.dns.{key}: must be an array of strings")
+        if values:
+            dns[name] = values
+    return dns
