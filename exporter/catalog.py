@@ -296,6 +296,14 @@ REBUILDS = Metric(
     1,
     "State files that were found damaged, set aside and rebuilt from the kernel.",
 )
+STARTED = Metric(
+    "netmgr_agent_start_time_seconds",
+    Kind.GAUGE,
+    "seconds",
+    (),
+    1,
+    "When the agent started, since the epoch: counters of requests, repairs and rebuilds begin at zero then.",
+)
 READY = Metric(
     "netmgr_agent_ready",
     Kind.GAUGE,
@@ -365,6 +373,7 @@ FROM_AGENT = (
     REQUESTS,
     DURATIONS,
     REBUILDS,
+    STARTED,
     READY,
     RANGES_KNOWN,
     DROPPED,

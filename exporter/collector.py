@@ -108,6 +108,7 @@ def _without_pods(snapshot: Snapshot) -> Iterable[Family]:
     yield family(catalog.REQUESTS, requests)
     yield _durations(snapshot)
     yield family(catalog.REBUILDS, [((), snapshot["state_rebuilds"])])
+    yield family(catalog.STARTED, [((), snapshot["started_at"])])
     yield family(catalog.READY, [((), bool(snapshot["ready"]))])
     build = (snapshot["netmgr_version"], snapshot["backend"], snapshot["node"], snapshot.get("role", ""))
     yield family(catalog.BUILD, [(build, 1)])

@@ -58,16 +58,22 @@ _LATE = (
     f"(increase({read(catalog.GAPS, '1h', reason='late')}) > 0\n"
     f"and increase({read(catalog.GAP_SECONDS, '1h', reason='late')}) > {LATE_SECONDS})"
 )
+# The counter begins at zero with each agent: `increase` misses what an agent found when it started.
+_REBUILT = (
+    f"increase({read(catalog.REBUILDS, '1h')}) > 0\n"
+    f"or ({read(catalog.REBUILDS)} > 0 and time() - {read(catalog.STARTED)} < 3600)"
+)
 _REPAIRED = f"increase({read(catalog.DRIFT, '1h')})"
 
 TRAFFIC = (
     Alert(
         "NetmgrPodInternetSpike",
-        f"{_BUSY} > {SPIKE_BYTES_PER_SECOND}\nunless ({_BUSY} < {SPIKE_TIMES_BASELINE} * {read(PODS_OF_THE_HOUR)})",
+        f"{_BUSY} > {SPIKE_BYTES_PER_SECOND}\nand {_BUSY} >= {SPIKE_TIMES_BASELINE} * {read(PODS_OF_THE_HOUR)}",
         "2m",
         Severity.WARNING,
         "{{ $labels.namespace }}/{{ $labels.pod }} moves {{ $value | humanize }}B/s of {{ $labels.traffic }}",
-        f"That is at least {SPIKE_TIMES_BASELINE} times its rate of the past hour. Is it meant to?",
+        f"That is at least {SPIKE_TIMES_BASELINE} times its rate of the past hour. Is it meant to? Pods younger "
+        "than an hour have no such rate, and are not compared.",
     ),
     Alert(
         "NetmgrSustainedEgress",
@@ -91,7 +97,8 @@ TRAFFIC = (
         f"{read(UNATTRIBUTED)} > {UNATTRIBUTED_SHARE} * {read(FORWARDED)} > 0",
         "30m",
         Severity.WARNING,
-        "{{ $value | humanize }}B/s of {{ $labels.traffic }} in {{ $labels.cluster }} are no pod's",
+        "{{ $value | humanize }}B/s of {{ $labels.traffic }}{{ with $labels.cluster }} in {{ . }}{{ end }} are no "
+        "pod's",
         "Nodes forward it, but no pod's address was counted for it: containers outside Kubernetes, or pods that were "
         "noticed late. `netmgr node audit` on a node explains the difference.",
     ),
@@ -187,7 +194,7 @@ NODES = (
     ),
     Alert(
         "NetmgrStateRebuilt",
-        f"{read(catalog.REBUILDS)} > 0 unless {read(catalog.REBUILDS)} offset 1h > 0",
+        _REBUILT,
         "0s",
         Severity.WARNING,
         "The netmgr agent of {{ $labels.instance }} found its state damaged and rebuilt it",

@@ -77,12 +77,18 @@ UNATTRIBUTED = _sum(
 FORWARDED = _sum(("cluster", "traffic"), stem(catalog.FORWARDED), "rate5m", f"rate({read(catalog.FORWARDED, '5m')})")
 
 
-def _pods(number: int, window: str) -> Recorded:
-    """The busiest pods of each cluster, no idle ones. Summed first: a pod that moved has series on two nodes."""
+def _pods(number: int, window: str, *, known_for: str = "") -> Recorded:
+    """The busiest pods of each cluster, no idle ones. Summed first: a pod that moved has series on two nodes.
+
+    With `known_for`, only pods that were there so long ago: a rate over an hour says nothing of a pod of ten minutes.
+    """
     labels = ("cluster", "namespace", "pod", "traffic")
     rates = total(f"rate({read(catalog.POD_BYTES, window)})", *labels)
+    active = f"{rates} > 0"
+    if known_for:
+        active += f" and {total(f'{read(catalog.POD_BYTES)} offset {known_for}', *labels)}"
     name = f"cluster_namespace_pod_traffic:{stem(catalog.POD_BYTES)}:rate{window}_topk{number}"
-    return Recorded(name, labels, largest(number, f"{rates} > 0", "cluster", "traffic"))
+    return Recorded(name, labels, largest(number, active, "cluster", "traffic"))
 
 
 def _fullest_nodes() -> Recorded:
@@ -95,7 +101,7 @@ def _fullest_nodes() -> Recorded:
 
 
 BUSIEST_PODS = _pods(TOP_PODS, "5m")
-PODS_OF_THE_HOUR = _pods(BASELINE_PODS, "1h")
+PODS_OF_THE_HOUR = _pods(BASELINE_PODS, "1h", known_for="1h")
 FULLEST_NODES = _fullest_nodes()
 
 GROUPS = (
