@@ -21,7 +21,7 @@ from netmgr.agent.locks import AttachmentLocks
 from netmgr.agent.reaper import Reaper
 from netmgr.dataplane import desired
 from netmgr.dataplane.wiring import Dataplane
-from netmgr.errors import KernelError, TryAgainLater
+from netmgr.errors import KernelError, NetmgrError, TryAgainLater
 from netmgr.ipam.leases import Leases
 from netmgr.model import NOTHING_REQUESTED, Attachment, AttachmentKey, PodRef, Requested
 
@@ -45,19 +45,30 @@ class Node:
     def attach(
         self, key: AttachmentKey, pod: PodRef, netns: str, started_at: float, requested: Requested = NOTHING_REQUESTED
     ) -> Attachment:
-        """Give a sandbox its addresses, counters and link; on failure nothing of it remains."""
+        """Give a sandbox its addresses, counters and link; on failure nothing of it remains.
+
+        What cannot be undone just now is an attachment without a link: the next reconcile collects it.
+        """
         attachment = self.leases.reserve(key, pod, desired.host_link_name(key), netns, started_at, requested)
         try:
             self.accounts.begin(attachment)
             self.dataplane.attach(attachment)
         except BaseException:
-            self.detach(attachment)
+            self._undo(attachment)
             raise
         return attachment
 
-    def detach(self, attachment: Attachment) -> None:
-        """Undo `attach`, whatever of it there is."""
-        self.dataplane.detach(attachment.host_link)
+    def _undo(self, attachment: Attachment) -> None:
+        try:
+            self.detach(attachment)
+        except NetmgrError as error:
+            # The answer to the runtime is why the ADD failed, not why it could not be undone.
+            key = attachment.key
+            log.error("failed ADD not undone container=%s ifname=%s error=%s", key.container_id, key.ifname, error)  # noqa: TRY400  the message says all there is
+
+    def detach(self, attachment: Attachment, netns: str = "") -> None:
+        """Undo `attach`, whatever of it there is. `netns` is where the sandbox is now, if not where it was then."""
+        self.dataplane.detach(attachment.host_link, netns or attachment.netns)
         self.accounts.end(attachment)
         self.leases.release(attachment)
         self.reaper.wake()

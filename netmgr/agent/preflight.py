@@ -13,7 +13,7 @@ from pathlib import Path
 
 from netmgr import documents
 from netmgr.config import NodeDocument
-from netmgr.dataplane import rtnetlink
+from netmgr.dataplane import links, rtnetlink
 from netmgr.dataplane.netlink import Netlink
 from netmgr.documents import KeyPath
 from netmgr.errors import ConfigError
@@ -64,7 +64,7 @@ def _directories(document: NodeDocument) -> Iterator[Fault]:
 
 def _links(document: NodeDocument) -> Iterator[Fault]:
     with Netlink() as kernel:
-        names = {link.number: link.name for link in kernel.dump(rtnetlink.dump_links(), rtnetlink.link_of)}
+        names = {link.number: link.name for link in kernel.dump(rtnetlink.dump_links(), links.link_of)}
         uplink = document.node.uplink
         if uplink is not None and uplink not in names.values():
             yield ("node", "uplink"), f"this node has no interface {uplink!r}; name one it has, or leave it out"

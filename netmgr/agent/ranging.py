@@ -24,7 +24,7 @@ from netmgr.agent.node import Node
 from netmgr.agent.telemetry import Telemetry
 from netmgr.config import NodeDocument
 from netmgr.config import RangeSource as Kind
-from netmgr.dataplane import forwarding, rtnetlink
+from netmgr.dataplane import forwarding, links, rtnetlink
 from netmgr.dataplane.netlink import Netlink
 from netmgr.errors import ConfigError, NetmgrError, RangesUnknown, SetupError, StateError
 from netmgr.prefixes import Address, Family, Prefix, merge
@@ -237,7 +237,7 @@ def _forwarded(vetted: Vetted, already: Collection[Family]) -> Vetted:
 def _on_links() -> Mapping[Address, str]:
     """Addresses of the node's own links; pods' addresses are on none."""
     with Netlink() as kernel:
-        names = {link.number: link.name for link in kernel.dump(rtnetlink.dump_links(), rtnetlink.link_of)}
+        names = {link.number: link.name for link in kernel.dump(rtnetlink.dump_links(), links.link_of)}
         return {
             Address(held.family, held.value): names.get(number, "a link that has gone")
             for family in Family

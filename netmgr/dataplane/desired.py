@@ -11,11 +11,13 @@ can be repeated.
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import NamedTuple
 
 from netmgr.config import POD_GATEWAYS
-from netmgr.dataplane import rtnetlink
-from netmgr.dataplane.rtnetlink import Link, Operation, VethEnd
+from netmgr.dataplane import links, rtnetlink
+from netmgr.dataplane.links import Link
+from netmgr.dataplane.rtnetlink import Operation, VethEnd
 from netmgr.model import LINK_GROUP, LINK_PREFIX, ROUTE_PROTOCOL, Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Family, Prefix
 
@@ -31,7 +33,10 @@ RTPROT_BOOT = 3
 DEFAULT_ROUTES = {Family.V4: Prefix.parse("0.0.0.0/0"), Family.V6: Prefix.parse("::/0")}
 
 _ALIAS_MARK = "netmgr"
-_ALIAS_BYTES = 255
+_ALIAS_BYTES = 255  # IFALIASZ is 256 and holds the closing NUL
+_ALTERNATIVE_NAME_BYTES = 127  # ALTIFNAMSIZ is 128
+_HOST_LINK_NAME = re.compile(LINK_PREFIX + "[0-9a-f]{12}")
+_OWN_GROUPS = frozenset((LINK_GROUP, REAP_GROUP))
 
 
 class Identity(NamedTuple):
@@ -63,18 +68,14 @@ def route_metric(key: AttachmentKey) -> int:
     return 0 if key.ifname == PRIMARY_INTERFACE else 1 << 16 | int.from_bytes(_digest(key)[11:13], "big")
 
 
-def alias_of(key: AttachmentKey, pod: PodRef) -> str:
-    """The host end's alias: enough to recognise the attachment with no memory of it.
-
-    The kernel keeps 255 bytes; the pod's name, which comes last, loses its end beyond that.
-    """
-    text = " ".join((_ALIAS_MARK, key.container_id, key.ifname, pod.namespace, pod.uid or "-", pod.name))
-    return text.encode()[:_ALIAS_BYTES].decode(errors="ignore")
+def identity_text(key: AttachmentKey, pod: PodRef) -> str:
+    """What a host end says of its attachment: enough to recognise it with no memory of it."""
+    return " ".join((_ALIAS_MARK, key.container_id, key.ifname, pod.namespace, pod.uid or "-", pod.name))
 
 
 def identity_of(link: Link) -> Identity | None:
     """Who a link belongs to, if it is one of ours."""
-    parts = link.alias.split(" ", 5)
+    parts = (link.alias + _from_names(link)).split(" ", 5)
     if not link.name.startswith(LINK_PREFIX) or len(parts) != len(("mark", "id", "if", "ns", "uid", "name")):
         return None
     mark, container_id, ifname, namespace, uid, name = parts
@@ -84,14 +85,42 @@ def identity_of(link: Link) -> Identity | None:
     return Identity(key, PodRef(namespace, name, "" if uid == "-" else uid))
 
 
-def creation(attachment: Attachment, mtu: int, netns: int) -> list[Operation]:
-    """Make the pair and bring the host end up."""
+def is_unfinished(link: Link) -> bool:
+    """Whether it is a host end that was made and never got its alias: an ADD was killed in between."""
+    return not link.alias and link.group in _OWN_GROUPS and bool(_HOST_LINK_NAME.fullmatch(link.name))
+
+
+def _alternative_names(host_link: str, text: str) -> list[str]:
+    """What an alias has no room for, as alternative names: `<link>.<number>.<part of the text>`.
+
+    Alternative names are unique in a namespace, so each begins with the link's own.
+    """
+    room = _ALTERNATIVE_NAME_BYTES - len(f"{host_link}.00.")
+    parts = [text[start : start + room] for start in range(0, len(text), room)]
+    # No name may hold white space (iproute2 refuses to show or remove it); no part of an identity holds a slash.
+    return [f"{host_link}.{number:02}.{part.replace(' ', '/')}" for number, part in enumerate(parts)]
+
+
+def _from_names(link: Link) -> str:
+    start = f"{link.name}."
+    parts = sorted(name.removeprefix(start) for name in link.alternative_names if name.startswith(start))
+    return "".join(part[len("00.") :].replace("/", " ") for part in parts)
+
+
+def creation(attachment: Attachment, mtu: int, netns: int) -> Operation:
+    """Make the pair, both ends down."""
     host = VethEnd(attachment.host_link, HOST_MAC, mtu)
     pod = VethEnd(attachment.key.ifname, pod_mac(attachment.key), mtu)
-    return [
-        rtnetlink.create_veth(host, pod, netns, LINK_GROUP),
-        rtnetlink.raise_link(attachment.host_link, alias_of(attachment.key, attachment.pod)),
-    ]
+    return rtnetlink.create_veth(host, pod, netns, LINK_GROUP)
+
+
+def naming(attachment: Attachment) -> list[Operation]:
+    """Say on the host end whose it is, and bring it up. Names of Kubernetes may take more than an alias holds."""
+    text = identity_text(attachment.key, attachment.pod)
+    alias, more = text[:_ALIAS_BYTES], text[_ALIAS_BYTES:]
+    names = _alternative_names(attachment.host_link, more)
+    adding = [links.add_alternative_names(attachment.host_link, names)] if names else []
+    return [*adding, rtnetlink.raise_link(attachment.host_link, alias)]
 
 
 def host_side(attachment: Attachment, index: int) -> list[Operation]:

@@ -64,6 +64,28 @@ class Netlink:
             if operation in failures:
                 raise failures[operation]
 
+    def ask(self, request: Operation, decode: Callable[[bytes], Decoded]) -> Decoded:
+        """The kernel's one answer to `request`, decoded.
+
+        Raises:
+            KernelError: there is no such thing, or the kernel refused.
+        """
+        answer: list[Decoded] = []
+        with self._lock:
+            self._sequence += 1
+            self._send(rtnetlink.encode(request, self._sequence))
+            while True:
+                for kind, flags, sequence, body in self._receive():
+                    if sequence != self._sequence:
+                        continue
+                    if kind != rtnetlink.NLMSG_ERROR:
+                        answer.append(decode(body))
+                        continue
+                    errno, reason = rtnetlink.error_of(flags, body)
+                    if errno or not answer:
+                        raise KernelError(request.text, errno, reason)
+                    return answer[0]
+
     def attempt(self, operations: Sequence[Operation]) -> dict[Operation, KernelError]:
         """As `transact`, but returns what failed instead of raising."""
         failures: dict[Operation, KernelError] = {}

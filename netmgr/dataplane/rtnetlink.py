@@ -73,18 +73,6 @@ class VethEnd:
     mtu: int
 
 
-class Link(NamedTuple):
-    """What a link dump says of one interface."""
-
-    number: int
-    name: str
-    up: bool
-    mac: bytes
-    mtu: int
-    alias: str
-    group: int
-
-
 class Route(NamedTuple):
     """What a route dump says of one unicast route of the main table."""
 
@@ -124,14 +112,17 @@ def error_of(flags: int, body: bytes) -> tuple[int, str]:
 
 def attributes(data: bytes, offset: int) -> dict[int, bytes]:
     """Attributes by type from `offset` on; of a repeated type the last one."""
-    found: dict[int, bytes] = {}
+    return dict(each_attribute(data, offset))
+
+
+def each_attribute(data: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
+    """(type, value) of each attribute from `offset` on."""
     while offset + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, offset)
         if length < _ATTRIBUTE.size:
-            break
-        found[kind & _NLA_TYPE_MASK] = data[offset + _ATTRIBUTE.size : offset + length]
+            return
+        yield kind & _NLA_TYPE_MASK, data[offset + _ATTRIBUTE.size : offset + length]
         offset += (length + 3) & ~3
-    return found
 
 
 def attribute(kind: int, value: bytes) -> bytes:
@@ -182,7 +173,8 @@ def raise_link(name: str, alias: str) -> Operation:
     """Bring a link up under an alias, without IPv6 autoconfiguration on it."""
     mode = nested(_AF[Family.V6], attribute(_IFLA_INET6_ADDR_GEN_MODE, bytes([_ADDR_GEN_MODE_NONE])))
     body = _IFINFO.pack(0, 0, 0, IFF_UP, IFF_UP) + _text(_IFLA_IFNAME, name)
-    body += _text(_IFLA_IFALIAS, alias) + nested(_IFLA_AF_SPEC, mode)
+    # Without a NUL, or the longest alias would be refused.
+    body += attribute(_IFLA_IFALIAS, alias.encode()) + nested(_IFLA_AF_SPEC, mode)
     return Operation(f"link set {name} up alias '{alias}'", RTM_NEWLINK, NLM_F_ACK, body)
 
 
@@ -325,21 +317,6 @@ def dump_neighbours(family: Family) -> Operation:
     """Ask for every neighbour entry of a family."""
     return Operation(
         f"neighbour dump IPv{family.value}", RTM_GETNEIGH, NLM_F_DUMP, _NDMSG.pack(_AF[family], 0, 0, 0, 0)
-    )
-
-
-def link_of(body: bytes) -> Link:
-    """Decode an RTM_NEWLINK body."""
-    _, _, index, flags, _ = _IFINFO.unpack_from(body)
-    found = attributes(body, _IFINFO.size)
-    return Link(
-        index,
-        found.get(_IFLA_IFNAME, b"").rstrip(b"\0").decode(errors="replace"),
-        bool(flags & IFF_UP),
-        found.get(_IFLA_ADDRESS, b""),
-        _u32(found.get(_IFLA_MTU)),
-        found.get(_IFLA_IFALIAS, b"").rstrip(b"\0").decode(errors="replace"),
-        _u32(found.get(_IFLA_GROUP)),
     )
 
 

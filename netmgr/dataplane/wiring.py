@@ -6,6 +6,7 @@ unwiring takes the link down and marks it, and `reap` deletes all the marked one
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -13,10 +14,11 @@ from errno import EEXIST, ENODEV
 from typing import NamedTuple, TypeVar
 
 from netmgr.config import POD_GATEWAYS
-from netmgr.dataplane import desired, netlink, rtnetlink
+from netmgr.dataplane import desired, links, netlink, rtnetlink, sandbox
 from netmgr.dataplane.desired import DEFAULT_ROUTES, REAP_GROUP, Identity
+from netmgr.dataplane.links import Link
 from netmgr.dataplane.netlink import Netlink
-from netmgr.dataplane.rtnetlink import Link, Operation, Route
+from netmgr.dataplane.rtnetlink import Operation, Route
 from netmgr.errors import ConfigError, KernelError
 from netmgr.model import ROUTE_PROTOCOL, Attachment
 from netmgr.prefixes import Address, Family
@@ -27,6 +29,8 @@ SETTLE_SECONDS = 2.0
 """How long the kernel may take until a new address is usable; it takes less than a millisecond."""
 
 Decoded = TypeVar("Decoded")
+
+log = logging.getLogger(__name__)
 
 
 class Drift(NamedTuple):
@@ -65,24 +69,41 @@ class Dataplane:
         try:
             self._create(attachment, netns)
             try:
+                self._netlink.transact(desired.naming(attachment))
                 self._configure(attachment, netns)
             except BaseException:
-                self.detach(attachment.host_link)
-                self.reap()
+                self._remove(attachment.host_link)
                 raise
         finally:
             os.close(netns)
 
     def _create(self, attachment: Attachment, netns: int) -> None:
-        operations = desired.creation(attachment, self.mtu, netns)
+        operation = desired.creation(attachment, self.mtu, netns)
+        failure = self._netlink.attempt([operation]).get(operation)
+        if failure is None:
+            return
+        if failure.errno != EEXIST or not self._has_cleared(attachment):
+            raise failure
+        self._netlink.transact([operation])
+
+    def _has_cleared(self, attachment: Attachment) -> bool:
+        """Whether no foreign link has the host end's name any more, the predecessor's being removed.
+
+        The predecessor of the same container and interface may still wait for the reaper, or have gone by now.
+        """
+        present = self._link(attachment.host_link)
+        if present is not None and not _is_ours(present):
+            return False
+        self._remove(attachment.host_link)
+        return True
+
+    def _remove(self, host_link: str) -> None:
+        """Delete a host end now. What the kernel refuses is left to the reaper, or to the next start."""
         try:
-            self._netlink.transact(operations)
-        except KernelError as error:
-            if error.errno != EEXIST or not self.detach(attachment.host_link):
-                raise
-            # The predecessor of the same container and interface still waits for the reaper.
+            self.detach(host_link)
             self.reap()
-            self._netlink.transact(operations)
+        except KernelError as error:
+            log.error("link not removed link=%s error=%s", host_link, error)  # noqa: TRY400  the message says all there is
 
     def _configure(self, attachment: Attachment, netns: int) -> None:
         inside, pod_index = netlink.open_in(netns, attachment.key.ifname)
@@ -92,20 +113,37 @@ class Dataplane:
             self._netlink.transact([*desired.host_side(attachment, host_index), rtnetlink.settle_link(host_index)])
             _wait_for_addresses(inside, attachment)
 
-    def detach(self, host_link: str) -> bool:
-        """Take a host end down, so that nothing passes any more; False if there is no such link."""
+    def detach(self, host_link: str, netns_path: str = "") -> bool:
+        """Take a host end down, so that nothing passes any more; False if there is no such link of ours.
+
+        Where its sandbox is at `netns_path`, the pod's end has lost its name and its addresses as well.
+        """
+        link = self._link(host_link)
+        if link is None or not _is_ours(link):
+            return False
         operation = rtnetlink.lower_link(host_link, REAP_GROUP)
         failure = self._netlink.attempt([operation]).get(operation)
-        if failure is None:
-            return True
-        if failure.errno == ENODEV:
+        if failure is not None and failure.errno == ENODEV:
             return False
-        raise failure
+        if failure is not None:
+            raise failure
+        if netns_path:
+            self._vacate(link, netns_path)
+        return True
+
+    def _vacate(self, link: Link, netns_path: str) -> None:
+        try:
+            sandbox.vacate(self._netlink, link, netns_path)
+        except KernelError as error:
+            if error.errno != ENODEV:
+                # Nothing of it may stay in the sandbox, so the pair goes at once.
+                log.warning("pod's end not vacated, deleted now link=%s error=%s", link.name, error)
+                self.reap()
 
     def reap(self) -> int:
         """Delete every detached host end; how many there were."""
         marked = [link for link in self._links() if link.group == REAP_GROUP]
-        own = [link for link in marked if desired.identity_of(link)]
+        own = [link for link in marked if _is_ours(link)]
         if own and len(own) == len(marked):
             operations = [rtnetlink.delete_group(REAP_GROUP)]
         else:
@@ -132,7 +170,7 @@ class Dataplane:
     def detach_strays(self, wanted: Iterable[str]) -> list[str]:
         """Take down host ends of ours that belong to no attachment in `wanted`; their names."""
         keep = set(wanted)
-        strays = [link for link in self._links() if desired.identity_of(link) and link.name not in keep]
+        strays = [link for link in self._links() if _is_ours(link) and link.name not in keep]
         return [link.name for link in strays if link.group != REAP_GROUP and self.detach(link.name)]
 
     def drift(self, attachments: Callable[[], Iterable[Attachment]]) -> Drift:
@@ -141,10 +179,12 @@ class Dataplane:
         The kernel is read before `attachments` is called: what a new attachment adds meanwhile
         then has its owner in the list, and is never taken for a stray.
         """
-        links = {link.name: link for link in self._links() if link.group != REAP_GROUP}
+        present_links = {link.name: link for link in self._links() if link.group != REAP_GROUP}
         present = self._own_routes()
         wanted = list(attachments())
-        broken = [a for a in wanted if a.host_link in links and _host_faults(a, links[a.host_link], present)]
+        broken = [
+            a for a in wanted if a.host_link in present_links and _host_faults(a, present_links[a.host_link], present)
+        ]
         owned = {address for attachment in wanted for address in attachment.addresses}
         return Drift(broken, {address: oif for address, oif in present.items() if address not in owned})
 
@@ -186,7 +226,7 @@ class Dataplane:
             if not index:
                 return [f"interface {attachment.key.ifname} is missing in the sandbox"]
             faults = []
-            link = next(link for link in inside.dump(rtnetlink.dump_links(), rtnetlink.link_of) if link.number == index)
+            link = next(link for link in inside.dump(rtnetlink.dump_links(), links.link_of) if link.number == index)
             if not link.up:
                 faults.append(f"interface {link.name} is down in the sandbox")
             for family in sorted({address.family for address in attachment.addresses}):
@@ -213,7 +253,15 @@ class Dataplane:
         return next((link.mtu for link in links if link.number == default), self.mtu)
 
     def _links(self) -> list[Link]:
-        return self._netlink.dump(rtnetlink.dump_links(), rtnetlink.link_of)
+        return self._netlink.dump(rtnetlink.dump_links(), links.link_of)
+
+    def _link(self, name: str) -> Link | None:
+        try:
+            return self._netlink.ask(links.show_link(name), links.link_of)
+        except KernelError as error:
+            if error.errno != ENODEV:
+                raise
+            return None
 
     def _routes(self, protocol: int = 0) -> list[Route]:
         return [
@@ -228,6 +276,10 @@ class Dataplane:
             for route in self._routes(ROUTE_PROTOCOL)
             if route.protocol == ROUTE_PROTOCOL and route.destination.length == route.destination.family.width
         }
+
+
+def _is_ours(link: Link) -> bool:
+    return desired.identity_of(link) is not None or desired.is_unfinished(link)
 
 
 def _wait_for_addresses(inside: Netlink, attachment: Attachment) -> None:

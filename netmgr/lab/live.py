@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from netmgr.dataplane import links as kernel_links
 from netmgr.dataplane import rtnetlink
 from netmgr.dataplane.netlink import Netlink
 from netmgr.errors import KernelError, NetmgrError
@@ -204,7 +205,7 @@ def links_of(namespace: Path) -> tuple[Link, ...]:
     """
     try:
         with wiring.inside(namespace), Netlink() as channel:
-            found = channel.dump(rtnetlink.dump_links(), lambda body: (rtnetlink.link_of(body), _bridge(body)))
+            found = channel.dump(rtnetlink.dump_links(), lambda body: (kernel_links.link_of(body), _bridge(body)))
             addresses = [
                 each
                 for family in Family

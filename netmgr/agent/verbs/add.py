@@ -14,6 +14,9 @@ from netmgr.dataplane import desired, netlink
 from netmgr.errors import InvalidEnvironment, KernelError, UnknownContainer
 from netmgr.model import Attachment
 
+MOST_ID_BYTES = 255
+"""Of a container id: NAME_MAX, since runtimes and libcni name files by it."""
+
 log = logging.getLogger(__name__)
 
 
@@ -24,10 +27,11 @@ def add(node: Node, request: Request, started_at: float) -> dict[str, object]:
 
     Raises:
         UnknownContainer: there is no sandbox, or it was deleted while this ADD was on its way.
-        InvalidEnvironment: CNI_NETNS is the node's own network namespace, or none at all.
+        InvalidEnvironment: CNI_NETNS is the node's own network namespace, or none at all; or the container id is too long.
         AddressUnavailable: the address that the runtime asks for cannot be given.
         CapacityError, KernelError, StateError, TryAgainLater: see their classes; nothing is left behind.
     """
+    _refuse_long_id(request)
     _tell_what_is_ignored(request)
     with node.locks.holding(request.key, LOCK_SECONDS):
         buried = node.leases.buried(request.key)
@@ -81,6 +85,14 @@ def _tell_what_is_ignored(request: Request) -> None:
     if request.runtime and request.runtime.ignored:
         keys = ",".join(map(ascii, request.runtime.ignored))
         log.warning("runtime-config-ignored container=%s keys=%s", request.container_id, keys)
+
+
+def _refuse_long_id(request: Request) -> None:
+    if len(request.container_id) > MOST_ID_BYTES:
+        raise InvalidEnvironment(
+            f"CNI_CONTAINERID: {request.container_id[:40]!r}… has {len(request.container_id)} bytes, more than "
+            f"the {MOST_ID_BYTES} that a runtime could name a file by"
+        )
 
 
 def _result(node: Node, request: Request, attachment: Attachment) -> dict[str, object]:

@@ -23,9 +23,9 @@ def delete(node: Node, request: Request, started_at: float) -> None:
         node.leases.bury(request.key, started_at)
         attachment = node.leases.get(request.key)
         if attachment is None:
-            if node.dataplane.detach(desired.host_link_name(request.key)):
+            if node.dataplane.detach(desired.host_link_name(request.key), request.netns):
                 node.reaper.wake()
         elif started_at < attachment.started_at:
             log.info("DEL is older than the attachment, which stays container=%s", request.container_id)
         else:
-            node.detach(attachment)
+            node.detach(attachment, request.netns)

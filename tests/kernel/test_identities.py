@@ -1,0 +1,245 @@
+"""Whose a link is: for names as long as Kubernetes allows, after a loss of memory, and when an ADD fails midway."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from netmgr import programs
+from netmgr.config import Backend
+from netmgr.dataplane.desired import host_link_name
+from netmgr.lab.topology import cluster
+from netmgr.model import AttachmentKey
+from tests.kernel.conforming import Caller, Pod, eventually, one_node
+
+pytestmark = pytest.mark.root
+
+HEALED_SECONDS = 20.0
+LONGEST_NAMESPACE, LONGEST_NAME = "n" * 63, "p" * 253
+UID = "12345678-1234-1234-1234-123456789abc"
+
+
+@pytest.fixture(scope="module")
+def cni(backend: Backend) -> Iterator[Caller]:
+    with one_node(cluster(nodes=1, pods=0), backend=backend, reconcile_seconds=0.5) as caller:
+        yield caller
+
+
+@pytest.fixture
+def pod(cni: Caller) -> Iterator[Pod]:
+    with cni.sandbox() as made:
+        yield made
+
+
+def named(pod: Pod, namespace: str, name: str, container: str = "") -> Pod:
+    """The sandbox under another identity."""
+    arguments = f"IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name};K8S_POD_UID={UID}"
+    return replace(pod, container=container or pod.container, more={"CNI_ARGS": arguments})
+
+
+def unnamed(pod: Pod, container: str) -> Pod:
+    """The sandbox of a runtime outside Kubernetes."""
+    return replace(pod, container=container, more={"CNI_ARGS": ""})
+
+
+IDENTITIES: dict[str, Callable[[Pod], Pod]] = {
+    "a text of 255 bytes": lambda pod: named(
+        pod, "n" * 63, "p" * (255 - len(f"netmgr  eth0  {UID} ") - 2 * 63 - 1), "c" * 64
+    ),
+    "the longest names": lambda pod: named(pod, LONGEST_NAMESPACE, LONGEST_NAME, "c" * 64),
+    "the longest container id": lambda pod: named(pod, LONGEST_NAMESPACE, LONGEST_NAME, "c" * 255),
+    "a long container id alone": lambda pod: unnamed(pod, "c" * 200),
+}
+
+
+def inside(namespace: Path, *command: str) -> str:
+    done = programs.run(["nsenter", f"--net={namespace}", *command])
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def node_links(cni: Caller) -> list[str]:
+    """Names of the links of pods in the node's namespace."""
+    listed = (line.split(": ")[1].split("@")[0] for line in inside(cni.node.namespace, "ip", "-o", "link").splitlines())
+    return [name for name in listed if name.startswith("nm")]
+
+
+def attachments(cni: Caller) -> list[dict[str, object]]:
+    return [
+        {key: item[key] for key in ("container_id", "namespace", "pod", "addresses")}
+        for item in cni.node.ask("pods")["attachments"]
+    ]
+
+
+@pytest.fixture
+def restarted(cni: Caller) -> Iterator[None]:
+    yield
+    cni.node.stop_agent()
+    cni.node.start_agent()
+    cni.node.wait_until_ready()
+
+
+@pytest.mark.usefixtures("restarted")
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_long_identities_are_attached_remembered_by_the_kernel_alone_and_deleted(
+    cni: Caller, pod: Pod, identity: str
+) -> None:
+    long = IDENTITIES[identity](pod)
+    answer = cni.call("ADD", long)
+    assert answer.exit_code == 0, answer.body
+    before = attachments(cni)
+    cni.node.kill_agent()
+    for path in (cni.node.directory / "state").iterdir():
+        if path.is_file():
+            path.unlink()
+    cni.node.start_agent()
+    cni.node.wait_until_ready()
+    assert attachments(cni) == before
+    assert cni.call("CHECK", long, keys={"prevResult": answer.body}).exit_code == 0
+    assert cni.call("DEL", long).exit_code == 0
+    assert attachments(cni) == []
+    assert eventually(lambda: not node_links(cni))
+
+
+def test_a_container_id_longer_than_any_file_name_is_refused(cni: Caller, pod: Pod) -> None:
+    answer = cni.call("ADD", pod, CNI_CONTAINERID="c" * 256)
+    assert answer.code == 4
+    assert "CNI_CONTAINERID" in answer.body["msg"]
+
+
+@contextmanager
+def interface_name_taken(_cni: Caller, pod: Pod) -> Iterator[None]:
+    inside(pod.netns, "ip", "link", "add", "eth0", "type", "bridge")
+    yield
+    inside(pod.netns, "ip", "link", "del", "eth0")
+
+
+@contextmanager
+def ipv6_off_in_the_sandbox(_cni: Caller, pod: Pod) -> Iterator[None]:
+    inside(pod.netns, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
+    yield
+    inside(pod.netns, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=0")
+
+
+@contextmanager
+def host_link_name_taken(cni: Caller, pod: Pod) -> Iterator[None]:
+    name = host_link_name(AttachmentKey(pod.container, "eth0"))
+    inside(cni.node.namespace, "ip", "link", "add", name, "type", "bridge")
+    yield
+    # Still there, still down, still nobody's.
+    shown = inside(cni.node.namespace, "ip", "-d", "link", "show", name)
+    assert "state DOWN" in shown
+    assert "alias" not in shown
+    assert "group default" in shown
+    inside(cni.node.namespace, "ip", "link", "del", name)
+
+
+@contextmanager
+def alternative_name_taken(cni: Caller, pod: Pod) -> Iterator[None]:
+    name = host_link_name(AttachmentKey(pod.container, "eth0"))
+    text = f"netmgr {pod.container} eth0 {LONGEST_NAMESPACE} {UID} {LONGEST_NAME}"
+    first = f"{name}.00.{text[255:]}"[:127]
+    inside(cni.node.namespace, "ip", "link", "add", "other", "type", "bridge")
+    inside(cni.node.namespace, "ip", "link", "property", "add", "dev", "other", "altname", first)
+    yield
+    inside(cni.node.namespace, "ip", "link", "del", "other")
+
+
+@contextmanager
+def table_of_another_program(cni: Caller) -> Iterator[None]:
+    command = ["nsenter", f"--net={cni.node.namespace}", "nft", "--interactive"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        # Printed once the line before is done.
+        owner.stdin.write("delete table inet netmgr; add table inet netmgr { flags owner; }\nlist table inet netmgr\n")
+        owner.stdin.flush()
+        while "flags owner" not in owner.stdout.readline():
+            pass
+        yield
+        owner.stdin.close()
+        owner.stdout.read()
+
+
+@contextmanager
+def tables_locked_by_another_program(cni: Caller) -> Iterator[None]:
+    elsewhere = {"XTABLES_LOCKFILE": "/run/netmgr-test-xtables.lock", "PATH": os.environ["PATH"]}
+    with Path("/run/xtables.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        entered = ["nsenter", f"--net={cni.node.namespace}"]
+        for table in ("raw", "mangle", "nat"):
+            for command in (["-F"], ["-X"]):
+                for program in ("iptables-legacy", "ip6tables-legacy"):
+                    done = programs.run([*entered, program, "-t", table, *command], env=elsewhere)
+                    assert done.returncode == 0, done.stderr
+        assert programs.run([*entered, "ipset", "destroy"]).returncode == 0
+        yield
+    Path(elsewhere["XTABLES_LOCKFILE"]).unlink(missing_ok=True)
+
+
+UNCHANGEABLE = {Backend.NFTABLES: table_of_another_program, Backend.IPTABLES: tables_locked_by_another_program}
+
+
+OBSTACLES: dict[str, Callable[[Caller, Pod], AbstractContextManager[None]]] = {
+    "the sandbox has such an interface": interface_name_taken,
+    "the sandbox takes no IPv6 address": ipv6_off_in_the_sandbox,
+    "the host end's name is another's": host_link_name_taken,
+    "a further name is another's": alternative_name_taken,
+}
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_a_failed_add_leaves_nothing_whatever_step_failed(cni: Caller, pod: Pod, obstacle: str) -> None:
+    long = named(pod, LONGEST_NAMESPACE, LONGEST_NAME)
+    before = (cni.occupancy(), attachments(cni))
+    with OBSTACLES[obstacle](cni, long):
+        answer = cni.call("ADD", long)
+        assert answer.exit_code == 1
+        assert (cni.occupancy(), attachments(cni)) == before
+    assert eventually(lambda: not node_links(cni))
+    assert "eth0" not in inside(pod.netns, "ip", "-o", "link")
+    answer = cni.call("ADD", long)
+    assert answer.exit_code == 0, answer.body
+
+
+def test_a_failed_add_that_could_not_be_undone_is_undone_when_that_is_possible(
+    cni: Caller, pod: Pod, backend: Backend
+) -> None:
+    before = cni.occupancy()
+    with UNCHANGEABLE[backend](cni):
+        assert cni.call("ADD", pod).exit_code == 1
+        assert not node_links(cni)
+    assert eventually(lambda: cni.occupancy() == before, HEALED_SECONDS)
+    assert cni.call("ADD", pod).exit_code == 0
+
+
+def test_a_half_made_link_of_a_killed_agent_is_removed(cni: Caller, pod: Pod) -> None:
+    cni.node.kill_agent()
+    for name, group in (("nm0123456789ab", 0x6E6E), ("nm0123456789ac", 0x6E6D)):
+        inside(
+            cni.node.namespace,
+            "ip",
+            "link",
+            "add",
+            name,
+            "group",
+            str(group),
+            "type",
+            "veth",
+            "peer",
+            "name",
+            f"p{name[-2:]}",
+        )
+    inside(cni.node.namespace, "ip", "link", "add", "nm0123456789ad", "type", "bridge")
+    cni.node.start_agent()
+    cni.node.wait_until_ready()
+    assert eventually(lambda: node_links(cni) == ["nm0123456789ad"])
+    inside(cni.node.namespace, "ip", "link", "del", "nm0123456789ad")
+    assert cni.call("ADD", pod).exit_code == 0

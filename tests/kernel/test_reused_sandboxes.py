@@ -1,0 +1,159 @@
+"""A sandbox that outlives its attachment: whoever is attached next finds nothing of the former (CNI 1.1.0, "DEL")."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netmgr import programs
+from netmgr.config import Backend
+from netmgr.dataplane import netns
+from netmgr.lab.topology import cluster
+from tests.kernel.conforming import Caller, Pod, eventually, one_node
+
+pytestmark = pytest.mark.root
+
+DEBIAN_PLUGINS = Path("/usr/lib/cni")
+MANY = 200
+
+
+@pytest.fixture(scope="module")
+def cni(backend: Backend) -> Iterator[Caller]:
+    with one_node(cluster(nodes=1, pods=0), backend=backend, ranges=["10.128.0.0/24", "fd00:128::/112"]) as caller:
+        yield caller
+
+
+@pytest.fixture
+def pod(cni: Caller) -> Iterator[Pod]:
+    with cni.sandbox() as made:
+        yield made
+
+
+def inside(namespace: Path, *command: str) -> str:
+    done = programs.run(["nsenter", f"--net={namespace}", *command])
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def carried(namespace: Path) -> dict[str, list[str]]:
+    """Addresses by link, the loopback's left out."""
+    listed = json.loads(inside(namespace, "ip", "-j", "address"))
+    return {link["ifname"]: [each["local"] for each in link["addr_info"]] for link in listed if link["ifname"] != "lo"}
+
+
+def is_free_of(namespace: Path, ifname: str = "eth0") -> bool:
+    """Whether the name is free, and no link that waits to be deleted has kept an address or a route."""
+    left = carried(namespace)
+    routes = inside(namespace, "ip", "route", "show", "table", "all") + inside(namespace, "ip", "-6", "route")
+    return ifname not in left and not any(left.values()) and "default" not in routes
+
+
+def add(cni: Caller, pod: Pod, **changes: str) -> dict[str, Any]:
+    answer = cni.call("ADD", pod, **changes)
+    assert answer.exit_code == 0, answer.body
+    assert answer.body is not None
+    return answer.body
+
+
+def test_del_leaves_neither_name_nor_addresses_nor_routes_in_the_sandbox(cni: Caller, pod: Pod) -> None:
+    add(cni, pod)
+    inside(pod.netns, "ip", "address", "add", "198.51.100.9/24", "dev", "eth0")
+    inside(pod.netns, "sysctl", "-qw", "net.ipv6.conf.eth0.keep_addr_on_down=1")
+    assert cni.call("DEL", pod).exit_code == 0
+    assert is_free_of(pod.netns)
+
+
+def test_del_that_names_no_sandbox_finds_the_one_of_the_add(cni: Caller, pod: Pod) -> None:
+    add(cni, pod)
+    assert cni.call("DEL", pod, CNI_NETNS="").exit_code == 0
+    assert is_free_of(pod.netns)
+
+
+def test_gc_frees_the_name_as_well(cni: Caller, pod: Pod) -> None:
+    add(cni, pod)
+    assert cni.call("GC", version="1.1.0", keys={"cni.dev/valid-attachments": []}).exit_code == 0
+    assert is_free_of(pod.netns)
+
+
+def test_del_of_one_interface_leaves_the_other_alone(cni: Caller, pod: Pod) -> None:
+    first = add(cni, pod)
+    add(cni, pod, CNI_IFNAME="net1")
+    assert cni.call("DEL", pod, CNI_IFNAME="net1").exit_code == 0
+    assert "net1" not in carried(pod.netns)
+    assert cni.call("CHECK", pod, keys={"prevResult": first}).exit_code == 0
+
+
+def test_del_touches_no_other_sandbox_that_came_to_be_at_the_path(cni: Caller, pod: Pod) -> None:
+    with cni.sandbox() as other:
+        add(cni, pod)
+        result = add(cni, other)
+        elsewhere = replace(pod, netns=other.netns)
+        assert cni.call("DEL", elsewhere).exit_code == 0
+        assert cni.call("CHECK", other, keys={"prevResult": result}).exit_code == 0
+        assert eventually(lambda: "eth0" not in carried(pod.netns))
+
+
+def test_a_hundred_containers_one_after_the_other_have_the_same_sandbox(cni: Caller, pod: Pod) -> None:
+    for number in range(MANY):
+        each = replace(pod, container=f"{pod.container}-{number}")
+        add(cni, each)
+        assert cni.call("DEL", each).exit_code == 0
+        assert is_free_of(pod.netns)
+
+
+def test_one_container_is_attached_again_and_again(cni: Caller, pod: Pod) -> None:
+    for _ in range(MANY):
+        add(cni, pod)
+        assert cni.call("DEL", pod).exit_code == 0
+
+
+def ptp(cni: Caller, command: str, pod: Pod, state: Path) -> dict[str, Any]:
+    """Debian's `ptp` on the same node, in the same sandbox."""
+    config = {
+        "cniVersion": "1.0.0",
+        "name": "another",
+        "type": "ptp",
+        "ipam": {
+            "type": "host-local",
+            "dataDir": str(state),
+            "ranges": [[{"subnet": "192.0.2.0/24"}]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        },
+    }
+    environment = {
+        **pod.variables,
+        "CNI_COMMAND": command,
+        "CNI_PATH": str(DEBIAN_PLUGINS),
+        "PATH": os.defpath + ":/usr/sbin:/sbin",
+    }
+    entered = ["nsenter", f"--net={cni.node.namespace}", str(DEBIAN_PLUGINS / "ptp")]
+    done = subprocess.run(
+        entered, env=environment, input=json.dumps(config).encode(), capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    return json.loads(done.stdout) if done.stdout else {}
+
+
+def test_another_plugin_and_netmgr_take_turns_in_one_sandbox(cni: Caller, pod: Pod, tmp_path: Path) -> None:
+    for _ in range(6):
+        add(cni, pod)
+        assert cni.call("DEL", pod).exit_code == 0
+        ptp(cni, "ADD", pod, tmp_path)
+        ptp(cni, "DEL", pod, tmp_path)
+    result = add(cni, pod)
+    assert cni.call("CHECK", pod, keys={"prevResult": result}).exit_code == 0
+
+
+def test_a_sandbox_that_went_before_its_del_is_no_fault(cni: Caller, pod: Pod) -> None:
+    add(cni, pod)
+    netns.delete(pod.netns)
+    pod.netns.touch()
+    assert cni.call("DEL", pod).exit_code == 0
+    assert cni.occupancy() == {"ipv4": 0, "ipv6": 0}
