@@ -1,21 +1,22 @@
 """Opens the agent's state, and goes on without it when it cannot be trusted.
 
 A corrupt file is never deleted: it is renamed, so that somebody can look at it. What it, or a
-file that was removed, held is read back from the kernel, which has every link with its owner in
-the alias and every address as a route. A file that merely cannot be reached is left alone.
+file that was removed or replaced by an older copy, held is read back from the kernel, which has
+every link with its owner in the alias and every address as a route. A file that merely cannot be
+reached is left alone.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from netmgr import sqlite_file
 from netmgr.errors import StateError
-from netmgr.model import Attachment
-from netmgr.prefixes import Family
+from netmgr.model import Attachment, PodRef
+from netmgr.prefixes import Address, Family
 
 if TYPE_CHECKING:
     from netmgr.agent.node import Node
@@ -47,29 +48,61 @@ def open_or_set_aside(path: Path, opener: Callable[[Path], Opened]) -> tuple[Ope
     return opener(path), True
 
 
-def take_over(node: Node, families: tuple[Family, ...], current: str) -> None:
-    """Make what is remembered true for the kernel's `current` boot.
+def take_over(node: Node, families: tuple[Family, ...], current: str) -> bool:
+    """Make what is remembered true for the kernel's `current` boot and for the links it has; whether it was not.
 
-    A store without a boot is new: whatever the kernel has was attached by a predecessor, and is
-    adopted before the boot is noted, so that an agent killed in between begins again. After a
-    reboot nothing the kernel held exists any more: every attachment ends.
+    After a reboot nothing the kernel held exists any more: every attachment ends. Whatever links the kernel has
+    now were attached by a predecessor. Where the store does not know them (it is new, or an older copy of itself),
+    or has it otherwise, the kernel is right: running pods keep what they have. The boot is noted last, so that an
+    agent killed in between begins again.
     """
-    if node.leases.boot_id == current:
-        return
-    if node.leases.boot_id:
+    former = node.leases.boot_id
+    if former not in ("", current):
         for attachment in node.leases.all():
             node.leases.release(attachment)
         log.info("the node was rebooted; attachments of the former boot are released")
-    else:
-        _adopt_from_kernel(node, families)
-    node.leases.begin_boot(current)
+    changed = _follow_kernel(node, families)
+    if former != current:
+        node.leases.begin_boot(current)
+    is_older = changed and bool(former)
+    if is_older:
+        log.error("ipam-state-older-than-kernel what=%r", "attachments were taken from the kernel's links instead")
+    return is_older
 
 
-def _adopt_from_kernel(node: Node, families: tuple[Family, ...]) -> None:
-    """Remember every attachment the kernel still has."""
-    for identity, (link, addresses) in node.dataplane.attached().items():
-        ours = tuple(address for address in addresses if address.family in families)
-        if ours and node.leases.get(identity.key) is None:
-            node.leases.adopt(Attachment(identity.key, identity.pod, ours, link.name, netns=""))
-            shown = ", ".join(map(str, ours))
-            log.warning("adopted container=%s pod=%s addresses=%s", identity.key.container_id, identity.pod, shown)
+def _follow_kernel(node: Node, families: tuple[Family, ...]) -> bool:
+    """Have the attachments be those of the kernel's links; whether one was unknown, or remembered otherwise.
+
+    One whose sandbox went while no agent ran merely ends.
+    """
+    links = {
+        identity.key: Attachment(identity.key, identity.pod, _of(families, addresses), link.name, netns="")
+        for identity, (link, addresses) in node.dataplane.attached().items()
+    }
+    holders = {address: each.key for each in links.values() for address in each.addresses}
+    changed = False
+    for remembered in node.leases.all():
+        found = links.get(remembered.key)
+        # A route that another program removed is put back later; one that should not be there was given since.
+        extra = found and set(found.addresses) - set(remembered.addresses)
+        taken = [address for address in remembered.addresses if holders.get(address, remembered.key) != remembered.key]
+        if found is None or extra or taken:
+            changed |= bool(extra or taken)
+            node.leases.release(remembered)
+            log.warning("released container=%s pod=%s why=%s", *_named(remembered), "the kernel has no such attachment")
+    for found in links.values():
+        if found.addresses and node.leases.get(found.key) is None:
+            node.leases.adopt(found)
+            changed = True
+            log.warning(
+                "adopted container=%s pod=%s addresses=%s", *_named(found), ", ".join(map(str, found.addresses))
+            )
+    return changed
+
+
+def _of(families: tuple[Family, ...], addresses: Iterable[Address]) -> tuple[Address, ...]:
+    return tuple(address for address in addresses if address.family in families)
+
+
+def _named(attachment: Attachment) -> tuple[str, PodRef]:
+    return attachment.key.container_id, attachment.pod

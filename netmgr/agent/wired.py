@@ -103,7 +103,8 @@ class PodAgent:
         node, document = self._node, self._document
         self._router.start()
         # Whose ranges are not known yet may have pods of either family.
-        recovery.take_over(node, document.families or tuple(Family), recovery.boot_id())
+        older = recovery.take_over(node, document.families or tuple(Family), recovery.boot_id())
+        self._telemetry.state_rebuilds += older
         self._ranging.prepare()
         for name in node.dataplane.detach_strays(a.host_link for a in node.leases.all()):
             log.info("stray link taken down link=%s", name)
