@@ -15,9 +15,10 @@ import re
 from typing import NamedTuple
 
 from netmgr.config import POD_GATEWAYS
-from netmgr.dataplane import links, rtnetlink
+from netmgr.dataplane import links, rtnetlink, source_routing
 from netmgr.dataplane.links import Link
 from netmgr.dataplane.rtnetlink import Operation, VethEnd
+from netmgr.dataplane.source_routing import SourceRule
 from netmgr.model import LINK_GROUP, LINK_PREFIX, ROUTE_PROTOCOL, Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Family, Prefix
 
@@ -64,6 +65,7 @@ def route_metric(key: AttachmentKey) -> int:
     """Metric of an interface's routes inside the sandbox: the kernel's default for the one runtimes call eth0.
 
     A sandbox's further interfaces get less preferred ones of their own, or their routes would replace the first's.
+    It is the number of their table as well, see `source_rules`.
     """
     return 0 if key.ifname == PRIMARY_INTERFACE else 1 << 16 | int.from_bytes(_digest(key)[11:13], "big")
 
@@ -144,4 +146,19 @@ def pod_side(attachment: Attachment, index: int) -> list[Operation]:
             rtnetlink.add_route(gateway.prefix, index, protocol=RTPROT_BOOT, metric=metric),
             rtnetlink.add_route(default, index, protocol=RTPROT_BOOT, gateway=gateway, metric=metric),
         ]
-    return operations
+    return operations + source_routing_of(attachment, index)
+
+
+def source_rules(attachment: Attachment) -> list[SourceRule]:
+    """The rules by which a sandbox's further interface is left by what has its addresses; none for the first."""
+    table = route_metric(attachment.key)
+    return [SourceRule(address, table) for address in attachment.addresses] if table else []
+
+
+def source_routing_of(attachment: Attachment, index: int) -> list[Operation]:
+    """Table and rules of a sandbox's further interface, for the pod's end of this index."""
+    rules = source_rules(attachment)
+    gateways = [POD_GATEWAYS[family] for family in sorted({rule.source.family for rule in rules})]
+    table = route_metric(attachment.key)
+    routes = [source_routing.add_default_route(each, index, table=table, protocol=RTPROT_BOOT) for each in gateways]
+    return routes + [source_routing.add_rule(rule) for rule in rules]

@@ -64,7 +64,7 @@ class Netlink:
             if operation in failures:
                 raise failures[operation]
 
-    def ask(self, request: Operation, decode: Callable[[bytes], Decoded]) -> Decoded:
+    def query(self, request: Operation, decode: Callable[[bytes], Decoded]) -> Decoded:
         """The kernel's one answer to `request`, decoded.
 
         Raises:

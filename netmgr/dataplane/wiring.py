@@ -72,7 +72,7 @@ class Dataplane:
                 self._netlink.transact(desired.naming(attachment))
                 self._configure(attachment, netns)
             except BaseException:
-                self._remove(attachment.host_link)
+                self._remove(attachment.host_link, attachment.netns)
                 raise
         finally:
             os.close(netns)
@@ -94,13 +94,13 @@ class Dataplane:
         present = self._link(attachment.host_link)
         if present is not None and not _is_ours(present):
             return False
-        self._remove(attachment.host_link)
+        self._remove(attachment.host_link, attachment.netns)
         return True
 
-    def _remove(self, host_link: str) -> None:
+    def _remove(self, host_link: str, netns_path: str) -> None:
         """Delete a host end now. What the kernel refuses is left to the reaper, or to the next start."""
         try:
-            self.detach(host_link)
+            self.detach(host_link, netns_path)
             self.reap()
         except KernelError as error:
             log.error("link not removed link=%s error=%s", host_link, error)  # noqa: TRY400  the message says all there is
@@ -133,7 +133,9 @@ class Dataplane:
 
     def _vacate(self, link: Link, netns_path: str) -> None:
         try:
-            sandbox.vacate(self._netlink, link, netns_path)
+            identity = desired.identity_of(link)
+            table = desired.route_metric(identity.key) if identity else 0
+            sandbox.vacate(self._netlink, link, netns_path, table)
         except KernelError as error:
             if error.errno != ENODEV:
                 # Nothing of it may stay in the sandbox, so the pair goes at once.
@@ -231,6 +233,7 @@ class Dataplane:
                 faults.append(f"interface {link.name} is down in the sandbox")
             for family in sorted({address.family for address in attachment.addresses}):
                 faults += _check_family(inside, attachment, family, index)
+                faults += sandbox.source_routing_faults(inside, attachment, family, index)
         return faults
 
     def refresh_mtu(self) -> None:
@@ -257,7 +260,7 @@ class Dataplane:
 
     def _link(self, name: str) -> Link | None:
         try:
-            return self._netlink.ask(links.show_link(name), links.link_of)
+            return self._netlink.query(links.show_link(name), links.link_of)
         except KernelError as error:
             if error.errno != ENODEV:
                 raise

@@ -62,6 +62,7 @@ class Caller:
 
     def __init__(self, world, node):
         self.node = node
+        self.world = world
         self.plugin = node.runtime.bin_dir / "netmgr"
         self._pods = world.directory / "pods"
 

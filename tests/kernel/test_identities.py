@@ -184,7 +184,7 @@ def tables_locked_by_another_program(cni: Caller) -> Iterator[None]:
     Path(elsewhere["XTABLES_LOCKFILE"]).unlink(missing_ok=True)
 
 
-UNCHANGEABLE = {Backend.NFTABLES: table_of_another_program, Backend.IPTABLES: tables_locked_by_another_program}
+UNCHANGEABLE = {Backend.NFTABLES: table_of_another_program, Backend.IPTABLES_LEGACY: tables_locked_by_another_program}
 
 
 OBSTACLES: dict[str, Callable[[Caller, Pod], AbstractContextManager[None]]] = {

@@ -27,7 +27,7 @@ def add(node: Node, request: Request, started_at: float) -> dict[str, object]:
 
     Raises:
         UnknownContainer: there is no sandbox, or it was deleted while this ADD was on its way.
-        InvalidEnvironment: CNI_NETNS is the node's own network namespace, or none at all; or the container id is too long.
+        InvalidEnvironment: CNI_NETNS is the node's own network namespace, or none at all; the container id is too long.
         AddressUnavailable: the address that the runtime asks for cannot be given.
         CapacityError, KernelError, StateError, TryAgainLater: see their classes; nothing is left behind.
     """

@@ -1,0 +1,134 @@
+"""A pod with two of our interfaces: each is reached, and answers, by itself; nothing of one stays when it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from netmgr import programs
+from netmgr.config import Backend
+from netmgr.dataplane import netns
+from netmgr.lab.exchange import End, datagrams
+from netmgr.lab.topology import INTERNET, two_nodes
+from netmgr.prefixes import Address, Family
+from tests.kernel.conforming import Caller, Pod, one_node
+
+pytestmark = pytest.mark.root
+
+INTERFACES = ("eth0", "net1", "net2")
+
+
+@pytest.fixture(scope="module")
+def cni(backend: Backend) -> Iterator[Caller]:
+    with one_node(two_nodes(pods=0), backend=backend, accounting={"reading_seconds": 0.2}) as caller:
+        yield caller
+
+
+@pytest.fixture
+def pod(cni: Caller) -> Iterator[Pod]:
+    with cni.sandbox() as made:
+        yield made
+        for ifname in INTERFACES[1:]:
+            cni.call("DEL", made, CNI_IFNAME=ifname)
+
+
+def inside(namespace: Path, *command: str) -> str:
+    done = programs.run(["nsenter", f"--net={namespace}", *command])
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def add(cni: Caller, pod: Pod, ifname: str) -> dict[str, object]:
+    answer = cni.call("ADD", pod, CNI_IFNAME=ifname)
+    assert answer.exit_code == 0, answer.body
+    assert answer.body is not None
+    return answer.body
+
+
+def addresses(result: dict[str, object]) -> list[Address]:
+    listed = result["ips"]
+    assert isinstance(listed, list)
+    return [Address.parse(entry["address"].partition("/")[0]) for entry in listed]
+
+
+def rules(pod: Pod) -> str:
+    return inside(pod.netns, "ip", "rule") + inside(pod.netns, "ip", "-6", "rule")
+
+
+@pytest.mark.parametrize("order", [INTERFACES, INTERFACES[::-1]], ids=" ".join)
+def test_every_interface_talks_to_the_internet_and_to_the_node(cni: Caller, pod: Pod, order: tuple[str, ...]) -> None:
+    results = {ifname: add(cni, pod, ifname) for ifname in order}
+    for ifname, result in results.items():
+        for address in addresses(result):
+            far = End(cni.world.internet, INTERNET[address.family])
+            own = End(pod.netns, address)
+            datagrams(own, far, [100] * 3, [100] * 3)
+            node = End(cni.node.namespace, cni.node.node.address(address.family))
+            datagrams(node, own, [100] * 3, [100] * 3)
+        assert cni.call("CHECK", pod, CNI_IFNAME=ifname, keys={"prevResult": result}).exit_code == 0
+
+
+def test_an_interface_can_be_chosen_by_name_as_well(cni: Caller, pod: Pod) -> None:
+    for ifname in INTERFACES:
+        add(cni, pod, ifname)
+        for family in Family:
+            shown = inside(pod.netns, "ip", f"-{family.value}", "route", "get", str(INTERNET[family]), "oif", ifname)
+            assert f"dev {ifname}" in shown
+    for family in Family:
+        shown = inside(pod.netns, "ip", f"-{family.value}", "route", "get", str(INTERNET[family]))
+        assert "dev eth0" in shown
+
+
+def test_check_misses_a_rule_and_a_route(cni: Caller, pod: Pod) -> None:
+    add(cni, pod, "eth0")
+    result = add(cni, pod, "net1")
+    table = next(line.split()[-1] for line in rules(pod).splitlines() if line.startswith("30000:"))
+    for family in Family:
+        ip = ("ip", f"-{family.value}")
+        inside(pod.netns, *ip, "route", "flush", "table", table)
+        assert fault(cni, pod, result) == f"default route of table {table} is missing in the sandbox"
+        via = "169.254.1.1" if family is Family.V4 else "fe80::1"
+        inside(pod.netns, *ip, "route", "add", "default", "via", via, "dev", "net1", "onlink", "table", table)
+        assert fault(cni, pod, result) == ""
+        address = next(each for each in addresses(result) if each.family is family)
+        rule = ("from", str(address), "table", table, "pref", "30000")
+        inside(pod.netns, *ip, "rule", "del", *rule)
+        assert fault(cni, pod, result) == f"rule of {address} for table {table} is missing in the sandbox"
+        inside(pod.netns, *ip, "rule", "add", *rule)
+    assert fault(cni, pod, result) == ""
+
+
+def fault(cni: Caller, pod: Pod, result: dict[str, object]) -> str:
+    answer = cni.call("CHECK", pod, CNI_IFNAME="net1", keys={"prevResult": result})
+    return answer.body["msg"] if answer.body else ""
+
+
+def test_del_removes_the_rules_of_its_interface_alone(cni: Caller, pod: Pod) -> None:
+    before = rules(pod)
+    first = add(cni, pod, "eth0")
+    assert rules(pod) == before
+    add(cni, pod, "net1")
+    with_one = rules(pod)
+    add(cni, pod, "net2")
+    assert cni.call("DEL", pod, CNI_IFNAME="net2").exit_code == 0
+    assert rules(pod) == with_one
+    assert cni.call("DEL", pod, CNI_IFNAME="net1").exit_code == 0
+    assert rules(pod) == before
+    assert cni.call("CHECK", pod, keys={"prevResult": first}).exit_code == 0
+
+
+def test_a_failed_add_of_a_second_interface_leaves_no_rules(cni: Caller, pod: Pod) -> None:
+    before = rules(pod)
+    add(cni, pod, "eth0")
+    inside(pod.netns, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
+    assert cni.call("ADD", pod, CNI_IFNAME="net1").exit_code == 1
+    assert rules(pod) == before
+    assert "net1" not in inside(pod.netns, "ip", "link")
+
+
+def test_a_sandbox_that_went_takes_the_rules_with_it(cni: Caller, pod: Pod) -> None:
+    add(cni, pod, "net1")
+    netns.delete(pod.netns)
+    assert cni.call("DEL", pod, CNI_IFNAME="net1").exit_code == 0
