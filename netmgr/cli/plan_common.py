@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from netmgr.errors import ConfigError, NetmgrError
+from netmgr.sites import HUB
 
 if TYPE_CHECKING:
     from netmgr.plan.diff import Change
@@ -174,6 +175,23 @@ def print_changes(changes: Iterable[Change]) -> None:
             typer.echo(f"      {'now' if change.before else '   '} {change.after}")
         if change.note:
             typer.secho(f"      {change.note}", dim=True)
+
+
+def narrowings(before: LockDocument | None, after: LockDocument) -> Iterator[str]:
+    """What to know before a lock is applied that takes address space from a live VNet, a sentence for each."""
+    from netmgr.plan.vnets import narrowed, virtual_networks
+
+    old, new = virtual_networks(before) if before else (), virtual_networks(after)
+    now = {vnet.name: vnet for vnet in new}
+    for name, was in narrowed(old, new).items():
+        peers = [vnet.name for vnet in old if vnet.name != name and vnet.site in (HUB, now[name].site)]
+        targets = " ".join(f"-target=azurerm_virtual_network_peering.{peer}_to_{name}" for peer in peers)
+        yield (
+            f"VNet {name} loses address space: {', '.join(map(str, was))} becomes "
+            f"{', '.join(map(str, now[name].address_space))}; no subnet of it is touched. Apply that first and bring "
+            f"its peerings in step (terraform apply {targets}), then all the others: Azure refuses to peer a new "
+            "VNet with what the old one still has"
+        )
 
 
 def print_findings(path: Path, findings: Iterable[Finding]) -> None:

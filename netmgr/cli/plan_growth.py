@@ -21,6 +21,7 @@ from netmgr.cli.plan_common import (
     answer,
     describe,
     load,
+    narrowings,
     print_changes,
     print_document,
     print_findings,
@@ -66,6 +67,7 @@ def grow(
         todo=effects((planned.plan, before), (larger.plan, after)),
         kept=kept_nodes(before, after),
         over=[each for each in check_limits(larger.plan, after, planned.limits)[1] if each.severity != "note"],
+        narrowed=tuple(narrowings(before, after)),
     )
     if output is Output.TABLE:
         _print_growth(file, growth)
@@ -84,6 +86,7 @@ class Growth:
     todo: tuple[Effect, ...]
     kept: tuple[int, int]
     over: list[Finding]
+    narrowed: tuple[str, ...]
 
     @property
     def is_sound(self) -> bool:
@@ -98,6 +101,8 @@ def _print_growth(file: Path, growth: Growth) -> None:
     typer.echo(f"{moves}: {kept:,} of {total:,} node places in the lock keep every address they have.")
     if growth.todo:
         print_rows(("to do", "where", "what"), [(each.what, each.subject, each.detail) for each in growth.todo])
+    for line in growth.narrowed:
+        typer.secho(line, fg="yellow")
     print_findings(file, growth.over)
     typer.secho(f"To do it, write the nodes into {file} and run: netmgr plan lock", dim=True)
 

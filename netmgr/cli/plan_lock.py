@@ -19,6 +19,7 @@ from netmgr.cli.plan_common import (
     answer,
     describe,
     load,
+    narrowings,
     print_changes,
     print_document,
     refuse_errors,
@@ -71,12 +72,16 @@ def diff(*, file: File = DEFAULT_FILE, output: Format = Output.TABLE) -> None:
     from netmgr.plan.diff import diff as compare
 
     planned = load(file)
-    changes = compare(planned.lock, answer(planned, renumber=True))
+    after = answer(planned, renumber=True)
+    changes = compare(planned.lock, after)
+    narrowed = list(narrowings(planned.lock, after))
     if output is Output.TABLE:
         print_changes(changes)
         typer.echo(_summary(changes) if changes else f"{planned.lock_path} answers {file}: nothing to do")
+        for line in narrowed:
+            typer.secho(line, fg="yellow")
     else:
-        print_document({"changes": describe(changes)}, output)
+        print_document({"changes": describe(changes), "narrowed": narrowed}, output)
     raise typer.Exit(CHANGES if changes else NOTHING_TO_DO)
 
 
@@ -93,6 +98,8 @@ def _settle(planned: Planned, after: LockDocument, *, yes: bool) -> None:
         typer.echo(f"{planned.lock_path} has no digest of what it says: this adds the digest.")
     print_changes(changes)
     typer.echo(_summary(changes))
+    for line in narrowings(planned.lock, after):
+        typer.secho(line, fg="yellow")
     if not (yes or _is_wanted(planned)):
         typer.echo("Nothing was written.")
         raise typer.Exit(CHANGES)

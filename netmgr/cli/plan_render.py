@@ -74,16 +74,19 @@ def machines(
     reader_group: ReaderGroup = None,
 ) -> None:
     """Render node.yaml of every machine: the hub's routers, NAT hosts, and all nodes."""
-    from netmgr.plan_files import make_folder, to_yaml, write_text
+    from netmgr.durable import write_many
+    from netmgr.plan_files import make_folder, to_yaml
     from netmgr.render.node import Documents
 
     given = up_to_date(file)
     make_folder(to)
-    number = 0
-    for name, document in Documents(given.plan, given.locked, reader_group).every():
-        write_text(to / f"{name}.yaml", to_yaml(document))
-        number += 1
-    typer.echo(f"wrote {number:,} documents to {to}", err=True)
+    documents = Documents(given.plan, given.locked, reader_group)
+    sites, common = to_yaml(documents.sites), to_yaml(documents.common)
+    texts = (
+        (f"{name}.yaml", f"{to_yaml(head)}{sites}{to_yaml(own) if own else ''}{common}".encode())
+        for name, head, own in documents.every_own()
+    )
+    typer.echo(f"wrote {write_many(to, texts):,} documents to {to}", err=True)
 
 
 class TemplateRole(StrEnum):

@@ -10,6 +10,7 @@ from netmgr.plan.derive import network
 from netmgr.plan.document import Cluster, PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.plan.network import Network, Vnet
+from netmgr.plan.vnets import narrowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,9 @@ def effects(before: tuple[PlanDocument, LockDocument], after: tuple[PlanDocument
     """Everything of the cloud that changes from one to the other, in the order it is best done."""
     old, new = network(*before), network(*after)
     return tuple(
-        effect for step in (_networks, _subnets, _peerings, _routes, _groups, _machines) for effect in step(old, new)
+        effect
+        for step in (_narrowings, _networks, _subnets, _peerings, _routes, _groups, _machines)
+        for effect in step(old, new)
     )
 
 
@@ -80,13 +83,27 @@ def _by_name(net: Network) -> dict[str, Vnet]:
     return {vnet.name: vnet for vnet in net.networks}
 
 
+def _narrowings(old: Network, new: Network) -> Iterator[Effect]:
+    """What must be done, peers included, before a VNet is made of the space: the cloud refuses overlapping peers."""
+    lost, known = narrowed(old.networks, new.networks), {peering.name for peering in old.peerings}
+    for vnet in new.networks:
+        if vnet.name in lost:
+            was, space = (", ".join(map(str, each)) for each in (lost[vnet.name], vnet.address_space))
+            detail = f"{was} to {space}; no subnet is touched; first of all, or peering what comes next is refused"
+            yield Effect("narrow address space", vnet.name, detail)
+    for peering in new.peerings:
+        if peering.remote in lost and peering.name in known:
+            detail = f"{peering.network} must learn what {peering.remote} has now, before anything else is made"
+            yield Effect("sync peering", peering.name, detail)
+
+
 def _networks(old: Network, new: Network) -> Iterator[Effect]:
-    former = _by_name(old)
+    former, lost = _by_name(old), narrowed(old.networks, new.networks)
     for vnet in new.networks:
         space = ", ".join(map(str, vnet.address_space))
         if vnet.name not in former:
             yield Effect("make VNet", vnet.name, space)
-        elif vnet.address_space != former[vnet.name].address_space:
+        elif vnet.name not in lost and vnet.address_space != former[vnet.name].address_space:
             was = ", ".join(map(str, former[vnet.name].address_space))
             yield Effect("widen address space", vnet.name, f"{was} to {space}; machines in it notice nothing")
 
@@ -104,12 +121,12 @@ def _subnets(old: Network, new: Network) -> Iterator[Effect]:
 
 
 def _peerings(old: Network, new: Network) -> Iterator[Effect]:
-    before, after = _by_name(old), _by_name(new)
+    before, after, lost = _by_name(old), _by_name(new), narrowed(old.networks, new.networks)
     known = {peering.name for peering in old.peerings}
     for peering in new.peerings:
         if peering.name not in known:
             yield Effect("make peering", peering.name, f"{peering.network} to {peering.remote}")
-        elif before[peering.remote].address_space != after[peering.remote].address_space:
+        elif peering.remote not in lost and before[peering.remote].address_space != after[peering.remote].address_space:
             yield Effect("sync peering", peering.name, f"{peering.network} must learn what {peering.remote} has now")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from netmgr.plan.lock import Allocation, ClusterLock, HubLock, LockDocument
 from netmgr.prefixes import Prefix, merge
@@ -31,6 +32,28 @@ class VirtualNetwork:
     site: str
     address_space: tuple[Prefix, ...]
     subnets: tuple[PlannedSubnet, ...]
+
+
+class HasSpace(Protocol):
+    """A VNet, as the lock or as the cloud has it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def address_space(self) -> tuple[Prefix, ...]:
+        """Its prefixes, merged."""
+
+
+def narrowed(before: Iterable[HasSpace], after: Iterable[HasSpace]) -> dict[str, tuple[Prefix, ...]]:
+    """VNets that lose address space, with what they had: a further VNet of their site takes over what is unused."""
+    former = {vnet.name: vnet.address_space for vnet in before}
+    return {
+        vnet.name: former[vnet.name]
+        for vnet in after
+        if not all(any(held.covers(prefix) for held in vnet.address_space) for prefix in former.get(vnet.name, ()))
+    }
 
 
 def virtual_networks(lock: LockDocument) -> tuple[VirtualNetwork, ...]:

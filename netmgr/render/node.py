@@ -45,43 +45,61 @@ class Documents:
             is_number = reader_group.isascii() and reader_group.isdigit()
             self._common["reader_group"] = int(reader_group) if is_number else reader_group
 
+    @property
+    def sites(self) -> Mapping:
+        """The second part of every document, the same for all."""
+        return {"sites": self._sites}
+
+    @property
+    def common(self) -> Mapping:
+        """The last part of every document, the same for all."""
+        return self._common
+
     def every(self) -> Iterator[tuple[str, Mapping]]:
         """Name and document of every machine that the plan asks for: routers, NAT hosts, then nodes."""
+        return ((name, self._whole(head, own)) for name, head, own in self.every_own())
+
+    def every_own(self) -> Iterator[tuple[str, Mapping, Mapping]]:
+        """The same, of each document only what is its own: its first part, and its third, which may be empty.
+
+        With many clusters nearly all of a document is what all share, and need not be written out for each.
+        """
         for host in hosts.hosts(self._lock):
-            yield host.name, self.of_host(host)
+            yield host.name, *self._of_host(host)
         for cluster, spec in self._plan.clusters.items():
             for pool, asked in spec.node_pools.items():
                 found = (nodes.node(self._lock, cluster, pool, index) for index in range(asked.nodes))
-                yield from ((node.name, self.of_node(node)) for node in found if node)
+                yield from ((node.name, *self._of_node(node)) for node in found if node)
 
     def of_node(self, node: PlannedNode) -> Mapping:
         """The document of a node."""
+        return self._whole(*self._of_node(node))
+
+    def _of_node(self, node: PlannedNode) -> tuple[Mapping, Mapping]:
         own = self._routes(node.cluster) | {"ranges": [str(prefix) for prefix in merge(node.blocks)]}
-        return self._document(node.name, node.hosts, {"site": node.cluster}, own)
+        return _head(node.name, node.hosts, {"site": node.cluster}), own
 
     def of_host(self, host: PlannedHost) -> Mapping:
         """The document of a router or a NAT host."""
+        return self._whole(*self._of_host(host))
+
+    def _of_host(self, host: PlannedHost) -> tuple[Mapping, Mapping]:
         own: Mapping = {}
         if host.role is Role.NAT_HOST:
             own["nat"] = self._nat(host.site) | {"addresses": [str(address) for address in host.addresses]}
-        return self._document(host.name, host.addresses, {"role": str(host.role), "site": host.site}, own)
+        return _head(host.name, host.addresses, {"role": str(host.role), "site": host.site}), own
 
     def template(self, cluster: str, role: Role = Role.NODE) -> Mapping:
         """What all nodes (or NAT hosts) of a cluster are told alike: a document without name, addresses and ranges."""
         if role is Role.NAT_HOST:
-            whole = self._document("", (), {"role": str(role), "site": cluster}, {"nat": self._nat(cluster)})
+            whole = self._whole(_head("", (), {"role": str(role), "site": cluster}), {"nat": self._nat(cluster)})
         else:
-            whole = self._document("", (), {"site": cluster}, self._routes(cluster))
+            whole = self._whole(_head("", (), {"site": cluster}), self._routes(cluster))
         del whole["node"]
         return whole
 
-    def _document(self, name: str, addresses: Iterable[object], place: Mapping, own: Mapping) -> Mapping:
-        head: Mapping = {
-            "apiVersion": "netmgr.io/v1alpha1",
-            "kind": "Node",
-            "node": {"name": name, "addresses": [str(address) for address in addresses]},
-        }
-        return head | place | deepcopy({"sites": self._sites, **own, **self._common})
+    def _whole(self, head: Mapping, own: Mapping) -> Mapping:
+        return deepcopy(head | self.sites | own | self.common)
 
     def _routes(self, cluster: str) -> Mapping:
         routes = self._back.get(cluster)
@@ -94,6 +112,11 @@ class Documents:
             "translation": str(spec.translation),
             "source": str(spec.source),
         }
+
+
+def _head(name: str, addresses: Iterable[object], place: Mapping) -> Mapping:
+    own = {"name": name, "addresses": [str(address) for address in addresses]}
+    return {"apiVersion": "netmgr.io/v1alpha1", "kind": "Node", "node": own, **place}
 
 
 def _sites(lock: LockDocument) -> Iterator[Mapping]:

@@ -184,6 +184,29 @@ def test_growth_beyond_the_subnets_lists_what_must_follow(locked: Run, plan: Pat
     assert lock_of(plan).read_bytes() == before
 
 
+def test_growth_that_takes_address_space_from_a_live_network_says_so_and_in_which_order(
+    locked: Run, plan: Path
+) -> None:
+    edit(plan, "10.0.0.0/12", "10.0.0.0/9")
+    assert locked("lock", "--yes")[0] == 0
+    found = json.loads(locked("grow", "alpha", "--nodes", "26000", "-o", "json")[1])["to_do"]
+    told = [(step["what"], step["where"]) for step in found]
+    assert told[:3] == [
+        ("narrow address space", "alpha"),
+        ("sync peering", "hub_to_alpha"),
+        ("make VNet", "alpha_2"),
+    ]
+    assert ("widen address space", "alpha") not in told
+    assert told.count(("sync peering", "hub_to_alpha")) == 1
+    edit(plan, "nodes: 500", "nodes: 26000")
+    first = "terraform apply -target=azurerm_virtual_network_peering.hub_to_alpha"
+    for command in (("diff",), ("lock", "--yes")):
+        text = locked(*command)[1]
+        assert "VNet alpha loses address space: 10.0.0.0/16 becomes 10.0.0.0/17" in text
+        assert first in text
+    assert "loses address space" not in locked("grow", "beta", "--nodes", "300")[1]
+
+
 def test_growth_that_does_not_fit_says_what_is_missing_and_in_the_way(locked: Run, plan: Path) -> None:
     code, text = locked("grow", "alpha", "--nodes", "60000")
     assert code == 1
