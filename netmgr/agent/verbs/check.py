@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cni.spec import Request
 from netmgr.agent.node import LOCK_SECONDS, Node
-from netmgr.errors import CheckFailed
+from netmgr.agent.verbs.expected import differences
+from netmgr.errors import CheckFailed, KernelError
 
 
 def check(node: Node, request: Request) -> None:
@@ -18,11 +19,9 @@ def check(node: Node, request: Request) -> None:
         if attachment is None:
             raise CheckFailed(f"container {request.container_id} has no attachment at {request.ifname}")
         faults = [*node.dataplane.check(attachment, request.netns), *node.accounts.check(attachment)]
-    expected = request.previous.addresses_of(request.ifname) if request.previous else ()
-    faults += [
-        f"prevResult has address {address}, which this attachment does not hold"
-        for address in expected
-        if address not in attachment.addresses
-    ]
+        try:
+            faults += differences(request.previous, request, attachment) if request.previous else []
+        except KernelError as error:
+            faults.append(error.message)
     if faults:
-        raise CheckFailed("; ".join(faults))
+        raise CheckFailed("; ".join(dict.fromkeys(faults)))
