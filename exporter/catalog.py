@@ -21,7 +21,7 @@ COMMANDS = 7
 """Six verbs, and "invalid" for whatever is none of them."""
 CODES = 19
 """0, and every code of netmgr/errors.py."""
-GAP_REASONS = 5
+GAP_REASONS = 7
 DRIFT_REASONS = 6
 """Rules, wiring, forwarding, routes, services, files."""
 SPOKES = 20
@@ -113,7 +113,7 @@ GAPS = Metric(
     ("reason",),
     GAP_REASONS,
     "Times that traffic may be missing from the totals: counters removed or reset by others, reboots, "
-    "an unwritable state file, pods of other plugins that were noticed late.",
+    "a state file that was unwritable, lost or an older copy, pods of other plugins that were noticed late.",
 )
 GAP_SECONDS = Metric(
     "netmgr_accounting_gap_seconds_total",

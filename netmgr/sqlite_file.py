@@ -139,8 +139,26 @@ def put_back(connection: sqlite3.Connection, path: Path, opened: Mapping[str, Id
     return made
 
 
-def checkpoint(path: Path) -> None:
-    """Have the disk hold all that was written so far, and let the log start over.
+def content_of(path: Path) -> tuple[int, int] | None:
+    """Size and time of change of what stands at `path`; in this mode a checkpoint alone alters them."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def is_damaged(connection: sqlite3.Connection) -> bool:
+    """Whether an open file's content cannot be used, which one that is locked or on a full disk can."""
+    try:
+        (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.Error as error:
+        return isinstance(refusal(Path(), error), StateError)
+    return bool(answer != "ok")
+
+
+def checkpoint(path: Path) -> bool:
+    """Have the disk hold all that was written so far, and let the log start over; whether it holds all of it.
 
     On a connection of its own, so that transactions go on while the disk is waited for.
 
@@ -152,9 +170,10 @@ def checkpoint(path: Path) -> None:
         name = f"file:{quote(str(path))}?mode=rw"
         with closing(sqlite3.connect(name, timeout=BUSY_SECONDS, isolation_level=None, uri=True)) as connection:
             _configure(connection)
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            busy, logged, copied = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     except sqlite3.Error as error:
         raise StateError(f"{path}: cannot be synced to the disk: {error}") from error
+    return not busy and logged == copied
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from errno import ENOENT
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from netmgr.errors import KernelError
 from netmgr.ledger.book import Gap
 from netmgr.ledger.history import By, Period, Usage
 from netmgr.ledger.ledger import Ledger
+from netmgr.ledger.mark import MENDED
 from netmgr.ledger.totals import Totals
 from netmgr.model import Attachment, Counter, PodRef
 from netmgr.prefixes import Address
@@ -58,34 +59,57 @@ class Accounts:
         self._ratios: list[AuditRatio] = []
         self._read_at = float("-inf")
         self._announced: set[Counter] = set()
+        self._unlinked: frozenset[Counter] = frozenset()
+        self._gap_since: float | None = None
         self._sound_at: float | None = None
         self._syncing: threading.Thread | None = None
         self._host_pods: HostPods | None = None
 
-    def start(self, attachments: Iterable[Attachment]) -> list[str]:
-        """Take over from a predecessor: its counters go on, those of pods that went meanwhile end."""
+    def start(self, attachments: Iterable[Attachment], unlinked: Iterable[Attachment] = ()) -> list[str]:
+        """Take over from a predecessor: its counters go on, those of pods that went meanwhile end.
+
+        `unlinked` are those of the attachments that have no link.
+        """
         with self._lock:
             self._attached = {address: a for a in attachments for address in a.addresses}
             self._owners = {address: a.pod for address, a in self._attached.items()}
+            self._unlinked = frozenset(self._rules.counters(address for a in unlinked for address in a.addresses))
             known = self._ledger.counters()
             policy = hashlib.sha256(f"{netmgr.__version__} {self._rules.policy}".encode()).hexdigest()
             if self._ledger.recall(POLICY) == policy:
                 self._sound_at = self._ledger.read_at
-            self._ledger.post(self._rules.read())
+            self._begin_owned(known)
+            self._post_found()
+            self._mark()
             # Those of pods that are gone; what is of a former class ends once no rule counts it any more.
             wanted = frozenset([*self._rules.counters(self._owners), *self._rules.former(known)])
             self._ledger.end([c for c in known if isinstance(c.subject, Address) and c not in wanted])
-            for address, pod in self._owners.items():
-                fresh = [c for c in self._rules.counters([address]) if c not in known]
-                self._ledger.begin(fresh, pod)
-                # That the kernel does not have these yet is no loss.
-                self._announced.update(fresh)
             self._look_for_host_pods()
             repairs = self.reconcile()
             self._announced.clear()
+            self._unlinked = frozenset()
             self._end_former()
             self._ledger.remember(POLICY, policy)
             return repairs
+
+    def _begin_owned(self, known: Mapping[Counter, PodRef | None]) -> None:
+        """Begin what the pods need, before anything is posted.
+
+        Where the books are an older copy, an address may have been another pod's when they were written.
+        """
+        for address, pod in self._owners.items():
+            counters = self._rules.counters([address])
+            self._ledger.begin(counters, pod)
+            # That the kernel does not have these yet is no loss.
+            self._announced.update(c for c in counters if c not in known)
+
+    def _post_found(self) -> None:
+        """Post what counters show; those of the node that the books do not know were counted for lost ones."""
+        taken_at = self._ledger.moment()
+        samples = self._rules.read()
+        known = self._ledger.counters()
+        self._ledger.begin([s.counter for s in samples if not s.counter.is_pod and s.counter not in known], None)
+        self._ledger.post(samples, taken_at)
 
     def count_host_pods(self, host_pods: HostPods) -> None:
         """Count these as well; called before `start`."""
@@ -95,6 +119,11 @@ class Accounts:
     def is_new(self) -> bool:
         """Whether accounting begins here: no earlier agent left its books."""
         return self._ledger.is_new
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether the books lacked something, and the kernel may have counters of pods that they do not know."""
+        return self._ledger.found in MENDED
 
     def remembered(self) -> dict[Address, PodRef]:
         """Whose counters the books hold open, a predecessor's included."""
@@ -116,9 +145,12 @@ class Accounts:
     def end(self, attachment: Attachment) -> None:
         """Take the last reading and stop counting; called after the last of its packets has passed."""
         with self._lock:
-            self._ledger.post(self._rules.read_pods(attachment.addresses))
-            self._rules.expel(attachment.addresses)
-            self._ledger.end(self._rules.counters(attachment.addresses))
+            counters, taken_at = self._rules.counters(attachment.addresses), self._ledger.moment()
+            self._ledger.post(self._rules.read_pods(attachment.addresses), taken_at, closing=counters)
+            mark = self._ledger.mark
+            # The counters go with the mark of books that have their last reading.
+            self._rules.expel(attachment.addresses, mark and mark.address)
+            self._ledger.end(counters)
             for address in attachment.addresses:
                 self._owners.pop(address, None)
                 self._attached.pop(address, None)
@@ -128,8 +160,9 @@ class Accounts:
         with self._lock:
             now = self._clock.monotonic()
             if now - self._read_at >= self._min_reading_seconds:
+                taken_at = self._ledger.moment()
                 host_pods = self._host_pods.samples() if self._host_pods else ()
-                self._ledger.post([*self._rules.read(), *host_pods])
+                self._ledger.post([*self._rules.read(), *host_pods], taken_at)
                 self._read_at = now
 
     def reconcile(self) -> list[str]:
@@ -142,14 +175,28 @@ class Accounts:
                 self._tell_of_lost_rules(transaction)
                 self._rules.apply(transaction, before_removals=self._end_former)
                 self._announced.clear()
+                self._prolong_gap()
             self._sound_at = looked_at
+            self._mark()
             return list(transaction.repairs)
+
+    def _mark(self) -> None:
+        """Have the kernel know how far the books have come."""
+        if mark := self._ledger.mark:
+            self._rules.mark(mark.address)
+
+    def _prolong_gap(self) -> None:
+        """Have a gap that was told of before the rules were put back last until they count again."""
+        if self._gap_since is not None:
+            self._ledger.note(Gap.REMOVED, self._clock.monotonic() - self._gap_since, count=0)
+            self._gap_since = None
 
     def _end_former(self) -> None:
         """Take the last readings of classes of traffic that are no longer told apart."""
         known = self._ledger.counters()
         if former := self._rules.former(known):
-            self._ledger.post(self._rules.read_former(former))
+            taken_at = self._ledger.moment()
+            self._ledger.post(self._rules.read_former(former), taken_at)
             self._ledger.end(former)
 
     def _tell_of_lost_rules(self, transaction: Transaction) -> None:
@@ -158,8 +205,10 @@ class Accounts:
         Not for what the first look of another version or of another document finds: rules that were right then.
         """
         if self._sound_at is not None and not transaction.created and any(map(_counts, transaction.operations)):
-            self._ledger.note(Gap.REMOVED, self._clock.monotonic() - self._sound_at)
+            now = self._clock.monotonic()
+            self._ledger.note(Gap.REMOVED, now - self._sound_at)
             self._sound_at = None  # told once, even if applying must be tried again
+            self._gap_since = now
 
     def change_policy(self, policy: Policy) -> list[str]:
         """Have the rules follow another policy; a sentence for each thing done."""
@@ -174,7 +223,9 @@ class Accounts:
     def _announce(self, created: frozenset[Counter]) -> None:
         """Tell the ledger of counters that are about to begin, once even if applying must be tried again."""
         known = self._ledger.counters()
-        self._ledger.restart([counter for counter in created if counter in known])
+        now = self._clock.monotonic()
+        if self._ledger.restart([counter for counter in created if counter in known], self._unlinked):
+            self._gap_since = now
         for counter in created:
             if counter not in known:
                 self._ledger.begin([counter], self._owner(counter))

@@ -36,7 +36,7 @@ from netmgr.ipam.pool import Occupancy
 from netmgr.ledger.book import Gap
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.observer import judge
-from netmgr.observer.cache import Cache
+from netmgr.observer.cache import Cache, Listing
 from netmgr.observer.claims import Reason
 from netmgr.observer.judge import Held, Standing, Verdict
 from netmgr.observer.kernel import KernelView
@@ -72,6 +72,9 @@ class Observation:
         """Take over what a predecessor counted."""
         remembered = self._accounts.remembered()
         self._held = {address: _remembered(address, pod) for address, pod in remembered.items()}
+        if self._accounts.is_rebuilt:
+            # Whoever is there now was counted by the predecessor; a look after the start would begin them at zero.
+            self._held = dict(self._verdict()[1].held)
         for sentence in self._accounts.start(one.attachment for one in self._held.values()):
             log.info("rules %s", sentence)
 
@@ -81,14 +84,17 @@ class Observation:
         Raises:
             NetmgrError: the cache or the kernel cannot be read; what is counted goes on.
         """
-        listing = self._cache.list()
-        named = {address for claim in listing.claims for address in claim.addresses}
-        kernel = self._kernel.look(named | self._held.keys())
-        verdict = judge.judge(listing.claims, kernel, self._held, self._clock.monotonic())
+        listing, verdict = self._verdict()
         self._carry_out(verdict)
         self._files = {str(reason): listing.unusable.get(reason, 0) for reason in Reason}
         self._files |= {str(standing): verdict.standings[standing] for standing in Standing}
         self._tells_late = True
+
+    def _verdict(self) -> tuple[Listing, Verdict]:
+        listing = self._cache.list()
+        named = {address for claim in listing.claims for address in claim.addresses}
+        kernel = self._kernel.look(named | self._held.keys())
+        return listing, judge.judge(listing.claims, kernel, self._held, self._clock.monotonic())
 
     def _carry_out(self, verdict: Verdict) -> None:
         """Pod by pod, so that what failed in the middle is known and taken up by the next look."""

@@ -14,6 +14,7 @@ from netmgr.clock import Clock
 from netmgr.config import NodeDocument
 from netmgr.ledger.history import Retention
 from netmgr.ledger.ledger import Ledger
+from netmgr.ledger.mark import MENDED, Mark
 from netmgr.rules.choose import FILE_NAME, open_backend, open_former, remember
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
@@ -43,9 +44,10 @@ def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, fi
         from netmgr.agent.opened import retire  # noqa: PLC0415  only for a machine that was a NAT host
 
         retire(document.state_dir / SERVICES_MARK)
-    ledger = _open_ledger(document, clock, telemetry)
+    ledger, was_damaged = _open_ledger(document, clock)
     rules = Rules(open_backend(document.backend, document.state_dir), Policy.of(document))
     stack.callback(rules.close)
+    telemetry.state_rebuilds += examine(ledger, rules, was_damaged=was_damaged)
     _retire_former_backend(document, ledger, successor=rules)
     remember(rules.backend.name, document.state_dir)
     files.keep(ledger, Made(document.state_dir / FILE_NAME, lambda: remember(rules.backend.name, document.state_dir)))
@@ -53,6 +55,19 @@ def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, fi
     _open_host_pods(document, rules, ledger, accounts, stack)
     stack.callback(accounts.close)
     return Books(accounts, rules)
+
+
+def examine(ledger: Ledger, *rules: Rules, was_damaged: bool = False) -> bool:
+    """Hold the ledger against what the kernel has, before anything is posted; whether books were lost.
+
+    Args:
+        ledger: as it was opened.
+        rules: those of every backend that may have counted for it.
+        was_damaged: the ledger is a new one in the place of one that was set aside.
+    """
+    marks = [Mark.of(address) for one in rules for address in one.marks()]
+    has_counters = was_damaged or (ledger.is_new and any(one.read() for one in rules))
+    return ledger.examine(marks, has_counters=has_counters) in MENDED
 
 
 def _open_host_pods(document: NodeDocument, rules: Rules, ledger: Ledger, accounts: Accounts, stack: ExitStack) -> None:
@@ -74,10 +89,10 @@ def opens_services(document: NodeDocument) -> bool:
     return document.nat is not None and document.nat.translation is Mapping.ENDPOINTS
 
 
-def _open_ledger(document: NodeDocument, clock: Clock, telemetry: Telemetry) -> Ledger:
+def _open_ledger(document: NodeDocument, clock: Clock) -> tuple[Ledger, bool]:
     accounting = document.accounting
     retention = Retention(accounting.history_hours, accounting.history_rows)
-    ledger, rebuilt = recovery.open_or_set_aside(
+    return recovery.open_or_set_aside(
         document.state_dir / "ledger.sqlite",
         lambda path: Ledger.open(
             path,
@@ -87,8 +102,6 @@ def _open_ledger(document: NodeDocument, clock: Clock, telemetry: Telemetry) -> 
             retention=retention,
         ),
     )
-    telemetry.state_rebuilds += rebuilt
-    return ledger
 
 
 def _retire_former_backend(document: NodeDocument, ledger: Ledger, *, successor: Rules) -> None:

@@ -12,7 +12,9 @@ The rules, of which every method below is one:
     passed since; what passed between our last reading and the zeroing is lost: gap "reset".
     (Zeroed *and* past its old value within one reading interval is growth to any reader.)
  4. A counter that vanished is begun anew by `restart`, before the kernel makes it again: what
-    passed between our last reading and its removal is lost: gap "removed".
+    passed between our last reading and its removal is lost: gap "removed". Nothing is lost of one
+    that the kernel never had, or that `close` read for the last time: an agent was killed just
+    before it was made, or just after it was taken away.
  5. A reboot ends every counter and every pod at once: gap "reboot".
  6. A pod's series is keyed by namespace and name. After its last counter ended it lingers; a
     pod that returns under the name meanwhile continues it; then it goes. Its namespace's total
@@ -23,11 +25,25 @@ The rules, of which every method below is one:
     of it is lost.
  9. A gap is counted for every counter it concerns. Its seconds are how long counting was possibly
     incomplete, the longest of what one call tells of, so that a hundred counters that were
-    flushed together make one stretch of time: since each one's last reading for "removed" and
-    "reset", since any last reading for "reboot", as told by the caller for "late", and as long
-    as it lasts for "not-durable".
+    flushed together make one stretch of time: from before each one's last reading until it counts
+    again for "removed", until it was seen for "reset", as told by the caller for "late", and as
+    long as it lasts for "not-durable". They are taken from a clock that never steps and starts with
+    the boot. So for "reboot" they are the time since the boot and the longest pause between two
+    readings of the life before: how long the machine was off, or up without an agent before it went
+    down, no such clock can tell.
 10. What a posting adds to a pod it adds to the pod's roll-up of the hour as well (`history.py`),
     and what it adds to a pod's address to what is attributed (`audit.py`).
+11. A counter that the kernel has and the books do not know is begun at nothing and read whole. So
+    books that were lost are rebuilt from what the live counters show, and an older copy of the
+    books is brought up by it.
+12. Books know that they are the true ones by a mark (`mark.py`). New ones where there had been
+    others, or where those are another machine's, are one gap "ledger-lost": all totals begin with
+    what the live counters show, and everything counted by counters that ended before is missing.
+    An older copy is one gap "ledger-older": what counters that ended since had counted is missing
+    from it. Seconds are those since the boot for the first, and since the copy's last reading for
+    the second.
+13. Two backends that count at once show the same packets. `rebase` has counters go on from what
+    the new one shows, after the last reading of the former one was posted (`agent/changeover.py`).
 
 Readings must be posted in the order in which they were taken: an old one that overtakes a
 newer looks like a reset.
@@ -37,18 +53,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import NamedTuple, Protocol
 
 from netmgr.ledger import audit
 from netmgr.ledger.account import NOTHING, Account, Amount, PodName, Scope
 from netmgr.ledger.history import SECONDS, Slot, Unwritten
+from netmgr.ledger.mark import Mark
 from netmgr.ledger.tracked import Tracked
 from netmgr.model import Counter, PodRef, Sample
 
 BOOT_ID = "boot_id"
-READ_AT = "read_at"
-"""Facts: identity of the boot; when counters were read last, in seconds since the epoch."""
+READ_AT, LONGEST_PAUSE = "read_at_steady", "longest_pause"
+BOOKS, SEQUENCE = "books", "sequence"
+"""Facts: identity of the boot; when counters were read last, in seconds since the boot, and the longest
+pause between two readings of this life; and both parts of the mark."""
 
 
 class Moment(NamedTuple):
@@ -59,6 +78,9 @@ class Moment(NamedTuple):
 
 
 WRAP = 1 << 63
+LARGEST = WRAP - 1
+"""The most bytes or packets that the file can hold for one account."""
+LASTING = (Scope.NAMESPACE, Scope.HOOK)
 NEVER = Moment(0.0, 0.0)
 
 
@@ -76,6 +98,10 @@ class Gap(StrEnum):
     LATE = "late"
     """A pod that another plugin wired was noticed late; what it sent before is not in its totals, or is in
     those of the pod that had its address before."""
+    LEDGER_LOST = "ledger-lost"
+    """The state file was gone, damaged or another machine's; totals began again from the live counters."""
+    LEDGER_OLDER = "ledger-older"
+    """The state file was an older copy, or lacked what had been in it; live counters brought it up."""
 
 
 class Lost(NamedTuple):
@@ -85,13 +111,23 @@ class Lost(NamedTuple):
     seconds: float = 0.0
 
 
+class Phase(IntEnum):
+    """Whether the kernel has a live counter. Values are in the file."""
+
+    BEGUN = 0
+    """It is about to be made, and was never seen."""
+    COUNTING = 1
+    ENDING = 2
+    """Its last reading has been posted; it is about to be taken away."""
+
+
 @dataclass(frozen=True, slots=True)
 class LiveCounter:
-    """What is known of one kernel counter: `epoch` counts the times it was begun at zero."""
+    """What is known of one kernel counter."""
 
     owner: PodRef | None
-    epoch: int = 0
     reading: Amount = NOTHING
+    phase: Phase = Phase.BEGUN
 
 
 @dataclass(slots=True)
@@ -114,13 +150,43 @@ class Book:
     read_at: dict[Counter, float] = field(default_factory=dict)
     last_reading: Moment = NEVER
     inherited: Moment = NEVER
+    longest_pause: float = 0.0
     shaken: set[audit.Key] = field(default_factory=set)
     rebasing: set[audit.Key] = field(default_factory=set)
 
-    def open(self, now: Moment) -> None:
-        """Reckon how long ago a former process took the last reading, by what it wrote down."""
-        told = float(self.facts.get(READ_AT, now.wall))
-        self.last_reading = self.inherited = Moment(told, now.steady - max(0.0, now.wall - told))
+    def open(self, now: Moment, boot_id: str) -> None:
+        """Reckon when a former process took the last reading, by what it wrote down, and follow rule 5."""
+        former = self.facts.get(BOOT_ID)
+        steady = min(float(self.facts.get(READ_AT, now.steady)), now.steady)
+        if former not in (None, boot_id):
+            steady = -float(self.facts.get(LONGEST_PAUSE, 0.0))
+        self.last_reading = self.inherited = Moment(now.wall, steady)
+        if former == boot_id:
+            return
+        self.facts[BOOT_ID] = boot_id
+        if former is not None and self.counters:
+            self.note(Gap.REBOOT, now.steady - steady)
+            self.end(list(self.counters), now)
+
+    @property
+    def mark(self) -> Mark | None:
+        """Rule 12; None until the books were given a number."""
+        books = self.facts.get(BOOKS)
+        return None if books is None else Mark(int(books, 16), self._sequence)
+
+    @property
+    def _sequence(self) -> int:
+        return int(self.facts.get(SEQUENCE, "0"))
+
+    def number(self, mark: Mark) -> None:
+        """Give the books this number, and count on from its sequence if it is ahead."""
+        self.facts[BOOKS] = f"{mark.books:016x}"
+        self.facts[SEQUENCE] = str(max(mark.sequence, self._sequence))
+
+    def lasting_bytes(self) -> int:
+        """The sum of the totals that never fall."""
+        lasting = (amount for account, amount in self.totals.items() if account.scope in LASTING)
+        return sum(min(amount.bytes, LARGEST) for amount in lasting)
 
     def begin(self, counters: Iterable[Counter], owner: PodRef | None, now: Moment) -> None:
         """Rule 1. Live already for this owner: nothing changes. For another: that one ends unread.
@@ -144,31 +210,44 @@ class Book:
         for account in _accounts(counter, owner):
             if account not in self.totals:
                 self.totals[account] = NOTHING
-        self.counters[counter] = LiveCounter(owner, former.epoch + 1 if former else 0)
+        self.counters[counter] = LiveCounter(owner)
         if former is not None:
             self.note(Gap.REMOVED, self._unread_for(counter, now))
             self._end_pods({former.owner}, now)
         self.read_at[counter] = now.steady
 
-    def restart(self, counters: Iterable[Counter], now: Moment) -> None:
-        """Rule 4. Counters that are not live are passed over."""
-        known = [(counter, live) for counter in counters if (live := self.counters.get(counter)) is not None]
-        if known:
-            self._lose(Gap.REMOVED, [counter for counter, _ in known], now)
-        for counter, live in known:
-            self.counters[counter] = LiveCounter(live.owner, live.epoch + 1)
-            self.read_at[counter] = now.steady
+    def restart(self, counters: Iterable[Counter], now: Moment, unlinked: Collection[Counter] = ()) -> bool:
+        """Rule 4. Counters that are not live are passed over. Whether something was lost.
 
-    def post(self, samples: Iterable[Sample], now: Moment) -> None:
-        """Rules 2, 3 and 10."""
+        Args:
+            counters: what is about to be made again.
+            now: the instant.
+            unlinked: those of pods without a link. Where such a one was never seen, there never was a link.
+        """
+        known = {counter: live for counter in counters if (live := self.counters.get(counter)) is not None}
+        lost = [counter for counter, live in known.items() if not _is_spared(live, is_unlinked=counter in unlinked)]
+        if lost:
+            self._lose(Gap.REMOVED, lost, now)
+        if known:
+            self._advance()
+        for counter, live in known.items():
+            self.counters[counter] = LiveCounter(live.owner)
+            self.read_at[counter] = now.steady
+        return bool(lost)
+
+    def post(self, samples: Iterable[Sample], now: Moment, taken_at: Moment | None = None) -> None:
+        """Rules 2, 3 and 10. `taken_at` is from before the reading, which may take long."""
+        taken_at = taken_at or now
         read = [sample for sample in samples if sample.counter in self.counters]
         is_whole = any(audit.audited_by(sample.counter) for sample in read)
         former = audit.compared(self.totals) if is_whole else {}
         zeroed = [sample.counter for sample in read if self._post_one(sample, now)]
         if zeroed:
             self._lose(Gap.RESET, zeroed, now)
-        self.read_at.update((sample.counter, now.steady) for sample in read)
-        self.last_reading = now
+        self.read_at.update((sample.counter, taken_at.steady) for sample in read)
+        if self.last_reading is not self.inherited:
+            self.longest_pause = max(self.longest_pause, taken_at.steady - self.last_reading.steady)
+        self.last_reading = taken_at
         if is_whole:
             audit.settle(self.totals, former, self.rebasing)
             self.rebasing, self.shaken = self.shaken, set()
@@ -176,20 +255,37 @@ class Book:
     def _post_one(self, sample: Sample, now: Moment) -> bool:
         """Post what passed since the last reading; whether the counter turned out zeroed."""
         live = self.counters[sample.counter]
-        reading, last, epoch = Amount(sample.bytes % WRAP, sample.packets % WRAP), live.reading, live.epoch
+        reading, last = Amount(sample.bytes % WRAP, sample.packets % WRAP), live.reading
+        if reading != last or live.phase is not Phase.COUNTING:
+            self.counters[sample.counter] = replace(live, reading=reading, phase=Phase.COUNTING)
         if reading == last:
             return False
         passed = Amount(_growth(reading.bytes, last.bytes), _growth(reading.packets, last.packets))
         fell = passed.bytes < 0 or passed.packets < 0
         if fell:
-            passed, epoch = reading, epoch + 1
-        self.counters[sample.counter] = replace(live, epoch=epoch, reading=reading)
+            passed = reading
         for account in _accounts(sample.counter, live.owner):
             self.totals[account] = self.totals.get(account, NOTHING) + passed
         if self.keeps_hours and live.owner is not None:
             hour = int(now.wall // SECONDS)
             self.hours.add(Slot(hour, *_name(live.owner), sample.counter.traffic), passed)
         return fell
+
+    def close(self, counters: Iterable[Counter]) -> None:
+        """Tell that the last reading of these was posted and that they will be taken away."""
+        for counter in counters:
+            if (live := self.counters.get(counter)) is not None:
+                self.counters[counter] = replace(live, phase=Phase.ENDING)
+                self._advance()
+
+    def rebase(self, samples: Iterable[Sample], now: Moment) -> None:
+        """Rule 13."""
+        for sample in samples:
+            if (live := self.counters.get(sample.counter)) is not None:
+                reading = Amount(sample.bytes % WRAP, sample.packets % WRAP)
+                self.counters[sample.counter] = replace(live, reading=reading, phase=Phase.COUNTING)
+                self.read_at[sample.counter] = now.steady
+        self._advance()
 
     def end(self, counters: Iterable[Counter], now: Moment) -> None:
         """Rule 1, and the beginning of rule 6's lingering. Ended already is fine."""
@@ -198,6 +294,8 @@ class Book:
             live = self.counters.get(counter)
             if live is not None:
                 owners.add(live.owner)
+                if live.phase is not Phase.ENDING:
+                    self._advance()
                 del self.counters[counter]
                 self.read_at.pop(counter, None)
         self._end_pods(owners, now)
@@ -222,26 +320,23 @@ class Book:
             for account in [account for account in self.totals if account.scope is Scope.POD]:
                 if PodName(account.owner, account.name) in gone:
                     del self.totals[account]
+
         self.write_down_reading()
 
     def write_down_reading(self) -> None:
         """Have the store know when counters were read last, for rule 9 in another life."""
-        told = f"{self.last_reading.wall:.3f}"
-        if self.facts.get(READ_AT) != told:
-            self.facts[READ_AT] = told
+        told = {READ_AT: self.last_reading.steady, LONGEST_PAUSE: self.longest_pause}
+        for key, seconds in told.items():
+            if self.facts.get(key) != (text := f"{seconds:.3f}"):
+                self.facts[key] = text
 
-    def enter_boot(self, boot_id: str, now: Moment) -> None:
-        """Rule 5, if `boot_id` is not that of the last time."""
-        former = self.facts.get(BOOT_ID)
-        if former == boot_id:
-            return
-        self.facts[BOOT_ID] = boot_id
-        if former is not None and self.counters:
-            self.note(Gap.REBOOT, now.steady - self.last_reading.steady)
-            self.end(list(self.counters), now)
+    def _advance(self) -> None:
+        """Count something that the kernel will not show a second time, for rule 12."""
+        self.facts[SEQUENCE] = str(self._sequence + 1)
 
     def note(self, gap: Gap, seconds: float = 0.0, count: int = 1) -> None:
         """Count gaps of one stretch of time."""
+        self._advance()
         lost = self.gaps.get(gap, Lost())
         self.gaps[gap] = Lost(lost.times + count, lost.seconds + max(0.0, seconds))
 
@@ -274,6 +369,10 @@ class _Table(Protocol):
     def dirty(self) -> bool: ...
 
     def written(self) -> None: ...
+
+
+def _is_spared(live: LiveCounter, *, is_unlinked: bool) -> bool:
+    return live.phase is Phase.ENDING or (live.phase is Phase.BEGUN and is_unlinked)
 
 
 def _growth(reading: int, last: int) -> int:

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+from netmgr import sqlite_file
 from netmgr.clock import Clock
 from netmgr.errors import SetupError, StateError
-from netmgr.ledger import rollups
+from netmgr.ledger import mark, rollups
 from netmgr.ledger.account import Amount
-from netmgr.ledger.book import BOOT_ID, Gap, Moment
+from netmgr.ledger.book import Book, Gap, Moment
 from netmgr.ledger.history import By, Period, Retention, Usage, grouped
+from netmgr.ledger.mark import Found, Mark, Own, Synced
 from netmgr.ledger.store import Store
 from netmgr.ledger.totals import Totals, picture
 from netmgr.model import Counter, PodRef, Sample
@@ -28,6 +30,14 @@ from netmgr.model import Counter, PodRef, Sample
 WEEK = Retention()
 PRUNE_SECONDS = 600.0
 """How often the history is bounded; each time takes milliseconds."""
+
+MARK_FILE = "ledger-mark"
+"""Beside the ledger: what a sync made sure of (`mark.py`)."""
+
+BACKEND = "backend"
+"""Fact: the name of the backend whose counters the readings are of."""
+
+_GAPS = {Found.LOST: Gap.LEDGER_LOST, Found.FOREIGN: Gap.LEDGER_LOST, Found.OLDER: Gap.LEDGER_OLDER}
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +47,7 @@ class Ledger:
 
     `linger_seconds` is how long a pod's series outlives the pod; `boot_id` tells this boot of
     the machine from any other (/proc/sys/kernel/random/boot_id). `is_new` says that there was
-    no ledger before this one. `retention` bounds the hourly roll-ups.
+    nothing in the file, `found` what `examine` found out. `retention` bounds the hourly roll-ups.
     """
 
     def __init__(
@@ -54,13 +64,20 @@ class Ledger:
         self._linger_seconds = linger_seconds
         self._retention = retention
         self._lock = threading.RLock()
+        self._file_lock = threading.Lock()
+        """Taken before the other by whoever looks at the file from outside; a sync holds it alone."""
         self._durable = True
         self._undurable_since = self._pruned_at = float("-inf")
-        self._book = store.load()
-        self._book.keeps_hours = retention.hours > 0
-        self.is_new = BOOT_ID not in self._book.facts
-        self._book.open(self._now())
-        self._book.enter_boot(boot_id, self._now())
+        self._boot_id = boot_id
+        self.found = Found.CURRENT
+        self._mark_path = store.path.with_name(MARK_FILE)
+        self._take_up(store.load())
+
+    def _take_up(self, book: Book) -> None:
+        book.keeps_hours = self._retention.hours > 0
+        self.is_new = not (book.totals or book.counters)
+        book.open(self._now(), self._boot_id)
+        self._book = book
         self._write()
 
     @classmethod
@@ -92,26 +109,50 @@ class Ledger:
             self._book.begin(counters, owner, self._now())
             self._write()
 
-    def restart(self, counters: Iterable[Counter]) -> None:
-        """Tell of live counters that vanished, just before the kernel makes them again at zero."""
+    def restart(self, counters: Iterable[Counter], unlinked: Collection[Counter] = ()) -> bool:
+        """Tell of live counters that vanished, just before the kernel makes them again at zero.
+
+        Whether something was lost; `unlinked` are those of pods that have no link.
+        """
         with self._lock:
-            self._book.restart(counters, self._now())
+            lost = self._book.restart(counters, self._now(), unlinked)
+            self._write()
+            return lost
+
+    def note(self, gap: Gap, seconds: float = 0.0, count: int = 1) -> None:
+        """Tell of a gap that counters themselves do not show, and how long counting was incomplete.
+
+        With `count` 0 one that was told of already lasted so much longer.
+        """
+        with self._lock:
+            self._book.note(gap, seconds, count)
             self._write()
 
-    def note(self, gap: Gap, seconds: float = 0.0) -> None:
-        """Tell of a gap that counters themselves do not show, and how long counting was incomplete."""
-        with self._lock:
-            self._book.note(gap, seconds)
-            self._write()
+    def moment(self) -> Moment:
+        """The instant to stamp a reading with that is about to be taken."""
+        return self._now()
 
-    def post(self, samples: Iterable[Sample]) -> None:
+    def post(self, samples: Iterable[Sample], taken_at: Moment | None = None, closing: Iterable[Counter] = ()) -> None:
         """Take readings into the totals.
 
         An older reading posted after a newer one looks like a reset: the caller holds one lock
         over reading the kernel and posting.
+
+        Args:
+            samples: the readings.
+            taken_at: an instant before they were taken; now, if they took no time.
+            closing: counters that will be taken away after this, their last reading.
         """
         with self._lock:
-            self._book.post(samples, self._now())
+            self._book.post(samples, self._now(), taken_at)
+            self._book.close(closing)
+            self._write()
+
+    def rebase(self, samples: Iterable[Sample], backend: str) -> None:
+        """Have counters go on from what another backend shows, and remember that it is the one that is read."""
+        with self._lock:
+            self._book.rebase(samples, self._now())
+            self._book.facts[BACKEND] = backend
             self._write()
 
     def end(self, counters: Iterable[Counter]) -> None:
@@ -142,6 +183,51 @@ class Ledger:
             if self._book.facts.get(key) != value:
                 self._book.facts[key] = value
                 self._write()
+
+    @property
+    def mark(self) -> Mark | None:
+        """The books' mark as of now, all of which the file has; None if they have no number yet."""
+        return self._book.mark
+
+    def examine(self, kernel: Collection[Mark], *, has_counters: bool) -> Found:
+        """Find out whether these are the books that were written last, and have them be the machine's from now on.
+
+        Called before the first reading is posted. Books that lack something are one gap, written in
+        the same transaction as the number that says they are now the true ones. A file of other
+        books is set aside.
+
+        Args:
+            kernel: the marks found beside the kernel's counters.
+            has_counters: whether there are any counters of ours.
+
+        Raises:
+            StateError: a foreign file cannot be set aside.
+        """
+        with self._lock:
+            synced = mark.read(self._mark_path)
+            own = Own(self._book.mark, self.is_new, self._book.lasting_bytes())
+            found = mark.compare(own, kernel, synced, has_counters=has_counters)
+            if found is Found.FOREIGN:
+                self._begin_anew()
+            known = [*kernel, *([synced.mark] if synced else [])]
+            # Of several numbers the kernel's, and of one number the latest.
+            number = known[0].books if known else (self._book.mark or Mark.new()).books
+            self._book.number(max((one for one in known if one.books == number), default=Mark(number, 0)))
+            if found in _GAPS:
+                since = 0.0 if found is not Found.OLDER else self._book.last_reading.steady
+                self._book.note(_GAPS[found], self._now().steady - since)
+                log.error("%s path=%s found=%s", _GAPS[found], self._store.path, found.value)
+            self.found = found
+            self._write()
+            return found
+
+    def _begin_anew(self) -> None:
+        path = self._store.path
+        self._store.close()
+        kept = sqlite_file.set_aside(path, "foreign")
+        log.error("ledger-foreign path=%s action=set-aside", kept)
+        self._store = Store(path)
+        self._take_up(self._store.load())
 
     @property
     def read_at(self) -> float:
@@ -190,9 +276,18 @@ class Ledger:
         next call tries again.
         """
         try:
-            self._store.checkpoint()
+            with self._file_lock:
+                self._sync()
         except StateError as error:
-            log.warning("event=checkpoint-failed error=%r", error.message)
+            log.warning("ledger-not-synced error=%r", error.message)
+
+    def _sync(self) -> None:
+        with self._lock:
+            current = self._book.mark
+            # What could not be written is in memory alone, and no sync makes sure of it.
+            synced = Synced(current, self._book.lasting_bytes()) if current and not self._book.dirty else None
+        if self._store.checkpoint() and synced and mark.read(self._mark_path) != synced:
+            mark.write(self._mark_path, synced)
 
     @property
     def path(self) -> Path:
@@ -200,24 +295,37 @@ class Ledger:
         return self._store.path
 
     def is_lost(self) -> bool:
-        """Whether its file was removed or replaced since it was opened."""
-        with self._lock:
-            return self._store.is_lost()
+        """Whether its file was removed or replaced since it was opened, or altered by somebody else."""
+        if not self._file_lock.acquire(blocking=False):
+            return False  # a sync is under way, which alters the file itself
+        try:
+            with self._lock:
+                return self._store.is_lost() or self._store.is_harmed(check=not self._durable)
+        finally:
+            self._file_lock.release()
 
     def restore(self) -> None:
-        """Make its file again with all that it held.
+        """Make its file again: with all that it held, or if it was altered with all but the hourly roll-ups.
 
         Raises:
             StateError: it cannot be made.
         """
-        with self._lock:
-            self._store.restore()
+        with self._file_lock, self._lock:
+            if self._store.is_harmed(check=True):
+                self._tell_of_undurable_time()
+                self._store.begin_anew(self._book)
+                self._durable = True
+                log.error("ledger-rewritten path=%s reason=damaged-or-altered lost=hourly-history", self._store.path)
+            else:
+                self._store.restore()
 
     def close(self) -> None:
         """Sync and close the file. Nothing may be called afterwards."""
         with self._lock:
             self._book.write_down_reading()
             self._write()
+        self.checkpoint()
+        with self._lock:
             self._store.close()
 
     def _now(self) -> Moment:
@@ -227,6 +335,7 @@ class Ledger:
         if not self._book.dirty:
             return
         self._tell_of_undurable_time()
+        self._book.write_down_reading()
         try:
             self._store.write(self._book)
         except StateError as error:

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from netmgr import sqlite_file
-from netmgr.errors import StateError
+from netmgr.errors import SetupError, StateError
 from netmgr.ledger import audit, rollups
 from netmgr.ledger.account import Account, Amount, PodName, Scope
-from netmgr.ledger.book import Book, Gap, LiveCounter, Lost
+from netmgr.ledger.book import LARGEST, Book, Gap, LiveCounter, Lost, Phase
 from netmgr.ledger.history import Retention
 from netmgr.ledger.tracked import Tracked
 from netmgr.model import Counter, PodRef, Traffic
 from netmgr.prefixes import Address, Family
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 SCHEMA = f"""
 CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE counter (
     subject TEXT, family INTEGER, traffic TEXT,
     namespace TEXT, pod TEXT, uid TEXT,
-    epoch INTEGER NOT NULL, bytes INTEGER NOT NULL, packets INTEGER NOT NULL,
+    phase INTEGER NOT NULL, bytes INTEGER NOT NULL, packets INTEGER NOT NULL,
     PRIMARY KEY (subject, family, traffic)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE total (
@@ -41,11 +41,12 @@ CREATE TABLE gap (
 {rollups.SCHEMA}
 """
 
-MIGRATIONS = {1: f"ALTER TABLE gap ADD COLUMN seconds REAL NOT NULL DEFAULT 0; {rollups.SCHEMA} {audit.MIGRATION}"}
-"""From the version to the next one: gaps had no seconds, and there were neither roll-ups nor an audit."""
-
-LARGEST = (1 << 63) - 1
-"""The largest integer of SQLite."""
+MIGRATIONS = {
+    1: f"ALTER TABLE gap ADD COLUMN seconds REAL NOT NULL DEFAULT 0; {rollups.SCHEMA} {audit.MIGRATION}",
+    2: f"ALTER TABLE counter RENAME COLUMN epoch TO phase; UPDATE counter SET phase = {Phase.COUNTING:d};",  # noqa: S608  a constant
+}
+"""From each version to the next one: the first had gaps without seconds, and neither roll-ups nor an audit; the
+second counted the times that a counter began, which nothing asked for, and did not know phases."""
 
 Row = tuple[str | int | float | None, ...]
 
@@ -63,6 +64,7 @@ class Store:
         self.path = path
         self._connection = sqlite_file.open_file(path, SCHEMA, SCHEMA_VERSION, MIGRATIONS)
         self._opened = sqlite_file.identities(path)
+        self._content = sqlite_file.content_of(path)
 
     def load(self) -> Book:
         """Every table, in memory.
@@ -146,21 +148,71 @@ class Store:
             StateError: it cannot be made; what it held is still there, in the open file.
         """
         self._connection = sqlite_file.put_back(self._connection, self.path, self._opened)
-        self._opened = sqlite_file.identities(self.path)
+        self._note_place()
 
-    def checkpoint(self) -> None:
-        """Have the disk hold all that was written so far, and let the log start over.
+    def _note_place(self) -> None:
+        self._opened, self._content = sqlite_file.identities(self.path), sqlite_file.content_of(self.path)
+
+    def is_harmed(self, *, check: bool) -> bool:
+        """Whether somebody wrote into the very file, or (if told to check) its content cannot be used any more."""
+        if check and sqlite_file.is_damaged(self._connection):
+            return True
+        return not self.is_lost() and sqlite_file.content_of(self.path) != self._content
+
+    def begin_anew(self, book: Book) -> None:
+        """Write the whole book to a new file, in the place of one that cannot be trusted and is set aside.
+
+        The hourly roll-ups are in no book and begin with what it has of them. A process that is
+        killed meanwhile leaves the old file, the new one, or none, which its successor reports.
+
+        Raises:
+            StateError: it cannot be written.
+        """
+        scratch = self.path.with_name(f".{self.path.name}.new")
+        try:
+            for suffix in sqlite_file.COMPANIONS:
+                scratch.with_name(scratch.name + suffix).unlink(missing_ok=True)
+            with closing(sqlite_file.open_file(scratch, SCHEMA, SCHEMA_VERSION)) as connection:
+                _write_whole(connection, book)
+            sqlite_file.set_aside(self.path, "replaced")
+            # Closing removes the log by its name, which must not be the new file's yet.
+            self._connection.close()
+            scratch.replace(self.path)
+            self._connection = sqlite_file.open_file(self.path, SCHEMA, SCHEMA_VERSION)
+        except (OSError, sqlite3.Error, SetupError) as error:
+            raise StateError(f"{self.path}: cannot be written again: {error}") from error
+        self._note_place()
+        book.written()
+
+    def checkpoint(self) -> bool:
+        """Have the disk hold all that was written so far, and let the log start over; whether it holds all of it.
 
         On a connection of its own, so that postings go on while the disk is waited for.
 
         Raises:
             StateError: the disk refused.
         """
-        sqlite_file.checkpoint(self.path)
+        is_whole = sqlite_file.checkpoint(self.path)
+        self._content = sqlite_file.content_of(self.path)
+        return is_whole
 
     def close(self) -> None:
         """Sync and close; the file is then whole without its log."""
         self._connection.close()
+
+
+def _write_whole(connection: sqlite3.Connection, book: Book) -> None:
+    """Fill a new file, and have the disk hold it."""
+    write = connection.executemany
+    connection.execute("BEGIN IMMEDIATE")
+    write("INSERT INTO fact VALUES (?, ?)", book.facts.items())
+    write("INSERT INTO counter VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_counter_row, book.counters.items()))
+    write("INSERT INTO total VALUES (?, ?, ?, ?, ?, ?)", map(_total_row, book.totals.items()))
+    write("INSERT INTO ended VALUES (?, ?, ?)", ((*name, since) for name, since in book.ended.items()))
+    write("INSERT INTO gap VALUES (?, ?, ?)", ((gap, *lost) for gap, lost in book.gaps.items()))
+    write(rollups.ADD, rollups.rows(book.hours.items()))
+    connection.execute("COMMIT")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _key(counter: Counter) -> tuple[str, int, str]:
@@ -170,14 +222,15 @@ def _key(counter: Counter) -> tuple[str, int, str]:
 def _counter_row(entry: tuple[Counter, LiveCounter]) -> Row:
     counter, live = entry
     owner = (live.owner.namespace, live.owner.name, live.owner.uid) if live.owner else (None, None, None)
-    return (*_key(counter), *owner, live.epoch, live.reading.bytes, live.reading.packets)
+    return (*_key(counter), *owner, int(live.phase), live.reading.bytes, live.reading.packets)
 
 
 def _counter(row: tuple[str, int, str, str | None, str, str, int, int, int]) -> tuple[Counter, LiveCounter]:
-    subject, family, traffic, namespace, pod, uid, epoch, count, packets = row
+    subject, family, traffic, namespace, pod, uid, phase, count, packets = row
     owner = PodRef(namespace, pod, uid) if namespace is not None else None
     identity = Address.parse(subject) if owner and " " not in subject else subject
-    return Counter(identity, Family(family), Traffic(traffic)), LiveCounter(owner, epoch, Amount(count, packets))
+    live = LiveCounter(owner, Amount(count, packets), Phase(phase))
+    return Counter(identity, Family(family), Traffic(traffic)), live
 
 
 def _total_row(entry: tuple[Account, Amount]) -> Row:

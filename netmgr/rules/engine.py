@@ -14,14 +14,21 @@ from dataclasses import replace
 
 from netmgr.errors import KernelError
 from netmgr.model import Counter, Sample
-from netmgr.prefixes import Address
+from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.backend import RuleBackend
 from netmgr.rules.diff import diff, faults
 from netmgr.rules.model import Drop, Element, Observed, Ruleset, SetSpec
 from netmgr.rules.policy import PodSets, Policy, desired, pod_sets
 from netmgr.rules.readings import Dropped, Translated
 from netmgr.rules.sorting import pod_set
-from netmgr.rules.transaction import AddElements, Operation, RemoveElements, Transaction
+from netmgr.rules.transaction import AddElements, Operation, RemoveElements, ReplaceElements, Transaction
+
+MARK = SetSpec("ledger_mark6", Family.V6)
+"""Holds one address, by which the ledger knows what it has seen of these counters (`ledger/mark.py`).
+
+A set, since both backends have those, change them in the step that changes counters, and look
+nothing up in one that no rule names.
+"""
 
 
 class Rules:
@@ -30,7 +37,24 @@ class Rules:
     def __init__(self, backend: RuleBackend, policy: Policy) -> None:
         self.backend = backend
         self.policy = policy
+        self._mark: Prefix | None = None
         self._skeleton = self._desired(())
+
+    def marks(self) -> list[Address]:
+        """The mark that the kernel has; two if a process was killed while it wrote one, none if there is none."""
+        wanted = _with_mark(desired(self.policy, (), self.backend.abilities), ())
+        found = self.backend.observe(wanted).members.get(MARK.name, frozenset())
+        return [Address(Family.V6, one.value) for one in found]
+
+    def mark(self, mark: Address) -> None:
+        """Have the kernel keep this mark from now on; where there is no set for it yet, the next plan makes one."""
+        if mark.prefix != self._mark:
+            self._mark = mark.prefix
+            self._skeleton = self._desired(())
+            self._applied([self._marking()])
+
+    def _marking(self) -> Operation:
+        return ReplaceElements(MARK, frozenset([self._mark] if self._mark else []))
 
     def change_policy(self, policy: Policy) -> None:
         """Want another policy from the next plan on; changes nothing yet."""
@@ -40,7 +64,8 @@ class Rules:
     def plan(self, pods: Collection[Address]) -> Transaction:
         """What must be done so that the kernel holds the policy for these pods; changes nothing."""
         wanted = self._desired(pods)
-        transaction = diff(wanted, self.backend.observe(wanted))
+        observed = self.backend.observe(wanted)
+        transaction = diff(_marked_as(observed, wanted), observed)
         return replace(transaction, text=self.backend.render(transaction.operations))
 
     def apply(self, transaction: Transaction, before_removals: Callable[[], object] = lambda: None) -> None:
@@ -63,9 +88,13 @@ class Rules:
         """Have these pods counted from now on; a counter that exists goes on counting."""
         self.backend.apply([AddElements(spec, members) for spec, members in self._pod_sets(addresses).items()])
 
-    def expel(self, addresses: Iterable[Address]) -> None:
-        """Stop counting these pods and forget their counters; those not counted are no error."""
-        operations = [RemoveElements(spec, members) for spec, members in self._pod_sets(addresses).items()]
+    def expel(self, addresses: Iterable[Address], mark: Address | None = None) -> None:
+        """Stop counting these pods and forget their counters, with a new mark; those not counted are no error."""
+        operations: list[Operation] = []
+        if mark:
+            self._mark = mark.prefix
+            operations.append(self._marking())
+        operations += [RemoveElements(spec, members) for spec, members in self._pod_sets(addresses).items()]
         if not self._applied(operations):
             # A set is gone, by somebody else's hand: there is nothing to leave in that one, but in the others.
             for operation in operations:
@@ -79,7 +108,8 @@ class Rules:
         return pod_sets(addresses, self.policy.traffics)
 
     def _desired(self, pods: Collection[Address]) -> Ruleset:
-        return desired(self.policy, pods, self.backend.abilities)
+        wanted = desired(self.policy, pods, self.backend.abilities)
+        return _with_mark(wanted, [self._mark]) if self._mark else wanted
 
     def _applied(self, operations: Sequence[Operation]) -> bool:
         """Whether there was something to apply them to."""
@@ -136,7 +166,8 @@ class Rules:
     def check(self, addresses: Iterable[Address]) -> list[str]:
         """Sentences saying what these pods lack in the kernel; other pods are not judged."""
         wanted = self._desired(frozenset(addresses))
-        return list(faults(wanted, _without_others(self.backend.observe(wanted), frozenset(addresses))))
+        observed = _without_others(self.backend.observe(wanted), frozenset(addresses))
+        return list(faults(_marked_as(observed, wanted), observed))
 
     def remove(self) -> None:
         """Take away everything of ours, and nothing else."""
@@ -145,6 +176,16 @@ class Rules:
     def close(self) -> None:
         """Give back sockets and threads; the rules stay and count on."""
         self.backend.close()
+
+
+def _with_mark(wanted: Ruleset, members: Iterable[Prefix]) -> Ruleset:
+    return replace(wanted, sets=(*wanted.sets, MARK), members={**wanted.members, MARK.name: frozenset(members)})
+
+
+def _marked_as(observed: Observed, wanted: Ruleset) -> Ruleset:
+    """What is wanted, with the mark that was found: an old one is no drift, and none is."""
+    found = observed.members.get(MARK.name)
+    return replace(wanted, members={**wanted.members, MARK.name: found}) if found else wanted
 
 
 def _without_others(observed: Observed, addresses: frozenset[Address]) -> Observed:

@@ -6,10 +6,12 @@ started and nothing is ever saved and restored.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import groupby
 
+from netmgr.errors import KernelError
 from netmgr.model import Sample
 from netmgr.prefixes import Family
 from netmgr.rules import iptables_chains, iptables_text
@@ -151,7 +153,10 @@ class IptablesBackend:
                 self._replace(operation.spec, operation.elements)
 
     def _replace(self, spec: SetSpec, elements: frozenset[Element]) -> None:
-        present = {member.element for member in self._sets.look([spec])[spec.name].members}
+        held = self._sets.look([spec]).get(spec.name)
+        if held is None:
+            raise KernelError(f"ipset replace elements of {spec.name}", errno.ENOENT)
+        present = {member.element for member in held.members}
         # Added before others go, so that nothing is in neither the old nor the new set meanwhile.
         self._sets.add([(spec, elements - present)])
         self._sets.delete([(spec, present - elements)])

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from netmgr.agent.accounts import Accounts
+from netmgr.agent.opening import examine
 from netmgr.config import PRIVATE_USE, SPECIAL_USE, NodeRules
 from netmgr.ledger.history import By, Period
 from netmgr.ledger.ledger import Ledger
@@ -120,13 +121,16 @@ class World:
 
     @property
     def path(self) -> Path:
-        return self.folder / f"life-{self.lives}.db"
+        return self.folder / f"life-{self.lives}" / "ledger.sqlite"
 
     def start(self) -> None:
+        self.path.parent.mkdir(exist_ok=True)
         store = MortalStore(self.path, self.life)
         self.store = store
         ledger = Ledger(store, clock=Clock(), linger_seconds=LINGER, boot_id="boot")
-        self.accounts = Accounts(Rules(MortalCalls(self.kernel, self.life), POLICY), ledger, Clock(), 0)
+        rules = Rules(MortalCalls(self.kernel, self.life), POLICY)
+        assert not examine(ledger, rules), "these were the true books"
+        self.accounts = Accounts(rules, ledger, Clock(), 0)
         self.accounts.start(self.held.values())
 
     def surely(self, operation: Callable[[], None]) -> None:
@@ -141,9 +145,7 @@ class World:
         while True:
             self.settle()  # or the copy would be of a file that is just being changed
             former, self.lives = self.path, self.lives + 1
-            for suffix in ("", "-wal"):
-                if Path(f"{former}{suffix}").exists():
-                    shutil.copy(f"{former}{suffix}", f"{self.path}{suffix}")
+            shutil.copytree(former.parent, self.path.parent)
             self.store.close()
             try:
                 return self.start()

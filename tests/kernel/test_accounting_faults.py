@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -21,18 +19,14 @@ import pytest
 
 from netmgr import programs
 from netmgr.config import Backend
-from netmgr.lab.exchange import open_socket
 from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, cluster
+from netmgr.lab.topology import cluster
 from netmgr.lab.world import World
-from netmgr.prefixes import Family
+from tests.kernel.spending import Spender, gaps, run
 
 pytestmark = pytest.mark.root
 
-OUT = "internet-out"
 PATIENCE = 10.0
-HEADERS = 20 + 8
 _numbers = count(1)
 
 
@@ -49,49 +43,11 @@ def node(world: World) -> LabNode:
     return world.node("node-1")
 
 
-@dataclass
-class Spender:
-    """A pod, and what the node says of it."""
-
-    world: World
-    node: LabNode
-    sandbox: Sandbox
-
-    def send(self, size: int = 1000) -> int:
-        """Have one packet reach the internet, of so many bytes; it is on its way once, or not at all."""
-        with (
-            open_socket(self.sandbox.netns, Family.V4, socket.SOCK_DGRAM) as near,
-            open_socket(self.world.internet, Family.V4, socket.SOCK_DGRAM) as far,
-        ):
-            far.bind((str(INTERNET[Family.V4]), 0))
-            near.sendto(bytes(size - HEADERS), far.getsockname())
-            assert len(far.recv(size)) == size - HEADERS
-        return size
-
-    def counted(self) -> int:
-        rows = self.node.snapshot()["pods"]
-        (size,) = [row["bytes"] for row in rows if (row["pod"], row["traffic"]) == (self.sandbox.pod.name, OUT)]
-        return size
-
-    @property
-    def address(self) -> str:
-        return str(self.sandbox.address(Family.V4))
-
-
 @pytest.fixture
 def spender(world: World, node: LabNode) -> Iterator[Spender]:
     sandbox = node.add(f"pod-{next(_numbers)}", f"team-{next(_numbers)}")
     yield Spender(world, node, sandbox)
     node.runtime.delete(sandbox)
-
-
-def run(node: LabNode, *command: str) -> subprocess.CompletedProcess[str]:
-    inside = ["nsenter", f"--net={node.namespace}", *command]
-    return subprocess.run(inside, capture_output=True, check=False, text=True)
-
-
-def gaps(node: LabNode) -> dict[str, tuple[int, float]]:
-    return {one["reason"]: (one["count"], one["seconds"]) for one in node.snapshot()["gaps"]}
 
 
 def eventually(holds: Callable[[], object]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from itertools import cycle, islice
 
@@ -111,4 +112,6 @@ def test_what_is_ours_is_put_back_and_what_is_not_is_left_alone(world: Joined) -
 
 
 def without_handles(rules: str) -> list[str]:
-    return sorted(line.split(" # handle ")[0] for line in rules.splitlines())
+    """Without the ledger's mark as well, which moves with every gap."""
+    lines = re.sub(r"(set ledger_mark6 .*?elements = ){.*?}", r"\1{}", rules, flags=re.DOTALL).splitlines()
+    return sorted(line.split(" # handle ")[0] for line in lines)

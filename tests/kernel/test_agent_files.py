@@ -48,7 +48,7 @@ ROLES: dict[str, dict[str, object]] = {
 def world(backend: Backend) -> Iterator[World]:
     topology = replace(two_nodes(pods=100), pods=())
     settings = {"reconcile_seconds": 0.5}
-    with World(topology, backend=backend, name=f"files-{os.getpid()}-{backend}", settings=settings) as made:
+    with World(topology, backend=backend, name=f"files-{os.getpid()}-{backend[:4]}", settings=settings) as made:
         yield made
 
 

@@ -123,6 +123,18 @@ def test_an_agent_that_is_killed_loses_nothing_of_pods_that_stay_or_go_meanwhile
     assert node.gaps().get("late") == late
 
 
+def test_books_that_were_lost_are_rebuilt_for_the_pods_that_are_there(node: ObservedNode):
+    pod = new_pod(node, "outliving")
+    sent = node.talk(pod)
+    assert node.counted("outliving") == sent
+    node.node.kill_agent()
+    for path in (node.node.directory / "state").glob("ledger*"):
+        path.unlink()
+    node.start_agent()
+    assert node.counted("outliving") == sent
+    assert node.gaps() == {"ledger-lost": 1}
+
+
 def test_what_a_pod_sent_while_the_agent_was_away_is_told_as_a_gap_and_shown_by_the_nodes_rules(node: ObservedNode):
     late, unaccounted = node.gaps().get("late", 0), node.unaccounted()
     node.node.stop_agent()

@@ -42,12 +42,12 @@ def _foreign(path: Path) -> None:
 
 def _newer(path: Path) -> None:
     with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 3")
+        connection.execute("PRAGMA user_version = 4")
 
 
 def _same_version_without_tables(path: Path) -> None:
     with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
 
 
 def _former_version_without_tables(path: Path) -> None:

@@ -1,0 +1,234 @@
+"""The ledger's file lost, cut, or replaced by another: live counters bring it up, and a gap tells of the loss."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from netmgr.agent.main import SystemClock
+from netmgr.config import Backend
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.topology import cluster
+from netmgr.lab.world import World
+from netmgr.ledger.ledger import MARK_FILE, Ledger
+from netmgr.model import Counter, PodRef, Sample, Traffic
+from netmgr.prefixes import Address
+from tests.kernel.spending import OUT, Spender, gaps
+
+pytestmark = pytest.mark.root
+
+PATIENCE = 20.0
+ENDINGS = ("", "-wal", "-shm")
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def world(backend: Backend) -> Iterator[World]:
+    room = replace(cluster(nodes=1, pods=40), pods=())
+    settings = {"accounting": {"min_reading_seconds": 0, "reading_seconds": 300}, "reconcile_seconds": 1}
+    with World(room, backend=backend, name=f"lost-{os.getpid()}-{next(_numbers)}", settings=settings) as made:
+        yield made
+
+
+@pytest.fixture
+def node(world: World) -> LabNode:
+    return world.node("node-1")
+
+
+def new_spender(world: World, node: LabNode) -> Spender:
+    number = next(_numbers)
+    return Spender(world, node, node.add(f"pod-{number}", f"team-{number}"))
+
+
+@pytest.fixture
+def spender(world: World, node: LabNode) -> Iterator[Spender]:
+    made = new_spender(world, node)
+    yield made
+    node.runtime.delete(made.sandbox)
+
+
+def ledger_of(node: LabNode) -> Path:
+    return node.directory / "state" / "ledger.sqlite"
+
+
+def remove(path: Path) -> None:
+    for ending in ENDINGS:
+        path.with_name(path.name + ending).unlink(missing_ok=True)
+
+
+def cut_to_nothing(path: Path) -> None:
+    remove(path)
+    path.touch()
+
+
+def cut_in_half(path: Path) -> None:
+    size = path.stat().st_size
+    remove_log(path)
+    path.open("r+b").truncate(size // 2 + 100)
+
+
+def remove_log(path: Path) -> None:
+    for ending in ENDINGS[1:]:
+        path.with_name(path.name + ending).unlink(missing_ok=True)
+
+
+def write_into_the_middle(path: Path) -> None:
+    remove_log(path)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xa5" * (path.stat().st_size - 8192))
+
+
+def replace_by_another_machines(path: Path) -> None:
+    remove(path)
+    elsewhere = path.with_name("elsewhere") / path.name
+    elsewhere.parent.mkdir()
+    other = Ledger.open(elsewhere, clock=SystemClock(), linger_seconds=900, boot_id="another")
+    other.examine([], has_counters=False)
+    mine = Counter.of_pod(Address.parse("10.9.8.7"), Traffic.INTERNET_OUT)
+    other.begin([mine], PodRef("elsewhere", "web", "uid"))
+    other.post([Sample(mine, 10**12, 1)])
+    other.close()
+    elsewhere.rename(path)
+    shutil.rmtree(elsewhere.parent)
+
+
+def node_total(node: LabNode) -> int:
+    (found,) = [one["bytes"] for one in node.snapshot()["node_totals"] if one["traffic"] == OUT]
+    return found
+
+
+def namespaces(node: LabNode) -> dict[str, int]:
+    return {one["namespace"]: one["bytes"] for one in node.snapshot()["namespaces"] if one["traffic"] == OUT}
+
+
+def restart(node: LabNode) -> None:
+    node.start_agent()
+    node.wait_until_ready()
+
+
+def restored(node: LabNode) -> int:
+    return sum(one["count"] for one in node.snapshot()["drift_repaired"] if one["reason"] == "files")
+
+
+def changed(before: dict[str, tuple[int, float]], after: dict[str, tuple[int, float]]) -> dict[str, int]:
+    return {
+        reason: after[reason][0] - before.get(reason, (0, 0))[0] for reason in after if after[reason] != before[reason]
+    }
+
+
+@pytest.mark.parametrize(
+    "harm", [remove, cut_to_nothing, cut_in_half, write_into_the_middle, replace_by_another_machines]
+)
+def test_books_that_were_lost_are_rebuilt_from_live_counters_and_reported(
+    world: World, node: LabNode, spender: Spender, harm: Callable[[Path], None]
+) -> None:
+    gone = new_spender(world, node)
+    sent, lost = spender.send(), gone.send()
+    node.runtime.delete(gone.sandbox)
+    sent += spender.send()
+    total = node_total(node)
+    assert namespaces(node)[gone.sandbox.pod.namespace] == lost
+    node.kill_agent()
+    harm(ledger_of(node))
+    sent += spender.send()
+    restart(node)
+    assert spender.counted() == sent
+    assert node_total(node) == total + 1000, "the node's counters live on, and all they show is counted"
+    assert gone.sandbox.pod.namespace not in namespaces(node)
+    assert "elsewhere" not in namespaces(node)
+    found = gaps(node)
+    assert {reason: times for reason, (times, _) in found.items() if times} == {"ledger-lost": 1}
+    assert found["ledger-lost"][1] > 0
+    assert node.snapshot()["state_rebuilds"] == 1
+    assert "ledger-lost path=" in (node.directory / "agent.log").read_text()
+    node.kill_agent()
+    restart(node)
+    assert (spender.counted(), gaps(node)) == (sent + 0, found)
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["the ledger alone", "the whole state"])
+def test_an_older_copy_is_recognised_by_the_kernel_and_brought_up(
+    world: World, node: LabNode, spender: Spender, *, alone: bool
+) -> None:
+    sent = spender.send()
+    assert spender.counted() == sent
+    state, copy = ledger_of(node).parent, node.directory / f"copy-{next(_numbers)}"
+    node.stop_agent()
+    shutil.copytree(state, copy)
+    restart(node)
+    before = gaps(node)
+    gone = new_spender(world, node)
+    gone.send()
+    node.runtime.delete(gone.sandbox)
+    sent += spender.send()
+    total = node_total(node)
+    node.kill_agent()
+    names = ["ledger.sqlite"] if alone else ["ledger.sqlite", "ipam.sqlite", MARK_FILE]
+    for name in names:
+        remove(state / name)
+        shutil.copy(copy / name, state / name)
+    sent += spender.send()
+    restart(node)
+    assert spender.counted() == sent
+    assert node_total(node) == total + 1000
+    assert gone.sandbox.pod.namespace not in namespaces(node)
+    after = gaps(node)
+    assert changed(before, after) == {"ledger-older": 1}
+    assert after["ledger-older"][1] > 0
+    assert node.snapshot()["state_rebuilds"] == 1
+
+
+def test_a_log_that_was_removed_makes_an_older_copy_too(world: World, node: LabNode, spender: Spender) -> None:
+    gone = new_spender(world, node)
+    gone.send()
+    before = gaps(node)
+    node.runtime.delete(gone.sandbox)
+    node.kill_agent()
+    remove_log(ledger_of(node))
+    restart(node)
+    assert changed(before, gaps(node)) == {"ledger-older": 1}
+    assert spender.counted() == 0
+
+
+def removed_now(path: Path) -> None:
+    path.unlink()
+
+
+def replaced_now(path: Path) -> None:
+    copy = path.with_name("copy")
+    shutil.copy(path, copy)
+    copy.replace(path)
+
+
+def cut_now(path: Path) -> None:
+    path.open("r+b").truncate(0)
+
+
+@pytest.mark.parametrize("harm", [removed_now, replaced_now, cut_now])
+def test_a_file_that_is_harmed_under_a_running_agent_is_written_again(
+    node: LabNode, spender: Spender, harm: Callable[[Path], None]
+) -> None:
+    sent = spender.send()
+    assert spender.counted() == sent
+    before, path = gaps(node), ledger_of(node)
+    known = restored(node)
+    harm(path)
+    sent += spender.send()
+    assert spender.counted() == sent
+    deadline = time.monotonic() + PATIENCE
+    while restored(node) == known:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    sent += spender.send()
+    assert spender.counted() == sent
+    node.kill_agent()
+    restart(node)
+    assert (spender.counted(), gaps(node)) == (sent, before)

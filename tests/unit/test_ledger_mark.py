@@ -1,0 +1,314 @@
+"""Books that are lost, older or another machine's are recognised by marks elsewhere; the true ones always pass."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from netmgr.ledger import mark
+from netmgr.ledger.ledger import MARK_FILE, Ledger
+from netmgr.ledger.mark import Found, Mark, Own, Synced, compare
+from netmgr.model import PodRef
+from netmgr.prefixes import Address
+from tests.fakes.ledger_tools import OUT, WEB, Clock, counter, gaps, hook, namespace_bytes, opened, pod_bytes, reading
+
+COPY = "copy.sqlite"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    clock = Clock()
+    clock.time = 5000.0
+    return clock
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.sqlite"
+
+
+class Kernel:
+    """What outlives the agent: one counter, and the mark beside it."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.mark: Mark | None = None
+
+    def take(self, ledger: Ledger, size: int) -> None:
+        self.bytes += size
+        ledger.post([reading(self.bytes)])
+        other = counter(address=Address.parse("10.1.0.99"))
+        ledger.begin([other], PodRef("elsewhere", "brief"))
+        ledger.post([reading(0, of=other)], closing=[other])
+        self.mark = ledger.mark
+        ledger.end([other])
+
+    def marks(self) -> list[Mark]:
+        return [self.mark] if self.mark else []
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    return Kernel()
+
+
+@pytest.fixture
+def ledger(path: Path, clock: Clock, kernel: Kernel) -> Iterator[Ledger]:
+    """Books in use, with a copy made of them in the middle."""
+    ledger = opened(path, clock)
+    assert ledger.examine([], has_counters=False) is Found.NEW
+    ledger.begin([counter()], WEB)
+    kernel.take(ledger, 100)
+    ledger.checkpoint()
+    shutil.copy(path, path.with_name(COPY))
+    clock.time += 60
+    kernel.take(ledger, 200)
+    return ledger
+
+
+def again(path: Path, clock: Clock, kernel: Kernel, found: Found, boot: str = "boot-1") -> Ledger:
+    clock.time += 10
+    ledger = opened(path, clock, boot)
+    assert ledger.examine(kernel.marks(), has_counters=bool(kernel.bytes)) is found
+    assert (ledger.mark or Mark(0, 0)) >= (kernel.mark or Mark(0, 0))
+    ledger.begin([counter()], WEB)
+    if kernel.bytes:
+        ledger.post([reading(kernel.bytes)])
+    return ledger
+
+
+def test_the_true_books_are_known_after_every_kind_of_end(
+    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
+) -> None:
+    ledger._store.close()
+    after = again(path, clock, kernel, Found.CURRENT)
+    kernel.mark = after.mark
+    after.close()
+    after = again(path, clock, kernel, Found.CURRENT)
+    after.close()
+    kernel.mark, kernel.bytes = None, 0
+    after = again(path, clock, kernel, Found.CURRENT, "boot-2")
+    assert namespace_bytes(after) == 300
+    assert gaps(after) == {"reboot": 1}
+    after.close()
+
+
+def remove(path: Path) -> None:
+    for name in ("", "-wal", "-shm"):
+        path.with_name(path.name + name).unlink(missing_ok=True)
+
+
+def truncate(path: Path) -> None:
+    remove(path)
+    path.touch()
+
+
+@pytest.mark.parametrize("lose", [remove, truncate])
+@pytest.mark.parametrize("with_mark_file", [True, False])
+def test_lost_books_are_rebuilt_from_live_counters_and_are_a_gap(
+    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger, lose: Callable[[Path], None], *, with_mark_file: bool
+) -> None:
+    ledger.close()
+    lose(path)
+    if not with_mark_file:
+        path.with_name(MARK_FILE).unlink()
+    after = again(path, clock, kernel, Found.LOST)
+    assert (pod_bytes(after), gaps(after)) == (300, {"ledger-lost": 1})
+    assert after.mark
+    assert kernel.mark
+    assert after.mark.books == kernel.mark.books
+    after.close()
+    again(path, clock, kernel, Found.CURRENT).close()
+
+
+def test_counters_without_a_mark_are_proof_enough(path: Path, clock: Clock, kernel: Kernel, ledger: Ledger) -> None:
+    ledger.close()
+    remove(path)
+    path.with_name(MARK_FILE).unlink()
+    kernel.mark = None
+    after = again(path, clock, kernel, Found.LOST)
+    assert (pod_bytes(after), gaps(after)) == (300, {"ledger-lost": 1})
+    after.close()
+
+
+def test_books_lost_over_a_reboot_are_missed_by_the_small_file(
+    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
+) -> None:
+    ledger.close()
+    remove(path)
+    kernel.mark, kernel.bytes = None, 0
+    after = again(path, clock, kernel, Found.LOST, "boot-2")
+    assert gaps(after) == {"ledger-lost": 1}
+    after.close()
+
+
+@pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
+def test_an_older_copy_is_brought_up_by_live_counters_and_is_a_gap_since_it_was_made(
+    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger, boot: str
+) -> None:
+    ledger.close()
+    remove(path)
+    shutil.copy(path.with_name(COPY), path)
+    if boot == "boot-2":
+        kernel.mark, kernel.bytes = None, 0
+    after = again(path, clock, kernel, Found.OLDER, boot)
+    if boot == "boot-1":
+        assert (pod_bytes(after), gaps(after)) == (300, {"ledger-older": 1})
+        assert after.totals().gap_seconds["ledger-older"] == 70
+    else:
+        assert gaps(after) == {"ledger-older": 1, "reboot": 1}
+    after.close()
+    again(path, clock, kernel, Found.CURRENT, boot).close()
+
+
+def test_an_older_copy_that_lacks_nothing_but_what_live_counters_show_is_no_gap(
+    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
+) -> None:
+    shutil.copytree(path.parent, path.parent.parent / "whole")
+    kernel.bytes += 50
+    ledger.post([reading(kernel.bytes)])
+    ledger.close()
+    shutil.rmtree(path.parent)
+    shutil.move(path.parent.parent / "whole", path.parent)
+    after = again(path, clock, kernel, Found.CURRENT)
+    assert (pod_bytes(after), gaps(after)) == (350, {})
+    after.close()
+
+
+def test_a_copy_of_everything_on_the_disk_is_known_by_the_kernel(
+    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
+) -> None:
+    shutil.copytree(path.parent, path.parent.parent / "whole")
+    kernel.take(ledger, 1)
+    ledger.close()
+    shutil.rmtree(path.parent)
+    shutil.move(path.parent.parent / "whole", path.parent)
+    again(path, clock, kernel, Found.OLDER).close()
+
+
+def test_another_machines_books_are_set_aside(path: Path, clock: Clock, kernel: Kernel, ledger: Ledger) -> None:
+    ledger.close()
+    other_path = path.parent / "other" / path.name
+    other_path.parent.mkdir()
+    other = opened(other_path, clock)
+    other.examine([], has_counters=False)
+    other.begin([counter()], WEB)
+    other.post([reading(9_999_999)])
+    other.close()
+    shutil.copy(other_path, path)
+    after = again(path, clock, kernel, Found.FOREIGN)
+    assert (pod_bytes(after), gaps(after)) == (300, {"ledger-lost": 1})
+    after.close()
+    (kept,) = path.parent.glob(f"{path.name}.foreign-*")
+    assert sqlite3.connect(kept).execute("SELECT max(bytes) FROM total").fetchone() == (9_999_999,)
+
+
+def test_totals_that_fell_within_the_true_books_are_noticed(
+    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
+) -> None:
+    ledger.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE total SET bytes = 7 WHERE scope = 'namespace'")
+    again(path, clock, kernel, Found.OLDER).close()
+
+
+def test_the_books_of_a_version_without_marks_are_taken_as_they_are(path: Path, clock: Clock) -> None:
+    ledger = opened(path, clock)
+    ledger.begin([hook("FORWARD", OUT)], None)
+    ledger.post([reading(5, of=hook("FORWARD", OUT))])
+    ledger.close()
+    after = opened(path, clock)
+    assert after.examine([], has_counters=True) is Found.CURRENT
+    assert (after.mark is not None, gaps(after)) == (True, {})
+    after.close()
+
+
+def test_a_mark_passes_through_an_address_and_its_file(path: Path) -> None:
+    written = Mark(Mark.new().books, 12345)
+    assert Mark.of(Address.parse(str(written.address))) == written
+    mark.write(path, Synced(written, 1 << 70))
+    assert mark.read(path) == Synced(written, 1 << 70)
+    path.write_text("")
+    assert mark.read(path) is None
+
+
+A, B = Mark(1, 5), Mark(2, 900)
+
+
+@pytest.mark.parametrize(
+    ("own", "kernel", "synced", "found"),
+    [
+        (A, [A], Synced(A, 10), Found.CURRENT),
+        (A, [], None, Found.CURRENT),
+        (A, [Mark(1, 4)], Synced(Mark(1, 3), 9), Found.CURRENT),
+        (A, [A], Synced(B, 99), Found.CURRENT),
+        (A, [Mark(1, 4), Mark(1, 6)], None, Found.OLDER),
+        (A, [], Synced(Mark(1, 6), 0), Found.OLDER),
+        (A, [B], Synced(A, 10), Found.FOREIGN),
+        (A, [], Synced(B, 0), Found.FOREIGN),
+        (None, [A], None, Found.OLDER),
+    ],
+)
+def test_the_kernel_is_believed_before_the_disk(
+    own: Mark | None, kernel: list[Mark], synced: Synced | None, found: Found
+) -> None:
+    assert compare(Own(own, is_new=False, bytes=10), kernel, synced, has_counters=True) is found
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def gone_with_all(path: Path) -> None:
+    shutil.rmtree(path.parent)
+
+
+def log_gone(path: Path) -> None:
+    path.with_name(f"{path.name}-wal").unlink()
+
+
+def moved_over(path: Path) -> None:
+    path.with_name(COPY).replace(path)
+
+
+DISPLACED = [gone, gone_with_all, log_gone, moved_over]
+
+
+def cut(path: Path) -> None:
+    path.open("r+b").truncate(0)
+
+
+def cut_in_half(path: Path) -> None:
+    path.open("r+b").truncate(9000)
+
+
+def copied_over(path: Path) -> None:
+    path.write_bytes(path.with_name(COPY).read_bytes())
+
+
+@pytest.mark.parametrize("harm", [*DISPLACED, cut, cut_in_half, copied_over])
+def test_a_file_that_is_harmed_while_it_is_open_is_written_again_and_loses_nothing(
+    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger, harm: Callable[[Path], None]
+) -> None:
+    ledger.checkpoint()
+    assert not ledger.is_lost()
+    harm(path)
+    kernel.take(ledger, 5)
+    assert ledger.is_lost()
+    path.parent.mkdir(exist_ok=True)
+    ledger.restore()
+    assert not ledger.is_lost()
+    ledger.checkpoint()
+    kernel.take(ledger, 7)
+    assert ledger.durable
+    ledger._store.close()
+    after = again(path, clock, kernel, Found.CURRENT)
+    assert (pod_bytes(after), namespace_bytes(after)) == (312, 312)
+    assert set(gaps(after)) <= {"not-durable"}
+    hours = sqlite3.connect(path).execute("SELECT sum(bytes) FROM hour").fetchone()[0]
+    assert hours == 312 if harm in DISPLACED else hours <= 312
+    after.close()
