@@ -1,8 +1,9 @@
 """The exporter's HTTP or HTTPS port: /metrics, /, /healthz and /readyz, v4 and v6 alike.
 
 Formats (text, OpenMetrics) and gzip are negotiated by prometheus_client. The process holds no
-state and no privilege: every scrape asks the agent anew. Where clients must show a secret,
-/healthz and /readyz stay open: they tell no traffic, and a kubelet's probes have none to show.
+state and no privilege: every scrape asks the agent anew, and those at the same time share an answer.
+Where clients must show a secret, /healthz and /readyz stay open: they tell no traffic, and a
+kubelet's probes have none to show.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from http.client import LineTooLong
 from ipaddress import ip_address
 from pathlib import Path
 from socketserver import ThreadingMixIn
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
 
@@ -25,25 +29,88 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from exporter import access, page
 from exporter.access import Door
 from exporter.collector import NONSENSE, Collector
+from exporter.connections import Connections, Head
 from exporter.settings import Settings
 from netmgr.errors import ConfigError, NetmgrError, SetupError
-from netmgr.readers import read_snapshot
+from netmgr.readers import ask_health, read_snapshot
 from netmgr.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 10
+HEALTH_SECONDS = 1.0
+"""How long one answer serves those who ask /readyz, which anybody may as often as they like."""
+
 PLAIN = ("Content-Type", "text/plain; charset=utf-8")
 GUARDED = ("/", "/metrics")
 ANYWHERE = ""
 
 Read = Callable[[], Snapshot]
+Answer = TypeVar("Answer")
+
+
+class Shared(Generic[Answer]):
+    """One question to the agent at a time: those who ask meanwhile share the next answer.
+
+    A flood of clients costs the agent no more than one of them does. An answer is at most `lasting` seconds older
+    than the question; that the agent is away is never older.
+
+    Raises: as `ask`, for everybody who shares it.
+    """
+
+    def __init__(self, ask: Callable[[], Answer], lasting: float = 0.0) -> None:
+        self._ask = ask
+        self._lasting = lasting
+        self._lock = threading.Lock()
+        self._began = float("-inf")
+        self._answer: Answer | NetmgrError | None = None
+
+    def __call__(self, arrived: float | None = None) -> Answer:
+        """The agent's answer of now, or of any time since `arrived` (of the monotonic clock)."""
+        arrived = time.monotonic() if arrived is None else arrived
+        with self._lock:
+            lasting = 0.0 if isinstance(self._answer, NetmgrError) else self._lasting
+            if self._began < arrived - lasting:
+                self._began = time.monotonic()
+                self._answer = self._asked()
+            answer = self._answer
+        if isinstance(answer, NetmgrError):
+            raise answer
+        return cast(Answer, answer)
+
+    def _asked(self) -> Answer | NetmgrError:
+        try:
+            return self._ask()
+        except NetmgrError as error:
+            return error
 
 
 class Handler(WSGIRequestHandler):
-    """One request; a client that sends nothing is hung up on."""
+    """One request; a client that sends nothing, or too much, is hung up on."""
 
     timeout = IDLE_SECONDS
+    server: Server
+
+    def setup(self) -> None:
+        """Bound what is read before anything is."""
+        super().setup()
+        self.rfile = Head(self.rfile)  # type: ignore[assignment]  # of a reader, what http.server uses
+
+    def handle(self) -> None:
+        """Answer one request; one whose first line never ends gets 431."""
+        try:
+            super().handle()
+        except LineTooLong:
+            # What sending an error asks for, and what parsing would have set.
+            self.requestline = self.request_version = self.command = ""
+            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+
+    def parse_request(self) -> bool:
+        """Read the head, after which the client has no more to say."""
+        parsed = super().parse_request()
+        if parsed:
+            self.server.connections.complete(self.client_address)
+        return parsed
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class names it so
         """Requests are debugging matter."""
@@ -57,15 +124,19 @@ class Handler(WSGIRequestHandler):
 class Server(ThreadingMixIn, WSGIServer):
     """A thread for each request, bound when made.
 
+    Args:
+        read: asks the agent for a snapshot.
+        health: asks it whether it answers; default: `read`.
+
     Raises:
         ConfigError: the settings contradict each other, or a file they name is wrong. No port is open then.
         SetupError: the address cannot be bound.
     """
 
     daemon_threads = True
-    request_queue_size = 16
+    request_queue_size = 128
 
-    def __init__(self, settings: Settings, read: Read) -> None:
+    def __init__(self, settings: Settings, read: Read, health: Callable[[], object] | None = None) -> None:
         host, port = settings.check()
         door = access.door(settings)
         self._tls = access.tls(settings)
@@ -78,16 +149,37 @@ class Server(ThreadingMixIn, WSGIServer):
             raise SetupError(
                 f"cannot listen on {host or '*'}:{port}: {error.strerror}; choose another address with --listen"
             ) from None
-        self.set_app(application(read, settings.max_series, door))
+        self.connections = Connections()
+        self.set_app(application(Shared(read), Shared(health or read, HEALTH_SECONDS), settings.max_series, door))
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  as typeshed has it
+        """Give a client its thread, if there is room for one more."""
+        if not self.connections.admit(client_address, request):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """End connections that take too long; the base class calls this at least twice a second."""
+        self.connections.expire()
 
     def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  as typeshed has it
         """Answer one client, in its own thread; hands are shaken here, where a silent client keeps nobody waiting."""
-        if self._tls is None:
-            super().finish_request(request, client_address)
-            return
-        request.settimeout(IDLE_SECONDS)
-        with self._tls.value().wrap_socket(request, server_side=True) as secured:
-            super().finish_request(secured, client_address)
+        try:
+            if self._tls is None:
+                super().finish_request(request, client_address)
+                return
+            request.settimeout(IDLE_SECONDS)
+            secured = self._tls.value().wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+            self.connections.secured(client_address, secured)
+            try:
+                secured.do_handshake()
+                super().finish_request(secured, client_address)
+            finally:
+                self.connections.leave(client_address)
+                secured.close()
+        finally:
+            self.connections.leave(client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002  as typeshed has it
         """A client that went away, or cannot speak TLS, is no news; anything else is a mistake of ours."""
@@ -135,24 +227,30 @@ def _must_be_local(settings: Settings, address: str) -> None:
 
 
 def application(
-    read: Read, max_series: int = 0, door: Door | None = None
+    read: Shared[Snapshot], health: Callable[[], object], max_series: int = 0, door: Door | None = None
 ) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
     """The four paths as one WSGI application."""
     registry = CollectorRegistry()
-    registry.register(Collector(read, max_series))
+    request = threading.local()
+    registry.register(Collector(lambda: read(request.arrived), max_series))
     metrics = make_wsgi_app(registry)
+    # A page of 5,000 series takes 5 MB while it is made: one at a time, however many ask.
+    making = threading.Lock()
 
     def respond(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
+        request.arrived = time.monotonic()
         if door and path in GUARDED and not door.admits(environ.get("HTTP_AUTHORIZATION", "")):
             start_response("401 Unauthorized", [PLAIN, ("WWW-Authenticate", door.challenge)])
             return [b"show the secret that this exporter was told to ask for\n"]
         if path == "/metrics":
-            return metrics(environ, start_response)  # type: ignore[no-any-return]  # prometheus_client leaves it untyped
+            with making:
+                return metrics(environ, start_response)  # type: ignore[no-any-return]  # prometheus_client is untyped
         if path == "/":
             start_response("200 OK", page.headers())
-            return [_landing(read).encode()]
-        status, body = _answer(path, read)
+            with making:
+                return [_landing(lambda: read(request.arrived)).encode()]
+        status, body = _answer(path, health)
         start_response(status, [PLAIN])
         return [body.encode() + b"\n"]
 
@@ -168,12 +266,12 @@ def _landing(read: Read) -> str:
         return page.without_agent(f"its answer makes no sense: {error!r}")
 
 
-def _answer(path: str, read: Read) -> tuple[str, str]:
+def _answer(path: str, health: Callable[[], object]) -> tuple[str, str]:
     if path == "/healthz":
         return "200 OK", "ok"
     if path == "/readyz":
         try:
-            read()
+            health()
         except NetmgrError as error:
             return "503 Service Unavailable", error.message
         return "200 OK", "ok"
@@ -185,7 +283,7 @@ def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
 
     Raises: as `Server`.
     """
-    with Server(settings, lambda: read_snapshot(agent)) as server:
+    with Server(settings, lambda: read_snapshot(agent), lambda: ask_health(agent)) as server:
         worker = threading.Thread(target=server.serve_forever, name="http")
         worker.start()
         log.info(

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from netmgr.errors import RequestError, SetupError, TryAgainLater
+from netmgr.errors import NetmgrError, RequestError, SetupError, TryAgainLater
 from netmgr.snapshot import VERSION, Snapshot
 
 DEFAULT_SOCKET = Path("/run/netmgr/ledger.sock")
@@ -28,6 +30,15 @@ def read_snapshot(path: Path, *, timeout: float = PATIENCE_SECONDS) -> Snapshot:
     Raises: as `ask`.
     """
     return cast(Snapshot, ask(path, "snapshot", timeout=timeout))
+
+
+def ask_health(path: Path, *, timeout: float = PATIENCE_SECONDS) -> None:
+    """Return if the agent answers, and so does not hang; this costs it no reading of counters.
+
+    Raises: as `ask`, but for an agent that answers and does not know the question, which is of an older release.
+    """
+    with suppress(RequestError):
+        ask(path, "health", timeout=timeout)
 
 
 def ask(path: Path, query: str, *, timeout: float = PATIENCE_SECONDS, **arguments: str) -> dict[str, Any]:
@@ -95,3 +106,17 @@ def _understood(path: Path, answer: bytes) -> dict[str, Any]:
             f"install the same netmgr for both"
         )
     return document
+
+
+def main() -> int:
+    """Whether the agent answers: 0, or 1 and why not; for probes, which start it often."""
+    try:
+        ask_health(Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_SOCKET)
+    except NetmgrError as error:
+        sys.stderr.write(f"{error.message}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -102,6 +102,14 @@ def test_pods_are_wired_counted_and_scraped_from_within_containers(
         engine.speak("inside", "probe", str(INTERNET[family]), str(ECHO_PORT), "20", "1000")
     assert settled(lambda: contained_node.counted(*pod), internet.meter) == internet.meter()
 
+    for probe_name in ("readinessProbe", "livenessProbe"):
+        (command,) = [
+            each[probe_name]["exec"]["command"] for each in manifest()["containers"] if each["name"] == "agent"
+        ]
+        assert command[0] == "python3"
+        python = "python3" if IMAGE_ROOT else sys.executable
+        machine.run("podman", "exec", "agent", python, *command[1:])
+
     machine.start("exporter", *contained("exporter"))
     page: list[str] = []
 

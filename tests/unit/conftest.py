@@ -1,20 +1,27 @@
-"""What several unit tests share: golden files, and the plan that the renderings are shown with."""
+"""What several unit tests share: golden files, the plan that the renderings are shown with, a running exporter."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from netmgr import plan_files
+from netmgr import plan_files, programs
 from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.plan.network import Network
 
 GOLDEN = Path(__file__).parent.parent / "golden"
+ROOT = GOLDEN.parent.parent
 
 
 @pytest.fixture(scope="session")
@@ -45,3 +52,34 @@ def golden() -> Callable[[str, str], None]:
         assert text == path.read_text("utf-8"), "judge the difference, then run again with NETMGR_UPDATE_GOLDEN=1"
 
     return compare
+
+
+@pytest.fixture
+def socket_path() -> Iterator[Path]:
+    """In a folder with a short name that every user may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="netmgr-exporter-"))
+    folder.chmod(0o755)
+    yield folder / "ledger.sock"
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], int]]]:
+    """Starts exporters as processes; gives each with its port."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str) -> tuple[subprocess.Popen[bytes], int]:
+        log = tmp_path / f"log-{len(running)}"
+        with log.open("wb") as stderr:
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            running.append(programs.start([sys.executable, *arguments], env=environment, stderr=stderr))
+        deadline = time.monotonic() + 20
+        while not (found := re.search(r"event=listening .* port=(\d+)", log.read_text())):
+            assert running[-1].poll() is None and time.monotonic() < deadline, log.read_text()  # noqa: PT018  both halves say the same: not ready in time
+            time.sleep(0.02)
+        return running[-1], int(found[1])
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()

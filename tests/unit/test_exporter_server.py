@@ -7,15 +7,12 @@ import json
 import logging
 import os
 import re
-import shutil
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -35,15 +32,6 @@ from tests.fakes.exporter_port import get, serving
 ROOT = Path(__file__).parent.parent.parent
 NOBODY, READERS = 65534, 61234
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
-
-
-@pytest.fixture
-def socket_path() -> Iterator[Path]:
-    """In a folder with a short name that every user may enter."""
-    folder = Path(tempfile.mkdtemp(prefix="netmgr-exporter-"))
-    folder.chmod(0o755)
-    yield folder / "ledger.sock"
-    shutil.rmtree(folder)
 
 
 @pytest.fixture
@@ -260,27 +248,6 @@ os.setgid({NOBODY})
 os.setuid({NOBODY})
 sys.exit(main(sys.argv[2:]))
 """
-
-
-@pytest.fixture
-def started(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], int]]]:
-    running: list[subprocess.Popen[bytes]] = []
-
-    def start(*arguments: str) -> tuple[subprocess.Popen[bytes], int]:
-        log = tmp_path / f"log-{len(running)}"
-        with log.open("wb") as stderr:
-            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-            running.append(programs.start([sys.executable, *arguments], env=environment, stderr=stderr))
-        deadline = time.monotonic() + 20
-        while not (found := re.search(r"event=listening .* port=(\d+)", log.read_text())):
-            assert running[-1].poll() is None and time.monotonic() < deadline, log.read_text()  # noqa: PT018  both halves say the same: not ready in time
-            time.sleep(0.02)
-        return running[-1], int(found[1])
-
-    yield start
-    for process in running:
-        process.kill()
-        process.wait()
 
 
 @pytest.mark.root

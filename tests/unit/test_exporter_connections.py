@@ -1,0 +1,178 @@
+"""What a client may take of the exporter before it has shown a secret: connections, bytes and time are bounded."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from exporter import connections
+from exporter.connections import HEAD_BYTES, HEAD_SECONDS, MOST_CONNECTIONS
+from tests.fakes.agent_socket import agent, canned, snapshot
+from tests.fakes.exporter_port import get, serving
+
+FIELD = b"X-Filler: " + b"x" * 8000 + b"\r\n"
+SILENT = 3 * MOST_CONNECTIONS
+
+
+@contextmanager
+def connected(port: int, number: int) -> Iterator[list[socket.socket]]:
+    """So many clients that begin a request and never end it."""
+    with ExitStack() as stack:
+        made = []
+        for _ in range(number):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            client.sendall(b"GET /metrics HTTP/1.1\r\n")
+            made.append(client)
+        yield made
+
+
+def is_open(client: socket.socket) -> bool:
+    client.settimeout(0.01)
+    try:
+        return client.recv(1, socket.MSG_PEEK) != b""
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+
+
+def answered(port: int, head: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(head)
+        return client.makefile("rb").readline()
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with serving(snapshot) as made:
+        yield made
+
+
+def test_silent_clients_do_not_lock_others_out(port: int) -> None:
+    with connected(port, SILENT) as silent:
+        for _ in range(5):
+            assert get(port)[0].status == 200
+        assert sum(map(is_open, silent)) <= MOST_CONNECTIONS
+        handlers = [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
+        assert len(handlers) <= MOST_CONNECTIONS + 1
+
+
+def test_the_newest_silent_clients_are_kept(port: int) -> None:
+    with connected(port, MOST_CONNECTIONS + 4) as silent:
+        get(port, "/healthz")
+        assert [is_open(client) for client in silent[:4]] == [False] * 4
+        assert is_open(silent[-1])
+
+
+def test_a_request_that_trickles_in_is_ended(port: int) -> None:
+    began = time.monotonic()
+    with connected(port, 1) as (client,):
+        while is_open(client) and time.monotonic() - began < 4 * HEAD_SECONDS:
+            try:
+                client.sendall(b"X")
+            except OSError:
+                break
+            time.sleep(0.2)
+    assert HEAD_SECONDS - 1 < time.monotonic() - began < 2 * HEAD_SECONDS
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(b"GET /" + b"a" * HEAD_BYTES + b" HTTP/1.1\r\n\r\n", id="path"),
+        pytest.param(b"GET / HTTP/1.1\r\n" + 3 * FIELD + b"\r\n", id="fields"),
+        pytest.param(b"GET / HTTP/1.1\r\nX: " + b"x" * HEAD_BYTES, id="a field without an end"),
+    ],
+)
+def test_a_head_that_is_too_long_is_refused(port: int, head: bytes) -> None:
+    assert answered(port, head).split()[1] == b"431"
+
+
+def test_a_head_of_the_usual_length_is_not(port: int) -> None:
+    assert answered(port, b"GET /healthz HTTP/1.1\r\n" + FIELD + b"\r\n").split()[1] == b"200"
+
+
+@pytest.mark.programs
+def test_forty_clients_with_large_heads_take_little_memory(
+    socket_path: Path, started: Callable[..., tuple[object, int]]
+) -> None:
+    with agent(socket_path, canned(snapshot())):
+        process, port = started("-m", "exporter", "--socket", str(socket_path), "--listen", "127.0.0.1:0")
+        with connected(port, 40) as clients:
+            for client in clients:
+                for _ in range(60):
+                    try:
+                        client.sendall(8 * FIELD)
+                    except OSError:
+                        break
+            assert get(port)[0].status == 200
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    assert int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) < 48 * 1024
+
+
+def test_answers_are_shared_by_those_who_ask_at_the_same_time() -> None:
+    """One question to the agent at a time, and no answer that is older than its question."""
+    under_way, most, asked = 0, 0, 0
+
+    def read():
+        nonlocal under_way, most, asked
+        under_way, asked = under_way + 1, asked + 1
+        most = max(most, under_way)
+        time.sleep(0.1)
+        under_way -= 1
+        return snapshot(pods=asked)
+
+    with serving(read) as port:
+        threads = [threading.Thread(target=get, args=(port,)) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        before = asked
+        get(port)
+    assert most == 1
+    assert before < 12
+    assert asked == before + 1
+
+
+@pytest.mark.programs
+def test_a_flood_of_probes_costs_the_agent_one_question_a_second_and_no_snapshot(
+    socket_path: Path, started: Callable[..., tuple[object, int]]
+) -> None:
+    queries: list[bytes] = []
+
+    def answer(message: bytes) -> bytes:
+        queries.append(message)
+        return b'{"version": 1}'
+
+    with agent(socket_path, answer):
+        _, port = started("-m", "exporter", "--socket", str(socket_path), "--listen", "127.0.0.1:0")
+        began = time.monotonic()
+        for _ in range(200):
+            assert get(port, "/readyz")[0].status == 200
+        seconds = time.monotonic() - began
+    assert all(b'"health"' in query for query in queries)
+    assert len(queries) <= 1 + seconds
+
+
+def test_connections_that_were_turned_away_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    counted = connections.Connections(lambda: now)
+    with ExitStack() as stack:
+        for client in range(MOST_CONNECTIONS + 3):
+            ours, theirs = socket.socketpair()
+            stack.enter_context(ours)
+            stack.enter_context(theirs)
+            admitted = counted.admit(client, ours)
+            counted.complete(client)
+            assert admitted == (client < MOST_CONNECTIONS)
+        now = connections.REPORT_SECONDS
+        counted.expire()
+    assert "connections-turned-away count=3" in caplog.text
