@@ -4,7 +4,7 @@
 families, the four node rules in each of them, and a histogram of the usual buckets. A metric
 whose number depends on what happens (CNI codes) has its upper bound there.
 
-Names follow prometheus.io/docs/practices/naming. The two `iptables_…` families are those of
+Names follow prometheus.io/docs/practices/naming. The three `iptables_…` families are those of
 PyPI's iptables-exporter 0.9.3, so that dashboards made for it go on working.
 """
 
@@ -24,6 +24,8 @@ CODES = 19
 GAP_REASONS = 7
 DRIFT_REASONS = 6
 """Rules, wiring, forwarding, routes, services, files."""
+TABLES_OF_RULES = FAMILIES * 6
+"""Chains of `raw`, `mangle` and `nat` with the backend iptables; every further chain of anybody's is one more."""
 SPOKES = 20
 SPOKE_PAIRS = 2 * (SPOKES - 1)
 """A node drops between its own spoke and each other one, both ways; a hub router between all: 380."""
@@ -96,7 +98,8 @@ RULE_BYTES = Metric(
     "bytes",
     ("ip_version", "table", "chain", "rule"),
     4 * FAMILIES,
-    "Number of matched bytes, as iptables-exporter gives them: the rule's own counter, from either backend.",
+    "Number of matched bytes, as iptables-exporter gives them: of the article's rules, from any backend, and of "
+    "whatever other rule of iptables is tagged for it.",
 )
 RULE_PACKETS = Metric(
     "iptables_packets_total",
@@ -104,7 +107,16 @@ RULE_PACKETS = Metric(
     "packets",
     ("ip_version", "table", "chain", "rule"),
     4 * FAMILIES,
-    "Number of matched packets, as iptables-exporter gives them: the rule's own counter, from either backend.",
+    "Number of matched packets, as iptables-exporter gives them: of the article's rules, from any backend, and of "
+    "whatever other rule of iptables is tagged for it.",
+)
+RULE_COUNT = Metric(
+    "iptables_rules",
+    Kind.GAUGE,
+    "",
+    ("ip_version", "table", "chain"),
+    TABLES_OF_RULES,
+    "Number of rules in a chain of iptables, as iptables-exporter gives it, for tables that exist.",
 )
 GAPS = Metric(
     "netmgr_accounting_gaps_total",
@@ -350,6 +362,7 @@ FROM_AGENT = (
     ORIGIN_BYTES,
     RULE_BYTES,
     RULE_PACKETS,
+    RULE_COUNT,
     GAPS,
     GAP_SECONDS,
     UNATTRIBUTED,

@@ -90,6 +90,8 @@ def _without_pods(snapshot: Snapshot) -> Iterable[Family]:
     origins = [((part["origin"], part["traffic"]), part["bytes"]) for part in snapshot["origins"]]
     yield family(catalog.ORIGIN_BYTES, origins)
     yield from amounts(catalog.RULE_BYTES, catalog.RULE_PACKETS, rules)
+    sizes = [((one["ip_version"], one["table"], one["chain"]), one["rules"]) for one in snapshot.get("chain_sizes", ())]
+    yield family(catalog.RULE_COUNT, sizes)
     yield family(catalog.GAPS, [((gap["reason"],), gap["count"]) for gap in snapshot["gaps"]])
     yield family(catalog.GAP_SECONDS, [((gap["reason"],), gap["seconds"]) for gap in snapshot["gaps"]])
     yield family(catalog.UNATTRIBUTED, [((one["traffic"],), one["bytes"]) for one in snapshot["unattributed"]])

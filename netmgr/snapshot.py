@@ -38,7 +38,7 @@ class NamespaceTotals(TrafficTotals):
 
 
 class RuleReading(TypedDict):
-    """A raw reading of one of the article's rules, under PyPI iptables-exporter's names."""
+    """A raw reading of a rule under PyPI iptables-exporter's names: the article's, or one that is tagged for it."""
 
     ip_version: str
     table: str
@@ -46,6 +46,15 @@ class RuleReading(TypedDict):
     rule: str
     bytes: int
     packets: int
+
+
+class ChainSize(TypedDict):
+    """How many rules a chain of iptables has, ours among them."""
+
+    ip_version: str
+    table: str
+    chain: str
+    rules: int
 
 
 class PoolState(TypedDict):
@@ -278,6 +287,7 @@ class Snapshot(TypedDict):
     namespaces: list[NamespaceTotals]
     node_totals: list[TrafficTotals]
     rules: list[RuleReading]
+    chain_sizes: NotRequired[list[ChainSize]]
     pool: list[PoolState]
     ranges: NotRequired[RangesState]
     result_files: list[ResultFiles]

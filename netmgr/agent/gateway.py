@@ -89,7 +89,7 @@ class Gateway:
         self._steps = Steps(telemetry)
         self._router = Router(document, stack)
         books = open_accounts(document, clock, telemetry, kept, stack)
-        self._accounts, self.backend = books.accounts, books.rules.backend.name
+        self._accounts, self.backend, self._tagged = books.accounts, books.rules.backend.name, books.tagged
         self._services = _services(document, self.backend, kept, stack)
         self._nat = NatHost(document, books.rules, clock, self._services) if document.nat else None
         pods = NoPods(telemetry.failing)
@@ -110,6 +110,7 @@ class Gateway:
         self._read()
         self._rhythm.start()
         stack.callback(self._rhythm.stop)
+        self._tagged.start(stack)
         server = readers(self._document, self._queries.answer)
         self._files.keep(server)
         server.start()

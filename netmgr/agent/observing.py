@@ -211,7 +211,7 @@ class Observer:
         kernel = KernelView()
         stack.callback(kernel.close)
         books = open_accounts(document, clock, telemetry, kept, stack)
-        accounts, self.backend = books.accounts, books.rules.backend.name
+        accounts, self.backend, self._tagged = books.accounts, books.rules.backend.name, books.tagged
         self._observation = Observation(Cache(document.cni_results_dir), kernel, accounts, clock, telemetry.failing)
         self._queries = Queries(config, document, books, telemetry, clock, self._observation)
         self._router = Router(document, stack)
@@ -226,6 +226,7 @@ class Observer:
         self._observing.look()
         self._observing.start()
         stack.callback(self._observing.stop)
+        self._tagged.start(stack)
         server = readers(self._document, self._queries.answer)
         self._files.keep(server)
         server.start()

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from netmgr.agent import recovery
 from netmgr.agent.accounts import Accounts
 from netmgr.agent.files import Files, Made
+from netmgr.agent.tagged_rules import TaggedRules
 from netmgr.agent.telemetry import Telemetry
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
@@ -27,10 +28,11 @@ log = logging.getLogger(__name__)
 
 
 class Books(NamedTuple):
-    """The accounts, and the rules they read."""
+    """The accounts, the rules they read, and what others' rules tell readers."""
 
     accounts: Accounts
     rules: Rules
+    tagged: TaggedRules
 
 
 def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, files: Files, stack: ExitStack) -> Books:
@@ -54,7 +56,7 @@ def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, fi
     accounts = Accounts(rules, ledger, clock, document.accounting.min_reading_seconds)
     _open_host_pods(document, rules, ledger, accounts, stack)
     stack.callback(accounts.close)
-    return Books(accounts, rules)
+    return Books(accounts, rules, TaggedRules(rules, document.accounting.reading_seconds))
 
 
 def examine(ledger: Ledger, *rules: Rules, was_damaged: bool = False) -> bool:

@@ -86,7 +86,7 @@ class Queries:
     ) -> None:
         self._config = config
         self._document = document
-        self._accounts, rules = books
+        self._accounts, rules, self._tagged = books
         self._pods = pods
         self._telemetry = telemetry
         self._backend = rules.backend.name
@@ -182,7 +182,8 @@ class Queries:
             "node_totals": [
                 {"traffic": item.traffic, "bytes": item.bytes, "packets": item.packets} for item in totals.node
             ],
-            "rules": [self._rule(sample) for sample in totals.rules],
+            "rules": self._tagged.beside(self._rule(sample) for sample in totals.rules),
+            "chain_sizes": self._tagged.sizes(),
             "pool": [_pool(family, state) for family, state in self._pods.occupancy().items()],
             "result_files": self._pods.files(),
             "longest_delay": self._pods.longest_delay(),

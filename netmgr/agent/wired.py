@@ -81,7 +81,7 @@ class PodAgent:
         stack.callback(leases.close)
         files.keep(leases)
         books = open_accounts(document, clock, self._telemetry, files, stack)
-        self.backend = books.rules.backend.name
+        self.backend, self._tagged = books.rules.backend.name, books.tagged
         reaper = Reaper(dataplane, self._telemetry)
         self._node = Node(document.network, leases, dataplane, books.accounts, AttachmentLocks(), reaper)
         self._cni = CniService(self._node, self._telemetry)
@@ -121,6 +121,7 @@ class PodAgent:
         stack.callback(self._housekeeping.stop)
         self._ranging.start()
         stack.callback(self._ranging.stop)
+        self._tagged.start(stack)
         stack.callback(self._drain)
         for each in servers:
             each.start()

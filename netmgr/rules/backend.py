@@ -8,6 +8,7 @@ from typing import Protocol
 from netmgr.model import Sample
 from netmgr.rules.model import Abilities, Observed, Ruleset
 from netmgr.rules.policy import PodSets
+from netmgr.rules.tagged import Serving
 from netmgr.rules.transaction import Operation
 
 
@@ -49,6 +50,10 @@ class RuleBackend(Protocol):
 
     def tallies(self, desired: Ruleset) -> dict[str, tuple[int, int]]:
         """Packets and bytes of the counters that are neither pods' nor the node's, as far as they exist."""
+        ...
+
+    def serving(self, desired: Ruleset) -> Serving:
+        """Tells which of other people's rules count in place of rules of `desired`, so that they are not told twice."""
         ...
 
     def remove(self, desired: Ruleset) -> None:

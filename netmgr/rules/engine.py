@@ -15,12 +15,14 @@ from dataclasses import replace
 from netmgr.errors import KernelError
 from netmgr.model import Counter, Sample
 from netmgr.prefixes import Address, Family, Prefix
+from netmgr.rules import tagged
 from netmgr.rules.backend import RuleBackend
 from netmgr.rules.diff import diff, faults
 from netmgr.rules.model import Drop, Element, Observed, Ruleset, SetSpec
 from netmgr.rules.policy import PodSets, Policy, desired, pod_sets
 from netmgr.rules.readings import Dropped, Translated
 from netmgr.rules.sorting import pod_set
+from netmgr.rules.tagged import Tagged
 from netmgr.rules.transaction import AddElements, Operation, RemoveElements, ReplaceElements, Transaction
 
 MARK = SetSpec("ledger_mark6", Family.V6)
@@ -162,6 +164,10 @@ class Rules:
             Translated(service.seen, service.real, *found.get(service.counter, (0, 0)))
             for service in self.policy.translation.services
         ]
+
+    def tagged(self) -> Tagged:
+        """Other people's rules that are tagged for PyPI's iptables-exporter."""
+        return tagged.read(self.backend.serving(self._skeleton))
 
     def check(self, addresses: Iterable[Address]) -> list[str]:
         """Sentences saying what these pods lack in the kernel; other pods are not judged."""

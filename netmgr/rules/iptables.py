@@ -16,9 +16,10 @@ from netmgr.model import Sample
 from netmgr.prefixes import Family
 from netmgr.rules import iptables_chains, iptables_text
 from netmgr.rules.ipset import IpSets, Member
-from netmgr.rules.iptables_chains import TABLES
+from netmgr.rules.iptables_chains import TABLES, builtin, stands_in_builtin
 from netmgr.rules.model import Abilities, Drop, Element, Hook, Observed, Rule, Ruleset, Seen, SetSpec, Tally, in_order
 from netmgr.rules.policy import INTERNAL_SETS, PodSets
+from netmgr.rules.tagged import Place, Serving
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
@@ -30,7 +31,7 @@ from netmgr.rules.transaction import (
     RemoveElements,
     ReplaceElements,
 )
-from netmgr.rules.xt_table import Opener, Tables
+from netmgr.rules.xt_table import Entry, Opener, Tables
 
 
 class IptablesBackend:
@@ -110,6 +111,25 @@ class IptablesBackend:
                             before = found.get(name, (0, 0))
                             found[name] = before[0] + packets, before[1] + octets
         return found
+
+    def serving(self, desired: Ruleset) -> Serving:
+        """The article's rules that are somebody's own and equal ours, or lost the mark."""
+
+        def serve(place: Place, entries: Sequence[Entry]) -> list[Entry]:
+            if (place.variant, place.table) != (self.name, "mangle") or not entries:
+                return []
+            indexes = cache(partial(self._sets.indexes, INTERNAL_SETS))
+            rules = [
+                rule
+                for hook, rules in desired.chains.items()
+                if hook in TABLES and builtin(hook) == place.chain
+                for rule in rules
+                if stands_in_builtin(rule) and rule.family is place.family
+            ]
+            found = (iptables_chains.counting_entry(entries, rule, indexes) for rule in rules)
+            return [entry for entry in found if entry is not None]
+
+        return serve
 
     def remove(self, desired: Ruleset) -> None:
         """Take our rules, chains and sets away."""

@@ -25,7 +25,9 @@ from netmgr.rules.xt_table import Entry, Opener
 
 NFPROTO = {Family.V4: NFPROTO_IPV4, Family.V6: NFPROTO_IPV6}
 _NFT_FAMILY = {Family.V4: "ip", Family.V6: "ip6"}
-_HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
+TABLES = ("raw", "mangle", "nat", "filter", "security")
+"""All that iptables knows."""
+HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 _PRIORITIES = {"raw": -300, "mangle": -150, "filter": 0, "security": 50}
 _NAT_PRIORITIES = {"PREROUTING": -100, "INPUT": 100, "OUTPUT": -100, "POSTROUTING": 100}
 _CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_TYPE = 1, 3, 4, 7
@@ -51,11 +53,11 @@ class _Base(NamedTuple):
 
 def _base(table: str, chain: str) -> _Base | None:
     """Where iptables has a built-in chain; None for any other chain."""
-    if chain not in _HOOKS or (table == "raw" and chain not in ("PREROUTING", "OUTPUT")):
+    if chain not in HOOKS or (table == "raw" and chain not in ("PREROUTING", "OUTPUT")):
         return None
     kind = "nat" if table == "nat" else "route" if (table, chain) == ("mangle", "OUTPUT") else "filter"
     priority = _NAT_PRIORITIES.get(chain, 0) if table == "nat" else _PRIORITIES[table]
-    return _Base(kind, _HOOKS.index(chain), priority)
+    return _Base(kind, HOOKS.index(chain), priority)
 
 
 class NftTable:
@@ -154,7 +156,7 @@ class NftTable:
 
     def _listed(self, chain: str) -> list[Entry]:
         request = self._message(nft_messages.GET_RULE, self._rule(chain), f"list chain {chain}", NLM_F_DUMP)
-        return listed(self._channel, request, lambda body: _entry(body, self.family))
+        return listed(self._channel, request, lambda body: entry_of(body, self.family))
 
     def _refuse_if_dormant(self) -> None:
         body = attribute(1, text(self._name))
@@ -240,7 +242,8 @@ def _asked(channel: NftSocket, request: Operation) -> bytes | None:
         return None
 
 
-def _entry(body: bytes, family: Family) -> Entry:
+def entry_of(body: bytes, family: Family) -> Entry:
+    """A listed rule."""
     found = attributes(body, NFGENMSG.size)
     _, _, expressions = nft_messages.rule_of(body)
     raw, target = xt_expressions.decode(expressions, family, _comment(found.get(_RULE_USERDATA, b"")))

@@ -20,7 +20,6 @@ from netmgr.prefixes import Family
 from netmgr.rules import nft_tables, xt_listing
 from netmgr.rules.xt_entries import OWN_CHAINS
 
-TABLES = ("raw", "mangle", "nat", "filter", "security")
 KUBELET = ("mangle", frozenset({"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}))
 """The table and the chains that every kubelet since Kubernetes 1.17 keeps in the variant it uses."""
 
@@ -51,7 +50,7 @@ def _decide(nft: Iterable[Counts], legacy: Iterable[Counts]) -> Backend:
 
 
 def _is_ours(table: str, chain: str) -> bool:
-    return table in TABLES and chain.startswith(OWN_CHAINS)
+    return table in nft_tables.TABLES and chain.startswith(OWN_CHAINS)
 
 
 def _is_kubelets(table: str, chain: str) -> bool:
@@ -71,7 +70,7 @@ def _nft() -> Iterator[Counts]:
             counts: Counts = {}
             chains = message(nft_messages.GET_CHAIN, b"", "list chains", NLM_F_DUMP, nft_tables.NFPROTO[family])
             for table, chain, _ in channel.dump(chains, nft_messages.chain_of):
-                if table in TABLES:
+                if table in nft_tables.TABLES:
                     counts[table, chain] = 0
             rules = message(nft_messages.GET_RULE, b"", "list rules", NLM_F_DUMP, nft_tables.NFPROTO[family])
             for place in channel.dump(rules, nft_messages.place_of):

@@ -8,7 +8,6 @@ whenever a table was changed, by us or by others: its fingerprint tells.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -137,15 +136,8 @@ class IptablesServices:
     def _locked(self) -> Iterator[None]:
         with xtables_lock.held(self._lock_path, wait_seconds=self._lock_wait_seconds):
             yield
-        _give_memory_back()
+        xt_listing.give_memory_back()
 
 
 def _of(services: Mapping[ServicePort, Frontend], family: Family) -> dict[ServicePort, Frontend]:
     return {seen: frontend for seen, frontend in services.items() if seen.family is family}
-
-
-def _give_memory_back() -> None:
-    """Return to the kernel what libiptc took for its copy of a table: 100 MB for 10,000 Services (malloc_trim(3))."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

@@ -17,6 +17,7 @@ from netmgr.observer.judge import Standing
 from netmgr.snapshot import (
     LATENCY_BUCKETS,
     AuditRatio,
+    ChainSize,
     DroppedTotals,
     NamespaceTotals,
     NatState,
@@ -66,6 +67,7 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "namespaces": _namespaces(namespaces),
         "node_totals": [{"traffic": traffic, "bytes": BYTES, "packets": PACKETS} for traffic in Traffic],
         "rules": _rules(),
+        "chain_sizes": _chain_sizes(),
         "pool": _pool(),
         "ranges": {
             "source": "azure",
@@ -173,6 +175,16 @@ def _rules() -> list[RuleReading]:
         }
         for version in "46"
         for chain, traffic in HOOKS
+    ]
+
+
+def _chain_sizes() -> list[ChainSize]:
+    chains = [("raw", "prerouting"), *(("mangle", chain) for chain in ("input", "forward", "output"))]
+    chains += [("mangle", "netmgr-forward"), ("nat", "postrouting")]
+    return [
+        {"ip_version": version, "table": table, "chain": chain, "rules": 2}
+        for version in "46"
+        for table, chain in chains
     ]
 
 

@@ -15,6 +15,7 @@ from netmgr.errors import KernelError
 from netmgr.model import Sample
 from netmgr.rules.model import Abilities, Element, Observed, Ruleset, Seen, SetSpec
 from netmgr.rules.policy import PodSets
+from netmgr.rules.tagged import Serving
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
@@ -97,6 +98,9 @@ class FakeBackend:
             return {
                 name: (counters[name].packets, counters[name].bytes) for name in desired.tallies() if name in counters
             }
+
+    def serving(self, _desired: Ruleset) -> Serving:
+        return lambda _place, _entries: ()
 
     def remove(self, desired: Ruleset) -> None:
         del desired

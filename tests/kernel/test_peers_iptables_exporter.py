@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from netmgr.config import Backend
 from netmgr.lab import wiring
+from netmgr.lab.counted import wait_for
 from netmgr.lab.exchange import End, datagrams
 from netmgr.lab.nodes import EXPORTER_PORT, LabNode
 from netmgr.lab.topology import INTERNET, cluster
@@ -20,7 +21,8 @@ from netmgr.prefixes import Family
 
 pytestmark = pytest.mark.root
 
-NAMES = ("iptables_bytes_total", "iptables_packets_total")
+NAMES = ("iptables_bytes_total", "iptables_packets_total", "iptables_rules")
+TABLES = ("raw", "mangle", "nat", "filter", "security")
 ARTICLE = """\
 -A INPUT ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-in"
 -A FORWARD ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-in"
@@ -36,6 +38,9 @@ main()
 """
 """It imports HTTPServer from prometheus_client, where today's versions no longer have it; that is all we add."""
 
+PATIENCE = 10
+"""Seconds until the thread that reads others' rules must have been round."""
+
 Series = dict[tuple[str, str, str, str, str], float]
 
 
@@ -49,6 +54,26 @@ def world_with(**accounting: object) -> World:
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     with world_with(node_rules=request.param) as world:
         yield world
+
+
+FOREIGN = """\
+*filter
+:WEB - [0:0]
+[3:300] -A INPUT -p tcp -m tcp --dport 22 -m comment --comment "iptables-exporter ssh in"
+[4:400] -A WEB -m comment --comment "iptables-exporter web" -j DROP
+[5:500] -A WEB -m comment --comment "of no exporter's concern"
+COMMIT
+*nat
+[6:600] -A POSTROUTING -d 198.51.100.0/24 -m comment --comment "iptables-exporter nat 7" -j ACCEPT
+COMMIT
+*mangle
+[7:700] -A INPUT -p udp -m comment --comment "iptables-exporter openai traffic=internet-in"
+COMMIT
+*security
+[8:800] -A OUTPUT -m comment --comment "iptables-exporter labels"
+COMMIT
+"""
+"""In every table but raw; one with the words of ours, over other packets."""
 
 
 def in_node(node: LabNode, *command: str) -> str:
@@ -68,7 +93,7 @@ def use_the_internet(world: World) -> None:
 
 def series(page: str) -> Series:
     return {
-        (sample.name, *(sample.labels[name] for name in ("ip_version", "table", "chain", "rule"))): sample.value
+        (sample.name, *(sample.labels.get(name, "") for name in ("ip_version", "table", "chain", "rule"))): sample.value
         for metric in text_string_to_metric_families(page)
         for sample in metric.samples
         if sample.name in NAMES
@@ -77,7 +102,7 @@ def series(page: str) -> Series:
 
 def theirs(node: LabNode) -> Series:
     """Asked for each version alone: asked for both, it adds v6 to v4."""
-    program = (sys.executable, "-c", THEIR_PROGRAM, "--tables", "mangle")
+    program = (sys.executable, "-c", THEIR_PROGRAM, "--tables", *TABLES)
     found: Series = {}
     for version in ("4", "6"):
         found |= series(in_node(node, *program, "--ip-versions", version, "--dump-data"))
@@ -99,12 +124,26 @@ def ours(world: World) -> Series:
 def test_both_exporters_give_the_same_values_under_the_same_names(world: World):
     use_the_internet(world)
     expected = theirs(world.nodes[0])
-    assert ours(world) == expected
+    assert wait_for(lambda: ours(world), expected, PATIENCE) == expected
     counted = {(version, chain, rule) for (name, version, _, chain, rule), value in expected.items() if value > 0}
     directions = ("openai traffic=internet-in", "openai traffic=internet-out")
     assert {(version, "forward", rule) for version in "46" for rule in directions} <= counted
     assert {(version, "input", directions[0]) for version in "46"} <= counted
     assert {(version, "output", directions[1]) for version in "46"} <= counted
+
+
+def test_the_users_own_rules_of_all_tables_go_on_under_the_same_names(world: World):
+    node = world.nodes[0]
+    for program in ("iptables-legacy-restore", "ip6tables-legacy-restore"):
+        rules = FOREIGN if program.startswith("iptables") else FOREIGN.replace("198.51.100.0/24", "2001:db8:5::/48")
+        entered = ["nsenter", f"--net={node.namespace}", program, "--noflush", "--counters"]
+        subprocess.run(entered, input=rules, check=True, text=True)
+    use_the_internet(world)
+    expected = theirs(node)
+    names = {"ssh in", "web", "nat 7", "labels", "openai traffic=internet-in", "openai traffic=internet-out"}
+    assert {rule for _, _, _, _, rule in expected} == {"", *names}
+    assert expected["iptables_bytes_total", "6", "filter", "web", "web"] == 400
+    assert wait_for(lambda: ours(world), expected, PATIENCE) == expected
 
 
 def test_the_articles_rules_stand_in_the_mangle_table_word_for_word():

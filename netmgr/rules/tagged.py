@@ -1,0 +1,138 @@
+"""Other people's rules that are tagged for PyPI's iptables-exporter: `--comment "iptables-exporter NAME"`.
+
+Read from every table of either variant of iptables, of both families, as far as tables exist: looking
+creates none. Rules of ours are told apart by their mark; one that counts in place of ours counts as ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter as Sums
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from netmgr.config import Backend
+from netmgr.dataplane import nft_messages
+from netmgr.dataplane.nft_messages import message, text
+from netmgr.dataplane.nft_socket import NftSocket
+from netmgr.dataplane.rtnetlink import NLM_F_DUMP, attribute
+from netmgr.prefixes import Family
+from netmgr.rules import nft_tables, xt_entries, xt_listing
+from netmgr.rules.nft_tables import NFPROTO
+from netmgr.rules.xt_table import Entry
+
+MOST_CHAINS, MOST_RULES = 500, 2000
+"""Bounds of what is told of a machine: kube-proxy makes chains by the ten thousand."""
+
+_TAG = b"iptables-exporter "
+_COMMENT = re.compile(r"iptables-exporter (.*)")
+
+
+class Place(NamedTuple):
+    """A chain of a table of a variant."""
+
+    variant: Backend
+    family: Family
+    table: str
+    chain: str
+
+
+class Series(NamedTuple):
+    """What the exporter knows a rule by, or with no `rule` a chain, whose name it writes in small letters."""
+
+    family: Family
+    table: str
+    chain: str
+    rule: str = ""
+
+
+@dataclass
+class Tagged:
+    """Packets and bytes of tagged rules, and how many rules each chain has; of equal names the sums."""
+
+    packets: Sums[Series] = field(default_factory=Sums)
+    bytes: Sums[Series] = field(default_factory=Sums)
+    chains: Sums[Series] = field(default_factory=Sums)
+    left_out: int = 0
+    """Rules and chains that are beyond the bounds."""
+
+
+Serving = Callable[[Place, Sequence[Entry]], Collection[Entry]]
+"""Which of a chain's tagged entries count in place of ours."""
+
+
+def read(serving: Serving) -> Tagged:
+    """Everything tagged in the calling thread's namespace that is not ours.
+
+    Raises:
+        TryAgainLater: others change rules all the time.
+        KernelError: the kernel refused.
+    """
+    found = Tagged()
+    for place, count, entries in (*_legacy(), *_nft()):
+        chain = place.chain.lower()
+        found.chains[Series(place.family, place.table, chain)] += count
+        ours = serving(place, entries)
+        for entry in entries:
+            named = _COMMENT.fullmatch(xt_entries.comment_in(entry.raw, entry.family))
+            if named and all(entry is not one for one in ours) and not xt_entries.is_marked(entry.raw, entry.family):
+                packets, octets = xt_entries.counters_in(entry.raw, entry.family)
+                series = Series(place.family, place.table, chain, named[1])
+                found.packets[series] += packets
+                found.bytes[series] += octets
+    return _bounded(found)
+
+
+def _bounded(found: Tagged) -> Tagged:
+    """Beyond the bounds, chains without tagged rules that are not built in go first."""
+    telling = {(one.table, one.chain) for one in found.packets}
+    chains = sorted(
+        found.chains, key=lambda one: (one.chain.upper() not in nft_tables.HOOKS, one[1:3] not in telling, one)
+    )
+    rules = sorted(found.packets)
+    for one in chains[MOST_CHAINS:]:
+        del found.chains[one]
+    for one in rules[MOST_RULES:]:
+        del found.packets[one], found.bytes[one]
+    return replace(found, left_out=len(chains[MOST_CHAINS:]) + len(rules[MOST_RULES:]))
+
+
+def _legacy() -> Iterator[tuple[Place, int, list[Entry]]]:
+    for family in Family:
+        for table in xt_listing.in_use(family):
+            listed = xt_listing.read(table, family)
+            tagged = listed.having(_TAG)
+            for chain, count in listed.rule_counts().items():
+                yield Place(Backend.IPTABLES_LEGACY, family, table, chain), count, tagged.get(chain, [])
+
+
+def _nft() -> Iterator[tuple[Place, int, list[Entry]]]:
+    with closing(NftSocket()) as channel:
+        for family in Family:
+            request = message(nft_messages.GET_CHAIN, b"", "list chains", NLM_F_DUMP, NFPROTO[family])
+            names = [(table, chain) for table, chain, _ in channel.dump(request, nft_messages.chain_of)]
+            for table in nft_tables.TABLES:
+                chains = [chain for its, chain in names if its == table]
+                if chains:
+                    yield from _nft_table(channel, family, table, chains)
+
+
+def _nft_table(
+    channel: NftSocket, family: Family, table: str, chains: Iterable[str]
+) -> Iterator[tuple[Place, int, list[Entry]]]:
+    counts, tagged = dict.fromkeys(chains, 0), dict[str, list[Entry]]()
+
+    def note(body: bytes) -> None:
+        _, chain = nft_messages.place_of(body)
+        counts[chain] = counts.get(chain, 0) + 1
+        if _TAG in body:
+            tagged.setdefault(chain, []).append(nft_tables.entry_of(body, family))
+
+    request = message(
+        nft_messages.GET_RULE, attribute(1, text(table)), f"list table {table}", NLM_F_DUMP, NFPROTO[family]
+    )
+    channel.list_of(request, note)
+    for chain, count in counts.items():
+        yield Place(Backend.IPTABLES_NFT, family, table, chain), count, tagged.get(chain, [])
