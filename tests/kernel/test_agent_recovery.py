@@ -39,7 +39,7 @@ def world(backend: Backend) -> Iterator[World]:
     """Two nodes whose agents reconcile every half second."""
     topology = replace(two_nodes(pods=100), pods=())
     settings = {"reconcile_seconds": 0.5}
-    with World(topology, backend=backend, name=f"recovery-{os.getpid()}-{backend}", settings=settings) as made:
+    with World(topology, backend=backend, name=f"recovery-{os.getpid()}-{backend[-6:]}", settings=settings) as made:
         yield made
 
 
@@ -290,14 +290,16 @@ def test_a_reboot_ends_the_attachments_and_keeps_the_totals(node: LabNode, new_p
 
 
 @pytest.mark.usefixtures("restarted")
+@pytest.mark.parametrize("which", [0, 1])
 def test_another_backend_takes_over_and_the_former_ones_rules_go(
-    world: World, node: LabNode, new_pod: NewPod, backend: Backend
+    world: World, node: LabNode, new_pod: NewPod, backend: Backend, which: int
 ) -> None:
     sandbox = new_pod("node-1")
     assert reaches_internet(world, sandbox)
     node.stop_agent()
     text = node.document.read_text()
-    other = next(each for each in (Backend.NFTABLES, Backend.IPTABLES_LEGACY) if each is not backend)
+    every = (Backend.NFTABLES, Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT)
+    other = [each for each in every if each is not backend][which]
     node.document.write_text(text.replace(f"backend: {backend}", f"backend: {other}"))
     node.start_agent()
     node.wait_until_ready()
@@ -313,9 +315,11 @@ def test_another_backend_takes_over_and_the_former_ones_rules_go(
 
 def ours_on(node: LabNode, backend: Backend) -> list[str]:
     if backend is Backend.NFTABLES:
-        return [line for line in inside(node, "nft", "list", "tables").splitlines() if "inet netmgr" in line]
-    rules = inside(node, "iptables-legacy-save") + inside(node, "ip6tables-legacy-save") + inside(node, "ipset", "list")
-    return [line for line in rules.splitlines() if "netmgr" in line.lower()]
+        return [line for line in inside(node, "nft", "list", "tables").splitlines() if line == "table inet netmgr"]
+    saved = [inside(node, f"{backend}-save"), inside(node, f"{backend.replace('iptables', 'ip6tables')}-save")]
+    # The variants of iptables have the sets in common.
+    sets = [inside(node, "ipset", "list", "-n")] if node.snapshot()["backend"] in (backend, Backend.NFTABLES) else []
+    return [line for text in (*saved, *sets) for line in text.splitlines() if "netmgr" in line.lower()]
 
 
 def pod_bytes(node: LabNode, sandbox: Sandbox) -> int:

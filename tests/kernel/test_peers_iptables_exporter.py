@@ -44,10 +44,10 @@ PATIENCE = 10
 Series = dict[tuple[str, str, str, str, str], float]
 
 
-def world_with(**accounting: object) -> World:
+def world_with(backend: Backend = Backend.IPTABLES_LEGACY, **accounting: object) -> World:
     quick = {"reading_seconds": 1, "min_reading_seconds": 0}
     settings = {"accounting": {**quick, "rule_owner": "openai", **accounting}}
-    return World(cluster(nodes=1, pods=1), backend=Backend.IPTABLES_LEGACY, settings=settings)
+    return World(cluster(nodes=1, pods=1), backend=backend, settings=settings)
 
 
 @pytest.fixture(params=["exact", "corrected"])
@@ -70,7 +70,7 @@ COMMIT
 [7:700] -A INPUT -p udp -m comment --comment "iptables-exporter openai traffic=internet-in"
 COMMIT
 *security
-[8:800] -A OUTPUT -m comment --comment "iptables-exporter labels"
+[8:800] -A OUTPUT -o theirs -m comment --comment "iptables-exporter labels"
 COMMIT
 """
 """In every table but raw; one with the words of ours, over other packets."""
@@ -134,16 +134,51 @@ def test_both_exporters_give_the_same_values_under_the_same_names(world: World):
 
 def test_the_users_own_rules_of_all_tables_go_on_under_the_same_names(world: World):
     node = world.nodes[0]
-    for program in ("iptables-legacy-restore", "ip6tables-legacy-restore"):
-        rules = FOREIGN if program.startswith("iptables") else FOREIGN.replace("198.51.100.0/24", "2001:db8:5::/48")
-        entered = ["nsenter", f"--net={node.namespace}", program, "--noflush", "--counters"]
-        subprocess.run(entered, input=rules, check=True, text=True)
+    add_foreign_rules(node)
     use_the_internet(world)
     expected = theirs(node)
     names = {"ssh in", "web", "nat 7", "labels", "openai traffic=internet-in", "openai traffic=internet-out"}
     assert {rule for _, _, _, _, rule in expected} == {"", *names}
     assert expected["iptables_bytes_total", "6", "filter", "web", "web"] == 400
     assert wait_for(lambda: ours(world), expected, PATIENCE) == expected
+
+
+@pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.IPTABLES_NFT], ids=str)
+def test_rules_in_the_legacy_tables_are_told_with_the_other_backends_too(backend: Backend):
+    with world_with(backend) as world:
+        node = world.nodes[0]
+        add_foreign_rules(node)
+        expected = {name: value for name, value in theirs(node).items() if name[0] != "iptables_rules"}
+        # With the words of ours: told as the sum of both, as their exporter does.
+        shared = {name for name in expected if name[-1].startswith("openai")}
+
+        def found() -> Series:
+            return {name: value for name, value in ours(world).items() if name in expected.keys() - shared}
+
+        wanted = {name: value for name, value in expected.items() if name not in shared}
+        assert wait_for(found, wanted, PATIENCE) == wanted
+        assert shared <= ours(world).keys()
+
+
+def test_plain_iptables_of_todays_distributions_shows_the_articles_rules_and_their_counts():
+    with world_with(Backend.IPTABLES, node_rules="exact") as world:
+        node = world.nodes[0]
+        assert node.snapshot()["backend"] == Backend.IPTABLES_NFT
+        saved = in_node(node, "iptables-nft-save", "-t", "mangle").splitlines()
+        assert sorted(line for line in saved if '"iptables-exporter ' in line) == sorted(ARTICLE.splitlines())
+        use_the_internet(world)
+        shown = in_node(node, "iptables-nft", "-t", "mangle", "-L", "FORWARD", "-v", "-n", "-x").splitlines()
+        counted = [line.split()[1] for line in shown if "traffic=internet-in" in line]
+        told = ours(world)["iptables_bytes_total", "4", "mangle", "forward", "openai traffic=internet-in"]
+        assert counted == [str(int(told))]
+        assert told == 5 * (700 + 28)
+
+
+def add_foreign_rules(node: LabNode) -> None:
+    for program in ("iptables-legacy-restore", "ip6tables-legacy-restore"):
+        rules = FOREIGN if program.startswith("iptables") else FOREIGN.replace("198.51.100.0/24", "2001:db8:5::/48")
+        entered = ["nsenter", f"--net={node.namespace}", program, "--noflush", "--counters"]
+        subprocess.run(entered, input=rules, check=True, text=True)
 
 
 def test_the_articles_rules_stand_in_the_mangle_table_word_for_word():
