@@ -29,6 +29,8 @@ TABLES_OF_RULES = FAMILIES * 6
 SPOKES = 20
 SPOKE_PAIRS = 2 * (SPOKES - 1)
 """A node drops between its own spoke and each other one, both ways; a hub router between all: 380."""
+DROP_REASONS = 6
+"""Of a node: spoofed, forged, link-local, router, redirect, dhcp."""
 NAT_RANGES = FAMILIES
 PORT_BUDGETS = FAMILIES * 3
 """TCP, UDP and SCTP of each family."""
@@ -193,6 +195,23 @@ ISOLATION_BYTES = Metric(
     ("from", "to"),
     SPOKE_PAIRS,
     "Bytes (IP headers included) from one spoke to another that were dropped on this machine.",
+)
+DROPPED_PACKETS = Metric(
+    "netmgr_dropped_packets_total",
+    Kind.COUNTER,
+    "packets",
+    ("reason",),
+    DROP_REASONS,
+    "Packets dropped on this machine: spoofed (a pod's forged source), link-local, router, redirect, dhcp (what pods "
+    "may not tell their node), forged (its own or its pods' addresses from elsewhere), stranded (a NAT host's).",
+)
+DROPPED_BYTES = Metric(
+    "netmgr_dropped_bytes_total",
+    Kind.COUNTER,
+    "bytes",
+    ("reason",),
+    DROP_REASONS,
+    "Bytes (IP headers included) dropped on this machine, by reason.",
 )
 NAT_PACKETS = Metric(
     "netmgr_nat_translated_packets_total",
@@ -372,6 +391,8 @@ FROM_AGENT = (
     DRIFT,
     ISOLATION_PACKETS,
     ISOLATION_BYTES,
+    DROPPED_PACKETS,
+    DROPPED_BYTES,
     NAT_PACKETS,
     NAT_BYTES,
     NAT_BUDGET,

@@ -1,4 +1,4 @@
-"""Families about what passes between sites: dropped from spoke to spoke, translated by a NAT host."""
+"""Families about what the rules drop and translate: from spoke to spoke, for other reasons, by a NAT host."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ def families(snapshot: Snapshot) -> Iterable[Family]:
     """All of them; those of a NAT host have samples on a NAT host alone."""
     dropped = [((item["origin"], item["destination"]), item) for item in snapshot.get("isolation", [])]
     yield from amounts(catalog.ISOLATION_BYTES, catalog.ISOLATION_PACKETS, dropped)
+    refused = [((item["reason"],), item) for item in snapshot.get("drops", [])]
+    yield from amounts(catalog.DROPPED_BYTES, catalog.DROPPED_PACKETS, refused)
     nat = snapshot.get("nat", NO_NAT)
     ranges = [((item["seen"], item["real"]), item) for item in nat["ranges"]]
     yield from amounts(catalog.NAT_BYTES, catalog.NAT_PACKETS, ranges)

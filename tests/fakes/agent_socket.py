@@ -89,6 +89,10 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "state_rebuilds": 0,
         "role": "node",
         "isolation": _isolation(),
+        "drops": [
+            {"reason": reason, "bytes": 7_200, "packets": 100}
+            for reason in ("spoofed", "forged", "link-local", "router", "redirect", "dhcp")
+        ],
         "nat": _nat(),
     }
 
