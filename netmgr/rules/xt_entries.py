@@ -218,13 +218,18 @@ def _match(head: bytearray, match: Match, family: Family, set_indexes: Mapping[s
             return extension("icmp" if family is Family.V4 else "icmp6", bytes([number, 0, 255, 0]))
         case UdpPorts(source, destination):
             _put_protocol(head, _UDP, family)
-            return extension("udp", struct.pack("=4HB", source, source, destination, destination, 0))
+            return udp_match(source, destination)
         case OriginallyTo(prefix):
             return _conntrack_match(prefix)
         case OneIn(number):
             # struct xt_statistic_info: the kernel counts from 0, and from `count` on.
             return extension("statistic", struct.pack("=HHIII8x", _EVERY_NTH, 0, number - 1, 0, number - 1))
     assert_never(match)
+
+
+def udp_match(source: int, destination: int) -> bytes:
+    """The match of datagrams from one port to another (struct xt_udp)."""
+    return extension("udp", struct.pack("=4HB", source, source, destination, destination, 0))
 
 
 def _conntrack_match(prefix: Prefix) -> bytes:
