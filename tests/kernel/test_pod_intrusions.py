@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count, product
 from typing import NamedTuple
 
 import pytest
@@ -28,6 +29,7 @@ STACKS = {"v4-only": (Family.V4,), "v6-only": (Family.V6,), "dual stack": tuple(
 POWERS = pytest.mark.parametrize("power", Power, ids=str)
 EVIL = Address.parse("fe80::66")
 INVENTED = 200
+_numbers = count(1)
 RECONCILED_SECONDS = 15.0
 TAKES_EVERYTHING = ("all", "default")
 
@@ -83,7 +85,7 @@ def scene(backend: Backend, stack: str) -> Iterator[Scene]:
         for node in drawn.nodes
     )
     topology = replace(drawn, nodes=nodes, pods=())
-    name = f"intrusion-{os.getpid()}-{backend}"
+    name = f"intr-{os.getpid()}-{next(_numbers)}"
     with World(topology, backend=backend, name=name, settings={"reconcile_seconds": 0.3}, exporters=False) as world:
         node = world.node("node-1")
         for setting in TAKES_EVERYTHING:
@@ -150,9 +152,8 @@ def test_the_links_themselves_take_no_advertisement_when_there_are_no_rules(
         if backend is Backend.NFTABLES:
             scene.run("nft", "delete", "table", "inet", "netmgr")
         else:
-            for program in ("iptables-legacy", "ip6tables-legacy"):
-                scene.run(program, "-t", "raw", "-F")
-                scene.run(program, "-t", "mangle", "-F")
+            for program, table in product(("iptables-legacy", "ip6tables-legacy"), ("raw", "mangle")):
+                scene.run(program, "-t", table, "-F")
         forging.send(scene.intruder, everything(scene, stack), Power.NET_RAW)
         time.sleep(0.3)
         assert scene.state() == before
