@@ -30,7 +30,6 @@ SPOKES = 20
 SPOKE_PAIRS = 2 * (SPOKES - 1)
 """A node drops between its own spoke and each other one, both ways; a hub router between all: 380."""
 DROP_REASONS = 6
-"""Of a node: spoofed, forged, link-local, router, redirect, dhcp."""
 NAT_RANGES = FAMILIES
 PORT_BUDGETS = FAMILIES * 3
 """TCP, UDP and SCTP of each family."""
@@ -196,22 +195,13 @@ ISOLATION_BYTES = Metric(
     SPOKE_PAIRS,
     "Bytes (IP headers included) from one spoke to another that were dropped on this machine.",
 )
-DROPPED_PACKETS = Metric(
-    "netmgr_dropped_packets_total",
-    Kind.COUNTER,
-    "packets",
-    ("reason",),
-    DROP_REASONS,
-    "Packets dropped on this machine: spoofed (a pod's forged source), link-local, router, redirect, dhcp (what pods "
-    "may not tell their node), forged (its own or its pods' addresses from elsewhere), stranded (a NAT host's).",
+_DROPS = (
+    "Packets dropped here: spoofed, link-local, router, redirect, dhcp (what a pod may not send), forged (this "
+    "machine's or its pods' addresses from elsewhere; on a router a site's), stranded (a NAT host's)."
 )
+DROPPED_PACKETS = Metric("netmgr_dropped_packets_total", Kind.COUNTER, "packets", ("reason",), DROP_REASONS, _DROPS)
 DROPPED_BYTES = Metric(
-    "netmgr_dropped_bytes_total",
-    Kind.COUNTER,
-    "bytes",
-    ("reason",),
-    DROP_REASONS,
-    "Bytes (IP headers included) dropped on this machine, by reason.",
+    "netmgr_dropped_bytes_total", Kind.COUNTER, "bytes", ("reason",), DROP_REASONS, "IP bytes dropped here, by reason."
 )
 NAT_PACKETS = Metric(
     "netmgr_nat_translated_packets_total",
