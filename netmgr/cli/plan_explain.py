@@ -19,9 +19,11 @@ from netmgr.cli.plan_common import (
     load,
     print_document,
 )
+from netmgr.sites import HUB
 
 if TYPE_CHECKING:
-    from netmgr.plan.document import PlanDocument
+    from netmgr.plan.adopt import Existing
+    from netmgr.plan.document import Exclusion, PlanDocument
 
 
 def explain(
@@ -62,31 +64,43 @@ def adopt(
     """Pin existing prefixes in the plan: those of its clusters and hub become theirs, all others are kept out of.
 
     FILE is lines or CSV (name prefix), YAML or JSON (name: [prefixes]), or what `az network vnet list` prints.
+    Of that are read each VNet's name and addressSpace.addressPrefixes, and of each subnet of the plan's own VNets
+    name, addressPrefix and addressPrefixes; nothing else. Such a subnet is excluded, so that nothing is carved
+    from it, unless the lock or a node pool's `subnets` has it. To take a running cluster over, move its nodes'
+    subnets from `exclude` to `subnets` of their node pool, and give `services.prefix`.
+
     Lines are added to the plan, none is changed; addresses are chosen by the next `plan lock`.
     Exit codes: 0 the plan has them, 1 error, 2 changes that were not written.
     """
     from netmgr import documents, plan_files
-    from netmgr.plan.adopt import add_pinned, read_existing
+    from netmgr.plan.adopt import add_excluded, add_pinned, live_subnets, read_existing
     from netmgr.plan.document import PlanDocument
 
-    plan = plan_files.load_plan(file)
+    plan, lock = plan_files.load_plan(file), plan_files.load_lock(plan_files.lock_path(file))
     text = file.read_text(encoding="utf-8")
-    wanted = read_existing(plan_files.read_text(existing), str(existing))
-    after = add_pinned(text, plan.pinned, wanted, str(file))
+    found = read_existing(plan_files.read_text(existing), str(existing))
+    live = live_subnets(plan, lock, found)
+    after = add_excluded(add_pinned(text, plan.pinned, found.prefixes, str(file)), live, str(file))
     if after == text:
         typer.echo(f"{file} has them all: nothing to do")
         return
     _refuse_overlaps(documents.parse(after, str(file), PlanDocument), file)
-    for name, prefixes in wanted.items():
-        if name not in plan.pinned:
-            whose = "its own" if name in plan.clusters or name == "hub" else "kept out of"
-            typer.secho(f"  + pinned.{name}: {', '.join(map(str, prefixes))} ({whose})", fg="green")
+    _show(plan, found, live)
     if not (yes or (sys.stdin.isatty() and typer.confirm(f"Write {file}?"))):
         typer.echo("Nothing was written; add --yes to write without being asked.")
         raise typer.Exit(CHANGES)
     plan_files.write_text(file, after)
     typer.echo(f"Wrote {file}. Next: netmgr plan diff -f {file}")
     raise typer.Exit(NOTHING_TO_DO)
+
+
+def _show(plan: PlanDocument, found: Existing, live: list[Exclusion]) -> None:
+    for name, prefixes in found.prefixes.items():
+        if name not in plan.pinned:
+            whose = "its own" if name in plan.clusters or name == HUB else "kept out of"
+            typer.secho(f"  + pinned.{name}: {', '.join(map(str, prefixes))} ({whose})", fg="green")
+    for each in live:
+        typer.secho(f"  + exclude: {each.prefix} ({each.reason}, left as it is)", fg="green")
 
 
 def _refuse_overlaps(plan: PlanDocument, file: Path) -> None:

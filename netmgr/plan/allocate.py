@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from netmgr.config import SPECIAL_USE
-from netmgr.plan.carve import cluster_wants, complete, keep_tombstones, taken_by
+from netmgr.plan.carve import cluster_wants, complete, keep_tombstones, taken_by_pools
 from netmgr.plan.conflicts import REMEDY, Scope, conflicts, moved, pinned_faults, renamed, without
 from netmgr.plan.demand import Want
 from netmgr.plan.diff import diff, renumbered
@@ -27,6 +27,7 @@ from netmgr.plan.lock import (
     LockDocument,
     Subnet,
 )
+from netmgr.plan.pins import with_pinned
 from netmgr.plan.service_ranges import ServiceGround
 from netmgr.plan.space import Space
 from netmgr.plan.verify import verify
@@ -144,6 +145,8 @@ class _Locking:
         reserve: int,
     ) -> tuple[tuple[Allocation, ...], dict[Family, Places]]:
         held = self._with_pinned(name, before)
+        # Live subnets inside a site's own prefix, which are nobody's to carve from.
+        taken = [*taken, *(each.prefix for each in self.plan.exclude)]
         places: dict[Family, Places] = {}
         for family, ground in self.grounds.items():
             own = tuple(allocation for allocation in held if allocation.prefix.family is family)
@@ -189,17 +192,20 @@ class _Locking:
     def _cluster(self, name: str) -> ClusterLock:
         cluster, held = self.plan.clusters[name], self.clusters.get(name)
         path: KeyPath = ("clusters", name)
-        new = cluster_wants(name, cluster, held, self.plan.pools.families, self.limits)
+        families = self.plan.pools.families
+        pools = with_pinned(name, cluster, held.node_pools if held else {}, self.limits, families)
+        new = cluster_wants(name, cluster, pools, families, self.limits)
         nat = FixedSubnet(("nat",), (*path, "nat_hosts"), name, held.nat if held else None, hosts=cluster.nat_hosts)
         wants = [*new.wants, *nat.wants(self.open, self.limits)]
-        reserve = _reserve(cluster, sum(want.size for want in wants if want.family is Family.V4), held)
+        taken = [*nat.taken, *taken_by_pools(pools)]
+        reserve = _reserve(cluster, sum(want.size for want in wants if want.family is Family.V4), taken)
         before = held.prefixes if held else ()
-        prefixes, places = self._settle(name, path, before, wants, taken_by(held), reserve)
+        prefixes, places = self._settle(name, path, before, wants, taken, reserve)
         return ClusterLock(
             prefixes=prefixes,
             services=self.services.settle(name, held.services if held and name not in self.services_move else None),
             nat=nat.complete(places, self.limits),
-            node_pools=complete(cluster, held, new, places, self.limits),
+            node_pools=complete(cluster, pools, new, places, self.limits),
         )
 
 
@@ -207,11 +213,11 @@ def _declares(cluster: Cluster) -> bool:
     return bool(cluster.grow_to) or any(pool.grow_to for pool in cluster.node_pools.values())
 
 
-def _reserve(cluster: Cluster, wanted: int, held: ClusterLock | None) -> int:
+def _reserve(cluster: Cluster, wanted: int, taken: Iterable[Prefix]) -> int:
     """Addresses to keep together: what the subnets take, scaled to the declared number of nodes."""
     if not _declares(cluster):
         return 0
-    subnets = wanted + sum(prefix.size for prefix in taken_by(held) if prefix.family is Family.V4)
+    subnets = wanted + sum(prefix.size for prefix in taken if prefix.family is Family.V4)
     declared = sum(pool.declared for pool in cluster.node_pools.values())
     return max(subnets, subnets * max(cluster.grow_to or 0, declared) // max(declared, 1), 1)
 

@@ -37,10 +37,13 @@ class Missing:
 
 
 def cluster_wants(
-    name: str, cluster: Cluster, held: ClusterLock | None, families: tuple[Family, ...], limits: CloudLimits
+    name: str,
+    cluster: Cluster,
+    before: Mapping[str, NodePoolLock],
+    families: tuple[Family, ...],
+    limits: CloudLimits,
 ) -> Missing:
-    """What the cluster lacks for the capacity that its node pools declare."""
-    before = held.node_pools if held else {}
+    """What the cluster lacks, beside the node pools it has, for the capacity that it declares."""
     promised = promised_mappings(((cluster.node_pools.get(pool), spec) for pool, spec in before.items()), families)
     vnets = Vnets(name, limits.limits.mappings_per_vnet, promised)
     segments: list[NewSegment] = []
@@ -81,25 +84,23 @@ def _lacking(
 
 def taken_by(held: ClusterLock | None) -> list[Prefix]:
     """The subnets a cluster has carved, those of tombstones included."""
-    if held is None:
-        return []
-    found = [*held.nat.prefixes]
-    for spec in held.node_pools.values():
-        for segment in spec.segments:
-            for part in segment.layouts:
-                found += [part.hosts, part.pods]
-    return found
+    return [*held.nat.prefixes, *taken_by_pools(held.node_pools)] if held else []
+
+
+def taken_by_pools(pools: Mapping[str, NodePoolLock]) -> list[Prefix]:
+    """The subnets of node pools."""
+    layouts = [part for spec in pools.values() for segment in spec.segments for part in segment.layouts]
+    return [prefix for part in layouts for prefix in (part.hosts, part.pods)]
 
 
 def complete(
     cluster: Cluster,
-    held: ClusterLock | None,
+    before: Mapping[str, NodePoolLock],
     new: Missing,
     places: Mapping[Family, Places],
     limits: CloudLimits,
 ) -> dict[str, NodePoolLock]:
     """The node pools' entries, with new segments appended and old ones as they were."""
-    before = held.node_pools if held else {}
     found = {}
     for name in sorted(before.keys() | cluster.node_pools.keys()):
         old = before.get(name, NodePoolLock())

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from netmgr.plan import pins
+from netmgr.plan.carve import taken_by
 from netmgr.plan.demand import blocks, holds
 from netmgr.plan.document import Cluster, NodePool, PlanDocument, ServiceMode, Services
 from netmgr.plan.findings import Finding, KeyPath, error
@@ -34,8 +36,11 @@ class Conflict:
 def conflicts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iterator[Conflict]:
     """Every conflict, none where the plan only adds."""
     yield from _misplaced(plan, HUB, lock.hub.prefixes)
+    hub = [prefix for subnet in (lock.hub.routers, *lock.hub.researchers) for prefix in subnet.prefixes]
+    yield from _kept_out(plan, HUB, hub)
     for name, held in lock.clusters.items():
         yield from _misplaced(plan, name, held.prefixes)
+        yield from _kept_out(plan, name, taken_by(held))
         cluster = plan.clusters.get(name)
         if cluster is None:
             yield from _services_of_tombstone(plan, name, held.services)
@@ -92,10 +97,27 @@ def _misplaced(plan: PlanDocument, site: str, allocations: Iterable[Allocation])
             yield _conflict((site,), ("pools", "nodes"), message, where)
 
 
+def _kept_out(plan: PlanDocument, site: str, subnets: Iterable[Prefix]) -> Iterator[Conflict]:
+    """Subnets on what is excluded inside a site's own pinned prefix: a live subnet that is not netmgr's."""
+    found = list(subnets)
+    for place, exclusion in enumerate(plan.exclude):
+        for subnet in found if is_inside_pin(plan, site, exclusion.prefix) else ():
+            if subnet.overlaps(exclusion.prefix):
+                message = f"{exclusion.prefix} is excluded, but {site} has its subnet {subnet} there"
+                yield _conflict((site,), ("exclude", place), message, (HUB,) if site == HUB else ("clusters", site))
+
+
+def is_inside_pin(plan: PlanDocument, site: str, prefix: Prefix) -> bool:
+    """Whether a prefix is part of what is pinned to the hub or a cluster of the plan."""
+    is_site = site == HUB or site in plan.clusters
+    return is_site and any(pinned.covers(prefix) for pinned in plan.pinned.get(site, ()))
+
+
 def _claims(plan: PlanDocument, site: str) -> Iterator[tuple[KeyPath, Prefix, str]]:
     """What the plan gives to others than this site."""
     for place, exclusion in enumerate(plan.exclude):
-        yield ("exclude", place), exclusion.prefix, "excluded"
+        if not is_inside_pin(plan, site, exclusion.prefix):
+            yield ("exclude", place), exclusion.prefix, "excluded"
     for owner, prefixes in plan.pinned.items():
         for place, pinned in enumerate(prefixes):
             if owner != site:
@@ -114,6 +136,9 @@ def _services(plan: PlanDocument, name: str, held: ClusterLock, wanted: Services
         if seen.length != length_of(wanted, seen.family):
             message = f"is {real.length} in the lock ({real}); Kubernetes cannot resize a Service range"
             yield _conflict(scope, (*path, key), message, path)
+        if (pinned := wanted.pinned(seen.family)) and pinned != seen:
+            message = f"is pinned to {pinned}, but {name} has its Services at {seen}"
+            yield _conflict(scope, (*path, "prefix" if seen.family is Family.V4 else "prefix_v6"), message, path)
         yield from _misplaced_services(plan, scope, found, (seen, real))
 
 
@@ -135,13 +160,22 @@ def _misplaced_services(
     for shared in plan.shared_services if found.mode is ServiceMode.SHARED else ():
         if shared.family is real.family and not shared.covers(real):
             yield _conflict(scope, ("shared_services",), f"{scope[0]} uses {real} inside, not {shared}", locked)
-    for path, prefix, what in _claims(plan, ""):
+    others = ((("clusters", name, "services"), name, each.services) for name, each in plan.clusters.items())
+    pins = ((path, pin, f"pinned to {name}") for path, name, each in others for pin in (each.prefix, each.prefix_v6))
+    claims = [*_claims(plan, ""), *((path, pin, what) for path, pin, what in pins if pin and path[1] != scope[0])]
+    for path, prefix, what in claims:
         if prefix.overlaps(seen):
             yield _conflict(scope, path, f"{prefix} is {what}, but {scope[0]} has its Services at {seen}", locked)
 
 
 def _pool(scope: Scope, spec: NodePool, held: NodePoolLock, limits: CloudLimits) -> Iterator[Conflict]:
     path: KeyPath = ("clusters", *scope)
+    for number, (pin, segment) in enumerate(zip(spec.subnets, held.segments, strict=False)):
+        present = {prefix for layout in segment.layouts for prefix in (layout.hosts, layout.pods)}
+        if not present.issuperset((*pin.hosts, *pin.pods)):
+            message = f"is pinned, but nodes from {segment.first} on have {', '.join(map(str, sorted(present)))}"
+            yield _conflict(scope, (*path, "subnets", number), message, (*path, "segments", number))
+            return
     for number, segment in enumerate(held.segments):
         for layout in segment.layouts:
             if fault := _unfit(spec, segment, layout, limits):
@@ -190,6 +224,7 @@ def pinned_faults(plan: PlanDocument) -> Iterator[Finding]:
             if (owner == HUB or owner in plan.clusters) and not any(pool.covers(prefix) for pool in plan.pools.nodes):
                 yield error(("pinned", owner, place), f"{prefix} lies in no pool", "add it to pools.nodes")
     yield from _pinned_overlaps(plan)
+    yield from pins.faults(plan)
 
 
 def _pinned_overlaps(plan: PlanDocument) -> Iterator[Finding]:
@@ -199,8 +234,10 @@ def _pinned_overlaps(plan: PlanDocument) -> Iterator[Finding]:
     for prefix, path in sorted(entries):
         while open_blocks and not open_blocks[-1][0].overlaps(prefix):
             open_blocks.pop()
-        if open_blocks and {path[0], open_blocks[-1][1][0]} != {"exclude"}:
-            other, beside = open_blocks[-1]
+        other, beside = open_blocks[-1] if open_blocks else (prefix, path)
+        # What is excluded inside a site's own prefix is a subnet of it that is not netmgr's.
+        is_live = path[0] == "exclude" and beside[0] == "pinned" and is_inside_pin(plan, str(beside[1]), prefix)
+        if open_blocks and not is_live and {path[0], beside[0]} != {"exclude"}:
             yield error(
                 path, f"{prefix} overlaps {other}", "an address has one owner: correct one of them", beside=beside
             )

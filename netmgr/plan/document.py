@@ -157,6 +157,37 @@ def _surge_text(surge: Surge) -> str | int:
     return f"{surge.percent}%" if surge.percent else surge.nodes
 
 
+PrefixOrMore = Annotated[tuple[PrefixText, ...], BeforeValidator(_to_list), PlainSerializer(_one_or_all)]
+"""A prefix, or one of each family."""
+
+
+class PinnedSubnets(Document):
+    """Subnets that exist already: of nodes' own addresses, and of their pods'. One IPv4 prefix each, and IPv6 or not.
+
+    They must not overlap. Where one live subnet has both, name the parts of it that each is to get.
+    """
+
+    hosts: PrefixOrMore
+    pods: PrefixOrMore
+
+    @model_validator(mode="after")
+    def _agree(self) -> PinnedSubnets:
+        families = [[prefix.family for prefix in found] for found in (self.hosts, self.pods)]
+        if any(sorted(set(found)) != sorted(found) or Family.V4 not in found for found in families):
+            raise ValueError("hosts and pods have one IPv4 prefix each, and may have one of IPv6")
+        if set(families[0]) != set(families[1]):
+            raise ValueError("hosts and pods must have prefixes of the same families")
+        for hosts in self.hosts:
+            if any(hosts.overlaps(pods) for pods in self.pods):
+                raise ValueError(f"hosts {hosts} overlaps pods; give each a part of its own")
+        return self
+
+    @staticmethod
+    def of(family: Family, prefixes: Iterable[Prefix]) -> Prefix | None:
+        """The prefix of one family, or None."""
+        return next((prefix for prefix in prefixes if prefix.family is family), None)
+
+
 class NodePool(Document):
     """Nodes of one kind in a cluster: on Azure, one VMSS."""
 
@@ -170,6 +201,8 @@ class NodePool(Document):
     surge: Annotated[Surge, BeforeValidator(_to_surge), PlainSerializer(_surge_text)] = Surge(percent=10)
     grow_to: NodeCount | None = None
     """Declared growth, in nodes: subnets are carved at this size on day one."""
+    subnets: tuple[PinnedSubnets, ...] = ()
+    """Subnets that exist already, for its nodes from the first on; those they do not hold get others."""
 
     @field_validator("grow_to")
     @classmethod
@@ -215,8 +248,28 @@ class Services(Document):
     """Prefix length of the range. Kubernetes refuses more than a /12."""
     length_v6: Annotated[int, Field(ge=108, le=120)] = 112
     """Prefix length of the IPv6 range, when `pools.services` has IPv6. Kubernetes refuses more than a /108."""
+    prefix: PrefixText | None = None
+    """The IPv4 range where it exists already, in `pools.services`; of shared Services, where the hub sees them."""
+    prefix_v6: PrefixText | None = None
+    """The same for IPv6."""
     translation: Mapping = Mapping.NETMAP
     source: SourceAddress = SourceAddress.SNAT
+
+    @field_validator("prefix", "prefix_v6")
+    @classmethod
+    def _fits_its_length(cls, prefix: Prefix | None, info: ValidationInfo) -> Prefix | None:
+        if prefix is None:
+            return None
+        family, key = (Family.V4, "length") if info.field_name == "prefix" else (Family.V6, "length_v6")
+        if prefix.family is not family:
+            raise ValueError(f"is not IPv{family}")
+        if prefix.length != info.data.get(key, prefix.length):
+            raise ValueError(f"is a /{prefix.length}; say {key}: {prefix.length} beside it")
+        return prefix
+
+    def pinned(self, family: Family) -> Prefix | None:
+        """The range of a family where it exists already."""
+        return self.prefix if family is Family.V4 else self.prefix_v6
 
 
 class Cluster(Document):

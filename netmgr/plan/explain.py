@@ -51,7 +51,7 @@ NOWHERE = "nobody sends to it"
 def explain(plan: PlanDocument, lock: LockDocument, address: Address) -> Answer:
     """Explain one address. The most particular owner answers first."""
     asked = _Asked(plan, lock, address)
-    for look in (_node, _machine, _service, _site, _plan_prefix, _pool):
+    for look in (_node, _machine, _service, _excluded, _site, _pinned, _pool):
         if found := look(asked):
             return found
     text = "no prefix of plan.yaml or its lock holds it"
@@ -148,11 +148,16 @@ def _site(asked: _Asked) -> Answer | None:
     return None
 
 
-def _plan_prefix(asked: _Asked) -> Answer | None:
+def _excluded(asked: _Asked) -> Answer | None:
+    """Nobody's, or inside a site's own prefix a live subnet that netmgr did not make."""
     for place, exclusion in enumerate(asked.plan.exclude):
         if exclusion.prefix.holds(asked.address):
             because = f"plan.yaml: exclude[{place}] {exclusion.reason}".rstrip()
             return asked.answer("excluded", exclusion.prefix, because, "netmgr plans nothing there")
+    return None
+
+
+def _pinned(asked: _Asked) -> Answer | None:
     for owner, prefixes in asked.plan.pinned.items():
         for place, prefix in enumerate(prefixes):
             if prefix.holds(asked.address):

@@ -30,7 +30,9 @@ class ServiceGround:
         self._spaces = {family: Space(family, plan.pools.services) for family in plan.pools.service_families}
         pinned = (prefix for prefixes in plan.pinned.values() for prefix in prefixes)
         excluded = (exclusion.prefix for exclusion in plan.exclude)
-        taken = (prefix for range_ in held for prefix in range_.seen)
+        reserved = (cluster.services.pinned(each) for cluster in plan.clusters.values() for each in Family)
+        taken = [prefix for range_ in held for prefix in range_.seen]
+        taken += [prefix for prefix in reserved if prefix]
         for prefix in (*limits.forbidden, *SPECIAL_USE, *excluded, *pinned, *taken):
             for space in self._spaces.values():
                 space.withdraw(prefix)
@@ -44,7 +46,7 @@ class ServiceGround:
         wanted = self._plan.clusters[name].services
         pairs = {seen.family: (seen, real) for seen, real in held.pairs} if held else {}
         for family in self._spaces.keys() - pairs.keys():
-            seen = self._place(name, length_of(wanted, family), family)
+            seen = wanted.pinned(family) or self._place(name, length_of(wanted, family), family)
             pairs[family] = (seen, seen if wanted.mode is ServiceMode.UNIQUE else self._shared(name, seen))
         (hub, own), (hub_v6, own_v6) = pairs[Family.V4], pairs.get(Family.V6, (None, None))
         return ServiceRange(mode=wanted.mode, prefix=own, hub_prefix=hub, prefix_v6=own_v6, hub_prefix_v6=hub_v6)

@@ -1,0 +1,257 @@
+"""Taking over what runs already: VNets with their subnets as the cloud prints them, node pools' subnets, Services."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from netmgr import plan_files
+from netmgr.cli.main import main
+from netmgr.plan import nodes
+from netmgr.plan.carve import taken_by
+from netmgr.plan.derive import network
+from netmgr.prefixes import Address, Prefix
+
+PLAN = """\
+apiVersion: netmgr.io/v1alpha1
+kind: NetworkPlan
+name: small
+pools:
+  nodes: [10.0.0.0/12]
+  services: [172.16.0.0/14]
+clusters:
+  alpha:
+    services: {length: 20}
+    node_pools:
+      gpu: {nodes: 500, pods_per_node: 31}
+      small: {nodes: 20}
+  beta:
+    node_pools:
+      cpu: {nodes: 100}
+"""
+TAKEN_OVER = """\
+apiVersion: netmgr.io/v1alpha1
+kind: NetworkPlan
+name: small
+pools:
+  nodes: [10.0.0.0/12]
+  services: [172.16.0.0/14]
+pinned:
+  alpha: [10.4.0.0/16]
+clusters:
+  alpha:
+    services: {length: 20, prefix: 172.18.64.0/20}
+    node_pools:
+      gpu:
+        nodes: 500
+        pods_per_node: 31
+        subnets:
+          - {hosts: 10.4.0.0/25, pods: 10.4.16.0/20}
+          - {hosts: 10.4.1.0/24, pods: 10.4.32.0/19}
+      small: {nodes: 20}
+  beta:
+    node_pools:
+      cpu: {nodes: 100}
+"""
+"""As `az network vnet list` prints them, shortened: one prefix of a subnet stands alone, several in a list."""
+VNETS = [
+    {
+        "addressSpace": {"addressPrefixes": ["10.4.0.0/16"]},
+        "dhcpOptions": {"dnsServers": []},
+        "location": "eastus",
+        "name": "Alpha",
+        "subnets": [
+            {"addressPrefix": "10.4.0.0/17", "name": "nodes", "ipConfigurations": [{"id": "/x"}]},
+            {"addressPrefix": None, "addressPrefixes": ["10.4.192.0/24", "10.4.193.0/24"], "name": "two"},
+        ],
+        "virtualNetworkPeerings": [],
+    },
+    {"name": "hub", "addressSpace": {"addressPrefixes": ["10.9.0.0/24"]}, "subnets": []},
+    {
+        "name": "corp",
+        "addressSpace": {"addressPrefixes": ["10.8.0.0/16"]},
+        "subnets": [{"name": "a", "addressPrefix": "10.8.1.0/24"}],
+    },
+]
+LIVE = ("10.4.0.0/17", "10.4.192.0/24", "10.4.193.0/24")
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN)
+    (tmp_path / "vnets.json").write_text(json.dumps(VNETS))
+    return path
+
+
+@pytest.fixture
+def run(plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def command(*arguments: str) -> tuple[int, str]:
+        monkeypatch.chdir(plan.parent)
+        monkeypatch.setattr(sys, "argv", ["netmgr", "plan", *arguments, "-f", str(plan)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        return int(ended.value.code or 0), shown.out + shown.err
+
+    return command
+
+
+def read(path: Path) -> dict[str, Any]:
+    return yaml.safe_load(path.read_text())
+
+
+def carved(plan: Path) -> list[Prefix]:
+    lock = plan_files.load_lock(plan_files.lock_path(plan))
+    assert lock is not None
+    hub = [prefix for subnet in (lock.hub.routers, *lock.hub.researchers) for prefix in subnet.prefixes]
+    return hub + [prefix for held in lock.clusters.values() for prefix in taken_by(held)]
+
+
+@pytest.mark.parametrize("exclude", ["", "exclude:\n- prefix: 10.15.0.0/16\n  reason: office\n"])
+def test_nothing_is_carved_from_a_live_subnet(run: Run, plan: Path, exclude: str) -> None:
+    plan.write_text(PLAN + exclude)
+    code, text = run("adopt", "vnets.json", "--yes")
+    assert code == 0
+    assert "  + exclude: 10.4.0.0/17 (subnet nodes of alpha, left as it is)" in text
+    after = read(plan)
+    assert [each["prefix"] for each in after["exclude"][:3]] == list(LIVE)
+    assert after["pinned"] == {"alpha": ["10.4.0.0/16"], "hub": ["10.9.0.0/24"], "corp": ["10.8.0.0/16"]}
+    assert run("adopt", "vnets.json", "--yes")[1].endswith("nothing to do\n")
+    assert run("lock", "--yes")[0] == 0
+    assert run("check")[0] == 0
+    assert not [prefix for prefix in carved(plan) if any(prefix.overlaps(Prefix.parse(live)) for live in LIVE)]
+    assert "exclude[0] subnet nodes of alpha" in run("explain", "10.4.0.5")[1]
+    inside = [prefix for prefix in carved(plan) if Prefix.parse("10.4.0.0/16").covers(prefix)]
+    assert inside
+    assert run("lock", "--yes")[1].endswith("nothing to do\n")
+
+
+def test_subnets_that_netmgr_made_itself_are_not_live_ones(run: Run, plan: Path) -> None:
+    assert run("lock", "--yes")[0] == 0
+    lock = plan_files.load_lock(plan_files.lock_path(plan))
+    assert lock is not None
+    rendered = [
+        {
+            "name": vnet.name,
+            "addressSpace": {"addressPrefixes": [str(prefix) for prefix in vnet.address_space]},
+            "subnets": [
+                {"name": subnet.name, "addressPrefixes": [str(prefix) for prefix in subnet.prefixes]}
+                for subnet in vnet.subnets
+            ],
+        }
+        for vnet in network(plan_files.load_plan(plan), lock).networks
+    ]
+    assert sum(len(vnet["subnets"]) for vnet in rendered) == 7
+    (plan.parent / "own.json").write_text(json.dumps(rendered))
+    assert run("adopt", "own.json", "--yes")[0] == 0
+    assert "exclude" not in read(plan)
+    assert run("lock", "--yes")[1].endswith("nothing to do\n")
+
+
+def test_a_live_subnet_that_was_locked_over_is_named(run: Run, plan: Path) -> None:
+    plan.write_text(PLAN + "pinned:\n  alpha:\n    - 10.4.0.0/16\n")
+    assert run("lock", "--yes")[0] == 0
+    assert run("adopt", "vnets.json", "--yes")[0] == 0
+    for command in (("lock", "--yes"), ("check",)):
+        code, text = run(*command)
+        assert code == 1
+        assert "exclude[0]: 10.4.0.0/17 is excluded, but alpha has its subnet 10.4." in text
+
+
+def test_a_subnet_that_says_no_prefix_is_refused(run: Run, plan: Path) -> None:
+    vnet = {"name": "alpha", "addressSpace": {"addressPrefixes": ["10.4.0.0/16"]}, "subnets": [{"name": "a"}]}
+    (plan.parent / "vnets.json").write_text(json.dumps([vnet]))
+    code, text = run("adopt", "vnets.json", "--yes")
+    assert code == 1
+    assert "vnets.json: alpha: a subnet has no name, or neither addressPrefix nor addressPrefixes" in text
+    assert plan.read_text() == PLAN
+
+
+def test_what_is_read_is_named_in_the_help(run: Run) -> None:
+    told = " ".join(run("adopt", "--help")[1].split())
+    assert "name and addressSpace.addressPrefixes" in told
+    assert "name, addressPrefix and addressPrefixes; nothing else" in told
+
+
+def test_a_running_cluster_keeps_its_subnets_and_services(run: Run, plan: Path) -> None:
+    plan.write_text(TAKEN_OVER)
+    assert run("lock", "--yes")[0] == 0
+    assert run("check")[0] == 0
+    lock = plan_files.load_lock(plan_files.lock_path(plan))
+    assert lock is not None
+    alpha = lock.clusters["alpha"]
+    assert str(alpha.services.prefix) == str(alpha.services.hub_prefix) == "172.18.64.0/20"
+    first, second, third = alpha.node_pools["gpu"].segments
+    assert [str(each) for each in (first.v4.hosts, first.v4.pods)] == ["10.4.0.0/25", "10.4.16.0/20"]
+    assert [str(each) for each in (second.v4.hosts, second.v4.pods)] == ["10.4.1.0/24", "10.4.32.0/19"]
+    assert (first.nodes, second.first, second.nodes) == (123, 123, 251)
+    assert alpha.node_pools["gpu"].capacity >= 550
+    assert third.first == 374
+    node = nodes.owning(lock, Address.parse("10.4.32.16"))
+    assert (node.name, [str(each) for each in node.hosts]) == ("alpha-gpu-123", ["10.4.1.4"])
+    assert run("render", "node", "alpha-gpu-123")[0] == 0
+    assert run("lock", "--yes")[1].endswith("nothing to do\n")
+    plan.write_text(TAKEN_OVER.replace("nodes: 500", "nodes: 1500"))
+    assert run("lock", "--yes")[0] == 0
+    grown = plan_files.load_lock(plan_files.lock_path(plan))
+    assert grown is not None
+    assert grown.clusters["alpha"].node_pools["gpu"].segments[:3] == alpha.node_pools["gpu"].segments
+
+
+def test_a_pin_that_comes_later_moves_nothing(run: Run, plan: Path) -> None:
+    plan.write_text(
+        TAKEN_OVER.replace(", prefix: 172.18.64.0/20", "")
+        .replace("        subnets:", "")
+        .replace("          - {hosts: 10.4.0.0/25, pods: 10.4.16.0/20}\n", "")
+        .replace("          - {hosts: 10.4.1.0/24, pods: 10.4.32.0/19}\n", "")
+    )
+    assert run("lock", "--yes")[0] == 0
+    plan.write_text(TAKEN_OVER)
+    code, text = run("lock", "--yes")
+    assert code == 1
+    assert "services.prefix: is pinned to 172.18.64.0/20, but alpha has its Services at 172.16." in text
+    assert "subnets[0]: is pinned, but nodes from 0 on have 10.4." in text
+    assert run("lock", "--yes", "--renumber")[0] == 0
+    assert run("check")[0] == 0
+    assert {Prefix.parse("10.4.0.0/25"), Prefix.parse("10.4.16.0/20")} <= set(carved(plan))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("10.4.0.0/25", "10.6.0.0/25", "subnets[0].hosts: 10.6.0.0/25 lies in no prefix that is pinned to alpha"),
+        ("10.4.1.0/24", "10.4.16.0/24", "subnets[1].hosts: 10.4.16.0/24 overlaps 10.4.16.0/20 (line 17)"),
+        ("10.4.1.0/24", "10.4.1.0/30", "subnets[1]: no node fits"),
+        ("10.4.1.0/24", "10.4.33.0/24", "subnets[1]: hosts 10.4.33.0/24 overlaps pods"),
+        ("172.18.64.0/20", "172.30.64.0/20", "services.prefix: 172.30.64.0/20 lies in no pool"),
+        ("172.18.64.0/20", "172.18.64.0/21", "services.prefix: is a /21; say length: 21 beside it"),
+        ("172.18.64.0/20}", "172.18.64.0/20, prefix_v6: 172.18.64.0/20}", "services.prefix_v6: is not IPv6"),
+        (
+            "  beta:\n",
+            "  beta:\n    services: {length: 20, prefix: 172.18.64.0/20}\n",
+            "beta.services.prefix: 172.18.64.0/20 overlaps 172.18.64.0/20 (line 11)",
+        ),
+        ("{hosts: 10.4.0.0/25, ", "{hosts: 'fd00::/64', ", "hosts and pods have one IPv4 prefix each"),
+        (
+            "clusters:",
+            "exclude: [{prefix: 10.4.16.0/24}]\nclusters:",
+            "exclude[0]: 10.4.16.0/24 overlaps 10.4.16.0/20 (line 18)",
+        ),
+    ],
+)
+def test_a_pin_that_cannot_be_is_refused_by_its_key(run: Run, plan: Path, old: str, new: str, expected: str) -> None:
+    assert old in TAKEN_OVER
+    plan.write_text(TAKEN_OVER.replace(old, new, 1))
+    code, text = run("lock", "--yes")
+    assert code == 1
+    assert expected in text
+    assert not plan_files.lock_path(plan).exists()
