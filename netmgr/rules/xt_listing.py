@@ -157,7 +157,8 @@ def read(name: str, family: Family) -> Table:
     """
     operation = f"read table {name} of {'iptables' if family is Family.V4 else 'ip6tables'}"
     try:
-        with socket.socket(_AF[family], socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW) as handle:
+        # Any socket of the family does; a raw one would need CAP_NET_RAW.
+        with socket.socket(_AF[family], socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as handle:
             for _ in range(_ATTEMPTS):
                 if (table := _attempt(handle, name, family)) is not None:
                     return table
