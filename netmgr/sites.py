@@ -98,6 +98,10 @@ class Nat(Document):
     """The host's own that `snat` takes, 64,512 ports each toward one endpoint; default: `node.addresses`."""
     documents: AbsolutePath = Path("/etc/netmgr/services")
     """File or directory with Services and EndpointSlices, watched; with `translation: endpoints` alone."""
+    machines: tuple[PrefixText, ...] = ()
+    """Subnets of the spoke's own machines, whose addresses are no pods'."""
+    host_endpoints: bool = False
+    """Whether an endpoint may have a machine's address: a pod in the host's network, or whatever listens there."""
 
     @model_validator(mode="after")
     def _claim_each_range_once(self) -> Nat:

@@ -44,7 +44,9 @@ class OpenServices:
         if document.nat is None:
             raise ValueError("a machine without nat opens no Services")
         spoke = tuple(prefix for site in document.sites if site.name == document.site for prefix in site.prefixes)
-        self._services = Services.open(backend, document.nat.services, document.nat.documents, spoke)
+        own = (*document.nat.machines, *(each.prefix for each in (*document.node.addresses, *document.nat.addresses)))
+        machines = () if document.nat.host_endpoints else own
+        self._services = Services.open(backend, document.nat.services, document.nat.documents, spoke, machines)
         stack.callback(self._services.close)
         mark = document.state_dir / SERVICES_MARK
         self._note(mark, backend)

@@ -23,6 +23,7 @@ from netmgr.plan.lock import LockDocument
 from netmgr.plan.nodes import PlannedNode
 from netmgr.prefixes import Prefix, merge
 from netmgr.sites import HUB, Role, SourceAddress
+from netmgr.sites import Mapping as Translation
 
 Mapping = dict[str, Any]
 """A node.yaml, in the order of a reader's questions; keys at their defaults are left out."""
@@ -107,11 +108,21 @@ class Documents:
 
     def _nat(self, cluster: str) -> Mapping:
         spec, held = self._plan.clusters[cluster].services, self._lock.clusters[cluster].services
-        return {
+        described = {
             "services": [{"seen": str(seen), "real": str(real)} for seen, real in held.pairs],
             "translation": str(spec.translation),
             "source": str(spec.source),
         }
+        if spec.translation is not Translation.ENDPOINTS:
+            return described
+        return described | {"machines": _texts(self._machines(cluster))}
+
+    def _machines(self, cluster: str) -> Iterator[Prefix]:
+        """The subnets that a cluster's machines have their own addresses in."""
+        held = self._lock.clusters[cluster]
+        yield from held.nat.prefixes
+        for pool in held.node_pools.values():
+            yield from (layout.hosts for segment in pool.segments for layout in segment.layouts)
 
 
 def _head(name: str, addresses: Iterable[object], place: Mapping) -> Mapping:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from netmgr.errors import StateError
+from netmgr.prefixes import Address
 from netmgr.services.directory import Documents
 from netmgr.services.joining import Catalogue, Opening, Openings
 from netmgr.services.model import ServiceName, ServicePort
@@ -54,6 +55,12 @@ class Desk:
     def faults(self) -> list[str]:
         """What is refused now: file, line, key, and what to do about it."""
         return [self._unread] * bool(self._unread) + sorted([*self._documents.faults.values(), *self._told.values()])
+
+    def in_doubt(self) -> frozenset[Address] | None:
+        """Addresses that refused documents may have opened before; None: any, since a file cannot be read."""
+        if self._unread or self._documents.faults:
+            return None
+        return frozenset(address for name in self._refused for address in self._catalogue.addresses(name))
 
     def _opened_anew(self, names: set[ServiceName]) -> dict[ServicePort, tuple[Opening | None, Opening | None]]:
         """Everything is closed before anything is opened, so that a ServicePort may pass from one to another."""

@@ -48,9 +48,14 @@ class Services:
 
     @classmethod
     def open(
-        cls, backend_name: str, ranges: Sequence[ServiceRange], source: Path, spoke: Iterable[Prefix] = ()
+        cls,
+        backend_name: str,
+        ranges: Sequence[ServiceRange],
+        source: Path,
+        spoke: Iterable[Prefix] = (),
+        machines: Iterable[Prefix] = (),
     ) -> Services:
-        """The Services in `source`, seen through `ranges`; endpoints must be in `spoke` (empty: anywhere).
+        """The Services in `source`, seen through `ranges`; endpoints as `Catalogue` has them.
 
         Works in the namespace of the calling thread. Nothing is changed before `start`.
 
@@ -65,7 +70,7 @@ class Services:
         except NetmgrError:
             watch.close()
             raise
-        return cls(backend, Desk(documents, Catalogue(ranges, tuple(spoke))), watch)
+        return cls(backend, Desk(documents, Catalogue(ranges, tuple(spoke), tuple(machines))), watch)
 
     def fileno(self) -> int:
         """Becomes readable when documents may have changed; call `refresh` then."""
@@ -160,12 +165,11 @@ class Services:
             changes[seen] = after.frontend if after else None
             had = _endpoints(before) if before else self._left.pop(seen, _NOTHING).endpoints
             self._note_gone(seen, had, _endpoints(after) if after else frozenset())
-        if self._left and not self._desk.faults():
-            # While something was refused, these may have been what it said.
-            changes |= dict.fromkeys(self._left)
-            for seen, frontend in self._left.items():
-                self._note_gone(seen, frontend.endpoints, frozenset())
-            self._left = {}
+        # What a refused document may have opened before stays; what no document asks for any more does not.
+        doubtful = self._desk.in_doubt() if self._left else None
+        for seen in [seen for seen in self._left if doubtful is not None and seen.address not in doubtful]:
+            changes[seen] = None
+            self._note_gone(seen, self._left.pop(seen).endpoints, frozenset())
         _log(changes)
         self._tell_faults()
         return changes

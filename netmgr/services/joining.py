@@ -30,12 +30,25 @@ class Opening:
 
 Openings = Mapping[ServicePort, Opening]
 
+API_SERVER = ServiceName("default", "kubernetes")
+"""Every cluster has it, and its endpoints are machines: so it is no fault, and is closed unless those may be opened."""
+
 
 class Catalogue:
-    """All objects of the documents, by Service; `spoke` are the prefixes endpoints may have, none: any."""
+    """All objects of the documents, by Service.
 
-    def __init__(self, ranges: Sequence[ServiceRange], spoke: Iterable[Prefix] = ()) -> None:
+    Args:
+        ranges: what the hub sees of the Service ranges.
+        spoke: prefixes that endpoints must be in; none: any.
+        machines: prefixes that they must not be in: whoever may write an EndpointSlice could open a kubelet, a
+            metadata proxy or this host itself to the hub (as with CVE-2021-25740).
+    """
+
+    def __init__(
+        self, ranges: Sequence[ServiceRange], spoke: Iterable[Prefix] = (), machines: Iterable[Prefix] = ()
+    ) -> None:
         self._ranges = tuple(ranges)
+        self._machines = PrefixTable((prefix, prefix) for prefix in machines)
         self._spoke = PrefixTable((prefix, None) for prefix in spoke)
         self._spoke_text = ", ".join(map(str, spoke))
         self._files: dict[str, tuple[Service | Slice, ...]] = {}
@@ -68,6 +81,8 @@ class Catalogue:
         first, *others = sorted(services, key=lambda one: one.place.path)
         if others:
             raise Refused(others[0].place, f"service {name} is given twice; keep one", first.place)
+        if name == API_SERVER and self._is_of_machines(name):
+            return {}
         found: dict[ServicePort, Opening] = {}
         for key, address in zip(first.address_keys, first.addresses, strict=True):
             if not any(one.real.family is address.family for one in self._ranges):
@@ -76,6 +91,20 @@ class Catalogue:
             for port in first.ports:
                 found[ServicePort(seen, port.protocol, port.port)] = self._opening(first, port, address)
         return found
+
+    def addresses(self, name: ServiceName) -> set[Address]:
+        """What the hub sees of a Service's addresses, refused or not; one outside the ranges it cannot have seen."""
+        return {
+            one.real.counterpart(address, one.seen)
+            for service in self._services.get(name, ())
+            for address in service.addresses
+            for one in self._ranges
+            if one.real.holds(address)
+        }
+
+    def _is_of_machines(self, name: ServiceName) -> bool:
+        targets = (target for part in self._slices.get(name, ()) for target, _ in part.endpoints)
+        return any(self._machines.match(target) for target in targets)
 
     def place_of(self, name: ServiceName) -> Place:
         """Where a Service stands."""
@@ -119,5 +148,12 @@ class Catalogue:
             raise Refused(
                 part.place.under("endpoints", place, "addresses", 0),
                 f"endpoint {target} of service {service.name} is outside the spoke ({self._spoke_text})",
+                service.place,
+            )
+        if found := self._machines.match(target):
+            raise Refused(
+                part.place.under("endpoints", place, "addresses", 0),
+                f"endpoint {target} of service {service.name} is a machine's own address (of {found[1]}), not a pod's;"
+                " set nat.host_endpoints: true to open such Services to the hub",
                 service.place,
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.prefixes import Family
+from netmgr.prefixes import Family, Prefix
 from netmgr.services.desk import Desk
 from netmgr.services.directory import Documents
 from netmgr.services.joining import Catalogue
@@ -227,3 +227,40 @@ def test_a_mounted_config_map_is_followed_through_its_links(tmp_path: Path):
     (tmp_path / "next").rename(tmp_path / "..data")
     desk.read(None)
     assert list(opened(desk)) == ["10.200.0.2:80/tcp"]
+
+
+MACHINES = ["10.9.0.8/29", "10.9.0.250", "fd00:9::8/125"]
+
+
+def guarded(source: Path) -> Desk:
+    return Desk(Documents(source), Catalogue(RANGES, SPOKE, map(Prefix.parse, MACHINES)))
+
+
+@pytest.mark.parametrize(
+    ("family", "host", "prefix"),
+    [(Family.V4, 9, "10.9.0.8/29"), (Family.V4, 250, "10.9.0.250/32"), (Family.V6, 8, "fd00:9::8/125")],
+)
+def test_an_endpoint_with_a_machines_own_address_is_refused(tmp_path: Path, put: Folder, family, host, prefix):
+    """Whoever may write EndpointSlices in a namespace could otherwise open a kubelet or the NAT host to the hub."""
+    put("a.json", service(1, family), slice_of(1, family, [1, host]))
+    put("b.json", service(2, family), slice_of(2, family, [2]))
+    desk = guarded(tmp_path)
+    desk.read(None)
+    assert len(opened(desk)) == 1
+    (fault,) = desk.faults()
+    assert "a.json:" in fault
+    assert f"is a machine's own address (of {prefix}), not a pod's; set nat.host_endpoints: true" in fault
+    allowed = desk_of(tmp_path)
+    allowed.read(None)
+    assert (len(opened(allowed)), allowed.faults()) == (2, [])
+
+
+def test_the_api_servers_own_service_is_closed_without_a_fault(tmp_path: Path, put: Folder):
+    found, part = service(1, Family.V4), slice_of(1, Family.V4, [9])
+    for each in (found, part):
+        each["metadata"]["namespace"] = "default"
+    found["metadata"]["name"] = part["metadata"]["labels"]["kubernetes.io/service-name"] = "kubernetes"
+    put("a.json", found, part)
+    desk = guarded(tmp_path)
+    desk.read(None)
+    assert (opened(desk), desk.faults()) == ({}, [])

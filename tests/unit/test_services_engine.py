@@ -91,7 +91,24 @@ def test_a_mounted_config_map_is_followed_at_once(host: Host, source: Path):
     assert list(host.seen()) == ["10.200.0.2:80/tcp"]
 
 
-def test_what_a_predecessor_opened_is_closed_only_when_nothing_is_refused(host: Host, source: Path):
+def test_a_removed_service_is_closed_although_another_one_is_refused(host: Host, source: Path):
+    source.mkdir()
+    put = Folder(source)
+    for number in (1, 2):
+        put(f"{number}.json", service(number, Family.V4), slice_of(number, Family.V4, [number]))
+    host.services.start()
+    (source / "1.json").unlink()
+    outside = slice_of(2, Family.V4, [2])
+    outside["endpoints"][0]["addresses"] = ["192.0.2.1"]
+    put("2.json", service(2, Family.V4), outside)
+    successor = Services(host.backend, desk_of(source), Watch(source))
+    successor.start()
+    assert host.seen() == {"10.200.0.2:80/tcp": 1}
+    assert len(successor.faults()) == 1
+    successor.close()
+
+
+def test_what_a_predecessor_opened_is_closed_only_when_every_file_can_be_read(host: Host, source: Path):
     source.mkdir()
     put = Folder(source)
     put("a.json", service(1, Family.V4))
