@@ -12,7 +12,7 @@ The order of steps is what makes every crash harmless:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -21,12 +21,15 @@ from netmgr.agent.locks import AttachmentLocks
 from netmgr.agent.reaper import Reaper
 from netmgr.dataplane import desired
 from netmgr.dataplane.wiring import Dataplane
-from netmgr.errors import KernelError, NetmgrError, SetupError, TryAgainLater
+from netmgr.errors import KernelError, NetmgrError, TryAgainLater
 from netmgr.ipam.leases import Leases
 from netmgr.model import NOTHING_REQUESTED, Attachment, AttachmentKey, PodRef, Requested
 
 LOCK_SECONDS = 20.0
 """How long a request waits for another one of the same attachment."""
+
+FOLLOW_SECONDS = 1.0
+"""How long a change of a pod's hardware address waits for a request of the same attachment."""
 
 log = logging.getLogger(__name__)
 
@@ -106,18 +109,45 @@ class Node:
             KernelError: one could not be put right; all the others were tried.
         """
         drift = self.dataplane.drift(self.leases.all)
-        done: list[str] = []
-        failure: NetmgrError | None = None
+        done = self.dataplane.remove_routes(drift.strays)
+        failure: KernelError | None = None
         for attachment in drift.broken:
             try:
                 done += self._rewire(attachment)
-            except (KernelError, SetupError) as error:
+            except KernelError as error:
                 failure = error
-        # Last, so that a pod whose route another replaces is not without any meanwhile.
-        done += self.dataplane.remove_foreign(drift.foreign)
         if failure:
             raise failure
         return done
+
+    def check(self, attachment: Attachment, netns: str) -> list[str]:
+        """What of an attachment's wiring is not as it should be, a sentence each.
+
+        What the chain changed a moment ago is followed first: the news of it may still be on the way.
+        """
+        self.dataplane.neighbours.follow(attachment, netns)
+        return self.dataplane.check(attachment, netns)
+
+    def follow(self, attachments: Iterable[Attachment]) -> None:
+        """Have neighbour entries fit the hardware addresses that these pods have now.
+
+        Raises:
+            KernelError: of one it was not possible; all the others were tried.
+        """
+        failure: KernelError | None = None
+        for attachment in attachments:
+            try:
+                self._follow(attachment)
+            except KernelError as error:
+                failure = error
+        if failure:
+            raise failure
+
+    def _follow(self, attachment: Attachment) -> None:
+        # Whatever holds it for longer, the next pass comes back to it.
+        with suppress(TryAgainLater), self.locks.holding(attachment.key, FOLLOW_SECONDS):
+            if self.leases.get(attachment.key) == attachment:
+                self.dataplane.neighbours.follow(attachment, attachment.netns)
 
     def _rewire(self, attachment: Attachment) -> list[str]:
         with suppress(TryAgainLater), self.locks.holding(attachment.key, 0):

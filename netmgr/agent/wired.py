@@ -11,6 +11,7 @@ from pathlib import Path
 from netmgr.agent import ranging, recovery
 from netmgr.agent.cni import CniService
 from netmgr.agent.files import Files
+from netmgr.agent.following import Following
 from netmgr.agent.housekeeping import Housekeeping
 from netmgr.agent.locks import AttachmentLocks
 from netmgr.agent.node import Node
@@ -91,6 +92,7 @@ class PodAgent:
         self._housekeeping = Housekeeping(
             document, self._node, self._router, self._telemetry, lambda message: self._cni.serve(message)[0], files
         )
+        self._following = Following(self._node, self._telemetry, document.reconcile_seconds, stack)
         self._files = files
         files.keep(self._ranging.kept)
 
@@ -118,6 +120,8 @@ class PodAgent:
         servers = (readers(document, self._queries.answer), UnixServer(document.run_dir / "cni.sock", self._cni.answer))
         self._files.keep(*servers)
         self._housekeeping.start()
+        self._following.start()
+        stack.callback(self._following.stop)
         stack.callback(self._housekeeping.stop)
         self._ranging.start()
         stack.callback(self._ranging.stop)

@@ -28,9 +28,6 @@ HOST_MAC = bytes.fromhex("026e6d000001")
 REAP_GROUP = 0x6E6D
 """Link group of host ends that are unwired and wait to be deleted together."""
 
-HOST_METRIC = {Family.V4: 0, Family.V6: 1}
-"""Metrics of the host's routes to pods, the least there is: for IPv6 the kernel takes 0 for 1024."""
-
 PRIMARY_INTERFACE = "eth0"
 LOOPBACK_INDEX = 1
 RTPROT_BOOT = 3
@@ -120,10 +117,7 @@ def creation(attachment: Attachment, mtu: int, netns: int) -> Operation:
 
 
 def naming(attachment: Attachment) -> list[Operation]:
-    """Say on the host end whose it is, and bring it up; its settings stand by then.
-
-    Names of Kubernetes may take more than an alias holds.
-    """
+    """Say on the host end whose it is, and bring it up. Names of Kubernetes may take more than an alias holds."""
     text = identity_text(attachment.key, attachment.pod)
     alias, more = text[:_ALIAS_BYTES], text[_ALIAS_BYTES:]
     names = _alternative_names(attachment.host_link, more)
@@ -131,14 +125,12 @@ def naming(attachment: Attachment) -> list[Operation]:
     return [*adding, rtnetlink.raise_link(attachment.host_link, alias)]
 
 
-def host_side(attachment: Attachment, index: int) -> list[Operation]:
-    """Neighbours and routes on the host, for the host end of this index."""
+def host_side(attachment: Attachment, index: int, mac: bytes) -> list[Operation]:
+    """Neighbours and routes on the host, for the host end of this index and a pod's end of this MAC."""
     operations = []
     for address in attachment.addresses:
-        operations.append(rtnetlink.add_neighbour(address, pod_mac(attachment.key), index))
-        operations.append(
-            rtnetlink.add_route(address.prefix, index, protocol=ROUTE_PROTOCOL, metric=HOST_METRIC[address.family])
-        )
+        operations.append(rtnetlink.add_neighbour(address, mac, index))
+        operations.append(rtnetlink.add_route(address.prefix, index, protocol=ROUTE_PROTOCOL))
     return operations
 
 

@@ -7,6 +7,8 @@ from its name and its addresses, costs a fifth of a millisecond; the reaper dele
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import ENOENT
 
 from netmgr.config import POD_GATEWAYS
@@ -23,6 +25,30 @@ FORMER_NAME = "nm-del%d"
 """Name of a pod's end that waits to be deleted; the kernel makes a number of the last part."""
 
 
+@contextmanager
+def reached(host: Netlink, link: Link, path: str) -> Iterator[Netlink | None]:
+    """A socket in the sandbox of a link; None when that is not at this path any more.
+
+    `host` is a socket in the namespace that `link` is in.
+    """
+    try:
+        netns = netlink.open_namespace(path)
+    except KernelError:
+        yield None
+        return
+    try:
+        # Another sandbox may have come to be at the path: the number says whether it is the one.
+        if host.query(links.show_namespace_id(netns), links.namespace_id_of) != link.peer_netns:
+            yield None
+            return
+        with entered(netns):
+            inside = Netlink()
+        with inside:
+            yield inside
+    finally:
+        os.close(netns)
+
+
 def vacate(host: Netlink, link: Link, path: str, table: int) -> None:
     """Free the name, the addresses and the routes of the pod's end of a link, if its sandbox is at this path.
 
@@ -31,20 +57,10 @@ def vacate(host: Netlink, link: Link, path: str, table: int) -> None:
     Raises:
         KernelError: it is there, and the kernel refused.
     """
-    try:
-        netns = netlink.open_namespace(path)
-    except KernelError:
-        return  # the sandbox is gone, and with it the link
-    try:
-        # Another sandbox may have come to be at the path: the number says whether it is the one.
-        if host.query(links.show_namespace_id(netns), links.namespace_id_of) == link.peer_netns:
-            with entered(netns):
-                inside = Netlink()
-            with inside:
-                _vacate(inside, link.peer)
-                _remove_rules(inside, table)
-    finally:
-        os.close(netns)
+    with reached(host, link, path) as inside:
+        if inside:
+            _vacate(inside, link.peer)
+            _remove_rules(inside, table)
 
 
 def _vacate(inside: Netlink, index: int) -> None:

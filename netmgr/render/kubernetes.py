@@ -149,8 +149,8 @@ def _agent(image: str) -> Object:
         "name": "agent",
         "image": image,
         "command": ["netmgr", "agent"],
-        # Links, rules and routes; a raw socket for legacy iptables; a socket's group; entering pods' namespaces.
-        "securityContext": _root("NET_ADMIN", "NET_RAW", "CHOWN", "SYS_ADMIN"),
+        # Links, rules, routes; legacy iptables' raw socket; a socket's group; entering and hearing pods' namespaces.
+        "securityContext": _root("NET_ADMIN", "NET_RAW", "CHOWN", "SYS_ADMIN", "NET_BROADCAST"),
         # Whether it answers on its own socket; a node whose addresses are all in use is in order.
         "readinessProbe": {"exec": {"command": ["python3", "-m", "netmgr.readers"]}, "periodSeconds": 10},
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},

@@ -154,9 +154,7 @@ def _rule(what: str, one: Exchange, matches: tuple[Match, ...], action: Action) 
 
 def _stranded(one: Exchange) -> Rule:
     """The way to a seen range leads here, so what was not translated would come back until its hops are used up."""
-    return _rule(
-        "stranded", one, (InPrefix(Side.DESTINATION, one.seen),), Drop(f"stranded_{one.name}", reason="stranded")
-    )
+    return _rule("stranded", one, (InPrefix(Side.DESTINATION, one.seen),), Drop(f"stranded_{one.name}"))
 
 
 def _tally(one: Exchange) -> Rule:

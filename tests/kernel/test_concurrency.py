@@ -136,7 +136,7 @@ def test_adds_are_answered_while_many_requests_of_one_pod_hang_and_links_of_othe
         for deletion in leaving:
             deletion.result(timeout=10)
         stall.end()
-        with pytest.raises(LabError, match="code 102"):
+        with pytest.raises(LabError, match="code 4"):
             adding.result(timeout=10)
         for deletion in deletions:
             deletion.result(timeout=10)

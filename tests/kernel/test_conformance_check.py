@@ -64,7 +64,6 @@ DAMAGE = {
     "default route": lambda at: at.in_pod("ip", "route", "del", "default"),
     "default v6 route": lambda at: at.in_pod("ip", "-6", "route", "del", "default"),
     "gateway route": lambda at: at.in_pod("ip", "route", "flush", "169.254.1.1"),
-    "neighbour": lambda at: at.in_pod("ip", "neigh", "del", "169.254.1.1", "dev", "eth0"),
     "address": lambda at: at.in_pod("ip", "addr", "del", f"{at.v4}/32", "dev", "eth0"),
     "v6 address": lambda at: at.in_pod("ip", "addr", "del", f"{at.v6}/128", "dev", "eth0"),
     "pod link down": lambda at: at.in_pod("ip", "link", "set", "eth0", "down"),

@@ -32,6 +32,7 @@ pytestmark = pytest.mark.root
 OVERLAYS = Path(__file__).parents[2] / "configs" / "kubernetes" / "overlays"
 READ_ONLY_SYSCTLS = 'mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec "$@"'
 START_SECONDS = 15.0
+AT_ONCE_SECONDS = 3.0
 
 
 def added(overlay: str, name: str, container: str = "agent") -> list[str]:
@@ -62,7 +63,8 @@ def confined(node: LabNode, capabilities: list[str], *mounts: str) -> Iterator[s
 
 @pytest.fixture(scope="module")
 def node(backend: Backend) -> Iterator[LabNode]:
-    with World(cluster(nodes=1, pods=0), backend=backend, exporters=False) as world:
+    settings = {"reconcile_seconds": 60}
+    with World(cluster(nodes=1, pods=0), backend=backend, exporters=False, settings=settings) as world:
         world.nodes[0].stop_agent()  # it has switched forwarding on, which an init container does
         yield world.nodes[0]
 
@@ -121,10 +123,36 @@ def test_the_agent_starts_where_sysctls_are_read_only_once_forwarding_is_on(node
 def test_the_manifest_adds_nothing_that_the_agent_could_do_without(node: LabNode, backend: Backend, missing: str):
     capabilities = added("cni", "netmgr")
     assert missing in capabilities
-    assert len(capabilities) == 4
+    assert len(capabilities) == 5
     does_without = (backend, missing) == (Backend.NFTABLES, "net_raw")  # the raw socket is the iptables backend's
     with confined(node, [each for each in capabilities if each != missing]) as process:
         assert serves(node, process) is does_without
+
+
+def follows_a_changed_mac_at_once(node: LabNode) -> bool:
+    sandbox = node.add(f"pod-{time.monotonic_ns()}")
+    mac = "02:00:00:00:0d:01"
+    entered = ["nsenter", f"--net={sandbox.netns}", "ip", "link", "set", "eth0", "address", mac]
+    shown = ["nsenter", f"--net={node.namespace}", "ip", "neigh", "show", "nud", "permanent"]
+    try:
+        subprocess.run(entered, check=True)
+        deadline = time.monotonic() + AT_ONCE_SECONDS
+        while mac not in subprocess.run(shown, check=True, capture_output=True, text=True).stdout:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+    finally:
+        node.runtime.delete(sandbox)
+
+
+@pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
+@pytest.mark.parametrize("missing", ["", "net_broadcast"])
+def test_a_changed_mac_is_followed_at_once_with_one_capability_more(node: LabNode, missing: str):
+    capabilities = added("cni", "netmgr")
+    with confined(node, [each for each in capabilities if each != missing]) as process:
+        assert serves(node, process), (node.directory / "agent.log").read_text()[-2000:]
+        assert follows_a_changed_mac_at_once(node) is not bool(missing)
 
 
 @pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)

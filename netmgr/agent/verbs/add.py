@@ -41,9 +41,12 @@ def add(node: Node, request: Request, started_at: float) -> dict[str, object]:
         attachment = _standing(node, request)
         if attachment is None:
             attachment = node.attach(request.key, pod_ref(request), request.netns, started_at, request.requested)
+            mac = desired.pod_mac(attachment.key)
         else:
             node.leases.renew(attachment.key, started_at)
-    return _result(node, request, attachment)
+            # A later plugin of the chain may have changed it.
+            mac = node.dataplane.pod_mac(attachment)
+    return _result(node, request, attachment, mac)
 
 
 def _standing(node: Node, request: Request) -> Attachment | None:
@@ -52,7 +55,7 @@ def _standing(node: Node, request: Request) -> Attachment | None:
     if attachment is None:
         return None
     is_as_asked = set(request.requested.addresses) <= set(attachment.addresses)
-    is_there = attachment.netns in ("", request.netns) and not node.dataplane.check(attachment, request.netns)
+    is_there = attachment.netns in ("", request.netns) and not node.check(attachment, request.netns)
     if is_as_asked and is_there:
         return attachment
     # The container came back with another sandbox or wish, or half of one: what is left is of no use to it.
@@ -95,12 +98,12 @@ def _refuse_long_id(request: Request) -> None:
         )
 
 
-def _result(node: Node, request: Request, attachment: Attachment) -> dict[str, object]:
+def _result(node: Node, request: Request, attachment: Attachment, mac: bytes) -> dict[str, object]:
     wiring = Wiring(
         host_link=attachment.host_link,
         host_mac=desired.HOST_MAC.hex(":"),
         pod_link=attachment.key.ifname,
-        pod_mac=desired.pod_mac(attachment.key).hex(":"),
+        pod_mac=mac.hex(":"),
         netns=request.netns,
         addresses=attachment.addresses,
         gateways=POD_GATEWAYS,

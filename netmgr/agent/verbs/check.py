@@ -18,7 +18,7 @@ def check(node: Node, request: Request) -> None:
         attachment = node.leases.get(request.key)
         if attachment is None:
             raise CheckFailed(f"container {request.container_id} has no attachment at {request.ifname}")
-        faults = [*node.dataplane.check(attachment, request.netns), *node.accounts.check(attachment)]
+        faults = [*node.check(attachment, request.netns), *node.accounts.check(attachment)]
         try:
             faults += differences(request.previous, request, attachment) if request.previous else []
         except KernelError as error:

@@ -1,0 +1,175 @@
+"""A pod's interface gets another hardware address: by `tuning` in the chain, or by whoever administers the pod."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netmgr import programs
+from netmgr.config import Backend
+from netmgr.errors import LabError
+from netmgr.lab.exchange import End, datagrams
+from netmgr.lab.topology import INTERNET, cluster
+from netmgr.prefixes import Address
+from tests.kernel.conforming import Caller, Pod, eventually, one_node
+
+pytestmark = pytest.mark.root
+
+DEBIAN_PLUGINS = Path("/usr/lib/cni")
+MAC = "02:00:00:00:0a:01"
+HEALED_SECONDS = 2.0
+
+
+@pytest.fixture(scope="module")
+def cni(backend: Backend) -> Iterator[Caller]:
+    """A node that reconciles once when it starts, so that nothing is found by looking."""
+    with one_node(cluster(nodes=1, pods=0), backend=backend) as caller:
+        yield caller
+
+
+@pytest.fixture
+def pod(cni: Caller) -> Iterator[Pod]:
+    with cni.sandbox() as made:
+        yield made
+
+
+def inside(namespace: Path, *command: str) -> str:
+    done = programs.run(["nsenter", f"--net={namespace}", *command])
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def add(cni: Caller, pod: Pod, **changes: str) -> dict[str, Any]:
+    answer = cni.call("ADD", pod, **changes)
+    assert answer.exit_code == 0, answer.body
+    assert answer.body is not None
+    return answer.body
+
+
+def tuned(pod: Pod, result: dict[str, Any], **keys: object) -> dict[str, Any]:
+    """What comes of the chain's second plugin, Debian's `tuning`."""
+    config = {"cniVersion": "1.0.0", "name": "netmgr", "type": "tuning", "prevResult": result, **keys}
+    environment = {**pod.variables, "CNI_COMMAND": "ADD", "CNI_PATH": str(DEBIAN_PLUGINS), "PATH": os.defpath}
+    done = subprocess.run(
+        [DEBIAN_PLUGINS / "tuning"],
+        env=environment,
+        input=json.dumps(config).encode(),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    changed: dict[str, Any] = json.loads(done.stdout)
+    return changed
+
+
+def addresses(result: dict[str, Any]) -> list[Address]:
+    return [Address.parse(entry["address"].partition("/")[0]) for entry in result["ips"]]
+
+
+def talks(cni: Caller, pod: Pod, result: dict[str, Any]) -> bool:
+    """Whether the pod sends to the internet and hears from the node, in both families."""
+    with suppress(LabError):
+        for address in addresses(result):
+            own, node = End(pod.netns, address), End(cni.node.namespace, cni.node.node.address(address.family))
+            datagrams(own, End(cni.world.internet, INTERNET[address.family]), [100], [100])
+            datagrams(node, own, [100], [100])
+        return True
+    return False
+
+
+def is_followed(cni: Caller, pod: Pod, result: dict[str, Any], ifname: str = "eth0") -> bool:
+    """Whether both ends know each other. A datagram that is sent before would be waited for in vain for seconds."""
+    mac = json.loads(inside(pod.netns, "ip", "-j", "link", "show", ifname))[0]["address"]
+    listed = json.loads(inside(cni.node.namespace, "ip", "-j", "neigh", "show", "nud", "permanent"))
+    known = {entry["dst"]: entry["lladdr"] for entry in listed}
+    gateways = inside(pod.netns, "ip", "neigh", "show", "dev", ifname, "nud", "permanent")
+    return all(known.get(str(address)) == mac for address in addresses(result)) and len(gateways.splitlines()) == 2
+
+
+def test_a_chain_with_tuning_gives_a_pod_that_works(cni: Caller, pod: Pod, tmp_path: Path) -> None:
+    result = tuned(pod, add(cni, pod), mac=MAC, dataDir=str(tmp_path))
+    assert result["interfaces"][1]["mac"] == MAC
+    assert cni.call("CHECK", pod, keys={"prevResult": result}).exit_code == 0
+    assert talks(cni, pod, result)
+    assert cni.call("DEL", pod).exit_code == 0
+
+
+def test_the_pod_works_without_anybody_asking(cni: Caller, pod: Pod, tmp_path: Path) -> None:
+    result = tuned(pod, add(cni, pod), mac=MAC, dataDir=str(tmp_path))
+    assert eventually(lambda: is_followed(cni, pod, result), HEALED_SECONDS)
+    assert talks(cni, pod, result)
+    for number in range(10):
+        inside(pod.netns, "ip", "link", "set", "eth0", "address", f"02:00:00:00:0b:{number:02x}")
+    assert eventually(lambda: is_followed(cni, pod, result), HEALED_SECONDS)
+    assert talks(cni, pod, result)
+
+
+def test_an_add_that_comes_again_finds_the_pod_as_it_is(cni: Caller, pod: Pod, tmp_path: Path) -> None:
+    first = add(cni, pod)
+    result = tuned(pod, first, mac=MAC, dataDir=str(tmp_path))
+    again = add(cni, pod)
+    assert addresses(again) == addresses(first)
+    assert again["interfaces"][1]["mac"] == MAC
+    assert talks(cni, pod, result)
+
+
+def test_a_further_interface_is_followed_as_well(cni: Caller, pod: Pod) -> None:
+    first, second = add(cni, pod), add(cni, pod, CNI_IFNAME="net1")
+    inside(pod.netns, "ip", "link", "set", "net1", "address", MAC)
+    assert eventually(lambda: is_followed(cni, pod, second, "net1"), HEALED_SECONDS)
+    assert talks(cni, pod, second)
+    assert talks(cni, pod, first)
+    assert cni.call("DEL", pod, CNI_IFNAME="net1").exit_code == 0
+
+
+def test_what_a_sandbox_removes_of_its_gateways_comes_back(cni: Caller, pod: Pod) -> None:
+    result = add(cni, pod)
+    inside(pod.netns, "ip", "neigh", "del", "169.254.1.1", "dev", "eth0")
+    inside(pod.netns, "ip", "-6", "neigh", "del", "fe80::1", "dev", "eth0")
+    assert eventually(lambda: is_followed(cni, pod, result), HEALED_SECONDS)
+    assert talks(cni, pod, result)
+
+
+def test_a_change_while_no_agent_ran_is_found_at_its_start(cni: Caller, pod: Pod) -> None:
+    result = add(cni, pod)
+    cni.node.kill_agent()
+    inside(pod.netns, "ip", "link", "set", "eth0", "address", MAC)
+    cni.node.start_agent()
+    cni.node.wait_until_ready()
+    assert eventually(lambda: is_followed(cni, pod, result), HEALED_SECONDS)
+    assert talks(cni, pod, result)
+
+
+def test_a_lost_route_is_put_back_with_the_mac_of_now(cni: Caller, pod: Pod) -> None:
+    result = add(cni, pod)
+    inside(pod.netns, "ip", "link", "set", "eth0", "address", MAC)
+    assert eventually(lambda: is_followed(cni, pod, result), HEALED_SECONDS)
+    assert talks(cni, pod, result)
+    inside(cni.node.namespace, "ip", "route", "del", str(addresses(result)[0]))
+    cni.node.kill_agent()
+    cni.node.start_agent()
+    cni.node.wait_until_ready()
+    assert eventually(lambda: is_followed(cni, pod, result), HEALED_SECONDS)
+    assert talks(cni, pod, result)
+
+
+def test_a_pod_that_changes_without_an_end_costs_nobody_else(cni: Caller, pod: Pod) -> None:
+    add(cni, pod)
+    loop = "while :; do ip link set eth0 address 02:00:00:00:0c:01; ip link set eth0 address 02:00:00:00:0c:02; done"
+    with cni.sandbox() as other:
+        noise = subprocess.Popen(["nsenter", f"--net={pod.netns}", "sh", "-c", loop])
+        try:
+            result = add(cni, other)
+            inside(other.netns, "ip", "link", "set", "eth0", "address", MAC)
+            assert eventually(lambda: is_followed(cni, other, result), HEALED_SECONDS)
+            assert talks(cni, other, result)
+        finally:
+            noise.kill()
+            noise.wait()
