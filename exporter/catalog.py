@@ -10,6 +10,7 @@ PyPI's iptables-exporter 0.9.3, so that dashboards made for it go on working.
 
 from __future__ import annotations
 
+from exporter.crossing_catalog import CROSSINGS
 from exporter.metric import Kind, Metric
 from netmgr.snapshot import LATENCY_BUCKETS
 
@@ -26,12 +27,6 @@ DRIFT_REASONS = 6
 """Rules, wiring, forwarding, routes, services, files."""
 TABLES_OF_RULES = FAMILIES * 6
 """Chains of `raw`, `mangle` and `nat` with the backend iptables; every further chain of anybody's is one more."""
-SPOKES = 20
-SPOKE_PAIRS = 2 * (SPOKES - 1)
-"""A node drops between its own spoke and each other one, both ways; a hub router between all: 380."""
-NAT_RANGES = FAMILIES
-PORT_BUDGETS = FAMILIES * 3
-"""TCP, UDP and SCTP of each family."""
 
 
 POD_BYTES = Metric(
@@ -178,77 +173,6 @@ DRIFT = Metric(
     "Things of netmgr's (rules, links and routes of pods, forwarding, static routes, Services' translations, state "
     "files and sockets) that another program changed or removed and that were put right.",
 )
-ISOLATION_PACKETS = Metric(
-    "netmgr_isolation_dropped_packets_total",
-    Kind.COUNTER,
-    "packets",
-    ("from", "to"),
-    SPOKE_PAIRS,
-    "Packets from one spoke to another that were dropped on this machine. Every pair it can drop is there.",
-)
-ISOLATION_BYTES = Metric(
-    "netmgr_isolation_dropped_bytes_total",
-    Kind.COUNTER,
-    "bytes",
-    ("from", "to"),
-    SPOKE_PAIRS,
-    "Bytes (IP headers included) from one spoke to another that were dropped on this machine.",
-)
-NAT_PACKETS = Metric(
-    "netmgr_nat_translated_packets_total",
-    Kind.COUNTER,
-    "packets",
-    ("seen", "real"),
-    NAT_RANGES,
-    "On a NAT host, packets of connections to a Service range: as the hub sees it, and as it is in the spoke.",
-)
-NAT_BYTES = Metric(
-    "netmgr_nat_translated_bytes_total",
-    Kind.COUNTER,
-    "bytes",
-    ("seen", "real"),
-    NAT_RANGES,
-    "On a NAT host, bytes (IP headers included) of connections to a Service range.",
-)
-NAT_BUDGET = Metric(
-    "netmgr_nat_port_budget",
-    Kind.GAUGE,
-    "",
-    ("family", "protocol"),
-    PORT_BUDGETS,
-    "On a NAT host that gives clients its own addresses, the connections it can have toward one endpoint: 64,512 "
-    "an address.",
-)
-NAT_USED = Metric(
-    "netmgr_nat_ports_used",
-    Kind.GAUGE,
-    "",
-    ("family", "protocol"),
-    PORT_BUDGETS,
-    "Connections toward the endpoint (address, port and protocol) that has most, by the kernel's connection table.",
-)
-NAT_SHARE = Metric(
-    "netmgr_nat_ports_used_ratio",
-    Kind.GAUGE,
-    "ratio",
-    ("family", "protocol"),
-    PORT_BUDGETS,
-    "The share of the port budget that is in use; at 1, new connections toward that endpoint fail.",
-)
-NAT_SERVICES = Metric(
-    "netmgr_nat_services", Kind.GAUGE, "", (), 1, "On a NAT host with translation: endpoints, the Services it opens."
-)
-NAT_ENDPOINTS = Metric(
-    "netmgr_nat_endpoints", Kind.GAUGE, "", (), 1, "Ready endpoints of the Services that a NAT host opens."
-)
-NAT_REFUSED = Metric(
-    "netmgr_nat_documents_refused",
-    Kind.GAUGE,
-    "",
-    (),
-    1,
-    "Services and EndpointSlices that a NAT host cannot use; its log and `netmgr nat status` say why.",
-)
 ADDRESSES = Metric(
     "netmgr_ipam_addresses",
     Kind.GAUGE,
@@ -370,16 +294,7 @@ FROM_AGENT = (
     FORWARDED,
     DURABLE,
     DRIFT,
-    ISOLATION_PACKETS,
-    ISOLATION_BYTES,
-    NAT_PACKETS,
-    NAT_BYTES,
-    NAT_BUDGET,
-    NAT_USED,
-    NAT_SHARE,
-    NAT_SERVICES,
-    NAT_ENDPOINTS,
-    NAT_REFUSED,
+    *CROSSINGS,
     ADDRESSES,
     RESULT_FILES,
     LONGEST_DELAY,

@@ -1,4 +1,4 @@
-"""Families about what passes between sites: dropped from spoke to spoke, translated by a NAT host."""
+"""Families about what the rules drop and translate: from spoke to spoke, for other reasons, by a NAT host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from prometheus_client.metrics_core import Metric as Family
 
-from exporter import catalog
+from exporter import crossing_catalog
 from exporter.families import amounts, family
 from netmgr.snapshot import NatState, Snapshot
 
@@ -24,16 +24,18 @@ NO_NAT: NatState = {
 def families(snapshot: Snapshot) -> Iterable[Family]:
     """All of them; those of a NAT host have samples on a NAT host alone."""
     dropped = [((item["origin"], item["destination"]), item) for item in snapshot.get("isolation", [])]
-    yield from amounts(catalog.ISOLATION_BYTES, catalog.ISOLATION_PACKETS, dropped)
+    yield from amounts(crossing_catalog.ISOLATION_BYTES, crossing_catalog.ISOLATION_PACKETS, dropped)
+    refused = [((item["reason"],), item) for item in snapshot.get("drops", [])]
+    yield from amounts(crossing_catalog.DROPPED_BYTES, crossing_catalog.DROPPED_PACKETS, refused)
     nat = snapshot.get("nat", NO_NAT)
     ranges = [((item["seen"], item["real"]), item) for item in nat["ranges"]]
-    yield from amounts(catalog.NAT_BYTES, catalog.NAT_PACKETS, ranges)
+    yield from amounts(crossing_catalog.NAT_BYTES, crossing_catalog.NAT_PACKETS, ranges)
     ports = [((item["family"], item["protocol"]), item) for item in nat["ports"]]
-    yield family(catalog.NAT_BUDGET, [(labels, item["budget"]) for labels, item in ports])
-    yield family(catalog.NAT_USED, [(labels, item["used"]) for labels, item in ports])
+    yield family(crossing_catalog.NAT_BUDGET, [(labels, item["budget"]) for labels, item in ports])
+    yield family(crossing_catalog.NAT_USED, [(labels, item["used"]) for labels, item in ports])
     shares = [(labels, item["used"] / item["budget"]) for labels, item in ports if item["budget"]]
-    yield family(catalog.NAT_SHARE, shares)
+    yield family(crossing_catalog.NAT_SHARE, shares)
     here = ["nat"] if "nat" in snapshot else []
-    yield family(catalog.NAT_SERVICES, [((), nat["services"]) for _ in here])
-    yield family(catalog.NAT_ENDPOINTS, [((), nat["endpoints"]) for _ in here])
-    yield family(catalog.NAT_REFUSED, [((), nat["refused"]) for _ in here])
+    yield family(crossing_catalog.NAT_SERVICES, [((), nat["services"]) for _ in here])
+    yield family(crossing_catalog.NAT_ENDPOINTS, [((), nat["endpoints"]) for _ in here])
+    yield family(crossing_catalog.NAT_REFUSED, [((), nat["refused"]) for _ in here])

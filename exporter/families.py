@@ -9,12 +9,12 @@ from prometheus_client.metrics_core import Metric as Family
 
 from exporter import bounds
 from exporter.metric import Kind, Metric
-from netmgr.snapshot import DroppedTotals, RuleReading, TrafficTotals, Translation
+from netmgr.snapshot import DroppedTotals, RefusedTotals, RuleReading, TrafficTotals, Translation
 
 Labels = tuple[str, ...]
 """Label values, in the order of the catalogue's names."""
 
-Amounts = TrafficTotals | RuleReading | DroppedTotals | Translation
+Amounts = TrafficTotals | RuleReading | DroppedTotals | RefusedTotals | Translation
 """What has bytes and packets."""
 
 

@@ -134,6 +134,14 @@ class DroppedTotals(TypedDict):
     packets: int
 
 
+class RefusedTotals(TypedDict):
+    """What this machine dropped for one reason, since its rules were made."""
+
+    reason: str
+    bytes: int
+    packets: int
+
+
 class Translation(TypedDict):
     """One Service range of a NAT host, and what was translated for it since the rules were made."""
 
@@ -303,5 +311,6 @@ class Snapshot(TypedDict):
     durable: NotRequired[bool]
     role: NotRequired[str]
     isolation: NotRequired[list[DroppedTotals]]
+    drops: NotRequired[list[RefusedTotals]]
     nat: NotRequired[NatState]
     attachments: NotRequired[list[AttachmentView]]

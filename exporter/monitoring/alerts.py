@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from exporter import catalog
+from exporter import catalog, crossing_catalog
 from exporter.monitoring.promql import JOB, UP, read, total
 from exporter.monitoring.recording import (
     BUSIEST_PODS,
@@ -215,7 +215,7 @@ SITES = (
     ),
     Alert(
         "NetmgrNatPortsScarce",
-        f"{read(catalog.NAT_SHARE)} > {PORTS_SHARE}",
+        f"{read(crossing_catalog.NAT_SHARE)} > {PORTS_SHARE}",
         "5m",
         Severity.CRITICAL,
         "{{ $labels.instance }} has {{ $value | humanizePercentage }} of its {{ $labels.protocol }} ports toward one "
@@ -225,7 +225,7 @@ SITES = (
     ),
     Alert(
         "NetmgrNatDocumentsRefused",
-        f"{read(catalog.NAT_REFUSED)} > 0",
+        f"{read(crossing_catalog.NAT_REFUSED)} > 0",
         "10m",
         Severity.WARNING,
         "{{ $labels.instance }} cannot use {{ $value }} Services or EndpointSlices",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from exporter import catalog
+from exporter import catalog, crossing_catalog
 from exporter.monitoring.promql import largest, read, total
 from exporter.monitoring.recording import (
     ADDRESSES,
@@ -169,7 +169,7 @@ LATENCY = Dashboard(
     ),
 )
 
-_TRANSLATED = f"rate({read(catalog.NAT_BYTES, '5m', cluster=CLUSTER)})"
+_TRANSLATED = f"rate({read(crossing_catalog.NAT_BYTES, '5m', cluster=CLUSTER)})"
 SITES = Dashboard(
     "netmgr-sites",
     "netmgr: hub and spokes",
@@ -189,16 +189,16 @@ SITES = Dashboard(
         Panel(
             "Ports toward the busiest endpoint, of all there are",
             "percentunit",
-            (Query(read(catalog.NAT_SHARE, cluster=CLUSTER), "{{instance}} {{family}} {{protocol}}"),),
+            (Query(read(crossing_catalog.NAT_SHARE, cluster=CLUSTER), "{{instance}} {{family}} {{protocol}}"),),
             meaning="At 100 % new connections to that endpoint fail.",
         ),
         Panel(
             "Services",
             "short",
             (
-                Query(f"sum({read(catalog.NAT_SERVICES, cluster=CLUSTER)})", "opened"),
-                Query(f"sum({read(catalog.NAT_ENDPOINTS, cluster=CLUSTER)})", "ready endpoints"),
-                Query(f"sum({read(catalog.NAT_REFUSED, cluster=CLUSTER)})", "documents refused"),
+                Query(f"sum({read(crossing_catalog.NAT_SERVICES, cluster=CLUSTER)})", "opened"),
+                Query(f"sum({read(crossing_catalog.NAT_ENDPOINTS, cluster=CLUSTER)})", "ready endpoints"),
+                Query(f"sum({read(crossing_catalog.NAT_REFUSED, cluster=CLUSTER)})", "documents refused"),
             ),
             kind="stat",
         ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from exporter import catalog
+from exporter import catalog, crossing_catalog
 from exporter.monitoring.promql import buckets, largest, read, stem, total
 
 INTERVAL_SECONDS = 60
@@ -67,9 +67,9 @@ DURATIONS = _sum(
 
 ISOLATION = _sum(
     ("cluster", "from", "to"),
-    stem(catalog.ISOLATION_PACKETS),
+    stem(crossing_catalog.ISOLATION_PACKETS),
     "rate5m",
-    f"rate({read(catalog.ISOLATION_PACKETS, '5m')})",
+    f"rate({read(crossing_catalog.ISOLATION_PACKETS, '5m')})",
 )
 UNATTRIBUTED = _sum(
     ("cluster", "traffic"), stem(catalog.UNATTRIBUTED), "rate5m", f"rate({read(catalog.UNATTRIBUTED, '5m')})"

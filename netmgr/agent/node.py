@@ -21,7 +21,7 @@ from netmgr.agent.locks import AttachmentLocks
 from netmgr.agent.reaper import Reaper
 from netmgr.dataplane import desired
 from netmgr.dataplane.wiring import Dataplane
-from netmgr.errors import KernelError, NetmgrError, TryAgainLater
+from netmgr.errors import KernelError, NetmgrError, SetupError, TryAgainLater
 from netmgr.ipam.leases import Leases
 from netmgr.model import NOTHING_REQUESTED, Attachment, AttachmentKey, PodRef, Requested
 
@@ -109,13 +109,15 @@ class Node:
             KernelError: one could not be put right; all the others were tried.
         """
         drift = self.dataplane.drift(self.leases.all)
-        done = self.dataplane.remove_routes(drift.strays)
-        failure: KernelError | None = None
+        done: list[str] = []
+        failure: NetmgrError | None = None
         for attachment in drift.broken:
             try:
                 done += self._rewire(attachment)
-            except KernelError as error:
+            except (KernelError, SetupError) as error:
                 failure = error
+        # Last, so that a pod whose route another replaces is not without any meanwhile.
+        done += self.dataplane.remove_foreign(drift.foreign)
         if failure:
             raise failure
         return done

@@ -25,7 +25,7 @@ from netmgr.ipam.pool import Occupancy
 from netmgr.ledger.totals import NamespaceTotal, PodTotal
 from netmgr.model import Attachment, Sample
 from netmgr.prefixes import Address, Family
-from netmgr.rules.readings import Dropped
+from netmgr.rules.readings import Dropped, Drops
 from netmgr.sites import Role
 from netmgr.snapshot import (
     VERSION,
@@ -90,7 +90,7 @@ class Queries:
         self._pods = pods
         self._telemetry = telemetry
         self._backend = rules.backend.name
-        self._dropped = Latest[list[Dropped]](rules.dropped, clock, document.accounting.min_reading_seconds, [])
+        self._drops = Latest[Drops](rules.drops, clock, document.accounting.min_reading_seconds, Drops())
         self._nat = nat
         self._clock = clock
         self._started_at = clock.now()
@@ -165,7 +165,7 @@ class Queries:
 
     def _common(self) -> Snapshot:
         self._read()
-        totals = self._accounts.totals()
+        totals, drops = self._accounts.totals(), self._drops.value()
         reason, runs_pods = self._reason(), self._document.role is Role.NODE
         return {
             "version": VERSION,
@@ -196,7 +196,8 @@ class Queries:
             "durable": totals.durable,
             "drift_repaired": self._telemetry.repairs(),
             "state_rebuilds": self._telemetry.state_rebuilds,
-            "isolation": [_isolation(item) for item in self._dropped.value()],
+            "isolation": [_isolation(item) for item in drops.between],
+            "drops": [{"reason": one.reason, "bytes": one.bytes, "packets": one.packets} for one in drops.refused],
         }
 
     def _ranges(self) -> RangesState:

@@ -15,7 +15,7 @@ import logging
 import random
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from netmgr import documents, durable
@@ -133,7 +133,7 @@ class Ranging:
         """Look again at what was accepted before only where the cloud says it: a document was held against the node."""
         if self._document.range_source is Kind.FILE and said == self._said and not self._vetted.refused:
             return
-        self._vetted = _forwarded(vet(said, self._document, _on_links()), self._document.families)
+        self._vetted = _forwarded(vet(said, self._document, _on_links()), self._document)
         self._said = said
 
     def _tell(self, failing: str) -> None:
@@ -221,13 +221,13 @@ class _Reader:
         return self._document.ranges
 
 
-def _forwarded(vetted: Vetted, already: Collection[Family]) -> Vetted:
+def _forwarded(vetted: Vetted, document: NodeDocument) -> Vetted:
     """Have the kernel forward what will have addresses; a family that it cannot forward is left out."""
     refused = list(vetted.refused)
     ranges = vetted.ranges
-    for family in sorted({block.family for block in ranges}.difference(already)):
+    for family in sorted({block.family for block in ranges}.difference(document.families)):
         try:
-            forwarding.enable([family])
+            forwarding.enable([family], document.node.uplink)
         except SetupError as error:
             refused.append(f"no range of IPv{family.value} is used: {error}")
             ranges = tuple(block for block in ranges if block.family is not family)

@@ -91,7 +91,7 @@ def _links(*, with_pods: bool) -> Iterator[str]:
             )
         yield from (f"link {name} of a pod was removed" for name in dataplane.detach_strays(()))
         dataplane.reap()
-        yield from dataplane.remove_routes(dataplane.drift(tuple).strays)
+        yield from dataplane.remove_foreign(dataplane.drift(tuple).foreign)
     finally:
         dataplane.close()
 

@@ -22,6 +22,7 @@ class Router:
 
     def __init__(self, document: NodeDocument, stack: ExitStack) -> None:
         self._families = forwarded(document)
+        self._uplink = document.node.uplink
         self._routes = StaticRoutes(document.routes)
         stack.callback(self._routes.close)
         self._ranges = _own_ranges(document)
@@ -34,7 +35,7 @@ class Router:
         Raises:
             SetupError: the switch is off and cannot be thrown.
         """
-        forwarding.enable(self._families)
+        forwarding.enable(self._families, self._uplink)
         with suppress(KernelError):
             for sentence in self._routes.reconcile():
                 log.info("routes %s", sentence)
@@ -53,7 +54,7 @@ class Router:
 
     def reconcile(self, steps: Steps) -> None:
         """Put right what another program switched, removed or added."""
-        steps.repair("forwarding", lambda: forwarding.enable(self._families))
+        steps.repair("forwarding", lambda: forwarding.enable(self._families, self._uplink))
         steps.repair("routes", lambda: [*self._unused.reconcile(self._ranges), *self._routes.reconcile()])
 
 

@@ -28,6 +28,9 @@ HOST_MAC = bytes.fromhex("026e6d000001")
 REAP_GROUP = 0x6E6D
 """Link group of host ends that are unwired and wait to be deleted together."""
 
+HOST_METRIC = {Family.V4: 0, Family.V6: 1}
+"""Metrics of the host's routes to pods, the least there is: for IPv6 the kernel takes 0 for 1024."""
+
 PRIMARY_INTERFACE = "eth0"
 LOOPBACK_INDEX = 1
 RTPROT_BOOT = 3
@@ -117,7 +120,10 @@ def creation(attachment: Attachment, mtu: int, netns: int) -> Operation:
 
 
 def naming(attachment: Attachment) -> list[Operation]:
-    """Say on the host end whose it is, and bring it up. Names of Kubernetes may take more than an alias holds."""
+    """Say on the host end whose it is, and bring it up; its settings stand by then.
+
+    Names of Kubernetes may take more than an alias holds.
+    """
     text = identity_text(attachment.key, attachment.pod)
     alias, more = text[:_ALIAS_BYTES], text[_ALIAS_BYTES:]
     names = _alternative_names(attachment.host_link, more)
@@ -130,7 +136,9 @@ def host_side(attachment: Attachment, index: int, mac: bytes) -> list[Operation]
     operations = []
     for address in attachment.addresses:
         operations.append(rtnetlink.add_neighbour(address, mac, index))
-        operations.append(rtnetlink.add_route(address.prefix, index, protocol=ROUTE_PROTOCOL))
+        operations.append(
+            rtnetlink.add_route(address.prefix, index, protocol=ROUTE_PROTOCOL, metric=HOST_METRIC[address.family])
+        )
     return operations
 
 

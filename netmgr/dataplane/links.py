@@ -26,6 +26,7 @@ from netmgr.prefixes import Family, Prefix
 RTM_DELADDR, RTM_GETNSID, RTM_NEWLINKPROP = 21, 90, 108
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_IFALIAS, _IFLA_GROUP = 1, 3, 4, 5, 20, 27
 _IFLA_EXT_MASK, _IFLA_LINK_NETNSID, _IFLA_TARGET_NETNSID, _IFLA_PROP_LIST, _IFLA_ALT_IFNAME = 29, 37, 46, 52, 53
+_IFLA_LINKINFO, _IFLA_INFO_KIND = 18, 1
 _RTEXT_FILTER_SKIP_STATS = 1 << 3
 _IFA_LOCAL = 2
 _NETNSA_NSID, _NETNSA_FD = 1, 3
@@ -40,6 +41,7 @@ class Link(NamedTuple):
     """What the kernel says of one interface.
 
     `peer` is the index of a pair's other end, in the namespace known by the number `peer_netns`; -1 for this one.
+    `kind` is its type as ip-link(8) names it, "" of hardware.
     """
 
     number: int
@@ -52,6 +54,7 @@ class Link(NamedTuple):
     alternative_names: tuple[str, ...] = ()
     peer: int = 0
     peer_netns: int = -1
+    kind: str = ""
 
 
 def link_of(body: bytes) -> Link:
@@ -69,6 +72,7 @@ def link_of(body: bytes) -> Link:
         tuple(_string(name) for _, name in each_attribute(found.get(_IFLA_PROP_LIST, b""), 0)),
         _u32(found.get(_IFLA_LINK, b"")),
         int.from_bytes(found.get(_IFLA_LINK_NETNSID, b"\xff"), "little", signed=True),
+        _string(attributes(found.get(_IFLA_LINKINFO, b""), 0).get(_IFLA_INFO_KIND, b"")),
     )
 
 

@@ -31,10 +31,9 @@ _ANY_SCOPE = 255
 NUD_PERMANENT = 0x80
 
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINKINFO = 1, 3, 4, 18
-_IFLA_IFALIAS, _IFLA_AF_SPEC, _IFLA_GROUP, _IFLA_NET_NS_FD = 20, 26, 27, 28
+_IFLA_IFALIAS, _IFLA_GROUP, _IFLA_NET_NS_FD = 20, 27, 28
 _IFLA_EXT_MASK, _RTEXT_FILTER_SKIP_STATS = 29, 1 << 3
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
-_IFLA_INET6_ADDR_GEN_MODE, _ADDR_GEN_MODE_NONE = 8, 1
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _IFA_F_NODAD = 0x02
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY = 1, 4, 5, 6
@@ -81,6 +80,7 @@ class Route(NamedTuple):
     gateway: Address | None
     protocol: int
     scope: int
+    metric: int
 
 
 def encode(operation: Operation, sequence: int) -> bytes:
@@ -170,11 +170,10 @@ def create_veth(host: VethEnd, pod: VethEnd, netns: int, group: int = 0) -> Oper
 
 
 def raise_link(name: str, alias: str) -> Operation:
-    """Bring a link up under an alias, without IPv6 autoconfiguration on it."""
-    mode = nested(_AF[Family.V6], attribute(_IFLA_INET6_ADDR_GEN_MODE, bytes([_ADDR_GEN_MODE_NONE])))
+    """Bring a link up under an alias."""
     body = _IFINFO.pack(0, 0, 0, IFF_UP, IFF_UP) + _text(_IFLA_IFNAME, name)
     # Without a NUL, or the longest alias would be refused.
-    body += attribute(_IFLA_IFALIAS, alias.encode()) + nested(_IFLA_AF_SPEC, mode)
+    body += attribute(_IFLA_IFALIAS, alias.encode())
     return Operation(f"link set {name} up alias '{alias}'", RTM_NEWLINK, NLM_F_ACK, body)
 
 
@@ -264,12 +263,14 @@ def _gateway_route(destination: Prefix, gateway: Address, protocol: int, scope: 
     return body + attribute(_RTA_GATEWAY, gateway.packed)
 
 
-def delete_route(destination: Prefix, index: int, *, protocol: int) -> Operation:
-    """Remove a route of the main table that has this link and protocol."""
-    family = _AF[destination.family]
-    body = _RTMSG.pack(family, destination.length, 0, 0, RT_TABLE_MAIN, protocol, _ANY_SCOPE, 0, 0)
-    body += attribute(_RTA_DST, destination.network.packed) + _number(_RTA_OIF, index)
-    return Operation(f"route delete {destination} on link {index}", RTM_DELROUTE, NLM_F_ACK, body)
+def delete_route(route: Route) -> Operation:
+    """Remove one route of the main table as a dump gave it."""
+    destination = route.destination
+    head = _AF[destination.family], destination.length, 0, 0, RT_TABLE_MAIN, route.protocol, _ANY_SCOPE, 0, 0
+    body = _RTMSG.pack(*head)
+    body += attribute(_RTA_DST, destination.network.packed) if destination.length else b""
+    body += _number(_RTA_OIF, route.oif) + _number(_RTA_PRIORITY, route.metric)
+    return Operation(f"route delete {destination} on link {route.oif}", RTM_DELROUTE, NLM_F_ACK, body)
 
 
 def blackhole(destination: Prefix, *, protocol: int, removed: bool = False) -> Operation:
@@ -329,7 +330,8 @@ def route_of(body: bytes, wanted: int = RTN_UNICAST) -> Route | None:
     found = attributes(body, _RTMSG.size)
     destination = Prefix(family, int.from_bytes(found.get(_RTA_DST, b""), "big"), length)
     gateway = Address(family, int.from_bytes(found[_RTA_GATEWAY], "big")) if _RTA_GATEWAY in found else None
-    return Route(destination, _u32(found.get(_RTA_OIF)), gateway, protocol, scope)
+    metric = _u32(found.get(_RTA_PRIORITY))
+    return Route(destination, _u32(found.get(_RTA_OIF)), gateway, protocol, scope, metric)
 
 
 def local_address_of(body: bytes) -> Address | None:

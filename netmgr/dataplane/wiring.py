@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from errno import EEXIST, ENODEV
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from netmgr.config import POD_GATEWAYS
-from netmgr.dataplane import desired, links, netlink, rtnetlink, sandbox
+from netmgr.dataplane import desired, drift, hardening, links, netlink, rtnetlink, sandbox
 from netmgr.dataplane.desired import DEFAULT_ROUTES, REAP_GROUP, Identity
+from netmgr.dataplane.drift import Drift, Foreign, Host
 from netmgr.dataplane.links import Link
 from netmgr.dataplane.neighbours import Neighbours
 from netmgr.dataplane.netlink import Netlink
@@ -32,13 +33,6 @@ SETTLE_SECONDS = 2.0
 Decoded = TypeVar("Decoded")
 
 log = logging.getLogger(__name__)
-
-
-class Drift(NamedTuple):
-    """What the kernel has otherwise than it should."""
-
-    broken: list[Attachment]
-    strays: dict[Address, int]
 
 
 class Dataplane:
@@ -71,6 +65,8 @@ class Dataplane:
         try:
             self._create(attachment, netns)
             try:
+                self._netlink.transact([hardening.harden(attachment.host_link)])
+                hardening.write_settings(attachment.host_link)
                 self._netlink.transact(desired.naming(attachment))
                 self._configure(attachment, netns)
             except BaseException:
@@ -182,37 +178,39 @@ class Dataplane:
         """Compare the kernel with what it should hold.
 
         The kernel is read before `attachments` is called: what a new attachment adds meanwhile
-        then has its owner in the list, and is never taken for a stray.
+        then has its owner in the list, and is never taken for foreign.
         """
-        present_links = {link.name: link for link in self._links() if link.group != REAP_GROUP}
-        present = self._own_routes()
-        wanted = list(attachments())
-        broken = [
-            a for a in wanted if a.host_link in present_links and _host_faults(a, present_links[a.host_link], present)
-        ]
-        owned = {address for attachment in wanted for address in attachment.addresses}
-        return Drift(broken, {address: oif for address, oif in present.items() if address not in owned})
+        host = self._look()
+        return host.drift(list(attachments()))
 
-    def remove_routes(self, strays: Mapping[Address, int]) -> list[str]:
-        """Remove routes of ours that no attachment has; a sentence each."""
-        operations = [rtnetlink.delete_route(a.prefix, oif, protocol=ROUTE_PROTOCOL) for a, oif in strays.items()]
-        self._netlink.attempt(operations)
-        return [f"route to {address} belonged to no pod" for address in strays]
+    def remove_foreign(self, found: Iterable[Foreign]) -> list[str]:
+        """Remove what `drift` found to be foreign; a sentence each."""
+        removals = {
+            rtnetlink.delete_route(one) if isinstance(one, Route) else links.delete_address(*one): drift.described(one)
+            for one in found
+        }
+        failures = self._netlink.attempt(list(removals))
+        return [sentence for operation, sentence in removals.items() if operation not in failures]
 
     def rewire(self, attachment: Attachment) -> list[str]:
-        """Put the host's side of an attachment right, if it is not; a sentence for each fault.
+        """Repair the host's side of an attachment, if it needs that; a sentence for each fault.
 
         Raises:
-            KernelError: it could not be put right.
+            KernelError: it could not be repaired.
+            SetupError: a setting of the link cannot be written.
         """
-        link = next((link for link in self._links() if link.name == attachment.host_link), None)
-        faults = _host_faults(attachment, link, self._own_routes())
+        host = self._look()
+        faults, link = host.faults(attachment), host.links.get(attachment.host_link)
         if link is None or not faults:
             return []
         operations = [
             rtnetlink.raise_index(link.number),
             *desired.host_side(attachment, link.number, self.neighbours.pod_mac(link)),
         ]
+        if host.lacking.get(link.number):
+            hardening.write_settings(link.name)
+            # A link that stops or begins to hear ARP forgets its neighbours, so they come behind it (arp_netdev_event).
+            operations.insert(0, hardening.harden(link.name))
         self._netlink.transact(operations)
         return faults
 
@@ -227,6 +225,16 @@ class Dataplane:
             raise KernelError(f"find the pod's end of {attachment.host_link}", ENODEV)
         return self.neighbours.pod_mac(link)
 
+    def _look(self) -> Host:
+        addresses = [
+            held
+            for family in Family
+            for held in self._netlink.dump(rtnetlink.dump_addresses(family), rtnetlink.address_of)
+        ]
+        present = {link.name: link for link in self._links() if link.group != REAP_GROUP}
+        lacking = dict(self._netlink.dump(rtnetlink.dump_links(), hardening.lacking))
+        return Host(present, lacking, self._routes(), addresses)
+
     def check(self, attachment: Attachment, netns_path: str) -> list[str]:
         """What of an attachment's wiring is not as `attach` left it in this sandbox, a sentence each."""
         try:
@@ -234,8 +242,7 @@ class Dataplane:
         except KernelError as error:
             return [error.message]
         try:
-            link = next((link for link in self._links() if link.name == attachment.host_link), None)
-            return [*_host_faults(attachment, link, self._own_routes()), *self._check_pod(attachment, netns)]
+            return [*self._look().faults(attachment), *self._check_pod(attachment, netns)]
         finally:
             os.close(netns)
 
@@ -314,14 +321,6 @@ def _wait_for_addresses(inside: Netlink, attachment: Attachment) -> None:
         if time.monotonic() > deadline:
             raise KernelError("wait for the sandbox's addresses", details="the kernel does not make them local")
         time.sleep(0.0002)
-
-
-def _host_faults(attachment: Attachment, link: Link | None, routes: Mapping[Address, int]) -> list[str]:
-    if link is None:
-        return [f"host link {attachment.host_link} is missing"]
-    faults = [] if link.up else [f"host link {link.name} is down"]
-    missing = (address for address in attachment.addresses if routes.get(address) != link.number)
-    return faults + [f"host route to {address} is missing" for address in missing]
 
 
 def _check_family(inside: Netlink, attachment: Attachment, family: Family, index: int) -> list[str]:

@@ -20,7 +20,7 @@ from netmgr.rules.backend import RuleBackend
 from netmgr.rules.diff import diff, faults
 from netmgr.rules.model import Drop, Element, Observed, Ruleset, SetSpec
 from netmgr.rules.policy import PodSets, Policy, desired, pod_sets
-from netmgr.rules.readings import Dropped, Translated
+from netmgr.rules.readings import Dropped, Drops, Refused, Translated
 from netmgr.rules.sorting import pod_set
 from netmgr.rules.tagged import Tagged
 from netmgr.rules.transaction import AddElements, Operation, RemoveElements, ReplaceElements, Transaction
@@ -144,16 +144,27 @@ class Rules:
                 members.setdefault(pod_set(one.traffic, one.family), set()).add(one.subject)
         return self.backend.read_pods({spec: frozenset(addresses) for spec, addresses in members.items()})
 
-    def dropped(self) -> list[Dropped]:
-        """What was kept apart here, one entry for each ordered pair of sites that must not meet."""
-        if self.policy.isolation is None:
-            return []
+    def drops(self) -> Drops:
+        """What was dropped here: an entry for each ordered pair of sites and each reason that the rules have."""
+        isolation = self.policy.isolation
+        pairs: dict[tuple[str, str], set[str]] = {pair: set() for pair in isolation.pairs()} if isolation else {}
+        reasons: dict[str, set[str]] = {}
+        for action in (rule.action for rule in self._skeleton.rules() if isinstance(rule.action, Drop)):
+            if action.between:
+                pairs[action.between].add(action.name)
+            elif action.reason:
+                reasons.setdefault(action.reason, set()).add(action.name)
+        if not pairs and not reasons:
+            return Drops()
         found = self.backend.tallies(self._skeleton)
-        names: dict[tuple[str, str], set[str]] = {pair: set() for pair in self.policy.isolation.pairs()}
-        for rule in self._skeleton.rules():
-            if isinstance(rule.action, Drop) and rule.action.between:
-                names[rule.action.between].add(rule.action.name)
-        return [Dropped(*pair, *_sum(found.get(name, (0, 0)) for name in its)) for pair, its in names.items()]
+        return Drops(
+            tuple(Dropped(*pair, *_sum(found.get(name, (0, 0)) for name in its)) for pair, its in pairs.items()),
+            tuple(Refused(why, *_sum(found.get(name, (0, 0)) for name in its)) for why, its in reasons.items()),
+        )
+
+    def dropped(self) -> list[Dropped]:
+        """What was kept apart here."""
+        return list(self.drops().between)
 
     def translated(self) -> list[Translated]:
         """What was translated here, one entry for each Service range."""

@@ -28,8 +28,8 @@ from netmgr.rules.model import (
     SetSpec,
     Side,
     SourceNat,
-    Unreturnable,
 )
+from netmgr.rules.packets import IcmpType, Returnable, UdpPorts
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
@@ -112,7 +112,7 @@ def _fill(hook: Hook, rules: list[Rule], program: str) -> Iterator[str]:
 
 def text(rule: Rule) -> str:
     """The rule as iptables-save prints it, without the chain."""
-    parts = [_match(match) for match in rule.matches]
+    parts = [_match(match, rule.family) for match in rule.matches]
     comment = xt_entries.comment_of(rule)
     return " ".join([*parts, f'-m comment --comment "{comment}"', *_target(rule)])
 
@@ -128,7 +128,11 @@ def _target(rule: Rule) -> list[str]:
             return [f"-j {name}"] if name else []
 
 
-def _match(match: Match) -> str:
+def _icmp6(number: int) -> str:
+    return f"-p ipv6-icmp -m icmp6 --icmpv6-type {number}"
+
+
+def _match(match: Match, family: Family) -> str:  # noqa: PLR0911 - one return per kind of match reads best
     match match:
         case InSet(side, name, negated):
             return f"-m set {'! ' if negated else ''}--match-set {kernel_name(name)} {side}"
@@ -136,8 +140,12 @@ def _match(match: Match) -> str:
             return f"{'! ' if negated else ''}{'-s' if side is Side.SOURCE else '-d'} {prefix}"
         case OnLink(side, name, negated, _):
             return f"{'! ' if negated else ''}{'-i' if side is Side.SOURCE else '-o'} {name.replace('*', '+')}"
-        case Unreturnable():
-            return "-m rpfilter --invert"
+        case Returnable(negated):
+            return f"-m rpfilter{' --invert' if negated else ''}"
+        case IcmpType(number):
+            return f"-p icmp -m icmp --icmp-type {number}" if family is Family.V4 else _icmp6(number)
+        case UdpPorts(source, destination):
+            return f"-p udp -m udp --sport {source} --dport {destination}"
         case OriginallyTo(prefix):
             return f"-m conntrack --ctorigdst {prefix}"
         case OneIn(number):

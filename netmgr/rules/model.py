@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix
+from netmgr.rules.packets import IcmpType, Returnable, UdpPorts
 
 Element = Address | Prefix
 SET_CAPACITY = 65_536
@@ -85,14 +86,6 @@ class OnLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreturnable:
-    """The route back to the packet's source does not lead out of the link it came in by (RFC 3704, strict)."""
-
-    def __str__(self) -> str:
-        return "not returnable by the same link"
-
-
-@dataclass(frozen=True, slots=True)
 class OriginallyTo:
     """The packet's connection was opened toward an address of this prefix, as connection tracking saw it."""
 
@@ -112,7 +105,7 @@ class OneIn:
         return f"one in {self.number}"
 
 
-Match = InSet | InPrefix | OnLink | Unreturnable | OriginallyTo | OneIn
+Match = InSet | InPrefix | OnLink | Returnable | IcmpType | UdpPorts | OriginallyTo | OneIn
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +172,14 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Drop the packet and count it under this name; `between` are the sites, from and to, it keeps apart."""
+    """Drop the packet and count it under this name.
+
+    `between` are the sites, from and to, it keeps apart; `reason` is what else is wrong with the packet, for readers.
+    """
 
     name: str
     between: tuple[str, str] | None = None
+    reason: str = ""
 
     def __str__(self) -> str:
         return f"drop, count {self.name}"

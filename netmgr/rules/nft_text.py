@@ -41,9 +41,9 @@ from netmgr.rules.model import (
     Sort,
     SourceNat,
     Tally,
-    Unreturnable,
     in_order,
 )
+from netmgr.rules.packets import IcmpType, Returnable, UdpPorts
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
@@ -227,7 +227,7 @@ def _action_text(action: Action, family: Family) -> str:  # noqa: PLR0911 - one 
     assert_never(action)
 
 
-def _match_text(match: Match, rule: Rule) -> str:
+def _match_text(match: Match, rule: Rule) -> str:  # noqa: PLR0911 - one return per kind of match reads best
     protocol = _protocol(rule.family)
     match match:
         case InSet(side, name, negated):
@@ -237,8 +237,12 @@ def _match_text(match: Match, rule: Rule) -> str:
         case OnLink(side, name, negated, group):
             way, operator = "i" if side is Side.SOURCE else "o", "!= " if negated else ""
             return f"meta {way}ifgroup {operator}{group}" if group else f'{way}ifname {operator}"{name}"'
-        case Unreturnable():
-            return "fib saddr . iif oif 0"
+        case Returnable(negated):
+            return f"fib saddr . iif oif {'' if negated else '!= '}0"
+        case IcmpType(number):
+            return f"{'icmp' if rule.family is Family.V4 else 'icmpv6'} type {number}"
+        case UdpPorts(source, destination):
+            return f"udp sport {source} udp dport {destination}"
         case OriginallyTo(prefix):
             return f"ct original {protocol} daddr {prefix}"
         case OneIn(number):

@@ -3,9 +3,9 @@
 The forward hook counts pods: internal destinations (or sources) are sorted out first, then
 one look-up in the set of pod addresses counts the packet on its element. The article's four
 rules ("Scaling Kubernetes to 7,500 nodes") count the node as a whole. Masquerading touches
-only what pods send to the internet, and a packet that a pod could not get an answer to by
-its own link is a forgery and dropped. Behind the counting stand the rules that keep spokes
-apart (`isolation`), and on a NAT host those that open Services (`translation`).
+only what pods send to the internet. Who may send as whom is decided before all that
+(`sources`). Behind the counting stand the rules that keep spokes apart (`isolation`), and on a
+NAT host those that open Services (`translation`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from netmgr.rules.isolation import Isolation
 from netmgr.rules.model import (
     Abilities,
     Count,
-    Drop,
     Element,
     Hook,
     InPrefix,
@@ -34,15 +33,12 @@ from netmgr.rules.model import (
     Ruleset,
     SetSpec,
     Side,
-    Unreturnable,
     outside,
 )
 from netmgr.rules.sorting import Classes, pod_set
+from netmgr.rules.sources import Sources
 from netmgr.rules.translation import Translation
 from netmgr.sites import Role
-
-LINK_LOCAL_SOURCES = (Prefix.parse("::/128"), Prefix.parse("fe80::/10"))
-"""Neighbour discovery comes from these (RFC 4861); they are never forwarded (RFC 4291, 2.5.6)."""
 
 NODE_HOOKS = (
     (Hook.INPUT, Traffic.INTERNET_IN),
@@ -51,6 +47,9 @@ NODE_HOOKS = (
     (Hook.FORWARD, Traffic.INTERNET_OUT),
 )
 """Where the article's four rules stand and what each counts."""
+
+
+GUARDED_PODS = Sources()
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,7 @@ class Policy:
     exact_prefix: Prefix
     counts_only: bool = False
     guards_pods: bool = True
+    sources: Sources | None = GUARDED_PODS
     isolation: Isolation | None = None
     translation: Translation | None = None
     classes: Classes | None = None
@@ -100,6 +100,7 @@ class Policy:
             exact_prefix=document.accounting.exact_prefix,
             counts_only=document.role is Role.NODE and not document.cni,
             guards_pods=document.wires_pods,
+            sources=Sources.of(document) if document.role is not Role.NODE or document.cni else None,
             isolation=isolation,
             translation=Translation.of(document),
             classes=Classes.of(document, isolation),
@@ -129,7 +130,7 @@ def desired(policy: Policy, pods: Collection[Address], abilities: Abilities = AN
     for family in Family:
         sets[_internal(family)] = _of_family(policy.known, family)
         sets[_ranges(family)] = _of_family(policy.ranges, family)
-    sets[_LINK_LOCAL] = frozenset(LINK_LOCAL_SOURCES)
+    sets |= policy.sources.sets(abilities) if policy.sources else {}
     sets |= policy.isolation.sets(abilities) if policy.isolation else {}
     sets |= policy.translation.sets() if policy.translation else {}
     sets |= policy.classes.sets(abilities) if policy.classes else {}
@@ -147,7 +148,6 @@ def desired(policy: Policy, pods: Collection[Address], abilities: Abilities = AN
 _POD_LINKS = f"{LINK_PREFIX}*"
 _NO_POD = partial(OnLink, name=_POD_LINKS, negated=True, group=LINK_GROUP)
 _NO_LOOPBACK = partial(OnLink, name="lo", negated=True)
-_LINK_LOCAL = SetSpec("link_local6", Family.V6)
 
 
 def _internal(family: Family) -> SetSpec:
@@ -179,6 +179,8 @@ def _chain(policy: Policy, hook: Hook, abilities: Abilities) -> Iterator[Rule]:
             yield from policy.translation.rules(hook, family, rewrites=abilities.rewrites)
         if policy.classes and hook is Hook.FORWARD:
             yield from policy.classes.rules(family, abilities, own_links=policy.guards_pods)
+        if policy.sources:
+            yield from policy.sources.rules(hook, family, abilities)
     if policy.isolation:
         for family in Family:
             yield from policy.isolation.passing(hook, family, abilities)
@@ -199,8 +201,6 @@ def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> 
         rules.append(_pod_rule(Traffic.INTERNET_IN, family, inward, Side.DESTINATION))
     elif policy.counts_only:
         return rules
-    elif hook is Hook.PREROUTING and policy.guards_pods:
-        rules.append(_anti_spoofing(family))
     elif hook is Hook.POSTROUTING and policy.masquerade:
         rules.append(_masquerade(policy, family))
     return rules
@@ -234,14 +234,6 @@ def _node_rule(policy: Policy, hook: Hook, traffic: Traffic, family: Family, int
         action=Count(Counter(hook.upper(), family, traffic)),
         comment=f"iptables-exporter {policy.rule_owner} traffic={traffic}",
     )
-
-
-def _anti_spoofing(family: Family) -> Rule:
-    """Instead of the rp_filter sysctl, of which v6 has none and v4 uses the laxer of "all" and the link's."""
-    matches: tuple[Match, ...] = (OnLink(Side.SOURCE, _POD_LINKS),)
-    if family is Family.V6:
-        matches += (InSet(Side.SOURCE, _LINK_LOCAL.name, negated=True),)
-    return Rule(f"anti-spoofing v{family.value}", family, (*matches, Unreturnable()), Drop(f"spoofed{family.value}"))
 
 
 def _masquerade(policy: Policy, family: Family) -> Rule:

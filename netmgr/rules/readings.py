@@ -1,4 +1,4 @@
-"""What the rules have counted beside pods and node: packets kept apart, and packets translated.
+"""What the rules have counted beside pods and node: packets dropped, and packets translated.
 
 Both are raw readings of the kernel: they grow until another program flushes the rules, and then begin at zero.
 """
@@ -18,6 +18,23 @@ class Dropped:
     destination: str
     packets: int
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Packets that were dropped here for what is wrong with them, over all hooks and both families."""
+
+    reason: str
+    packets: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drops:
+    """All that was dropped here: between sites, and for any other reason."""
+
+    between: tuple[Dropped, ...] = ()
+    refused: tuple[Refused, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

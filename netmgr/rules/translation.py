@@ -154,7 +154,9 @@ def _rule(what: str, one: Exchange, matches: tuple[Match, ...], action: Action) 
 
 def _stranded(one: Exchange) -> Rule:
     """The way to a seen range leads here, so what was not translated would come back until its hops are used up."""
-    return _rule("stranded", one, (InPrefix(Side.DESTINATION, one.seen),), Drop(f"stranded_{one.name}"))
+    return _rule(
+        "stranded", one, (InPrefix(Side.DESTINATION, one.seen),), Drop(f"stranded_{one.name}", reason="stranded")
+    )
 
 
 def _tally(one: Exchange) -> Rule:

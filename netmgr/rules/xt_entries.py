@@ -35,8 +35,8 @@ from netmgr.rules.model import (
     Sort,
     SourceNat,
     Tally,
-    Unreturnable,
 )
+from netmgr.rules.packets import IcmpType, Returnable, UdpPorts
 
 _LINK_NAME = 16
 _HEADER = struct.Struct("=H29sB")
@@ -61,6 +61,8 @@ _EVERY_NTH = 1
 
 OWN_CHAINS = "NETMGR-"
 """How the names of our own chains begin."""
+
+_ICMP, _UDP = {Family.V4: 1, Family.V6: 58}, 17
 
 VERDICTS = ("", "DROP", "RETURN")
 """Targets that have no options; their data is an offset that the table's other rules decide."""
@@ -198,7 +200,7 @@ def target_name(rule: Rule) -> str:
     assert_never(rule.action)
 
 
-def _match(head: bytearray, match: Match, family: Family, set_indexes: Mapping[str, int]) -> bytes:
+def _match(head: bytearray, match: Match, family: Family, set_indexes: Mapping[str, int]) -> bytes:  # noqa: PLR0911 - one return per kind of match reads best
     match match:
         case InSet(side, name, negated):
             return _set_match(set_indexes[name], side, negated=negated)
@@ -208,8 +210,15 @@ def _match(head: bytearray, match: Match, family: Family, set_indexes: Mapping[s
         case OnLink():
             _put_link(head, match, family)
             return b""
-        case Unreturnable():
-            return extension("rpfilter", bytes([_RPFILTER_INVERT]))
+        case Returnable(negated):
+            return extension("rpfilter", bytes([_RPFILTER_INVERT if negated else 0]))
+        case IcmpType(number):
+            _put_protocol(head, _ICMP[family], family)
+            # struct ipt_icmp and ip6t_icmp: a type, and the first and last of its codes.
+            return extension("icmp" if family is Family.V4 else "icmp6", bytes([number, 0, 255, 0]))
+        case UdpPorts(source, destination):
+            _put_protocol(head, _UDP, family)
+            return udp_match(source, destination)
         case OriginallyTo(prefix):
             return _conntrack_match(prefix)
         case OneIn(number):
@@ -218,12 +227,23 @@ def _match(head: bytearray, match: Match, family: Family, set_indexes: Mapping[s
     assert_never(match)
 
 
+def udp_match(source: int, destination: int) -> bytes:
+    """The match of datagrams from one port to another (struct xt_udp)."""
+    return extension("udp", struct.pack("=4HB", source, source, destination, destination, 0))
+
+
 def _conntrack_match(prefix: Prefix) -> bytes:
     # struct xt_conntrack_mtinfo3: four addresses with a mask each, of which the third and fourth are told.
     address, mask = prefix.network.packed.ljust(16, b"\0"), mask_of(prefix).ljust(16, b"\0")
     return extension(
         "conntrack", bytes(32) + address + mask + bytes(64 + 18) + struct.pack("=H18x", _ORIGINAL_DESTINATION), 3
     )
+
+
+def _put_protocol(head: bytearray, protocol: int, family: Family) -> None:
+    layout = LAYOUTS[family]
+    struct.pack_into("=H", head, layout.protocol_at, protocol)
+    head[layout.flags_at] |= layout.has_protocol
 
 
 def _put_prefix(head: bytearray, side: Side, prefix: Prefix, *, negated: bool) -> None:

@@ -23,7 +23,8 @@ _IN_NAME, _OUT_NAME, _PROTOCOL = 6, 7, 16
 _CMP_REGISTER, _CMP_OPERATOR, _CMP_DATA = 1, 2, 3
 _EQUAL, _UNEQUAL = 0, 1
 _LOAD_REGISTER, _LOAD_BASE, _LOAD_OFFSET, _LOAD_LENGTH = 1, 2, 3, 4
-_NETWORK_HEADER = 1
+_NETWORK_HEADER, _TRANSPORT_HEADER = 1, 2
+_UDP = 17
 _BITWISE_SOURCE, _BITWISE_REGISTER, _BITWISE_LENGTH, _BITWISE_MASK, _BITWISE_XOR = 1, 2, 3, 4, 5
 _COUNTER_BYTES, _COUNTER_PACKETS = 1, 2
 _VERDICT_REGISTER, _VERDICT_DATA = 1, 2
@@ -88,6 +89,9 @@ def decode(expressions: Iterable[Expression], family: Family, comment: str = "")
         if one.name in ("meta", "payload", "bitwise"):
             loaded.append(one)
         elif one.name == "cmp" and _put(head, _step(loaded), has, family):
+            loaded.clear()
+        elif one.name == "cmp" and head[LAYOUTS[family].protocol_at] == _UDP and (ports := _ports(loaded, has)):
+            matches += xt_entries.udp_match(*ports)
             loaded.clear()
         elif one.name == "counter":
             packets, octets = (int.from_bytes(has.get(kind, b""), "big") for kind in (_COUNTER_PACKETS, _COUNTER_BYTES))
@@ -176,6 +180,17 @@ def _step(loaded: list[Expression]) -> Step | None:
             return Step("payload", offset, size, mask) if base == _NETWORK_HEADER else None
         case _:
             return None
+
+
+def _ports(loaded: list[Expression], has: Mapping[int, bytes]) -> tuple[int, int] | None:
+    """A source and a destination port, which iptables since 1.8.8 compares in one piece; None if it is nothing such."""
+    if [one.name for one in loaded] != ["payload"]:
+        return None
+    where = [loaded[0].attributes.get(kind) for kind in (_LOAD_BASE, _LOAD_OFFSET, _LOAD_LENGTH)]
+    if where != [number(_TRANSPORT_HEADER), number(0), number(4)] or has.get(_CMP_OPERATOR) != number(_EQUAL):
+        return None
+    data = _value(has.get(_CMP_DATA, b""))
+    return int.from_bytes(data[:2], "big"), int.from_bytes(data[2:], "big")
 
 
 def _put(head: bytearray, step: Step | None, has: Mapping[int, bytes], family: Family) -> bool:

@@ -28,10 +28,13 @@ from netmgr.rules.model import Hook, Pass, Rule, SetSpec
 from netmgr.rules.nft_tables import NftTables
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
+from netmgr.rules.sources import Sources
 from netmgr.rules.xt_table import Tables
 from tests.fakes.held import HeldSet, Hits
 from tests.fakes.rules import FakeBackend
 
+OWN = tuple(map(Prefix.parse, ("127.0.0.0/8", "203.0.113.1", "2001:db8:ffff::1")))
+"""Loopback and addresses of the node itself."""
 RANGES = (Prefix.parse("10.1.0.0/24"), Prefix.parse("2001:db8:1::/64"))
 POLICY = Policy(
     internal=tuple(merge((*SPECIAL_USE, *PRIVATE_USE, *RANGES))),
@@ -40,6 +43,7 @@ POLICY = Policy(
     node_rules=NodeRules.CORRECTED,
     rule_owner="openai",
     exact_prefix=Prefix.parse("10.0.0.0/8"),
+    sources=Sources(own=(*RANGES, *OWN)),
 )
 _numbers = itertools.count()
 

@@ -21,6 +21,8 @@ MACHINE = {Family.V4: "10.1.255.1", Family.V6: "fd00:1:0:ff::1"}
 FURTHER = {Family.V4: ["10.1.255.2", "10.1.255.3"], Family.V6: ["fd00:1:0:ff::2", "fd00:1:0:ff::3"]}
 """More addresses of the machine's own, which only a test that uses them knows."""
 
+MACS = ("02:00:00:00:00:01", "02:00:00:00:00:02")
+"""Of either end of each link; a pod and its node never ask each other for them."""
 HOSTS = {
     "researcher": {Family.V4: "10.0.0.9", Family.V6: "fd00::9"},
     "own": {Family.V4: "10.1.0.9", Family.V6: "fd00:1::9"},
@@ -67,7 +69,7 @@ class Star:
 
 @contextmanager
 def star(namespaces: Any, program: Any, pods: Sequence[str] = ()) -> Iterator[Star]:
-    """Wires the hosts to the calling thread's namespace, and those that are pods as netmgr names its links."""
+    """Wires the hosts to the calling thread's namespace, and those that are pods as netmgr wires them."""
     hosts, links, routes = {}, "", ""
     set_kernel("ipv6/conf/default/accept_dad", 0)
     set_kernel("ipv4/ip_forward", 1)
@@ -80,16 +82,19 @@ def star(namespaces: Any, program: Any, pods: Sequence[str] = ()) -> Iterator[St
             set_kernel("ipv6/conf/default/accept_dad", 0)
         link = f"{LINK_PREFIX}-{name}" if name in pods else name
         links += f"""
-            link add {link} type veth peer name eth0 netns {space.name}
+            link add {link} address {MACS[0]} type veth peer name eth0 address {MACS[1]} netns {space.name}
             link set {link} up
             addr add fe80::1/64 dev {link} nodad
             route add {addresses[Family.V4]} dev {link}
         """
+        links += f"neigh add fe80::2 lladdr {MACS[1]} dev {link}\n" if name in pods else ""
         routes += f"route add {addresses[Family.V6]} via fe80::2 dev {link}\n"
     program("ip -b -", "".join(f"addr add {address} dev lo\n" for address in own) + links)
     for name, addresses in HOSTS.items():
         with netns.entered(hosts[name]):
             program("ip -b -", inside(addresses))
+            if name in pods:
+                program(f"ip neigh add fe80::1 lladdr {MACS[0]} dev eth0")
             wait_until_up("eth0")
     wait_until_up(*(name for name in HOSTS if name not in pods), *(f"{LINK_PREFIX}-{name}" for name in pods))
     program("ip -b -", routes)

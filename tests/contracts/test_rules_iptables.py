@@ -20,6 +20,7 @@ from netmgr.prefixes import Address, Family
 from netmgr.rules.engine import Rules
 from netmgr.rules.iptables import IptablesBackend
 from netmgr.rules.legacy_tables import LegacyTables
+from netmgr.rules.model import Hook
 from netmgr.rules.nft_tables import NftTables
 from tests.contracts.conftest import run
 
@@ -70,7 +71,7 @@ def test_the_exact_rules_are_the_articles_word_for_word(backend, policy, program
     rules.apply(rules.plan(PODS))
     saved = rules_of(program("iptables-save -t mangle"))
     assert {line for line in saved if "iptables-exporter" in line} == ARTICLE
-    assert len(saved) == len(ARTICLE) + 3, "beside the article's rules: a jump and two rules for any number of pods"
+    assert len(saved) == len(ARTICLE) + 6, "beside the article's rules: two jumps and four rules for any number of pods"
 
 
 def test_the_corrected_rules_except_loopback_and_everything_internal(backend, policy, program):
@@ -107,9 +108,10 @@ def test_a_node_rule_given_twice_is_kept_once_with_its_count(backend, policy, pr
     """That it looks into a set of ours as ours do tells that it is ours: a save and a restore made two of it."""
     rules = Rules(backend, policy)
     rules.apply(rules.plan([]))
-    (rule,) = [line for line in rules_of(program("iptables-save -t mangle")) if line.startswith("-A INPUT")]
+    lines = rules_of(program("iptables-save -t mangle"))
+    (rule,) = [line for line in lines if line.startswith("-A INPUT") and "NETMGR" not in line]
     program("iptables-restore --noflush --counters", f"*mangle\n[5:500] {rule}\n[2:200] {rule}\nCOMMIT\n")
-    program("iptables -t mangle -D INPUT 1")
+    program("iptables -t mangle -D INPUT 2")
     plan = rules.plan([])
     assert plan.repairs == ("chain input: rule 'node input internet-in v4' stood there more than once",)
     assert plan.created == frozenset()
@@ -136,7 +138,7 @@ def test_an_altered_rule_is_nobodys_mistake_to_remove_and_ours_is_put_beside_it(
     rules.apply(rules.plan([]))
     comment = "iptables-exporter openai traffic=internet-in"
     altered = f'! -s 10.0.0.0/9 -m comment --comment "{comment}"'
-    program("iptables-restore --noflush", f"*mangle\n-R INPUT 1 {altered}\nCOMMIT\n")
+    program("iptables-restore --noflush", f"*mangle\n-R INPUT 2 {altered}\nCOMMIT\n")
     plan = rules.plan([])
     assert plan.repairs == ("chain input: rule 'node input internet-in v4' was missing",)
     assert plan.created == {Counter("INPUT", Family.V4, Traffic.INTERNET_IN)}
@@ -224,7 +226,8 @@ def test_a_lost_jump_means_that_the_rules_behind_it_are_not_in_force(backend, po
     rules.apply(rules.plan([]))
     program("iptables -t raw -D PREROUTING -j NETMGR-PREROUTING")
     plan = rules.plan([])
-    assert plan.repairs == ("chain prerouting: rule 'anti-spoofing v4' was missing",)
+    lost = [rule.id for rule in policy.sources.rules(Hook.PREROUTING, Family.V4, backend.abilities)]
+    assert plan.repairs == tuple(f"chain prerouting: rule '{name}' was missing" for name in lost)
     rules.apply(plan)
     assert not rules.plan([])
 

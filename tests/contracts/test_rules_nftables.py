@@ -39,14 +39,14 @@ def replace_rule(program, hook: str, name: str, text: str) -> None:
 def test_a_rule_that_was_altered_under_its_comment_is_found_and_put_right(rules, program, planned_before):
     if planned_before:
         assert not rules.plan(PODS)
-    replace_rule(program, "prerouting", "anti-spoofing v4", "ip saddr 203.0.113.1 drop")
+    replace_rule(program, "prerouting", "anti-spoofing v4", "ip saddr 198.51.100.77 drop")
     assert rules.check(PODS) == ["chain prerouting: rule 'anti-spoofing v4' was altered"]
     plan = rules.plan(PODS)
     assert plan.repairs == ("chain prerouting: rule 'anti-spoofing v4' was altered",)
     assert plan.created == frozenset()
     rules.apply(plan)
     assert not rules.plan(PODS)
-    assert "203.0.113.1" not in program("nft list table inet netmgr")
+    assert "198.51.100.77" not in program("nft list table inet netmgr")
 
 
 def test_an_altered_rule_stays_known_as_altered_while_another_chain_is_put_right(rules, program):

@@ -45,6 +45,14 @@ def world(real_kernel, namespaces, program) -> Iterator[Star]:
 
 
 @pytest.fixture
+def with_pod(real_kernel, namespaces, program) -> Iterator[Star]:
+    """As `world`, but `own` is a pod of the machine."""
+    del real_kernel
+    with star(namespaces, program, pods=("own",)) as made:
+        yield made
+
+
+@pytest.fixture
 def opened(world, real_kernel, program):
     """A NAT host; what translates the Service's address is on it where it can be, else on the next machine."""
 
@@ -84,8 +92,8 @@ def answer(server, client, data: bytes = b"answer"):
 
 
 @FAMILIES
-def test_a_node_drops_what_passes_between_its_spoke_and_another_in_either_direction(world, real_kernel, family):
-    rules = rules_of(real_kernel, "node")
+def test_a_node_drops_what_passes_between_its_spoke_and_another_in_either_direction(with_pod, real_kernel, family):
+    world, rules = with_pod, rules_of(real_kernel, "node")
     own, foreign, researcher = (world.at(name, family) for name in ("own", "foreign", "researcher"))
     assert world.source(own, foreign, HOSTS["foreign"][family], 50) is None
     assert world.source(foreign, own, HOSTS["own"][family], 70) is None
@@ -127,6 +135,39 @@ def test_a_hub_router_keeps_spokes_apart_and_joins_each_with_the_hub(world, real
     assert world.source(neighbour, own, HOSTS["own"][family]) == (HOSTS["neighbour"][family], PORT)
     sources = {world.source(host, internet, HOSTS["internet"][family])[0] for host in (own, foreign, researcher)}
     assert sources.isdisjoint(host[family] for host in HOSTS.values()), "the internet sees the router alone"
+
+
+FORGERIES = {
+    "the other spoke's own": "foreign",
+    "the hub's": "researcher",
+    "the router's": "machine",
+    "the internet's": "internet",
+}
+
+
+@FAMILIES
+@pytest.mark.parametrize("claimed", FORGERIES)
+def test_a_hub_router_passes_nothing_to_a_spoke_that_claims_to_come_from_elsewhere(
+    world, real_kernel, program, family, claimed
+):
+    rules = rules_of(real_kernel, "hub-router")
+    whose = FORGERIES[claimed]
+    source = MACHINE[family] if whose == "machine" else HOSTS[whose][family]
+    with netns.entered(world.hosts["own"]):
+        program(f"ip addr add {source}/{family.width} dev lo{' nodad' if family is Family.V6 else ''}")
+    forged, foreign, honest = world.socket("own", family, source), world.at("foreign", family), world.at("own", family)
+    if whose != "foreign":
+        assert world.source(forged, foreign, HOSTS["foreign"][family], 50) is None
+    # To the hub, whom everybody reaches, and to the spoke's own neighbour, by way of the router.
+    for name in ("researcher", "neighbour"):
+        if name != whose:
+            assert world.source(forged, world.at(name, family), HOSTS[name][family], 60) is None
+    (refused,) = [one for one in rules.drops().refused if one.reason == "forged"]
+    # Its own address the kernel refuses from anybody in IPv4, before any rule of a hook.
+    assert refused.packets >= (0 if whose == "machine" and family is Family.V4 else 1)
+    neighbour = world.socket("neighbour", family, HOSTS["neighbour"][family], PORT + 1)
+    honest.sendto(b"hello", (HOSTS["neighbour"][family], PORT + 1))
+    assert neighbour.recvfrom(100)[1][0] == HOSTS["own"][family]
 
 
 @FAMILIES

@@ -24,6 +24,7 @@ from netmgr.snapshot import (
     OriginTotals,
     PodTotals,
     PoolState,
+    RefusedTotals,
     RuleReading,
     Snapshot,
 )
@@ -89,6 +90,7 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "state_rebuilds": 0,
         "role": "node",
         "isolation": _isolation(),
+        "drops": _drops(),
         "nat": _nat(),
     }
 
@@ -115,6 +117,11 @@ def _origins() -> list[OriginTotals]:
 def _audit() -> list[AuditRatio]:
     sides = ("forward", "links")
     return [{"against": against, "traffic": traffic, "ratio": 0.875} for against in sides for traffic in Traffic]
+
+
+def _drops() -> list[RefusedTotals]:
+    reasons = ("spoofed", "forged", "link-local", "router", "redirect", "dhcp")
+    return [{"reason": reason, "bytes": 7_200, "packets": 100} for reason in reasons]
 
 
 def _isolation() -> list[DroppedTotals]:

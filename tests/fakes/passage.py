@@ -30,8 +30,8 @@ from netmgr.rules.model import (
     Sort,
     SourceNat,
     Tally,
-    Unreturnable,
 )
+from netmgr.rules.packets import IcmpType, Returnable, UdpPorts
 from tests.fakes.held import State
 
 FORWARDED = (Hook.PREROUTING, Hook.DSTNAT, Hook.FORWARD, Hook.POSTROUTING, Hook.DEPARTURE)
@@ -49,7 +49,8 @@ class Packet:
     """What the rules can see of a packet.
 
     `way_back` is the link its source would be routed out of, `own` the address of the link it
-    leaves by. `elsewhere` translates destinations as kube-proxy on the same host does.
+    leaves by. `icmp` is its type, `udp` its ports, if it is of either protocol.
+    `elsewhere` translates destinations as kube-proxy on the same host does.
     """
 
     src: Address
@@ -60,6 +61,8 @@ class Packet:
     way_back: str = ""
     length: int = 100
     own: Address | None = None
+    icmp: int | None = None
+    udp: tuple[int, int] | None = None
     elsewhere: Callable[[Address], Address] = lambda address: address
 
 
@@ -182,7 +185,7 @@ class Passage:
     def _matches(self, rule: Rule, hook: Hook) -> bool:
         return all(self._match(match, rule, hook) for match in rule.matches)
 
-    def _match(self, match: Match, rule: Rule, hook: Hook) -> bool:
+    def _match(self, match: Match, rule: Rule, hook: Hook) -> bool:  # noqa: PLR0911 - one return per kind of match reads best
         packet = self._packet
         match match:
             case InSet(side, name, negated):
@@ -194,8 +197,12 @@ class Passage:
                 outgoing = packet.oif if hook in LEAVING else ""
                 link = incoming if side is Side.SOURCE else outgoing
                 return (link.startswith(name[:-1]) if name.endswith("*") else link == name) != negated
-            case Unreturnable():
-                return packet.way_back != packet.iif
+            case Returnable(negated):
+                return (packet.way_back == packet.iif) != negated
+            case IcmpType(number):
+                return packet.icmp == number
+            case UdpPorts(source, destination):
+                return packet.udp == (source, destination)
             case OriginallyTo(prefix):
                 return self._connection is not None and prefix.holds(self._connection.original[1])
             case OneIn(number):

@@ -62,7 +62,9 @@ def machine(request) -> Callable[..., Rules]:
 
 
 def send(rules: Rules, src: str, dst: str, hooks=FORWARDED, **keys) -> Outcome:
-    packet = Packet(Address.parse(src), Address.parse(dst), hooks, **keys)
+    """As it would come in: from the node's pod by the pod's link, from the machine itself by none."""
+    link = {A: "nm0123456789ab", A6: "nm0123456789ab", NODE: "", "127.0.0.1": "lo"}.get(src, "eth0")
+    packet = Packet(Address.parse(src), Address.parse(dst), hooks, **{"iif": link, "way_back": link, **keys})
     return rules.backend.send(packet)
 
 

@@ -11,19 +11,23 @@ from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy, pod_sets
+from netmgr.rules.sources import Sources
 from tests.fakes.passage import FORWARDED, LOOPED, RECEIVED, SENT, Outcome, Packet
 from tests.fakes.rules import FakeBackend
 
 POD, NEIGHBOUR, NODE, WEB = "10.1.0.5", "10.1.0.6", "10.9.0.1", "203.0.113.9"
 POD6, NEIGHBOUR6, WEB6 = "2001:db8:1::5", "2001:db8:1::6", "2001:db8:ffff::9"
+NODE2, EVERYBODY = "10.9.0.2", "255.255.255.255"
 UNKNOWN, PLATFORM, METADATA, PUBLIC_NODE = "10.1.0.99", "168.63.129.16", "169.254.169.254", "198.51.100.1"
 LINK, OTHER_LINK, UPLINK = "nm0123456789ab", "nmba9876543210", "eth0"
 IN, OUT = Traffic.INTERNET_IN, Traffic.INTERNET_OUT
 
 
-def packet(src: str, dst: str, iif: str = "", oif: str = "", *, way_back: str | None = None, hooks=FORWARDED) -> Packet:
+def packet(
+    src: str, dst: str, iif: str = "", oif: str = "", *, way_back: str | None = None, hooks=FORWARDED, **keys
+) -> Packet:
     back = iif if way_back is None else way_back
-    return Packet(Address.parse(src), Address.parse(dst), hooks, iif=iif, oif=oif, way_back=back)
+    return Packet(Address.parse(src), Address.parse(dst), hooks, iif=iif, oif=oif, way_back=back, **keys)
 
 
 def pod(address: str, traffic: Traffic) -> Counter:
@@ -40,6 +44,7 @@ def counted(*counters: Counter, masqueraded: bool = False) -> Outcome:
 
 NOTHING = counted()
 FORGED, FORGED6 = Outcome(dropped_by="spoofed4"), Outcome(dropped_by="spoofed6")
+NEAR, ELSEWHERE = Outcome(dropped_by="link_local6"), Outcome(dropped_by="forged4")
 OUTWARD = counted(pod(POD, OUT), node("FORWARD", OUT), masqueraded=True)
 OUTWARD6 = counted(pod(POD6, OUT), node("FORWARD", OUT, Family.V6), masqueraded=True)
 INWARD6 = counted(pod(POD6, IN), node("FORWARD", IN, Family.V6))
@@ -70,8 +75,23 @@ BOTH_MODES = {
         packet(WEB, POD, UPLINK, LINK, way_back="eth1"),
         counted(pod(POD, IN), node("FORWARD", IN)),
     ),
-    "neighbour discovery": (packet("fe80::5", "fe80::1", LINK, way_back="", hooks=RECEIVED), NOTHING),
-    "duplicate address detection": (packet("::", "ff02::1:ff00:5", LINK, way_back="", hooks=RECEIVED), NOTHING),
+    "neighbour discovery": (packet("fe80::5", "fe80::1", LINK, hooks=RECEIVED, icmp=135), NEAR),
+    "duplicate address detection": (packet("::", "ff02::1:ff00:5", LINK, hooks=RECEIVED, icmp=135), NEAR),
+    "neighbour discovery of the uplink": (packet("fe80::5", "ff02::1", UPLINK, hooks=RECEIVED, icmp=135), NOTHING),
+    "a router of the uplink": (packet("fe80::5", "ff02::1", UPLINK, hooks=RECEIVED, icmp=134), NOTHING),
+    "a pod as router": (packet("fe80::5", "ff02::1", LINK, hooks=RECEIVED, icmp=134), Outcome(dropped_by="router6")),
+    "a redirect": (packet(POD, NODE, LINK, hooks=RECEIVED, icmp=5), Outcome(dropped_by="redirect4")),
+    "a redirect of the uplink": (packet(NODE2, NODE, UPLINK, hooks=RECEIVED, icmp=5), NOTHING),
+    "a redirect, v6": (packet("fe80::5", "fe80::1", LINK, hooks=RECEIVED, icmp=137), Outcome(dropped_by="redirect6")),
+    "a DHCP answer": (packet(POD, EVERYBODY, LINK, hooks=RECEIVED, udp=(67, 68)), Outcome(dropped_by="dhcp4")),
+    "a DHCP answer of the uplink": (packet(NODE2, EVERYBODY, UPLINK, hooks=RECEIVED, udp=(67, 68)), NOTHING),
+    "a DHCP answer, v6": (packet(POD6, "ff02::1", LINK, hooks=RECEIVED, udp=(547, 546)), Outcome(dropped_by="dhcp6")),
+    "a pod's address from elsewhere": (packet(POD, WEB, UPLINK, UPLINK), ELSEWHERE),
+    "a pod's address from elsewhere, to the node": (packet(POD, NODE, UPLINK, hooks=RECEIVED), ELSEWHERE),
+    "a pod's address from elsewhere, v6": (packet(POD6, WEB6, "eth1", UPLINK), Outcome(dropped_by="forged6")),
+    "loopback from elsewhere": (packet("127.0.0.1", NODE, UPLINK, hooks=RECEIVED), ELSEWHERE),
+    "loopback from a pod": (packet("127.0.0.1", NODE, LINK, way_back="lo", hooks=RECEIVED), FORGED),
+    "the node's own address from elsewhere": (packet(NODE, POD, UPLINK, LINK), ELSEWHERE),
     "loopback, v6": (packet("::1", "::1", "lo", "lo", hooks=LOOPED), NOTHING),
 }
 
@@ -112,6 +132,7 @@ def kernel_with() -> Callable[..., FakeBackend]:
             node_rules=node_rules,
             rule_owner="openai",
             exact_prefix=Prefix.parse("10.0.0.0/8"),
+            sources=Sources(own=tuple(merge((*ranges, *map(Prefix.parse, (NODE, "127.0.0.0/8", "::1")))))),
         )
         kernel = FakeBackend()
         rules = Rules(kernel, policy)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from exporter import catalog
+from exporter import catalog, crossing_catalog
 from exporter.monitoring.alerts import ALERTS
 from exporter.monitoring.files import files
 from exporter.monitoring.promql import JOB, UP, Series, buckets
@@ -210,8 +210,8 @@ FIRES = [
         "NetmgrSpokesApart",
         30,
         (
-            line(catalog.ISOLATION_PACKETS, "0+60x40", **{"from": "spoke-a", "to": "spoke-b"}),
-            line(catalog.ISOLATION_PACKETS, "0x40", **{"from": "spoke-b", "to": "spoke-a"}),
+            line(crossing_catalog.ISOLATION_PACKETS, "0+60x40", **{"from": "spoke-a", "to": "spoke-b"}),
+            line(crossing_catalog.ISOLATION_PACKETS, "0x40", **{"from": "spoke-b", "to": "spoke-a"}),
         ),
         {"cluster": "training", "from": "spoke-a", "to": "spoke-b"},
         "Something in spoke-a keeps sending to spoke-b",
@@ -220,8 +220,8 @@ FIRES = [
         "NetmgrNatPortsScarce",
         16,
         (
-            line(catalog.NAT_SHARE, "0.5x9 0.85x20", family="ipv4", protocol="tcp"),
-            line(catalog.NAT_SHARE, "0.1x30", family="ipv4", protocol="udp"),
+            line(crossing_catalog.NAT_SHARE, "0.5x9 0.85x20", family="ipv4", protocol="tcp"),
+            line(crossing_catalog.NAT_SHARE, "0.1x30", family="ipv4", protocol="udp"),
         ),
         {**NODE, "job": JOB, "family": "ipv4", "protocol": "tcp"},
         "node-1 has 85% of its tcp ports toward one endpoint in use",
@@ -229,7 +229,7 @@ FIRES = [
     Case(
         "NetmgrNatDocumentsRefused",
         30,
-        (line(catalog.NAT_REFUSED, "0x9 3x30"),),
+        (line(crossing_catalog.NAT_REFUSED, "0x9 3x30"),),
         {**NODE, "job": JOB},
         "node-1 cannot use 3 Services or EndpointSlices",
     ),
@@ -314,13 +314,21 @@ QUIET = [
     Case(
         "NetmgrSpokesApart",
         30,
-        (line(catalog.ISOLATION_PACKETS, "0x5 60x40", **{"from": "spoke-a", "to": "spoke-b"}),),
+        (line(crossing_catalog.ISOLATION_PACKETS, "0x5 60x40", **{"from": "spoke-a", "to": "spoke-b"}),),
         {"why": "once"},
     ),
     Case(
-        "NetmgrNatPortsScarce", 30, (line(catalog.NAT_SHARE, "0.7x40", family="ipv4", protocol="tcp"),), {"why": "room"}
+        "NetmgrNatPortsScarce",
+        30,
+        (line(crossing_catalog.NAT_SHARE, "0.7x40", family="ipv4", protocol="tcp"),),
+        {"why": "room"},
     ),
-    Case("NetmgrNatDocumentsRefused", 15, (line(catalog.NAT_REFUSED, "0x9 3x2 0x20"),), {"why": "put right at once"}),
+    Case(
+        "NetmgrNatDocumentsRefused",
+        15,
+        (line(crossing_catalog.NAT_REFUSED, "0x9 3x2 0x20"),),
+        {"why": "put right at once"},
+    ),
 ]
 
 

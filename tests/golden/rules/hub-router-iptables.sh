@@ -22,9 +22,24 @@ ipset -exist add netmgr-ranges6 fd00::/48
 ipset -exist add netmgr-ranges6 fd00:1::/48
 ipset -exist add netmgr-ranges6 fd00:2::/48
 ipset -exist add netmgr-ranges6 fd00:3::/48
-ipset create netmgr-link-local6 hash:net family inet6 maxelem 65536
-ipset -exist add netmgr-link-local6 ::/128
-ipset -exist add netmgr-link-local6 fe80::/10
+ipset create netmgr-own4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-own4 10.1.255.1/32
+ipset -exist add netmgr-own4 127.0.0.0/8
+ipset create netmgr-sites4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-sites4 10.0.0.0/14
+ipset -exist add netmgr-sites4 10.130.0.0/16
+ipset -exist add netmgr-sites4 100.64.1.0/24
+ipset -exist add netmgr-sites4 100.64.2.0/24
+ipset create netmgr-own6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-own6 ::1/128
+ipset -exist add netmgr-own6 fd00:1:0:ff::1/128
+ipset create netmgr-sites6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-sites6 fd00::/48
+ipset -exist add netmgr-sites6 fd00:1::/48
+ipset -exist add netmgr-sites6 fd00:2::/48
+ipset -exist add netmgr-sites6 fd00:3::/48
+ipset -exist add netmgr-sites6 fd64:1::/120
+ipset -exist add netmgr-sites6 fd64:2::/120
 ipset create netmgr-foreign4 hash:net family inet maxelem 65536
 ipset -exist add netmgr-foreign4 10.1.0.0/16
 ipset -exist add netmgr-foreign4 10.2.0.0/15
@@ -58,6 +73,16 @@ ipset create netmgr-pod-in4 hash:ip family inet maxelem 65536 counters
 ipset create netmgr-pod-out4 hash:ip family inet maxelem 65536 counters
 ipset create netmgr-pod-in6 hash:ip family inet6 maxelem 65536 counters
 ipset create netmgr-pod-out6 hash:ip family inet6 maxelem 65536 counters
+iptables-legacy -t raw -N NETMGR-PREROUTING
+iptables-legacy -t raw -A NETMGR-PREROUTING ! -i lo -m set --match-set netmgr-own4 src -m comment --comment "netmgr forged v4" -j DROP
+iptables-legacy -t raw -A NETMGR-PREROUTING -m set --match-set netmgr-sites4 src -m rpfilter --invert -m comment --comment "netmgr forged site v4" -j DROP
+iptables-legacy -t raw -A NETMGR-PREROUTING -m set --match-set netmgr-sites4 dst -m set ! --match-set netmgr-own4 dst -m rpfilter --invert -m comment --comment "netmgr forged to a site v4" -j DROP
+iptables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
+ip6tables-legacy -t raw -N NETMGR-PREROUTING
+ip6tables-legacy -t raw -A NETMGR-PREROUTING ! -i lo -m set --match-set netmgr-own6 src -m comment --comment "netmgr forged v6" -j DROP
+ip6tables-legacy -t raw -A NETMGR-PREROUTING -m set --match-set netmgr-sites6 src -m rpfilter --invert -m comment --comment "netmgr forged site v6" -j DROP
+ip6tables-legacy -t raw -A NETMGR-PREROUTING -m set --match-set netmgr-sites6 dst -m set ! --match-set netmgr-own6 dst -m rpfilter --invert -m comment --comment "netmgr forged to a site v6" -j DROP
+ip6tables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
 iptables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter openai traffic=internet-in"
 ip6tables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
 iptables-legacy -t mangle -I FORWARD 1 ! -i nm+ -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter openai traffic=internet-in"

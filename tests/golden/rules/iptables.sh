@@ -29,13 +29,29 @@ ipset -exist add netmgr-pod-in6 2001:db8:1::5
 ipset create netmgr-pod-out6 hash:ip family inet6 maxelem 65536 counters
 ipset -exist add netmgr-pod-out6 2001:db8:1::5
 iptables-legacy -t raw -N NETMGR-PREROUTING
-iptables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m rpfilter --invert -m comment --comment "netmgr anti-spoofing v4" -j DROP
+iptables-legacy -t raw -A NETMGR-PREROUTING ! -i nm+ -m comment --comment "netmgr elsewhere v4" -j RETURN
+iptables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m rpfilter -m comment --comment "netmgr honest pods v4" -j RETURN
+iptables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m comment --comment "netmgr anti-spoofing v4" -j DROP
+iptables-legacy -t raw -A NETMGR-PREROUTING ! -i lo -m comment --comment "netmgr forged v4" -j DROP
 iptables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
 ip6tables-legacy -t raw -N NETMGR-PREROUTING
-ip6tables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m set ! --match-set netmgr-link-local6 src -m rpfilter --invert -m comment --comment "netmgr anti-spoofing v6" -j DROP
+ip6tables-legacy -t raw -A NETMGR-PREROUTING ! -i nm+ -m comment --comment "netmgr elsewhere v6" -j RETURN
+ip6tables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m set ! --match-set netmgr-link-local6 src -m rpfilter -m comment --comment "netmgr honest pods v6" -j RETURN
+ip6tables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -p ipv6-icmp -m icmp6 --icmpv6-type 134 -m comment --comment "netmgr router v6" -j DROP
+ip6tables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -p ipv6-icmp -m icmp6 --icmpv6-type 137 -m comment --comment "netmgr redirect v6" -j DROP
+ip6tables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m set --match-set netmgr-link-local6 src -m comment --comment "netmgr link_local v6" -j DROP
+ip6tables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m comment --comment "netmgr anti-spoofing v6" -j DROP
+ip6tables-legacy -t raw -A NETMGR-PREROUTING ! -i lo -m comment --comment "netmgr forged v6" -j DROP
 ip6tables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
 iptables-legacy -t mangle -I INPUT 1 ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-in"
+iptables-legacy -t mangle -N NETMGR-INPUT
+iptables-legacy -t mangle -A NETMGR-INPUT -i nm+ -p icmp -m icmp --icmp-type 5 -m comment --comment "netmgr redirect v4" -j DROP
+iptables-legacy -t mangle -A NETMGR-INPUT -i nm+ -p udp -m udp --sport 67 --dport 68 -m comment --comment "netmgr dhcp v4" -j DROP
+iptables-legacy -t mangle -I INPUT -j NETMGR-INPUT
 ip6tables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
+ip6tables-legacy -t mangle -N NETMGR-INPUT
+ip6tables-legacy -t mangle -A NETMGR-INPUT -i nm+ -p udp -m udp --sport 547 --dport 546 -m comment --comment "netmgr dhcp v6" -j DROP
+ip6tables-legacy -t mangle -I INPUT -j NETMGR-INPUT
 iptables-legacy -t mangle -I FORWARD 1 ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-in"
 iptables-legacy -t mangle -I FORWARD 2 ! -d 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-out"
 iptables-legacy -t mangle -N NETMGR-FORWARD

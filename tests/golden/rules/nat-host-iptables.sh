@@ -16,9 +16,12 @@ ipset -exist add netmgr-internal6 fc00::/7
 ipset -exist add netmgr-internal6 fe80::/10
 ipset -exist add netmgr-internal6 ff00::/8
 ipset create netmgr-ranges6 hash:net family inet6 maxelem 65536
-ipset create netmgr-link-local6 hash:net family inet6 maxelem 65536
-ipset -exist add netmgr-link-local6 ::/128
-ipset -exist add netmgr-link-local6 fe80::/10
+ipset create netmgr-own4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-own4 10.1.255.1/32
+ipset -exist add netmgr-own4 127.0.0.0/8
+ipset create netmgr-own6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-own6 ::1/128
+ipset -exist add netmgr-own6 fd00:1:0:ff::1/128
 ipset create netmgr-foreign4 hash:net family inet maxelem 65536
 ipset -exist add netmgr-foreign4 10.2.0.0/15
 ipset -exist add netmgr-foreign4 10.130.0.0/16
@@ -57,6 +60,12 @@ ipset create netmgr-pod-in4 hash:ip family inet maxelem 65536 counters
 ipset create netmgr-pod-out4 hash:ip family inet maxelem 65536 counters
 ipset create netmgr-pod-in6 hash:ip family inet6 maxelem 65536 counters
 ipset create netmgr-pod-out6 hash:ip family inet6 maxelem 65536 counters
+iptables-legacy -t raw -N NETMGR-PREROUTING
+iptables-legacy -t raw -A NETMGR-PREROUTING ! -i lo -m set --match-set netmgr-own4 src -m comment --comment "netmgr forged v4" -j DROP
+iptables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
+ip6tables-legacy -t raw -N NETMGR-PREROUTING
+ip6tables-legacy -t raw -A NETMGR-PREROUTING ! -i lo -m set --match-set netmgr-own6 src -m comment --comment "netmgr forged v6" -j DROP
+ip6tables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
 iptables-legacy -t nat -N NETMGR-DSTNAT
 iptables-legacy -t nat -A NETMGR-DSTNAT -d 100.64.1.0/24 -m set ! --match-set netmgr-inside4 src -m comment --comment "netmgr netmap 100.64.1.0/24 v4" -j NETMAP --to 10.96.0.0/24
 iptables-legacy -t nat -A PREROUTING -j NETMGR-DSTNAT

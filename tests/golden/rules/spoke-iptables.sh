@@ -18,6 +18,14 @@ ipset -exist add netmgr-internal6 fe80::/10
 ipset -exist add netmgr-internal6 ff00::/8
 ipset create netmgr-ranges6 hash:net family inet6 maxelem 65536
 ipset -exist add netmgr-ranges6 fd00:1::/112
+ipset create netmgr-own4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-own4 10.1.0.0/24
+ipset -exist add netmgr-own4 10.1.255.1/32
+ipset -exist add netmgr-own4 127.0.0.0/8
+ipset create netmgr-own6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-own6 ::1/128
+ipset -exist add netmgr-own6 fd00:1::/112
+ipset -exist add netmgr-own6 fd00:1:0:ff::1/128
 ipset create netmgr-link-local6 hash:net family inet6 maxelem 65536
 ipset -exist add netmgr-link-local6 ::/128
 ipset -exist add netmgr-link-local6 fe80::/10
@@ -60,19 +68,31 @@ ipset -exist add netmgr-pod-in6 2001:db8:1::5
 ipset create netmgr-pod-out6 hash:ip family inet6 maxelem 65536 counters
 ipset -exist add netmgr-pod-out6 2001:db8:1::5
 iptables-legacy -t raw -N NETMGR-PREROUTING
-iptables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m rpfilter --invert -m comment --comment "netmgr anti-spoofing v4" -j DROP
+iptables-legacy -t raw -A NETMGR-PREROUTING ! -i nm+ -m set ! --match-set netmgr-own4 src -m comment --comment "netmgr elsewhere v4" -j RETURN
+iptables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m rpfilter -m comment --comment "netmgr honest pods v4" -j RETURN
+iptables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m comment --comment "netmgr anti-spoofing v4" -j DROP
+iptables-legacy -t raw -A NETMGR-PREROUTING ! -i lo -m comment --comment "netmgr forged v4" -j DROP
 iptables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
 ip6tables-legacy -t raw -N NETMGR-PREROUTING
-ip6tables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m set ! --match-set netmgr-link-local6 src -m rpfilter --invert -m comment --comment "netmgr anti-spoofing v6" -j DROP
+ip6tables-legacy -t raw -A NETMGR-PREROUTING ! -i nm+ -m set ! --match-set netmgr-own6 src -m comment --comment "netmgr elsewhere v6" -j RETURN
+ip6tables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m set ! --match-set netmgr-link-local6 src -m rpfilter -m comment --comment "netmgr honest pods v6" -j RETURN
+ip6tables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -p ipv6-icmp -m icmp6 --icmpv6-type 134 -m comment --comment "netmgr router v6" -j DROP
+ip6tables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -p ipv6-icmp -m icmp6 --icmpv6-type 137 -m comment --comment "netmgr redirect v6" -j DROP
+ip6tables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m set --match-set netmgr-link-local6 src -m comment --comment "netmgr link_local v6" -j DROP
+ip6tables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m comment --comment "netmgr anti-spoofing v6" -j DROP
+ip6tables-legacy -t raw -A NETMGR-PREROUTING ! -i lo -m comment --comment "netmgr forged v6" -j DROP
 ip6tables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
 iptables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter openai traffic=internet-in"
 iptables-legacy -t mangle -N NETMGR-INPUT
+iptables-legacy -t mangle -A NETMGR-INPUT -i nm+ -p icmp -m icmp --icmp-type 5 -m comment --comment "netmgr redirect v4" -j DROP
+iptables-legacy -t mangle -A NETMGR-INPUT -i nm+ -p udp -m udp --sport 67 --dport 68 -m comment --comment "netmgr dhcp v4" -j DROP
 iptables-legacy -t mangle -A NETMGR-INPUT -m set ! --match-set netmgr-foreign4 src -m comment --comment "netmgr isolation input passes own v4" -j RETURN
 iptables-legacy -t mangle -A NETMGR-INPUT -m set --match-set netmgr-site-spoke-b4 src -m comment --comment "netmgr isolation input spoke-b spoke-a v4" -j DROP
 iptables-legacy -t mangle -A NETMGR-INPUT -m set --match-set netmgr-site-spoke-c4 src -m comment --comment "netmgr isolation input spoke-c spoke-a v4" -j DROP
 iptables-legacy -t mangle -I INPUT -j NETMGR-INPUT
 ip6tables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
 ip6tables-legacy -t mangle -N NETMGR-INPUT
+ip6tables-legacy -t mangle -A NETMGR-INPUT -i nm+ -p udp -m udp --sport 547 --dport 546 -m comment --comment "netmgr dhcp v6" -j DROP
 ip6tables-legacy -t mangle -A NETMGR-INPUT -m set ! --match-set netmgr-foreign6 src -m comment --comment "netmgr isolation input passes own v6" -j RETURN
 ip6tables-legacy -t mangle -A NETMGR-INPUT -m set --match-set netmgr-link-scope6 dst -m comment --comment "netmgr isolation input passes neighbour discovery v6" -j RETURN
 ip6tables-legacy -t mangle -A NETMGR-INPUT -m set --match-set netmgr-site-spoke-b6 src -m comment --comment "netmgr isolation input spoke-b spoke-a v6" -j DROP

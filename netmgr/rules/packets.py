@@ -1,0 +1,39 @@
+"""Matches on what a packet is, beside its addresses and links: its way back, its type, its ports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Returnable:
+    """The route back to the packet's source leads (or, negated, does not lead) out of the link it came in by.
+
+    RFC 3704, strict. A source that the kernel cannot judge, as 0.0.0.0 that asks everybody for an address, is taken.
+    """
+
+    negated: bool = False
+
+    def __str__(self) -> str:
+        return f"{'not ' if self.negated else ''}returnable by the same link"
+
+
+@dataclass(frozen=True, slots=True)
+class IcmpType:
+    """An ICMP or, in a rule of IPv6, ICMPv6 message of this type."""
+
+    number: int
+
+    def __str__(self) -> str:
+        return f"ICMP type {self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class UdpPorts:
+    """A datagram from one port to the other."""
+
+    source: int
+    destination: int
+
+    def __str__(self) -> str:
+        return f"UDP {self.source} to {self.destination}"

@@ -1,0 +1,151 @@
+"""Which source a packet may have, by the link it comes in by, and what pods may not tell their node.
+
+A node's common packets are decided by one rule each: what comes from elsewhere and claims no address of this
+machine or its pods, and what a pod sends from an address that the node answers by the pod's own link (RFC 3704,
+strict). What is left is dropped, and counted by what is wrong with it:
+
+- `router`, `redirect`: a pod advertises itself as a router, or a better way (RFC 4861, RFC 792);
+- `link_local`: a pod sends from a link-local address or none. Its link needs no neighbour discovery, both ends have
+  permanent entries, and each invented address would cost the node an entry. Kernels of pods send some of it
+  (router solicitations, listener reports), so that this counter grows with every pod;
+- `spoofed`: any other source of a pod's that is not its own;
+- `forged`: this machine's or its pods' addresses, or loopback, from elsewhere;
+- `dhcp`: answers of a DHCP server (RFC 2131, RFC 8415) that a pod sends to the node.
+
+A router between sites has no pods. There the way back decides for what claims to be of a site, and for
+whatever goes to one; where several sites are behind one link, it cannot tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from netmgr.config import NodeDocument
+from netmgr.model import LINK_PREFIX
+from netmgr.prefixes import Family, Prefix, merge
+from netmgr.rules.model import (
+    Abilities,
+    Drop,
+    Element,
+    Hook,
+    InPrefix,
+    InSet,
+    Match,
+    OnLink,
+    Pass,
+    Rule,
+    SetSpec,
+    Side,
+    outside,
+)
+from netmgr.rules.packets import IcmpType, Returnable, UdpPorts
+from netmgr.sites import Role
+
+LINK_LOCAL = tuple(map(Prefix.parse, ("::/128", "fe80::/10")))
+"""Sources of neighbour discovery (RFC 4861); they are never forwarded (RFC 4291, 2.5.6)."""
+
+_LOOPBACK = tuple(map(Prefix.parse, ("127.0.0.0/8", "::1")))
+_ADVERTISEMENT, _REDIRECT = 134, {Family.V4: 5, Family.V6: 137}
+_DHCP_ANSWER = {Family.V4: (67, 68), Family.V6: (547, 546)}
+_FROM_PODS = OnLink(Side.SOURCE, f"{LINK_PREFIX}*")
+_FROM_ELSEWHERE = replace(_FROM_PODS, negated=True)
+_FROM_OUTSIDE = OnLink(Side.SOURCE, "lo", negated=True)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Who may send as whom here.
+
+    `own` are the addresses that nobody but this machine and its pods may have. `sites` are a router's
+    alone: what claims to be of one, or goes to one, must come from where it would be answered.
+    """
+
+    own: tuple[Prefix, ...] = ()
+    sites: tuple[Prefix, ...] = ()
+    guards_pods: bool = True
+
+    @classmethod
+    def of(cls, document: NodeDocument) -> Sources:
+        """What a node document says."""
+        addresses = [address.prefix for address in document.node.addresses]
+        own = tuple(merge((*addresses, *_LOOPBACK, *document.ranges)))
+        if document.role is not Role.HUB_ROUTER:
+            return cls(own, guards_pods=document.wires_pods)
+        sites = [prefix for site in document.sites for prefix in site.every_prefix]
+        return cls(own, tuple(merge(sites)), guards_pods=False)
+
+    def sets(self, abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
+        """The sets of the rules, and what is in them."""
+        found: dict[SetSpec, frozenset[Element]] = {}
+        for family in Family:
+            own = _of(self.own, family)
+            if len(own) > abilities.compares:
+                found[_own(family)] = frozenset(own)
+            if sites := _of(self.sites, family):
+                found[_sites(family)] = frozenset(sites)
+        if self.guards_pods:
+            found[_LINK_LOCAL] = frozenset(LINK_LOCAL)
+        return found
+
+    def rules(self, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
+        """The rules of one hook and family; in prerouting they are the last of the family."""
+        if hook is Hook.INPUT and self.guards_pods:
+            yield from self._told_to_the_node(family)
+        elif hook is Hook.PREROUTING and self.guards_pods:
+            yield from self._of_a_node(family, abilities)
+        elif hook is Hook.PREROUTING:
+            yield from self._of_a_gateway(family, abilities)
+
+    def _told_to_the_node(self, family: Family) -> Iterator[Rule]:
+        """Sent by an honest address, and to the node alone: what it forwards meets none of these."""
+        if family is Family.V4:
+            yield _drop("redirect", family, _FROM_PODS, IcmpType(_REDIRECT[family]))
+        yield _drop("dhcp", family, _FROM_PODS, UdpPorts(*_DHCP_ANSWER[family]))
+
+    def _of_a_node(self, family: Family, abilities: Abilities) -> Iterator[Rule]:
+        others = outside(Side.SOURCE, _own(family).name, _of(self.own, family), abilities.compares)
+        yield Rule(f"elsewhere v{family.value}", family, (_FROM_ELSEWHERE, *others), Pass())
+        near = LINK_LOCAL if family is Family.V6 else ()
+        beyond = outside(Side.SOURCE, _LINK_LOCAL.name, near, abilities.compares)
+        yield Rule(f"honest pods v{family.value}", family, (_FROM_PODS, *beyond, Returnable()), Pass())
+        if family is Family.V6:
+            yield _drop("router", family, _FROM_PODS, IcmpType(_ADVERTISEMENT))
+            yield _drop("redirect", family, _FROM_PODS, IcmpType(_REDIRECT[family]))
+            yield _drop("link_local", family, _FROM_PODS, InSet(Side.SOURCE, _LINK_LOCAL.name))
+        yield _drop("spoofed", family, _FROM_PODS, what="anti-spoofing")
+        yield _drop("forged", family, _FROM_OUTSIDE)
+
+    def _of_a_gateway(self, family: Family, abilities: Abilities) -> Iterator[Rule]:
+        own = _of(self.own, family)
+        if len(own) > abilities.compares:
+            yield _drop("forged", family, _FROM_OUTSIDE, InSet(Side.SOURCE, _own(family).name))
+        else:
+            for one in own:
+                yield _drop("forged", family, _FROM_OUTSIDE, InPrefix(Side.SOURCE, one), what=f"forged {one}")
+        if _of(self.sites, family):
+            of_a_site, to_a_site = (InSet(side, _sites(family).name) for side in Side)
+            # What the router itself gets may come by a way that it does not answer by: a cloud's DHCP, for one.
+            through = outside(Side.DESTINATION, _own(family).name, own, abilities.compares)
+            yield _drop("forged", family, of_a_site, Returnable(negated=True), what="forged site")
+            yield _drop("forged", family, to_a_site, *through, Returnable(negated=True), what="forged to a site")
+
+
+def _drop(reason: str, family: Family, *matches: Match, what: str = "") -> Rule:
+    name = f"{what or reason} v{family.value}"
+    return Rule(name, family, matches, Drop(f"{reason}{family.value}", reason=reason.replace("_", "-")))
+
+
+def _of(prefixes: Iterable[Prefix], family: Family) -> list[Prefix]:
+    return [prefix for prefix in prefixes if prefix.family is family]
+
+
+_LINK_LOCAL = SetSpec("link_local6", Family.V6)
+
+
+def _own(family: Family) -> SetSpec:
+    return SetSpec(f"own{family.value}", family)
+
+
+def _sites(family: Family) -> SetSpec:
+    return SetSpec(f"sites{family.value}", family)

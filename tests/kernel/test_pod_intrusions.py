@@ -1,0 +1,238 @@
+"""What a pod says of itself, of its neighbours and of the network changes nothing on its node."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count, product
+from typing import NamedTuple
+
+import pytest
+
+from netmgr import programs
+from netmgr.config import Backend
+from netmgr.lab.exchange import End, datagrams
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import INTERNET, two_nodes
+from netmgr.lab.world import World
+from netmgr.prefixes import Address, Family
+from tests.kernel import forging
+from tests.kernel.forging import ALL_NODES, ALL_ROUTERS, BROADCAST, Power, link_layer
+
+pytestmark = pytest.mark.root
+
+STACKS = {"v4-only": (Family.V4,), "v6-only": (Family.V6,), "dual stack": tuple(Family)}
+POWERS = pytest.mark.parametrize("power", Power, ids=str)
+EVIL = Address.parse("fe80::66")
+INVENTED = 200
+_numbers = count(1)
+RECONCILED_SECONDS = 15.0
+TAKES_EVERYTHING = ("all", "default")
+
+
+class Scene(NamedTuple):
+    world: World
+    node: LabNode
+    intruder: Sandbox
+    victim: Sandbox
+
+    def run(self, *command: str) -> str:
+        done = programs.run(["nsenter", f"--net={self.node.namespace}", *command])
+        assert done.returncode == 0, f"{command}: {done.stderr.decode()}"
+        return done.stdout.decode()
+
+    def link(self, sandbox: Sandbox) -> str:
+        pods = self.node.ask("pods")["attachments"]
+        return next(item["host_link"] for item in pods if item["container_id"] == sandbox.container_id)
+
+    def state(self) -> list[str]:
+        """Routes, addresses and permanent neighbours of the node."""
+        lines = self.run("ip", "-4", "route").splitlines() + self.run("ip", "-6", "route").splitlines()
+        lines += self.run("ip", "-o", "addr").splitlines()
+        return sorted(line.split(" expires ")[0].split(" valid_lft ")[0].strip() for line in lines)
+
+    def neighbours(self) -> list[str]:
+        """Entries that are not permanent, of pods' links."""
+        listed = [*self.run("ip", "-4", "neigh").splitlines(), *self.run("ip", "-6", "neigh").splitlines()]
+        return [line for line in listed if " dev nm" in line and "PERMANENT" not in line]
+
+    def drops(self) -> dict[str, int]:
+        return {item["reason"]: item["packets"] for item in self.node.snapshot()["drops"]}
+
+    def pods_work(self) -> None:
+        for family in {address.family for address in self.victim.addresses}:
+            for pod in (self.intruder, self.victim):
+                datagrams(End(pod.netns, pod.address(family)), End(self.world.internet, INTERNET[family]), [100], [100])
+            ends = (End(one.netns, one.address(family)) for one in (self.intruder, self.victim))
+            datagrams(*ends, [100], [100])
+
+
+@pytest.fixture(scope="module", params=STACKS)
+def stack(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def scene(backend: Backend, stack: str) -> Iterator[Scene]:
+    """A node whose links would all take advertisements, with a pod that will send them."""
+    drawn = two_nodes(pods=4)
+    nodes = tuple(
+        replace(node, ranges=tuple(block for block in node.ranges if block.family in STACKS[stack]))
+        for node in drawn.nodes
+    )
+    topology = replace(drawn, nodes=nodes, pods=())
+    name = f"intr-{os.getpid()}-{next(_numbers)}"
+    with World(topology, backend=backend, name=name, settings={"reconcile_seconds": 0.3}, exporters=False) as world:
+        node = world.node("node-1")
+        for setting in TAKES_EVERYTHING:
+            programs.run(
+                ["nsenter", f"--net={node.namespace}", "sysctl", "-qw", f"net.ipv6.conf.{setting}.accept_ra=2"]
+            )
+        yield Scene(world, node, node.add("intruder"), node.add("victim"))
+
+
+def everything(scene: Scene, stack: str) -> Iterator[bytes]:
+    """Each kind of frame by which a machine is told of addresses, neighbours or routes."""
+    mac = forging.mac_of(scene.intruder)
+    yield from discovery(EVIL, mac, scene.victim)
+    for family in STACKS[stack]:
+        pod, victim, node = (one.address(family) for one in (scene.intruder, scene.victim, scene.node.node))
+        if family is Family.V6:
+            yield from discovery(pod, mac, scene.victim)
+            yield forging.udp(pod, node, (547, 546), b"\x07" + bytes(40))
+        else:
+            quoted = struct.pack("!BBHHHBBH", 0x45, 0, 28, 0, 0, 64, 17, 0) + node.packed + victim.packed + bytes(8)
+            for code in range(4):
+                yield forging.icmp4(pod, node, forging.REDIRECT4, code, pod.packed + quoted)
+            yield forging.udp(pod, BROADCAST, (67, 68), bytes(240))
+            yield forging.udp(pod, node, (67, 68), bytes(240))
+    yield forging.udp(EVIL, ALL_NODES, (547, 546), b"\x07" + bytes(40))
+    for operation in (forging.ARP_REQUEST, forging.ARP_REPLY):
+        for sender in ("10.64.1.1", "10.129.0.5", "169.254.1.1"):
+            yield forging.arp(operation, Address.parse(sender), scene.node.node.address(Family.V4), mac)
+            yield forging.arp(operation, Address.parse(sender), Address.parse(sender), mac)
+
+
+def discovery(source: Address, mac: bytes, victim: Sandbox) -> Iterator[bytes]:
+    """Every type of neighbour discovery, from one source."""
+    targets = [ALL_NODES, Address.parse("2001:db8:bad::1"), *(a for a in victim.addresses if a.family is Family.V6)]
+    yield forging.router_advertisement(source, routes=targets[1:])
+    yield forging.icmp6(source, ALL_ROUTERS, forging.ROUTER_SOLICITATION, bytes(4) + link_layer(1, mac))
+    for target in targets[1:]:
+        yield forging.icmp6(
+            source, ALL_NODES, forging.NEIGHBOUR_SOLICITATION, bytes(4) + target.packed + link_layer(1, mac)
+        )
+        told = struct.pack("!I", 0xE << 28) + target.packed + link_layer(2, mac)
+        yield forging.icmp6(source, ALL_NODES, forging.NEIGHBOUR_ADVERTISEMENT, told)
+        yield forging.icmp6(source, ALL_NODES, forging.REDIRECT, bytes(4) + source.packed + target.packed)
+
+
+@POWERS
+def test_what_a_pod_advertises_changes_nothing_on_its_node(scene: Scene, stack: str, power: Power) -> None:
+    before, dropped = scene.state(), scene.drops()
+    forging.send(scene.intruder, everything(scene, stack), power)
+    time.sleep(0.3)
+    assert scene.state() == before
+    assert not scene.neighbours()
+    grown = {reason for reason, packets in scene.drops().items() if packets > dropped.get(reason, 0)}
+    assert {"router", "link-local", "redirect", "dhcp"} <= grown
+    scene.pods_work()
+
+
+def test_the_links_themselves_take_no_advertisement_when_there_are_no_rules(
+    scene: Scene, stack: str, backend: Backend
+) -> None:
+    before = scene.state()
+    scene.node.stop_agent()
+    try:
+        if backend is Backend.NFTABLES:
+            scene.run("nft", "delete", "table", "inet", "netmgr")
+        else:
+            for program, table in product(("iptables-legacy", "ip6tables-legacy"), ("raw", "mangle")):
+                scene.run(program, "-t", table, "-F")
+        forging.send(scene.intruder, everything(scene, stack), Power.NET_RAW)
+        time.sleep(0.3)
+        assert scene.state() == before
+    finally:
+        scene.node.start_agent()
+        scene.node.wait_until_ready()
+
+
+@POWERS
+def test_invented_neighbours_cost_the_node_no_entries(scene: Scene, power: Power) -> None:
+    node, mac = scene.node.node, forging.mac_of(scene.intruder)
+    asked = [address for address in (*node.addresses, Address.parse("169.254.1.1")) if address.family is Family.V4]
+    frames = []
+    for number in range(INVENTED):
+        local = Address(Family.V6, EVIL.value + 1 + number)
+        frames.append(forging.icmp6(local, ALL_ROUTERS, forging.ROUTER_SOLICITATION, bytes(4) + link_layer(1, mac)))
+        frames.append(forging.icmp6(local, ALL_NODES, forging.ECHO_REQUEST6, bytes(8)))
+        frames.append(forging.udp(local, node.address(Family.V6), (4000, 4001), b"?"))
+        invented = Address(Family.V4, Address.parse("10.200.0.1").value + number)
+        frames += [forging.arp(forging.ARP_REQUEST, invented, address, mac) for address in asked]
+    forging.send(scene.intruder, frames, power)
+    time.sleep(0.3)
+    assert not scene.neighbours()
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + RECONCILED_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+
+
+def test_what_stands_where_only_netmgrs_routes_may_is_removed_reported_and_counted(scene: Scene) -> None:
+    before = scene.state()
+    intruder, repairs = scene.link(scene.intruder), wiring_repairs(scene)
+    harm = [
+        f"ip -6 route add default dev {intruder} metric 7",
+        f"ip -6 addr add 2001:db8:bad::5/64 dev {intruder} nodad",
+    ]
+    harm.append(f"ip -4 route add 198.51.100.0/24 dev {intruder}")
+    for address in scene.victim.addresses:
+        # Another link, with whatever metric the kernel lets in beside ours.
+        metric = "metric 5" if address.family is Family.V4 else "metric 256"
+        harm.append(f"ip -{address.family.value} route add {address} dev {intruder} {metric}")
+        harm.append(f"ip -{address.family.value} route add {address} dev eth0 metric 2000 proto ra")
+    for command in harm:
+        scene.run(*command.split())
+    eventually(lambda: scene.state() == before)
+    assert wiring_repairs(scene) >= repairs + len(harm)
+    assert "198.51.100.0/24" in (scene.node.directory / "agent.log").read_text()
+    scene.pods_work()
+
+
+def wiring_repairs(scene: Scene) -> int:
+    return sum(item["count"] for item in scene.node.snapshot()["drift_repaired"] if item["reason"] == "wiring")
+
+
+@pytest.mark.parametrize(
+    "setting", ["accept_ra=2", "autoconf=1", "accept_redirects=1", "arp on", "ipv4 accept_redirects=1"]
+)
+def test_a_links_settings_are_kept(scene: Scene, setting: str) -> None:
+    link, repairs = scene.link(scene.intruder), wiring_repairs(scene)
+    name, _, value = setting.rpartition("=")
+    if setting == "arp on":
+        scene.run("ip", "link", "set", link, "arp", "on")
+    else:
+        family, _, key = name.rpartition(" ")
+        scene.run("sysctl", "-qw", f"net.{family or 'ipv6'}.conf.{link}.{key}={value}")
+    eventually(lambda: wiring_repairs(scene) > repairs)
+    if setting == "arp on":
+        assert "NOARP" in scene.run("ip", "-o", "link", "show", link)
+    else:
+        assert scene.run("sysctl", "-n", f"net.{family or 'ipv6'}.conf.{link}.{key}").strip() == "0"
+    scene.node.runtime.check(scene.intruder)
+    scene.pods_work()
+
+
+def test_routes_to_pods_have_a_metric_that_nobody_undercuts(scene: Scene) -> None:
+    for address in scene.victim.addresses:
+        (route,) = scene.run("ip", f"-{address.family.value}", "-o", "route", "show", str(address)).splitlines()
+        assert ("metric 1 " in route) == (address.family is Family.V6)
+        assert "metric" in route or address.family is Family.V4
