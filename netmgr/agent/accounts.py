@@ -36,6 +36,7 @@ POLICY = "policy"
 """Fact of the ledger: a digest of what the rules were made from."""
 
 if TYPE_CHECKING:
+    from netmgr.agent.changeover import Changeover
     from netmgr.agent.host_pods import HostPods
 
 log = logging.getLogger(__name__)
@@ -46,10 +47,19 @@ class Accounts:
 
     Args:
         min_reading_seconds: the kernel is read no more often than this, however often it is asked.
+        changeover: a change of backend that `start` makes.
     """
 
-    def __init__(self, rules: Rules, ledger: Ledger, clock: Clock, min_reading_seconds: float) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        ledger: Ledger,
+        clock: Clock,
+        min_reading_seconds: float,
+        changeover: Changeover | None = None,
+    ) -> None:
         self._rules = rules
+        self._changeover = changeover
         self._ledger = ledger
         self._clock = clock
         self._min_reading_seconds = min_reading_seconds
@@ -88,6 +98,9 @@ class Accounts:
             repairs = self.reconcile()
             self._announced.clear()
             self._unlinked = frozenset()
+            if self._changeover is not None:
+                self._changeover.finish()
+                self._changeover = None
             self._end_former()
             self._ledger.remember(POLICY, policy)
             return repairs
@@ -106,10 +119,15 @@ class Accounts:
     def _post_found(self) -> None:
         """Post what counters show; those of the node that the books do not know were counted for lost ones."""
         taken_at = self._ledger.moment()
-        samples = self._rules.read()
+        samples = self._changeover.read() if self._changeover else self._rules.read()
         known = self._ledger.counters()
         self._ledger.begin([s.counter for s in samples if not s.counter.is_pod and s.counter not in known], None)
         self._ledger.post(samples, taken_at)
+        if self._changeover:
+            self._changeover.make_way()
+        if self._changeover and self._changeover.is_former_read:
+            # That the other backend does not have these yet is no loss either.
+            self._announced.update(sample.counter for sample in samples)
 
     def count_host_pods(self, host_pods: HostPods) -> None:
         """Count these as well; called before `start`."""
@@ -193,6 +211,8 @@ class Accounts:
 
     def _end_former(self) -> None:
         """Take the last readings of classes of traffic that are no longer told apart."""
+        if self._changeover is not None:
+            return  # they are the former backend's, which is still to be read
         known = self._ledger.counters()
         if former := self._rules.former(known):
             taken_at = self._ledger.moment()

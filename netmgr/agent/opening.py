@@ -6,17 +6,17 @@ import logging
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from netmgr.agent import recovery
+from netmgr.agent import changeover, recovery
 from netmgr.agent.accounts import Accounts
 from netmgr.agent.files import Files, Made
 from netmgr.agent.tagged_rules import TaggedRules
 from netmgr.agent.telemetry import Telemetry
 from netmgr.clock import Clock
-from netmgr.config import NodeDocument
+from netmgr.config import Backend, NodeDocument
 from netmgr.ledger.history import Retention
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.mark import MENDED, Mark
-from netmgr.rules.choose import FILE_NAME, open_backend, open_former, remember
+from netmgr.rules.choose import FILE_NAME, open_backend, open_kind, remember
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
 from netmgr.sites import Mapping
@@ -49,11 +49,18 @@ def open_accounts(document: NodeDocument, clock: Clock, telemetry: Telemetry, fi
     ledger, was_damaged = _open_ledger(document, clock)
     rules = Rules(open_backend(document.backend, document.state_dir), Policy.of(document))
     stack.callback(rules.close)
-    telemetry.state_rebuilds += examine(ledger, rules, was_damaged=was_damaged)
-    _retire_former_backend(document, ledger, successor=rules)
-    remember(rules.backend.name, document.state_dir)
+
+    def opened(kind: Backend) -> Rules:
+        former = Rules(open_kind(kind), Policy.of(document))
+        stack.callback(former.close)
+        return former
+
+    change = changeover.begin(document.state_dir, ledger, rules, opened)
+    telemetry.state_rebuilds += examine(ledger, rules, *(change.rules if change else ()), was_damaged=was_damaged)
+    if change is None:
+        changeover.settle(document.state_dir, ledger, rules)
     files.keep(ledger, Made(document.state_dir / FILE_NAME, lambda: remember(rules.backend.name, document.state_dir)))
-    accounts = Accounts(rules, ledger, clock, document.accounting.min_reading_seconds)
+    accounts = Accounts(rules, ledger, clock, document.accounting.min_reading_seconds, change)
     _open_host_pods(document, rules, ledger, accounts, stack)
     stack.callback(accounts.close)
     return Books(accounts, rules, TaggedRules(rules, document.accounting.reading_seconds))
@@ -104,19 +111,3 @@ def _open_ledger(document: NodeDocument, clock: Clock) -> tuple[Ledger, bool]:
             retention=retention,
         ),
     )
-
-
-def _retire_former_backend(document: NodeDocument, ledger: Ledger, *, successor: Rules) -> None:
-    """Take the last reading of a backend the document no longer asks for, and its rules away."""
-    backend = open_former(document.backend, document.state_dir)
-    if backend is None:
-        return
-    rules = Rules(backend, Policy.of(document))
-    try:
-        # A backend that cannot even be looked at must not cost the node the rules it has.
-        successor.plan(())
-        ledger.post([*rules.read(), *rules.read_former(ledger.counters())])
-        rules.remove()
-    finally:
-        rules.close()
-    log.info("rules moved from=%s to=%s", backend.name, document.backend)

@@ -34,8 +34,8 @@ PRUNE_SECONDS = 600.0
 MARK_FILE = "ledger-mark"
 """Beside the ledger: what a sync made sure of (`mark.py`)."""
 
-BACKEND = "backend"
-"""Fact: the name of the backend whose counters the readings are of."""
+BACKENDS = "backends"
+"""Fact: names of backends that may have rules in the kernel; the readings are of the first one's."""
 
 _GAPS = {Found.LOST: Gap.LEDGER_LOST, Found.FOREIGN: Gap.LEDGER_LOST, Found.OLDER: Gap.LEDGER_OLDER}
 
@@ -148,11 +148,25 @@ class Ledger:
             self._book.close(closing)
             self._write()
 
-    def rebase(self, samples: Iterable[Sample], backend: str) -> None:
-        """Have counters go on from what another backend shows, and remember that it is the one that is read."""
+    def hand_over(
+        self, last: Iterable[Sample], first: Iterable[Sample], backends: str, moving: int, seconds: float
+    ) -> None:
+        """Post the last reading of one backend, and have counters go on from what another one showed then.
+
+        Args:
+            last: what the former shows.
+            first: what the successor shows.
+            backends: what to remember under `BACKENDS`.
+            moving: how many counters moved between both readings, and may have lost something.
+            seconds: how far apart both readings were.
+        """
         with self._lock:
-            self._book.rebase(samples, self._now())
-            self._book.facts[BACKEND] = backend
+            now = self._now()
+            self._book.post(last, now)
+            self._book.rebase(first, now)
+            if moving:
+                self._book.note(Gap.REMOVED, seconds, moving)
+            self._book.facts[BACKENDS] = backends
             self._write()
 
     def end(self, counters: Iterable[Counter]) -> None:

@@ -37,13 +37,12 @@ def open_backend(choice: Backend, state_dir: Path) -> RuleBackend:
     return _open(_resolve(choice, state_dir))
 
 
-def open_former(choice: Backend, state_dir: Path) -> RuleBackend | None:
-    """The backend this node used before its document chose another; its rules are still there.
+def open_kind(kind: Backend) -> RuleBackend:
+    """What holds rules under this name, as `remembered` gives it.
 
     Raises: as `open_backend`.
     """
-    former = _remembered(state_dir)
-    return None if former in (None, _resolve(choice, state_dir)) else _open(former)
+    return _open(kind)
 
 
 def remember(name: str, state_dir: Path) -> None:
@@ -69,13 +68,13 @@ def _resolve(choice: Backend, state_dir: Path) -> Backend:
     """One of `_KINDS`."""
     if choice in _KINDS:
         return choice
-    remembered = _remembered(state_dir)
-    if remembered is None or (choice is Backend.IPTABLES and remembered is Backend.NFTABLES):
+    former = remembered(state_dir)
+    if former is None or (choice is Backend.IPTABLES and former is Backend.NFTABLES):
         found = Backend.NFTABLES if choice is Backend.AUTO and _nftables_works() else in_use()
-        if remembered is None:
+        if former is None:
             remember(found, state_dir)
         return found
-    return remembered
+    return former
 
 
 def _open(backend: Backend) -> RuleBackend:
@@ -98,7 +97,12 @@ def _nft_tables() -> NftTables:
     return NftTables()
 
 
-def _remembered(state_dir: Path) -> Backend | None:
+def remembered(state_dir: Path) -> Backend | None:
+    """The backend that this node used last; None if it used none.
+
+    Raises:
+        StateError: the note cannot be read, or is none.
+    """
     path = state_dir / FILE_NAME
     try:
         content = path.read_text(encoding="ascii", errors="replace").strip()

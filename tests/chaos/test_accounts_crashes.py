@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from netmgr.agent import changeover
 from netmgr.agent.accounts import Accounts
 from netmgr.agent.opening import examine
-from netmgr.config import PRIVATE_USE, SPECIAL_USE, NodeRules
+from netmgr.config import PRIVATE_USE, SPECIAL_USE, Backend, NodeRules
 from netmgr.ledger.history import By, Period
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.store import Store
@@ -116,6 +117,7 @@ class World:
     life: Life
     kernel: FakeBackend = field(default_factory=FakeBackend)
     held: dict[AttachmentKey, Attachment] = field(default_factory=dict)
+    linked: set[AttachmentKey] = field(default_factory=set)
     sent: dict[str, int] = field(default_factory=dict)
     lives: int = 0
 
@@ -131,7 +133,8 @@ class World:
         rules = Rules(MortalCalls(self.kernel, self.life), POLICY)
         assert not examine(ledger, rules), "these were the true books"
         self.accounts = Accounts(rules, ledger, Clock(), 0)
-        self.accounts.start(self.held.values())
+        held = self.held.values()
+        self.accounts.start(held, [one for one in held if one.key not in self.linked])
 
     def surely(self, operation: Callable[[], None]) -> None:
         """Do it, and after a death again, as the runtime and the launcher's spool do."""
@@ -164,8 +167,10 @@ class World:
     def add(self, attachment: Attachment) -> None:
         self.held[attachment.key] = attachment
         self.accounts.begin(attachment)
+        self.linked.add(attachment.key)
 
     def delete(self, attachment: Attachment) -> None:
+        self.linked.discard(attachment.key)
         self.accounts.end(attachment)
         self.held.pop(attachment.key, None)
 
@@ -206,10 +211,22 @@ def a_day(world: World) -> None:
     world.surely(lambda: world.delete(NEXT))
 
 
-def lived(folder: Path, *deaths: int) -> World:
+def a_quiet_day(world: World) -> None:
+    """Nobody takes anything away."""
+    world.surely(lambda: world.add(WEB))
+    world.send(WEB, 1000)
+    world.surely(lambda: world.add(DB))
+    world.surely(world.reconcile)
+    world.surely(lambda: world.delete(WEB))
+    world.surely(lambda: world.add(NEXT))
+    world.surely(lambda: world.delete(NEXT))
+    world.surely(lambda: world.delete(DB))
+
+
+def lived(folder: Path, *deaths: int, day: Callable[[World], None] = a_day, world: World | None = None) -> World:
     """A world whose agent dies after so many steps, and so many steps after that."""
-    life = Life()
-    world = World(folder, life)
+    world = world or World(folder, Life())
+    life = world.life
     pending = list(deaths)
     world.start()
     life.taken = 0
@@ -221,7 +238,7 @@ def lived(folder: Path, *deaths: int) -> World:
         restart()
 
     world.restart = restart_and_die_again
-    a_day(world)
+    day(world)
     return world
 
 
@@ -262,4 +279,101 @@ def test_an_agent_killed_again_while_it_recovers_loses_and_invents_nothing(room:
         folder.mkdir()
         world = lived(folder, death, again)
         check(world, f"killed after {death} and {again} steps")
+        world.end()
+
+
+def test_an_agent_killed_while_nobody_takes_anything_away_reports_no_gap(room: Path) -> None:
+    """Not for a pod that never had a link either, nor for one that was read for the last time."""
+    steps = lived(room, day=a_quiet_day).life.taken
+    assert steps > 80
+    for death in range(steps):
+        folder = room / str(death)
+        folder.mkdir()
+        world = lived(folder, death, day=a_quiet_day)
+        found = {gap.value: count for gap, count in world.accounts.totals().gaps.items() if count}
+        assert found == {}, f"killed after {death} of {steps} steps"
+        assert sum(one.bytes for one in world.accounts.totals().namespaces) == 1000
+        world.end()
+
+
+class Named(FakeBackend):
+    """One of two kernel interfaces, both of which see every packet."""
+
+    def __init__(self, name: Backend) -> None:
+        super().__init__()
+        self.name = name
+
+
+@dataclass
+class ChangingWorld(World):
+    """A node whose document says every now and then that another backend is to count."""
+
+    chosen: Backend = Backend.NFTABLES
+    backends: dict[Backend, Named] = field(
+        default_factory=lambda: {name: Named(name) for name in (Backend.NFTABLES, Backend.IPTABLES_LEGACY)}
+    )
+
+    def start(self) -> None:
+        self.path.parent.mkdir(exist_ok=True)
+        store = MortalStore(self.path, self.life)
+        self.store = store
+        ledger = Ledger(store, clock=Clock(), linger_seconds=LINGER, boot_id="boot")
+        rules = self._rules(self.chosen)
+        change = changeover.begin(self.path.parent, ledger, rules, self._rules)
+        assert not examine(ledger, rules, *(change.rules if change else ())), "these were the true books"
+        if change is None:
+            changeover.settle(self.path.parent, ledger, rules)
+        self.accounts = Accounts(rules, ledger, Clock(), 0, change)
+        held = self.held.values()
+        self.accounts.start(held, [one for one in held if one.key not in self.linked])
+
+    def _rules(self, name: Backend) -> Rules:
+        return Rules(MortalCalls(self.backends[name], self.life), POLICY)
+
+    def send(self, attachment: Attachment, size: int) -> None:
+        packet = Packet(attachment.addresses[0], INTERNET, iif="nm0", way_back="nm0", oif="eth0", length=size)
+        outcomes = [backend.send(packet) for backend in self.backends.values()]
+        assert any(outcome.counted for outcome in outcomes), "nobody counted"
+        self.sent[attachment.pod.name] = self.sent.get(attachment.pod.name, 0) + size
+
+    def choose(self, name: Backend) -> None:
+        self.chosen = name
+        self.restart()
+
+
+def days_of_changes(world: World) -> None:
+    assert isinstance(world, ChangingWorld)
+    world.surely(lambda: world.add(WEB))
+    world.send(WEB, 1000)
+    world.surely(lambda: world.choose(Backend.IPTABLES_LEGACY))
+    world.send(WEB, 300)
+    world.surely(lambda: world.add(DB))
+    world.send(DB, 50)
+    world.surely(lambda: world.choose(Backend.NFTABLES))
+    world.send(WEB, 4)
+    world.surely(lambda: world.delete(WEB))
+    world.surely(lambda: world.delete(DB))
+    world.surely(world.read)
+
+
+def check_changes(world: World, when: str) -> None:
+    assert isinstance(world, ChangingWorld)
+    totals = world.accounts.totals()
+    counted = {one.pod: one.bytes for one in totals.pods if one.traffic == "internet-out"}
+    assert counted == world.sent, when
+    assert sum(one.bytes for one in totals.node) == sum(world.sent.values()), when
+    assert not any(totals.gaps.values()), when
+    assert not world.backends[Backend.IPTABLES_LEGACY].state.sets, when
+
+
+def test_an_agent_killed_while_it_changes_its_backend_counts_every_packet_once(room: Path) -> None:
+    whole = lived(room, day=days_of_changes, world=ChangingWorld(room, Life()))
+    check_changes(whole, "undisturbed")
+    steps = whole.life.taken
+    assert steps > 150
+    for death in range(steps):
+        folder = room / str(death)
+        folder.mkdir()
+        world = lived(folder, death, day=days_of_changes, world=ChangingWorld(folder, Life()))
+        check_changes(world, f"killed after {death} of {steps} steps")
         world.end()

@@ -11,7 +11,7 @@ from netmgr.config import Backend
 from netmgr.dataplane import netns
 from netmgr.errors import SetupError
 from netmgr.rules import choose, nft_tables
-from netmgr.rules.choose import FILE_NAME, open_backend, open_former
+from netmgr.rules.choose import FILE_NAME, open_backend, remembered
 from netmgr.rules.engine import Rules
 from netmgr.rules.variant import in_use
 from tests.contracts.conftest import run
@@ -73,17 +73,14 @@ def test_the_choice_is_written_down_and_kept_when_the_machine_would_now_choose_o
     assert (tmp_path / FILE_NAME).read_text(encoding="ascii") == "iptables-nft\n"
     in_both(LEGACY, "-t mangle -N KUBE-KUBELET-CANARY")
     assert opened(Backend.IPTABLES, tmp_path) == opened(Backend.AUTO, tmp_path) == NFT
-    assert open_former(Backend.IPTABLES, tmp_path) is None
+    assert remembered(tmp_path) == NFT
 
 
 @pytest.mark.parametrize("choice", [Backend.NFTABLES, LEGACY])
 def test_a_variant_that_the_document_names_is_followed_and_the_former_one_is_known(choice, tmp_path):
     (tmp_path / FILE_NAME).write_text("iptables-nft\n", encoding="ascii")
     assert opened(choice, tmp_path) == choice
-    former = open_former(choice, tmp_path)
-    assert former is not None
-    former.close()
-    assert former.name == NFT
+    assert remembered(tmp_path) == NFT
 
 
 def test_a_kernel_that_cannot_is_told_from_the_start(tmp_path, monkeypatch):

@@ -13,13 +13,16 @@ from pathlib import Path
 import pytest
 
 from netmgr.agent.main import SystemClock
+from netmgr.agent.recovery import boot_id
 from netmgr.config import Backend
+from netmgr.dataplane import desired
+from netmgr.ipam.store import Store
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import cluster
 from netmgr.lab.world import World
 from netmgr.ledger.ledger import MARK_FILE, Ledger
-from netmgr.model import Counter, PodRef, Sample, Traffic
-from netmgr.prefixes import Address
+from netmgr.model import Attachment, AttachmentKey, Counter, PodRef, Sample, Traffic
+from netmgr.prefixes import Address, Family
 from tests.kernel.spending import OUT, Spender, gaps
 
 pytestmark = pytest.mark.root
@@ -232,3 +235,25 @@ def test_a_file_that_is_harmed_under_a_running_agent_is_written_again(
     node.kill_agent()
     restart(node)
     assert (spender.counted(), gaps(node)) == (sent, before)
+
+
+def test_a_pod_that_an_agent_was_killed_before_it_counted_is_no_gap(node: LabNode, spender: Spender) -> None:
+    """Its counters are in the books, and neither they nor a link are in the kernel."""
+    before = gaps(node)
+    node.kill_agent()
+    pod = PodRef(f"team-{next(_numbers)}", "unborn", "uid-unborn")
+    addresses = tuple(neighbour(spender.sandbox.address(family)) for family in Family)
+    key = AttachmentKey(pod.name, "eth0")
+    memory = Store.open(node.directory / "state" / "ipam.sqlite")
+    memory.hold(Attachment(key, pod, addresses, desired.host_link_name(key), "/run/netns/none", 1.0))
+    memory.close()
+    books = Ledger.open(ledger_of(node), clock=SystemClock(), linger_seconds=900, boot_id=boot_id())
+    books.begin([Counter.of_pod(address, way) for address in addresses for way in Traffic], pod)
+    books.close()
+    restart(node)
+    assert gaps(node) == before
+    assert spender.counted() == 0
+
+
+def neighbour(address: Address) -> Address:
+    return Address(address.family, address.value + 20)

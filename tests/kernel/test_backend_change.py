@@ -1,20 +1,27 @@
-"""What a change of backend leaves when the new one cannot be used: the rules that were there."""
+"""A change of backend: every packet is counted once; where the new one cannot be used, the former rules stay."""
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from netmgr import programs
 from netmgr.config import Backend
+from netmgr.lab.exchange import open_socket
 from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import cluster
+from netmgr.lab.topology import INTERNET, cluster
 from netmgr.lab.world import World
+from netmgr.prefixes import Family
 from netmgr.rules.choose import FILE_NAME
+from tests.kernel.spending import HEADERS, OUT, Spender, gaps
 
 pytestmark = pytest.mark.root
 
@@ -62,3 +69,111 @@ def test_the_rules_stay_when_the_new_backend_cannot_be_used(node: LabNode, backe
     assert "apt-get install" in done.stderr.decode()
     assert rules(node) == before
     assert (node.directory / "state" / FILE_NAME).read_text() == f"{backend}\n"
+
+
+CHANGES = [
+    (Backend.NFTABLES, Backend.IPTABLES_LEGACY),
+    (Backend.IPTABLES_LEGACY, Backend.NFTABLES),
+    (Backend.IPTABLES_NFT, Backend.NFTABLES),
+    (Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT),
+]
+
+
+@pytest.fixture
+def counting(lab_name: str, request: pytest.FixtureRequest) -> Iterator[tuple[World, LabNode, Spender, Backend]]:
+    former, successor = request.param
+    settings = {"accounting": {"min_reading_seconds": 0, "reading_seconds": 300}, "reconcile_seconds": 1}
+    room = replace(cluster(nodes=1, pods=20), pods=())
+    with World(room, backend=former, name=lab_name, settings=settings) as world:
+        node = world.nodes[0]
+        yield world, node, Spender(world, node, node.add("web", "team")), successor
+
+
+def change(node: LabNode, successor: Backend) -> None:
+    text = node.document.read_text()
+    former = text.partition("backend: ")[2].partition("\n")[0]
+    node.document.write_text(text.replace(f"backend: {former}", f"backend: {successor}"))
+    node.start_agent()
+    node.wait_until_ready()
+
+
+@pytest.mark.parametrize("counting", CHANGES, indirect=True, ids=lambda pair: f"{pair[0]}-{pair[1]}")
+def test_what_a_pod_sent_before_and_after_a_change_is_counted_once_and_no_gap(
+    counting: tuple[World, LabNode, Spender, Backend],
+) -> None:
+    _, node, spender, successor = counting
+    sent = spender.send()
+    assert spender.counted() == sent
+    before = gaps(node)
+    node.kill_agent()
+    sent += spender.send()
+    change(node, successor)
+    sent += spender.send()
+    assert spender.counted() == sent
+    total = [one["bytes"] for one in node.snapshot()["node_totals"] if one["traffic"] == OUT]
+    assert total == [sent]
+    shared = successor is Backend.IPTABLES_NFT
+    assert (gaps(node) == before) is not shared
+    held = rules(node)
+    assert ("table inet netmgr {" in held, "netmgr-pod-out4" in held) == (
+        successor is Backend.NFTABLES,
+        successor is not Backend.NFTABLES,
+    )
+    known = gaps(node)
+    node.kill_agent()
+    node.start_agent()
+    node.wait_until_ready()
+    assert (spender.counted(), gaps(node)) == (sent, known)
+
+
+class Stream(threading.Thread):
+    """Sends without a pause."""
+
+    def __init__(self, world: World, spender: Spender) -> None:
+        super().__init__()
+        self.world, self.spender = world, spender
+        self.sent = 0
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        with (
+            open_socket(self.spender.sandbox.netns, Family.V4, socket.SOCK_DGRAM) as near,
+            open_socket(self.world.internet, Family.V4, socket.SOCK_DGRAM) as far,
+        ):
+            far.bind((str(INTERNET[Family.V4]), 0))
+            address, content = far.getsockname(), bytes(1000 - HEADERS)
+            while not self.over.wait(0.0005):
+                near.sendto(content, address)
+                assert far.recv(2000) == content
+                self.sent += 1000
+
+
+@pytest.mark.parametrize("counting", CHANGES, indirect=True, ids=lambda pair: f"{pair[0]}-{pair[1]}")
+def test_what_a_change_loses_in_traffic_is_within_the_gap_that_it_reports(
+    counting: tuple[World, LabNode, Spender, Backend],
+) -> None:
+    world, node, spender, successor = counting
+    stream = Stream(world, spender)
+    stream.start()
+    began = time.monotonic()
+    try:
+        time.sleep(0.3)
+        node.kill_agent()
+        change(node, successor)
+        time.sleep(0.3)
+    finally:
+        stream.over.set()
+        stream.join()
+    seconds = time.monotonic() - began
+    times, lost_seconds = gaps(node)["removed"]
+    lost = stream.sent - spender.counted()
+    rate = stream.sent / seconds
+    sys.stdout.write(
+        f"{successor}: {rate / 1000:.0f} packets/s, {lost} bytes lost, {times} gaps, {lost_seconds:.4f} s\n"
+    )
+    assert lost >= 0, "a packet was counted twice"
+    if not times:
+        assert lost == 0
+    assert lost <= 3 * rate * lost_seconds + 1000
+    if successor is not Backend.IPTABLES_NFT:
+        assert lost_seconds < 0.5
