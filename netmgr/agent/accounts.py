@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from errno import ENOENT
 from typing import TYPE_CHECKING
 
@@ -69,35 +69,29 @@ class Accounts:
         self._ratios: list[AuditRatio] = []
         self._read_at = float("-inf")
         self._announced: set[Counter] = set()
-        self._unlinked: frozenset[Counter] = frozenset()
         self._gap_since: float | None = None
         self._sound_at: float | None = None
         self._syncing: threading.Thread | None = None
         self._host_pods: HostPods | None = None
 
-    def start(self, attachments: Iterable[Attachment], unlinked: Iterable[Attachment] = ()) -> list[str]:
-        """Take over from a predecessor: its counters go on, those of pods that went meanwhile end.
-
-        `unlinked` are those of the attachments that have no link.
-        """
+    def start(self, attachments: Iterable[Attachment]) -> list[str]:
+        """Take over from a predecessor: its counters go on, those of pods that went meanwhile end."""
         with self._lock:
             self._attached = {address: a for a in attachments for address in a.addresses}
             self._owners = {address: a.pod for address, a in self._attached.items()}
-            self._unlinked = frozenset(self._rules.counters(address for a in unlinked for address in a.addresses))
             known = self._ledger.counters()
             policy = hashlib.sha256(f"{netmgr.__version__} {self._rules.policy}".encode()).hexdigest()
             if self._ledger.recall(POLICY) == policy:
                 self._sound_at = self._ledger.read_at
             self._begin_owned(known)
-            self._post_found()
+            found = self._post_found()
             self._mark()
             # Those of pods that are gone; what is of a former class ends once no rule counts it any more.
             wanted = frozenset([*self._rules.counters(self._owners), *self._rules.former(known)])
-            self._ledger.end([c for c in known if isinstance(c.subject, Address) and c not in wanted])
+            self._end_gone([c for c in known if isinstance(c.subject, Address) and c not in wanted], found)
             self._look_for_host_pods()
             repairs = self.reconcile()
             self._announced.clear()
-            self._unlinked = frozenset()
             if self._changeover is not None:
                 self._changeover.finish()
                 self._changeover = None
@@ -116,8 +110,18 @@ class Accounts:
             # That the kernel does not have these yet is no loss.
             self._announced.update(c for c in counters if c not in known)
 
-    def _post_found(self) -> None:
-        """Post what counters show; those of the node that the books do not know were counted for lost ones."""
+    def _end_gone(self, gone: Iterable[Counter], found: Collection[Counter]) -> None:
+        """End counters of pods that are gone; of those that went before they were read, something is lost.
+
+        Unless the books are an older copy, which was told of as a whole.
+        """
+        if not self.is_rebuilt:
+            unread = [counter for counter in gone if counter not in found]
+            self._ledger.restart(unread, unlinked=unread)
+        self._ledger.end(gone)
+
+    def _post_found(self) -> frozenset[Counter]:
+        """Post what counters show, and say which; the books may have lost those of the node that they do not know."""
         taken_at = self._ledger.moment()
         samples = self._changeover.read() if self._changeover else self._rules.read()
         known = self._ledger.counters()
@@ -128,6 +132,7 @@ class Accounts:
         if self._changeover and self._changeover.is_former_read:
             # That the other backend does not have these yet is no loss either.
             self._announced.update(sample.counter for sample in samples)
+        return frozenset(sample.counter for sample in samples)
 
     def count_host_pods(self, host_pods: HostPods) -> None:
         """Count these as well; called before `start`."""
@@ -244,7 +249,7 @@ class Accounts:
         """Tell the ledger of counters that are about to begin, once even if applying must be tried again."""
         known = self._ledger.counters()
         now = self._clock.monotonic()
-        if self._ledger.restart([counter for counter in created if counter in known], self._unlinked):
+        if self._ledger.restart([counter for counter in created if counter in known]):
             self._gap_since = now
         for counter in created:
             if counter not in known:

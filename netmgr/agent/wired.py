@@ -110,9 +110,7 @@ class PodAgent:
         self._ranging.prepare()
         for name in node.dataplane.detach_strays(a.host_link for a in node.leases.all()):
             log.info("stray link taken down link=%s", name)
-        links = node.dataplane.attached_links()
-        attachments = node.leases.all()
-        for sentence in node.accounts.start(attachments, [a for a in attachments if a.host_link not in links]):
+        for sentence in node.accounts.start(node.leases.all()):
             log.info("rules %s", sentence)
         node.reaper.start()
         stack.callback(node.reaper.stop)

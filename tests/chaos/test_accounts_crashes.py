@@ -133,8 +133,8 @@ class World:
         rules = Rules(MortalCalls(self.kernel, self.life), POLICY)
         assert not examine(ledger, rules), "these were the true books"
         self.accounts = Accounts(rules, ledger, Clock(), 0)
-        held = self.held.values()
-        self.accounts.start(held, [one for one in held if one.key not in self.linked])
+        # As the agent does, which lets go of attachments that have no link before.
+        self.accounts.start([one for one in self.held.values() if one.key in self.linked])
 
     def surely(self, operation: Callable[[], None]) -> None:
         """Do it, and after a death again, as the runtime and the launcher's spool do."""
@@ -324,8 +324,8 @@ class ChangingWorld(World):
         if change is None:
             changeover.settle(self.path.parent, ledger, rules)
         self.accounts = Accounts(rules, ledger, Clock(), 0, change)
-        held = self.held.values()
-        self.accounts.start(held, [one for one in held if one.key not in self.linked])
+        # As the agent does, which lets go of attachments that have no link before.
+        self.accounts.start([one for one in self.held.values() if one.key in self.linked])
 
     def _rules(self, name: Backend) -> Rules:
         return Rules(MortalCalls(self.backends[name], self.life), POLICY)

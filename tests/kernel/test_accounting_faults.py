@@ -19,6 +19,7 @@ import pytest
 
 from netmgr import programs
 from netmgr.config import Backend
+from netmgr.dataplane import netns
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import cluster
 from netmgr.lab.world import World
@@ -126,6 +127,24 @@ def test_rules_that_were_lost_while_no_agent_was_there_are_a_gap_too(
     node.start_agent()
     node.wait_until_ready()
     assert gaps(node) == calm
+
+
+def test_a_pod_that_went_with_its_rules_while_no_agent_was_there_is_a_gap(
+    world: World, node: LabNode, backend: Backend
+) -> None:
+    spender = Spender(world, node, node.add(f"pod-{next(_numbers)}", f"team-{next(_numbers)}"))
+    sent = spender.send()
+    assert spender.counted() == sent
+    before = gaps(node)["removed"][0]
+    node.kill_agent()
+    spender.send()
+    for command in everything(backend):
+        assert run(node, *command).returncode == 0
+    netns.delete(spender.sandbox.netns)
+    node.start_agent()
+    node.wait_until_ready()
+    assert spender.counted() == sent
+    assert gaps(node)["removed"][0] > before + 8, "the hooks' and the pod's"
 
 
 def _is_back(node: LabNode, backend: Backend) -> bool:
