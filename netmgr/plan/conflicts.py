@@ -5,7 +5,7 @@ Each conflict names the key of plan.yaml and the part of the lock that would hav
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from netmgr.plan import pins
@@ -21,6 +21,9 @@ from netmgr.sites import HUB
 
 Scope = tuple[str, ...]
 """What would move: ("hub",), (cluster,), (cluster, "services") or (cluster, "node_pools", pool)."""
+
+Claim = tuple[KeyPath, Prefix, str]
+"""A key of the plan, the prefix it gives away, and how."""
 
 REMEDY = "undo the change, or renumber on purpose with --renumber"
 
@@ -38,14 +41,15 @@ def conflicts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> It
     yield from _misplaced(plan, HUB, lock.hub.prefixes)
     hub = [prefix for subnet in (lock.hub.routers, *lock.hub.researchers) for prefix in subnet.prefixes]
     yield from _kept_out(plan, HUB, hub)
+    pinned = [(path[:-1], prefix, f"pinned to {path[1]}") for prefix, path in pins.services(plan)]
     for name, held in lock.clusters.items():
         yield from _misplaced(plan, name, held.prefixes)
         yield from _kept_out(plan, name, taken_by(held))
         cluster = plan.clusters.get(name)
         if cluster is None:
-            yield from _services_of_tombstone(plan, name, held.services)
+            yield from _services_of_tombstone(plan, name, held.services, pinned)
         else:
-            yield from _services(plan, name, held, cluster.services)
+            yield from _services(plan, name, held, cluster.services, pinned)
             for pool, spec in cluster.node_pools.items():
                 if pool in held.node_pools:
                     yield from _pool((name, "node_pools", pool), spec, held.node_pools[pool], limits)
@@ -113,7 +117,7 @@ def is_inside_pin(plan: PlanDocument, site: str, prefix: Prefix) -> bool:
     return is_site and any(pinned.covers(prefix) for pinned in plan.pinned.get(site, ()))
 
 
-def _claims(plan: PlanDocument, site: str) -> Iterator[tuple[KeyPath, Prefix, str]]:
+def _claims(plan: PlanDocument, site: str) -> Iterator[Claim]:
     """What the plan gives to others than this site."""
     for place, exclusion in enumerate(plan.exclude):
         if not is_inside_pin(plan, site, exclusion.prefix):
@@ -124,7 +128,9 @@ def _claims(plan: PlanDocument, site: str) -> Iterator[tuple[KeyPath, Prefix, st
                 yield ("pinned", owner, place), pinned, f"pinned to {owner}"
 
 
-def _services(plan: PlanDocument, name: str, held: ClusterLock, wanted: Services) -> Iterator[Conflict]:
+def _services(
+    plan: PlanDocument, name: str, held: ClusterLock, wanted: Services, pinned: Sequence[Claim]
+) -> Iterator[Conflict]:
     scope: Scope = (name, "services")
     path: KeyPath = ("clusters", name, "services")
     found = held.services
@@ -136,22 +142,24 @@ def _services(plan: PlanDocument, name: str, held: ClusterLock, wanted: Services
         if seen.length != length_of(wanted, seen.family):
             message = f"is {real.length} in the lock ({real}); Kubernetes cannot resize a Service range"
             yield _conflict(scope, (*path, key), message, path)
-        if (pinned := wanted.pinned(seen.family)) and pinned != seen:
-            message = f"is pinned to {pinned}, but {name} has its Services at {seen}"
+        if (pin := wanted.pinned(seen.family)) and pin != seen:
+            message = f"is pinned to {pin}, but {name} has its Services at {seen}"
             yield _conflict(scope, (*path, "prefix" if seen.family is Family.V4 else "prefix_v6"), message, path)
-        yield from _misplaced_services(plan, scope, found, (seen, real))
+        yield from _misplaced_services(plan, scope, found, (seen, real), pinned)
 
 
-def _services_of_tombstone(plan: PlanDocument, name: str, found: ServiceRange) -> Iterator[Conflict]:
+def _services_of_tombstone(
+    plan: PlanDocument, name: str, found: ServiceRange, pinned: Sequence[Claim]
+) -> Iterator[Conflict]:
     """Its range stays its own, too, until it is released."""
     for pair in found.pairs:
-        for conflict in _misplaced_services(plan, (name, "services"), found, pair):
+        for conflict in _misplaced_services(plan, (name, "services"), found, pair, pinned):
             remedy = f"undo the change, or give its addresses up: netmgr plan release {name}"
             yield Conflict((name,), replace(conflict.finding, remedy=remedy))
 
 
 def _misplaced_services(
-    plan: PlanDocument, scope: Scope, found: ServiceRange, pair: tuple[Prefix, Prefix]
+    plan: PlanDocument, scope: Scope, found: ServiceRange, pair: tuple[Prefix, Prefix], pinned: Sequence[Claim]
 ) -> Iterator[Conflict]:
     (seen, real), locked = pair, ("clusters", *scope)
     if not any(pool.covers(seen) for pool in plan.pools.services):
@@ -160,11 +168,8 @@ def _misplaced_services(
     for shared in plan.shared_services if found.mode is ServiceMode.SHARED else ():
         if shared.family is real.family and not shared.covers(real):
             yield _conflict(scope, ("shared_services",), f"{scope[0]} uses {real} inside, not {shared}", locked)
-    others = ((("clusters", name, "services"), name, each.services) for name, each in plan.clusters.items())
-    pins = ((path, pin, f"pinned to {name}") for path, name, each in others for pin in (each.prefix, each.prefix_v6))
-    claims = [*_claims(plan, ""), *((path, pin, what) for path, pin, what in pins if pin and path[1] != scope[0])]
-    for path, prefix, what in claims:
-        if prefix.overlaps(seen):
+    for path, prefix, what in (*_claims(plan, ""), *pinned):
+        if prefix.overlaps(seen) and path[:2] != ("clusters", scope[0]):
             yield _conflict(scope, path, f"{prefix} is {what}, but {scope[0]} has its Services at {seen}", locked)
 
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from netmgr.plan.document import NodePool
+from netmgr.plan.document import V6_SUBNET, NodePool
 from netmgr.plan.findings import KeyPath
 from netmgr.plan.limits import CloudLimits
 from netmgr.plan.lock import Layout, NodePoolLock, Segment
 from netmgr.plan.space import length_for
 from netmgr.prefixes import Address, Family, Prefix
-
-V6_SUBNET = 64
-"""Length of an IPv6 subnet; Azure allows no other."""
 
 NAT_HOSTS = 8
 """As many as a plan may ask for; there are addresses for all of them, so that asking for more moves nothing."""

@@ -28,6 +28,8 @@ from netmgr.prefixes import Family, Prefix
 from netmgr.sites import HUB, Mapping, SourceAddress
 
 PERCENT = 100
+V6_SUBNET = 64
+"""Length of an IPv6 subnet; Azure allows no other."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9\-]{0,30}[a-z0-9])?$")]
 """Of clusters and node pools: it becomes part of node and resource names."""
@@ -177,6 +179,9 @@ class PinnedSubnets(Document):
             raise ValueError("hosts and pods have one IPv4 prefix each, and may have one of IPv6")
         if set(families[0]) != set(families[1]):
             raise ValueError("hosts and pods must have prefixes of the same families")
+        for prefix in (*self.hosts, *self.pods):
+            if prefix.family is Family.V6 and prefix.length > V6_SUBNET:
+                raise ValueError(f"{prefix} is smaller than a /{V6_SUBNET}, the smallest IPv6 subnet")
         for hosts in self.hosts:
             if any(hosts.overlaps(pods) for pods in self.pods):
                 raise ValueError(f"hosts {hosts} overlaps pods; give each a part of its own")

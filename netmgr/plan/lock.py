@@ -53,6 +53,14 @@ class Layout(Document):
     block_length: int
     blocks: Annotated[int, Field(ge=1)]
 
+    @model_validator(mode="after")
+    def _are_of_one_family(self) -> Layout:
+        if len({each.family for each in (self.hosts, self.host_base, self.pods, self.pod_base)}) > 1:
+            raise ValueError(f"mixes IPv4 and IPv6; {CURE}")
+        if not self.pods.length <= self.block_length <= self.pods.family.width:
+            raise ValueError(f"blocks of /{self.block_length} cannot be cut from {self.pods}; {CURE}")
+        return self
+
     @property
     def stride(self) -> int:
         """Addresses from one node's first block to the next node's."""
@@ -184,7 +192,7 @@ class LockDocument(Document):
 
     api_version: Annotated[Literal["netmgr.io/v1alpha1"], Field(alias="apiVersion")]
     kind: Literal["NetworkPlanLock"]
-    version: int
+    version: Annotated[int, Field(ge=1)]
     plan: str
     """Name of the plan it belongs to."""
     hub: HubLock

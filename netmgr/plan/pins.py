@@ -67,12 +67,12 @@ def faults(plan: PlanDocument) -> Iterator[Finding]:
             yield error(path, message, f"add that of its VNet to pinned.{path[1]}")
     excluded: list[Entry] = [(each.prefix, ("exclude", number)) for number, each in enumerate(plan.exclude)]
     yield from _overlaps([*subnets, *excluded])
-    services = list(_services(plan))
-    for prefix, path in services:
+    ranges = list(services(plan))
+    for prefix, path in ranges:
         if not any(pool.covers(prefix) for pool in plan.pools.services):
             yield error(path, f"{prefix} lies in no pool", "add it to pools.services")
-    yield from _overlaps([*services, *excluded])
-    yield from _overlaps([*services, *_pinned(plan)])
+    yield from _overlaps([*ranges, *excluded])
+    yield from _overlaps([*ranges, *_pinned(plan)])
 
 
 def _pinned(plan: PlanDocument) -> Iterator[Entry]:
@@ -89,7 +89,8 @@ def _subnets(plan: PlanDocument) -> Iterator[Entry]:
                 yield from ((prefix, (*path, "pods")) for prefix in pin.pods)
 
 
-def _services(plan: PlanDocument) -> Iterator[Entry]:
+def services(plan: PlanDocument) -> Iterator[Entry]:
+    """Every pinned Service range with its key."""
     for name, cluster in plan.clusters.items():
         for key, prefix in (("prefix", cluster.services.prefix), ("prefix_v6", cluster.services.prefix_v6)):
             if prefix:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from netmgr.plan.carve import taken_by
-from netmgr.plan.demand import Blocks, holds, layout
-from netmgr.plan.document import ServiceMode
+from netmgr.plan.demand import NAT_HOSTS, Blocks, holds, hosts_length, layout
+from netmgr.plan.document import V6_SUBNET, ServiceMode
 from netmgr.plan.findings import Finding, KeyPath, error
 from netmgr.plan.limits import CloudLimits
 from netmgr.plan.lock import CURE, Allocation, Layout, LockDocument, NodePoolLock, Segment, ServiceRange, Subnet
@@ -22,10 +22,7 @@ Entry = tuple[Prefix, KeyPath]
 def verify(lock: LockDocument) -> Iterator[Finding]:
     """Everything in the lock that contradicts something else in it. Paths are keys of the lock."""
     yield from _overlaps(_services(lock))
-    yield from _overlaps(
-        [(subnet, path) for path, subnet in _hub_subnets(lock)]
-        + [(subnet, ("clusters", name)) for name, cluster in lock.clusters.items() for subnet in taken_by(cluster)]
-    )
+    yield from _overlaps(subnets_of(lock))
     yield from _inside(("hub",), lock.hub.prefixes, (subnet for _, subnet in _hub_subnets(lock)))
     yield from _fixed(("hub", "routers"), lock.hub.routers)
     for name, cluster in lock.clusters.items():
@@ -51,6 +48,10 @@ def derive(lock: LockDocument, clouds: Collection[CloudLimits]) -> Iterator[Find
                 key = "addresses" if family is Family.V4 else "addresses_v6"
                 must = ", ".join(map(str, wanted[0])) or "empty"
                 yield error((*path, key), f"must be {must}, as they follow from {prefix}", CURE)
+        lengths = {hosts_length(NAT_HOSTS, Family.V4, cloud) for cloud in clouds}
+        if path[:2] != (HUB, "researchers") and subnet.prefix.length not in lengths:
+            message = f"is {subnet.prefix}, but a subnet for {NAT_HOSTS} hosts is a /{min(lengths)}"
+            yield error((*path, "prefix"), message, CURE)
     for name, cluster in lock.clusters.items():
         for pool, spec in cluster.node_pools.items():
             for number, segment in enumerate(spec.segments):
@@ -68,12 +69,22 @@ def _laid_out(path: KeyPath, segment: Segment, clouds: Collection[CloudLimits]) 
         derived = [(layout(found.hosts, found.pods, cut, cloud), cloud) for cloud in clouds]
         fitting = [cloud for each, cloud in derived if each == found]
         here = (*path, f"v{found.pods.family}")
+        if found.pods.family is Family.V6 and found.blocks != 1:
+            yield error((*here, "blocks"), f"is {found.blocks}, but a node has one IPv6 block", CURE)
         if not fitting:
             must: Layout = derived[0][0]
             bases = f"host_base {must.host_base} and pod_base {must.pod_base}"
             yield error(here, f"must have {bases}, as they follow from {found.hosts} and {found.pods}", CURE)
         elif segment.nodes > max(holds(found, cloud) for cloud in fitting):
             yield error((*path, "nodes"), f"{segment.nodes} nodes do not fit into {found.hosts}, {found.pods}", CURE)
+
+
+def subnets_of(lock: LockDocument) -> list[Entry]:
+    """Every subnet that was carved, with the key of its owner."""
+    entries = [(subnet, path) for path, subnet in _hub_subnets(lock)]
+    for name, cluster in lock.clusters.items():
+        entries += [(subnet, ("clusters", name)) for subnet in taken_by(cluster)]
+    return entries
 
 
 def _reserves(lock: LockDocument) -> list[Entry]:
@@ -132,9 +143,13 @@ def _networks(lock: LockDocument) -> Iterator[Finding]:
         for pool, spec in cluster.node_pools.items():
             for number, segment in enumerate(spec.segments):
                 entries.append((("clusters", name, "node_pools", pool, "segments", number), name, segment.vnet))
+    for path, prefix in ((path, prefix) for prefix, path in subnets_of(lock) if prefix.family is Family.V6):
+        if prefix.length > V6_SUBNET:
+            yield error(path, f"has {prefix}, but no IPv6 subnet is smaller than a /{V6_SUBNET}", CURE)
     for path, site, vnet in entries:
         rest = vnet.removeprefix(f"{site}_")
-        if vnet != site and not (rest != vnet and rest.isdigit()):
+        is_further = rest != vnet and rest.isdigit() and path[2:3] == ("node_pools",)
+        if vnet != site and not is_further:
             yield error((*path, "vnet"), f"{vnet} is no VNet of {site}", CURE)
 
 

@@ -14,6 +14,7 @@ import yaml
 
 from netmgr import plan_files
 from netmgr.cli.main import main
+from netmgr.prefixes import Address, Prefix
 
 PLAN = """\
 apiVersion: netmgr.io/v1alpha1
@@ -126,6 +127,39 @@ def test_every_edit_of_a_lock_is_found(lock: Path) -> None:
         with pytest.raises(plan_files.ConfigError) as refused:
             plan_files.load_lock(damaged)
         assert f"{damaged}:" in str(refused.value), keys
+
+
+def others(value: object) -> Iterator[object]:
+    """Values that an edit might put there instead: neighbours, halves and doubles."""
+    yield changed(value)
+    if isinstance(value, int):
+        yield from (value * 2, 0)
+    elif "/" in str(value):
+        prefix = Prefix.parse(str(value))
+        yield str(prefix._replace(value=prefix.value + prefix.size))
+        yield str(prefix._replace(length=prefix.length + 1))
+        yield str(Prefix(prefix.family, prefix.value & ~prefix.size, prefix.length - 1))
+    elif str(value).count(".") == 3 or ":" in str(value):
+        address = Address.parse(str(value))
+        yield from (str(Address(address.family, address.value + step)) for step in (16, -1))
+    else:
+        yield from ("hub", "beta")
+
+
+def test_of_a_lock_without_a_digest_only_what_was_chosen_can_be_edited_unseen(run: Run, lock: Path) -> None:
+    whole, unseen = old(read(lock)), []
+    for keys in leaves(whole["clusters"]["alpha"], ("clusters", "alpha")):
+        now = at(whole, keys)
+        for value in others(now):
+            place = at(whole, keys[:-1])
+            place[keys[-1]] = value
+            write(lock, whole)
+            if value != now and run("check")[0] != 1:
+                unseen.append((keys[2:], now, value))
+            place[keys[-1]] = now
+    # How much is kept free, how much of an IPv6 site is in use, and how large an IPv6 subnet is.
+    free = {("prefixes", 0, "reserve"), ("prefixes", 1, "reserve"), ("prefixes", 1, "prefix")}
+    assert [each for each in unseen if each[0] not in free and each[0][-2:] != ("v6", "pods")] == []
 
 
 @pytest.mark.parametrize(
