@@ -1,0 +1,161 @@
+"""What the forward hook counts beside what a wire carries: the figures that docs/accounting.md gives."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from netmgr.config import Backend
+from netmgr.lab.exchange import open_socket
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import INTERNET, cluster
+from netmgr.lab.world import World
+from netmgr.prefixes import Family
+from tests.kernel.spending import OUT, run
+
+pytestmark = pytest.mark.root
+
+MTU = 1500
+IP_HEADER = {Family.V4: 20, Family.V6: 40}
+FRAGMENT_HEADER = {Family.V4: 0, Family.V6: 8}
+UDP_HEADER = 8
+TCP_HEADER = 20 + 12
+"""With timestamps; a SYN has eight bytes of options more."""
+
+UDP_SEGMENT = 103
+SEGS_OUT, BYTES_SENT = 136, 200
+"""Offsets in struct tcp_info (linux/tcp.h): segments as on a wire, and bytes, repetitions included."""
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def world(backend: Backend) -> Iterator[World]:
+    room = replace(cluster(nodes=1, pods=20), pods=())
+    settings = {"accounting": {"min_reading_seconds": 0}}
+    with World(room, backend=backend, name=f"wire-{os.getpid()}-{next(_numbers)}", settings=settings) as made:
+        yield made
+
+
+@pytest.fixture
+def node(world: World) -> LabNode:
+    return world.node("node-1")
+
+
+@pytest.fixture
+def pod(node: LabNode) -> Iterator[Sandbox]:
+    made = node.add(f"pod-{next(_numbers)}")
+    yield made
+    node.runtime.delete(made)
+
+
+def counted(node: LabNode, pod: Sandbox) -> int:
+    rows = node.snapshot()["pods"]
+    return next(row["bytes"] for row in rows if (row["pod"], row["traffic"]) == (pod.pod.name, OUT))
+
+
+def tell(what: str, family: Family, shown: int, wire: int) -> float:
+    less = 1 - shown / wire
+    sys.stdout.write(f"{what} IPv{family.value}: counted {shown:,}, on a wire {wire:,}: {less:.2%} less\n")
+    return less
+
+
+@pytest.mark.parametrize(("family", "share"), [(Family.V4, 0.034), (Family.V6, 0.047)])
+def test_tcp_that_is_segmented_later_is_counted_with_one_header_for_many_segments(
+    world: World, node: LabNode, pod: Sandbox, family: Family, share: float
+) -> None:
+    size = 20_000_000
+    with (
+        open_socket(world.internet, family, socket.SOCK_STREAM) as listening,
+        open_socket(pod.netns, family, socket.SOCK_STREAM) as near,
+    ):
+        listening.bind((str(INTERNET[family]), 0))
+        listening.listen()
+        near.connect(listening.getsockname()[:2])
+        far, _ = listening.accept()
+        with far:
+            far.settimeout(20)
+            sending = threading.Thread(target=near.sendall, args=(bytes(size),))
+            sending.start()
+            left = size
+            while left:
+                left -= len(far.recv(1 << 20))
+            sending.join()
+            time.sleep(0.3)  # for the last acknowledgements
+            info = near.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
+            shown = counted(node, pod)
+    (segments,) = struct.unpack_from("I", info, SEGS_OUT)
+    (payload,) = struct.unpack_from("Q", info, BYTES_SENT)
+    wire = payload + segments * (IP_HEADER[family] + TCP_HEADER) + 8
+    assert tell("TCP", family, shown, wire) == pytest.approx(share, abs=0.003)
+
+
+@pytest.mark.parametrize(("family", "share"), [(Family.V4, 0.018), (Family.V6, 0.031)])
+def test_udp_that_is_segmented_later_is_counted_with_one_header_for_many_datagrams(
+    world: World, node: LabNode, pod: Sandbox, family: Family, share: float
+) -> None:
+    headers = IP_HEADER[family] + UDP_HEADER
+    content, many, times = MTU - headers, 40, 20
+    with (
+        open_socket(world.internet, family, socket.SOCK_DGRAM) as far,
+        open_socket(pod.netns, family, socket.SOCK_DGRAM) as near,
+    ):
+        far.bind((str(INTERNET[family]), 0))
+        near.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, content)
+        for _ in range(times):
+            near.sendto(bytes(content * many), far.getsockname()[:2])
+            for _ in range(many):
+                assert len(far.recv(MTU)) == content
+    shown = counted(node, pod)
+    assert shown == times * (headers + content * many)
+    assert tell("UDP GSO", family, shown, times * many * MTU) == pytest.approx(share, abs=0.001)
+
+
+@pytest.mark.parametrize(("family", "less"), [(Family.V4, 40), (Family.V6, 104)])
+def test_fragments_are_counted_as_the_datagram_that_connection_tracking_made_of_them(
+    world: World, node: LabNode, pod: Sandbox, family: Family, less: int
+) -> None:
+    datagrams, size = 5, 4000
+    with (
+        open_socket(world.internet, family, socket.SOCK_DGRAM) as far,
+        open_socket(pod.netns, family, socket.SOCK_DGRAM) as near,
+    ):
+        far.bind((str(INTERNET[family]), 0))
+        for _ in range(datagrams):
+            near.sendto(bytes(size), far.getsockname()[:2])
+            assert len(far.recv(size)) == size
+    whole, fragments = UDP_HEADER + size, 3
+    wire = datagrams * (whole + fragments * (IP_HEADER[family] + FRAGMENT_HEADER[family]))
+    shown = counted(node, pod)
+    tell("fragments", family, shown, wire)
+    assert shown == datagrams * (whole + IP_HEADER[family])
+    assert wire - shown == datagrams * less
+
+
+def test_what_a_later_rule_drops_is_counted(world: World, node: LabNode, pod: Sandbox) -> None:
+    chain = "{ type filter hook forward priority 0; policy drop; }"
+    assert run(node, "nft", f"add table inet others; add chain inet others forward {chain}").returncode == 0
+    try:
+        with (
+            open_socket(world.internet, Family.V4, socket.SOCK_DGRAM) as far,
+            open_socket(pod.netns, Family.V4, socket.SOCK_DGRAM) as near,
+        ):
+            far.bind((str(INTERNET[Family.V4]), 0))
+            far.settimeout(0.5)
+            for _ in range(20):
+                near.sendto(bytes(1000), far.getsockname())
+            with pytest.raises(TimeoutError):
+                far.recv(1000)
+    finally:
+        assert run(node, "nft", "delete table inet others").returncode == 0
+    assert counted(node, pod) == 20 * 1028
