@@ -134,6 +134,7 @@ class IptablesBackend:
     def remove(self, desired: Ruleset) -> None:
         """Take our rules, chains and sets away."""
         self._change_chains([DropChain(hook, rules) for hook, rules in desired.chains.items() if hook in TABLES])
+        self._tables.leave()
         self._sets.destroy(spec.name for spec in desired.sets)
         self._sets.destroy_strays(self._sets.strays(()))
 

@@ -138,6 +138,9 @@ class LegacyTables:
         with xtables_lock.held(self._lock_path, wait_seconds=self._lock_wait_seconds):
             edit(opened)
 
+    def leave(self) -> None:
+        """Nothing: the kernel makes a table with its built-in chains by itself, and keeps it."""
+
     def close(self) -> None:
         """Nothing is held open."""
 

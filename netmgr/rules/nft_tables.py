@@ -10,6 +10,7 @@ of tables is one transaction, which the kernel refuses if anybody else changed a
 from __future__ import annotations
 
 import errno
+from collections import Counter as Sums
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
@@ -30,12 +31,17 @@ TABLES = ("raw", "mangle", "nat", "filter", "security")
 HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 _PRIORITIES = {"raw": -300, "mangle": -150, "filter": 0, "security": 50}
 _NAT_PRIORITIES = {"PREROUTING": -100, "INPUT": 100, "OUTPUT": -100, "POSTROUTING": 100}
-_CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_TYPE = 1, 3, 4, 7
+_TABLE_NAME, _TABLE_USE, _TABLE_USERDATA = 1, 3, 6
+_CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_USE, _CHAIN_TYPE, _CHAIN_USERDATA = 1, 3, 4, 6, 7, 12
 _HOOK_NUMBER, _HOOK_PRIORITY = 1, 2
 _RULE_TABLE, _RULE_CHAIN, _RULE_HANDLE, _RULE_EXPRESSIONS, _RULE_COMPAT, _RULE_USERDATA = 1, 2, 3, 4, 5, 7
 _COMPAT_PROTOCOL, _COMPAT_FLAGS = 1, 2
 _COMPAT_INVERTED = 2
 _USERDATA_COMMENT = 0
+_MADE_BY_US = bytes([_USERDATA_COMMENT, 7]) + b"netmgr\0"
+"""The comment of built-in chains and tables that were not there before us."""
+_NLM_F_NONREC = 0x100
+"""Refuse to delete what has something in it (<linux/netlink.h>)."""
 _COMPAT_GET = 11 << 8
 """NFNL_SUBSYS_NFT_COMPAT, and NFNL_MSG_COMPAT_GET."""
 _NAME, _REVISION, _TYPE = 1, 2, 3
@@ -86,7 +92,10 @@ class NftTable:
         if base := _base(self._name, chain):
             hook = attribute(_HOOK_NUMBER, number(base.hook)) + attribute(_HOOK_PRIORITY, number(base.priority))
             body += attribute(_CHAIN_HOOK, hook) + attribute(_CHAIN_TYPE, text(base.kind))
-        self._do(nft_messages.NEW_TABLE, attribute(1, text(self._name)), "add table", NLM_F_CREATE)
+            body += attribute(_CHAIN_USERDATA, _MADE_BY_US)
+        # Of a table that is there already nothing changes, and it stays whosever it is.
+        table = attribute(_TABLE_NAME, text(self._name)) + attribute(_TABLE_USERDATA, _MADE_BY_US)
+        self._do(nft_messages.NEW_TABLE, table, "add table", NLM_F_CREATE)
         self._do(nft_messages.NEW_CHAIN, body, f"add chain {chain}", NLM_F_CREATE)
         self._chains[chain] = []
 
@@ -159,7 +168,7 @@ class NftTable:
         return listed(self._channel, request, lambda body: entry_of(body, self.family))
 
     def _refuse_if_dormant(self) -> None:
-        body = attribute(1, text(self._name))
+        body = attribute(_TABLE_NAME, text(self._name))
         answer = _asked(self._channel, self._message(nft_messages.GET_TABLE, body, "look for the table"))
         if answer is not None and nft_messages.table_of(answer)[1]:
             raise KernelError(
@@ -183,16 +192,47 @@ class NftTables:
 
     def change(self, edit: Callable[[Opener], None]) -> None:
         """Change tables in one transaction, on a reading that is still true when it is carried out."""
-        for _ in range(_ATTEMPTS):
-            generation, tables = self._channel.generation(), list[NftTable]()
+
+        def edited() -> list[Operation]:
+            tables: list[NftTable] = []
 
             @contextmanager
-            def opened(name: str, family: Family, into: list[NftTable] = tables) -> Iterator[NftTable]:
-                into.append(NftTable(self._channel, name, family))
-                yield into[-1]
+            def opened(name: str, family: Family) -> Iterator[NftTable]:
+                tables.append(NftTable(self._channel, name, family))
+                yield tables[-1]
 
             edit(opened)
-            operations = [operation for table in tables for operation in table.operations]
+            return [operation for table in tables for operation in table.operations]
+
+        self._commit(edited)
+
+    def leave(self) -> None:
+        """Take away the built-in chains and the tables that we made, as far as nothing is in them."""
+        self._commit(lambda: [one for family in Family for one in self._left_empty(family)])
+
+    def _left_empty(self, family: Family) -> Iterator[Operation]:
+        gone: Sums[bytes] = Sums()
+        listing = message(nft_messages.GET_CHAIN, b"", "list chains", NLM_F_DUMP, NFPROTO[family])
+        for body in self._channel.dump(listing, bytes):
+            chain = attributes(body, NFGENMSG.size)
+            if chain.get(_CHAIN_USERDATA) == _MADE_BY_US and not any(chain[_CHAIN_USE]):
+                table, name = chain[_CHAIN_TABLE], chain[_CHAIN_NAME]
+                gone[table] += 1
+                where = attribute(_CHAIN_TABLE, table) + attribute(_CHAIN_NAME, name)
+                yield message(nft_messages.DELETE_CHAIN, where, "delete chain", _NLM_F_NONREC, NFPROTO[family])
+        listing = message(nft_messages.GET_TABLE, b"", "list tables", NLM_F_DUMP, NFPROTO[family])
+        for body in self._channel.dump(listing, bytes):
+            found = attributes(body, NFGENMSG.size)
+            name, is_empty = found[_TABLE_NAME], int.from_bytes(found[_TABLE_USE], "big") == gone[found[_TABLE_NAME]]
+            if found.get(_TABLE_USERDATA) == _MADE_BY_US and is_empty:
+                where = attribute(_TABLE_NAME, name)
+                yield message(nft_messages.DELETE_TABLE, where, "delete table", _NLM_F_NONREC, NFPROTO[family])
+
+    def _commit(self, make: Callable[[], list[Operation]]) -> None:
+        """Carry out what `make` finds, which is asked again when anybody changed anything meanwhile."""
+        for _ in range(_ATTEMPTS):
+            generation = self._channel.generation()
+            operations = make()
             try:
                 if operations:
                     self._channel.commit(operations, generation)

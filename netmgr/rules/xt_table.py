@@ -94,6 +94,10 @@ class Tables(Protocol):
         """
         ...
 
+    def leave(self) -> None:
+        """Take away what of iptables' own was not there before us, as far as nothing is in it."""
+        ...
+
     def close(self) -> None:
         """Give back sockets."""
         ...

@@ -232,6 +232,22 @@ def test_a_lost_jump_means_that_the_rules_behind_it_are_not_in_force(backend, po
     assert not rules.plan([])
 
 
+@pytest.mark.parametrize("variant", ["nft"], indirect=True)
+def test_removal_leaves_the_built_in_chains_that_others_made_or_use_and_no_other(backend, policy, program):
+    program("iptables -t mangle -A OUTPUT -m mark --mark 1")
+    program("ip6tables -t nat -L")
+    before = run("nft -s list ruleset")
+    rules = Rules(backend, policy)
+    rules.apply(rules.plan(PODS))
+    assert 'comment "netmgr"' in run("nft list ruleset")
+    rules.remove()
+    assert run("nft -s list ruleset") == before
+    rules.apply(rules.plan(PODS))
+    program("ip6tables -t raw -A PREROUTING -m mark --mark 2")
+    rules.remove()
+    assert rules_of(program("ip6tables-save")) == ["-A PREROUTING -m mark --mark 0x2"]
+
+
 @pytest.mark.parametrize("variant", ["legacy"], indirect=True)
 def test_changes_of_rules_wait_for_the_lock_only_so_long_and_pods_do_not_wait_at_all(backend, policy, lock_path):
     rules = Rules(backend, policy)

@@ -31,6 +31,11 @@ FOREIGN = (
 FAMILIES = ("iptables-legacy-save", "ip6tables-legacy-save")
 
 
+@pytest.fixture(params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT], ids=str)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return request.param
+
+
 @pytest.fixture
 def world(backend: Backend, lab_name: str) -> Iterator[World]:
     made = World(cluster(nodes=1, pods=2), backend=backend, name=lab_name, exporters=False)
