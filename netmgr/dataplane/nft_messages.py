@@ -274,6 +274,16 @@ def place_of(body: bytes) -> tuple[str, str]:
     return _string(found[_RULE_TABLE]), _string(found[_RULE_CHAIN])
 
 
+def chain_named_in(body: bytes) -> str:
+    """Chain of a listed rule. By place: table and chain come first, and there may be a hundred thousand."""
+    table_length, kind = _HEADER.unpack_from(body, NFGENMSG.size)
+    at = NFGENMSG.size + (table_length + 3 & ~3)
+    length, beside = _HEADER.unpack_from(body, at)
+    if (kind, beside) != (_RULE_TABLE, _RULE_CHAIN):
+        return place_of(body)[1]
+    return _string(body[at + _HEADER.size : at + length])
+
+
 def rule_of(body: bytes) -> tuple[str, str, tuple[Expression, ...]]:
     """Table, chain and expressions of a listed rule."""
     found = attributes(body, NFGENMSG.size)

@@ -125,7 +125,7 @@ def _nft_table(
     counts, tagged = dict.fromkeys(chains, 0), dict[str, list[Entry]]()
 
     def note(body: bytes) -> None:
-        _, chain = nft_messages.place_of(body)
+        chain = nft_messages.chain_named_in(body)
         counts[chain] = counts.get(chain, 0) + 1
         if _TAG in body:
             tagged.setdefault(chain, []).append(nft_tables.entry_of(body, family))

@@ -50,7 +50,7 @@ class Rule(NamedTuple):
 class Table:
     """A table of one family at one moment."""
 
-    def __init__(self, content: bytes, builtin: Mapping[int, str], family: Family) -> None:
+    def __init__(self, content: bytearray, builtin: Mapping[int, str], family: Family) -> None:
         self._content = content
         self._builtin = builtin
         self._family = family
@@ -103,7 +103,7 @@ class Table:
                 (verdict,) = struct.unpack_from("=i", content, target_at + _EXTENSION.size)
                 # One without a name leads to the next rule, to a chain, or is a verdict.
                 target = target or ("" if verdict == end else names.get(verdict, str(verdict)))
-                found.setdefault(name, []).append(Entry(content[start:end], target, self._family))
+                found.setdefault(name, []).append(Entry(bytes(content[start:end]), target, self._family))
         return found
 
     def _names(self) -> dict[int, str]:
@@ -127,10 +127,10 @@ class Table:
         head = head.ljust(layout.size, b"\0")
         matches, target = content[start + layout.size : target_at], _text(content[target_at + 2 : target_at + 31])
         if target:
-            return Rule(head + matches + content[target_at:end], target, packets)
+            return Rule(bytes(head + matches + content[target_at:end]), target, packets)
         (verdict,) = struct.unpack_from("=i", content, target_at + _EXTENSION.size)
         chain = names.get(verdict, "")
-        return Rule(head + matches + extension(chain, bytes(end - target_at - _EXTENSION.size)), chain, packets)
+        return Rule(bytes(head + matches) + extension(chain, bytes(end - target_at - _EXTENSION.size)), chain, packets)
 
     def _entries(self) -> Iterator[tuple[int, int, int]]:
         """Start, target's place and end of each entry."""
@@ -186,17 +186,23 @@ def _attempt(handle: socket.socket, name: str, family: Family) -> Table | None:
             return None
         raise
     builtin = {start: _BUILTIN[hook] for hook, start in enumerate(starts) if hooks & 1 << hook}
-    return Table(answer[_REQUEST.size :], builtin, family)
+    del answer[: _REQUEST.size]
+    return Table(answer, builtin, family)
 
 
-def _option(handle: socket.socket, family: Family, option: int, request: bytes, size: int) -> bytes:
+def _option(handle: socket.socket, family: Family, option: int, request: bytes, size: int) -> bytearray:
     """getsockopt(2), which Python offers for small answers only."""
     libc = ctypes.CDLL(None, use_errno=True)
-    buffer, length = ctypes.create_string_buffer(request, size), ctypes.c_uint32(size)
-    if libc.getsockopt(handle.fileno(), _LEVEL[family], option, buffer, ctypes.byref(length)) != 0:
+    answer = bytearray(size)
+    answer[: len(request)] = request
+    # The only copy there is: a table may have 30 MB.
+    buffer, length = (ctypes.c_char * size).from_buffer(answer), ctypes.c_uint32(size)
+    failed = libc.getsockopt(handle.fileno(), _LEVEL[family], option, buffer, ctypes.byref(length))
+    del buffer
+    if failed:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return buffer.raw
+    return answer
 
 
-def _text(raw: bytes) -> str:
+def _text(raw: bytes | bytearray) -> str:
     return raw.partition(b"\0")[0].decode(errors="replace")

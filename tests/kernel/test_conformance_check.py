@@ -16,7 +16,7 @@ pytestmark = pytest.mark.root
 V4_ONLY = {"ranges": ["10.128.16.0/31"], "pool": {"cooldown_seconds": 1, "conntrack_wait_seconds": 0}}
 
 
-@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
+@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT], ids=str)
 def cni(request):
     with one_node(cluster(nodes=1, pods=0), backend=request.param) as caller:
         yield caller
@@ -53,11 +53,16 @@ class Attached:
         if self.is_nftables:
             self.on_node("nft", "flush", "chain", "inet", "netmgr", chain)
         else:
-            self.on_node(f"{iptables}-legacy", "-t", table, "-F", f"NETMGR-{chain.upper()}")
+            program = self._backend.replace("iptables", iptables)
+            self.on_node(program, "-t", table, "-F", f"NETMGR-{chain.upper()}")
 
     @property
     def is_nftables(self):
-        return self._cni.node.snapshot()["backend"] == "nftables"
+        return self._backend == "nftables"
+
+    @property
+    def _backend(self):
+        return self._cni.node.snapshot()["backend"]
 
 
 DAMAGE = {
