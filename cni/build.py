@@ -14,12 +14,13 @@ import importlib.util
 import os
 import platform
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from netmgr import programs
+from netmgr import durable, programs
 from netmgr.errors import NetmgrError, SetupError
 
 SOURCE = Path(__file__).with_name("launcher.c")
@@ -35,6 +36,7 @@ ZIGLANG_PIN = Path(__file__).parent.parent / ".ci" / "launcher-compiler.lock"
 MARK = b"netmgr-cni launcher built from "
 """Every launcher holds this and the digest of its source."""
 
+_EXECUTABLE = 0o755
 _COMPILE_SECONDS = 600
 _FETCH_SECONDS = 1200
 _HINT = "get a C compiler with: apt-get install gcc libc6-dev (or: pip install ziglang)"
@@ -91,23 +93,20 @@ def build(target: Path, architecture: str, compilers: Iterator[Compiler] | None 
     """Compile the launcher to `target` with the first compiler that can; returns that compiler's name.
 
     Raises:
-        SetupError: none can, or `target` cannot be written.
+        SetupError: none can.
+        StateError: `target` cannot be written.
     """
     if architecture not in MACHINES:
         raise SetupError(f"{architecture!r} is no architecture netmgr runs on; choose {' or '.join(MACHINES)}")
     failures = []
-    scratch = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+    durable.make_folder(target.parent)
+    with tempfile.TemporaryDirectory() as scratch:
+        compiled = Path(scratch) / target.name
         for compiler in compilers or available(architecture):
-            if not (failure := _compile(compiler.command, scratch)):
-                scratch.replace(target)
+            if not (failure := _compile(compiler.command, compiled)):
+                durable.write(target, compiled.read_bytes(), _EXECUTABLE)
                 return compiler.name
             failures.append(f"{compiler.name}: {failure}")
-    except OSError as error:
-        raise SetupError(f"{target}: cannot be written: {error.strerror}") from None
-    finally:
-        scratch.unlink(missing_ok=True)
     raise SetupError(f"the launcher for {architecture} cannot be compiled; {_HINT}", "\n".join(failures))
 
 

@@ -21,7 +21,8 @@ from cni import build
 from cni.results import SUPPORTED_VERSIONS, Json
 from cni.runtime_config import CAPABILITIES
 from cni.variables import NAME
-from netmgr.errors import SetupError, StateError
+from netmgr import durable
+from netmgr.errors import SetupError
 
 DEFAULT_VERSION = "1.0.0"
 """The newest version that containerd 1.6 and podman 4.3 (libcni 1.1) decode results of."""
@@ -118,25 +119,29 @@ class Manifest:
         """The manifest of the plugin `name`; empty if there is none.
 
         Raises:
-            StateError: it cannot be read.
+            StateError: it cannot be read, or is no manifest.
         """
         path = bin_dir / f"{name}.installed"
-        try:
-            document = json.loads(path.read_bytes())
-            return cls(path, dict(document["files"]), list(document["directories"]))
-        except FileNotFoundError:
-            return cls(path)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StateError(f"{path}: is no manifest of an installation: {error}") from None
+        return durable.read(path, lambda text: cls(path, *_listed(text))) or cls(path)
 
     def write(self) -> None:
         """Put the manifest on disk."""
         document = {"version": 1, "files": self.files, "directories": self.directories}
-        _write(self.path, json.dumps(document, indent=2).encode() + b"\n", _PLAIN)
+        durable.write(self.path, json.dumps(document, indent=2).encode() + b"\n", _PLAIN)
 
     def owns(self, path: Path) -> bool:
         """Whether the file at `path` is as we left it."""
         return not path.is_symlink() and _digest(path.read_bytes()) in self.files.get(str(path), [])
+
+
+def _listed(text: str) -> tuple[dict[str, list[str]], list[str]]:
+    """Files and directories that a manifest's text names."""
+    document = json.loads(text)
+    files, directories = document["files"], document["directories"]
+    lists = [*files.values(), directories] if isinstance(files, dict) else [None]
+    if not all(isinstance(each, list) and all(isinstance(item, str) for item in each) for each in lists):
+        raise TypeError("it is no manifest of an installation")
+    return files, directories
 
 
 def conflist(plan: Installation) -> Json:
@@ -238,7 +243,7 @@ def _put(plan: Installation, manifest: Manifest, wanted: Mapping[Path, tuple[byt
     }
     manifest.write()
     for path in changed:
-        _write(path, *wanted[path])
+        durable.write(path, *wanted[path])
     _remove(manifest, obsolete)
     manifest.files = final
     manifest.write()
@@ -302,20 +307,6 @@ def _remove_if_empty(directory: Path) -> None:
 
 def _holds(path: Path, content: bytes) -> bool:
     return path.is_file() and not path.is_symlink() and path.read_bytes() == content
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    """Write by rename, so that nobody ever sees half a file; on disk before the name is."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with scratch.open("wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)
 
 
 def _digest(content: bytes) -> str:

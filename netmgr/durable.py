@@ -76,6 +76,23 @@ def write_many(folder: Path, files: Iterable[tuple[str, bytes]]) -> int:
     return len(names)
 
 
+def write_text(path: Path, text: str) -> None:
+    """As `write`, in UTF-8."""
+    write(path, text.encode())
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, unless it is there.
+
+    Raises:
+        StateError: the file system refused.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StateError(f"{path}: cannot be made: {error.strerror}") from None
+
+
 def read(path: Path, parse: Callable[[str], Value]) -> Value | None:
     """What a file says, as `parse` understands its text; None where there is no file.
 

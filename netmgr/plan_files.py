@@ -5,8 +5,6 @@ The rooms under `netmgr/plan` are pure; every byte they get or give passes here.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,8 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 import netmgr.plan.limits
-from netmgr import documents
-from netmgr.errors import ConfigError, StateError
+from netmgr import documents, durable
+from netmgr.errors import ConfigError
 from netmgr.plan.document import Cloud, PlanDocument
 from netmgr.plan.findings import Finding
 from netmgr.plan.limits import CloudLimits
@@ -157,7 +155,7 @@ def write_lock(path: Path, lock: LockDocument) -> None:
     Raises:
         StateError: the file system refused; the old lock is untouched.
     """
-    write_text(path, lock_text(lock))
+    durable.write_text(path, lock_text(lock))
 
 
 def lock_text(lock: LockDocument) -> str:
@@ -168,44 +166,3 @@ def lock_text(lock: LockDocument) -> str:
 def sealed(lock: LockDocument) -> LockDocument:
     """The lock with its digest."""
     return lock.model_copy(update={"digest": digest_of(lock)})
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder, unless it is there.
-
-    Raises:
-        StateError: the file system refused.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StateError(f"{path}: cannot be made: {error.strerror}") from None
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a file in one step: a temporary file beside it, written through, then renamed over it."""
-    try:
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        temporary = Path(name)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fchmod(stream.fileno(), mode)
-                os.fsync(stream.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise StateError(f"{path}: cannot be written: {error.strerror}") from None
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Write a folder's names through to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -119,7 +119,7 @@ def only_one(directories: Sequence[HeldDirectory], endings: Collection[signal.Si
         SetupError: the process may not change the network, or not write the directories.
     """
     with ExitStack() as stack:
-        comment = f"process {os.getpid()}, {directories[-1].path}"
+        comment = str(directories[-1].path)
         _wait(lambda: stack.enter_context(namespace(comment)), endings)
         for directory in directories:
             stack.callback(directory.close)
@@ -182,10 +182,11 @@ def _refusal(socket: NftSocket) -> Exception:
     """Why the table could not be made: not by this user, or not beside its owner."""
     listing = nft_messages.list_all(nft_messages.GET_TABLE, TABLE)
     try:
-        owners = socket.list_of(listing, lambda body: nft_messages.comment_of(body, TABLE))
+        owners = socket.list_of(listing, lambda body: nft_messages.owner_of(body, TABLE))
     except KernelError:
         return SetupError("the network cannot be changed by this user: run it as root (CAP_NET_ADMIN is needed)")
-    return Held(f"another agent runs in this network namespace ({''.join(owners)}); stop it first")
+    who = "".join(f" (process {port}, {comment})" for port, comment in owners)
+    return Held(f"another agent runs in this network namespace{who}; stop it first")
 
 
 def _locked(descriptor: int, otherwise: str) -> int:

@@ -8,14 +8,16 @@ predecessor left, and a machine that never was a NAT host loads nothing of it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
+from netmgr import durable
 from netmgr.agent.files import Made
 from netmgr.agent.opening import SERVICES_MARK
 from netmgr.agent.rhythm import Steps
-from netmgr.config import NodeDocument
-from netmgr.errors import NetmgrError
+from netmgr.config import Backend, NodeDocument
+from netmgr.errors import NetmgrError, StateError
 from netmgr.prefixes import Prefix
 from netmgr.services.choose import holder, open_backend
 from netmgr.services.engine import Services
@@ -54,10 +56,11 @@ class OpenServices:
         self._is_started = False
 
     def _note(self, mark: Path, backend: str) -> None:
-        # By what holds them: a version that knew one variant of iptables alone gave it another name.
-        if mark.exists() and holder(mark.read_text(encoding="ascii").strip()) != backend:
-            retire(mark)
-        mark.write_text(f"{backend}\n", encoding="ascii")
+        """Remove what other backends hold; one that cannot be removed stays in the mark for the next start."""
+        former = [other for other in _marked(mark) if other != backend]
+        durable.write(mark, " ".join([*former, backend]).encode() + b"\n")
+        if former and _are_removed(former):
+            durable.write(mark, f"{backend}\n".encode())
 
     def fileno(self) -> int:
         """Becomes readable when documents may have changed."""
@@ -109,15 +112,40 @@ def _view(one: ServiceStatus) -> OpenService:
 
 def retire(mark: Path) -> None:
     """Take away what a predecessor opened; what cannot be taken away is told, and tried again with the next start."""
-    backend = mark.read_text(encoding="ascii").strip()
-    try:
-        opened = open_backend(backend, _EVERYTHING)
+    if _are_removed(_marked(mark)):
+        mark.unlink(missing_ok=True)
+
+
+def _are_removed(backends: Iterable[str]) -> bool:
+    """Remove Services from each backend, whatever becomes of the others; whether all are gone."""
+    are_gone = True
+    for backend in backends:
         try:
-            opened.remove()
-        finally:
-            opened.close()
-        mark.unlink()
-    except NetmgrError as error:
-        log.error("services of a former document stay open error=%s", error)  # noqa: TRY400  expected kinds only
-    else:
-        log.info("services of a former document closed backend=%s", backend)
+            opened = open_backend(backend, _EVERYTHING)
+            try:
+                opened.remove()
+            finally:
+                opened.close()
+        except NetmgrError as error:
+            log.error("former-services-stay-open backend=%s error=%s", backend, error)  # noqa: TRY400  expected kinds only
+            are_gone = False
+        else:
+            log.info("former-services-closed backend=%s", backend)
+    return are_gone
+
+
+def _marked(mark: Path) -> tuple[str, ...]:
+    """The backends that may hold Services; every one where the mark names none, as an empty one."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        # By what holds them: a version that knew one variant of iptables alone gave it another name.
+        names = tuple(dict.fromkeys(holder(Backend(name)) for name in text.split()))
+        if not names:
+            raise ValueError("it names no backend")
+        return names
+
+    try:
+        return durable.read(mark, parse) or ()
+    except StateError as error:
+        log.error("services-mark-useless action=look-in-every-backend error=%s", error)  # noqa: TRY400  as above
+        return Backend.NFTABLES, Backend.IPTABLES_LEGACY

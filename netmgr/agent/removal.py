@@ -6,7 +6,6 @@ not counted, then routes, rules and files. Each step may be repeated; what is go
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -71,7 +70,7 @@ def remove(leavings: Leavings, *, with_pods: bool, keep_state: bool) -> Iterator
 def _no_agent(leavings: Leavings) -> Iterator[None]:
     """Hold the locks that an agent would hold; directories that are not there are not made."""
     with ExitStack() as stack:
-        stack.enter_context(instance.namespace(f"process {os.getpid()}, netmgr host clean"))
+        stack.enter_context(instance.namespace("netmgr host clean"))
         for path in {leavings.run_dir, leavings.state_dir}:
             if path.is_dir():
                 directory = HeldDirectory(path, 0o700)

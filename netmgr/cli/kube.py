@@ -45,7 +45,7 @@ def node(
     except ConfigError as error:
         _complain(api, found, error.message)
         raise
-    from netmgr.plan_files import write_text
+    from netmgr.durable import write_text
 
     write_text(to, text)
     typer.echo(f"{to}: written for Node {node_name}")

@@ -72,7 +72,7 @@ def adopt(
     Lines are added to the plan, none is changed; addresses are chosen by the next `plan lock`.
     Exit codes: 0 the plan has them, 1 error, 2 changes that were not written.
     """
-    from netmgr import documents, plan_files
+    from netmgr import documents, durable, plan_files
     from netmgr.plan.adopt import add_excluded, add_pinned, live_subnets, read_existing
     from netmgr.plan.document import PlanDocument
 
@@ -89,7 +89,7 @@ def adopt(
     if not (yes or (sys.stdin.isatty() and typer.confirm(f"Write {file}?"))):
         typer.echo("Nothing was written; add --yes to write without being asked.")
         raise typer.Exit(CHANGES)
-    plan_files.write_text(file, after)
+    durable.write_text(file, after)
     typer.echo(f"Wrote {file}. Next: netmgr plan diff -f {file}")
     raise typer.Exit(NOTHING_TO_DO)
 

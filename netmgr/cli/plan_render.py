@@ -74,8 +74,8 @@ def machines(
     reader_group: ReaderGroup = None,
 ) -> None:
     """Render node.yaml of every machine: the hub's routers, NAT hosts, and all nodes."""
-    from netmgr.durable import write_many
-    from netmgr.plan_files import make_folder, to_yaml
+    from netmgr.durable import make_folder, write_many
+    from netmgr.plan_files import to_yaml
     from netmgr.render.node import Documents
 
     given = up_to_date(file)
@@ -256,7 +256,7 @@ def up_to_date(file: Path) -> Planned:
 
 def write(to: Path | None, text: str) -> None:
     """Replace a file in one step, or print."""
-    from netmgr.plan_files import write_text
+    from netmgr.durable import write_text
 
     if to is None:
         typer.echo(text, nl=False)

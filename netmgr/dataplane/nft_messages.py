@@ -34,7 +34,7 @@ TYPE_VERDICT = 0xFFFFFF00
 
 NFGENMSG = struct.Struct(">BBH")
 _HEADER = struct.Struct("=HH")
-_TABLE_NAME, _TABLE_FLAGS, _TABLE_USERDATA = 1, 2, 6
+_TABLE_NAME, _TABLE_FLAGS, _TABLE_USERDATA, _TABLE_OWNER = 1, 2, 6, 7
 _DORMANT, _ACCEPT = 1, 1
 _OWNED = 2
 _COMMENT = 0
@@ -248,13 +248,17 @@ def table_of(body: bytes) -> tuple[str, bool]:
     return _string(found[_TABLE_NAME]), bool(int.from_bytes(found.get(_TABLE_FLAGS, b""), "big") & _DORMANT)
 
 
-def comment_of(body: bytes, table: str) -> str | None:
-    """Comment of a listed table, None if it is another table than `table`."""
+def owner_of(body: bytes, table: str) -> tuple[int, str] | None:
+    """Who owns a listed table, None if it is another table than `table`: the socket's port, and the comment.
+
+    The port is most often the number of the owner's process (netlink(7)); 0 if nobody owns the table.
+    """
     found = attributes(body, NFGENMSG.size)
     if body[0] != NFPROTO_INET or _string(found[_TABLE_NAME]) != table:
         return None
     userdata = found.get(_TABLE_USERDATA, b"")
-    return _string(userdata[2 : 2 + userdata[1]]) if userdata[:1] == bytes((_COMMENT,)) and userdata[1:] else ""
+    comment = userdata[2 : 2 + userdata[1]] if userdata[:1] == bytes((_COMMENT,)) and userdata[1:] else b""
+    return int.from_bytes(found.get(_TABLE_OWNER, b""), "big"), _string(comment)
 
 
 def chain_of(body: bytes) -> tuple[str, str, tuple[int, int] | None]:

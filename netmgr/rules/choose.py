@@ -9,9 +9,9 @@ a node's backend.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from netmgr import durable
 from netmgr.config import Backend
 from netmgr.errors import KernelError, SetupError, StateError
 from netmgr.rules.backend import RuleBackend
@@ -51,17 +51,8 @@ def remember(name: str, state_dir: Path) -> None:
     Raises:
         StateError: the note cannot be written.
     """
-    path = state_dir / FILE_NAME
-    scratch = path.with_name(f".{FILE_NAME}.{os.getpid()}")
-    try:
-        state_dir.mkdir(parents=True, exist_ok=True)
-        with scratch.open("w", encoding="ascii") as file:
-            file.write(f"{name}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-    except OSError as error:
-        raise StateError(f"{path}: cannot be written: {error.strerror}") from None
+    durable.make_folder(state_dir)
+    durable.write(state_dir / FILE_NAME, f"{name}\n".encode())
 
 
 def _resolve(choice: Backend, state_dir: Path) -> Backend:

@@ -84,6 +84,27 @@ def test_translations_that_another_program_took_away_are_put_back_and_told(world
     assert "area=services" in world.log()
 
 
+@pytest.mark.parametrize("content", [b"", b"nonsense\n", b"nftables iptables\n"])
+def test_a_mark_that_does_not_name_one_backend_forgets_no_services(world: Joined, content: bytes) -> None:
+    world.start(nat_host())
+    netmap = world.rules()
+    world.agent.stop_agent()
+    world.write_services(PORTS)
+    world.start(settings(world))
+    mark = world.agent.directory / "state" / "services-backend"
+    assert mark.read_text().strip() == world.world.backend
+    world.agent.stop_agent()
+    mark.write_bytes(content)
+    world.start(settings(world))
+    world.wait_until(lambda: opened(world) == API)
+    assert mark.read_text().strip() == world.world.backend
+    world.agent.stop_agent()
+    mark.write_bytes(content)
+    world.start(nat_host())
+    assert not mark.exists()
+    assert without_handles(world.rules()) == without_handles(netmap)
+
+
 def test_services_are_closed_when_the_document_no_longer_asks_for_them(world: Joined) -> None:
     world.start(nat_host())
     netmap = world.rules()

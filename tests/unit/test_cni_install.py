@@ -82,13 +82,13 @@ def test_an_update_replaces_only_what_changed(plan, launcher):
 def test_the_configuration_appears_last(plan, launcher, monkeypatch):
     """A runtime that sees the network must find a plugin that works."""
     order = []
-    write = installer._write
+    write = installer.durable.write
 
     def watched(path, content, mode):
         write(path, content, mode)
         order.append((path.name, plan.launcher.exists() and plan.paths_file.exists()))
 
-    monkeypatch.setattr(installer, "_write", watched)
+    monkeypatch.setattr(installer.durable, "write", watched)
     install(plan, launcher)
     assert order[0][0] == "netmgr.installed"
     assert dict(order)["10-netmgr.conflist"]
@@ -199,7 +199,7 @@ def test_an_interrupted_update_can_be_finished_or_removed(plan, launcher, monkey
     install(plan, launcher)
     launcher.write_bytes(b"\x7fELF " + build.MARK + b"two")
     moved = Installation(plan.bin_dir, plan.conf_dir, plan.run_dir / "x", plan.state_dir, network="pods")
-    write, done = installer._write, []
+    write, done = installer.durable.write, []
 
     def failing(path, content, mode):
         if len(done) == writes:
@@ -207,13 +207,13 @@ def test_an_interrupted_update_can_be_finished_or_removed(plan, launcher, monkey
         done.append(path)
         write(path, content, mode)
 
-    monkeypatch.setattr(installer, "_write", failing)
+    monkeypatch.setattr(installer.durable, "write", failing)
     if writes < 5:
         with pytest.raises(Interrupted):
             install(moved, launcher)
     else:
         install(moved, launcher)
-    monkeypatch.setattr(installer, "_write", write)
+    monkeypatch.setattr(installer.durable, "write", write)
     if writes % 2:
         install(moved, launcher)
         assert json.loads(moved.conflist.read_text())["name"] == "pods"

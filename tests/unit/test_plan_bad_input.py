@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import resource
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -265,34 +262,6 @@ def test_a_full_disk_leaves_the_old_lock(run, plan: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_bytes() == before
     assert sorted(each.name for each in plan.parent.iterdir()) == ["plan.lock.yaml", "plan.yaml"]
-
-
-WRITER = """
-import sys
-from pathlib import Path
-from netmgr.plan_files import write_text
-print("ready", flush=True)
-while True:
-    for letter in "ab":
-        write_text(Path(sys.argv[1]), letter * 200_000)
-"""
-
-
-@pytest.mark.programs
-def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new(tmp_path: Path) -> None:
-    path = tmp_path / "plan.lock.yaml"
-    for delay in (0.001, 0.004, 0.009, 0.02):
-        writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
-        )
-        with writer:
-            writer.stdout.readline()
-            time.sleep(delay)
-            writer.send_signal(signal.SIGKILL)
-        if path.exists():
-            text = path.read_text()
-            assert text in ("a" * 200_000, "b" * 200_000)
-    assert path.exists()
 
 
 def test_a_list_to_adopt_that_cannot_be_read_names_its_line(run, tmp_path: Path) -> None:
