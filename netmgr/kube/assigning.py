@@ -2,6 +2,7 @@
 
 1. What a Node has it keeps: podCIDRs cannot change, and claims follow them, never the reverse.
 2. No place is given to two: one that is claimed, rests, or is touched by any Node's podCIDRs is not free.
+   podCIDRs that are more than any node has are a mistake or a lie, and keep nobody from a place.
 3. A place rests once its Node is gone, and is free after the quarantine. Until then only a Node
    of the same name gets it: it is the same machine, whose pods may still have its addresses.
 4. A Node gets the place that its name asks for, if it is free, or else the free one with the lowest number.
@@ -13,10 +14,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import islice
 
 from netmgr.kube.claims import Claim
 from netmgr.kube.places import Place, Places, Slot
 from netmgr.prefixes import Prefix
+
+MOST_TOUCHED = 16
+"""Places that one Node's podCIDRs may keep from others without being theirs.
+
+A kubelet can register its own Node with podCIDRs of its choice, and so would starve a whole pool with 10.0.0.0/8.
+kube-controller-manager's default of a /24 for a node touches 16 places of a /28.
+"""
 
 
 class Reason(StrEnum):
@@ -147,12 +156,15 @@ def _keep(view: _View, node: NodeView) -> None:
                 view.set(claim.place.slot, replace(claim, released=None))
             _tell(view, node, claim.place)
             return
-    touched = dict.fromkeys(view.places.touched(node.cidrs))
+    touched = dict.fromkeys(islice(view.places.touched(node.cidrs), 2 * MOST_TOUCHED + 1))
     place = view.places.at(next(iter(touched))) if len(touched) == 1 else None
     if place is None or place.cidrs != node.cidrs:
-        view.blocked.update(touched)
         had = ", ".join(map(str, node.cidrs))
         fault = "lies across places of the plan" if touched else "lies outside the plan"
+        if len(touched) > MOST_TOUCHED or any(view.places.is_beyond_a_node(cidr) for cidr in node.cidrs):
+            fault = "is more than one node has, so that others get their places of the plan"
+        else:
+            view.blocked.update(touched)
         view.refuse(node, Reason.OUTSIDE, f"podCIDR {had} {fault} of cluster {view.places.cluster}; {_REGISTER}")
     else:
         _adopt(view, node, place)

@@ -12,8 +12,11 @@ from netmgr.kube.node_document import RANGES
 from netmgr.prefixes import Prefix
 from netmgr.sites import Role
 
-ROLE = "netmgr.io/role"
-"""Label of a machine that is no node in the plan's sense: a NAT host or a hub's router."""
+ROLE = "node-restriction.kubernetes.io/netmgr-role"
+"""Label of a machine that is no node in the plan's sense: a NAT host or a hub's router.
+
+No kubelet may set or change labels of this prefix (NodeRestriction), so that no machine makes itself a NAT host.
+"""
 
 
 class ClusterNodes:

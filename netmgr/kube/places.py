@@ -9,7 +9,10 @@ from typing import NamedTuple
 from netmgr.errors import ConfigError
 from netmgr.plan import nodes
 from netmgr.plan.lock import Layout, LockDocument, Segment
-from netmgr.prefixes import Prefix, merge
+from netmgr.prefixes import Family, Prefix, merge
+
+LARGEST_BY_DEFAULT = 256
+"""Addresses of a node whose range kube-controller-manager chose (--node-cidr-mask-size-ipv4, default 24)."""
 
 
 class Slot(NamedTuple):
@@ -79,6 +82,13 @@ class Places:
         slot = Slot(pool, int(number))
         return slot if str(slot.number) == number and slot.number < self.capacity.get(pool, 0) else None
 
+    def is_beyond_a_node(self, prefix: Prefix) -> bool:
+        """Whether an IPv4 prefix is larger than any node's: a /24, as kube-controller-manager gives, or the plan's."""
+        own = max(
+            (layout.stride for _, segment in self._segments for layout in segment.layouts if _is_v4(layout)), default=0
+        )
+        return prefix.family is Family.V4 and prefix.size > max(LARGEST_BY_DEFAULT, own)
+
     def touched(self, prefixes: Iterable[Prefix]) -> Iterator[Slot]:
         """Every place that has an address in one of the prefixes, some perhaps twice."""
         for prefix in prefixes:
@@ -86,6 +96,10 @@ class Places:
                 for layout in segment.layouts:
                     numbers = _numbers(layout, segment, prefix)
                     yield from (Slot(pool, segment.first + number) for number in numbers)
+
+
+def _is_v4(layout: Layout) -> bool:
+    return layout.pods.family is Family.V4
 
 
 def _numbers(layout: Layout, segment: Segment, prefix: Prefix) -> range:

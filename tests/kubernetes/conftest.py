@@ -52,9 +52,9 @@ def no_nodes(control_plane: ControlPlane, starter: Starter) -> Iterator[None]:
     yield
     starter.stop()
     control_plane.forget("/registry/minions/", "/api/v1/nodes")
-    control_plane.ask("DELETE", "/api/v1/namespaces/netmgr/configmaps?labelSelector=netmgr.io/claims-of")
+    control_plane.ask("DELETE", "/api/v1/namespaces/netmgr-claims/configmaps?labelSelector=netmgr.io/claims-of")
     control_plane.ask("DELETE", "/api/v1/namespaces/default/events")
-    control_plane.ask("DELETE", "/apis/coordination.k8s.io/v1/namespaces/netmgr/leases")
+    control_plane.ask("DELETE", "/apis/coordination.k8s.io/v1/namespaces/netmgr-claims/leases")
 
 
 @pytest.fixture(scope="session")

@@ -86,7 +86,7 @@ def test_metrics_and_health_are_told_over_http(
     account = starter.account(namespace, make_account(control_plane, namespace))
     running = starter.controller(plan, account, namespace, port=port)
     nat_host = node("nat-host")
-    nat_host["metadata"]["labels"] = {"netmgr.io/role": "nat-host"}
+    nat_host["metadata"]["labels"] = {"node-restriction.kubernetes.io/netmgr-role": "nat-host"}
     add_nodes(control_plane, [node("a", "gpu"), node("b"), nat_host])
     eventually(lambda: pod_cidrs(control_plane))
     eventually(lambda: 'netmgr_controller_nodes{state="refused"} 1.0' in running.page("metrics"))
@@ -113,7 +113,7 @@ def test_metrics_and_health_are_told_over_http(
 def test_a_node_that_cannot_be_served_is_told_why(control_plane: ControlPlane, start: Start, plan: Path) -> None:
     taken = ranges_of(plan, "train-gpu-1")
     nat_host = node("nat-host")
-    nat_host["metadata"]["labels"] = {"netmgr.io/role": "nat-host"}
+    nat_host["metadata"]["labels"] = {"node-restriction.kubernetes.io/netmgr-role": "nat-host"}
     add_nodes(
         control_plane,
         [

@@ -41,7 +41,7 @@ def test_7500_nodes_are_assigned_and_none_twice(
     before = installed.requests()["PATCH", "nodes"]
     with installed.counted() as asked:
         begun = time.monotonic()
-        controller = starter.controller(plan, starter.account("netmgr", ACCOUNT), "netmgr")
+        controller = starter.controller(plan, starter.account("netmgr", ACCOUNT), "netmgr-claims")
         eventually(lambda: installed.requests()["PATCH", "nodes"] - before >= MANY, seconds=200, every=0.5)
         taken = time.monotonic() - begun
     assert len({tuple(cidrs) for cidrs in pod_cidrs(installed).values()}) == MANY
@@ -65,9 +65,9 @@ def test_a_leader_that_is_killed_is_followed_by_another_and_no_range_is_given_tw
     number = 600
     plan = write_plan(tmp_path, f"{{gpu: {{nodes: {number}, surge: 0}}}}")
     account = starter.account("netmgr", ACCOUNT)
-    leader = starter.controller(plan, account, "netmgr", "--lease-seconds=5")
+    leader = starter.controller(plan, account, "netmgr-claims", "--lease-seconds=5")
     eventually(lambda: "event=leading" in leader.said)
-    other = starter.controller(plan, account, "netmgr", "--lease-seconds=5")
+    other = starter.controller(plan, account, "netmgr-claims", "--lease-seconds=5")
     add_nodes(installed, (node(f"vmss{i:06}", "gpu") for i in range(number)))
     eventually(lambda: leader.said.count("event=assigned") > 50, every=0.02)
     leader.kill()
@@ -85,7 +85,7 @@ def test_an_api_server_that_restarts_in_the_middle_is_waited_for(
 ) -> None:
     number = 400
     plan = write_plan(tmp_path, f"{{gpu: {{nodes: {number}, surge: 0}}}}")
-    controller = starter.controller(plan, starter.account("netmgr", ACCOUNT), "netmgr", "--lease-seconds=5")
+    controller = starter.controller(plan, starter.account("netmgr", ACCOUNT), "netmgr-claims", "--lease-seconds=5")
     eventually(lambda: "event=leading" in controller.said)
     add_nodes(installed, (node(f"vmss{i:06}", "gpu") for i in range(number)))
     eventually(lambda: controller.said.count("event=assigned") > 20, every=0.02)
@@ -109,7 +109,7 @@ def test_a_token_that_is_no_longer_taken_is_read_again_from_its_file(
     token = account / "token"
     good = token.read_text()
     token.write_text(good[:-8] + "forgeryy")
-    controller = starter.controller(plan, account, "netmgr", "--lease-seconds=8")
+    controller = starter.controller(plan, account, "netmgr-claims", "--lease-seconds=8")
     add_nodes(installed, [node("a", "gpu")])
     eventually(lambda: installed.requests()["GET", "leases"])
     time.sleep(1)

@@ -41,7 +41,7 @@ def test_a_node_of_the_plan_ends_up_with_the_document_that_the_plan_renders(
         status = {"addresses": [{"type": "InternalIP", "address": str(address)} for address in planned.hosts]}
         path = f"/api/v1/nodes/{name}/status"
         installed.ask("PATCH", path, {"status": status}, kind="merge-patch+json")
-    starter.controller(plan, starter.account("netmgr", "netmgr-controller"), "netmgr")
+    starter.controller(plan, starter.account("netmgr", "netmgr-controller"), "netmgr-claims")
     eventually(lambda: len(pod_cidrs(installed)) == len(NAMES))
     template = tmp_path / "template.yaml"
     template.write_text(netmgr("plan", "render", "template", "train", f"--file={plan}"))

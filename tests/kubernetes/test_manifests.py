@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import yaml
 
 from tests.kubernetes import manifests
 from tests.kubernetes.control_plane import ControlPlane, Object
-from tests.kubernetes.controllers import eventually
+from tests.kubernetes.controllers import eventually, node
 
 pytestmark = pytest.mark.kubernetes
 
@@ -29,6 +30,10 @@ spec:
       schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 """
 
+INVALID = 422
+"""What a ValidatingAdmissionPolicy answers, unless it says another reason."""
+
+MERGE = "merge-patch+json"
 NODES, EVENTS, CONFIG_MAPS = ("", "nodes"), ("", "events"), ("", "configmaps")
 SERVICES, SLICES, LEASES = ("", "services"), ("discovery.k8s.io", "endpointslices"), ("coordination.k8s.io", "leases")
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
@@ -50,11 +55,11 @@ ALLOWED: dict[str, dict[tuple[tuple[str, str], str], set[str]]] = {
     "netmgr-controller": {
         (NODES, ""): {"get", "list", "watch", "patch"},
         (EVENTS, "default"): {"create", "patch"},
-        (CONFIG_MAPS, "netmgr"): {"list", "create", "patch"},
-        (LEASES, "netmgr"): {"create"},
+        (CONFIG_MAPS, "netmgr-claims"): {"list", "create", "patch"},
+        (LEASES, "netmgr-claims"): {"create"},
     },
 }
-NAMESPACES = ("", "netmgr", "default", "kube-system")
+NAMESPACES = ("", "netmgr", "netmgr-claims", "default", "kube-system")
 
 
 def holds(wanted: object, found: object) -> bool:
@@ -110,7 +115,59 @@ def test_the_controllers_lease_is_its_own_and_no_other(installed: ControlPlane) 
     token = installed.token("netmgr", "netmgr-controller")
     for name, may in (("netmgr-controller", True), ("another", False)):
         for verb in ("get", "update", "patch"):
-            assert _may(installed, token, verb, LEASES, "netmgr", name) is may, (verb, name)
+            assert _may(installed, token, verb, LEASES, "netmgr-claims", name) is may, (verb, name)
+
+
+@pytest.fixture
+def guarded(installed: ControlPlane) -> Iterator[tuple[ControlPlane, str, str]]:
+    """A Node, and the controller's token once its admission policy is in force, which takes the server a moment."""
+    token = installed.token("netmgr", "netmgr-controller")
+    path = "/api/v1/nodes/guarded"
+    installed.ask("POST", "/api/v1/nodes", node("guarded", "gpu"))
+
+    def refused() -> bool:
+        return (
+            installed.answer("PATCH", path, {"metadata": {"labels": {"probe": "x"}}}, token=token, kind=MERGE)[0]
+            == INVALID
+        )
+
+    eventually(refused)
+    yield installed, path, token
+    installed.ask("DELETE", path)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"metadata": {"labels": {"netmgr.io/node-pool": "cpu"}}},
+        {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}},
+        {"metadata": {"annotations": {"example.org/owner": "x"}}},
+        {"metadata": {"finalizers": ["example.org/keep"]}},
+        {"spec": {"taints": [{"key": "example.org/away", "effect": "NoExecute"}]}},
+        {"spec": {"unschedulable": True}},
+        {"spec": {"providerID": "example://another"}},
+        {"spec": {"podCIDR": "10.0.0.0/28", "podCIDRs": ["10.0.0.0/28"], "unschedulable": True}},
+    ],
+    ids=str,
+)
+def test_the_controller_may_change_nothing_of_a_node_but_its_ranges(
+    guarded: tuple[ControlPlane, str, str], body: Object
+) -> None:
+    plane, path, token = guarded
+    before = plane.ask("GET", path)
+    status, text = plane.answer("PATCH", path, body, token=token, kind=MERGE)
+    assert (status, "netmgr-controller may" in str(text)) == (INVALID, True), text
+    assert plane.ask("GET", path)["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+def test_the_controller_gives_ranges_and_others_are_not_concerned(guarded: tuple[ControlPlane, str, str]) -> None:
+    plane, path, token = guarded
+    ranges = {"metadata": {"annotations": {"netmgr.io/ranges": "10.0.0.0/28,10.0.1.0/28"}}}
+    given = ranges | {"spec": {"podCIDR": "10.0.0.0/28", "podCIDRs": ["10.0.0.0/28"]}}
+    plane.ask("PATCH", path, given, token=token, kind=MERGE)
+    plane.ask("PATCH", path, {"metadata": {"annotations": {"netmgr.io/ranges": None}}}, token=token, kind=MERGE)
+    plane.ask("PATCH", path, {"spec": {"unschedulable": True}}, kind=MERGE)
+    assert plane.ask("GET", path)["spec"]["podCIDRs"] == ["10.0.0.0/28"]
 
 
 def _may(plane: ControlPlane, token: str, verb: str, resource: tuple[str, str], namespace: str, name: str = "") -> bool:
