@@ -4,7 +4,7 @@
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test pythons envtest bench lint format wheels image lock clean
+.PHONY: help lab test pythons envtest schemas bench lint format wheels image lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
@@ -27,6 +27,10 @@ pythons: ## the tests that need no root, on every Python from 3.11 to 3.14 that 
 envtest: ## build kube-apiserver and etcd for the tests of Kubernetes, once; KUBEBUILDER_ASSETS names others
 	@.ci/setup test
 	@.ci/envtest
+
+schemas: ## read anew what Terraform's provider and the cloud take, for the tests of what is rendered (npm, node)
+	@.ci/setup test
+	.venv/bin/python tests/schemas/extract.py
 
 bench: ## measure against Debian's ptp and against no rules; ARGS names subjects (root; see BENCHMARKS.md)
 	@.ci/setup test

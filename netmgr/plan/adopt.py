@@ -66,6 +66,28 @@ def read_existing(text: str, source: str) -> Existing:
     return Existing(found, tuple(subnet for item in vnets for subnet in _subnets(item, source)))
 
 
+def called(existing: Existing, names: Iterable[str], plan: PlanDocument) -> Existing:
+    """What exists, with owners called as the plan calls them; `names` are `OWNER=SITE`.
+
+    Raises:
+        ConfigError: the list has no such owner, or the plan no such cluster.
+    """
+    sites = {}
+    for each in names:
+        name, _, site = each.partition("=")
+        if to_name(name) not in existing.prefixes:
+            raise ConfigError(f"--as {each}: the list has no {name!r}; it has {', '.join(existing.prefixes)}")
+        if site != HUB and site not in plan.clusters:
+            raise ConfigError(f"--as {each}: the plan has no cluster {site!r}; it has {', '.join(plan.clusters)}")
+        sites[to_name(name)] = site
+    found: Pinned = {}
+    for name, prefixes in existing.prefixes.items():
+        site = sites.get(name, name)
+        found[site] = (*found.get(site, ()), *prefixes)
+    subnets = tuple((sites.get(vnet, vnet), name, prefix) for vnet, name, prefix in existing.subnets)
+    return Existing(found, subnets)
+
+
 def live_subnets(plan: PlanDocument, lock: LockDocument | None, existing: Existing) -> list[Exclusion]:
     """Subnets of the plan's own VNets that nothing may be carved from: what neither plan nor lock has already.
 

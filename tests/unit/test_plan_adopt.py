@@ -167,6 +167,22 @@ def test_a_live_subnet_that_was_locked_over_is_named(run: Run, plan: Path) -> No
         assert "exclude[0]: 10.4.0.0/17 is excluded, but alpha has its subnet 10.4." in text
 
 
+def test_a_network_of_another_name_is_taken_for_the_cluster_that_is_named(run: Run, plan: Path) -> None:
+    listed = plan.parent / "vnets.json"
+    listed.write_text(listed.read_text().replace('"Alpha"', '"vnet_ALPHA.prod"'))
+    for wrong, expected in (
+        ("other=alpha", "the list has no 'other'"),
+        ("corp=gamma", "the plan has no cluster 'gamma'"),
+    ):
+        code, text = run("adopt", "vnets.json", "--as", wrong)
+        assert code == 1
+        assert expected in text
+    assert run("adopt", "vnets.json", "--as", "vnet_ALPHA.prod=alpha", "--as", "corp=beta", "--yes")[0] == 0
+    after = read(plan)
+    assert after["pinned"] == {"alpha": ["10.4.0.0/16"], "hub": ["10.9.0.0/24"], "beta": ["10.8.0.0/16"]}
+    assert [each["prefix"] for each in after["exclude"]] == [*LIVE, "10.8.1.0/24"]
+
+
 def test_a_subnet_that_says_no_prefix_is_refused(run: Run, plan: Path) -> None:
     vnet = {"name": "alpha", "addressSpace": {"addressPrefixes": ["10.4.0.0/16"]}, "subnets": [{"name": "a"}]}
     (plan.parent / "vnets.json").write_text(json.dumps([vnet]))

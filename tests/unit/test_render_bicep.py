@@ -131,6 +131,31 @@ def test_bicep_reads_without_an_error(text: str) -> None:
     assert _parse(text.replace("properties: {", "properties: {{", 1)).has_error
 
 
+def test_bicep_says_what_the_template_says(text: str, deployment: dict[str, Any]) -> None:
+    """One is held to the cloud's models, so the other is."""
+
+    def keys(value: Any) -> Iterator[str]:
+        if isinstance(value, dict):
+            yield from value
+        for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            yield from keys(item)
+
+    def properties(node: tree_sitter.Node) -> Iterator[str]:
+        if node.type == "object_property" and node.children:
+            yield (node.children[0].text or b"").decode()
+        for child in node.children:
+            yield from properties(child)
+
+    told = list(keys([resource["properties"] for resource in deployment["resources"]]))
+    found = list(properties(_parse(text)))
+    # What a resource has beside its properties.
+    above = {"name", "properties", "location", "sku", "parent", "dependsOn", "capacity"}
+    assert {name: found.count(name) for name in set(told) - above} == {
+        name: told.count(name) for name in set(told) - above
+    }
+    assert set(found) - set(told) <= above
+
+
 def test_every_symbol_that_bicep_uses_is_declared_once(text: str) -> None:
     declared = re.findall(r"^resource (\w+) ", text, re.MULTILINE)
     used = set(re.findall(r"\b(\w+)\.id\b", text)) | set(re.findall(r"parent: (\w+)", text))
