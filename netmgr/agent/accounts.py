@@ -198,7 +198,7 @@ class Accounts:
                 self._tell_of_lost_rules(transaction)
                 self._rules.apply(transaction, before_removals=self._end_former)
                 self._announced.clear()
-                self._prolong_gap()
+            self._prolong_gap()
             self._sound_at = looked_at
             self._mark()
             return list(transaction.repairs)

@@ -93,6 +93,8 @@ class Own:
 def compare(own: Own, kernel: Iterable[Mark], synced: Synced | None, *, has_counters: bool) -> Found:
     """Hold a ledger file against the marks elsewhere; `has_counters`: the kernel has counters of ours."""
     in_kernel = list(kernel)
+    # One that somebody put beside ours says nothing.
+    in_kernel = [one for one in in_kernel if own.mark and one.books == own.mark.books] or in_kernel
     # What the kernel has was written there in this boot; the small file may have been replaced as the ledger was.
     others = in_kernel or ([synced.mark] if synced else [])
     if own.is_new:

@@ -53,10 +53,7 @@ class Rules:
         if mark.prefix != self._mark:
             self._mark = mark.prefix
             self._skeleton = self._desired(())
-            self._applied([self._marking()])
-
-    def _marking(self) -> Operation:
-        return ReplaceElements(MARK, frozenset([self._mark] if self._mark else []))
+            self._applied([ReplaceElements(MARK, frozenset([mark.prefix]))])
 
     def change_policy(self, policy: Policy) -> None:
         """Want another policy from the next plan on; changes nothing yet."""
@@ -93,9 +90,13 @@ class Rules:
     def expel(self, addresses: Iterable[Address], mark: Address | None = None) -> None:
         """Stop counting these pods and forget their counters, with a new mark; those not counted are no error."""
         operations: list[Operation] = []
-        if mark:
+        if mark and self._mark and mark.prefix != self._mark:
+            # Not replaced, which would look first: a pod's end costs as little as can be.
+            operations += [
+                AddElements(MARK, frozenset([mark.prefix])),
+                RemoveElements(MARK, frozenset([self._mark])),
+            ]
             self._mark = mark.prefix
-            operations.append(self._marking())
         operations += [RemoveElements(spec, members) for spec, members in self._pod_sets(addresses).items()]
         if not self._applied(operations):
             # A set is gone, by somebody else's hand: there is nothing to leave in that one, but in the others.

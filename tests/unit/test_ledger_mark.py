@@ -207,6 +207,21 @@ def test_another_machines_books_are_set_aside(path: Path, clock: Clock, kernel: 
     assert sqlite3.connect(kept).execute("SELECT max(bytes) FROM total").fetchone() == (9_999_999,)
 
 
+def test_what_could_not_be_written_before_a_crash_is_missed(
+    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
+) -> None:
+    with sqlite3.connect(path) as other:
+        other.execute("BEGIN IMMEDIATE")
+        ledger._store._connection.execute("PRAGMA busy_timeout = 10")
+        kernel.take(ledger, 50)
+        assert not ledger.durable
+        ledger._store.close()
+        other.rollback()
+    after = again(path, clock, kernel, Found.OLDER)
+    assert (pod_bytes(after), gaps(after)) == (350, {"ledger-older": 1})
+    after.close()
+
+
 def test_totals_that_fell_within_the_true_books_are_noticed(
     path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
 ) -> None:
@@ -249,6 +264,7 @@ A, B = Mark(1, 5), Mark(2, 900)
         (A, [Mark(1, 4), Mark(1, 6)], None, Found.OLDER),
         (A, [], Synced(Mark(1, 6), 0), Found.OLDER),
         (A, [B], Synced(A, 10), Found.FOREIGN),
+        (A, [A, B], None, Found.CURRENT),
         (A, [], Synced(B, 0), Found.FOREIGN),
         (None, [A], None, Found.OLDER),
     ],
