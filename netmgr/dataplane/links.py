@@ -93,8 +93,10 @@ def show_link(name: str) -> Operation:
 
 
 def show_link_in(netns: int, index: int) -> Operation:
-    """Ask for a link in another namespace, by the number that this one knows the other by."""
-    body = _IFINFO.pack(0, 0, index, 0, 0) + attribute(_IFLA_TARGET_NETNSID, struct.pack("=i", netns))
+    """Ask for a link in another namespace, by the number that this one knows the other by; -1 for this one."""
+    body = _IFINFO.pack(0, 0, index, 0, 0)
+    if netns >= 0:
+        body += attribute(_IFLA_TARGET_NETNSID, struct.pack("=i", netns))
     body += attribute(_IFLA_EXT_MASK, struct.pack("=I", _RTEXT_FILTER_SKIP_STATS))
     return Operation(f"link show {index} in namespace {netns}", RTM_GETLINK, NLM_F_ACK, body)
 

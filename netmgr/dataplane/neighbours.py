@@ -37,8 +37,10 @@ _SO_ATTACH_FILTER = 26
 _RECEIVE_BYTES = 1 << 16
 _MOST_AT_ONCE = 4096
 
-_LOAD_HALF, _JUMP_EQUAL, _RETURN = 0x28, 0x15, 0x06  # bpf(4): LD|H|ABS, JMP|JEQ|K, RET|K
+_LOAD_WORD, _LOAD_HALF, _JUMP_EQUAL, _RETURN = 0x20, 0x28, 0x15, 0x06  # LD|W|ABS, LD|H|ABS, JMP|JEQ|K, RET|K
 _TYPE_OFFSET = 4
+_ADDRESS_OFFSET = 32
+"""Of the first attribute's value in a neighbour's message, which is NDA_DST (neigh_fill_info)."""
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +189,7 @@ class GatewayLosses:
         except OSError as error:
             raise KernelError("open a netlink socket", error.errno or 0) from None
         try:
-            _only_deletions(self._socket)
+            _only_lost_gateways(self._socket)
             # Without a port of its own the socket would be taken for the kernel's, and skipped.
             self._socket.bind((0, 0))
             self._socket.setsockopt(_SOL_NETLINK, _LISTEN_ALL_NSID, 1)
@@ -239,10 +241,19 @@ def _namespace_of(extra: list[tuple[int, int, bytes]]) -> int:
     return -1
 
 
-def _only_deletions(listener: socket.socket) -> None:
-    """Have the kernel leave out every message but RTM_DELNEIGH, which is rare (socket(7), SO_ATTACH_FILTER)."""
+def _only_lost_gateways(listener: socket.socket) -> None:
+    """Have the kernel leave out all else: every link that goes loses entries (socket(7), SO_ATTACH_FILTER)."""
     # The filter loads in network order what a netlink header has in the machine's own.
     kind = socket.htons(RTM_DELNEIGH)
-    program = ((_LOAD_HALF, 0, 0, _TYPE_OFFSET), (_JUMP_EQUAL, 0, 1, kind), (_RETURN, 0, 0, 0xFFFF), (_RETURN, 0, 0, 0))
+    first_words = [int.from_bytes(gateway.packed[:4], "big") for gateway in POD_GATEWAYS.values()]
+    words = len(first_words)
+    program = [
+        (_LOAD_HALF, 0, 0, _TYPE_OFFSET),
+        (_JUMP_EQUAL, 0, words + 1, kind),
+        (_LOAD_WORD, 0, 0, _ADDRESS_OFFSET),
+        *((_JUMP_EQUAL, words - place, 0, word) for place, word in enumerate(first_words)),
+        (_RETURN, 0, 0, 0),
+        (_RETURN, 0, 0, 0xFFFF),
+    ]
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in program))
     listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(program), ctypes.addressof(code)))
