@@ -178,7 +178,7 @@ def print_changes(changes: Iterable[Change]) -> None:
 
 
 def narrowings(before: LockDocument | None, after: LockDocument) -> Iterator[str]:
-    """What to know before a lock is applied that takes address space from a live VNet, a sentence for each."""
+    """What to know before a lock is applied that takes address space from a live VNet, a line for each."""
     from netmgr.plan.vnets import narrowed, virtual_networks
 
     old, new = virtual_networks(before) if before else (), virtual_networks(after)

@@ -70,7 +70,7 @@ def adopt(
 
     FILE is lines or CSV (name prefix), YAML or JSON (name: [prefixes]), or what `az network vnet list` prints.
     Of that are read each VNet's name and addressSpace.addressPrefixes, and of each subnet of the plan's own VNets
-    name, addressPrefix and addressPrefixes; nothing else. Nothing is carved from such a subnet: it is excluded,
+    name, addressPrefix and addressPrefixes; nothing else. Nothing is allocated from such a subnet: it is excluded,
     unless the lock or a node pool's `subnets` has it. To take nodes over, move theirs from `exclude` to `subnets`.
 
     Lines are added to the plan, none is changed; addresses are chosen by the next `plan lock`.

@@ -89,11 +89,11 @@ def called(existing: Existing, names: Iterable[str], plan: PlanDocument) -> Exis
 
 
 def live_subnets(plan: PlanDocument, lock: LockDocument | None, existing: Existing) -> list[Exclusion]:
-    """Subnets of the plan's own VNets that nothing may be carved from: what neither plan nor lock has already.
+    """Subnets of the plan's own VNets that nothing may be allocated from: what neither plan nor lock has already.
 
     Other VNets are kept out of as a whole.
     """
-    own = set(_carved(lock)) if lock else set()
+    own = set(_allocated(lock)) if lock else set()
     pinned = {
         prefix
         for cluster in plan.clusters.values()
@@ -111,7 +111,7 @@ def live_subnets(plan: PlanDocument, lock: LockDocument | None, existing: Existi
     ]
 
 
-def _carved(lock: LockDocument) -> Iterator[tuple[str, Prefix]]:
+def _allocated(lock: LockDocument) -> Iterator[tuple[str, Prefix]]:
     """The lock's own subnets, by the names that they are rendered with."""
     yield from ((f"{HUB}_routers", prefix) for prefix in lock.hub.routers.prefixes)
     for number, subnet in enumerate(lock.hub.researchers):

@@ -145,7 +145,7 @@ class _Locking:
         reserve: int,
     ) -> tuple[tuple[Allocation, ...], dict[Family, Places]]:
         held = self._with_pinned(name, before)
-        # Live subnets inside a site's own prefix, which are nobody's to carve from.
+        # Live subnets inside a site's own prefix, which nothing is allocated from.
         taken = [*taken, *(each.prefix for each in self.plan.exclude)]
         places: dict[Family, Places] = {}
         for family, ground in self.grounds.items():

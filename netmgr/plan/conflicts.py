@@ -22,7 +22,7 @@ from netmgr.sites import HUB
 Scope = tuple[str, ...]
 """What would move: ("hub",), (cluster,), (cluster, "services") or (cluster, "node_pools", pool)."""
 
-Claim = tuple[KeyPath, Prefix, str]
+GivenAway = tuple[KeyPath, Prefix, str]
 """A key of the plan, the prefix it gives away, and how."""
 
 REMEDY = "undo the change, or renumber on purpose with --renumber"
@@ -117,7 +117,7 @@ def is_inside_pin(plan: PlanDocument, site: str, prefix: Prefix) -> bool:
     return is_site and any(pinned.covers(prefix) for pinned in plan.pinned.get(site, ()))
 
 
-def _claims(plan: PlanDocument, site: str) -> Iterator[Claim]:
+def _claims(plan: PlanDocument, site: str) -> Iterator[GivenAway]:
     """What the plan gives to others than this site."""
     for place, exclusion in enumerate(plan.exclude):
         if not is_inside_pin(plan, site, exclusion.prefix):
@@ -129,7 +129,7 @@ def _claims(plan: PlanDocument, site: str) -> Iterator[Claim]:
 
 
 def _services(
-    plan: PlanDocument, name: str, held: ClusterLock, wanted: Services, pinned: Sequence[Claim]
+    plan: PlanDocument, name: str, held: ClusterLock, wanted: Services, pinned: Sequence[GivenAway]
 ) -> Iterator[Conflict]:
     scope: Scope = (name, "services")
     path: KeyPath = ("clusters", name, "services")
@@ -149,7 +149,7 @@ def _services(
 
 
 def _services_of_tombstone(
-    plan: PlanDocument, name: str, found: ServiceRange, pinned: Sequence[Claim]
+    plan: PlanDocument, name: str, found: ServiceRange, pinned: Sequence[GivenAway]
 ) -> Iterator[Conflict]:
     """Its range stays its own, too, until it is released."""
     for pair in found.pairs:
@@ -159,7 +159,7 @@ def _services_of_tombstone(
 
 
 def _misplaced_services(
-    plan: PlanDocument, scope: Scope, found: ServiceRange, pair: tuple[Prefix, Prefix], pinned: Sequence[Claim]
+    plan: PlanDocument, scope: Scope, found: ServiceRange, pair: tuple[Prefix, Prefix], pinned: Sequence[GivenAway]
 ) -> Iterator[Conflict]:
     (seen, real), locked = pair, ("clusters", *scope)
     if not any(pool.covers(seen) for pool in plan.pools.services):

@@ -20,7 +20,7 @@ Entry = tuple[Prefix, KeyPath]
 def with_pinned(
     name: str, cluster: Cluster, held: Mapping[str, NodePoolLock], limits: CloudLimits, families: tuple[Family, ...]
 ) -> dict[str, NodePoolLock]:
-    """A cluster's node pools as the lock has them, and before anything is carved, the pinned subnets it lacks.
+    """A cluster's node pools as the lock has them, and before anything is allocated, the pinned subnets it lacks.
 
     Raises:
         PlanRefused: no node fits into a pinned subnet, or its VNet.

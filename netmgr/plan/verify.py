@@ -38,7 +38,7 @@ def verify(lock: LockDocument) -> Iterator[Finding]:
 def derive(lock: LockDocument, clouds: Collection[CloudLimits]) -> Iterator[Finding]:
     """What is not where a lock's own subnets put it. `clouds` are those that it may have been written for.
 
-    Segments keep what they were carved with when a plan changes its cloud.
+    Segments keep what they were made with when a plan changes its cloud.
     """
     for path, subnet in _fixed_subnets(lock):
         for family in Family:
@@ -80,7 +80,7 @@ def _laid_out(path: KeyPath, segment: Segment, clouds: Collection[CloudLimits]) 
 
 
 def subnets_of(lock: LockDocument) -> list[Entry]:
-    """Every subnet that was carved, with the key of its owner."""
+    """Every subnet, with the key of its owner."""
     entries = [(subnet, path) for path, subnet in _hub_subnets(lock)]
     for name, cluster in lock.clusters.items():
         entries += [(subnet, ("clusters", name)) for subnet in taken_by(cluster)]
@@ -147,8 +147,8 @@ def _networks(lock: LockDocument) -> Iterator[Finding]:
         if prefix.length > V6_SUBNET:
             yield error(path, f"has {prefix}, but no IPv6 subnet is smaller than a /{V6_SUBNET}", CURE)
     for path, site, vnet in entries:
-        rest = vnet.removeprefix(f"{site}_")
-        is_further = rest != vnet and rest.isdigit() and path[2:3] == ("node_pools",)
+        suffix = vnet.removeprefix(f"{site}_")
+        is_further = suffix != vnet and suffix.isdigit() and path[2:3] == ("node_pools",)
         if vnet != site and not is_further:
             yield error((*path, "vnet"), f"{vnet} is no VNet of {site}", CURE)
 

@@ -88,8 +88,8 @@ def test_what_is_pinned_is_there_and_what_is_live_is_left_alone(data: dict[str, 
     assert [finding for finding in found if finding.severity is Severity.ERROR] == []
     assert make_lock(plan, lock, limits) == lock
     alpha = lock.clusters["alpha"]
-    carved = taken_by(alpha)
-    assert not any(prefix.overlaps(live.prefix) for prefix in carved for live in plan.exclude)
+    allocated = taken_by(alpha)
+    assert not any(prefix.overlaps(live.prefix) for prefix in allocated for live in plan.exclude)
     for name, spec in plan.clusters["alpha"].node_pools.items():
         for pin, segment in zip(spec.subnets, alpha.node_pools[name].segments, strict=False):
             assert (segment.v4.hosts, segment.v4.pods) == (pin.hosts[0], pin.pods[0])

@@ -59,7 +59,7 @@ clusters:
     node_pools:
       cpu: {nodes: 100}
 """
-"""As `az network vnet list` prints them, shortened: one prefix of a subnet stands alone, several in a list."""
+"""As `az network vnet list` prints them, shortened: one prefix of a subnet alone, several in a list."""
 VNETS = [
     {
         "addressSpace": {"addressPrefixes": ["10.4.0.0/16"]},
@@ -109,7 +109,7 @@ def read(path: Path) -> dict[str, Any]:
     return yaml.safe_load(path.read_text())
 
 
-def carved(plan: Path) -> list[Prefix]:
+def subnets(plan: Path) -> list[Prefix]:
     lock = plan_files.load_lock(plan_files.lock_path(plan))
     assert lock is not None
     hub = [prefix for subnet in (lock.hub.routers, *lock.hub.researchers) for prefix in subnet.prefixes]
@@ -117,7 +117,7 @@ def carved(plan: Path) -> list[Prefix]:
 
 
 @pytest.mark.parametrize("exclude", ["", "exclude:\n- prefix: 10.15.0.0/16\n  reason: office\n"])
-def test_nothing_is_carved_from_a_live_subnet(run: Run, plan: Path, exclude: str) -> None:
+def test_nothing_is_allocated_from_a_live_subnet(run: Run, plan: Path, exclude: str) -> None:
     plan.write_text(PLAN + exclude)
     code, text = run("adopt", "vnets.json", "--yes")
     assert code == 0
@@ -128,9 +128,9 @@ def test_nothing_is_carved_from_a_live_subnet(run: Run, plan: Path, exclude: str
     assert run("adopt", "vnets.json", "--yes")[1].endswith("nothing to do\n")
     assert run("lock", "--yes")[0] == 0
     assert run("check")[0] == 0
-    assert not [prefix for prefix in carved(plan) if any(prefix.overlaps(Prefix.parse(live)) for live in LIVE)]
+    assert not [prefix for prefix in subnets(plan) if any(prefix.overlaps(Prefix.parse(live)) for live in LIVE)]
     assert "exclude[0] subnet nodes of alpha" in run("explain", "10.4.0.5")[1]
-    inside = [prefix for prefix in carved(plan) if Prefix.parse("10.4.0.0/16").covers(prefix)]
+    inside = [prefix for prefix in subnets(plan) if Prefix.parse("10.4.0.0/16").covers(prefix)]
     assert inside
     assert run("lock", "--yes")[1].endswith("nothing to do\n")
 
@@ -193,9 +193,9 @@ def test_a_subnet_that_says_no_prefix_is_refused(run: Run, plan: Path) -> None:
 
 
 def test_what_is_read_is_named_in_the_help(run: Run) -> None:
-    told = " ".join(run("adopt", "--help")[1].split())
-    assert "name and addressSpace.addressPrefixes" in told
-    assert "name, addressPrefix and addressPrefixes; nothing else" in told
+    shown = " ".join(run("adopt", "--help")[1].split())
+    assert "name and addressSpace.addressPrefixes" in shown
+    assert "name, addressPrefix and addressPrefixes; nothing else" in shown
 
 
 def test_a_running_cluster_keeps_its_subnets_and_services(run: Run, plan: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_pin_that_comes_later_moves_nothing(run: Run, plan: Path) -> None:
     assert "subnets[0]: is pinned, but nodes from 0 on have 10.4." in text
     assert run("lock", "--yes", "--renumber")[0] == 0
     assert run("check")[0] == 0
-    assert {Prefix.parse("10.4.0.0/25"), Prefix.parse("10.4.16.0/20")} <= set(carved(plan))
+    assert {Prefix.parse("10.4.0.0/25"), Prefix.parse("10.4.16.0/20")} <= set(subnets(plan))
 
 
 @pytest.mark.parametrize(

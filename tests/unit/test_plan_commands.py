@@ -190,14 +190,14 @@ def test_growth_that_takes_address_space_from_a_live_network_says_so_and_in_whic
     edit(plan, "10.0.0.0/12", "10.0.0.0/9")
     assert locked("lock", "--yes")[0] == 0
     found = json.loads(locked("grow", "alpha", "--nodes", "26000", "-o", "json")[1])["to_do"]
-    told = [(step["what"], step["where"]) for step in found]
-    assert told[:3] == [
+    listed = [(step["what"], step["where"]) for step in found]
+    assert listed[:3] == [
         ("narrow address space", "alpha"),
         ("sync peering", "hub_to_alpha"),
         ("make VNet", "alpha_2"),
     ]
-    assert ("widen address space", "alpha") not in told
-    assert told.count(("sync peering", "hub_to_alpha")) == 1
+    assert ("widen address space", "alpha") not in listed
+    assert listed.count(("sync peering", "hub_to_alpha")) == 1
     edit(plan, "nodes: 500", "nodes: 26000")
     first = "terraform apply -target=azurerm_virtual_network_peering.hub_to_alpha"
     for command in (("diff",), ("lock", "--yes")):

@@ -146,14 +146,14 @@ def test_bicep_says_what_the_template_says(text: str, deployment: dict[str, Any]
         for child in node.children:
             yield from properties(child)
 
-    told = list(keys([resource["properties"] for resource in deployment["resources"]]))
+    said = list(keys([resource["properties"] for resource in deployment["resources"]]))
     found = list(properties(_parse(text)))
     # What a resource has beside its properties.
     above = {"name", "properties", "location", "sku", "parent", "dependsOn", "capacity"}
-    assert {name: found.count(name) for name in set(told) - above} == {
-        name: told.count(name) for name in set(told) - above
+    assert {name: found.count(name) for name in set(said) - above} == {
+        name: said.count(name) for name in set(said) - above
     }
-    assert set(found) - set(told) <= above
+    assert set(found) - set(said) <= above
 
 
 def test_every_symbol_that_bicep_uses_is_declared_once(text: str) -> None:
