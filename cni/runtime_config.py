@@ -22,7 +22,7 @@ from netmgr.errors import InvalidEnvironment, InvalidNetworkConfig
 from netmgr.model import Requested
 from netmgr.prefixes import Address
 
-CAPABILITIES = ("ips", "dns")
+CAPABILITIES = ("ips", "mac", "dns")
 """Keys of `runtimeConfig` that are honoured, which the conflist has to declare."""
 
 _DNS_KEYS = {"servers": "nameservers", "searches": "search", "options": "options"}

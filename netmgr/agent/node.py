@@ -55,7 +55,7 @@ class Node:
         attachment = self.leases.reserve(key, pod, desired.host_link_name(key), netns, started_at, requested)
         try:
             self.accounts.begin(attachment)
-            self.dataplane.attach(attachment)
+            self.dataplane.attach(attachment, requested.mac)
         except BaseException:
             self._undo(attachment)
             raise

@@ -56,7 +56,7 @@ def host_link_name(key: AttachmentKey) -> str:
 
 
 def pod_mac(key: AttachmentKey) -> bytes:
-    """Hardware address of the pod's end: locally administered unicast, the rest from the digest."""
+    """MAC of the pod's end when nobody asks for another: locally administered unicast, the rest from the digest."""
     return b"\x02" + _digest(key)[6:11]
 
 
@@ -112,10 +112,10 @@ def _from_names(link: Link) -> str:
     return "".join(part[len("00.") :].replace("/", " ") for part in parts)
 
 
-def creation(attachment: Attachment, mtu: int, netns: int) -> Operation:
-    """Make the pair, both ends down."""
+def creation(attachment: Attachment, mtu: int, netns: int, mac: bytes) -> Operation:
+    """Make the pair, both ends down, the pod's with this MAC."""
     host = VethEnd(attachment.host_link, HOST_MAC, mtu)
-    pod = VethEnd(attachment.key.ifname, pod_mac(attachment.key), mtu)
+    pod = VethEnd(attachment.key.ifname, mac, mtu)
     return rtnetlink.create_veth(host, pod, netns, LINK_GROUP)
 
 

@@ -55,28 +55,31 @@ class Dataplane:
         """Close the netlink socket."""
         self._netlink.close()
 
-    def attach(self, attachment: Attachment) -> None:
+    def attach(self, attachment: Attachment, mac: bytes = b"") -> None:
         """Wire an attachment into the sandbox at its namespace path. Leaves nothing behind on failure.
+
+        The pod's end gets this MAC, if one is given.
 
         Raises:
             KernelError: the namespace is gone, or the kernel refused an operation.
         """
+        mac = mac or desired.pod_mac(attachment.key)
         netns = netlink.open_namespace(attachment.netns)
         try:
-            self._create(attachment, netns)
+            self._create(attachment, netns, mac)
             try:
                 self._netlink.transact([hardening.harden(attachment.host_link)])
                 hardening.write_settings(attachment.host_link)
                 self._netlink.transact(desired.naming(attachment))
-                self._configure(attachment, netns)
+                self._configure(attachment, netns, mac)
             except BaseException:
                 self._remove(attachment.host_link, attachment.netns)
                 raise
         finally:
             os.close(netns)
 
-    def _create(self, attachment: Attachment, netns: int) -> None:
-        operation = desired.creation(attachment, self.mtu, netns)
+    def _create(self, attachment: Attachment, netns: int, mac: bytes) -> None:
+        operation = desired.creation(attachment, self.mtu, netns, mac)
         failure = self._netlink.attempt([operation]).get(operation)
         if failure is None:
             return
@@ -103,12 +106,12 @@ class Dataplane:
         except KernelError as error:
             log.error("link not removed link=%s error=%s", host_link, error)  # noqa: TRY400  the message says all there is
 
-    def _configure(self, attachment: Attachment, netns: int) -> None:
+    def _configure(self, attachment: Attachment, netns: int, mac: bytes) -> None:
         inside, pod_index = netlink.open_in(netns, attachment.key.ifname)
         with inside:
             inside.transact(desired.pod_side(attachment, pod_index))
             host_index = netlink.index_of(attachment.host_link)
-            operations = desired.host_side(attachment, host_index, desired.pod_mac(attachment.key))
+            operations = desired.host_side(attachment, host_index, mac)
             self._netlink.transact([*operations, rtnetlink.settle_link(host_index)])
             _wait_for_addresses(inside, attachment)
 

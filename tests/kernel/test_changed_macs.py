@@ -120,6 +120,39 @@ def test_an_add_that_comes_again_finds_the_pod_as_it_is(cni: Caller, pod: Pod, t
     assert talks(cni, pod, result)
 
 
+@pytest.mark.parametrize(
+    ("keys", "arguments"),
+    [
+        ({"runtimeConfig": {"mac": MAC}}, ""),
+        ({"args": {"cni": {"mac": MAC}}}, ""),
+        ({}, f";MAC={MAC}"),
+    ],
+    ids=["capability", "args.cni", "CNI_ARGS"],
+)
+def test_a_pod_has_the_mac_that_its_runtime_asks_for(
+    cni: Caller, pod: Pod, keys: dict[str, Any], arguments: str
+) -> None:
+    asked = {"CNI_ARGS": pod.variables["CNI_ARGS"] + arguments}
+    answer = cni.call("ADD", pod, keys=keys, **asked)
+    assert answer.exit_code == 0, answer.body
+    assert answer.body is not None
+    assert answer.body["interfaces"][1]["mac"] == MAC
+    assert f"link/ether {MAC}" in inside(pod.netns, "ip", "link", "show", "eth0")
+    assert talks(cni, pod, answer.body)
+    again = cni.call("ADD", pod, keys=keys, **asked)
+    assert again.body == answer.body
+    assert cni.call("CHECK", pod, keys={"prevResult": again.body}).exit_code == 0
+
+
+def test_an_add_that_comes_again_and_asks_for_another_mac_gets_it(cni: Caller, pod: Pod) -> None:
+    add(cni, pod)
+    answer = cni.call("ADD", pod, keys={"runtimeConfig": {"mac": MAC}})
+    assert answer.exit_code == 0, answer.body
+    assert answer.body is not None
+    assert answer.body["interfaces"][1]["mac"] == MAC
+    assert talks(cni, pod, answer.body)
+
+
 def test_a_further_interface_is_followed_as_well(cni: Caller, pod: Pod) -> None:
     first, second = add(cni, pod), add(cni, pod, CNI_IFNAME="net1")
     inside(pod.netns, "ip", "link", "set", "net1", "address", MAC)

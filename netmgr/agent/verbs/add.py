@@ -12,7 +12,7 @@ from netmgr.agent.node import LOCK_SECONDS, Node
 from netmgr.config import POD_GATEWAYS
 from netmgr.dataplane import desired, netlink
 from netmgr.errors import InvalidEnvironment, KernelError, UnknownContainer
-from netmgr.model import Attachment
+from netmgr.model import Attachment, Requested
 
 MOST_ID_BYTES = 255
 """Of a container id: NAME_MAX, since runtimes and libcni name files by it."""
@@ -41,7 +41,7 @@ def add(node: Node, request: Request, started_at: float) -> dict[str, object]:
         attachment = _standing(node, request)
         if attachment is None:
             attachment = node.attach(request.key, pod_ref(request), request.netns, started_at, request.requested)
-            mac = desired.pod_mac(attachment.key)
+            mac = request.requested.mac or desired.pod_mac(attachment.key)
         else:
             node.leases.renew(attachment.key, started_at)
             # A later plugin of the chain may have changed it.
@@ -54,13 +54,17 @@ def _standing(node: Node, request: Request) -> Attachment | None:
     attachment = node.leases.get(request.key)
     if attachment is None:
         return None
-    is_as_asked = set(request.requested.addresses) <= set(attachment.addresses)
     is_there = attachment.netns in ("", request.netns) and not node.check(attachment, request.netns)
-    if is_as_asked and is_there:
+    if is_there and _is_as_asked(node, request.requested, attachment):
         return attachment
     # The container came back with another sandbox or wish, or half of one: what is left is of no use to it.
     node.detach(attachment)
     return None
+
+
+def _is_as_asked(node: Node, requested: Requested, attachment: Attachment) -> bool:
+    has_addresses = set(requested.addresses) <= set(attachment.addresses)
+    return has_addresses and (not requested.mac or node.dataplane.pod_mac(attachment) == requested.mac)
 
 
 def _require_sandbox(node: Node, request: Request) -> None:
