@@ -106,7 +106,12 @@ class Netlink:
 
     def dump(self, request: Operation, decode: Callable[[bytes], Decoded | None]) -> list[Decoded]:
         """Everything the kernel lists for `request`, decoded; what `decode` returns None for is left out."""
+        return self.dump_once(request, decode)[0]
+
+    def dump_once(self, request: Operation, decode: Callable[[bytes], Decoded | None]) -> tuple[list[Decoded], bool]:
+        """As `dump`, and whether something changed while the kernel listed it, so that the list may not be whole."""
         found: list[Decoded] = []
+        interrupted = False
         with self._lock:
             self._sequence += 1
             self._send(rtnetlink.encode(request, self._sequence))
@@ -115,10 +120,12 @@ class Netlink:
                     if sequence != self._sequence:
                         continue
                     if kind == rtnetlink.NLMSG_DONE:
-                        return found
+                        return found, interrupted
                     if kind == rtnetlink.NLMSG_ERROR:
                         errno, reason = rtnetlink.error_of(flags, body)
                         raise KernelError(request.text, errno, reason)
+                    # The kernel lists a buffer at a time, each as of one moment; the end of the list has no content.
+                    interrupted = interrupted or bool(flags & rtnetlink.NLM_F_DUMP_INTR)
                     if (item := decode(body)) is not None:
                         found.append(item)
 

@@ -46,7 +46,7 @@ _COMPAT_GET = 11 << 8
 """NFNL_SUBSYS_NFT_COMPAT, and NFNL_MSG_COMPAT_GET."""
 _NAME, _REVISION, _TYPE = 1, 2, 3
 _IS_MATCH = 0
-_ATTEMPTS = 20
+_ATTEMPTS = 10
 
 Found = TypeVar("Found")
 
@@ -229,19 +229,24 @@ class NftTables:
                 yield message(nft_messages.DELETE_TABLE, where, "delete table", _NLM_F_NONREC, NFPROTO[family])
 
     def _commit(self, make: Callable[[], list[Operation]]) -> None:
-        """Carry out what `make` finds, which is asked again when anybody changed anything meanwhile."""
-        for _ in range(_ATTEMPTS):
-            generation = self._channel.generation()
+        """Carry out what `make` finds, which is asked again when anybody changed anything meanwhile.
+
+        Where others never pause, it is carried out all the same: rules go by their handles and chains by their
+        names, which are ours, so that nothing of theirs is touched, and ours alone may have to be looked at again.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            generation = self._channel.generation() if attempt < _ATTEMPTS else None
             operations = make()
             try:
                 if operations:
                     self._channel.commit(operations, generation)
             except KernelError as error:
+                if generation is None and error.errno in (errno.ENOENT, errno.EBUSY):
+                    raise TryAgainLater("another program changes netmgr's rules of nf_tables all the time") from None
                 if error.errno != errno.ERESTART:
                     raise
             else:
                 return
-        raise TryAgainLater("another program changes the rules of nf_tables all the time")
 
     def close(self) -> None:
         """Close the socket."""
@@ -259,16 +264,17 @@ def is_supported() -> bool:
             return False
 
 
-def listed(channel: NftSocket, request: Operation, decode: Callable[[bytes], Found | None]) -> list[Found]:
+def listed(
+    channel: NftSocket, request: Operation, decode: Callable[[bytes], Found | None], attempts: int = _ATTEMPTS
+) -> list[Found]:
     """A listing that nobody's transaction came between.
 
     Raises:
         TryAgainLater: others change rules all the time.
     """
-    for _ in range(_ATTEMPTS):
-        before = channel.generation()
-        found = channel.list_of(request, decode)
-        if channel.generation() == before:
+    for _ in range(attempts):
+        found, interrupted = channel.dump_once(request, decode)
+        if not interrupted:
             return found
     raise TryAgainLater("another program changes the rules of nf_tables all the time")
 

@@ -122,17 +122,18 @@ def _nft() -> Iterator[tuple[Place, int, list[Entry]]]:
 def _nft_table(
     channel: NftSocket, family: Family, table: str, chains: Iterable[str]
 ) -> Iterator[tuple[Place, int, list[Entry]]]:
-    counts, tagged = dict.fromkeys(chains, 0), dict[str, list[Entry]]()
-
-    def note(body: bytes) -> None:
-        chain = nft_messages.chain_named_in(body)
-        counts[chain] = counts.get(chain, 0) + 1
-        if _TAG in body:
-            tagged.setdefault(chain, []).append(nft_tables.entry_of(body, family))
-
     request = message(
         nft_messages.GET_RULE, attribute(1, text(table)), f"list table {table}", NLM_F_DUMP, NFPROTO[family]
     )
-    channel.list_of(request, note)
+
+    def note(body: bytes) -> tuple[str, Entry | None]:
+        entry = nft_tables.entry_of(body, family) if _TAG in body else None
+        return nft_messages.chain_named_in(body), entry
+
+    counts, tagged = dict.fromkeys(chains, 0), dict[str, list[Entry]]()
+    for chain, entry in nft_tables.listed(channel, request, note, attempts=3):
+        counts[chain] = counts.get(chain, 0) + 1
+        if entry is not None:
+            tagged.setdefault(chain, []).append(entry)
     for chain, count in counts.items():
         yield Place(Backend.IPTABLES_NFT, family, table, chain), count, tagged.get(chain, [])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +24,7 @@ from netmgr.rules.iptables import IptablesBackend
 from netmgr.rules.legacy_tables import LegacyTables
 from netmgr.rules.model import Hook
 from netmgr.rules.nft_tables import NftTables
+from netmgr.rules.policy import NODE_HOOKS
 from tests.contracts.conftest import run
 
 pytestmark = pytest.mark.root
@@ -246,6 +249,34 @@ def test_removal_leaves_the_built_in_chains_that_others_made_or_use_and_no_other
     program("ip6tables -t raw -A PREROUTING -m mark --mark 2")
     rules.remove()
     assert rules_of(program("ip6tables-save")) == ["-A PREROUTING -m mark --mark 0x2"]
+
+
+@pytest.mark.parametrize("variant", ["nft"], indirect=True)
+def test_rules_are_changed_and_read_while_another_program_changes_its_own_without_a_pause(backend, policy):
+    """As kube-proxy does on a large cluster: the kernel has another generation each time that it is asked."""
+    rules = Rules(backend, policy)
+    with subprocess.Popen([sys.executable, "-c", WITHOUT_A_PAUSE], stdout=subprocess.PIPE) as others:
+        try:
+            assert others.stdout is not None
+            others.stdout.read(1)
+            for _ in range(5):
+                rules.apply(rules.plan(PODS))
+                assert len(rules.read()) == len(rules.counters(PODS)) + len(NODE_HOOKS) * len(Family)
+                assert not rules.plan(PODS)
+                rules.remove()
+        finally:
+            others.kill()
+
+
+WITHOUT_A_PAUSE = """
+from netmgr.dataplane import nft_messages
+from netmgr.dataplane.nft_socket import NftSocket
+channel = NftSocket()
+print("ready", flush=True)
+while True:
+    channel.commit([nft_messages.new_table("busy")])
+    channel.commit([nft_messages.delete_table("busy")])
+"""
 
 
 @pytest.mark.parametrize("variant", ["legacy"], indirect=True)
