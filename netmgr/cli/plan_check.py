@@ -75,7 +75,7 @@ def _check_plan(file: Path, output: Output, *, every: bool) -> None:
         _print(planned, findings, lines if every else _notable(lines), ahead)
         _verdict(planned, findings, behind=behind)
     else:
-        print_document(_describe(findings, lines, ahead, behind=behind), output)
+        print_document({"sealed": planned.is_sealed, **_describe(findings, lines, ahead, behind=behind)}, output)
     failed = any(finding.severity == "error" for finding in findings)
     raise typer.Exit(FAILED if failed else CHANGES if behind else NOTHING_TO_DO)
 

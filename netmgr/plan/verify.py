@@ -137,7 +137,7 @@ def _fixed_subnets(lock: LockDocument) -> Iterator[tuple[KeyPath, Subnet]]:
 
 
 def _networks(lock: LockDocument) -> Iterator[Finding]:
-    """Subnets in a VNet of somebody else: a site's are called as it is, further ones with a number."""
+    """Subnets in a VNet of somebody else (a site's are called as it is, further ones with a number), or too small."""
     entries = [(path, str(path[1]) if path[0] != HUB else HUB, subnet.vnet) for path, subnet in _fixed_subnets(lock)]
     for name, cluster in lock.clusters.items():
         for pool, spec in cluster.node_pools.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -212,6 +213,7 @@ def test_a_lock_without_a_digest_is_read_and_gets_one(run: Run, lock: Path) -> N
     code, text = run("check")
     assert code == 0
     assert f"note: {lock}: has no digest, which would show an edit by hand; the next `netmgr plan lock` adds it" in text
+    assert json.loads(run("check", "-o", "json")[1])["sealed"] is False
     assert run("diff")[0] == 0
     assert run("render", "node", "alpha-gpu-0")[0] == 0
     code, text = run("lock")
