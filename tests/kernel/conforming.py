@@ -12,6 +12,7 @@ from pathlib import Path
 from netmgr.dataplane import netns
 from netmgr.lab.world import World
 
+DEBIAN_PLUGINS = Path("/usr/lib/cni")
 VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 ALLOWED = {
     "ADD": VERSIONS,
@@ -143,6 +144,33 @@ def eventually(holds, seconds=5.0):
     while not (held := holds()) and time.monotonic() < deadline:
         time.sleep(0.01)
     return held
+
+
+def ptp(cni, command, pod, state):
+    """Debian's `ptp` on a node; `state` is where it keeps what it gave."""
+    config = {
+        "cniVersion": "1.0.0",
+        "name": "another",
+        "type": "ptp",
+        "ipam": {
+            "type": "host-local",
+            "dataDir": str(state),
+            "ranges": [[{"subnet": "192.0.2.0/24"}]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        },
+    }
+    environment = {
+        **pod.variables,
+        "CNI_COMMAND": command,
+        "CNI_PATH": str(DEBIAN_PLUGINS),
+        "PATH": os.defpath + ":/usr/sbin:/sbin",
+    }
+    entered = ["nsenter", f"--net={cni.node.namespace}", str(DEBIAN_PLUGINS / "ptp")]
+    done = subprocess.run(
+        entered, env=environment, input=json.dumps(config).encode(), capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    return json.loads(done.stdout) if done.stdout else {}
 
 
 POLL = {"x86_64": "7", "aarch64": "73"}[os.uname().machine]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +14,10 @@ from netmgr import programs
 from netmgr.config import Backend
 from netmgr.dataplane import netns
 from netmgr.lab.topology import cluster
-from tests.kernel.conforming import Caller, Pod, eventually, one_node
+from tests.kernel.conforming import Caller, Pod, eventually, one_node, ptp
 
 pytestmark = pytest.mark.root
 
-DEBIAN_PLUGINS = Path("/usr/lib/cni")
 MANY = 200
 
 
@@ -114,33 +111,6 @@ def test_one_container_is_attached_again_and_again(cni: Caller, pod: Pod) -> Non
     for _ in range(MANY):
         add(cni, pod)
         assert cni.call("DEL", pod).exit_code == 0
-
-
-def ptp(cni: Caller, command: str, pod: Pod, state: Path) -> dict[str, Any]:
-    """Debian's `ptp` on the same node, in the same sandbox."""
-    config = {
-        "cniVersion": "1.0.0",
-        "name": "another",
-        "type": "ptp",
-        "ipam": {
-            "type": "host-local",
-            "dataDir": str(state),
-            "ranges": [[{"subnet": "192.0.2.0/24"}]],
-            "routes": [{"dst": "0.0.0.0/0"}],
-        },
-    }
-    environment = {
-        **pod.variables,
-        "CNI_COMMAND": command,
-        "CNI_PATH": str(DEBIAN_PLUGINS),
-        "PATH": os.defpath + ":/usr/sbin:/sbin",
-    }
-    entered = ["nsenter", f"--net={cni.node.namespace}", str(DEBIAN_PLUGINS / "ptp")]
-    done = subprocess.run(
-        entered, env=environment, input=json.dumps(config).encode(), capture_output=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stdout
-    return json.loads(done.stdout) if done.stdout else {}
 
 
 def test_another_plugin_and_netmgr_take_turns_in_one_sandbox(cni: Caller, pod: Pod, tmp_path: Path) -> None:

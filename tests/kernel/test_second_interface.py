@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +11,10 @@ import pytest
 from netmgr import programs
 from netmgr.config import Backend
 from netmgr.dataplane import netns
-from netmgr.lab.exchange import End, datagrams
+from netmgr.lab.exchange import End, datagrams, open_socket
 from netmgr.lab.topology import INTERNET, two_nodes
 from netmgr.prefixes import Address, Family
-from tests.kernel.conforming import Caller, Pod, one_node
+from tests.kernel.conforming import Caller, Pod, one_node, ptp
 
 pytestmark = pytest.mark.root
 
@@ -53,6 +54,21 @@ def addresses(result: dict[str, object]) -> list[Address]:
     return [Address.parse(entry["address"].partition("/")[0]) for entry in listed]
 
 
+def exchange(near: End, far: End) -> None:
+    """A datagram there and one back, from a socket that is bound to its end's address."""
+    family = near.address.family
+    with (
+        open_socket(near.namespace, family, socket.SOCK_DGRAM) as client,
+        open_socket(far.namespace, family, socket.SOCK_DGRAM) as server,
+    ):
+        client.bind((str(near.address), 0))
+        server.bind((str(far.address), 0))
+        client.sendto(b"there", server.getsockname())
+        _, peer = server.recvfrom(100)
+        server.sendto(b"back", peer)
+        assert client.recv(100) == b"back"
+
+
 def rules(pod: Pod) -> str:
     return inside(pod.netns, "ip", "rule") + inside(pod.netns, "ip", "-6", "rule")
 
@@ -64,10 +80,23 @@ def test_every_interface_talks_to_the_internet_and_to_the_node(cni: Caller, pod:
         for address in addresses(result):
             far = End(cni.world.internet, INTERNET[address.family])
             own = End(pod.netns, address)
-            datagrams(own, far, [100] * 3, [100] * 3)
+            exchange(own, far)
             node = End(cni.node.namespace, cni.node.node.address(address.family))
             datagrams(node, own, [100] * 3, [100] * 3)
         assert cni.call("CHECK", pod, CNI_IFNAME=ifname, keys={"prevResult": result}).exit_code == 0
+
+
+def test_an_interface_beside_another_plugins_talks_as_well(cni: Caller, pod: Pod, tmp_path: Path) -> None:
+    ptp(cni, "ADD", pod, tmp_path)
+    try:
+        result = add(cni, pod, "net1")
+        for address in addresses(result):
+            exchange(End(pod.netns, address), End(cni.world.internet, INTERNET[address.family]))
+        assert cni.call("CHECK", pod, CNI_IFNAME="net1", keys={"prevResult": result}).exit_code == 0
+        shown = inside(pod.netns, "ip", "route", "get", str(INTERNET[Family.V4]))
+        assert "dev eth0" in shown
+    finally:
+        ptp(cni, "DEL", pod, tmp_path)
 
 
 def test_an_interface_can_be_chosen_by_name_as_well(cni: Caller, pod: Pod) -> None:
