@@ -8,6 +8,7 @@ did not write is kept as a match of its own, which equals nothing of ours.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -53,6 +54,11 @@ class Step(NamedTuple):
     mask: bytes = b""
 
 
+_META_PROTOCOL = Step("meta", _PROTOCOL)
+_OF_PROTOCOL = {Family.V4: (_META_PROTOCOL, Step("payload", 9, 1, b"\xff")), Family.V6: (_META_PROTOCOL,)}
+"""Ways to compare the protocol; iptables since 1.8.10 takes it from the header of IPv4."""
+
+
 def encode(entry: bytes, family: Family) -> list[Expression]:
     """An entry's expressions, with what it has counted."""
     head, matches, (name, revision, data) = xt_entries.parts(entry, family)
@@ -94,9 +100,11 @@ def decode(expressions: Iterable[Expression], family: Family, comment: str = "")
             matches += xt_entries.udp_match(*ports)
             loaded.clear()
         elif one.name == "counter":
-            packets, octets = (int.from_bytes(has.get(kind, b""), "big") for kind in (_COUNTER_PACKETS, _COUNTER_BYTES))
-        elif one.name in ("match", "target"):
-            found = extension(_string(has[_NAME]), has[_INFO], int.from_bytes(has[_REVISION], "big"))
+            packets, octets = (
+                int.from_bytes(has.get(kind, b"")[:8], "big") for kind in (_COUNTER_PACKETS, _COUNTER_BYTES)
+            )
+        elif one.name in ("match", "target") and has.keys() >= {_NAME, _REVISION, _INFO}:
+            found = extension(_string(has[_NAME]), has[_INFO], int.from_bytes(has[_REVISION][-1:], "big"))
             if one.name == "match":
                 matches += found
             else:
@@ -106,10 +114,15 @@ def decode(expressions: Iterable[Expression], family: Family, comment: str = "")
             target = extension(name, bytes(4))
             head[LAYOUTS[family].flags_at] |= LAYOUTS[family].goto if is_goto else 0
         else:
-            loaded.append(one)
-            matches += b"".join(extension(_UNKNOWN, each.encode()) for each in loaded)
+            matches += _foreign([*loaded, one])
             loaded.clear()
+    matches += _foreign(loaded)
     return xt_entries.with_counts(assembled(head, matches, target, family), packets, octets, family), name
+
+
+def _foreign(expressions: Iterable[Expression]) -> bytes:
+    """Matches that equal none of iptables': digests, since an entry has less room than a rule of nf_tables."""
+    return b"".join(extension(_UNKNOWN, hashlib.sha256(one.encode()).digest()) for one in expressions)
 
 
 def _comparisons(head: bytes, family: Family) -> Iterator[Expression]:
@@ -210,7 +223,7 @@ def _put(head: bytearray, step: Step | None, has: Mapping[int, bytes], family: F
         name, final, _ = data.partition(b"\0")
         # A name without its final zero is the begin of one, which iptables shows by a plus.
         parts = {at: name + (b"" if final else b"+"), at + 2 * _LINK_NAME: b"\xff" * (len(name) + len(final))}
-    elif step.kind == "meta" and step.key == _PROTOCOL:
+    elif step in _OF_PROTOCOL[family]:
         inverted, parts = _INVERTED_PROTOCOL, {layout.protocol_at: data[:1]}
         head[layout.flags_at] |= layout.has_protocol
     else:

@@ -176,6 +176,15 @@ def test_the_users_rule_that_equals_ours_stays_when_ours_goes(backend, policy, p
     assert sorted(saved) == sorted(f"[5:500] {line}" for line in ARTICLE)
 
 
+@pytest.mark.parametrize("node_rules", NodeRules)
+def test_another_programs_save_and_restore_of_all_tables_alters_nothing_of_ours(backend, policy, program, node_rules):
+    rules = Rules(backend, replace(policy, node_rules=node_rules))
+    rules.apply(rules.plan(PODS))
+    for name in ("iptables", "ip6tables"):
+        program(f"{name}-restore --counters", program(f"{name}-save -c"))
+    assert not rules.plan(PODS)
+
+
 def article_owners(program) -> set[str]:
     saved = rules_of(program("iptables-save -t mangle") + program("ip6tables-save -t mangle"))
     return {line.split("iptables-exporter ")[1].split()[0] for line in saved if "iptables-exporter " in line}
