@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from netmgr.plan import nodes
 from netmgr.plan.bill import Line, bill
 from netmgr.plan.conflicts import conflicts, pinned_faults
+from netmgr.plan.demand import mappings_of
 from netmgr.plan.document import Cloud, PlanDocument
 from netmgr.plan.findings import Finding, KeyPath, PlanRefused, Severity, error
 from netmgr.plan.limits import CloudLimits
@@ -113,16 +115,17 @@ def _headroom(plan: PlanDocument, lock: LockDocument) -> Iterator[Finding]:
 
 
 def _places_beyond(lock: LockDocument, limits: CloudLimits) -> Iterator[Finding]:
-    """Segments with more places than their VNet has mappings for: growth into them would be refused by the cloud."""
+    """VNets with more places than mappings: growth into them would be refused by the cloud."""
     limit = limits.limits.mappings_per_vnet
-    for name, pool, segment in nodes.segments(lock):
-        each = 1 + segment.v4.blocks + 2 * (len(segment.layouts) - 1)
-        if limit is not None and segment.nodes * each > limit:
-            message = (
-                f"{segment.nodes:,} places in the lock take {segment.nodes * each:,} mappings, a VNet has {limit:,}"
-            )
-            remedy = f"only {limit // each:,} nodes can be there; let growth go to another node pool"
-            yield Finding(Severity.WARNING, ("clusters", name, "node_pools", pool), message, remedy)
+    owners: dict[str, str] = {}
+    used: Counter[str] = Counter()
+    for name, _, segment in nodes.segments(lock):
+        owners[segment.vnet] = name
+        used[segment.vnet] += segment.nodes * mappings_of(segment)
+    for vnet, mappings in used.items():
+        if limit is not None and mappings > limit:
+            message = f"the places that the lock has in VNet {vnet} take {mappings:,} mappings, it has {limit:,}"
+            yield Finding(Severity.WARNING, ("clusters", owners[vnet]), message, "let growth go to another node pool")
 
 
 def _declared(name: str, grow_to: int, now: int, lock: LockDocument) -> Iterator[Finding]:
