@@ -27,6 +27,7 @@ from netmgr.model import Attachment
 from netmgr.prefixes import Address
 
 ANY_LINK = 0
+HERE = -1
 RTM_DELNEIGH = 29
 _NDA_IFINDEX = 8
 _NDMSG = struct.Struct("=BxxxiHBB")
@@ -104,8 +105,13 @@ class Neighbours:
 
     def host_links_of(self, ends: Collection[End]) -> set[str]:
         """Names of the host's ends that these links in sandboxes lead to; of those being deleted none."""
-        alive = {end for end in ends if (link := self._end(end)) and link.up}
-        return {link.name for link in self._own_links() if (link.peer_netns, link.peer) in alive} if alive else set()
+        found = set()
+        for end in ends:
+            inside = self._end(end)
+            outside = self._end(End(HERE, inside.peer)) if inside and inside.up else None
+            if outside and (outside.peer_netns, outside.peer) == end and desired.identity_of(outside):
+                found.add(outside.name)
+        return found
 
     def pod_mac(self, link: Link) -> bytes:
         """The MAC that the pod's end of a link has now.
