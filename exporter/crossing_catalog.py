@@ -7,7 +7,9 @@ from exporter.metric import Kind, Metric
 SPOKES = 20
 SPOKE_PAIRS = 2 * (SPOKES - 1)
 """A node drops between its own spoke and each other one, both ways; a hub router between all: 380."""
-DROP_REASONS = 6
+DROP_REASONS = 7
+"""Of a node: spoofed, forged, link-local, router, redirect, dhcp, protected."""
+NAMESPACES = 20
 _FAMILIES = 2
 NAT_RANGES = _FAMILIES
 PORT_BUDGETS = _FAMILIES * 3
@@ -32,11 +34,28 @@ ISOLATION_BYTES = Metric(
 )
 _DROPS = (
     "Packets dropped here: spoofed, link-local, router, redirect, dhcp (what a pod may not send), forged (this "
-    "machine's or its pods' addresses from elsewhere; on a router a site's), stranded (a NAT host's)."
+    "machine's or its pods' addresses from elsewhere; on a router a site's), stranded (a NAT host's), protected."
 )
 DROPPED_PACKETS = Metric("netmgr_dropped_packets_total", Kind.COUNTER, "packets", ("reason",), DROP_REASONS, _DROPS)
 DROPPED_BYTES = Metric(
     "netmgr_dropped_bytes_total", Kind.COUNTER, "bytes", ("reason",), DROP_REASONS, "IP bytes dropped here, by reason."
+)
+PROTECTED_PACKETS = Metric(
+    "netmgr_namespace_protected_packets_total",
+    Kind.COUNTER,
+    "packets",
+    ("namespace",),
+    NAMESPACES,
+    "Packets from a namespace's pods to addresses that `protect` keeps from them, dropped. Namespaces without any "
+    "have no series.",
+)
+PROTECTED_BYTES = Metric(
+    "netmgr_namespace_protected_bytes_total",
+    Kind.COUNTER,
+    "bytes",
+    ("namespace",),
+    NAMESPACES,
+    "Bytes (IP headers included) from a namespace's pods to addresses that `protect` keeps from them, dropped.",
 )
 NAT_PACKETS = Metric(
     "netmgr_nat_translated_packets_total",
@@ -99,6 +118,8 @@ CROSSINGS = (
     ISOLATION_BYTES,
     DROPPED_PACKETS,
     DROPPED_BYTES,
+    PROTECTED_PACKETS,
+    PROTECTED_BYTES,
     NAT_PACKETS,
     NAT_BYTES,
     NAT_BUDGET,

@@ -27,6 +27,8 @@ def families(snapshot: Snapshot) -> Iterable[Family]:
     yield from amounts(crossing_catalog.ISOLATION_BYTES, crossing_catalog.ISOLATION_PACKETS, dropped)
     refused = [((item["reason"],), item) for item in snapshot.get("drops", [])]
     yield from amounts(crossing_catalog.DROPPED_BYTES, crossing_catalog.DROPPED_PACKETS, refused)
+    protected = [((item["namespace"],), item) for item in snapshot.get("protected", [])]
+    yield from amounts(crossing_catalog.PROTECTED_BYTES, crossing_catalog.PROTECTED_PACKETS, protected)
     nat = snapshot.get("nat", NO_NAT)
     ranges = [((item["seen"], item["real"]), item) for item in nat["ranges"]]
     yield from amounts(crossing_catalog.NAT_BYTES, crossing_catalog.NAT_PACKETS, ranges)

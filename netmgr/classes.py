@@ -12,6 +12,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field, model_validator
 
 from netmgr.fields import Document, PrefixText
+from netmgr.model import PROTECTED
 from netmgr.prefixes import Family, Prefix, merge
 
 INTERNET, INTERNAL = "internet", "internal"
@@ -32,7 +33,7 @@ class TrafficClass(Document):
     def _say_what_they_are(self) -> TrafficClass:
         if bool(self.prefixes) == (self.site is not None):
             raise ValueError(f"class {self.name}: give either prefixes or site")
-        if self.name in (INTERNET, INTERNAL):
+        if self.name in (INTERNET, INTERNAL, PROTECTED.kind):
             raise ValueError(f"class {self.name} is there without being named; choose another name")
         for prefix in self.prefixes:
             if prefix.length == 0:

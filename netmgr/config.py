@@ -48,6 +48,9 @@ SPECIAL_USE = tuple(
 PRIVATE_USE = tuple(map(Prefix.parse, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")))
 """What `internal` defaults to: RFC 1918, RFC 6598 and RFC 4193."""
 
+PLATFORM = tuple(map(Prefix.parse, ("169.254.169.254", "fd00:ec2::254", "168.63.129.16")))
+"""What `protect` defaults to: clouds' instance metadata, and Azure's platform address."""
+
 POD_GATEWAYS = {Family.V4: Address.parse("169.254.1.1"), Family.V6: Address.parse("fe80::1")}
 """What a pod's default route points at; link-local, so that it can never collide with a range."""
 
@@ -179,6 +182,10 @@ class NodeDocument(Document):
     """Prefixes that are not internet, beside the special-use ones, which never are."""
     masquerade: bool = True
     """Whether pods reach the internet as the node."""
+    protect: tuple[PrefixText, ...] = PLATFORM
+    """What pods of this agent may not reach, but for DNS; never internet."""
+    protect_except: tuple[Annotated[str, Field(min_length=1, max_length=63)], ...] = ()
+    """Namespaces whose pods may reach all of `protect`."""
     mtu: Annotated[int, Field(ge=1280, le=65_535)] | None = None
     """MTU of the pods' interfaces, in bytes; default: the uplink's."""
     backend: Backend = Backend.AUTO
@@ -229,6 +236,18 @@ class NodeDocument(Document):
             raise disagreement
         return self
 
+    @field_validator("protect")
+    @classmethod
+    def _protects_nobodys_everything(cls, protect: tuple[Prefix, ...], info: ValidationInfo) -> tuple[Prefix, ...]:
+        for place, block in enumerate(protect):
+            if not block.length:
+                raise Disagreement(f"{block} is everything of IPv{block.family.value}", (place,), remedy="name less")
+            for beside, own in enumerate(info.data.get("ranges", ())):
+                if block.overlaps(own):
+                    message = f"{block} overlaps ranges[{beside}], {own}, so that pods would not reach each other"
+                    raise Disagreement(message, (place,), remedy="protect what is no pod's")
+        return protect
+
     @model_validator(mode="after")
     def _classes_are_told_apart(self) -> NodeDocument:
         known = merge((*self.internal_prefixes, *chain(*self.traffic_classes.values())))
@@ -265,7 +284,8 @@ class NodeDocument(Document):
         """Everything that is not internet: `internal`, special-use prefixes, the node's own ranges and every site's."""
         sites = [prefix for site in self.sites for prefix in site.every_prefix]
         services = [service.real for service in self.nat.services] if self.nat else []
-        return _internal(self.internal, (*self.ranges, *sites, *services))
+        protected = self.protect if self.wires_pods else ()
+        return _internal(self.internal, (*self.ranges, *sites, *services, *protected))
 
     @property
     def traffic_classes(self) -> dict[str, tuple[Prefix, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple, TypedDict
 
-from netmgr.config import PRIVATE_USE, SPECIAL_USE, NodeDocument, RangeSource
+from netmgr.config import PLATFORM, PRIVATE_USE, SPECIAL_USE, NodeDocument, RangeSource
 from netmgr.model import Attachment
 from netmgr.prefixes import Address, Prefix, PrefixTable
 from netmgr.sites import HUB, Mapping, Nat, Part, Role, ServiceRange, SourceAddress, belonging
@@ -27,7 +27,7 @@ class Passage(StrEnum):
 class Explanation(TypedDict):
     """The answer, for people and programs.
 
-    `role` is "pod", "range", "hub", "spoke", "service", "internal", "special-use" or "internet";
+    `role` is "pod", "range", "hub", "spoke", "service", "internal", "special-use", "protected" or "internet";
     `because` says which prefix of which key decided it, `where` file and line of that key; `pod` is
     the holder and `site` the hub or spoke, or empty. `passage` is what becomes of a packet from
     here to there, `packet` the same as a sentence.
@@ -95,6 +95,10 @@ def _entries(document: NodeDocument) -> Iterator[tuple[Prefix, Reason]]:
     for place, prefix in enumerate(document.internal):
         text = f"the default of internal[{place}] of node.yaml" if is_default else ""
         yield prefix, Reason("internal", () if is_default else ("internal", place), text)
+    is_default = document.protect == PLATFORM
+    for place, prefix in enumerate(document.protect if document.wires_pods else ()):
+        text = f"the default of protect[{place}] of node.yaml" if is_default else ""
+        yield prefix, Reason("protected", () if is_default else ("protect", place), text)
     for number, site in enumerate(document.sites):
         role = "hub" if site.name == HUB else "spoke"
         yield from _listed(role, ("sites", number, "prefixes"), site.prefixes)
@@ -119,7 +123,8 @@ def _is_internet(document: NodeDocument, address: Address) -> bool:
 
 def _packet(document: NodeDocument, address: Address) -> tuple[Passage, str]:
     """What becomes of a packet from here to the address."""
-    if document.nat is not None and (found := _of_nat(document, document.nat, address)) is not None:
+    found = _of_nat(document, document.nat, address) if document.nat is not None else _kept_away(document, address)
+    if found is not None:
         return found
     there = belonging(document.sites, address)
     if there is None:
@@ -137,6 +142,14 @@ def _packet(document: NodeDocument, address: Address) -> tuple[Passage, str]:
     if there.part is Part.SERVICES:
         return Passage.NAT_HOST, f"through the NAT host of {there.site}, which translates it{others}"
     return Passage.NATIVE, f"native, the sender's own address is kept{others if there.site != HUB else ''}"
+
+
+def _kept_away(document: NodeDocument, address: Address) -> tuple[Passage, str] | None:
+    """What becomes of a pod's packet to an address that is protected; None for other addresses."""
+    if not document.wires_pods or not any(prefix.holds(address) for prefix in document.protect):
+        return None
+    excepted = f", and of pods in {', '.join(document.protect_except)}" if document.protect_except else ""
+    return Passage.DROPPED, f"dropped here and counted, but for DNS{excepted}: protect keeps pods away from it"
 
 
 def _of_nat(document: NodeDocument, nat: Nat, address: Address) -> tuple[Passage, str] | None:

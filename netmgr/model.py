@@ -52,6 +52,10 @@ class Traffic(StrEnum):
         return self.value.endswith("-in")
 
 
+PROTECTED = Traffic("protected-out")
+"""What pods sent to addresses that are kept from them; it was dropped."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class PodRef:
     """Who an attachment belongs to, as the runtime's CNI_ARGS name it.

@@ -312,5 +312,6 @@ class Snapshot(TypedDict):
     role: NotRequired[str]
     isolation: NotRequired[list[DroppedTotals]]
     drops: NotRequired[list[RefusedTotals]]
+    protected: NotRequired[list[NamespaceTotals]]
     nat: NotRequired[NatState]
     attachments: NotRequired[list[AttachmentView]]

@@ -79,6 +79,8 @@ class Accounts:
         with self._lock:
             self._attached = {address: a for a in attachments for address in a.addresses}
             self._owners = {address: a.pod for address, a in self._attached.items()}
+            for address, pod in self._owners.items():
+                self._rules.know([address], pod.namespace)
             known = self._ledger.counters()
             policy = hashlib.sha256(f"{netmgr.__version__} {self._rules.policy}".encode()).hexdigest()
             if self._ledger.recall(POLICY) == policy:
@@ -160,6 +162,7 @@ class Accounts:
     def begin(self, attachment: Attachment) -> None:
         """Count for an attachment from now on; called before any of its packets can pass."""
         with self._lock:
+            self._rules.know(attachment.addresses, attachment.pod.namespace)
             self._ledger.begin(self._rules.counters(attachment.addresses), attachment.pod)
             self._admit(attachment.addresses)
             self._owners.update(dict.fromkeys(attachment.addresses, attachment.pod))
@@ -174,6 +177,7 @@ class Accounts:
             # The counters go with the mark of books that have their last reading.
             self._rules.expel(attachment.addresses, mark and mark.address)
             self._ledger.end(counters)
+            self._rules.know(attachment.addresses, "")
             for address in attachment.addresses:
                 self._owners.pop(address, None)
                 self._attached.pop(address, None)

@@ -23,7 +23,7 @@ from netmgr.errors import ConfigError, LimitedConnectivity, NetmgrError, NotRead
 from netmgr.explain import Explanation, explain, reason_of
 from netmgr.ipam.pool import Occupancy
 from netmgr.ledger.totals import NamespaceTotal, PodTotal
-from netmgr.model import Attachment, Sample
+from netmgr.model import PROTECTED, Attachment, Sample
 from netmgr.prefixes import Address, Family
 from netmgr.rules.readings import Dropped, Drops
 from netmgr.sites import Role
@@ -177,8 +177,9 @@ class Queries:
             "reason": reason,
             "taken_at": self._clock.now(),
             "started_at": self._started_at,
-            "pods": [_pod(item) for item in totals.pods],
-            "namespaces": [_namespace(item) for item in totals.namespaces],
+            "pods": [_pod(item) for item in totals.pods if item.traffic != PROTECTED],
+            "namespaces": [_namespace(item) for item in totals.namespaces if item.traffic != PROTECTED],
+            "protected": [_namespace(item) for item in totals.namespaces if item.traffic == PROTECTED and item.packets],
             "node_totals": [
                 {"traffic": item.traffic, "bytes": item.bytes, "packets": item.packets} for item in totals.node
             ],

@@ -40,7 +40,16 @@ class Rules:
         self.backend = backend
         self.policy = policy
         self._mark: Prefix | None = None
+        self._excepted: set[Address] = set()
         self._skeleton = self._desired(())
+
+    def know(self, addresses: Iterable[Address], namespace: str) -> None:
+        """Say whose these addresses are, before anything is planned or counted for them."""
+        protection = self.policy.protection
+        if protection and namespace in protection.excepted:
+            self._excepted.update(addresses)
+        else:
+            self._excepted.difference_update(addresses)
 
     def marks(self) -> list[Address]:
         """The mark that the kernel has; two if a process was killed while it wrote one, none if there is none."""
@@ -108,10 +117,10 @@ class Rules:
         return [spec.counter(address) for spec, members in self._pod_sets(addresses).items() for address in members]
 
     def _pod_sets(self, addresses: Iterable[Address]) -> PodSets:
-        return pod_sets(addresses, self.policy.traffics)
+        return pod_sets(addresses, self.policy.traffics, self._excepted)
 
     def _desired(self, pods: Collection[Address]) -> Ruleset:
-        wanted = desired(self.policy, pods, self.backend.abilities)
+        wanted = desired(self.policy, pods, self.backend.abilities, self._excepted)
         return _with_mark(wanted, [self._mark]) if self._mark else wanted
 
     def _applied(self, operations: Sequence[Operation]) -> bool:

@@ -29,7 +29,7 @@ from netmgr.rules.model import (
     Side,
     SourceNat,
 )
-from netmgr.rules.packets import IcmpType, Returnable, UdpPorts
+from netmgr.rules.packets import Asking, IcmpType, Returnable, UdpPorts
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
@@ -146,6 +146,8 @@ def _match(match: Match, family: Family) -> str:  # noqa: PLR0911 - one return p
             return f"-p icmp -m icmp --icmp-type {number}" if family is Family.V4 else _icmp6(number)
         case UdpPorts(source, destination):
             return f"-p udp -m udp --sport {source} --dport {destination}"
+        case Asking(besides):
+            return f"-m conntrack ! --ctreplsrcport {besides} --ctdir ORIGINAL"
         case OriginallyTo(prefix):
             return f"-m conntrack --ctorigdst {prefix}"
         case OneIn(number):

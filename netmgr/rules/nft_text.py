@@ -43,7 +43,7 @@ from netmgr.rules.model import (
     Tally,
     in_order,
 )
-from netmgr.rules.packets import IcmpType, Returnable, UdpPorts
+from netmgr.rules.packets import Asking, IcmpType, Returnable, UdpPorts
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
@@ -243,6 +243,9 @@ def _match_text(match: Match, rule: Rule) -> str:  # noqa: PLR0911 - one return 
             return f"{'icmp' if rule.family is Family.V4 else 'icmpv6'} type {number}"
         case UdpPorts(source, destination):
             return f"udp sport {source} udp dport {destination}"
+        case Asking(besides):
+            # The packet's port, where answers come from; nft has no `ct reply proto-src` of any protocol.
+            return f"ct direction original @th,16,16 != {besides}"
         case OriginallyTo(prefix):
             return f"ct original {protocol} daddr {prefix}"
         case OneIn(number):

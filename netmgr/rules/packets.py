@@ -29,6 +29,19 @@ class IcmpType:
 
 
 @dataclass(frozen=True, slots=True)
+class Asking:
+    """The packet goes the way its connection was begun, and answers to it come from another port than `besides`.
+
+    The port is that after all translation; the address that answers is the packet's destination, where it is looked at.
+    """
+
+    besides: int
+
+    def __str__(self) -> str:
+        return f"asking, not port {self.besides}"
+
+
+@dataclass(frozen=True, slots=True)
 class UdpPorts:
     """A datagram from one port to the other."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from netmgr.config import NodeDocument, NodeRules
-from netmgr.model import LINK_GROUP, LINK_PREFIX, Counter, Traffic
+from netmgr.model import LINK_GROUP, LINK_PREFIX, PROTECTED, Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules.isolation import Isolation
 from netmgr.rules.model import (
@@ -35,6 +35,7 @@ from netmgr.rules.model import (
     Side,
     outside,
 )
+from netmgr.rules.protection import Protection
 from netmgr.rules.sorting import Classes, pod_set
 from netmgr.rules.sources import Sources
 from netmgr.rules.translation import Translation
@@ -71,6 +72,7 @@ class Policy:
     counts_only: bool = False
     guards_pods: bool = True
     sources: Sources | None = GUARDED_PODS
+    protection: Protection | None = None
     isolation: Isolation | None = None
     translation: Translation | None = None
     classes: Classes | None = None
@@ -78,7 +80,8 @@ class Policy:
     @property
     def traffics(self) -> tuple[Traffic, ...]:
         """What is counted for each pod."""
-        return (*Traffic, *(self.classes.traffics if self.classes else ()))
+        kept_away = (PROTECTED,) if self.protection else ()
+        return (*Traffic, *(self.classes.traffics if self.classes else ()), *kept_away)
 
     @property
     def known(self) -> tuple[Prefix, ...]:
@@ -101,22 +104,32 @@ class Policy:
             counts_only=document.role is Role.NODE and not document.cni,
             guards_pods=document.wires_pods,
             sources=Sources.of(document) if document.role is not Role.NODE or document.cni else None,
+            protection=Protection.of(document),
             isolation=isolation,
             translation=Translation.of(document),
             classes=Classes.of(document, isolation),
         )
 
 
-def pod_sets(addresses: Iterable[Address], traffics: Iterable[Traffic] = Traffic) -> PodSets:
-    """The sets that count these pod addresses, for each kind of traffic and family."""
+def pod_sets(
+    addresses: Iterable[Address], traffics: Iterable[Traffic] = Traffic, excepted: Collection[Address] = ()
+) -> PodSets:
+    """The sets that count these pod addresses, for each kind of traffic and family.
+
+    `excepted` may reach what is protected, and so are in no set that counts who may not.
+    """
     listed = tuple(addresses)
     kinds = tuple(traffics)
     return {
         pod_set(traffic, family): members
         for family in Family
         for traffic in kinds
-        if (members := frozenset(address for address in listed if address.family is family))
+        if (members := frozenset(_of(family, listed, excepted if traffic is PROTECTED else ())))
     }
+
+
+def _of(family: Family, addresses: Iterable[Address], without: Collection[Address]) -> Iterator[Address]:
+    return (address for address in addresses if address.family is family and address not in without)
 
 
 PodSets = dict[SetSpec, frozenset[Element]]
@@ -124,20 +137,29 @@ PodSets = dict[SetSpec, frozenset[Element]]
 ANY_KERNEL = Abilities()
 
 
-def desired(policy: Policy, pods: Collection[Address], abilities: Abilities = ANY_KERNEL) -> Ruleset:
-    """The whole ruleset for a policy and the pods' addresses, on a kernel interface that can do so much."""
+def desired(
+    policy: Policy,
+    pods: Collection[Address],
+    abilities: Abilities = ANY_KERNEL,
+    excepted: Collection[Address] = (),
+) -> Ruleset:
+    """The whole ruleset for a policy and the pods' addresses, on a kernel interface that can do so much.
+
+    `excepted` are the addresses of pods that may reach what is protected.
+    """
     sets: dict[SetSpec, frozenset[Element]] = {}
     for family in Family:
         sets[_internal(family)] = _of_family(policy.known, family)
         sets[_ranges(family)] = _of_family(policy.ranges, family)
     sets |= policy.sources.sets(abilities) if policy.sources else {}
+    sets |= policy.protection.sets(abilities) if policy.protection else {}
     sets |= policy.isolation.sets(abilities) if policy.isolation else {}
     sets |= policy.translation.sets() if policy.translation else {}
     sets |= policy.classes.sets(abilities) if policy.classes else {}
     if policy.known != policy.internal:
         sets |= {_unhidden(family): _of_family(policy.internal, family) for family in Family}
     sets |= {pod_set(traffic, family): frozenset() for family in Family for traffic in policy.traffics}
-    sets |= pod_sets(pods, policy.traffics)
+    sets |= pod_sets(pods, policy.traffics, excepted)
     return Ruleset(
         sets=tuple(sets),
         members={spec.name: members for spec, members in sets.items()},
@@ -177,6 +199,8 @@ def _chain(policy: Policy, hook: Hook, abilities: Abilities) -> Iterator[Rule]:
         yield from _rules(policy, hook, family, abilities)
         if policy.translation:
             yield from policy.translation.rules(hook, family, rewrites=abilities.rewrites)
+        if policy.protection:
+            yield from policy.protection.rules(hook, family, abilities)
         if policy.classes and hook is Hook.FORWARD:
             yield from policy.classes.rules(family, abilities, own_links=policy.guards_pods)
         if policy.sources:

@@ -36,7 +36,7 @@ from netmgr.rules.model import (
     SourceNat,
     Tally,
 )
-from netmgr.rules.packets import IcmpType, Returnable, UdpPorts
+from netmgr.rules.packets import Asking, IcmpType, Returnable, UdpPorts
 
 _LINK_NAME = 16
 _HEADER = struct.Struct("=H29sB")
@@ -56,6 +56,8 @@ _MAP_ADDRESSES = 1
 """NF_NAT_RANGE_MAP_IPS of <linux/netfilter/nf_nat.h>."""
 _ORIGINAL_DESTINATION = 1 << 3
 """XT_CONNTRACK_ORIGDST of <linux/netfilter/xt_conntrack.h>."""
+_REPLY_SOURCE_PORT, _DIRECTION = 1 << 10, 1 << 12
+"""XT_CONNTRACK_REPLSRC_PORT and XT_CONNTRACK_DIRECTION; without inversion the direction is the original one."""
 _EVERY_NTH = 1
 """XT_STATISTIC_MODE_NTH of <linux/netfilter/xt_statistic.h>."""
 
@@ -219,12 +221,22 @@ def _match(head: bytearray, match: Match, family: Family, set_indexes: Mapping[s
         case UdpPorts(source, destination):
             _put_protocol(head, _UDP, family)
             return udp_match(source, destination)
+        case Asking(besides):
+            return _asking(besides)
         case OriginallyTo(prefix):
             return _conntrack_match(prefix)
         case OneIn(number):
             # struct xt_statistic_info: the kernel counts from 0, and from `count` on.
             return extension("statistic", struct.pack("=HHIII8x", _EVERY_NTH, 0, number - 1, 0, number - 1))
     assert_never(match)
+
+
+def _asking(port: int) -> bytes:
+    # Behind the addresses: two spans of expiry, a protocol, four ports, what counts, what is inverted; the ports' ends.
+    counts = struct.pack("=HH4x", _REPLY_SOURCE_PORT | _DIRECTION, _REPLY_SOURCE_PORT)
+    return extension(
+        "conntrack", bytes(128 + 10) + struct.pack("=4xHxx", port) + counts + struct.pack("=4xHxx2x", port), 3
+    )
 
 
 def udp_match(source: int, destination: int) -> bytes:

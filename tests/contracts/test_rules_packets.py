@@ -11,9 +11,10 @@ import pytest
 
 from netmgr.config import NodeRules
 from netmgr.dataplane import netns
-from netmgr.model import Counter, Sample, Traffic
+from netmgr.model import PROTECTED, Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
+from netmgr.rules.protection import Protection
 from tests.contracts.star import set_kernel, wait_until_up
 
 pytestmark = pytest.mark.root
@@ -225,6 +226,69 @@ def test_a_forged_source_is_dropped_and_nothing_counted(world, node, family, for
     assert world.reaches(forged, host, INTERNET[family]) is None
     assert counts(node) == {}
     assert world.reaches(honest, host, INTERNET[family]) == NODES[family]
+
+
+@FAMILIES
+@pytest.mark.parametrize("excepted", [False, True])
+def test_protected_addresses_are_kept_from_pods_but_for_dns_and_excepted_namespaces(
+    world, real_kernel, policy, family, excepted
+):
+    away = Address.parse(INTERNAL[family])
+    protection = Protection((away.prefix,), excepted=frozenset({"trusted"}))
+    rules, pod = Rules(real_kernel.backend, replace(policy, protection=protection)), Address.parse(PODS[family])
+    rules.know([pod], "trusted" if excepted else "research")
+    rules.apply(rules.plan([]))
+    rules.admit([pod])
+    assert not rules.plan([pod])
+    client = world.socket(world.pod, family, PODS[family], PORT)
+    host, dns = world.socket(world.host, family, str(away), PORT), world.socket(world.host, family, str(away), 53)
+    assert world.reaches(client, host, str(away), 72) == (PODS[family] if excepted else None)
+    client.sendto(b"who?", (str(away), 53))
+    asked = dns.recvfrom(100)[1]
+    dns.sendto(b"me", asked)
+    assert client.recv(100) == b"me"
+    # What the protected machine begins is answered.
+    assert world.reaches(host, client, PODS[family]) == str(away)
+    assert world.reaches(client, host, str(away)) == PODS[family]
+    kept = {} if excepted else {Counter.of_pod(pod, PROTECTED): (72 + HEADERS[family], 1)}
+    assert counts(rules) == kept
+    assert refused(rules)["protected"] == len(kept)
+    elsewhere = world.socket(world.host, family, INTERNET[family], PORT)
+    assert world.reaches(client, elsewhere, INTERNET[family]) == NODES[family]
+
+
+@FAMILIES
+def test_a_connection_that_is_redirected_to_an_agent_of_the_node_still_gets_there(
+    world, real_kernel, policy, program, family
+):
+    """As agents of clouds have it that answer for the metadata service: behind the translation it is another one."""
+    away, own = INTERNAL[family], NODE_INTERNAL[family]
+    protection = Protection((Address.parse(away).prefix,))
+    rules = Rules(real_kernel.backend, replace(policy, protection=protection))
+    rules.apply(rules.plan([Address.parse(PODS[family])]))
+    protocol = "ip" if family is Family.V4 else "ip6"
+    chain = "add chain inet agent prerouting { type nat hook prerouting priority dstnat; policy accept; }"
+    rule = f"add rule inet agent prerouting {protocol} daddr {away} dnat {protocol} to {own}"
+    program("nft -f -", f"add table inet agent\n{chain}\n{rule}\n")
+    client, agent = world.socket(world.pod, family, PODS[family], PORT), world.socket(None, family, own, PORT)
+    assert world.reaches(client, agent, away) == PODS[family]
+    assert refused(rules)["protected"] == 0
+
+
+@FAMILIES
+def test_the_nodes_own_services_are_kept_from_pods_where_that_is_asked_for(world, real_kernel, policy, family):
+    own = Address.parse(NODE_INTERNAL[family]).prefix
+    rules = Rules(real_kernel.backend, replace(policy, protection=Protection((own,), own=(own,))))
+    rules.apply(rules.plan([Address.parse(PODS[family])]))
+    client, node = (
+        world.socket(world.pod, family, PODS[family], PORT),
+        world.socket(None, family, str(own.network), PORT),
+    )
+    assert world.reaches(client, node, str(own.network)) is None
+    assert refused(rules)["protected"] == 1
+    # A probe of the kubelet's is answered.
+    assert world.reaches(node, client, PODS[family]) == str(own.network)
+    assert world.reaches(client, node, str(own.network)) == PODS[family]
 
 
 @FAMILIES

@@ -24,9 +24,11 @@ from netmgr.snapshot import (
     OriginTotals,
     PodTotals,
     PoolState,
+    RangesState,
     RefusedTotals,
     RuleReading,
     Snapshot,
+    WithdrawnAddress,
 )
 
 COMMANDS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION", "invalid")
@@ -70,11 +72,7 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "rules": _rules(),
         "chain_sizes": _chain_sizes(),
         "pool": _pool(),
-        "ranges": {
-            "source": "azure",
-            "failing": "",
-            "withdrawn": [{"address": "10.0.0.9", "namespace": "research", "pod": "pod-1"}],
-        },
+        "ranges": _ranges(),
         "longest_delay": 0.25,
         "result_files": [{"state": state, "count": 1} for state in (*Reason, *Standing)],
         "cni_requests": [
@@ -85,14 +83,20 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "unattributed": [{"traffic": traffic, "bytes": 512, "packets": 4, "forwarded": BYTES} for traffic in Traffic],
         "origins": _origins(),
         "audit": _audit(),
-        "durable": True,
         "drift_repaired": [{"reason": area, "count": 2} for area in AREAS],
         "state_rebuilds": 0,
+        "durable": True,
         "role": "node",
         "isolation": _isolation(),
         "drops": _drops(),
+        "protected": [one for one in _namespaces(namespaces) if one["traffic"] == Traffic.INTERNET_OUT],
         "nat": _nat(),
     }
+
+
+def _ranges() -> RangesState:
+    withdrawn: WithdrawnAddress = {"address": "10.0.0.9", "namespace": "research", "pod": "pod-1"}
+    return {"source": "azure", "failing": "", "withdrawn": [withdrawn]}
 
 
 def _pool(family: str, free: int) -> PoolState:
@@ -120,7 +124,7 @@ def _audit() -> list[AuditRatio]:
 
 
 def _drops() -> list[RefusedTotals]:
-    reasons = ("spoofed", "forged", "link-local", "router", "redirect", "dhcp")
+    reasons = ("spoofed", "forged", "link-local", "router", "redirect", "dhcp", "protected")
     return [{"reason": reason, "bytes": 7_200, "packets": 100} for reason in reasons]
 
 

@@ -31,7 +31,7 @@ from netmgr.rules.model import (
     SourceNat,
     Tally,
 )
-from netmgr.rules.packets import IcmpType, Returnable, UdpPorts
+from netmgr.rules.packets import Asking, IcmpType, Returnable, UdpPorts
 from tests.fakes.held import State
 
 FORWARDED = (Hook.PREROUTING, Hook.DSTNAT, Hook.FORWARD, Hook.POSTROUTING, Hook.DEPARTURE)
@@ -49,7 +49,7 @@ class Packet:
     """What the rules can see of a packet.
 
     `way_back` is the link its source would be routed out of, `own` the address of the link it
-    leaves by. `icmp` is its type, `udp` its ports, if it is of either protocol.
+    leaves by. `icmp` is its type, `udp` its ports, if it is of either protocol; `port` is whom it asks.
     `elsewhere` translates destinations as kube-proxy on the same host does.
     """
 
@@ -63,6 +63,7 @@ class Packet:
     own: Address | None = None
     icmp: int | None = None
     udp: tuple[int, int] | None = None
+    port: int = 80
     elsewhere: Callable[[Address], Address] = lambda address: address
 
 
@@ -203,6 +204,8 @@ class Passage:
                 return packet.icmp == number
             case UdpPorts(source, destination):
                 return packet.udp == (source, destination)
+            case Asking(besides):
+                return not self._is_reply and packet.port != besides
             case OriginallyTo(prefix):
                 return self._connection is not None and prefix.holds(self._connection.original[1])
             case OneIn(number):

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.root
 STACKS = {"v4-only": (Family.V4,), "v6-only": (Family.V6,), "dual stack": tuple(Family)}
 POWERS = pytest.mark.parametrize("power", Power, ids=str)
 EVIL = Address.parse("fe80::66")
+SETTINGS = {"reconcile_seconds": 0.3, "protect_except": ["trusted"]}
 INVENTED = 200
 _numbers = count(1)
 RECONCILED_SECONDS = 15.0
@@ -63,6 +64,9 @@ class Scene(NamedTuple):
     def drops(self) -> dict[str, int]:
         return {item["reason"]: item["packets"] for item in self.node.snapshot()["drops"]}
 
+    def protected(self) -> int:
+        return sum(row["packets"] for row in self.node.snapshot()["protected"] if row["namespace"] == "research")
+
     def pods_work(self) -> None:
         for family in {address.family for address in self.victim.addresses}:
             for pod in (self.intruder, self.victim):
@@ -86,7 +90,7 @@ def scene(backend: Backend, stack: str) -> Iterator[Scene]:
     )
     topology = replace(drawn, nodes=nodes, pods=())
     name = f"intr-{os.getpid()}-{next(_numbers)}"
-    with World(topology, backend=backend, name=name, settings={"reconcile_seconds": 0.3}, exporters=False) as world:
+    with World(topology, backend=backend, name=name, settings=SETTINGS, exporters=False) as world:
         node = world.node("node-1")
         for setting in TAKES_EVERYTHING:
             programs.run(
@@ -177,6 +181,34 @@ def test_invented_neighbours_cost_the_node_no_entries(scene: Scene, power: Power
     forging.send(scene.intruder, frames, power)
     time.sleep(0.3)
     assert not scene.neighbours()
+
+
+@POWERS
+def test_the_metadata_service_is_kept_from_pods_and_counted_for_their_namespace(scene: Scene, power: Power) -> None:
+    metadata = {Family.V4: Address.parse("169.254.169.254"), Family.V6: Address.parse("fd00:ec2::254")}
+    pod, before = scene.intruder, scene.protected()
+    frames = [forging.udp(one, metadata[one.family], (4000, 80), b"GET") for one in pod.addresses]
+    forging.send(pod, frames, power)
+    eventually(lambda: scene.protected() == before + len(frames))
+    assert scene.drops()["protected"] == scene.protected()
+    assert not [row for row in scene.node.snapshot()["pods"] if row["traffic"] == "protected-out"]
+
+
+def test_pods_of_an_excepted_namespace_reach_what_is_protected_also_after_a_restart(scene: Scene) -> None:
+    metadata = {Family.V4: Address.parse("169.254.169.254"), Family.V6: Address.parse("fd00:ec2::254")}
+    pod, before = scene.node.add("trusted-pod", "trusted"), scene.drops()["protected"]
+    try:
+        frames = [forging.udp(one, metadata[one.family], (4000, 80), b"GET") for one in pod.addresses]
+        forging.send(pod, frames, Power.NET_RAW)
+        scene.node.stop_agent()
+        scene.node.start_agent()
+        scene.node.wait_until_ready()
+        forging.send(pod, frames, Power.NET_RAW)
+        time.sleep(0.2)
+        assert scene.drops()["protected"] == before
+        assert not wiring_repairs(scene)
+    finally:
+        scene.node.runtime.delete(pod)
 
 
 def eventually(condition: Callable[[], object]) -> None:

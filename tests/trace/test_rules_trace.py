@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from netmgr.config import PLATFORM as PLATFORMS
 from netmgr.config import PRIVATE_USE, SPECIAL_USE, NodeRules
-from netmgr.model import Counter, Traffic
+from netmgr.model import PROTECTED, Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy, pod_sets
+from netmgr.rules.protection import Protection
 from netmgr.rules.sources import Sources
 from tests.fakes.passage import FORWARDED, LOOPED, RECEIVED, SENT, Outcome, Packet
 from tests.fakes.rules import FakeBackend
@@ -19,6 +21,7 @@ POD, NEIGHBOUR, NODE, WEB = "10.1.0.5", "10.1.0.6", "10.9.0.1", "203.0.113.9"
 POD6, NEIGHBOUR6, WEB6 = "2001:db8:1::5", "2001:db8:1::6", "2001:db8:ffff::9"
 NODE2, EVERYBODY = "10.9.0.2", "255.255.255.255"
 UNKNOWN, PLATFORM, METADATA, PUBLIC_NODE = "10.1.0.99", "168.63.129.16", "169.254.169.254", "198.51.100.1"
+METADATA6 = "fd00:ec2::254"
 LINK, OTHER_LINK, UPLINK = "nm0123456789ab", "nmba9876543210", "eth0"
 IN, OUT = Traffic.INTERNET_IN, Traffic.INTERNET_OUT
 
@@ -44,6 +47,8 @@ def counted(*counters: Counter, masqueraded: bool = False) -> Outcome:
 
 NOTHING = counted()
 FORGED, FORGED6 = Outcome(dropped_by="spoofed4"), Outcome(dropped_by="spoofed6")
+AWAY = Outcome(frozenset({Counter.of_pod(Address.parse(POD), PROTECTED)}), dropped_by="protected4")
+AWAY6 = Outcome(frozenset({Counter.of_pod(Address.parse(POD6), PROTECTED)}), dropped_by="protected6")
 NEAR, ELSEWHERE = Outcome(dropped_by="link_local6"), Outcome(dropped_by="forged4")
 OUTWARD = counted(pod(POD, OUT), node("FORWARD", OUT), masqueraded=True)
 OUTWARD6 = counted(pod(POD6, OUT), node("FORWARD", OUT, Family.V6), masqueraded=True)
@@ -89,6 +94,7 @@ BOTH_MODES = {
     "a pod's address from elsewhere": (packet(POD, WEB, UPLINK, UPLINK), ELSEWHERE),
     "a pod's address from elsewhere, to the node": (packet(POD, NODE, UPLINK, hooks=RECEIVED), ELSEWHERE),
     "a pod's address from elsewhere, v6": (packet(POD6, WEB6, "eth1", UPLINK), Outcome(dropped_by="forged6")),
+    "a pod to the metadata, v6": (packet(POD6, METADATA6, LINK, UPLINK), AWAY6),
     "loopback from elsewhere": (packet("127.0.0.1", NODE, UPLINK, hooks=RECEIVED), ELSEWHERE),
     "loopback from a pod": (packet("127.0.0.1", NODE, LINK, way_back="lo", hooks=RECEIVED), FORGED),
     "the node's own address from elsewhere": (packet(NODE, POD, UPLINK, LINK), ELSEWHERE),
@@ -96,11 +102,14 @@ BOTH_MODES = {
 }
 
 CORRECTED = {
+    "the platform to a pod": (packet(PLATFORM, POD, UPLINK, LINK), NOTHING),
+    "a pod to the metadata's DNS": (packet(POD, METADATA, LINK, UPLINK, port=53), NOTHING),
+    "an excepted pod to the metadata": (packet(NEIGHBOUR, METADATA, OTHER_LINK, UPLINK), NOTHING),
+    "a pod to the metadata": (packet(POD, METADATA, LINK, UPLINK), AWAY),
     "loopback": (packet("127.0.0.1", "127.0.0.1", "lo", "lo", hooks=LOOPED), NOTHING),
     "node to its own public address": (packet(PUBLIC_NODE, PUBLIC_NODE, "lo", "lo", hooks=LOOPED), NOTHING),
     "node to the platform": (packet(NODE, PLATFORM, oif=UPLINK, hooks=SENT), NOTHING),
     "node to instance metadata": (packet(NODE, METADATA, oif=UPLINK, hooks=SENT), NOTHING),
-    "pod to instance metadata": (packet(POD, METADATA, LINK, UPLINK), NOTHING),
     "other private range": (packet("192.168.1.1", NODE, UPLINK, hooks=RECEIVED), NOTHING),
 }
 
@@ -110,7 +119,10 @@ EXACT = {
         counted(node("OUTPUT", OUT), node("INPUT", IN)),
     ),
     "node to the platform": (packet(NODE, PLATFORM, oif=UPLINK, hooks=SENT), counted(node("OUTPUT", OUT))),
-    "pod to instance metadata": (packet(POD, METADATA, LINK, UPLINK), counted(node("FORWARD", OUT))),
+    "a pod to the metadata's DNS": (
+        packet(POD, METADATA, LINK, UPLINK, port=53),
+        counted(node("FORWARD", OUT)),
+    ),
     "other private range": (packet("192.168.1.1", NODE, UPLINK, hooks=RECEIVED), counted(node("INPUT", IN))),
 }
 
@@ -132,10 +144,12 @@ def kernel_with() -> Callable[..., FakeBackend]:
             node_rules=node_rules,
             rule_owner="openai",
             exact_prefix=Prefix.parse("10.0.0.0/8"),
+            protection=Protection(PLATFORMS, excepted=frozenset({"trusted"})),
             sources=Sources(own=tuple(merge((*ranges, *map(Prefix.parse, (NODE, "127.0.0.0/8", "::1")))))),
         )
         kernel = FakeBackend()
         rules = Rules(kernel, policy)
+        rules.know([Address.parse(NEIGHBOUR)], "trusted")
         rules.apply(rules.plan([Address.parse(one) for one in (POD, NEIGHBOUR, POD6, NEIGHBOUR6)]))
         return kernel
 
@@ -146,7 +160,11 @@ def kernel_with() -> Callable[..., FakeBackend]:
 def test_a_packet_hits_exactly_the_counters_it_should(kernel_with, mode, sent, outcome):
     kernel = kernel_with(mode)
     assert kernel.send(sent) == outcome
-    hit = {sample.counter for sample in kernel.read_pods(pod_sets([sent.src, sent.dst])) if sample.bytes == sent.length}
+    hit = {
+        sample.counter
+        for sample in kernel.read_pods(pod_sets([sent.src, sent.dst], (*Traffic, PROTECTED)))
+        if sample.bytes == sent.length
+    }
     assert hit == {counter for counter in outcome.counted if counter.is_pod}
 
 

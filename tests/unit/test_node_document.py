@@ -35,6 +35,15 @@ def refused(text: str) -> str:
         ("ranges: [10.1.0.0/28]\npool:\n  cooldown: 3", "node.yaml:6: pool.cooldown: unknown key"),
         ("ranges: [10.1.0.0/28]\nbackend: ebpf", "node.yaml:5: backend: "),
         ("ranges: [10.1.0.0/28]\nmtu: 60", "node.yaml:5: mtu: "),
+        ("ranges: [10.1.0.0/28]\nprotect: [0.0.0.0/0]", "node.yaml:5: protect[0]: 0.0.0.0/0 is everything of IPv4"),
+        (
+            "ranges: [10.1.0.0/28]\nprotect: [10.0.0.0/8]",
+            "node.yaml:5: protect[0]: 10.0.0.0/8 overlaps ranges[0], 10.1.0.0/28, so that pods would not reach",
+        ),
+        (
+            "ranges: [10.1.0.0/28]\naccounting: {classes: [{name: protected, prefixes: [10.9.0.0/16]}]}",
+            "class protected is there without being named",
+        ),
         ("ranges: [10.1.0.0/28]\ninternal: [0.0.0.0/0]", "node.yaml:5: internal: makes everything of IPv4 internal,"),
         (
             "ranges: [10.1.0.0/28]\ninternal: [0.0.0.0/1, 128.0.0.0/1]",

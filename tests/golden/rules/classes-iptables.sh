@@ -30,6 +30,11 @@ ipset -exist add netmgr-own6 fd00:1:0:ff::1/128
 ipset create netmgr-link-local6 hash:net family inet6 maxelem 65536
 ipset -exist add netmgr-link-local6 ::/128
 ipset -exist add netmgr-link-local6 fe80::/10
+ipset create netmgr-protected4 hash:net family inet maxelem 65536
+ipset -exist add netmgr-protected4 168.63.129.16/32
+ipset -exist add netmgr-protected4 169.254.169.254/32
+ipset create netmgr-protected6 hash:net family inet6 maxelem 65536
+ipset -exist add netmgr-protected6 fd00:ec2::254/128
 ipset create netmgr-classes4 hash:net family inet maxelem 65536
 ipset -exist add netmgr-classes4 10.0.0.0/16
 ipset -exist add netmgr-classes4 203.0.113.0/25
@@ -89,6 +94,9 @@ ipset -exist add netmgr-pod-internal-in4 10.1.0.6
 ipset create netmgr-pod-internal-out4 hash:ip family inet maxelem 65536 counters
 ipset -exist add netmgr-pod-internal-out4 10.1.0.5
 ipset -exist add netmgr-pod-internal-out4 10.1.0.6
+ipset create netmgr-pod-protected-out4 hash:ip family inet maxelem 65536 counters
+ipset -exist add netmgr-pod-protected-out4 10.1.0.5
+ipset -exist add netmgr-pod-protected-out4 10.1.0.6
 ipset create netmgr-pod-in6 hash:ip family inet6 maxelem 65536 counters
 ipset -exist add netmgr-pod-in6 2001:db8:1::5
 ipset create netmgr-pod-out6 hash:ip family inet6 maxelem 65536 counters
@@ -105,6 +113,8 @@ ipset create netmgr-pod-internal-in6 hash:ip family inet6 maxelem 65536 counters
 ipset -exist add netmgr-pod-internal-in6 2001:db8:1::5
 ipset create netmgr-pod-internal-out6 hash:ip family inet6 maxelem 65536 counters
 ipset -exist add netmgr-pod-internal-out6 2001:db8:1::5
+ipset create netmgr-pod-protected-out6 hash:ip family inet6 maxelem 65536 counters
+ipset -exist add netmgr-pod-protected-out6 2001:db8:1::5
 iptables-legacy -t raw -N NETMGR-PREROUTING
 iptables-legacy -t raw -A NETMGR-PREROUTING ! -i nm+ -m set ! --match-set netmgr-own4 src -m comment --comment "netmgr elsewhere v4" -j RETURN
 iptables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m rpfilter -m comment --comment "netmgr honest pods v4" -j RETURN
@@ -134,6 +144,7 @@ iptables-legacy -t mangle -I FORWARD 2 ! -o nm+ -m set ! --match-set netmgr-inte
 iptables-legacy -t mangle -N NETMGR-FORWARD
 iptables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m set --match-set netmgr-pod-out4 src -m comment --comment "netmgr pod internet-out v4" -j RETURN
 iptables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal4 src -m set --match-set netmgr-pod-in4 dst -m comment --comment "netmgr pod internet-in v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-protected4 dst -i nm+ -m conntrack ! --ctreplsrcport 53 --ctdir ORIGINAL -m set --match-set netmgr-pod-protected-out4 src -m comment --comment "netmgr protected v4" -j DROP
 iptables-legacy -t mangle -A NETMGR-FORWARD -i nm+ -m set --match-set netmgr-class-hub4 dst -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub out v4"
 iptables-legacy -t mangle -A NETMGR-FORWARD -i nm+ -m set --match-set netmgr-class-storage4 dst -m set --match-set netmgr-pod-storage-out4 src -m comment --comment "netmgr class storage out v4"
 iptables-legacy -t mangle -A NETMGR-FORWARD -i nm+ -m set ! --match-set netmgr-classes4 dst -m set --match-set netmgr-pod-internal-out4 src -m comment --comment "netmgr class internal out v4"
@@ -146,6 +157,7 @@ ip6tables-legacy -t mangle -I FORWARD 2 ! -o nm+ -m set ! --match-set netmgr-int
 ip6tables-legacy -t mangle -N NETMGR-FORWARD
 ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m set --match-set netmgr-pod-out6 src -m comment --comment "netmgr pod internet-out v6" -j RETURN
 ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal6 src -m set --match-set netmgr-pod-in6 dst -m comment --comment "netmgr pod internet-in v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-protected6 dst -i nm+ -m conntrack ! --ctreplsrcport 53 --ctdir ORIGINAL -m set --match-set netmgr-pod-protected-out6 src -m comment --comment "netmgr protected v6" -j DROP
 ip6tables-legacy -t mangle -A NETMGR-FORWARD -i nm+ -m set --match-set netmgr-class-hub6 dst -m set --match-set netmgr-pod-hub-out6 src -m comment --comment "netmgr class hub out v6"
 ip6tables-legacy -t mangle -A NETMGR-FORWARD -i nm+ -m set ! --match-set netmgr-classes6 dst -m set --match-set netmgr-pod-internal-out6 src -m comment --comment "netmgr class internal out v6"
 ip6tables-legacy -t mangle -A NETMGR-FORWARD -o nm+ -m set --match-set netmgr-class-hub6 src -m set --match-set netmgr-pod-hub-in6 dst -m comment --comment "netmgr class hub in v6"
