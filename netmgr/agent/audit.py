@@ -9,7 +9,7 @@ from netmgr.dataplane.link_counters import Carried
 from netmgr.ledger.account import NOTHING, Amount
 from netmgr.ledger.audit import Audit
 from netmgr.ledger.totals import Totals
-from netmgr.model import Attachment, Counter, Traffic
+from netmgr.model import PROTECTED, Attachment, Counter, Traffic
 from netmgr.snapshot import AuditRatio
 
 ETHERNET_HEADER = 14
@@ -102,6 +102,8 @@ def link_checks(
             by_link.setdefault(attachment.host_link, []).append(attachment)
     by_address: dict[object, list[tuple[Counter, Amount]]] = {}
     for counter, amount in readings.items():
+        if counter.traffic == PROTECTED:
+            continue  # was dropped, and so is of the rest
         by_address.setdefault(counter.subject, []).append((counter, amount))
     return tuple(
         check for link, sharing in sorted(by_link.items()) for check in _checks(link, sharing, by_address, links[link])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from netmgr.dataplane import netns
-from netmgr.model import Counter, Sample, Traffic
+from netmgr.model import PROTECTED, Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family
 from netmgr.rules.engine import Rules
 from netmgr.rules.nftables import NftablesBackend
@@ -51,6 +51,7 @@ def test_a_second_plan_is_empty_and_every_pod_has_a_counter_for_every_class(kern
     assert not Rules(kernel.backend, Policy.of(node)).plan(PODS)
     kinds = ["internet", *node.traffic_classes, "internal"]
     wanted = {Counter.of_pod(pod, Traffic(f"{kind}-{way}")) for pod in PODS for kind in kinds for way in ("in", "out")}
+    wanted |= {Counter.of_pod(pod, PROTECTED) for pod in PODS if node.wires_pods}
     assert {sample.counter for sample in rules.read() if sample.counter.is_pod} == wanted
     assert {sample.counter for sample in rules.read_pods(PODS)} == wanted == set(rules.counters(PODS))
 
