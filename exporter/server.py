@@ -72,6 +72,7 @@ class Shared(Generic[Answer]):
             lasting = 0.0 if isinstance(self._answer, NetmgrError) else self._lasting
             if self._began < arrived - lasting:
                 self._began = time.monotonic()
+                self._answer = None  # before the next is there: each takes some megabytes
                 self._answer = self._asked()
             answer = self._answer
         if isinstance(answer, NetmgrError):
