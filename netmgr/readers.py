@@ -66,7 +66,7 @@ def ask(path: Path, query: str, *, timeout: float = PATIENCE_SECONDS, **argument
     return _understood(path, answer)
 
 
-def _exchange(path: Path, question: bytes, deadline: float) -> bytes:
+def _exchange(path: Path, question: bytes, deadline: float) -> bytearray:
     """Bytes of the answer; TimeoutError past `deadline`, however steadily the answer trickles in."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_left(deadline))
@@ -78,7 +78,7 @@ def _exchange(path: Path, question: bytes, deadline: float) -> bytes:
             connection.settimeout(_left(deadline))
             chunk = connection.recv(_CHUNK)
             if not chunk:
-                return bytes(answer)
+                return answer
             answer += chunk
             if len(answer) > LONGEST_ANSWER:
                 raise ConnectionAbortedError(None, f"its answer is longer than {LONGEST_ANSWER} bytes")
@@ -91,7 +91,7 @@ def _left(deadline: float) -> float:
     return left
 
 
-def _understood(path: Path, answer: bytes) -> dict[str, Any]:
+def _understood(path: Path, answer: bytearray) -> dict[str, Any]:
     try:
         document = json.loads(answer)
     except ValueError:

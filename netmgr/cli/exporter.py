@@ -58,5 +58,7 @@ def _become(options: list[str]) -> None:
     """Start over without what reads command lines, 10 MB that a daemon on every node need not keep."""
     home = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
+    # One heap for all of glibc's threads (mallopt(3)): each keeps its largest size, and one page is made at a time.
+    environment.setdefault("MALLOC_ARENA_MAX", "1")
     command = [sys.executable, "-P", "-m", "exporter", *options]
     os.execve(sys.executable, command, environment)  # noqa: S606  no shell is wanted

@@ -283,7 +283,7 @@ def test_the_process_stays_within_its_memory(socket_path: Path, started, pods: i
     for total in document["pods"][500:]:
         total["live"] = False
     with agent(socket_path, canned(document)):
-        process, port = started("-m", "exporter", "--socket", str(socket_path), "--listen", "127.0.0.1:0")
+        process, port = started("-m", "netmgr", "exporter", "--socket", str(socket_path), "--listen", "127.0.0.1:0")
         for _ in range(25):
             get(port)
             get(port, "/")
