@@ -288,8 +288,14 @@ def test_the_process_stays_within_its_memory(socket_path: Path, started, pods: i
             get(port)
             get(port, "/")
         status = Path(f"/proc/{process.pid}/status").read_text()
-    resident = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1])
-    assert resident < 35 * 1024
+    bare = programs.run([sys.executable, "-c", "print(open('/proc/self/status').read())"]).stdout.decode()
+    own = most_resident(status) - most_resident(bare)
+    assert own < 26 * 1024  # 35 MiB with Python 3.11; newer ones and their libraries take some MiB more themselves
+
+
+def most_resident(status: str) -> int:
+    """The most memory a process ever had, in kB."""
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1])
 
 
 @pytest.mark.programs
