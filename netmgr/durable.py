@@ -51,8 +51,9 @@ def write(path: Path, content: bytes, mode: int | None = None) -> None:
 def write_many(folder: Path, files: Iterable[tuple[str, bytes]]) -> int:
     """Replace files of a folder, each in one step, and say how many: all are on the disk then.
 
-    They are written into a folder inside of it, through to the disk by one sync of the file system, and moved
-    into their places; a sync for each would take milliseconds a file. A crash leaves every file old or new.
+    They are written into a folder inside of it, through to the disk by one sync of the file system, and moved into
+    their places; a sync for each would take milliseconds a file. A crash leaves every file old or new, and perhaps
+    that folder, `.new.…`.
 
     Raises:
         StateError: the file system refused; files may have been replaced or not, none is half written.

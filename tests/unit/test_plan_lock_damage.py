@@ -42,6 +42,7 @@ GAMMA = """\
       all: {nodes: 40}
 """
 DELTA = GAMMA.replace("gamma", "delta").replace("40", "60")
+GOLDEN = Path(__file__).parents[1] / "golden" / "plan"
 CURE = "take the whole file of one side"
 
 Run = Callable[..., tuple[int, str]]
@@ -222,6 +223,21 @@ def test_a_lock_without_a_digest_is_read_and_gets_one(run: Run, lock: Path) -> N
     assert run("lock", "--yes")[0] == 0
     assert lock.read_text() == before
     assert run("lock", "--yes")[1].endswith("nothing to do\n")
+
+
+def test_a_lock_of_the_first_version_is_taken_as_it_is(run: Run, plan: Path) -> None:
+    lock = plan_files.lock_path(plan)
+    for path in (plan, lock):
+        path.write_text((GOLDEN / path.name.replace("plan", "version-1", 1)).read_text())
+    before = read(lock)
+    assert before["version"] == 1
+    code, text = run("check")
+    assert code == 0
+    assert "has no digest" in text
+    assert run("lock", "--yes")[0] == 0
+    after = read(lock)
+    assert after.pop("digest").startswith("sha256:")
+    assert after == before | {"version": 2}
 
 
 def test_an_edit_is_kept_only_on_purpose(run: Run, lock: Path) -> None:
