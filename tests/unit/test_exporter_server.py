@@ -288,9 +288,10 @@ def test_the_process_stays_within_its_memory(socket_path: Path, started, pods: i
             get(port)
             get(port, "/")
         status = Path(f"/proc/{process.pid}/status").read_text()
-    bare = programs.run([sys.executable, "-c", "print(open('/proc/self/status').read())"]).stdout.decode()
-    own = most_resident(status) - most_resident(bare)
-    assert own < 26 * 1024  # 35 MiB with Python 3.11; newer ones and their libraries take some MiB more themselves
+    bare = "import prometheus_client; print(open('/proc/self/status').read())"
+    libraries = programs.run([sys.executable, "-c", bare]).stdout.decode()
+    # 35 MiB in all with Python 3.11, of which its own libraries are 22; with 3.14 these are 25.
+    assert most_resident(status) - most_resident(libraries) < 13 * 1024
 
 
 def most_resident(status: str) -> int:
