@@ -66,17 +66,22 @@ def read_lock(path: Path) -> LockFile | None:
         return None
     text = read_text(path)
     if line := documents.merge_mark(text):
-        raise ConfigError(f"{path}:{line}: has the marks of an unfinished git merge; {CURE}")
+        raise ConfigError(f"{path}:{line}: has the marks of an unfinished git merge; {_cure(path)}")
     try:
         found = documents.parse(text, str(path), LockDocument)
     except ConfigError as error:
-        raise ConfigError(error.message, f"if it was edited or merged by hand, {CURE}") from None
+        raise ConfigError(error.message, f"if it was edited or merged by hand, {_cure(path)}") from None
     lock = found.model_copy(update={"version": LOCK_VERSION, "digest": ""})
     fault = ""
     if found.digest != digest_of(lock) and (found.digest or found.version == LOCK_VERSION):
         what = "is not that of what the file says" if found.digest else "is missing"
-        fault = f"{documents.place(path, ('digest',))}: {what}: it was edited or merged by hand; {CURE}"
+        fault = f"{documents.place(path, ('digest',))}: {what}: it was edited or merged by hand; {_cure(path)}"
     return LockFile(lock, bool(found.digest) and not fault, fault)
+
+
+def _cure(path: Path) -> str:
+    """What makes a lock sound again, with the name that this one has."""
+    return CURE.replace("plan.lock.yaml", path.name)
 
 
 def load_lock(path: Path) -> LockDocument | None:
@@ -130,7 +135,7 @@ def located(path: Path, finding: Finding) -> str:
         other = f"line {documents.line(path, finding.beside)}"
     elif finding.locked:
         other = documents.place(lock_path(path), finding.locked)
-    return f"{documents.place(path, finding.path)}: {finding.told(other)}"
+    return f"{documents.place(path, finding.path)}: {finding.told(other).replace(CURE, _cure(path))}"
 
 
 def to_yaml(document: BaseModel | dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ import yaml
 
 from netmgr import plan_files
 from netmgr.cli.main import main
+from netmgr.cli.plan_common import load
 from netmgr.prefixes import Address, Prefix
 
 PLAN = """\
@@ -223,6 +224,19 @@ def test_a_lock_without_a_digest_is_read_and_gets_one(run: Run, lock: Path) -> N
     assert run("lock", "--yes")[0] == 0
     assert lock.read_text() == before
     assert run("lock", "--yes")[1].endswith("nothing to do\n")
+
+
+@pytest.mark.parametrize("damage", ["nodes: 1019", "digest: sha256:"])
+def test_the_cure_names_the_file(plan: Path, lock: Path, run: Run, damage: str) -> None:
+    assert run("check")[0] == 0
+    other = plan.with_name("other.yaml")
+    other.write_text(plan.read_text())
+    text = lock.read_text()
+    assert damage in text
+    lock_of_it = plan_files.lock_path(other)
+    lock_of_it.write_text(text.replace(damage, f"{damage}0"))
+    with pytest.raises(plan_files.ConfigError, match=r"--theirs other\.lock\.yaml during a merge"):
+        load(other)
 
 
 def test_a_lock_of_the_first_version_is_taken_as_it_is(run: Run, plan: Path) -> None:
