@@ -24,6 +24,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 from netmgr.agreement import Machine, disagreements, overlapping, sites_apart
 from netmgr.classes import TrafficClass, resolved
 from netmgr.fields import AbsolutePath, AddressText, Disagreement, Document, PrefixText
+from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.sites import Nat, Role, Site, StaticRoute
 
@@ -44,6 +45,13 @@ SPECIAL_USE = tuple(
     )
 )
 """Never internet (RFC 6890; 168.63.129.16 is Azure's platform address), whatever the document says."""
+
+RESERVED_USE = tuple(map(Prefix.parse, ("198.18.0.0/15", "240.0.0.0/4", "100::/64")))
+"""Never internet either (RFC 6890: benchmarks, reserved, discard), but pods may have them, as private ones.
+
+Prefixes for documentation (192.0.2.0/24, 198.51.100.0/24, 203.0.113.0/24, 2001:db8::/32) are internet: nobody routes
+them, so that they are on no bill, and what tries netmgr out has them for its internet.
+"""
 
 PRIVATE_USE = tuple(map(Prefix.parse, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")))
 """What `internal` defaults to: RFC 1918, RFC 6598 and RFC 4193."""
@@ -102,6 +110,15 @@ class NodeIdentity(Document):
     """The node's own addresses; no range may hold one."""
     uplink: Annotated[str, Field(min_length=1, max_length=15)] | None = None
     """Interface the pods' MTU is taken from; default: the one with the default route."""
+
+    @field_validator("uplink")
+    @classmethod
+    def _uplink_is_told_from_pods_links(cls, uplink: str | None) -> str | None:
+        if uplink is not None and uplink.startswith(LINK_PREFIX):
+            raise ValueError(
+                f"{uplink} begins as pods' links do ({LINK_PREFIX}), by which the rules tell them; rename it"
+            )
+        return uplink
 
 
 class Pool(Document):
@@ -299,4 +316,4 @@ class NodeDocument(Document):
 
 
 def _internal(internal: Iterable[Prefix], ranges: Iterable[Prefix]) -> tuple[Prefix, ...]:
-    return tuple(merge((*SPECIAL_USE, *internal, *ranges)))
+    return tuple(merge((*SPECIAL_USE, *RESERVED_USE, *internal, *ranges)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple, TypedDict
 
-from netmgr.config import PLATFORM, PRIVATE_USE, SPECIAL_USE, NodeDocument, RangeSource
+from netmgr.config import PLATFORM, PRIVATE_USE, RESERVED_USE, SPECIAL_USE, NodeDocument, RangeSource
 from netmgr.model import Attachment
 from netmgr.prefixes import Address, Prefix, PrefixTable
 from netmgr.sites import HUB, Mapping, Nat, Part, Role, ServiceRange, SourceAddress, belonging
@@ -90,7 +90,7 @@ def reason_of(document: NodeDocument, address: Address) -> tuple[Prefix | None, 
 def _entries(document: NodeDocument) -> Iterator[tuple[Prefix, Reason]]:
     """Every prefix that is not internet, later entries winning over earlier ones of the same prefix."""
     default = "special-use prefixes are never internet"
-    yield from ((prefix, Reason("special-use", (), default)) for prefix in SPECIAL_USE)
+    yield from ((prefix, Reason("special-use", (), default)) for prefix in (*SPECIAL_USE, *RESERVED_USE))
     is_default = document.internal == PRIVATE_USE
     for place, prefix in enumerate(document.internal):
         text = f"the default of internal[{place}] of node.yaml" if is_default else ""

@@ -8,15 +8,17 @@ directory; so a refused document leaves kernel and file system as they were.
 from __future__ import annotations
 
 import grp
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from netmgr import documents
 from netmgr.config import NodeDocument
-from netmgr.dataplane import links, rtnetlink
+from netmgr.dataplane import desired, links, rtnetlink
+from netmgr.dataplane.links import Link
 from netmgr.dataplane.netlink import Netlink
 from netmgr.documents import KeyPath
 from netmgr.errors import ConfigError
+from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.sites import Nat, SourceAddress
 
@@ -64,7 +66,9 @@ def _directories(document: NodeDocument) -> Iterator[Fault]:
 
 def _links(document: NodeDocument) -> Iterator[Fault]:
     with Netlink() as kernel:
-        names = {link.number: link.name for link in kernel.dump(rtnetlink.dump_links(), links.link_of)}
+        present = kernel.dump(rtnetlink.dump_links(), links.link_of)
+        names = {link.number: link.name for link in present}
+        yield from _named_as_pods_links(present)
         uplink = document.node.uplink
         if uplink is not None and uplink not in names.values():
             yield ("node", "uplink"), f"this node has no interface {uplink!r}; name one it has, or leave it out"
@@ -77,6 +81,15 @@ def _links(document: NodeDocument) -> Iterator[Fault]:
         yield from _holding_own({("ranges", index): block for index, block in enumerate(document.ranges)}, own)
     if document.nat is not None:
         yield from _translation(document, document.nat, own)
+
+
+def _named_as_pods_links(present: Iterable[Link]) -> Iterator[Fault]:
+    """Links that the rules would take for pods' by their names, and whose packets they would so judge."""
+    for link in present:
+        is_ours = desired.identity_of(link) is not None or desired.is_unfinished(link)
+        if link.name.startswith(LINK_PREFIX) and not is_ours:
+            reason = f"this node has an interface {link.name}; names that begin with {LINK_PREFIX} are pods' links"
+            yield ("node",), f"{reason}, by which the rules tell them: rename it"
 
 
 def _holding_own(blocks: Mapping[KeyPath, Prefix], own: Mapping[Address, str]) -> Iterator[Fault]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from netmgr.classes import INTERNAL, carve
-from netmgr.config import SPECIAL_USE, NodeDocument
+from netmgr.config import RESERVED_USE, SPECIAL_USE, NodeDocument
 from netmgr.model import LINK_PREFIX, Traffic
 from netmgr.prefixes import Family, Prefix, merge
 from netmgr.rules.isolation import Isolation
@@ -50,7 +50,7 @@ class Classes:
         """
         if not (wanted := document.traffic_classes):
             return None
-        claims = [(prefix, INTERNAL) for prefix in (*SPECIAL_USE, *document.internal)]
+        claims = [(prefix, INTERNAL) for prefix in (*SPECIAL_USE, *RESERVED_USE, *document.internal)]
         claims += [(prefix, name) for name, prefixes in wanted.items() for prefix in prefixes]
         dropped = isolation.others if isolation and isolation.own else ()
         pieces = carve(claims)

@@ -79,6 +79,14 @@ def refusal(machine: Path, tmp_path: Path) -> Callable[..., str]:
     return start
 
 
+def test_a_link_that_the_rules_would_take_for_a_pods_is_refused_by_its_name(machine: Path, refusal) -> None:
+    inside(machine, "ip", "link", "add", "nm-bond", "type", "veth", "peer", "far1")
+    try:
+        assert "node: this node has an interface nm-bond; names that begin with nm are pods' links" in refusal()
+    finally:
+        inside(machine, "ip", "link", "del", "nm-bond")
+
+
 def sound(directory: Path) -> dict[str, Any]:
     return {
         "apiVersion": "netmgr.io/v1alpha1",

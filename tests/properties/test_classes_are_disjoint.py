@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from netmgr.classes import carve
-from netmgr.config import SPECIAL_USE, NodeDocument
+from netmgr.config import RESERVED_USE, SPECIAL_USE, NodeDocument
 from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix, PrefixTable, overlaps
 from netmgr.rules.engine import Rules
@@ -77,7 +77,7 @@ def test_every_packet_of_a_pod_is_counted_once_in_each_direction_and_in_the_righ
     kernel = FakeBackend(rewrites=is_rewriting)
     rules = Rules(kernel, Policy.of(document))
     rules.apply(rules.plan(PODS))
-    internal = [(prefix, "internal") for prefix in (*SPECIAL_USE, *document.internal)]
+    internal = [(prefix, "internal") for prefix in (*SPECIAL_USE, *RESERVED_USE, *document.internal)]
     table = PrefixTable([*internal, *((prefix, name) for name, found in classes.items() for prefix in found)])
     pod = data.draw(st.sampled_from(PODS))
     edges = probes([*claimed, *document.internal_prefixes])

@@ -77,6 +77,11 @@ def test_a_fault_is_named_with_line_and_key(body, message):
     assert message in refused(HEAD + body + "\n")
 
 
+def test_an_uplink_cannot_have_a_name_that_the_rules_take_for_a_pods_link():
+    said = refused(HEAD.replace("name: node-a", "name: node-a, uplink: nm-bond") + "ranges: [10.1.0.0/28]\n")
+    assert "node.yaml:3: node.uplink: nm-bond begins as pods' links do (nm)" in said
+
+
 def test_every_fault_is_named_at_once():
     lines = refused(HEAD + "ranges: [10.1.0.0/28]\nmtu: 60\nbackend: ebpf\n").splitlines()
     assert len(lines) == 2

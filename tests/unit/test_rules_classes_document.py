@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from netmgr.config import NodeDocument
-from netmgr.model import Traffic
+from netmgr.model import PROTECTED, Traffic
 from netmgr.prefixes import Prefix
 from netmgr.rules.policy import Policy, desired
 from tests.fakes.sites import document
@@ -56,7 +56,7 @@ def test_without_classes_no_rule_and_no_set_is_more_than_before():
     plain, classed = (
         desired(Policy.of(one), ()) for one in (document("node"), with_classes({"name": "a", "site": "hub"}))
     )
-    assert Policy.of(document("node")).traffics == tuple(Traffic)
+    assert Policy.of(document("node")).traffics == (*Traffic, PROTECTED)
     more = {spec.name for spec in classed.sets} - {spec.name for spec in plain.sets}
     assert more == {
         f"pod_{name}_{way}{family}" for name in ("a", "internal") for way in ("in", "out") for family in (4, 6)

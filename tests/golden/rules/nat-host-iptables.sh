@@ -7,11 +7,12 @@ ipset -exist add netmgr-internal4 168.63.129.16/32
 ipset -exist add netmgr-internal4 169.254.0.0/16
 ipset -exist add netmgr-internal4 172.16.0.0/12
 ipset -exist add netmgr-internal4 192.168.0.0/16
-ipset -exist add netmgr-internal4 224.0.0.0/4
-ipset -exist add netmgr-internal4 255.255.255.255/32
+ipset -exist add netmgr-internal4 198.18.0.0/15
+ipset -exist add netmgr-internal4 224.0.0.0/3
 ipset create netmgr-ranges4 hash:net family inet maxelem 65536
 ipset create netmgr-internal6 hash:net family inet6 maxelem 65536
 ipset -exist add netmgr-internal6 ::/127
+ipset -exist add netmgr-internal6 100::/64
 ipset -exist add netmgr-internal6 fc00::/7
 ipset -exist add netmgr-internal6 fe80::/10
 ipset -exist add netmgr-internal6 ff00::/8
