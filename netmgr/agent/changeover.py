@@ -33,6 +33,9 @@ from netmgr.rules.engine import Rules
 TRIES = 10
 """How often a counter is read that moves each time."""
 
+LONGEST_SECONDS = 2.0
+"""How long this goes on with many that move; an agent that starts keeps requests waiting."""
+
 _SHARING = frozenset({Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT})
 
 Read = Callable[[], list[Sample]]
@@ -124,19 +127,18 @@ class Changeover:
 
     def _read_both(self, former: Rules) -> Both:
         both = _at_once(self.read, self._successor.read)
+        deadline = time.monotonic() + LONGEST_SECONDS
         still: set[Counter] = set()
         seconds = 0.0
         for subject in dict.fromkeys(map(_subject, both.moved)):
             moving = frozenset(counter for counter in both.moved if _subject(counter) == subject)
-            latest = 0.0
-            for _ in range(TRIES):
+            latest, tries = both.seconds, TRIES
+            while moving and tries and time.monotonic() < deadline:
                 again = self._read_again(former, subject)
                 both.last.update((one, again.last[one]) for one in moving & again.last.keys())
                 both.first.update((one, again.first[one]) for one in moving & again.first.keys())
                 moving &= again.moved
-                latest = again.seconds
-                if not moving:
-                    break
+                latest, tries = again.seconds, tries - 1
             if moving:
                 still |= moving
                 seconds = max(seconds, latest)

@@ -200,7 +200,7 @@ class Ledger:
 
     @property
     def mark(self) -> Mark | None:
-        """The books' mark as of now, all of which the file has; None if they have no number yet."""
+        """The books' mark as of now; None if they have no number yet."""
         return self._book.mark
 
     def examine(self, kernel: Collection[Mark], *, has_counters: bool) -> Found:
@@ -224,13 +224,22 @@ class Ledger:
             if found is Found.FOREIGN:
                 self._begin_anew()
             known = [*kernel, *([synced.mark] if synced else [])]
-            # Of several numbers the kernel's, and of one number the latest.
-            number = known[0].books if known else (self._book.mark or Mark.new()).books
+            # Their own number; else, of several, the kernel's. Of one number the latest mark.
+            number = (self._book.mark or next(iter(known), None) or Mark.new()).books
             self._book.number(max((one for one in known if one.books == number), default=Mark(number, 0)))
             if found in _GAPS:
                 since = 0.0 if found is not Found.OLDER else self._book.last_reading.steady
-                self._book.note(_GAPS[found], self._now().steady - since)
-                log.error("%s path=%s found=%s", _GAPS[found], self._store.path, found.value)
+                seconds = self._now().steady - since
+                self._book.note(_GAPS[found], seconds)
+                action = "bring-up-by-live-counters" if found is Found.OLDER else "rebuild-from-live-counters"
+                log.error(
+                    "%s path=%s found=%s seconds=%.0f action=%s",
+                    _GAPS[found],
+                    self._store.path,
+                    found.value,
+                    seconds,
+                    action,
+                )
             self.found = found
             self._write()
             return found
@@ -355,13 +364,13 @@ class Ledger:
         except StateError as error:
             if self._durable:
                 # No traceback: the message tells file and reason.
-                log.error("event=ledger-not-durable action=totals-in-memory error=%r", error.message)  # noqa: TRY400  no traceback: the reason says it all
+                log.error("ledger-not-durable action=totals-in-memory error=%r", error.message)  # noqa: TRY400  no traceback: the reason says it all
                 self._book.note(Gap.NOT_DURABLE)
                 self._undurable_since = self._clock.monotonic()
             self._durable = False
         else:
             if not self._durable:
-                log.warning("event=ledger-durable-again path=%s", self._store.path)
+                log.warning("ledger-durable-again path=%s", self._store.path)
             self._durable = True
 
     def _tell_of_undurable_time(self) -> None:
@@ -376,4 +385,4 @@ class Ledger:
         try:
             self._store.prune(self._retention)
         except StateError as error:
-            log.warning("event=history-unbounded error=%r", error.message)
+            log.warning("history-unbounded error=%r", error.message)

@@ -88,6 +88,12 @@ def test_the_true_books_are_known_after_every_kind_of_end(
     after = again(path, clock, kernel, Found.CURRENT)
     kernel.mark = after.mark
     after.close()
+    books = opened(path, clock)
+    own = books.mark
+    assert own
+    assert books.examine([Mark(7, 1 << 60), own], has_counters=True) is Found.CURRENT
+    assert books.mark == own, "somebody put a mark of no books beside ours"
+    books.close()
     after = again(path, clock, kernel, Found.CURRENT)
     after.close()
     kernel.mark, kernel.bytes = None, 0
