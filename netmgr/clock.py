@@ -15,3 +15,46 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds that never step back: what durations are measured with."""
         ...
+
+
+class Stamps:
+    """Tells how long ago something was stamped by the wall clock, whatever that was set to since.
+
+    It learns of a clock that was set by comparing both clocks at every call. A stamp is then read by
+    the difference that held when it was made.
+
+    Args:
+        clock: both clocks.
+        longest: how long ago, in seconds, what was stamped before this existed can have been at most, by then.
+    """
+
+    _JUMP_SECONDS = 0.5
+    """A smaller change of both clocks' difference is a clock that is slewed, and follows it."""
+
+    def __init__(self, clock: Clock, longest: float) -> None:
+        self._clock = clock
+        self._began = clock.monotonic()
+        self._longest = longest
+        self._looked = self._began
+        self._offset = clock.now() - self._began
+        self._former: list[tuple[float, float, float]] = []
+        self._since = float("-inf")
+
+    def age(self, stamp: float) -> float:
+        """Seconds since `stamp`, which is in seconds since the epoch; 0 where it can only be in the future."""
+        now = self._clock.monotonic()
+        self._look(now)
+        made = [stamp - self._offset] if self._since <= stamp - self._offset <= now else []
+        made += [at for since, until, offset in self._former if since <= (at := stamp - offset) <= until]
+        if not made:
+            return 0.0
+        at = max(made)
+        return now - (max(at, self._began - self._longest) if at < self._began else at)
+
+    def _look(self, now: float) -> None:
+        offset = self._clock.now() - now
+        if abs(offset - self._offset) > self._JUMP_SECONDS:
+            # It was set at some time between both looks, so that either difference may have held there.
+            self._former = [*self._former[-7:], (self._since, now, self._offset)]
+            self._since = self._looked
+        self._offset, self._looked = offset, now

@@ -146,6 +146,11 @@ class Accounts:
         return self._ledger.is_new
 
     @property
+    def unread_seconds(self) -> float:
+        """How long ago counters were read last, by a predecessor perhaps."""
+        return self._clock.monotonic() - self._ledger.read_at
+
+    @property
     def is_rebuilt(self) -> bool:
         """Whether the books lacked something, and the kernel may have counters of pods that they do not know."""
         return self._ledger.found in MENDED

@@ -29,7 +29,7 @@ from netmgr.agent.rhythm import Rhythm, Steps
 from netmgr.agent.router import Router
 from netmgr.agent.server import readers
 from netmgr.agent.telemetry import Telemetry, require
-from netmgr.clock import Clock
+from netmgr.clock import Clock, Stamps
 from netmgr.config import NodeDocument
 from netmgr.inotify import Watch
 from netmgr.ipam.pool import Occupancy
@@ -62,6 +62,8 @@ class Observation:
         self._kernel = kernel
         self._accounts = accounts
         self._clock = clock
+        # A predecessor knew of what came before it read last.
+        self._stamps = Stamps(clock, accounts.unread_seconds)
         self._failing = failing
         self._tells_late = not accounts.is_new
         self._held: dict[Address, Held] = {}
@@ -107,7 +109,7 @@ class Observation:
         for pod in judge.attachments(verdict.begins):
             self._accounts.begin(pod)
             self._held |= {address: verdict.held[address] for address in pod.addresses}
-            delay = self._clock.now() - verdict.began[pod.addresses[0]]
+            delay = self._stamps.age(verdict.began[pod.addresses[0]])
             log.info("pod found pod=%s addresses=%s link=%s after=%.3fs", pod.pod, _shown(pod), pod.host_link, delay)
             self._longest = max(self._longest, delay if looked_before else 0.0)
             if self._tells_late and delay > PROMPT_SECONDS:
