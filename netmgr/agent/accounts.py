@@ -83,7 +83,7 @@ class Accounts:
                 self._rules.know([address], pod.namespace)
             known = self._ledger.counters()
             policy = hashlib.sha256(f"{netmgr.__version__} {self._rules.policy}".encode()).hexdigest()
-            if self._ledger.recall(POLICY) == policy:
+            if self._ledger.recall(POLICY) == policy and self._changeover is None:
                 self._sound_at = self._ledger.read_at
             self._begin_owned(known)
             found = self._post_found()

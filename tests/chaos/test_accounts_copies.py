@@ -134,3 +134,26 @@ def check(node: Node, before, when: str) -> None:
     for gap, times in before.gaps.items():
         assert after.gaps[gap] >= times or after.gaps["ledger-older"], when
     assert after.gaps["ledger-lost"] == 0, when
+
+
+@pytest.mark.parametrize("what", ["ledger.sqlite", "everything"])
+def test_a_ledger_lost_at_any_moment_is_reported_and_rebuilt_to_what_counters_show(folder: Path, what: str) -> None:
+    for lost in range(len(DAY)):
+        node = Node(folder / str(lost))
+        for step in DAY[: lost + 1]:
+            step(node)
+        node.accounts.read()
+        live = {(one.subject, one.traffic): size for one, size in node.ledger.readings().items()}
+        node.kill()
+        for path in list(node.disk.iterdir()):
+            if what == "everything" or path.name.startswith(what):
+                path.unlink()
+        node.start()
+        node.accounts.read()
+        when = f"lost after step {lost}"
+        assert {(one.subject, one.traffic): size for one, size in node.ledger.readings().items()} == live, when
+        after = node.accounts.totals()
+        shown = sum(one.bytes for one in after.pods)
+        assert shown == sum(size.bytes for (subject, _), size in live.items() if not isinstance(subject, str)), when
+        assert {gap.value: times for gap, times in after.gaps.items() if times} == {"ledger-lost": 1}, when
+        node.kill()
