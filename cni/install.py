@@ -212,7 +212,7 @@ def _is_extended(manifest: Manifest, path: Path, name: str, network: str | None 
         document = json.loads(path.read_bytes())
         types = [plugin["type"] for plugin in document["plugins"]]
         return name in types and network in (None, document["name"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

@@ -1,6 +1,6 @@
 """YAML documents into pydantic models, with errors that name file, key, line and reason.
 
-YAML itself is read by PyYAML's safe loader; this module adds the two things it leaves out:
+YAML itself is read by PyYAML's safe loader, with bounds; this module adds the two things it leaves out:
 where every key stands, and a refusal of duplicate keys (YAML 1.2, 3.2.1.3), of which the
 loader would silently keep the last.
 """
@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from netmgr import yaml_loader
 from netmgr.errors import ConfigError
 from netmgr.fields import Disagreement
 from netmgr.fields import KeyPath as KeyPath  # noqa: PLC0414  who names keys looks for it here
+from netmgr.yaml_loader import BeyondBounds, Loader, check_aliases
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -53,9 +55,12 @@ def parse(text: str, source: str, model: type[Model]) -> Model:
     if unmerged := merge_mark(text):
         raise ConfigError(f"{source}:{unmerged}: has the marks of an unfinished git merge; resolve it in an editor")
     try:
-        root = yaml.compose(text, Loader=yaml.CSafeLoader)
+        root = _composed(text)
         lines = _lines(root, source)
-        data = yaml.load(text, Loader=yaml.CSafeLoader)
+        data = yaml_loader.load(text)
+    except BeyondBounds as error:
+        at = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{source}{at}: {error.problem}") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
@@ -89,9 +94,14 @@ def place(path: Path, key: KeyPath) -> str:
 
 def line(path: Path, key: KeyPath) -> int:
     """The line (from 1) of a key, or of the nearest one above it that the document has."""
-    root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
-    lines = _lines(root, str(path))
+    lines = _lines(_composed(path.read_text(encoding="utf-8")), str(path))
     return lines[_nearest(key, lines)]
+
+
+def _composed(text: str) -> yaml.Node | None:
+    root: yaml.Node | None = yaml.compose(text, Loader=Loader)
+    check_aliases(root)
+    return root
 
 
 def _lines(root: yaml.Node | None, source: str) -> dict[KeyPath, int]:

@@ -108,7 +108,7 @@ def read(path: Path, parse: Callable[[str], Value]) -> Value | None:
         raise StateError(f"{path}: cannot be read: {error.strerror}") from None
     except KeyError as error:
         raise StateError(f"{path}: cannot be understood: {error} is missing") from None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise StateError(f"{path}: cannot be understood: {error}") from None
 
 

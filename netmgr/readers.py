@@ -94,7 +94,7 @@ def _left(deadline: float) -> float:
 def _understood(path: Path, answer: bytearray) -> dict[str, Any]:
     try:
         document = json.loads(answer)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise TryAgainLater(f"{path}: the agent's answer is not whole; it was probably stopped meanwhile") from None
     if not isinstance(document, dict):
         raise TryAgainLater(f"{path}: the agent's answer is no document")

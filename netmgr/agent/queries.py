@@ -110,7 +110,7 @@ class Queries:
                 self._accounts.totals()
                 return json.dumps({"version": VERSION}).encode()
             return json.dumps(self._query(request)).encode()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return _refusal(f"not a query: {error}")
         except NetmgrError as error:
             log.warning("query failed error=%s", error)

@@ -78,13 +78,13 @@ def _own_node(api: Api, name: str, wait: float) -> Object:
 def _document(template: Path, found: Object, to: Path) -> str:
     import yaml
 
-    from netmgr import documents
+    from netmgr import documents, yaml_loader
     from netmgr.config import NodeDocument
     from netmgr.kube.node_document import render
     from netmgr.plan_files import read_text, to_yaml
 
     try:
-        given = yaml.load(read_text(template), Loader=yaml.CSafeLoader)
+        given = yaml_loader.load(read_text(template))
     except yaml.YAMLError as error:
         raise ConfigError(f"{template}: is not YAML: {error}") from None
     if not isinstance(given, dict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Self, TypeVar
@@ -79,7 +80,7 @@ class Netlink:
                     if sequence != self._sequence:
                         continue
                     if kind != rtnetlink.NLMSG_ERROR:
-                        answer.append(decode(body))
+                        answer.append(_decoded(request, decode, body))
                         continue
                     errno, reason = rtnetlink.error_of(flags, body)
                     if errno or not answer:
@@ -126,7 +127,7 @@ class Netlink:
                         raise KernelError(request.text, errno, reason)
                     # The kernel lists a buffer at a time, each as of one moment; the end of the list has no content.
                     interrupted = interrupted or bool(flags & rtnetlink.NLM_F_DUMP_INTR)
-                    if (item := decode(body)) is not None:
+                    if (item := _decoded(request, decode, body)) is not None:
                         found.append(item)
 
     def _send(self, data: bytes) -> None:
@@ -137,9 +138,21 @@ class Netlink:
 
     def _receive(self) -> Iterator[tuple[int, int, int, bytes]]:
         try:
-            return rtnetlink.messages(self._socket.recv(_RECEIVE_BYTES))
+            data, _, flags, _ = self._socket.recvmsg(_RECEIVE_BYTES)
         except OSError as error:
             raise KernelError("receive from netlink", error.errno or 0, str(error)) from None
+        if flags & socket.MSG_TRUNC:
+            raise KernelError("receive from netlink", details=f"the answer is longer than {_RECEIVE_BYTES} bytes")
+        return rtnetlink.messages(data)
+
+
+def _decoded(request: Operation, decode: Callable[[bytes], Decoded], body: bytes) -> Decoded:
+    try:
+        return decode(body)
+    except (struct.error, LookupError, ValueError) as error:
+        raise KernelError(
+            request.text, details=f"an answer of {len(body)} bytes that makes no sense: {error}"
+        ) from None
 
 
 def open_in(descriptor: int, ifname: str) -> tuple[Netlink, int]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from netmgr.errors import KernelError
 from netmgr.prefixes import Address, Family, Prefix
 
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP_INTR, NLM_F_DUMP = 0x1, 0x4, 0x10, 0x300
@@ -91,18 +92,26 @@ def encode(operation: Operation, sequence: int) -> bytes:
 
 
 def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    """(type, flags, sequence, body) of each message in a received datagram."""
+    """(type, flags, sequence, body) of each message in a received datagram.
+
+    Raises:
+        KernelError: one is cut off.
+    """
     offset = 0
-    while offset + _HEADER.size <= len(data):
+    while offset < len(data):
+        if offset + _HEADER.size > len(data):
+            raise KernelError("read a netlink message", details="its header is cut off")
         length, kind, flags, sequence, _ = _HEADER.unpack_from(data, offset)
-        if length < _HEADER.size:
-            return
+        if length < _HEADER.size or offset + length > len(data):
+            raise KernelError("read a netlink message", details=f"{length} bytes of {len(data) - offset}")
         yield kind, flags, sequence, data[offset + _HEADER.size : offset + length]
         offset += (length + 3) & ~3
 
 
 def error_of(flags: int, body: bytes) -> tuple[int, str]:
     """(errno, the kernel's own sentence) of an NLMSG_ERROR body; errno 0 is an acknowledgement."""
+    if len(body) < struct.calcsize("=i"):
+        raise KernelError("read a netlink acknowledgement", details="it is cut off")
     (negative,) = struct.unpack_from("=i", body)
     reason = b""
     if flags & NLM_F_ACK_TLVS:
@@ -116,11 +125,15 @@ def attributes(data: bytes, offset: int) -> dict[int, bytes]:
 
 
 def each_attribute(data: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
-    """(type, value) of each attribute from `offset` on."""
+    """(type, value) of each attribute from `offset` on.
+
+    Raises:
+        KernelError: one is cut off; half an address would be another one.
+    """
     while offset + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, offset)
-        if length < _ATTRIBUTE.size:
-            return
+        if length < _ATTRIBUTE.size or offset + length > len(data):
+            raise KernelError("read a netlink attribute", details=f"{length} bytes of {len(data) - offset}")
         yield kind & _NLA_TYPE_MASK, data[offset + _ATTRIBUTE.size : offset + length]
         offset += (length + 3) & ~3
 

@@ -74,7 +74,7 @@ class Api:
             for line in answer.response:
                 if line.strip():
                     yield json.loads(line)
-        except (HTTPError, OSError, ValueError) as error:
+        except (HTTPError, OSError, ValueError, RecursionError) as error:
             raise ApiAway(f"watch of {path} broke off: {error}") from None
         finally:
             answer.response.close()
@@ -95,7 +95,7 @@ class Api:
         answer = self._send(method, path, query, body, kind or "application/json", ANSWER_SECONDS)
         try:
             found: Object = json.loads(answer.read())
-        except (HTTPError, OSError, ValueError) as error:
+        except (HTTPError, OSError, ValueError, RecursionError) as error:
             raise ApiAway(f"{method} {path}: the answer cannot be read: {error}") from None
         return found
 
@@ -179,7 +179,7 @@ def _refusal(method: str, path: str, answer: Any) -> ApiError:  # noqa: ANN401  
     text = bytes(answer.read() or b"").decode(errors="replace")
     try:
         message = str(json.loads(text)["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         message = text.strip()[:200] or str(answer.reason)
     away = answer.status == THROTTLED or answer.status >= FAILING
     return (ApiAway if away else ApiError)(f"{method} {path}: {answer.status}: {message}", answer.status)

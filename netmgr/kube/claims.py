@@ -62,7 +62,7 @@ def read(pool: str, data: Mapping[str, str]) -> Iterator[Claim]:
             released = datetime.fromisoformat(said["released"]).timestamp() if "released" in said else None
             place = Place.of(slot, map(Prefix.parse, said["ranges"]))
             yield Claim(place, str(said["node"]), str(said["uid"]), released)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StateError(
                 f"claim {key} of node pool {pool} cannot be read: {error}; "
                 "restore it from the Node that has the place, or remove the key if there is none"

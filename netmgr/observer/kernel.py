@@ -69,6 +69,8 @@ class KernelView:
                         found[address] = route
         except OSError as error:
             raise KernelError("look up routes", error.errno or 0, "the kernel does not answer") from None
+        except struct.error as error:
+            raise KernelError("look up routes", details=f"an answer is cut off: {error}") from None
         return found
 
 

@@ -13,12 +13,14 @@ from typing import Any
 
 import yaml
 
+from netmgr import yaml_loader
 from netmgr.errors import ConfigError
 from netmgr.plan.derive import segment_name
 from netmgr.plan.document import Exclusion, PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.prefixes import Prefix
 from netmgr.sites import HUB
+from netmgr.yaml_loader import BeyondBounds, Loader
 
 Pinned = dict[str, tuple[Prefix, ...]]
 
@@ -46,7 +48,9 @@ def read_existing(text: str, source: str) -> Existing:
         ConfigError: it is none of these, or a prefix is malformed.
     """
     try:
-        data = yaml.safe_load(text)
+        data = yaml_loader.load(text)
+    except BeyondBounds as error:
+        raise ConfigError(f"{source}: {error.problem}") from None
     except yaml.YAMLError:
         data = text
     vnets = data if isinstance(data, list) and all(isinstance(item, Mapping) for item in data) else []
@@ -163,7 +167,7 @@ def _with_lines(text: str, key: str, lines: Iterable[str], source: str) -> str:
     added = list(lines)
     if not added:
         return text
-    root = yaml.compose(text, Loader=yaml.CSafeLoader)
+    root = yaml.compose(text, Loader=Loader)
     pairs = root.value if isinstance(root, yaml.MappingNode) else []
     value = next((value for name, value in pairs if name.value == key), None)
     if value is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,19 +15,15 @@ import yaml
 from netmgr.errors import StateError
 from netmgr.services import lines, objects
 from netmgr.services.objects import Place, Refused, Service, Slice
+from netmgr.yaml_loader import MOST_LEVELS, BeyondBounds, Loader, is_too_deep
 
 SUFFIXES = (".json", ".yaml", ".yml")
 """Of the files in a directory that are read; those whose name begins with a dot are not."""
 
 
-MOST_LEVELS = 1000
-"""Of lists and mappings in each other; a parser that went on would use up its stack, and end the agent."""
-
 MOST_BYTES = 256 << 20
 """Of one file; ten thousand Services with ten endpoints each take some 20 MB."""
 
-_BRACKET = re.compile(rb"[\[{]|[\]}]")
-_COMPACT = re.compile(rb"^[ \t\x00]*(?:[-?][ \t\x00]+){%d}" % MOST_LEVELS, re.MULTILINE)
 _NO_VALUE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """What the parsers raise where a value is not what it looks like: a 13th month, an endless number."""
 
@@ -139,6 +134,8 @@ def _parsed(path: str) -> Iterator[Service | Slice]:
         raise Refused(whole, f"is not UTF-8: byte {error.start} cannot be decoded") from None
     except json.JSONDecodeError as error:
         raise Refused(Place(f"{path}:{error.lineno}"), f"is not JSON: {error.msg}") from None
+    except BeyondBounds as error:
+        raise Refused(whole, f"{error.problem}") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = f"{path}:{mark.line + 1}" if mark else path
@@ -158,23 +155,13 @@ def _content(place: Place) -> bytes:
     if path.stat().st_size > MOST_BYTES:
         raise Refused(place, f"has more than {MOST_BYTES >> 20} MiB; give Services in several files")
     content = path.read_bytes()
-    if _is_too_deep(content):
+    if place.path.endswith(".json") and is_too_deep(content):
         raise Refused(place, f"has more than {MOST_LEVELS} lists and mappings in each other")
     return content
 
 
-def _is_too_deep(content: bytes) -> bool:
-    """Whether lists and mappings stand too deep in each other to be parsed, brackets in texts counted too."""
-    level = 0
-    for bracket in _BRACKET.finditer(content):
-        level += 1 if bracket[0] in b"[{" else -1
-        if level > MOST_LEVELS:
-            return True
-    return _COMPACT.search(content) is not None
-
-
 def _yaml(content: bytes) -> list[object]:
-    return list(yaml.load_all(content, Loader=yaml.CSafeLoader))
+    return list(yaml.load_all(content, Loader=Loader))
 
 
 def _sentence(fault: Refused, found: Mapping[Place, int]) -> str:

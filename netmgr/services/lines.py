@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import yaml
 
 from netmgr.services.objects import KeyPath
+from netmgr.yaml_loader import Loader
 
 Where = tuple[int, KeyPath]
 """The document's number in its file, and a key in it."""
@@ -32,7 +33,7 @@ def find(content: bytes, wanted: Iterable[Where]) -> dict[Where, int]:
     asked = set(wanted)
     known = _Lines({(number, key[:length]) for number, key in asked for length in range(len(key) + 1)})
     try:
-        for event in yaml.parse(content, Loader=yaml.CSafeLoader):
+        for event in yaml.parse(content, Loader=Loader):
             known.take(event)
     except yaml.YAMLError:
         pass

@@ -1,0 +1,123 @@
+"""What is cut off of a netlink answer is an error with a name: never half a value, a wait, or a fault of ours."""
+
+import os
+import socket
+import struct
+from contextlib import suppress
+
+import pytest
+
+from netmgr.dataplane import links, rtnetlink
+from netmgr.dataplane.netlink import Netlink
+from netmgr.dataplane.rtnetlink import NLMSG_DONE, NLMSG_ERROR, RTM_NEWLINK, Operation, attribute
+from netmgr.errors import KernelError
+from netmgr.prefixes import Family
+
+REQUEST = Operation("link dump", rtnetlink.RTM_GETLINK, rtnetlink.NLM_F_DUMP, b"")
+NAME = attribute(3, b"eth0\0")
+PADDING = 3
+LINK = struct.pack("=BxHiII", 0, 1, 7, 1, 0) + NAME
+
+
+def message(kind, body, sequence=1, flags=0):
+    return struct.pack("=IHHII", 16 + len(body), kind, flags, sequence, 0) + body
+
+
+class Answered(Netlink):
+    """A socket whose other end is ours: it has answered before it is asked."""
+
+    def __init__(self, *datagrams):
+        super().__init__()
+        self._socket.close()
+        self._socket, self._kernel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(5)
+        for datagram in datagrams:
+            self._kernel.send(datagram)
+
+    def close(self):
+        self._kernel.close()
+        super().close()
+
+
+@pytest.fixture
+def answered():
+    made = []
+
+    def answer(*datagrams):
+        made.append(Answered(*datagrams))
+        return made[-1]
+
+    yield answer
+    for each in made:
+        each.close()
+
+
+def dump(channel):
+    return channel.dump(REQUEST, links.link_of)
+
+
+def test_what_is_whole_is_read(answered):
+    (link,) = dump(answered(message(RTM_NEWLINK, LINK), message(NLMSG_DONE, bytes(4))))
+    assert (link.number, link.name, link.up) == (7, "eth0", True)
+
+
+def test_an_answer_cut_off_anywhere_is_an_error_of_the_kernels(answered):
+    whole = message(RTM_NEWLINK, LINK)
+    for length in range(1, len(whole)):
+        with pytest.raises(KernelError):
+            dump(answered(whole[:length]))
+
+
+@pytest.mark.parametrize("length", range(4, len(LINK) - PADDING))
+def test_a_message_that_is_shorter_than_it_must_be_is_an_error(answered, length):
+    """As above, with a length that agrees."""
+    channel = answered(message(RTM_NEWLINK, LINK[:length]), message(NLMSG_DONE, bytes(4)))
+    if length in (16, 17, 18, 19):
+        assert [link.name for link in dump(channel)] == [""]  # no attribute at all is none that is cut off
+    else:
+        with pytest.raises(KernelError):
+            dump(channel)
+
+
+@pytest.mark.parametrize("body", [b"", b"\0", b"\0\0\0"])
+def test_an_acknowledgement_without_a_number_is_an_error(answered, body):
+    operation = Operation("link set", RTM_NEWLINK, rtnetlink.NLM_F_ACK, b"")
+    with pytest.raises(KernelError, match="cut off"):
+        answered(message(NLMSG_ERROR, body)).transact([operation])
+
+
+def test_a_length_below_a_header_ends_at_once(answered):
+    with pytest.raises(KernelError, match="netlink message"):
+        dump(answered(struct.pack("=IHHII", 3, RTM_NEWLINK, 0, 1, 0)))
+
+
+def test_an_answer_longer_than_the_buffer_is_not_taken_for_a_shorter_one(answered):
+    many = message(RTM_NEWLINK, LINK) * (1 + (1 << 17) // len(message(RTM_NEWLINK, LINK)))
+    with pytest.raises(KernelError, match="longer than"):
+        dump(answered(many))
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        links.link_of,
+        rtnetlink.route_of,
+        rtnetlink.address_of,
+        rtnetlink.neighbour_of,
+        rtnetlink.local_address_of,
+    ],
+    ids=lambda decode: decode.__name__,
+)
+def test_no_decoder_raises_anything_else(answered, decode):
+    for length in (*range(40), 1000):
+        body = os.urandom(length)
+        channel = answered(message(RTM_NEWLINK, body), message(NLMSG_DONE, bytes(4)))
+        with suppress(KernelError):
+            channel.dump(REQUEST, decode)
+
+
+def test_the_kernels_own_answers_are_read_as_before():
+    with Netlink() as channel:
+        assert any(link.name == "lo" for link in channel.dump(rtnetlink.dump_links(), links.link_of))
+        for family in Family:
+            channel.dump(rtnetlink.dump_routes(family), rtnetlink.route_of)

@@ -1,0 +1,105 @@
+"""What a document may cost is bounded, whatever is written in it, wherever YAML is read."""
+
+import os
+import resource
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from netmgr import documents, yaml_loader
+from netmgr.config import NodeDocument
+from netmgr.errors import ConfigError
+from netmgr.plan.adopt import read_existing
+from netmgr.services.directory import Documents
+from netmgr.yaml_loader import BeyondBounds
+
+
+def nested(item, levels=9, width=9):
+    """A text of aliases of aliases: `width` to the power of `levels` items."""
+    lines = [f"a0: &a0 {item}"]
+    lines += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]" for level in range(1, levels)]
+    return "\n".join(lines) + "\n"
+
+
+MERGES = "a0: &a0 {k: v}\n" + "".join(
+    f"a{level}: &a{level}\n  <<: [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 10)
+)
+BOMBS = {
+    "aliases": nested("[x, x, x]"),
+    "merge keys": MERGES,
+    "itself": "a: &a [*a]\n",
+    "itself by another": "a: &a\n  b: &b [*a]\n",
+    "brackets": "[" * 100_000,
+    "braces": "{a: " * 100_000,
+    "dashes": "- " * 100_000,
+    "keys": "? " * 100_000,
+}
+
+
+@pytest.fixture(autouse=True)
+def bounded():
+    """Neither time nor memory: a gigabyte would be refused, and so would a minute."""
+    before, begin = resource.getrlimit(resource.RLIMIT_AS), time.monotonic()
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: PTH123, SIM115  one line
+    resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 20), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+    assert time.monotonic() - begin < 20
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_document_is_refused_with_its_file(bomb):
+    with pytest.raises(ConfigError, match=r"^node\.yaml"):
+        documents.parse(BOMBS[bomb], "node.yaml", NodeDocument)
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_list_of_what_exists_is_refused(bomb):
+    with pytest.raises(ConfigError, match=r"^networks"):
+        read_existing(BOMBS[bomb], "networks")
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_services_are_refused_and_the_others_stay(tmp_path, bomb):
+    (tmp_path / "bomb.yaml").write_text(BOMBS[bomb])
+    services = Documents(tmp_path)
+    services.changed()
+    assert list(services.faults) == [str(tmp_path / "bomb.yaml")]
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_the_loader_raises_nothing_but_yaml_errors(bomb):
+    with pytest.raises(yaml.YAMLError):
+        yaml_loader.load(BOMBS[bomb])
+
+
+def test_the_line_is_named_where_there_is_one():
+    with pytest.raises(ConfigError, match=r"^node\.yaml:\d+: aliases add more than 100000 nodes$"):
+        documents.parse(BOMBS["aliases"], "node.yaml", NodeDocument)
+
+
+def test_aliases_that_people_write_are_none_of_this():
+    text = "defaults: &d {a: 1, b: [2, 3]}\nx:\n  <<: *d\n  c: *d\ny: [*d, *d]\n"
+    assert yaml_loader.load(text) == yaml.safe_load(text)
+    many = "a: &a x\nall: [" + ", ".join(["*a"] * 5000) + "]\n"
+    assert len(yaml_loader.load(many)["all"]) == 5000
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("levels", [5_000, 22_000, 1_000_000])
+def test_no_depth_ends_the_process(levels):
+    program = (  # the text is made there: a parameter of a program is at most 128 KiB long
+        "import sys; from netmgr import yaml_loader; import yaml\n"
+        "try: yaml_loader.load(sys.argv[1] * int(sys.argv[2]))\n"
+        "except yaml.YAMLError: sys.exit(3)\n"
+    )
+    for shape in ("[", "- ", "? ", "{a: "):
+        done = subprocess.run([sys.executable, "-c", program, shape, str(levels)], env=os.environ, check=False)
+        assert done.returncode == 3
+
+
+def test_a_bound_is_an_error_of_yaml():
+    assert issubclass(BeyondBounds, yaml.YAMLError)
