@@ -11,7 +11,7 @@ from pathlib import Path
 
 from exporter.server import serve
 from exporter.settings import DEFAULT_LISTEN, DEFAULT_MAX_SERIES, Settings
-from netmgr.errors import NetmgrError
+from netmgr.errors import NetmgrError, of_system
 from netmgr.readers import DEFAULT_SOCKET
 
 ENDINGS = (signal.SIGTERM, signal.SIGINT)
@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
     try:
         serve(agent, Settings(**options), lambda: signal.sigwait(ENDINGS))
-    except NetmgrError as error:
+    except (NetmgrError, OSError) as fault:
+        error = of_system(fault) if isinstance(fault, OSError) else fault
         sys.stderr.write(f"netmgr: {error}\n")
         return error.exit_code
     return 0

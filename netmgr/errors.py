@@ -31,6 +31,7 @@ whoever must decide whether the same call can succeed later without a change.
 
 from __future__ import annotations
 
+from errno import EACCES, EDQUOT, EISDIR, EMFILE, ENFILE, ENOENT, ENOSPC, ENOTDIR, EPERM, EROFS
 from os import strerror
 from typing import ClassVar
 
@@ -202,3 +203,24 @@ class ApiAway(ApiError):
     """The Kubernetes API server cannot be reached, is overloaded or fails; nothing is wrong with the request."""
 
     retryable = True
+
+
+_REMEDIES = {
+    EACCES: "run it as root, or as a user who may",
+    EPERM: "run it as root, or as a user who may",
+    EROFS: "mount it writable, or name a place on another file system",
+    ENOSPC: "make room on its disk",
+    EDQUOT: "make room on its disk",
+    ENOENT: "make it first, or name another",
+    ENOTDIR: "name another: a file is in the way",
+    EISDIR: "name a file: this is a directory",
+    EMFILE: "raise the limit of open files (ulimit -n, LimitNOFILE)",
+    ENFILE: "raise the limit of open files (sysctl fs.file-max)",
+}
+
+
+def of_system(error: OSError) -> SetupError:
+    """What the operating system refused, where, and what to do, for whoever started the program."""
+    place = f"{error.filename}: " if error.filename is not None else ""
+    remedy = _REMEDIES.get(error.errno or 0, "")
+    return SetupError(f"{place}{error.strerror or error}" + (f"; {remedy}" if remedy else ""))

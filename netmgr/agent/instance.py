@@ -73,9 +73,11 @@ class HeldDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=self._mode)
             descriptor = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
-            raise SetupError(f"{self.path}: was removed under the mount that leads there; restart the agent") from None
         except OSError as error:
+            if error.errno == errno.ENOENT and self.path.is_dir():
+                raise SetupError(
+                    f"{self.path}: was removed under the mount that leads there; restart the agent"
+                ) from None
             raise SetupError(
                 f"{self.path}: cannot be made or written: {error.strerror}; "
                 "run the agent as root and give it a directory on a disk that can be written"

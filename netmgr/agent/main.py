@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import signal
+import sqlite3
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from netmgr.agent.files import Files
 from netmgr.agent.instance import HeldDirectory
 from netmgr.clock import Clock
 from netmgr.config import NodeDocument
+from netmgr.errors import StateError
 from netmgr.sites import Role
 
 _M_ARENA_MAX = -8
@@ -70,8 +72,11 @@ def run(config: Path) -> None:
             stack.enter_context(instance.only_one(directories, _ENDINGS))
         except instance.Ended:
             return
-        agent = _agent(config, document, SystemClock(), Files(directories), stack)
-        agent.start(stack)
+        try:
+            agent = _agent(config, document, SystemClock(), Files(directories), stack)
+            agent.start(stack)
+        except sqlite3.Error as error:
+            raise StateError(f"{document.state_dir}: {error}; see to its disk's space and the files' modes") from error
         log.info("ready node=%s role=%s backend=%s", document.node.name, document.role, agent.backend)
         log.info("stopping signal=%s", signal.Signals(signal.sigwait(_ENDINGS)).name)
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from netmgr import documents
 from netmgr.config import NodeDocument
-from netmgr.dataplane import desired, links, rtnetlink
+from netmgr.dataplane import desired, forwarding, links, rtnetlink
 from netmgr.dataplane.links import Link
 from netmgr.dataplane.netlink import Netlink
 from netmgr.documents import KeyPath
-from netmgr.errors import ConfigError
+from netmgr.errors import ConfigError, of_system
 from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.sites import Nat, SourceAddress
@@ -58,7 +58,7 @@ def _directories(document: NodeDocument) -> Iterator[Fault]:
         try:
             present = next(place for place in (directory, *directory.parents) if place.exists())
         except OSError as error:
-            yield (key,), f"{directory} cannot be made: {error.strerror}"
+            yield (key,), f"cannot be made: {of_system(error)}"
         else:
             if not present.is_dir():
                 yield (key,), f"{present} is no directory"
@@ -77,10 +77,31 @@ def _links(document: NodeDocument) -> Iterator[Fault]:
             for family in Family
             for held, number in kernel.dump(rtnetlink.dump_addresses(family), rtnetlink.address_of)
         }
+    translation = list(_translation(document, document.nat, own)) if document.nat else []
+    yield from translation
+    for index, address in enumerate(document.node.addresses):
+        key = ("node", "addresses", index)
+        if address not in own and key not in dict(translation):
+            yield key, f"no link of this machine has {address}; correct it, or leave it out"
     if document.cni:
+        yield from _without_ipv6(document)
         yield from _holding_own({("ranges", index): block for index, block in enumerate(document.ranges)}, own)
-    if document.nat is not None:
-        yield from _translation(document, document.nat, own)
+
+
+def _without_ipv6(document: NodeDocument) -> Iterator[Fault]:
+    """Ranges of a family that new links, or the uplink, do not have: every ADD would fail."""
+    blocks = [index for index, block in enumerate(document.ranges) if block.family is Family.V6]
+    switches = forwarding.sysctls() / "ipv6" / "conf"
+    for name in ("default", *([document.node.uplink] if document.node.uplink else [])) if blocks else ():
+        switch = switches / name / "disable_ipv6"
+        if not switches.exists():
+            reason = "the kernel was started without IPv6 (ipv6.disable=1)"
+        elif switch.exists() and switch.read_text(encoding="ascii").strip() == "1":
+            reason = f"IPv6 is off on this machine; switch it on with sysctl -w net.ipv6.conf.{name}.disable_ipv6=0"
+        else:
+            continue
+        yield ("ranges", blocks[0]), f"{document.ranges[blocks[0]]} is IPv6, and {reason}, or give IPv4 ranges alone"
+        return
 
 
 def _named_as_pods_links(present: Iterable[Link]) -> Iterator[Fault]:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import netmgr
-from netmgr.errors import NetmgrError
+from netmgr.errors import NetmgrError, of_system
 
 COMMANDS = {
     "agent": "Run the node agent: CNI requests, accounting, reconciliation.",
@@ -52,10 +52,11 @@ def build(arguments: Sequence[str]) -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line; a user's mistake ends in one clear sentence, never in a traceback."""
+    """Run the command line; a user's mistake, or a machine's, ends in one clear sentence, never in a traceback."""
     try:
         build(sys.argv[1:])()
-    except NetmgrError as error:
+    except (NetmgrError, OSError) as fault:
+        error = of_system(fault) if isinstance(fault, OSError) else fault
         for line in str(error).splitlines():
             print(f"netmgr: {line}", file=sys.stderr)  # noqa: T201  the command line speaks to its user
         if error.details and error.details not in error.message:

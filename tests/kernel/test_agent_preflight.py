@@ -106,6 +106,10 @@ def listing(directory: Path) -> list[tuple[Path, int]]:
     ("keys", "message"),
     [
         ({"node": {"name": "node-1", "uplink": "eth9"}}, ":5: node.uplink: this node has no interface 'eth9'"),
+        (
+            {"node": {"name": "node-1", "addresses": ["10.64.0.10", "10.64.0.99"]}},
+            ":7: node.addresses[1]: no link of this machine has 10.64.0.99; correct it, or leave it out",
+        ),
         ({"reader_group": "nobodies"}, ":10: reader_group: this node has no group 'nobodies'"),
         ({"ranges": ["10.64.0.0/24"]}, ":7: ranges[0]: 10.64.0.0/24 holds the node's own address 10.64.0.10 (up0)"),
         (
@@ -154,3 +158,17 @@ def test_a_directory_that_is_a_file_is_refused(refusal: Callable[..., str], tmp_
 def test_every_fault_is_named_at_once(refusal: Callable[..., str]) -> None:
     said = refusal(node={"name": "node-1", "uplink": "eth9"}, ranges=["10.64.0.10"], reader_group="nobodies")
     assert [key in said for key in ("node.uplink", "ranges[0]", "reader_group")] == [True] * 3
+
+
+@pytest.mark.parametrize("name", ["default", "up0"])
+def test_ranges_of_ipv6_are_refused_where_it_is_off(machine: Path, refusal: Callable[..., str], name: str) -> None:
+    """Every ADD would fail otherwise, while the agent says that it is ready."""
+    setting = f"net.ipv6.conf.{name}.disable_ipv6"
+    inside(machine, "sysctl", "-w", f"{setting}=1")
+    try:
+        said = refusal(ranges=["10.128.0.0/28", "2001:db8:1::/112"])
+        assert ":8: ranges[1]: 2001:db8:1::/112 is IPv6, and IPv6 is off on this machine" in said
+        assert f"sysctl -w {setting}=0" in said
+    finally:
+        inside(machine, "sysctl", "-w", f"{setting}=0")
+        inside(machine, "ip", "address", "replace", "2001:db8::10/64", "dev", "up0", "nodad")

@@ -1,0 +1,108 @@
+"""Whatever a machine refuses ends a command in one sentence with what to do, and never in a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+import yaml
+
+from netmgr import errors
+
+pytestmark = pytest.mark.root
+
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
+FILES = ("missing", "binary", "folder", "empty", "empty/below")
+COMMANDS = (
+    "agent -c {}",
+    "exporter --listen 127.0.0.1:0 --tls-cert {} --tls-key {}",
+    "exporter --listen 127.0.0.1:0 --basic-auth-file {}",
+    "cni install --bin-dir new/bin --conf-dir new/conf --state-dir new/state --launcher {}",
+    "node status --socket {}",
+    "nat services --socket {}",
+    "usage --socket {}",
+    "plan lock -f {}",
+    "plan adopt {}",
+)
+
+INSTALLING = ("cni install --bin-dir {}/a --conf-dir {}/b --state-dir {}/c", "cni uninstall --bin-dir {}")
+CASES = [
+    *product(COMMANDS, FILES),
+    *product(INSTALLING, ("binary", "empty", "empty/below", "read-only")),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory that everybody can enter, with things in it that are not what one hopes for."""
+    made = tmp_path_factory.mktemp("place")
+    for each in (made, *made.parents[:2]):
+        each.chmod(0o755)
+    (made / "binary").write_bytes(b"\xff\xfe\0")
+    (made / "folder").mkdir()
+    (made / "empty").touch()
+    (made / "read-only").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(made / "read-only")], check=True)
+    yield made
+    subprocess.run(["umount", str(made / "read-only")], check=True)
+
+
+def run(place: Path, *arguments: str, user: tuple[str, ...] | list[str] = ()) -> subprocess.CompletedProcess[str]:
+    """In a network namespace of its own, so that nothing of this machine can be changed."""
+    command = ["unshare", "--net", *user, sys.executable, "-m", "netmgr", *arguments]
+    return subprocess.run(command, check=False, cwd=place, capture_output=True, text=True, timeout=60)
+
+
+def document(place: Path, state_dir: Path, run_dir: Path) -> str:
+    content = {"apiVersion": "netmgr.io/v1alpha1", "kind": "Node", "node": {"name": "one"}, "ranges": ["10.9.0.0/28"]}
+    path = place / "node.yaml"
+    path.write_text(yaml.safe_dump({**content, "state_dir": str(state_dir), "run_dir": str(run_dir)}))
+    path.chmod(0o644)
+    return str(path)
+
+
+def assert_one_sentence(done: subprocess.CompletedProcess[str], *parts: str) -> None:
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (1, 2), done.stderr
+    assert done.stderr.splitlines(), "it says nothing"
+    assert not [part for part in parts if part not in done.stderr], done.stderr
+
+
+@pytest.mark.parametrize(("command", "file"), CASES)
+def test_a_path_that_is_not_what_it_should_be(place: Path, command: str, file: str) -> None:
+    assert_one_sentence(run(place, *(f"{place / file}".join(word.split("{}")) for word in command.split())))
+
+
+@pytest.mark.parametrize("which", ["state_dir", "run_dir"])
+@pytest.mark.parametrize(
+    ("where", "reason"), [("/proc/none", "No such file"), ("read-only/x", "Read-only file system")]
+)
+def test_a_directory_that_cannot_be_made(place: Path, tmp_path: Path, which: str, where: str, reason: str) -> None:
+    directories = {"state_dir": tmp_path / "state", "run_dir": tmp_path / "run", which: place / where}
+    assert_one_sentence(run(place, "agent", "-c", document(place, **directories)), str(place / where), reason)
+
+
+@pytest.mark.parametrize("command", ["agent -c node.yaml", "host clean --state-dir gone --run-dir gone"])
+def test_without_root(place: Path, tmp_path: Path, command: str) -> None:
+    document(place, tmp_path / "state", tmp_path / "run")
+    assert_one_sentence(run(place, *command.split(), user=NOBODY), "run it as root")
+    assert not (tmp_path / "state").exists()
+
+
+def test_without_root_nothing_is_installed(place: Path) -> None:
+    done = run(place, *["cni", "install", "--bin-dir", "a", "--conf-dir", "b"], user=NOBODY)
+    assert_one_sentence(done)
+    installed = [f"--{key}={place}/{key}" for key in ("bin-dir", "conf-dir", "state-dir")]
+    assert_one_sentence(run(place, "cni", "install", *installed, user=NOBODY), "Permission denied")
+
+
+def test_a_remedy_follows_what_the_system_said(tmp_path: Path) -> None:
+    for path, remedy in ((tmp_path / "none", "make it first"), (tmp_path, "name a file: this is a directory")):
+        with pytest.raises(OSError) as caught:  # noqa: PT011  any of them
+            path.read_bytes()
+        assert str(errors.of_system(caught.value)).startswith(f"{path}: ")
+        assert remedy in str(errors.of_system(caught.value))
