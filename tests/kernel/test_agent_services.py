@@ -118,6 +118,4 @@ def test_services_are_closed_when_the_document_no_longer_asks_for_them(world: Jo
 
 
 def without_handles(rules: str) -> list[str]:
-    """The rules, without the numbers and the table that are each agent's own."""
-    lines = (line.split(" # handle ")[0] for line in rules.splitlines())
-    return sorted(line for line in lines if not line.startswith('\tcomment "process '))
+    return sorted(line.split(" # handle ")[0] for line in rules.splitlines())

@@ -21,7 +21,6 @@ COMMANDS = (
     "agent -c {}",
     "exporter --listen 127.0.0.1:0 --tls-cert {} --tls-key {}",
     "exporter --listen 127.0.0.1:0 --basic-auth-file {}",
-    "cni install --bin-dir new/bin --conf-dir new/conf --state-dir new/state --launcher {}",
     "node status --socket {}",
     "nat services --socket {}",
     "usage --socket {}",
@@ -75,6 +74,13 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], *parts: str) -> 
 @pytest.mark.parametrize(("command", "file"), CASES)
 def test_a_path_that_is_not_what_it_should_be(place: Path, command: str, file: str) -> None:
     assert_one_sentence(run(place, *(f"{place / file}".join(word.split("{}")) for word in command.split())))
+
+
+@pytest.mark.parametrize("file", ["missing", "folder", "empty/below"])
+def test_a_launcher_that_is_no_file(place: Path, tmp_path: Path, file: str) -> None:
+    where = [f"--{key}={tmp_path / key}" for key in ("bin-dir", "conf-dir", "state-dir")]
+    assert_one_sentence(run(place, "cni", "install", *where, "--launcher", str(place / file)), str(place / file), "; ")
+    assert not (tmp_path / "conf-dir").exists()
 
 
 @pytest.mark.parametrize("which", ["state_dir", "run_dir"])
