@@ -51,12 +51,13 @@ def test_this_machines_launcher_runs_and_is_current(tmp_path):
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_a_launcher_of_another_source_is_not_current(tmp_path, monkeypatch):
+@pytest.mark.parametrize("part", ["SOURCE", "HEADER"])
+def test_a_launcher_of_another_source_is_not_current(tmp_path, monkeypatch, part):
     target = tmp_path / "launcher"
     build.build(target, HOST)
-    changed = tmp_path / "launcher.c"
-    changed.write_text(build.SOURCE.read_text() + "\n")
-    monkeypatch.setattr(build, "SOURCE", changed)
+    changed = tmp_path / "changed"
+    changed.write_text(getattr(build, part).read_text() + "\n")
+    monkeypatch.setattr(build, part, changed)
     assert not build.is_current(target)
     assert not build.is_current(tmp_path / "missing")
 
