@@ -64,7 +64,7 @@ def grow(
     after = answer(larger)
     growth = Growth(
         changes=compare(before, after),
-        todo=effects((planned.plan, before), (larger.plan, after)),
+        todo=effects((planned.plan, before), (larger.plan, after), planned.limits),
         kept=kept_nodes(before, after),
         over=[each for each in check_limits(larger.plan, after, planned.limits)[1] if each.severity != "note"],
         narrowed=tuple(narrowings(before, after)),

@@ -47,7 +47,7 @@ def reach(
     from netmgr.plan.reach import matrix, weakened
 
     given = up_to_date(file)
-    cells = matrix(weakened(network(given.plan, given.locked), {layer.value for layer in without or ()}))
+    cells = matrix(weakened(network(given.plan, given.locked, given.limits), {layer.value for layer in without or ()}))
     wrong = [cell.wrong for cell in cells if cell.wrong]
     if output is not Output.TABLE:
         print_document({"cells": [_plain(cell) for cell in cells], "wrong": wrong}, output)

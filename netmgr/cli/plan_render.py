@@ -237,7 +237,7 @@ def _cloud(file: Path, rendered: Callable[[PlanDocument, Network], str]) -> str:
     from netmgr.plan.derive import network
 
     given = up_to_date(file)
-    return rendered(given.plan, network(given.plan, given.locked))
+    return rendered(given.plan, network(given.plan, given.locked, given.limits))
 
 
 def up_to_date(file: Path) -> Planned:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from netmgr.plan.demand import mappings_of, mappings_per_node
 from netmgr.plan.derive import network
-from netmgr.plan.document import Cluster, NodePool, PlanDocument
+from netmgr.plan.document import Cluster, PlanDocument
 from netmgr.plan.findings import KeyPath
 from netmgr.plan.limits import KUBERNETES, CloudLimits
 from netmgr.plan.lock import ClusterLock, LockDocument, Segment
@@ -44,7 +44,7 @@ class Line:
 
 def bill(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> tuple[Line, ...]:
     """Every line, the plan's as a whole first."""
-    net = network(plan, lock)
+    net = network(plan, lock, limits)
     lines = [*_whole(plan, lock, limits, net)]
     for name, cluster in plan.clusters.items():
         lines += _of_cluster(name, cluster, lock.clusters[name], limits, plan.pools.families)
@@ -57,6 +57,9 @@ def _whole(plan: PlanDocument, lock: LockDocument, limits: CloudLimits, net: Net
     yield Line("peerings", HUB, peers.get(HUB, 0), figures.peerings_per_vnet, ("clusters",))
     yield Line("mappings of the hub and its peers", HUB, all_mappings(plan, lock), _group_limit(limits), ("clusters",))
     yield Line("route tables", plan.name, len(net.tables), figures.route_tables, ("clusters",))
+    regions = Counter(scale_set.location for scale_set in net.scale_sets)
+    for region, used in sorted(regions.items()):
+        yield Line("scale sets of a region", region, used, figures.scale_sets_per_region, ("clusters",))
     longest = max(net.tables, key=lambda table: len(table.routes))
     yield Line("routes", longest.name, len(longest.routes), figures.routes_per_table, ("clusters",))
     fullest = max(net.networks, key=lambda vnet: len(vnet.subnets))
@@ -82,7 +85,6 @@ def _of_cluster(
     for pool, spec in cluster.node_pools.items():
         each, where = mappings_per_node(spec, families), (*path, "node_pools", pool)
         yield Line("addresses of a NIC", f"{name}/{pool}", each, figures.addresses_per_nic, (*where, "pods_per_node"))
-        yield Line("nodes of a VMSS", f"{name}/{pool}", _largest_set(spec, held, pool), figures.nodes_per_vmss, where)
     if cluster.nat_gateway_ips and figures.snat_ports_per_ip:
         ports = cluster.nat_gateway_ips * figures.snat_ports_per_ip
         yield Line("pods to one SNAT port each", name, pods(cluster), ports, (*path, "nat_gateway_ips"), is_advice=True)
@@ -104,10 +106,6 @@ def vnet_mappings(cluster: Cluster, held: ClusterLock) -> dict[str, int]:
 
 def _present(segment: Segment, nodes: int) -> int:
     return max(0, min(segment.nodes, nodes - segment.first))
-
-
-def _largest_set(spec: NodePool, held: ClusterLock, pool: str) -> int:
-    return max((_present(segment, spec.needed) for segment in held.node_pools[pool].segments), default=0)
 
 
 def pods(cluster: Cluster) -> int:

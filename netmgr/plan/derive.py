@@ -7,6 +7,7 @@ from itertools import permutations
 
 from netmgr.errors import ConfigError
 from netmgr.plan.document import Addressing, Cluster, PlanDocument
+from netmgr.plan.limits import CloudLimits
 from netmgr.plan.lock import ClusterLock, LockDocument, Segment
 from netmgr.plan.network import (
     Appliance,
@@ -36,7 +37,7 @@ _RESEARCHERS = f"{HUB}_researchers"
 _OWN, _HUB, _APART = 100, 110, 200  # priorities: from 100 to 4096, the lowest first
 
 
-def network(plan: PlanDocument, lock: LockDocument) -> Network:
+def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Network:
     """Everything the cloud is asked for.
 
     Raises:
@@ -60,7 +61,7 @@ def network(plan: PlanDocument, lock: LockDocument) -> Network:
             for name, (spec, _) in spokes.items()
             if spec.nat_gateway_ips
         ),
-        scale_sets=tuple(_scale_sets(plan, spokes)),
+        scale_sets=tuple(_scale_sets(plan, spokes, limits.limits.nodes_per_vmss)),
         appliances=(*_routers(lock, spokes), *_nat_hosts(spokes)),
     )
 
@@ -232,25 +233,35 @@ def held_prefixes(held: ClusterLock) -> tuple[Prefix, ...]:
     return tuple(merge((*(allocation.prefix for allocation in held.prefixes), *held.services.seen)))
 
 
-def _scale_sets(plan: PlanDocument, spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[ScaleSet]:
+def _scale_sets(
+    plan: PlanDocument, spokes: dict[str, tuple[Cluster, ClusterLock]], limit: int | None
+) -> Iterator[ScaleSet]:
+    """One for each segment of a node pool, or as many as the cloud's limit of instances makes necessary.
+
+    Node numbers fill them in order, so that growth changes the last one alone. There is one for every node
+    that an upgrade adds, too: the surge has to have a set that is not full.
+    """
     for name, (spec, held) in spokes.items():
         for pool, segments in held.node_pools.items():
             if segments.tombstone or pool not in spec.node_pools:
                 continue
             asked = spec.node_pools[pool]
             for number, segment in enumerate(segments.segments):
-                full = f"{name}-{segment_name(pool, number)}"
-                yield ScaleSet(
-                    name=full,
-                    owner=name,
-                    location=_location(plan, name),
-                    network=segment.vnet,
-                    subnet=full,
-                    instances=max(0, min(asked.nodes - segment.first, segment.nodes)),
-                    configurations=segment.v4.blocks,
-                    block_length=32 if asked.addressing is Addressing.SINGLE else segment.v4.block_length,
-                    families=tuple(layout.pods.family for layout in segment.layouts),
-                )
+                subnet = f"{name}-{segment_name(pool, number)}"
+                most = limit or segment.nodes
+                present = max(0, min(asked.needed - segment.first, segment.nodes))
+                for place, first in enumerate(range(0, max(present, 1), most)):
+                    yield ScaleSet(
+                        name=f"{name}-{pool}_{number}_{place}" if place else subnet,
+                        owner=name,
+                        location=_location(plan, name),
+                        network=segment.vnet,
+                        subnet=subnet,
+                        instances=max(0, min(asked.nodes - segment.first - first, segment.nodes - first, most)),
+                        configurations=segment.v4.blocks,
+                        block_length=32 if asked.addressing is Addressing.SINGLE else segment.v4.block_length,
+                        families=tuple(layout.pods.family for layout in segment.layouts),
+                    )
 
 
 def _routers(lock: LockDocument, spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Appliance]:

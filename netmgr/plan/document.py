@@ -194,7 +194,7 @@ class PinnedSubnets(Document):
 
 
 class NodePool(Document):
-    """Nodes of one kind in a cluster: on Azure, one VMSS."""
+    """Nodes of one kind in a cluster: on Azure, a VMSS, or as many as its limit of instances makes necessary."""
 
     nodes: NodeCount
     pods_per_node: Annotated[int, Field(ge=1, le=4096)] = 31

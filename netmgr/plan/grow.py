@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from netmgr.errors import ConfigError
 from netmgr.plan.derive import network
 from netmgr.plan.document import Cluster, PlanDocument
+from netmgr.plan.limits import CloudLimits
 from netmgr.plan.lock import LockDocument
 from netmgr.plan.network import Network, Vnet
 from netmgr.plan.vnets import narrowed
@@ -69,9 +70,11 @@ def kept_nodes(before: LockDocument, after: LockDocument) -> tuple[int, int]:
     return kept, total
 
 
-def effects(before: tuple[PlanDocument, LockDocument], after: tuple[PlanDocument, LockDocument]) -> tuple[Effect, ...]:
+def effects(
+    before: tuple[PlanDocument, LockDocument], after: tuple[PlanDocument, LockDocument], limits: CloudLimits
+) -> tuple[Effect, ...]:
     """Everything of the cloud that changes from one to the other, in the order it is best done."""
-    old, new = network(*before), network(*after)
+    old, new = network(*before, limits), network(*after, limits)
     return tuple(
         effect
         for step in (_narrowings, _networks, _subnets, _peerings, _routes, _groups, _machines)

@@ -127,7 +127,7 @@ class NatGateway:
 
 @dataclass(frozen=True, slots=True)
 class ScaleSet:
-    """The virtual machines of one segment of a node pool, and their network interface.
+    """Virtual machines of one segment of a node pool, all that the cloud allows in one set, and their interface.
 
     Attributes:
         configurations: IP configurations for pods beside the node's own: one a block or address.

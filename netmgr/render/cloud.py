@@ -44,10 +44,11 @@ LONGEST_PREFIX = 58
 def computer_prefix(scale_set: ScaleSet) -> str:
     """What its machines' names begin with: a host name has no underscores (RFC 1123).
 
-    One that would be too long ends in a digest of the scale set's name.
+    One that would be too long ends in a digest of the scale set's name, and so does one of several sets of a
+    segment: `<cluster>-<node pool>_0_1` must not become a name that the first set of another node pool has.
     """
     prefix = scale_set.name.replace("_", "-") + "-"
-    if len(prefix) <= LONGEST_PREFIX:
+    if len(prefix) <= LONGEST_PREFIX and scale_set.name.count("_") < len("__"):
         return prefix
     digest = f"-{sha256(scale_set.name.encode()).hexdigest()[:8]}-"
     return prefix[: LONGEST_PREFIX - len(digest)] + digest

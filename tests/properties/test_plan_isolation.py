@@ -73,8 +73,9 @@ def document(drawn: dict[str, Any]) -> PlanDocument:
 @given(PLANS, st.sets(st.sampled_from(["routes", "groups", "routers"]), max_size=1))
 def test_spokes_stay_apart_even_with_one_layer_missing(drawn: dict[str, Any], missing: set[str]) -> None:
     plan = document(drawn)
-    lock = make_lock(plan, None, plan_files.load_limits(plan.cloud))
-    cells = matrix(weakened(network(plan, lock), missing))
+    limits = plan_files.load_limits(plan.cloud)
+    lock = make_lock(plan, None, limits)
+    cells = matrix(weakened(network(plan, lock, limits), missing))
     assert [cell.wrong for cell in cells if cell.wrong] == []
     spokes = len(plan.clusters)
     assert sum(cell.verdict == "dropped" for cell in cells) == 2 * spokes * (spokes - 1)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from netmgr import plan_files
 from netmgr.config import Backend
 from netmgr.lab import matrix, planned
 from netmgr.plan import reach
@@ -75,7 +76,8 @@ def test_answers_find_their_way_back_translated_as_they_went(backend: Backend, k
 def test_the_plan_s_matrix_is_the_matrix_of_the_rules(kinds: Sequence[planned.Kind]) -> None:
     world, plan = paper(Backend.NFTABLES, kinds), planned.plan(3, 2, kinds)
     cells = {
-        (cell.origin, cell.owner, cell.target): cell.verdict for cell in reach.matrix(network(plan, planned.lock(plan)))
+        (cell.origin, cell.owner, cell.target): cell.verdict
+        for cell in reach.matrix(network(plan, planned.lock(plan), plan_files.load_limits(plan.cloud)))
     }
     on = PaperNetwork(world)
     found = defaultdict(set)

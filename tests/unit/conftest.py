@@ -38,7 +38,7 @@ def rendered_lock() -> LockDocument:
 
 @pytest.fixture(scope="session")
 def rendered_network(rendered_plan: PlanDocument, rendered_lock: LockDocument) -> Network:
-    return network(rendered_plan, rendered_lock)
+    return network(rendered_plan, rendered_lock, plan_files.load_limits(rendered_plan.cloud))
 
 
 @pytest.fixture

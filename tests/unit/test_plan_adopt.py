@@ -139,6 +139,7 @@ def test_subnets_that_netmgr_made_itself_are_not_live_ones(run: Run, plan: Path)
     assert run("lock", "--yes")[0] == 0
     lock = plan_files.load_lock(plan_files.lock_path(plan))
     assert lock is not None
+    made = plan_files.load_plan(plan)
     rendered = [
         {
             "name": vnet.name,
@@ -148,7 +149,7 @@ def test_subnets_that_netmgr_made_itself_are_not_live_ones(run: Run, plan: Path)
                 for subnet in vnet.subnets
             ],
         }
-        for vnet in network(plan_files.load_plan(plan), lock).networks
+        for vnet in network(made, lock, plan_files.load_limits(made.cloud)).networks
     ]
     assert sum(len(vnet["subnets"]) for vnet in rendered) == 7
     (plan.parent / "own.json").write_text(json.dumps(rendered))

@@ -12,6 +12,7 @@ from netmgr.errors import ConfigError
 from netmgr.plan.allocate import make_lock
 from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
+from netmgr.plan.limits import CloudLimits
 from netmgr.plan.lock import LockDocument
 from netmgr.plan.network import Network, NextHop, Route
 from netmgr.plan.reach import matrix
@@ -33,12 +34,16 @@ def planned(**keys: Any) -> PlanDocument:
 
 
 def locked(plan: PlanDocument, previous: LockDocument | None = None) -> LockDocument:
-    return make_lock(plan, previous, plan_files.load_limits(plan.cloud))
+    return make_lock(plan, previous, limits_of(plan))
+
+
+def limits_of(plan: PlanDocument) -> CloudLimits:
+    return plan_files.load_limits(plan.cloud).agreed(plan.limits)
 
 
 def derived(**keys: Any) -> Network:
     plan = planned(**keys)
-    return network(plan, locked(plan))
+    return network(plan, locked(plan), limits_of(plan))
 
 
 def routes(net: Network, table: str) -> dict[str, Route]:
@@ -52,6 +57,41 @@ def test_hosts_and_pods_of_a_segment_share_a_subnet_because_an_interface_has_one
     assert len(subnet.prefixes) == 2
     assert scale_set.instances == 20
     assert scale_set.configurations == 1
+
+
+def test_a_node_pool_past_a_scale_set_s_limit_gets_several_of_them() -> None:
+    pool = {"nodes": 2_350, "pods_per_node": 15, "surge": 200}
+    net = derived(clusters={"a": {"node_pools": {"gpu": pool}}})
+    found = {each.name: each for each in net.scale_sets}
+    # The surge of an upgrade is part of what has to fit.
+    assert {name: each.instances for name, each in found.items()} == {
+        "a-gpu": 1000,
+        "a-gpu_0_1": 1000,
+        "a-gpu_0_2": 350,
+    }
+    assert {(each.network, each.subnet) for each in found.values()} == {("a", "a-gpu")}
+    full = derived(clusters={"a": {"node_pools": {"gpu": {**pool, "nodes": 2_900}}}})
+    assert [each.instances for each in full.scale_sets] == [1000, 1000, 900, 0]
+    own = derived(clusters={"a": {"node_pools": {"gpu": pool}}}, limits={"nodes_per_vmss": 600})
+    assert [each.instances for each in own.scale_sets] == [600, 600, 600, 550, 0]
+    without = derived(clusters={"a": {"node_pools": {"gpu": pool}}}, cloud="none")
+    assert [each.instances for each in without.scale_sets] == [2_350]
+
+
+def test_growth_changes_the_last_scale_set_and_adds_others() -> None:
+    def sets(nodes: int, previous: LockDocument | None) -> tuple[dict[str, int], LockDocument]:
+        plan = planned(clusters={"a": {"node_pools": {"gpu": {"nodes": nodes, "pods_per_node": 15, "surge": 0}}}})
+        lock = make_lock(plan, previous, limits_of(plan))
+        return {each.name: each.instances for each in network(plan, lock, limits_of(plan)).scale_sets}, lock
+
+    few, lock = sets(1_500, None)
+    more, lock = sets(5_200, lock)
+    assert few == {"a-gpu": 1000, "a-gpu_0_1": 500}
+    segments = lock.clusters["a"].node_pools["gpu"].segments
+    assert len(segments) > 1
+    assert {name: more[name] for name in few} == {"a-gpu": 1000, "a-gpu_0_1": 1000}
+    assert sum(more.values()) == 5_200
+    assert len(more) == sum(-(-min(s.nodes, 5_200 - s.first) // 1000) for s in segments)
 
 
 def test_subnets_lie_within_their_networks_and_never_overlap() -> None:
@@ -133,7 +173,7 @@ def test_what_left_the_plan_is_asked_of_the_cloud_no_more() -> None:
     smaller = planned(clusters={"b": {"node_pools": NODES}})
     lock = locked(smaller, locked(before))
     assert lock.clusters["a"].tombstone
-    net = network(smaller, lock)
+    net = network(smaller, lock, limits_of(smaller))
     assert {vnet.owner for vnet in net.networks} == {"hub", "b"}
     assert not [name for name in (t.name for t in net.tables) if name.startswith("a_")]
 
@@ -141,9 +181,9 @@ def test_what_left_the_plan_is_asked_of_the_cloud_no_more() -> None:
 def test_a_lock_of_another_plan_is_refused_with_what_to_run() -> None:
     before = planned(clusters={"b": {"node_pools": NODES}})
     with pytest.raises(ConfigError, match="'a' has no addresses in the lock yet; run: netmgr plan lock"):
-        network(planned(), locked(before))
+        network(planned(), locked(before), limits_of(before))
     with pytest.raises(ConfigError, match="has a cluster 'a' that the plan has not; run: netmgr plan lock"):
-        network(before, locked(planned()))
+        network(before, locked(planned()), limits_of(before))
 
 
 def test_names_that_differ_never_become_one() -> None:

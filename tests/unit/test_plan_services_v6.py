@@ -68,7 +68,10 @@ def test_a_unique_range_is_seen_where_it_is_and_a_shared_one_elsewhere(lock: Loc
 
 
 def test_the_hub_reaches_them_and_other_spokes_do_not(plan: PlanDocument, lock: LockDocument) -> None:
-    cells = {(cell.origin, cell.owner, cell.target): cell for cell in matrix(network(plan, lock))}
+    cells = {
+        (cell.origin, cell.owner, cell.target): cell
+        for cell in matrix(network(plan, lock, plan_files.load_limits(plan.cloud)))
+    }
     for owner in plan.clusters:
         reached = cells["hub", owner, Target.SERVICES]
         assert reached.verdict == "reached"
@@ -85,7 +88,9 @@ def test_answers_that_keep_the_clients_address_return_by_the_hosts_own_address(
     document = NodeDocument.model_validate(Documents(plan, lock).of_node(node))
     clients, host = v6(lock.hub.researchers[0].prefixes), lock.clusters["evals"].nat.addresses_v6[0]
     assert [(route.to, route.via) for route in document.routes][1:] == [(clients, host)]
-    table = next(table for table in network(plan, lock).tables if table.name == "evals_nodes")
+    table = next(
+        table for table in network(plan, lock, plan_files.load_limits(plan.cloud)).tables if table.name == "evals_nodes"
+    )
     assert (clients, host) in [(route.prefix, route.via) for route in table.routes]
 
 
@@ -124,7 +129,7 @@ def test_the_name_inside_the_cluster_is_told(plan: PlanDocument, lock: LockDocum
 
 
 def test_the_cloud_is_asked_for_their_routes_and_subnets(plan: PlanDocument, lock: LockDocument) -> None:
-    text = terraform(plan, network(plan, lock))
+    text = terraform(plan, network(plan, lock, plan_files.load_limits(plan.cloud)))
     for name, held in lock.clusters.items():
         assert f'name                   = "services-{name}-v6-0"' in text
         assert f'next_hop_in_ip_address = "{held.nat.addresses_v6[0]}"' in text

@@ -139,7 +139,9 @@ def test_an_interface_has_one_primary_and_as_many_configurations_as_its_pods_nee
             assert [c["primary"] for c in configurations].count(True) == 1
             assert len({c["subnet_id"] for c in configurations}) == 1
             counts[label] = sum(c["name"].startswith("pods-") for c in configurations if c["version"] == "IPv4")
-    # 31 pods take two /28s; a dozen single addresses are a dozen; 15 pods fit one /28.
+    # 7,000 nodes and their surge are eight scale sets. 31 pods take two /28s; a dozen single addresses are a dozen;
+    # 15 pods fit one /28.
+    assert [counts.pop(f"training-gpu_0_{place}") for place in range(1, 8)] == [2] * 7
     assert counts == {"training-gpu": 2, "training-system": 12, "evals-cpu": 1}
 
 

@@ -28,6 +28,8 @@ class Figures(Document):
     snat_ports_per_ip: int | None = None
     flows_per_nic: int | None = None
     nodes_per_vmss: int | None = None
+    """A node pool with more nodes gets several scale sets."""
+    scale_sets_per_region: int | None = None
 
 
 class CloudLimits(Document):

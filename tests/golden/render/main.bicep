@@ -938,7 +938,7 @@ resource nodes_training_gpu 'Microsoft.Compute/virtualMachineScaleSets@2024-07-0
   location: 'westus3'
   sku: {
     name: nodeVmSize
-    capacity: 7000
+    capacity: 1000
   }
   properties: {
     overprovision: false
@@ -949,6 +949,748 @@ resource nodes_training_gpu 'Microsoft.Compute/virtualMachineScaleSets@2024-07-0
     virtualMachineProfile: {
       osProfile: {
         computerNamePrefix: 'training-gpu-'
+        adminUsername: adminUsername
+        linuxConfiguration: {
+          disablePasswordAuthentication: true
+          ssh: {
+            publicKeys: [
+              {
+                path: '/home/${adminUsername}/.ssh/authorized_keys'
+                keyData: sshPublicKey
+              }
+            ]
+          }
+        }
+      }
+      storageProfile: {
+        imageReference: {
+          id: sourceImageId
+        }
+        osDisk: {
+          createOption: 'FromImage'
+          caching: 'ReadOnly'
+        }
+      }
+      networkProfile: {
+        networkInterfaceConfigurations: [
+          {
+            name: 'eth0'
+            properties: {
+              primary: true
+              enableIPForwarding: true
+              enableAcceleratedNetworking: true
+              ipConfigurations: [
+                {
+                  name: 'node-v4'
+                  properties: {
+                    primary: true
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'node-v6'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv6'
+                  }
+                }
+                {
+                  name: 'pods-0'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'pods-1'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'pods-v6'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv6'
+                  }
+                }
+              ]
+            }
+          }
+        ]
+      }
+    }
+  }
+}
+
+resource nodes_training_gpu__0__1 'Microsoft.Compute/virtualMachineScaleSets@2024-07-01' = {
+  name: 'training-gpu_0_1'
+  location: 'westus3'
+  sku: {
+    name: nodeVmSize
+    capacity: 1000
+  }
+  properties: {
+    overprovision: false
+    singlePlacementGroup: false
+    upgradePolicy: {
+      mode: 'Manual'
+    }
+    virtualMachineProfile: {
+      osProfile: {
+        computerNamePrefix: 'training-gpu-0-1--b07e3ac0-'
+        adminUsername: adminUsername
+        linuxConfiguration: {
+          disablePasswordAuthentication: true
+          ssh: {
+            publicKeys: [
+              {
+                path: '/home/${adminUsername}/.ssh/authorized_keys'
+                keyData: sshPublicKey
+              }
+            ]
+          }
+        }
+      }
+      storageProfile: {
+        imageReference: {
+          id: sourceImageId
+        }
+        osDisk: {
+          createOption: 'FromImage'
+          caching: 'ReadOnly'
+        }
+      }
+      networkProfile: {
+        networkInterfaceConfigurations: [
+          {
+            name: 'eth0'
+            properties: {
+              primary: true
+              enableIPForwarding: true
+              enableAcceleratedNetworking: true
+              ipConfigurations: [
+                {
+                  name: 'node-v4'
+                  properties: {
+                    primary: true
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'node-v6'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv6'
+                  }
+                }
+                {
+                  name: 'pods-0'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'pods-1'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'pods-v6'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv6'
+                  }
+                }
+              ]
+            }
+          }
+        ]
+      }
+    }
+  }
+}
+
+resource nodes_training_gpu__0__2 'Microsoft.Compute/virtualMachineScaleSets@2024-07-01' = {
+  name: 'training-gpu_0_2'
+  location: 'westus3'
+  sku: {
+    name: nodeVmSize
+    capacity: 1000
+  }
+  properties: {
+    overprovision: false
+    singlePlacementGroup: false
+    upgradePolicy: {
+      mode: 'Manual'
+    }
+    virtualMachineProfile: {
+      osProfile: {
+        computerNamePrefix: 'training-gpu-0-2--e8aba498-'
+        adminUsername: adminUsername
+        linuxConfiguration: {
+          disablePasswordAuthentication: true
+          ssh: {
+            publicKeys: [
+              {
+                path: '/home/${adminUsername}/.ssh/authorized_keys'
+                keyData: sshPublicKey
+              }
+            ]
+          }
+        }
+      }
+      storageProfile: {
+        imageReference: {
+          id: sourceImageId
+        }
+        osDisk: {
+          createOption: 'FromImage'
+          caching: 'ReadOnly'
+        }
+      }
+      networkProfile: {
+        networkInterfaceConfigurations: [
+          {
+            name: 'eth0'
+            properties: {
+              primary: true
+              enableIPForwarding: true
+              enableAcceleratedNetworking: true
+              ipConfigurations: [
+                {
+                  name: 'node-v4'
+                  properties: {
+                    primary: true
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'node-v6'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv6'
+                  }
+                }
+                {
+                  name: 'pods-0'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'pods-1'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'pods-v6'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv6'
+                  }
+                }
+              ]
+            }
+          }
+        ]
+      }
+    }
+  }
+}
+
+resource nodes_training_gpu__0__3 'Microsoft.Compute/virtualMachineScaleSets@2024-07-01' = {
+  name: 'training-gpu_0_3'
+  location: 'westus3'
+  sku: {
+    name: nodeVmSize
+    capacity: 1000
+  }
+  properties: {
+    overprovision: false
+    singlePlacementGroup: false
+    upgradePolicy: {
+      mode: 'Manual'
+    }
+    virtualMachineProfile: {
+      osProfile: {
+        computerNamePrefix: 'training-gpu-0-3--614f3c05-'
+        adminUsername: adminUsername
+        linuxConfiguration: {
+          disablePasswordAuthentication: true
+          ssh: {
+            publicKeys: [
+              {
+                path: '/home/${adminUsername}/.ssh/authorized_keys'
+                keyData: sshPublicKey
+              }
+            ]
+          }
+        }
+      }
+      storageProfile: {
+        imageReference: {
+          id: sourceImageId
+        }
+        osDisk: {
+          createOption: 'FromImage'
+          caching: 'ReadOnly'
+        }
+      }
+      networkProfile: {
+        networkInterfaceConfigurations: [
+          {
+            name: 'eth0'
+            properties: {
+              primary: true
+              enableIPForwarding: true
+              enableAcceleratedNetworking: true
+              ipConfigurations: [
+                {
+                  name: 'node-v4'
+                  properties: {
+                    primary: true
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'node-v6'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv6'
+                  }
+                }
+                {
+                  name: 'pods-0'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'pods-1'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'pods-v6'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv6'
+                  }
+                }
+              ]
+            }
+          }
+        ]
+      }
+    }
+  }
+}
+
+resource nodes_training_gpu__0__4 'Microsoft.Compute/virtualMachineScaleSets@2024-07-01' = {
+  name: 'training-gpu_0_4'
+  location: 'westus3'
+  sku: {
+    name: nodeVmSize
+    capacity: 1000
+  }
+  properties: {
+    overprovision: false
+    singlePlacementGroup: false
+    upgradePolicy: {
+      mode: 'Manual'
+    }
+    virtualMachineProfile: {
+      osProfile: {
+        computerNamePrefix: 'training-gpu-0-4--bc498659-'
+        adminUsername: adminUsername
+        linuxConfiguration: {
+          disablePasswordAuthentication: true
+          ssh: {
+            publicKeys: [
+              {
+                path: '/home/${adminUsername}/.ssh/authorized_keys'
+                keyData: sshPublicKey
+              }
+            ]
+          }
+        }
+      }
+      storageProfile: {
+        imageReference: {
+          id: sourceImageId
+        }
+        osDisk: {
+          createOption: 'FromImage'
+          caching: 'ReadOnly'
+        }
+      }
+      networkProfile: {
+        networkInterfaceConfigurations: [
+          {
+            name: 'eth0'
+            properties: {
+              primary: true
+              enableIPForwarding: true
+              enableAcceleratedNetworking: true
+              ipConfigurations: [
+                {
+                  name: 'node-v4'
+                  properties: {
+                    primary: true
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'node-v6'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv6'
+                  }
+                }
+                {
+                  name: 'pods-0'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'pods-1'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'pods-v6'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv6'
+                  }
+                }
+              ]
+            }
+          }
+        ]
+      }
+    }
+  }
+}
+
+resource nodes_training_gpu__0__5 'Microsoft.Compute/virtualMachineScaleSets@2024-07-01' = {
+  name: 'training-gpu_0_5'
+  location: 'westus3'
+  sku: {
+    name: nodeVmSize
+    capacity: 1000
+  }
+  properties: {
+    overprovision: false
+    singlePlacementGroup: false
+    upgradePolicy: {
+      mode: 'Manual'
+    }
+    virtualMachineProfile: {
+      osProfile: {
+        computerNamePrefix: 'training-gpu-0-5--c0e34f19-'
+        adminUsername: adminUsername
+        linuxConfiguration: {
+          disablePasswordAuthentication: true
+          ssh: {
+            publicKeys: [
+              {
+                path: '/home/${adminUsername}/.ssh/authorized_keys'
+                keyData: sshPublicKey
+              }
+            ]
+          }
+        }
+      }
+      storageProfile: {
+        imageReference: {
+          id: sourceImageId
+        }
+        osDisk: {
+          createOption: 'FromImage'
+          caching: 'ReadOnly'
+        }
+      }
+      networkProfile: {
+        networkInterfaceConfigurations: [
+          {
+            name: 'eth0'
+            properties: {
+              primary: true
+              enableIPForwarding: true
+              enableAcceleratedNetworking: true
+              ipConfigurations: [
+                {
+                  name: 'node-v4'
+                  properties: {
+                    primary: true
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'node-v6'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv6'
+                  }
+                }
+                {
+                  name: 'pods-0'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'pods-1'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'pods-v6'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv6'
+                  }
+                }
+              ]
+            }
+          }
+        ]
+      }
+    }
+  }
+}
+
+resource nodes_training_gpu__0__6 'Microsoft.Compute/virtualMachineScaleSets@2024-07-01' = {
+  name: 'training-gpu_0_6'
+  location: 'westus3'
+  sku: {
+    name: nodeVmSize
+    capacity: 1000
+  }
+  properties: {
+    overprovision: false
+    singlePlacementGroup: false
+    upgradePolicy: {
+      mode: 'Manual'
+    }
+    virtualMachineProfile: {
+      osProfile: {
+        computerNamePrefix: 'training-gpu-0-6--a39222ee-'
+        adminUsername: adminUsername
+        linuxConfiguration: {
+          disablePasswordAuthentication: true
+          ssh: {
+            publicKeys: [
+              {
+                path: '/home/${adminUsername}/.ssh/authorized_keys'
+                keyData: sshPublicKey
+              }
+            ]
+          }
+        }
+      }
+      storageProfile: {
+        imageReference: {
+          id: sourceImageId
+        }
+        osDisk: {
+          createOption: 'FromImage'
+          caching: 'ReadOnly'
+        }
+      }
+      networkProfile: {
+        networkInterfaceConfigurations: [
+          {
+            name: 'eth0'
+            properties: {
+              primary: true
+              enableIPForwarding: true
+              enableAcceleratedNetworking: true
+              ipConfigurations: [
+                {
+                  name: 'node-v4'
+                  properties: {
+                    primary: true
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'node-v6'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv6'
+                  }
+                }
+                {
+                  name: 'pods-0'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'pods-1'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv4'
+                  }
+                }
+                {
+                  name: 'pods-v6'
+                  properties: {
+                    primary: false
+                    subnet: {
+                      id: '${vnet_training.id}/subnets/training-gpu'
+                    }
+                    privateIPAddressVersion: 'IPv6'
+                  }
+                }
+              ]
+            }
+          }
+        ]
+      }
+    }
+  }
+}
+
+resource nodes_training_gpu__0__7 'Microsoft.Compute/virtualMachineScaleSets@2024-07-01' = {
+  name: 'training-gpu_0_7'
+  location: 'westus3'
+  sku: {
+    name: nodeVmSize
+    capacity: 0
+  }
+  properties: {
+    overprovision: false
+    singlePlacementGroup: false
+    upgradePolicy: {
+      mode: 'Manual'
+    }
+    virtualMachineProfile: {
+      osProfile: {
+        computerNamePrefix: 'training-gpu-0-7--02d30646-'
         adminUsername: adminUsername
         linuxConfiguration: {
           disablePasswordAuthentication: true

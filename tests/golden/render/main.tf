@@ -781,8 +781,463 @@ resource "azurerm_linux_virtual_machine_scale_set" "training-gpu" {
   resource_group_name    = azurerm_resource_group.this.name
   location               = "westus3"
   sku                    = var.node_vm_size
-  instances              = 7000
+  instances              = 1000
   computer_name_prefix   = "training-gpu-"
+  admin_username         = var.admin_username
+  source_image_id        = var.source_image_id
+  overprovision          = false
+  single_placement_group = false
+
+  admin_ssh_key {
+    username   = var.admin_username
+    public_key = var.ssh_public_key
+  }
+
+  os_disk {
+    caching              = "ReadOnly"
+    storage_account_type = "Premium_LRS"
+  }
+
+  network_interface {
+    name                          = "eth0"
+    primary                       = true
+    enable_ip_forwarding          = true
+    enable_accelerated_networking = true
+
+    ip_configuration {
+      name      = "node-v4"
+      primary   = true
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "node-v6"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv6"
+    }
+
+    ip_configuration {
+      name      = "pods-0"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "pods-1"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "pods-v6"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv6"
+    }
+  }
+}
+
+resource "azurerm_linux_virtual_machine_scale_set" "training-gpu_0_1" {
+  name                   = "training-gpu_0_1"
+  resource_group_name    = azurerm_resource_group.this.name
+  location               = "westus3"
+  sku                    = var.node_vm_size
+  instances              = 1000
+  computer_name_prefix   = "training-gpu-0-1--b07e3ac0-"
+  admin_username         = var.admin_username
+  source_image_id        = var.source_image_id
+  overprovision          = false
+  single_placement_group = false
+
+  admin_ssh_key {
+    username   = var.admin_username
+    public_key = var.ssh_public_key
+  }
+
+  os_disk {
+    caching              = "ReadOnly"
+    storage_account_type = "Premium_LRS"
+  }
+
+  network_interface {
+    name                          = "eth0"
+    primary                       = true
+    enable_ip_forwarding          = true
+    enable_accelerated_networking = true
+
+    ip_configuration {
+      name      = "node-v4"
+      primary   = true
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "node-v6"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv6"
+    }
+
+    ip_configuration {
+      name      = "pods-0"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "pods-1"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "pods-v6"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv6"
+    }
+  }
+}
+
+resource "azurerm_linux_virtual_machine_scale_set" "training-gpu_0_2" {
+  name                   = "training-gpu_0_2"
+  resource_group_name    = azurerm_resource_group.this.name
+  location               = "westus3"
+  sku                    = var.node_vm_size
+  instances              = 1000
+  computer_name_prefix   = "training-gpu-0-2--e8aba498-"
+  admin_username         = var.admin_username
+  source_image_id        = var.source_image_id
+  overprovision          = false
+  single_placement_group = false
+
+  admin_ssh_key {
+    username   = var.admin_username
+    public_key = var.ssh_public_key
+  }
+
+  os_disk {
+    caching              = "ReadOnly"
+    storage_account_type = "Premium_LRS"
+  }
+
+  network_interface {
+    name                          = "eth0"
+    primary                       = true
+    enable_ip_forwarding          = true
+    enable_accelerated_networking = true
+
+    ip_configuration {
+      name      = "node-v4"
+      primary   = true
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "node-v6"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv6"
+    }
+
+    ip_configuration {
+      name      = "pods-0"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "pods-1"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "pods-v6"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv6"
+    }
+  }
+}
+
+resource "azurerm_linux_virtual_machine_scale_set" "training-gpu_0_3" {
+  name                   = "training-gpu_0_3"
+  resource_group_name    = azurerm_resource_group.this.name
+  location               = "westus3"
+  sku                    = var.node_vm_size
+  instances              = 1000
+  computer_name_prefix   = "training-gpu-0-3--614f3c05-"
+  admin_username         = var.admin_username
+  source_image_id        = var.source_image_id
+  overprovision          = false
+  single_placement_group = false
+
+  admin_ssh_key {
+    username   = var.admin_username
+    public_key = var.ssh_public_key
+  }
+
+  os_disk {
+    caching              = "ReadOnly"
+    storage_account_type = "Premium_LRS"
+  }
+
+  network_interface {
+    name                          = "eth0"
+    primary                       = true
+    enable_ip_forwarding          = true
+    enable_accelerated_networking = true
+
+    ip_configuration {
+      name      = "node-v4"
+      primary   = true
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "node-v6"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv6"
+    }
+
+    ip_configuration {
+      name      = "pods-0"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "pods-1"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "pods-v6"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv6"
+    }
+  }
+}
+
+resource "azurerm_linux_virtual_machine_scale_set" "training-gpu_0_4" {
+  name                   = "training-gpu_0_4"
+  resource_group_name    = azurerm_resource_group.this.name
+  location               = "westus3"
+  sku                    = var.node_vm_size
+  instances              = 1000
+  computer_name_prefix   = "training-gpu-0-4--bc498659-"
+  admin_username         = var.admin_username
+  source_image_id        = var.source_image_id
+  overprovision          = false
+  single_placement_group = false
+
+  admin_ssh_key {
+    username   = var.admin_username
+    public_key = var.ssh_public_key
+  }
+
+  os_disk {
+    caching              = "ReadOnly"
+    storage_account_type = "Premium_LRS"
+  }
+
+  network_interface {
+    name                          = "eth0"
+    primary                       = true
+    enable_ip_forwarding          = true
+    enable_accelerated_networking = true
+
+    ip_configuration {
+      name      = "node-v4"
+      primary   = true
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "node-v6"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv6"
+    }
+
+    ip_configuration {
+      name      = "pods-0"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "pods-1"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "pods-v6"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv6"
+    }
+  }
+}
+
+resource "azurerm_linux_virtual_machine_scale_set" "training-gpu_0_5" {
+  name                   = "training-gpu_0_5"
+  resource_group_name    = azurerm_resource_group.this.name
+  location               = "westus3"
+  sku                    = var.node_vm_size
+  instances              = 1000
+  computer_name_prefix   = "training-gpu-0-5--c0e34f19-"
+  admin_username         = var.admin_username
+  source_image_id        = var.source_image_id
+  overprovision          = false
+  single_placement_group = false
+
+  admin_ssh_key {
+    username   = var.admin_username
+    public_key = var.ssh_public_key
+  }
+
+  os_disk {
+    caching              = "ReadOnly"
+    storage_account_type = "Premium_LRS"
+  }
+
+  network_interface {
+    name                          = "eth0"
+    primary                       = true
+    enable_ip_forwarding          = true
+    enable_accelerated_networking = true
+
+    ip_configuration {
+      name      = "node-v4"
+      primary   = true
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "node-v6"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv6"
+    }
+
+    ip_configuration {
+      name      = "pods-0"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "pods-1"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "pods-v6"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv6"
+    }
+  }
+}
+
+resource "azurerm_linux_virtual_machine_scale_set" "training-gpu_0_6" {
+  name                   = "training-gpu_0_6"
+  resource_group_name    = azurerm_resource_group.this.name
+  location               = "westus3"
+  sku                    = var.node_vm_size
+  instances              = 1000
+  computer_name_prefix   = "training-gpu-0-6--a39222ee-"
+  admin_username         = var.admin_username
+  source_image_id        = var.source_image_id
+  overprovision          = false
+  single_placement_group = false
+
+  admin_ssh_key {
+    username   = var.admin_username
+    public_key = var.ssh_public_key
+  }
+
+  os_disk {
+    caching              = "ReadOnly"
+    storage_account_type = "Premium_LRS"
+  }
+
+  network_interface {
+    name                          = "eth0"
+    primary                       = true
+    enable_ip_forwarding          = true
+    enable_accelerated_networking = true
+
+    ip_configuration {
+      name      = "node-v4"
+      primary   = true
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "node-v6"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv6"
+    }
+
+    ip_configuration {
+      name      = "pods-0"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "pods-1"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv4"
+    }
+
+    ip_configuration {
+      name      = "pods-v6"
+      primary   = false
+      subnet_id = azurerm_subnet.training-gpu.id
+      version   = "IPv6"
+    }
+  }
+}
+
+resource "azurerm_linux_virtual_machine_scale_set" "training-gpu_0_7" {
+  name                   = "training-gpu_0_7"
+  resource_group_name    = azurerm_resource_group.this.name
+  location               = "westus3"
+  sku                    = var.node_vm_size
+  instances              = 0
+  computer_name_prefix   = "training-gpu-0-7--02d30646-"
   admin_username         = var.admin_username
   source_image_id        = var.source_image_id
   overprovision          = false
