@@ -45,6 +45,9 @@ def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Netw
     """
     spokes = dict(_spokes(plan, lock))
     planned = virtual_networks(lock)
+    spaces: dict[str, list[Prefix]] = {}
+    for vnet in planned:
+        spaces.setdefault(vnet.site, []).extend(vnet.address_space)
     both_ways = any(_to_preserving(spokes))
     vnets = tuple(_vnet(plan, lock, vnet, _RESEARCHERS if both_ways else HUB) for vnet in planned)
     return Network(
@@ -53,7 +56,7 @@ def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Netw
         peerings=tuple(_peerings(vnets, spokes)),
         tables=(
             *_hub_tables(spokes),
-            *(table for name in spokes for table in _spoke_tables(plan, lock, name)),
+            *(table for name in spokes for table in _spoke_tables(plan, lock, name, (*spaces[HUB], *spaces[name]))),
         ),
         groups=tuple(_group(plan, lock, name) for name in spokes),
         gateways=tuple(
@@ -178,9 +181,9 @@ def _shares(spec: Cluster, held: ClusterLock, seen: Prefix) -> Iterator[tuple[Pr
         yield part, hosts[number % len(hosts)]
 
 
-def _spoke_tables(plan: PlanDocument, lock: LockDocument, name: str) -> Iterator[RouteTable]:
+def _spoke_tables(plan: PlanDocument, lock: LockDocument, name: str, near: tuple[Prefix, ...]) -> Iterator[RouteTable]:
     spec, held = plan.clusters[name], lock.clusters[name]
-    apart = (*_apart(plan, lock, name), *_default(spec, lock))
+    apart = (*_apart(plan, near), *_default(spec, lock))
     yield RouteTable(f"{name}_nodes", name, (*apart, *_back(spec, held, lock)))
     yield RouteTable(f"{name}_nat", name, apart)
 
@@ -196,10 +199,9 @@ def _back(spec: Cluster, held: ClusterLock, lock: LockDocument) -> Iterator[Rout
                 yield Route(f"researchers-{number}{family}", prefix, NextHop.APPLIANCE, host)
 
 
-def _apart(plan: PlanDocument, lock: LockDocument, name: str) -> Iterator[Route]:
-    """Every pool leads nowhere, but for the longer prefixes of the spoke and its peers."""
+def _apart(plan: PlanDocument, near: tuple[Prefix, ...]) -> Iterator[Route]:
+    """Every pool leads nowhere, but for the longer prefixes of the spoke and its peers, which are `near`."""
     pools = [*plan.pools.nodes, *plan.pools.services, *plan.shared_services]
-    near = [prefix for vnet in virtual_networks(lock) if vnet.site in (HUB, name) for prefix in vnet.address_space]
     for number, pool in enumerate(pools):
         # A route of the same prefix would override the cloud's own to the spoke itself or the hub.
         if not any(prefix.covers(pool) for prefix in near):

@@ -62,9 +62,11 @@ class Ground:
         allocations = list(site.allocations)
         if rest:
             places |= self._widen(inner, allocations, rest) or self._add(site, allocations, rest)
-        self._reserve(site, allocations)
+        if site.reserve:
+            self._reserve(site, allocations)
         for held in allocations:
-            self.hold(held.reserve, site.name)
+            if held not in site.allocations:  # looking for what is free in a prefix costs a look at all that is free
+                self.hold(held.reserve, site.name)
         return tuple(sorted(allocations, key=lambda held: held.prefix)), places
 
     def _widen(self, inner: Space, allocations: list[Allocation], wants: Sequence[Want]) -> Places | None:
@@ -134,7 +136,8 @@ class Ground:
         others = sum(other.reserve.size for other in allocations) - held.reserve.size
         length = min(held.reserve.length, length_for(site.reserve - others, Family.V4))
         for each in allocations:
-            self.space.withdraw(each.reserve)
+            if each not in site.allocations:
+                self.space.withdraw(each.reserve)
         if grown := self.space.grown(held.reserve, length):
             allocations[largest] = Allocation(prefix=held.prefix, reserve=grown)
 

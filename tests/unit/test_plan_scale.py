@@ -1,0 +1,51 @@
+"""Large plans: the work for a lock and its check grows as the plan does."""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+
+import pytest
+
+from netmgr import plan_files
+from netmgr.plan.allocate import make_lock
+from netmgr.plan.check import check_limits, check_plan
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.outlook import outlooks
+from netmgr.plan.verify import verify
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def document(clusters: int) -> PlanDocument:
+    pool = {"nodes": 1000, "pods_per_node": 31, "surge": 0}
+    return PlanDocument.model_validate(
+        {
+            "apiVersion": "netmgr.io/v1alpha1",
+            "kind": "NetworkPlan",
+            "name": "large",
+            "pools": {"nodes": ["10.0.0.0/8", "20.0.0.0/6"], "services": ["172.16.0.0/12"]},
+            "clusters": {f"c{n}": {"services": {"length": 22}, "node_pools": {"gpu": pool}} for n in range(clusters)},
+        }
+    )
+
+
+def calls(clusters: int) -> int:
+    """Function calls, which are the same on every machine however busy it is."""
+    plan = document(clusters)
+    limits = plan_files.load_limits(plan.cloud)
+    profile = cProfile.Profile()
+    with profile:
+        lock = make_lock(plan, None, limits)
+        assert make_lock(plan, lock, limits) == lock
+        assert list(verify(lock)) == []
+        check_plan(plan, lock, limits)
+        check_limits(plan, lock, limits)
+        outlooks(plan, lock, limits)
+    return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]  # not in the stubs
+
+
+def test_twice_as_many_clusters_take_about_twice_the_work() -> None:
+    calls(2)  # what is made once
+    few, many = calls(60), calls(240)
+    assert many < 5 * few
