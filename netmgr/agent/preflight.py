@@ -107,8 +107,7 @@ def _without_ipv6(document: NodeDocument) -> Iterator[Fault]:
 def _named_as_pods_links(present: Iterable[Link]) -> Iterator[Fault]:
     """Links that the rules would take for pods' by their names, and whose packets they would so judge."""
     for link in present:
-        is_ours = desired.identity_of(link) is not None or desired.is_unfinished(link)
-        if link.name.startswith(LINK_PREFIX) and not is_ours:
+        if link.name.startswith(LINK_PREFIX) and not desired.is_host_end(link):
             reason = f"this node has an interface {link.name}; names that begin with {LINK_PREFIX} are pods' links"
             yield ("node",), f"{reason}, by which the rules tell them: rename it"
 

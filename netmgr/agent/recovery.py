@@ -80,13 +80,16 @@ def _follow_kernel(node: Node, families: tuple[Family, ...]) -> bool:
         for identity, (link, addresses) in node.dataplane.attached().items()
     }
     holders = {address: each.key for each in links.values() for address in each.addresses}
+    # A link whose alias somebody else has written is not in `links`; its alias is put back later.
+    present = node.dataplane.attached_links()
     changed = False
     for remembered in node.leases.all():
         found = links.get(remembered.key)
+        is_gone = found is None and remembered.host_link not in present
         # A route that another program removed is put back later; one that should not be there was given since.
         extra = found and set(found.addresses) - set(remembered.addresses)
         taken = [address for address in remembered.addresses if holders.get(address, remembered.key) != remembered.key]
-        if found is None or extra or taken:
+        if is_gone or extra or taken:
             changed |= bool(extra or taken)
             node.leases.release(remembered)
             log.warning("released container=%s pod=%s why=%s", *_named(remembered), "the kernel has no such attachment")

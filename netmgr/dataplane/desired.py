@@ -90,9 +90,13 @@ def identity_of(link: Link) -> Identity | None:
     return Identity(key, PodRef(namespace, name, "" if uid == "-" else uid))
 
 
-def is_unfinished(link: Link) -> bool:
-    """Whether it is a host end that was made and never got its alias: an ADD was killed in between."""
-    return not link.alias and link.group in _OWN_GROUPS and bool(_HOST_LINK_NAME.fullmatch(link.name))
+def is_host_end(link: Link) -> bool:
+    """Whether a link is one of ours, whoever it belongs to.
+
+    One has no alias yet when its ADD was killed, or another when somebody else wrote one; name and group say it too.
+    """
+    is_marked = link.group in _OWN_GROUPS and bool(_HOST_LINK_NAME.fullmatch(link.name))
+    return is_marked or identity_of(link) is not None
 
 
 def _alternative_names(host_link: str, text: str) -> list[str]:

@@ -47,6 +47,7 @@ class Host(NamedTuple):
         if link is None:
             return [f"host link {attachment.host_link} is missing"]
         faults = [] if link.up else [f"host link {link.name} is down"]
+        faults += [] if desired.identity_of(link) else [f"host link {link.name} has lost its alias"]
         faults += [f"host link {link.name} lacks {setting}" for setting in self.lacking.get(link.number, ())]
         present = {route.destination.network for route in self.routes if is_own(route) and route.oif == link.number}
         return faults + [f"host route to {one} is missing" for one in attachment.addresses if one not in present]

@@ -93,7 +93,7 @@ class Dataplane:
         The predecessor of the same container and interface may still wait for the reaper, or have gone by now.
         """
         present = self._link(attachment.host_link)
-        if present is not None and not _is_ours(present):
+        if present is not None and not desired.is_host_end(present):
             return False
         self._remove(attachment.host_link, attachment.netns)
         return True
@@ -121,7 +121,7 @@ class Dataplane:
         Where its sandbox is at `netns_path`, the pod's end has lost its name and its addresses as well.
         """
         link = self._link(host_link)
-        if link is None or not _is_ours(link):
+        if link is None or not desired.is_host_end(link):
             return False
         operation = rtnetlink.lower_link(host_link, REAP_GROUP)
         failure = self._netlink.attempt([operation]).get(operation)
@@ -147,7 +147,7 @@ class Dataplane:
     def reap(self) -> int:
         """Delete every detached host end; how many there were."""
         marked = [link for link in self._links() if link.group == REAP_GROUP]
-        own = [link for link in marked if _is_ours(link)]
+        own = [link for link in marked if desired.is_host_end(link)]
         if own and len(own) == len(marked):
             operations = [rtnetlink.delete_group(REAP_GROUP)]
         else:
@@ -169,12 +169,12 @@ class Dataplane:
 
     def attached_links(self) -> set[str]:
         """Names of the host ends of ours that are in use."""
-        return {link.name for link in self._links() if link.group != REAP_GROUP and desired.identity_of(link)}
+        return {link.name for link in self._links() if link.group != REAP_GROUP and desired.is_host_end(link)}
 
     def detach_strays(self, wanted: Iterable[str]) -> list[str]:
         """Take down host ends of ours that belong to no attachment in `wanted`; their names."""
         keep = set(wanted)
-        strays = [link for link in self._links() if _is_ours(link) and link.name not in keep]
+        strays = [link for link in self._links() if desired.is_host_end(link) and link.name not in keep]
         return [link.name for link in strays if link.group != REAP_GROUP and self.detach(link.name)]
 
     def drift(self, attachments: Callable[[], Iterable[Attachment]]) -> Drift:
@@ -207,7 +207,7 @@ class Dataplane:
         if link is None or not faults:
             return []
         operations = [
-            rtnetlink.raise_index(link.number),
+            desired.naming(attachment)[-1],
             *desired.host_side(attachment, link.number, self.neighbours.pod_mac(link)),
         ]
         if host.lacking.get(link.number):
@@ -306,10 +306,6 @@ class Dataplane:
             for route in self._routes(ROUTE_PROTOCOL)
             if route.protocol == ROUTE_PROTOCOL and route.destination.length == route.destination.family.width
         }
-
-
-def _is_ours(link: Link) -> bool:
-    return desired.identity_of(link) is not None or desired.is_unfinished(link)
 
 
 def _wait_for_addresses(inside: Netlink, attachment: Attachment) -> None:

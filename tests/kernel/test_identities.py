@@ -237,9 +237,41 @@ def test_a_half_made_link_of_a_killed_agent_is_removed(cni: Caller, pod: Pod) ->
             "name",
             f"p{name[-2:]}",
         )
-    inside(cni.node.namespace, "ip", "link", "add", "nm0123456789ad", "type", "bridge")
     cni.node.start_agent()
     cni.node.wait_until_ready()
-    assert eventually(lambda: node_links(cni) == ["nm0123456789ad"])
-    inside(cni.node.namespace, "ip", "link", "del", "nm0123456789ad")
+    assert eventually(lambda: not node_links(cni))
     assert cni.call("ADD", pod).exit_code == 0
+
+
+@pytest.mark.usefixtures("restarted")
+@pytest.mark.parametrize("alias", ["", "somebody's own words"], ids=["taken away", "written over"])
+def test_a_pod_whose_links_alias_another_program_changed_stays_and_gets_it_back(
+    cni: Caller, pod: Pod, alias: str
+) -> None:
+    answer = cni.call("ADD", pod)
+    assert answer.exit_code == 0, answer.body
+    name = host_link_name(AttachmentKey(pod.container, "eth0"))
+
+    def shown() -> str:
+        return inside(cni.node.namespace, "ip", "link", "show", name)
+
+    before = attachments(cni)
+    inside(cni.node.namespace, "ip", "link", "set", name, "alias", alias)
+    assert eventually(lambda: f"alias netmgr {pod.container}" in shown(), HEALED_SECONDS)
+    cni.node.kill_agent()
+    inside(cni.node.namespace, "ip", "link", "set", name, "alias", alias)
+    cni.node.start_agent()
+    cni.node.wait_until_ready()
+    assert eventually(lambda: f"alias netmgr {pod.container}" in shown(), HEALED_SECONDS)
+    assert attachments(cni) == before
+    assert "state UP" in shown()
+    assert cni.call("CHECK", pod, keys={"prevResult": answer.body}).exit_code == 0
+
+
+def test_del_takes_down_a_link_whose_alias_is_anothers(cni: Caller, pod: Pod) -> None:
+    assert cni.call("ADD", pod).exit_code == 0
+    name = host_link_name(AttachmentKey(pod.container, "eth0"))
+    inside(cni.node.namespace, "ip", "link", "set", name, "alias", "somebody's own words")
+    assert cni.call("DEL", pod).exit_code == 0
+    assert "eth0" not in inside(pod.netns, "ip", "-o", "link")
+    assert eventually(lambda: name not in node_links(cni))
