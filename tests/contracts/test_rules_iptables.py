@@ -16,7 +16,7 @@ import pytest
 from netmgr import programs
 from netmgr.config import NodeRules
 from netmgr.dataplane import netns
-from netmgr.errors import TryAgainLater
+from netmgr.errors import KernelError, TryAgainLater
 from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family
 from netmgr.rules.engine import Rules
@@ -286,6 +286,24 @@ while True:
     channel.commit([nft_messages.new_table("busy")])
     channel.commit([nft_messages.delete_table("busy")])
 """
+
+
+@pytest.mark.parametrize("variant", ["nft"], indirect=True)
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("add table ip mangle { flags dormant; }", "it is dormant.*wake it with: nft add table ip mangle"),
+        ("add table ip mangle\nadd chain ip mangle FORWARD", "chain FORWARD is not where iptables has it"),
+        (
+            "add table ip mangle\nadd chain ip mangle INPUT { type filter hook input priority 7; }",
+            "chain INPUT is not where iptables has it",
+        ),
+    ],
+)
+def test_tables_in_which_rules_would_have_no_effect_are_refused_with_the_reason(backend, policy, made, told):
+    run("nft -f -", f"{made}\n")
+    with pytest.raises(KernelError, match=told):
+        Rules(backend, policy).plan([])
 
 
 @pytest.mark.parametrize("variant", ["legacy"], indirect=True)
