@@ -173,12 +173,12 @@ class Joined:
     def stop(self) -> None:
         """End the agent; what it made in the kernel goes, too."""
         self.agent.stop_agent()
-        if self.world.backend is Backend.NFTABLES:
+        if self.world.backend is not Backend.IPTABLES_LEGACY:
             self.attempt("nft", "flush ruleset")
         else:
             for family, table in product(("", "6"), ("mangle", "nat", "filter")):
                 self.attempt(f"ip{family}tables-legacy-restore", stdin=f"*{table}\nCOMMIT\n")
-            self.attempt("ipset", "destroy")
+        self.attempt("ipset", "destroy")
         self.attempt("rm", "-rf", str(self.agent.directory))
         with wiring.inside(self.namespace(MACHINE)), Netlink(NETLINK_NETFILTER) as channel:
             channel.transact([FORGET_CONNECTIONS])
@@ -190,7 +190,7 @@ class Joined:
 
     def rules(self) -> str:
         """Every rule in the machine's kernel, with its handle where it has one: a rule that is made anew differs."""
-        if self.world.backend is Backend.NFTABLES:
+        if self.world.backend is not Backend.IPTABLES_LEGACY:
             listed = self.run("nft", "--stateless", "--handle", "list", "ruleset")
             # Made anew by every agent, which it shows to be there.
             return re.sub(r"table inet netmgr-agent \{.*?\n\}\n", "", listed, flags=re.DOTALL)
