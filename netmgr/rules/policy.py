@@ -71,7 +71,7 @@ class Policy:
     exact_prefix: Prefix
     counts_only: bool = False
     guards_pods: bool = True
-    sources: Sources | None = GUARDED_PODS
+    sources: Sources = GUARDED_PODS
     protection: Protection | None = None
     isolation: Isolation | None = None
     translation: Translation | None = None
@@ -103,7 +103,7 @@ class Policy:
             exact_prefix=document.accounting.exact_prefix,
             counts_only=document.role is Role.NODE and not document.cni,
             guards_pods=document.wires_pods,
-            sources=Sources.of(document) if document.role is not Role.NODE or document.cni else None,
+            sources=Sources.of(document),
             protection=Protection.of(document),
             isolation=isolation,
             translation=Translation.of(document),
@@ -151,7 +151,7 @@ def desired(
     for family in Family:
         sets[_internal(family)] = _of_family(policy.known, family)
         sets[_ranges(family)] = _of_family(policy.ranges, family)
-    sets |= policy.sources.sets(abilities) if policy.sources else {}
+    sets |= policy.sources.sets(abilities) if not policy.counts_only else {}
     sets |= policy.protection.sets(abilities) if policy.protection else {}
     sets |= policy.isolation.sets(abilities) if policy.isolation else {}
     sets |= policy.translation.sets() if policy.translation else {}
@@ -203,7 +203,7 @@ def _chain(policy: Policy, hook: Hook, abilities: Abilities) -> Iterator[Rule]:
             yield from policy.protection.rules(hook, family, abilities)
         if policy.classes and hook is Hook.FORWARD:
             yield from policy.classes.rules(family, abilities, own_links=policy.guards_pods)
-        if policy.sources:
+        if not policy.counts_only:
             yield from policy.sources.rules(hook, family, abilities)
     if policy.isolation:
         for family in Family:
