@@ -195,7 +195,8 @@ class Joined:
             # Made anew by every agent, which it shows to be there.
             return re.sub(r"table inet netmgr-agent \{.*?\n\}\n", "", listed, flags=re.DOTALL)
         tables = (f"ip{family}tables-legacy-save" for family in ("", "6"))
-        return "".join(line for table in tables for line in self.run(table).splitlines() if line[0] not in "#:")
+        # Not the tables' names: one that comes into being has no rule yet.
+        return "".join(line for table in tables for line in self.run(table).splitlines() if line.startswith("-A"))
 
     @property
     def documents(self) -> Path:
