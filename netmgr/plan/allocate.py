@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from netmgr.config import SPECIAL_USE
-from netmgr.plan.carve import cluster_wants, complete, keep_tombstones, taken_by_pools
+from netmgr.plan.carve import cluster_wants, complete, keep_tombstones, missing, taken_by_pools
 from netmgr.plan.conflicts import REMEDY, Scope, conflicts, moved, pinned_faults, renamed, without
 from netmgr.plan.demand import Want
 from netmgr.plan.diff import diff, renumbered
@@ -30,6 +30,7 @@ from netmgr.plan.lock import (
 from netmgr.plan.pins import with_pinned
 from netmgr.plan.service_ranges import ServiceGround
 from netmgr.plan.space import Space
+from netmgr.plan.split import pieces
 from netmgr.plan.verify import verify
 from netmgr.prefixes import Family, Prefix, merge
 from netmgr.sites import HUB
@@ -190,11 +191,35 @@ class _Locking:
             yield FixedSubnet(("researchers", str(len(held))), path, HUB, None, seats=missing)
 
     def _cluster(self, name: str) -> ClusterLock:
+        """A cluster's entry; what no single free block holds is divided into several segments."""
+        space = self.grounds[Family.V4].space
+        before = space.size
+        try:
+            return self._carved(name, None)
+        except PlanRefused:
+            # Unless room was found and something else is wrong.
+            sizes = self._pieces(name) if space.size == before else None
+            if sizes is None:
+                raise
+        return self._carved(name, sizes)
+
+    def _pieces(self, name: str) -> dict[str, list[int]] | None:
+        cluster, held = self.plan.clusters[name], self.clusters.get(name)
+        pools = with_pinned(name, cluster, held.node_pools if held else {}, self.limits, self.plan.pools.families)
+        lacks = {pool: (spec, missing(spec, pools.get(pool))) for pool, spec in cluster.node_pools.items()}
+        largest = sorted(lacks.items(), key=lambda each: (-each[1][1], each[0]))
+        own = (each for each in self._with_pinned(name, held.prefixes if held else ()))
+        nat = FixedSubnet(("nat",), ("clusters", name, "nat_hosts"), name, held.nat if held else None)
+        taken = (*nat.taken, *taken_by_pools(pools))
+        free = self.grounds[Family.V4].spaces((each for each in own if each.prefix.family is Family.V4), taken)
+        return pieces(free, nat.wants([Family.V4], self.limits), dict(largest), self.limits)
+
+    def _carved(self, name: str, sizes: dict[str, list[int]] | None) -> ClusterLock:
         cluster, held = self.plan.clusters[name], self.clusters.get(name)
         path: KeyPath = ("clusters", name)
         families = self.plan.pools.families
         pools = with_pinned(name, cluster, held.node_pools if held else {}, self.limits, families)
-        new = cluster_wants(name, cluster, pools, families, self.limits)
+        new = cluster_wants(name, cluster, pools, families, self.limits, sizes)
         nat = FixedSubnet(("nat",), (*path, "nat_hosts"), name, held.nat if held else None, hosts=cluster.nat_hosts)
         wants = [*new.wants, *nat.wants(self.open, self.limits)]
         taken = [*nat.taken, *taken_by_pools(pools)]

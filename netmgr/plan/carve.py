@@ -42,8 +42,12 @@ def cluster_wants(
     before: Mapping[str, NodePoolLock],
     families: tuple[Family, ...],
     limits: CloudLimits,
+    sizes: Mapping[str, list[int]] | None = None,
 ) -> Missing:
-    """What the cluster lacks, beside the node pools it has, for the capacity that it declares."""
+    """What the cluster lacks, beside the node pools it has, for the capacity that it declares.
+
+    `sizes` divides what a node pool lacks into segments of so many nodes; without, it gets one.
+    """
     promised = promised_mappings(((cluster.node_pools.get(pool), spec) for pool, spec in before.items()), families)
     vnets = Vnets(name, limits.limits.mappings_per_vnet, promised)
     segments: list[NewSegment] = []
@@ -51,8 +55,9 @@ def cluster_wants(
     wants: list[Want] = []
     for pool in sorted(cluster.node_pools, key=lambda pool: (-cluster.node_pools[pool].capacity, pool)):
         spec, path = cluster.node_pools[pool], ("clusters", name, "node_pools", pool, "nodes")
-        sizes = _missing(spec, before.get(pool))
-        for segment in vnets.segments(pool, sizes, before.get(pool), mappings_per_node(spec, families)):
+        lacks = missing(spec, before.get(pool))
+        parts = (sizes or {}).get(pool, [lacks] if lacks else [])
+        for segment in vnets.segments(pool, parts, before.get(pool), mappings_per_node(spec, families)):
             segments.append(segment)
             wants += segment_wants(segment, spec, families, limits, path)
         for segment, lacking in _lacking(pool, before.get(pool), families):
@@ -67,9 +72,9 @@ def cluster_wants(
     return Missing(tuple(widened), tuple(existing), tuple(wants))
 
 
-def _missing(spec: NodePool, held: NodePoolLock | None) -> list[int]:
-    missing = spec.capacity - (held.capacity if held else 0)
-    return [missing] if missing > 0 else []
+def missing(spec: NodePool, held: NodePoolLock | None) -> int:
+    """Nodes that a pool has no places for."""
+    return max(spec.capacity - (held.capacity if held else 0), 0)
 
 
 def _lacking(

@@ -1,8 +1,9 @@
 """The ground that sites (the hub and the clusters) stand on, and the ladder by which one gets more of it.
 
 1. inside its own prefixes; 2. inside its reserve; 3. its prefix merged with the free buddy
-beside it; 4. another prefix; 5. one prefix a subnet; 6. a refusal that says what is missing
-and what is in the way. Nothing that a site holds already moves on any rung.
+beside it; 4. another prefix; 5. as many free blocks as the subnets take; 6. a refusal that says
+what is missing and what is in the way. Nothing that a site holds already moves on any rung. A
+cluster that is refused divides its demand into smaller segments and tries once more.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from netmgr.plan.demand import Key, Want
 from netmgr.plan.findings import Finding, KeyPath, PlanRefused, error
 from netmgr.plan.lock import Allocation
 from netmgr.plan.space import Space, enclosing, length_for, subtract
-from netmgr.prefixes import Family, Prefix
+from netmgr.prefixes import Family, Prefix, merge
 
 Places = dict[Key, Prefix]
 V6_SITE = 56
@@ -69,6 +70,13 @@ class Ground:
                 self.hold(held.reserve, site.name)
         return tuple(sorted(allocations, key=lambda held: held.prefix)), places
 
+    def spaces(self, allocations: Iterable[Allocation], taken: Iterable[Prefix]) -> tuple[Space, Space]:
+        """Copies of what a site may use: what is free within its own prefixes, and what is nobody's."""
+        inner = Space(self.space.family, (held.prefix for held in allocations))
+        for subnet in taken:
+            inner.withdraw(subnet)
+        return inner, self.space.copy()
+
     def _widen(self, inner: Space, allocations: list[Allocation], wants: Sequence[Want]) -> Places | None:
         needed = sum(want.size for want in wants)
         for place, wider in self._widenings(allocations):
@@ -98,7 +106,7 @@ class Ground:
                 yield place, Allocation(prefix=grown, reserve=grown)
 
     def _add(self, site: Site, allocations: list[Allocation], wants: Sequence[Want]) -> Places:
-        """One more prefix for all wants, or one for each."""
+        """One more prefix for all wants, or else as few as there are free blocks to take them."""
         is_sparse = not site.reserve
         for groups in ([tuple(wants)], [(want,) for want in wants]):
             trial = self.space.copy()
@@ -106,14 +114,17 @@ class Ground:
             places: Places = {}
             for group in groups:
                 first = not allocations and len(groups) == 1
-                found = self._place(trial, group, site.reserve if first else 0, is_sparse=is_sparse)
+                found = self._place(
+                    trial, group, site.reserve if first else 0, is_sparse=is_sparse and len(groups) == 1
+                )
                 if found is None:
                     break
                 trial.take(found.reserve)
                 added.append(found)
                 places |= _fit(Space(trial.family, [found.prefix]), group)[0]
             else:
-                allocations += added
+                # Blocks that were taken one by one may lie side by side.
+                allocations += added if len(groups) == 1 else map(_whole, merge(found.reserve for found in added))
                 return places
         raise PlanRefused([self._refusal(site, allocations, wants)])
 
@@ -169,6 +180,10 @@ class Ground:
             near = {f"{holder} ({prefix})" for prefix, holder in self.holders if _is_beside(prefix, beyond, reach)}
             found |= near or {f"the end of the pool beyond {reach}"}
         return sorted(found)
+
+
+def _whole(prefix: Prefix) -> Allocation:
+    return Allocation(prefix=prefix, reserve=prefix)
 
 
 def _is_beside(prefix: Prefix, beyond: Prefix, reach: Prefix) -> bool:

@@ -1,7 +1,8 @@
 """How far each cluster can grow, and which limit it meets first.
 
 What is said of addresses is what one `grow` of the largest node pool would find: the same
-subnets are fitted into the same space, without making a lock for every number of nodes.
+subnets are fitted into the same space, without making a lock for every number of nodes. It is what
+fits in one piece: where nothing larger is free, `grow` divides the demand and may find room for more.
 """
 
 from __future__ import annotations
