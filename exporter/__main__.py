@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import signal
 import sys
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from exporter.server import serve
 from exporter.settings import DEFAULT_LISTEN, DEFAULT_MAX_SERIES, Settings
+from netmgr import logs
 from netmgr.errors import NetmgrError, of_system
 from netmgr.readers import DEFAULT_SOCKET
 
@@ -22,11 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT; the exit code is 0 then."""
     options = vars(_parser().parse_args(arguments))
     agent, level = options.pop("socket"), options.pop("log_level")
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=level.upper(),
-        format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
-    )
+    logs.begin(level)
     # Blocked before any thread starts, so that only sigwait sees them.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
     try:

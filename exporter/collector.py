@@ -75,9 +75,9 @@ class Collector:
     def _tell(self, fault: str) -> None:
         """Log a fault once, not at every scrape, and its end."""
         if fault and fault != self._last_fault:
-            log.warning("event=agent-unread error=%r", fault)
+            log.warning("agent-unread error=%s", fault)
         elif self._last_fault and not fault:
-            log.info("event=agent-read-again")
+            log.info("agent-read-again")
         self._last_fault = fault
 
 

@@ -125,5 +125,5 @@ class Connections:
                 if now - each.began > (ANSWER_SECONDS if each.complete else HEAD_SECONDS):
                     each.close()
             if self._turned_away and now - self._reported >= REPORT_SECONDS:
-                log.warning("event=connections-turned-away count=%d most=%d", self._turned_away, MOST_CONNECTIONS)
+                log.warning("connections-turned-away count=%d most=%d", self._turned_away, MOST_CONNECTIONS)
                 self._turned_away, self._reported = 0, now

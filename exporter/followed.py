@@ -38,9 +38,9 @@ class Followed(Generic[T]):
             self._stamp = stamp
             try:
                 self._value = self._load()
-                log.info("event=files-renewed paths=%r", [str(path) for path in self._paths])
+                log.info("files-renewed paths=%s", [str(path) for path in self._paths])
             except ConfigError as error:
-                log.warning("event=files-not-renewed error=%r", error.message)
+                log.warning("files-not-renewed error=%s", error.message)
         return self._value
 
     def _look(self) -> Stamp:

@@ -125,7 +125,7 @@ class Handler(WSGIRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class names it so
         """Requests are debugging matter."""
-        log.debug("event=request client=%s request=%r", self.client_address[0], format % args)
+        log.debug("request client=%s request=%s", self.client_address[0], format % args)
 
     def address_string(self) -> str:
         """The client's address, never looked up in the DNS."""
@@ -196,9 +196,9 @@ class Server(ThreadingMixIn, WSGIServer):
         """A client that went away, or cannot speak TLS, is no news; anything else is a mistake of ours."""
         fault = sys.exception()
         if isinstance(fault, OSError):
-            log.debug("event=client-lost client=%s error=%r", client_address[0], str(fault))
+            log.debug("client-lost client=%s error=%s", client_address[0], str(fault))
         else:
-            log.error("event=request-failed client=%s", client_address[0], exc_info=fault)
+            log.error("request-failed client=%s", client_address[0], exc_info=fault)
 
     def server_bind(self) -> None:
         """Bind v4 and v6 at once where no address was given, and skip the base class's DNS look-up."""
@@ -305,15 +305,15 @@ def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
         worker = threading.Thread(target=server.serve_forever, name="http")
         worker.start()
         log.info(
-            "event=listening address=%s port=%d tls=%s credentials=%s agent=%s",
+            "listening address=%s port=%d tls=%s credentials=%s agent=%s",
             *server.socket.getsockname()[:2],
             settings.tls_cert is not None,
             settings.credentials or "none",
             agent,
         )
         if os.geteuid() == 0:
-            log.warning("event=needless-privilege user=root hint=%r", "any user in the socket's group is enough")
+            log.warning("needless-privilege user=root hint=%s", "any user in the socket's group is enough")
         wait()
         server.shutdown()
         worker.join()
-    log.info("event=stopped")
+    log.info("stopped")

@@ -19,5 +19,5 @@ def end_with_any_thread() -> None:
 
 def _end(ended: threading.ExceptHookArgs) -> None:
     name = ended.thread.name if ended.thread else "unknown"
-    log.critical("a thread died, ending thread=%s", name, exc_info=ended.exc_value)
+    log.critical("thread-died action=end thread=%s", name, exc_info=ended.exc_value)
     os._exit(FAULT_EXIT)

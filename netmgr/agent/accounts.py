@@ -278,7 +278,7 @@ class Accounts:
         try:
             self.read()
         except KernelError as error:
-            log.warning("counters cannot be read error=%s", error)
+            log.warning("counters-unread error=%s", error)
         return self._ledger.usage(period, by)
 
     def audit(self) -> Report:
@@ -311,7 +311,7 @@ class Accounts:
                 self._host_pods.follow(self._rules.policy.known)
                 self._host_pods.look()
             except KernelError as error:
-                log.warning("host-network pods are the node's own traffic for now error=%s", error)
+                log.warning("host-pods-uncounted error=%s", error)
 
     def close(self) -> None:
         """Post a last reading and close the books; rules and counters stay for the next agent."""
@@ -330,7 +330,7 @@ class Accounts:
                 raise
             # Another program has flushed our rules; they are put back now, not with the next reconcile.
             for sentence in self.reconcile():
-                log.warning("repaired area=rules what=%r", sentence)
+                log.warning("repaired area=rules what=%s", sentence)
             self._rules.admit(addresses)
 
     def _owner(self, counter: Counter) -> PodRef | None:

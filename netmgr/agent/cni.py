@@ -48,9 +48,11 @@ class CniService:
                 code, output = 0, json.dumps(result).encode() if result else b""
             except NetmgrError as error:
                 code, output = error.cni_code, json.dumps(error_result(version_of(stdin), error)).encode()
-                log.warning("%s message=%r", _summary(environment, code, begin), error.message)
+                shown = _summary(environment, code, begin)
+                log.warning("request verb=%s container=%s ifname=%s code=%d ms=%.1f message=%s", *shown, error.message)
             else:
-                log.info("%s", _summary(environment, code, begin))
+                shown = _summary(environment, code, begin)
+                log.info("request verb=%s container=%s ifname=%s code=%d ms=%.1f", *shown)
             finally:
                 command = environment.get("CNI_COMMAND", "")
                 self._telemetry.answered(command if command in _VERBS else "invalid", code, time.monotonic() - begin)
@@ -84,11 +86,10 @@ def _started_at(environment: Mapping[str, str]) -> float:
     return min(now, int(text) / 1e9) if text.isascii() and text.isdigit() else now
 
 
-def _summary(environment: Mapping[str, str], code: int, begin: float) -> str:
-    duration = (time.monotonic() - begin) * 1000
+def _summary(environment: Mapping[str, str], code: int, begin: float) -> tuple[str, str, str, int, float]:
+    """Verb, container, interface, CNI error code and milliseconds of a request."""
     command, container = _shown(environment, "CNI_COMMAND", 12), _shown(environment, "CNI_CONTAINERID", 80)
-    ifname = _shown(environment, "CNI_IFNAME", 16)
-    return f"verb={command} container={container} ifname={ifname} code={code} ms={duration:.1f}"
+    return command, container, _shown(environment, "CNI_IFNAME", 16), code, (time.monotonic() - begin) * 1000
 
 
 def _shown(environment: Mapping[str, str], name: str, longest: int) -> str:

@@ -104,7 +104,7 @@ class Gateway:
     def start(self, stack: ExitStack) -> None:
         """Rules before forwarding, so that not one packet passes that they would have dropped."""
         for sentence in self._accounts.start(()):
-            log.info("rules %s", sentence)
+            log.info("rules-begin what=%s", sentence)
         self._router.start()
         self._reconcile()
         self._read()

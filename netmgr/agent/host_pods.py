@@ -58,7 +58,7 @@ class HostPods:
             self._start()
             return
         if self._rules.make():
-            log.warning("repaired area=rules what=%r", "the table of host-network pods was missing or altered")
+            log.warning("repaired area=rules what=%s", "the table of host-network pods was missing or altered")
             self._ledger.restart(counter for number in self._live for counter in counters_of(number))
             self._admit(list(self._live.values()))
         found = {one.cgroup.number: one for one in self._finder.find()}
@@ -76,7 +76,7 @@ class HostPods:
             self._ledger.begin(counters_of(one.cgroup.number), one.pod)
         for one in self._admit(pods):
             self._live[one.cgroup.number] = one
-            log.info("host-network pod counted pod=%s cgroup=%s", one.pod, one.cgroup.path)
+            log.info("host-pod-counted pod=%s cgroup=%s", one.pod, one.cgroup.path)
 
     def _admit(self, pods: Iterable[HostPod]) -> list[HostPod]:
         """Those of the pods that were still there to be admitted; the others end with the next look."""
@@ -98,7 +98,7 @@ class HostPods:
         for one in pods:
             self._ledger.end(counters_of(one.cgroup.number))
             del self._live[one.cgroup.number]
-            log.info("host-network pod ended pod=%s", one.pod)
+            log.info("host-pod-ended pod=%s", one.pod)
 
     def samples(self) -> list[Sample]:
         """One reading of every counter; none before the first look."""

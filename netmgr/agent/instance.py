@@ -139,7 +139,7 @@ def _wait(take: Callable[[], object], endings: Collection[signal.Signals]) -> No
             if time.monotonic() > deadline:
                 raise
             if not is_announced:
-                log.warning("waiting-for-predecessor seconds=%d reason=%r", HANDOVER_SECONDS, error.message)
+                log.warning("waiting-for-predecessor seconds=%d reason=%s", HANDOVER_SECONDS, error.message)
                 is_announced = True
         else:
             return
@@ -161,7 +161,7 @@ def namespace(comment: str) -> Iterator[None]:
         except KernelError as error:
             if error.errno not in _UNSUPPORTED:
                 raise
-            log.warning("no-owned-tables lock=%s error=%r", _NAMESPACE, error.message)
+            log.warning("no-owned-tables lock=%s error=%s", _NAMESPACE, error.message)
             descriptor = os.open(_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, _locked(descriptor, "another agent runs in this network namespace; stop it first"))
         yield

@@ -43,7 +43,7 @@ class Latest(Generic[Reading]):
                 try:
                     self._value = self._read()
                 except NetmgrError as error:
-                    log.warning("kernel cannot be read error=%s", error)
+                    log.warning("kernel-unread error=%s", error)
                 spent = self._clock.monotonic() - began
                 rest = spent / LARGEST_SHARE if spent > LONG_SECONDS else 0.0
                 self._next_at = began + max(self._min_seconds, rest)

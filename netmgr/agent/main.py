@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
-from netmgr import documents, faults
+from netmgr import documents, faults, logs
 from netmgr.agent import instance, preflight
 from netmgr.agent.files import Files
 from netmgr.agent.instance import HeldDirectory
@@ -61,7 +61,7 @@ def run(config: Path) -> None:
     """
     document = documents.load(config, NodeDocument)
     preflight.check(config, document)
-    logging.basicConfig(level=document.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logs.begin(document.log_level)
     # Blocked before any thread exists, so that the signals wait for sigwait and interrupt nobody.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
     faults.end_with_any_thread()

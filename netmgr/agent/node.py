@@ -67,7 +67,7 @@ class Node:
         except NetmgrError as error:
             # The answer to the runtime is why the ADD failed, not why it could not be undone.
             key = attachment.key
-            log.error("failed ADD not undone container=%s ifname=%s error=%s", key.container_id, key.ifname, error)  # noqa: TRY400  the message says all there is
+            log.error("failed-add-not-undone container=%s ifname=%s error=%s", key.container_id, key.ifname, error)  # noqa: TRY400  the message says all there is
 
     def detach(self, attachment: Attachment, netns: str = "") -> None:
         """Undo `attach`, whatever of it there is. `netns` is where the sandbox is now, if not where it was then."""
@@ -89,7 +89,13 @@ class Node:
                 self.detach(attachment)
         except TryAgainLater:
             return False
-        log.info("collected container=%s ifname=%s pod=%s why=%s", key.container_id, key.ifname, attachment.pod, why)
+        log.info(
+            "collected container=%s ifname=%s pod=%s why=%s",
+            key.container_id,
+            key.ifname,
+            attachment.pod,
+            why,
+        )
         return True
 
     def collect_vanished(self) -> None:

@@ -78,7 +78,7 @@ class Observation:
             # Whoever is there now was counted by the predecessor; a look after the start would begin them at zero.
             self._held = dict(self._verdict()[1].held)
         for sentence in self._accounts.start(one.attachment for one in self._held.values()):
-            log.info("rules %s", sentence)
+            log.info("rules-begin what=%s", sentence)
 
     def look(self) -> None:
         """Compare once, and carry out what follows.
@@ -105,15 +105,15 @@ class Observation:
             self._accounts.end(pod)
             for address in pod.addresses:
                 del self._held[address]
-            log.info("pod ended pod=%s addresses=%s", pod.pod, _shown(pod))
+            log.info("pod-ended pod=%s addresses=%s", pod.pod, _shown(pod))
         for pod in judge.attachments(verdict.begins):
             self._accounts.begin(pod)
             self._held |= {address: verdict.held[address] for address in pod.addresses}
             delay = self._stamps.age(verdict.began[pod.addresses[0]])
-            log.info("pod found pod=%s addresses=%s link=%s after=%.3fs", pod.pod, _shown(pod), pod.host_link, delay)
+            log.info("pod-found pod=%s addresses=%s link=%s seconds=%.3f", pod.pod, _shown(pod), pod.host_link, delay)
             self._longest = max(self._longest, delay if looked_before else 0.0)
             if self._tells_late and delay > PROMPT_SECONDS:
-                log.warning("pod was noticed late, what it sent before is not in its totals pod=%s", pod.pod)
+                log.warning("pod-noticed-late effect=some-bytes-uncounted pod=%s", pod.pod)
                 self._accounts.note(Gap.LATE, delay)
         self._held = dict(verdict.held)
 
@@ -222,7 +222,7 @@ class Observer:
     def start(self, stack: ExitStack) -> None:
         """Take over from a predecessor, then begin to count and to answer readers."""
         if not self._watch.complete:
-            log.warning("no pod was wired here yet, or cni_results_dir is another: %s", self._document.cni_results_dir)
+            log.warning("results-dir-missing cni_results_dir=%s", self._document.cni_results_dir)
         self._router.start()
         self._observation.start()
         self._observing.look()

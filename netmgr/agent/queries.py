@@ -113,7 +113,7 @@ class Queries:
         except (ValueError, RecursionError) as error:
             return _refusal(f"not a query: {error}")
         except NetmgrError as error:
-            log.warning("query failed error=%s", error)
+            log.warning("query-failed error=%s", error)
             return _refusal(error.message)
 
     def _query(self, request: dict[str, object]) -> object:
@@ -215,7 +215,7 @@ class Queries:
         try:
             self._accounts.read()
         except NetmgrError as error:
-            log.warning("counters cannot be read error=%s", error)
+            log.warning("counters-unread error=%s", error)
 
     def _reason(self) -> str:
         try:

@@ -56,10 +56,10 @@ def resolved(document: NodeDocument) -> NodeDocument:
         vetted = vet(_azure().read(), document, _on_links())
     except RangesUnknown as error:
         ranges = _recall(document)
-        log.warning("ranges are those of the last run count=%s error=%s", len(ranges), error)
+        log.warning("ranges-recalled count=%s error=%s", len(ranges), error)
         return document.model_copy(update={"ranges": ranges})
     for sentence in vetted.refused:
-        log.error("%s", sentence)
+        log.error("range-refused reason=%s", sentence)
     known = document.model_copy(update={"ranges": vetted.ranges})
     _remember(known, vetted)
     return known
@@ -138,11 +138,11 @@ class Ranging:
 
     def _tell(self, failing: str) -> None:
         if failing and self._telemetry.failing.get(STEP) != failing:
-            log.error("ranges stay as they were, or are used in part: %s", failing)
+            log.error("ranges-failing error=%s", failing)
         if failing:
             self._telemetry.failing[STEP] = failing
         elif self._telemetry.failing.pop(STEP, None):
-            log.info("ranges are known again")
+            log.info("ranges-known-again")
 
     def _apply(self, ranges: tuple[Prefix, ...]) -> None:
         before = self._document.ranges
@@ -153,7 +153,7 @@ class Ranging:
             self._follow_document(self._document)
             _remember(self._document, self._vetted)
             gone, come = sorted(set(before) - set(ranges)), sorted(set(ranges) - set(before))
-            log.info("ranges changed new=%s withdrawn=%s", _listed(come), _listed(gone))
+            log.info("ranges-changed new=%s withdrawn=%s", _listed(come), _listed(gone))
         # Also without a change: a pod that held a withdrawn address may have ended.
         self._follow(self._in_use())
         self._report()
@@ -165,7 +165,7 @@ class Ranging:
         policy = self._policy(ranges)
         if policy != self._rules.policy:
             for sentence in self._node.accounts.change_policy(policy):
-                log.debug("rules %s", sentence)
+                log.debug("rules-changed what=%s", sentence)
 
     def _policy(self, ranges: Iterable[Prefix]) -> Policy:
         return Policy.of(self._document.model_copy(update={"ranges": tuple(merge(ranges))}))
@@ -174,7 +174,7 @@ class Ranging:
         withdrawn = self._node.leases.withdrawn()
         for address in withdrawn.keys() - self._reported:
             pod = withdrawn[address].pod
-            log.warning("address was withdrawn and is still held address=%s pod=%s", address, pod)
+            log.warning("withdrawn-address-held address=%s pod=%s", address, pod)
         self._reported = set(withdrawn)
 
 
@@ -216,7 +216,7 @@ class _Reader:
             self._version = version
             changed = [key for key, value in document if key != "ranges" and value != getattr(self._document, key)]
             if changed:
-                log.warning("document changed, restart the agent for file=%s keys=%s", self._path, ", ".join(changed))
+                log.warning("document-changed action=restart-the-agent file=%s keys=%s", self._path, ", ".join(changed))
             self._document = document
         return self._document.ranges
 

@@ -53,7 +53,7 @@ class Reaper:
             try:
                 self._dataplane.reap()
             except NetmgrError as error:
-                log.warning("links not deleted error=%s", error)
+                log.warning("links-not-deleted error=%s", error)
                 self._stopping.wait(_PATIENCE_SECONDS)
                 self._wanted.set()
 

@@ -44,7 +44,7 @@ def open_or_set_aside(path: Path, opener: Callable[[Path], Opened]) -> tuple[Ope
         return opener(path), False
     except StateError as error:
         kept = sqlite_file.set_aside(path, "corrupt")
-        log.error("state file is corrupt, set aside, rebuilding from the kernel file=%s error=%s", kept, error)  # noqa: TRY400  the message says all there is
+        log.error("state-file-corrupt action=rebuild-from-kernel kept=%s error=%s", kept, error)  # noqa: TRY400  the message says all there is
     return opener(path), True
 
 
@@ -60,13 +60,13 @@ def take_over(node: Node, families: tuple[Family, ...], current: str) -> bool:
     if former not in ("", current):
         for attachment in node.leases.all():
             node.leases.release(attachment)
-        log.info("the node was rebooted; attachments of the former boot are released")
+        log.info("node-rebooted action=release-attachments")
     changed = _follow_kernel(node, families)
     if former != current:
         node.leases.begin_boot(current)
     is_older = changed and bool(former)
     if is_older:
-        log.error("ipam-state-older-than-kernel what=%r", "attachments were taken from the kernel's links instead")
+        log.error("ipam-state-older-than-kernel what=%s", "attachments were taken from the kernel's links instead")
     return is_older
 
 

@@ -33,7 +33,7 @@ class Steps:
         try:
             step()
         except (NetmgrError, OSError, sqlite3.Error) as error:
-            log.error("step failed step=%s error=%s", name, error)  # noqa: TRY400  expected kinds only
+            log.error("step-failed step=%s error=%s", name, error)  # noqa: TRY400  expected kinds only
             self._telemetry.failing[name] = str(error)
         else:
             self._telemetry.failing.pop(name, None)
@@ -45,7 +45,7 @@ class Steps:
             sentences = list(step())
             self._telemetry.repaired(area, sentences)
             for sentence in sentences:
-                log.warning("repaired area=%s what=%r", area, sentence)
+                log.warning("repaired area=%s what=%s", area, sentence)
 
         self.attempt(area, told)
 

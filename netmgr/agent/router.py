@@ -38,13 +38,13 @@ class Router:
         forwarding.enable(self._families, self._uplink)
         with suppress(KernelError):
             for sentence in self._routes.reconcile():
-                log.info("routes %s", sentence)
+                log.info("routes-changed what=%s", sentence)
         self._drop_unused()
 
     def _drop_unused(self) -> None:
         with suppress(KernelError):
             for sentence in self._unused.reconcile(self._ranges):
-                log.info("routes %s", sentence)
+                log.info("routes-changed what=%s", sentence)
 
     def follow(self, document: NodeDocument) -> None:
         """Keep forwarding what this document asks for from now on."""

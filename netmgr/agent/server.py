@@ -160,7 +160,7 @@ class UnixServer(socketserver.UnixStreamServer):
             self._peers.told(peer)
             peer.connection.sendall(answer)
         except OSError as error:
-            log.debug("connection ended early socket=%s error=%s", self.path.name, error)
+            log.debug("connection-ended-early socket=%s error=%s", self.path.name, error)
         finally:
             self._peers.part(peer)
             if self._line:
@@ -193,7 +193,7 @@ class UnixServer(socketserver.UnixStreamServer):
 def _tell_of_a_fault(served: Future[None]) -> None:
     """A fault of ours ends one request, not the worker; the peer sees the connection closed."""
     if fault := served.exception():
-        log.error("request ended by a fault of the agent's own", exc_info=fault)
+        log.error("request-fault", exc_info=fault)
 
 
 def _remove_stale(path: Path) -> None:

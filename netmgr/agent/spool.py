@@ -49,7 +49,7 @@ def replay(directory: Path, serve: Callable[[bytes], int]) -> None:
         try:
             _replay(path, serve)
         except OSError as error:
-            log.warning("spooled DEL not replayed file=%s error=%s", path.name, error)
+            log.warning("spooled-del-unread file=%s error=%s", path.name, error)
 
 
 def _files(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
@@ -58,7 +58,7 @@ def _files(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
         try:
             state = path.lstat()
         except OSError as error:
-            log.warning("spooled DEL not looked at file=%s error=%s", path.name, error)
+            log.warning("spooled-del-unread file=%s error=%s", path.name, error)
             continue
         if stat.S_ISREG(state.st_mode):
             yield path, state
@@ -68,20 +68,20 @@ def _replay(path: Path, serve: Callable[[bytes], int]) -> None:
     if _UNFINISHED.fullmatch(path.name):
         if time.time() - path.lstat().st_mtime > _UNFINISHED_SECONDS:
             path.unlink()
-            log.info("removed what a launcher left unfinished file=%s", path.name)
+            log.info("unfinished-spool-removed file=%s", path.name)
         return
     if path.suffix != _KEPT:
         return
     code, fault = _carry_out(path, serve)
     if code == 0:
         path.unlink()
-        log.info("replayed spooled DEL file=%s", path.name)
+        log.info("spooled-del-replayed file=%s", path.name)
     elif code in _REQUEST_FAULTS or (fault is not None and not isinstance(fault, _PASSING)):
         aside = path.with_name(path.name + REFUSED)
         path.replace(aside)
-        log.error("spooled DEL cannot be carried out, set aside file=%s code=%d", aside.name, code, exc_info=fault)
+        log.error("spooled-del-set-aside file=%s code=%d", aside.name, code, exc_info=fault)
     else:
-        log.warning("spooled DEL failed, tried again later file=%s code=%d error=%s", path.name, code, fault or "-")
+        log.warning("spooled-del-failed action=try-again file=%s code=%d error=%s", path.name, code, fault or "-")
 
 
 def _carry_out(path: Path, serve: Callable[[bytes], int]) -> tuple[int, BaseException | None]:

@@ -62,7 +62,7 @@ class TaggedRules:
             fault = str(error)
         xt_listing.give_memory_back()
         if fault and fault != self._fault:
-            log.warning("tagged-rules-incomplete reason=%r", fault)
+            log.warning("tagged-rules-incomplete reason=%s", fault)
         self._fault = fault
 
 

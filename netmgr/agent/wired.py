@@ -109,9 +109,9 @@ class PodAgent:
         self._telemetry.state_rebuilds += older
         self._ranging.prepare()
         for name in node.dataplane.detach_strays(a.host_link for a in node.leases.all()):
-            log.info("stray link taken down link=%s", name)
+            log.info("stray-link-lowered link=%s", name)
         for sentence in node.accounts.start(node.leases.all()):
-            log.info("rules %s", sentence)
+            log.info("rules-begin what=%s", sentence)
         node.reaper.start()
         stack.callback(node.reaper.stop)
         self._housekeeping.reconcile()

@@ -93,7 +93,7 @@ def _run(api: Api, settings: Settings, plan: Path, lease_seconds: int, listen: s
     if candidate.failure is not None:
         raise candidate.failure
     if candidate.fault is not None:
-        faults.log.critical("the work died, ending", exc_info=candidate.fault)
+        faults.log.critical("work-died action=end", exc_info=candidate.fault)
         raise typer.Exit(faults.FAULT_EXIT)
 
 
@@ -130,7 +130,9 @@ def start_logging(level: str) -> None:
     """One line for each thing that happens, on standard error; a thread that dies says so, and ends the process."""
     import logging
 
-    logging.basicConfig(level=level.upper(), format="level=%(levelname)s logger=%(name)s %(message)s")
+    from netmgr import logs
+
+    logs.begin(level)
     faults.end_with_any_thread()
     # The client's election logs each renewal.
     logging.getLogger("leaderelection").setLevel(logging.WARNING)

@@ -48,7 +48,7 @@ def named(addresses: Iterable[Address]) -> set[Address]:
             return wanted & {source for listing in listings for sources in listing for source in sources}
     except KernelError as error:
         if error.errno not in _NO_CONNTRACK:
-            log.warning("connection table cannot be read error=%s", error)
+            log.warning("connection-table-unread error=%s", error)
         return set()
 
 

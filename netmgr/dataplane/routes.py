@@ -70,7 +70,7 @@ class StaticRoutes:
     def _tell(self, off_link: set[str]) -> None:
         """Log what has become the network's own business since the last time."""
         for text in sorted(off_link - self._off_link):
-            log.warning("left to the network's own routing, since no link has the gateway: %s", text)
+            log.warning("route-left-to-network reason=no-link-has-the-gateway route=%s", text)
         self._off_link = off_link
 
     def _present(self) -> set[tuple[Prefix, Address]]:

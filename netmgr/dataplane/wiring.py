@@ -104,7 +104,7 @@ class Dataplane:
             self.detach(host_link, netns_path)
             self.reap()
         except KernelError as error:
-            log.error("link not removed link=%s error=%s", host_link, error)  # noqa: TRY400  the message says all there is
+            log.error("link-not-removed link=%s error=%s", host_link, error)  # noqa: TRY400  the message says all there is
 
     def _configure(self, attachment: Attachment, netns: int, mac: bytes) -> None:
         inside, pod_index = netlink.open_in(netns, attachment.key.ifname)
@@ -141,7 +141,7 @@ class Dataplane:
         except KernelError as error:
             if error.errno != ENODEV:
                 # Nothing of it may stay in the sandbox, so the pair goes at once.
-                log.warning("pod's end not vacated, deleted now link=%s error=%s", link.name, error)
+                log.warning("pod-end-not-vacated action=delete link=%s error=%s", link.name, error)
                 self.reap()
 
     def reap(self) -> int:

@@ -248,12 +248,12 @@ class Store:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
         if self._pending:
-            log.warning("state is durable again file=%s", self._path)
+            log.warning("state-durable-again file=%s", self._path)
             self._pending.clear()
 
     def _wait(self, error: sqlite3.Error, changes: Iterable[Change]) -> None:
         if not self._pending:
-            log.error("state cannot be written, goes on in memory file=%s error=%s", self._path, error)
+            log.error("state-not-durable action=keep-in-memory file=%s error=%s", self._path, error)
         for change in changes:
             self._pending.pop(change, None)
             self._pending[change] = None

@@ -102,7 +102,7 @@ class Api:
     def _send(self, method: str, path: str, query: Query | None, body: Object | None, kind: str, seconds: float) -> Any:  # noqa: ANN401  the client's own response, which has no types
         answer = self._transmit(method, path, query, body, kind, seconds)
         if answer.status == UNAUTHORIZED and self._renew is not None:
-            log.info("event=token_refused path=%s; reading it again", path)
+            log.info("token-refused action=read-it-again path=%s", path)
             answer.response.close()
             self._renew.expire()
             answer = self._transmit(method, path, query, body, kind, seconds)

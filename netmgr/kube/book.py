@@ -51,7 +51,7 @@ class Book:
             except ApiError as error:
                 if error.status not in (CONFLICT, NOT_FOUND):
                     raise
-                log.warning("event=claims_conflict shard=%s; reading all again", name)
+                log.warning("claims-conflict action=read-all-again shard=%s", name)
                 self.load()
                 return False
         return True

@@ -90,7 +90,7 @@ class Controller:
                 # What was read may be out of date by now, or only half of it was written.
                 book, settled = None, False
                 level = logging.WARNING if isinstance(error, ApiAway) else logging.ERROR
-                log.log(level, "event=round_failed failures=%s reason=%r", backoff.failures, error.message)
+                log.log(level, "round-failed failures=%s reason=%s", backoff.failures, error.message)
             self._telemetry.lists.set(reflector.lists)
             self._telemetry.watches.set(reflector.watches)
             _wait(nodes.changed, lost, ROUND_SECONDS if settled else backoff.next())
@@ -100,7 +100,7 @@ class Controller:
     def _open(self) -> Book:
         book = Book(self._api, self._settings.namespace, self._settings.cluster)
         book.load()
-        log.info("event=claims_read number=%s", len(book.claims))
+        log.info("claims-read number=%s", len(book.claims))
         return book
 
     def _round(self, nodes: ClusterNodes, book: Book, lost: threading.Event) -> bool:
@@ -141,7 +141,7 @@ class Controller:
             return True
         if found["metadata"]["uid"] != claim.uid:
             return True
-        log.warning("event=watch_lags node=%s is there and keeps %s", claim.node, claim.place.slot)
+        log.warning("watch-lags node=%s keeps=%s", claim.node, claim.place.slot)
         return False
 
     def _tell_all(
@@ -190,7 +190,7 @@ class Controller:
             self._telemetry.conflicts.labels("node").inc()
             return False
         self._telemetry.assigned.inc()
-        log.info("event=assigned node=%s place=%s ranges=%s", view.name, place.slot, ",".join(map(str, place.ranges)))
+        log.info("assigned node=%s place=%s ranges=%s", view.name, place.slot, ",".join(map(str, place.ranges)))
         return True
 
     def _count(

@@ -89,7 +89,7 @@ class Lease(LeaseLock):
         try:
             return bool(write(*arguments))
         except (HTTPError, OSError) as error:
-            log.info("event=lease_not_written reason=%r", str(error))
+            log.info("lease-not-written reason=%s", str(error))
             return False
 
 
@@ -177,7 +177,7 @@ class Candidate:
             self._release()
 
     def _start(self) -> None:
-        log.info("event=leading identity=%s", self._term.identity)
+        log.info("leading identity=%s", self._term.identity)
         self._idle.clear()
         self._was_elected = True
         self._waits.reset()
@@ -196,7 +196,7 @@ class Candidate:
     def _stop(self) -> None:
         self._lost.set()
         self._idle.wait()
-        log.info("event=leads_no_more identity=%s", self._term.identity)
+        log.info("leads-no-more identity=%s", self._term.identity)
 
     def _release(self) -> None:
         path = f"/apis/coordination.k8s.io/v1/namespaces/{self._term.namespace}/leases/{self._term.name}"
@@ -206,4 +206,4 @@ class Candidate:
                 version = {"resourceVersion": found["metadata"]["resourceVersion"]}
                 self._api.patch(path, {"metadata": version, "spec": {"holderIdentity": None}})
         except ApiError as error:
-            log.warning("event=lease_not_released reason=%r", error.message)
+            log.warning("lease-not-released reason=%s", error.message)

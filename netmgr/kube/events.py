@@ -52,7 +52,7 @@ class Events:
     def _write(self, name: str, refusal: Refusal, *, is_new: bool) -> None:
         node = refusal.node
         if is_new:
-            log.warning("event=refused node=%s reason=%s %s", node.name, refusal.reason, refusal.message)
+            log.warning("refused node=%s reason=%s message=%s", node.name, refusal.reason, refusal.message)
         made = event(name, (node.name, node.uid), str(refusal.reason), refusal.message, (COMPONENT, self._instance))
         try:
             try:
@@ -62,7 +62,7 @@ class Events:
                     raise
                 self._api.patch(f"{PATH}/{name}", {"lastTimestamp": made["lastTimestamp"]})
         except ApiError as error:
-            log.warning("event=event_not_written node=%s reason=%r", node.name, error.message)
+            log.warning("event-not-written node=%s reason=%s", node.name, error.message)
 
 
 def event(name: str, node: tuple[str, str], reason: str, message: str, author: tuple[str, str]) -> Object:

@@ -58,7 +58,7 @@ class PlanWatch:
     def _accept(self, claims: Mapping[Slot, Claim]) -> None:
         sentences = list(moved(self._wanted, claims))
         if not sentences:
-            log.info("event=plan_in_force cluster=%s pools=%s", self._wanted.cluster, self._wanted.capacity)
+            log.info("plan-in-force cluster=%s pools=%s", self._wanted.cluster, self._wanted.capacity)
             self._accepted, self.refused = self._wanted, ""
             return
         more = f" and {len(sentences) - SHOWN} more" if len(sentences) > SHOWN else ""
@@ -69,7 +69,7 @@ class PlanWatch:
 
     def _refuse(self, reason: str) -> None:
         if reason != self.refused:
-            log.error("event=plan_refused %s", reason)
+            log.error("plan-refused reason=%s", reason)
         self.refused = reason
 
     def _look(self) -> tuple[object, ...]:

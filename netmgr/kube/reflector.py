@@ -84,12 +84,12 @@ class Reflector:
 
     def _recover(self, error: ApiError) -> None:
         if error.status == GONE:
-            log.info("event=relist path=%s reason=%r", self._path, error.message)
+            log.info("relist path=%s reason=%s", self._path, error.message)
             self._version = ""
             return
         wait = self._backoff.next()
         level = logging.WARNING if isinstance(error, ApiAway) else logging.ERROR
-        log.log(level, "event=api_away path=%s wait_s=%.1f reason=%r", self._path, wait, error.message)
+        log.log(level, "api-away path=%s wait_s=%.1f reason=%s", self._path, wait, error.message)
         self._stop.wait(wait)
 
     def _list(self) -> None:

@@ -107,7 +107,7 @@ class ServiceFiles:
             self._remove(file)
         for file, text in wanted.items():
             self._write(file, text)
-        log.info("event=services_complete folder=%s services=%s", self._folder, len(wanted))
+        log.info("services-complete folder=%s services=%s", self._folder, len(wanted))
 
     def _appear(self, wanted: dict[str, str]) -> None:
         new = self._folder.with_name(f".{self._folder.name}.new")

@@ -71,7 +71,7 @@ class _Handler(WSGIRequestHandler):
     timeout = 10
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class names it so
-        log.debug("event=request %s", format % args)
+        log.debug("request line=%s", format % args)
 
 
 class _Server(ThreadingMixIn, WSGIServer):

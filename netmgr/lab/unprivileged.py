@@ -7,7 +7,6 @@ the repository may lie where nobody cannot read, in root's home for instance.
 from __future__ import annotations
 
 import encodings.idna  # noqa: F401  socket.getaddrinfo would import it, when it is too late
-import logging
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from exporter.server import serve
 from exporter.settings import Settings
+from netmgr import logs
 
 NOBODY = 65534
 """User and group without any privilege: nobody and nogroup on every distribution."""
@@ -34,7 +34,7 @@ def main() -> None:
     """Serve until SIGTERM or SIGINT."""
     agent, listen = sys.argv[1:]
     drop_privileges()
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
+    logs.begin("info")
     # Blocked before any thread starts, so that only sigwait sees them.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
     serve(Path(agent), Settings(listen=listen), lambda: signal.sigwait(ENDINGS))

@@ -233,7 +233,7 @@ class Ledger:
                 self._book.note(_GAPS[found], seconds)
                 action = "bring-up-by-live-counters" if found is Found.OLDER else "rebuild-from-live-counters"
                 log.error(
-                    "%s path=%s found=%s seconds=%.0f action=%s",
+                    "ledger-gap kind=%s path=%s found=%s seconds=%.0f action=%s",
                     _GAPS[found],
                     self._store.path,
                     found.value,
@@ -302,7 +302,7 @@ class Ledger:
             with self._file_lock:
                 self._sync()
         except StateError as error:
-            log.warning("ledger-not-synced error=%r", error.message)
+            log.warning("ledger-not-synced error=%s", error.message)
 
     def _sync(self) -> None:
         with self._lock:
@@ -364,7 +364,7 @@ class Ledger:
         except StateError as error:
             if self._durable:
                 # No traceback: the message tells file and reason.
-                log.error("ledger-not-durable action=totals-in-memory error=%r", error.message)  # noqa: TRY400  no traceback: the reason says it all
+                log.error("ledger-not-durable action=totals-in-memory error=%s", error.message)  # noqa: TRY400  no traceback: the reason says it all
                 self._book.note(Gap.NOT_DURABLE)
                 self._undurable_since = self._clock.monotonic()
             self._durable = False
@@ -385,4 +385,4 @@ class Ledger:
         try:
             self._store.prune(self._retention)
         except StateError as error:
-            log.warning("history-unbounded error=%r", error.message)
+            log.warning("history-unbounded error=%s", error.message)

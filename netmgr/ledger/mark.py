@@ -115,7 +115,7 @@ def read(path: Path) -> Synced | None:
     try:
         return durable.read(path, _parsed)
     except StateError as error:
-        log.error("ledger-mark-unreadable error=%r", error.message)  # noqa: TRY400  the message says all there is
+        log.error("ledger-mark-unreadable error=%s", error.message)  # noqa: TRY400  the message says all there is
         return None
 
 

@@ -84,7 +84,7 @@ class Services:
         """
         with self._lock, _without_collection():
             self._left = self._backend.held()
-            log.info("services begin programmed=%d", len(self._left))
+            log.info("services-begin programmed=%d", len(self._left))
             self._take(None)
             self._put_right()
 
@@ -178,7 +178,7 @@ class Services:
         """Log what is refused, each fault once while it lasts."""
         faults = frozenset(self._desk.faults())
         for fault in sorted(faults - self._told)[:_MOST_LOGGED]:
-            log.warning("documents refused fault=%r", fault)
+            log.warning("documents-refused fault=%s", fault)
         self._told = faults
 
     def _put_right(self) -> list[str]:
@@ -198,7 +198,7 @@ class Services:
     def _forget(self) -> None:
         """Have UDP clients of endpoints that went begin anew."""
         if count := connections.forget(self._gone):
-            log.info("connections of endpoints that are gone were ended count=%d", count)
+            log.info("connections-ended reason=endpoint-gone count=%d", count)
         self._gone.clear()
 
 
@@ -221,6 +221,6 @@ def _endpoints(opening: Opening) -> frozenset[Endpoint]:
 
 def _log(changes: Mapping[ServicePort, Frontend | None]) -> None:
     for seen, frontend in list(changes.items())[:_MOST_LOGGED]:
-        log.info("service changed seen=%s endpoints=%s", seen, len(frontend.endpoints) if frontend else "closed")
+        log.info("service-changed seen=%s endpoints=%s", seen, len(frontend.endpoints) if frontend else "closed")
     if len(changes) > _MOST_LOGGED:
-        log.info("services changed count=%d", len(changes))
+        log.info("services-changed count=%d", len(changes))

@@ -151,7 +151,7 @@ def test_books_that_were_lost_are_rebuilt_from_live_counters_and_reported(
     assert {reason: times for reason, (times, _) in found.items() if times} == {"ledger-lost": 1}
     assert found["ledger-lost"][1] > 0
     assert node.snapshot()["state_rebuilds"] == 1
-    assert "ledger-lost path=" in (node.directory / "agent.log").read_text()
+    assert "kind=ledger-lost path=" in (node.directory / "agent.log").read_text()
     node.kill_agent()
     restart(node)
     assert (spender.counted(), gaps(node)) == (sent + 0, found)

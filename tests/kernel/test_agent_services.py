@@ -61,7 +61,7 @@ def test_documents_are_taken_at_once_and_what_is_wrong_with_one_is_told(world: J
     row = next(line for line in shown.stdout.splitlines() if "10.100.0.10:80/tcp" in line)
     assert ("web/api" in row, "10.1.0.10:8080" in row) == (True, True)
     assert "[fd00:1001::a]:8080" in shown.stdout
-    assert world.log().count("documents refused") == 1
+    assert world.log().count("documents-refused") == 1
     assert world.agent.snapshot()["ready"]
     (world.documents / "wrong.yaml").unlink()
     (world.documents / "api.yaml").unlink()

@@ -146,7 +146,7 @@ def test_the_pool_grows_and_shrinks_while_pods_live(world: World, node: LabNode,
     assert node.ask("explain", address="10.128.0.3")["because"] == "the machine's metadata (range_source: azure)"
     assert seen_by_the_internet(world, first) == str(node.node.addresses[0])
     soon(lambda: sent(node, "first") == 2 * DATAGRAM, lambda: sent(node, "first"))
-    assert "address was withdrawn and is still held address=10.128.0.1 pod=research/first" in log(node)
+    assert "withdrawn-address-held address=10.128.0.1 pod=research/first" in log(node)
 
     node.stop_agent()
     node.start_agent()

@@ -126,7 +126,7 @@ def test_what_chained_plugins_are_asked_for_is_no_error_and_is_logged(cni):
         runtime = {"portMappings": [{"hostPort": 80, "containerPort": 80}], "bandwidth": {"ingressRate": 1}}
         addresses(cni.call("ADD", pod, keys={"runtimeConfig": runtime | {"aliases": ["web"]}}))
         log = (cni.node.directory / "agent.log").read_text()
-        assert f"container={pod.container} keys='portMappings','bandwidth','aliases'" in log
+        assert f"container={pod.container} keys=\"'portMappings','bandwidth','aliases'\"" in log
 
 
 def test_the_runtimes_resolver_is_merged_into_the_configurations(cni):

@@ -66,7 +66,7 @@ def test_del_leaves_neither_name_nor_addresses_nor_routes_in_the_sandbox(cni: Ca
     assert cni.call("DEL", pod).exit_code == 0
     assert is_free_of(pod.netns)
     # Nor was the pair deleted at once, which takes ten times as long.
-    assert "not vacated" not in (cni.node.directory / "agent.log").read_text()
+    assert "not-vacated" not in (cni.node.directory / "agent.log").read_text()
 
 
 def test_del_that_names_no_sandbox_finds_the_one_of_the_add(cni: Caller, pod: Pod) -> None:

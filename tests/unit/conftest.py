@@ -74,7 +74,7 @@ def started(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[byt
             environment = {**os.environ, "PYTHONPATH": str(ROOT)}
             running.append(programs.start([sys.executable, *arguments], env=environment, stderr=stderr))
         deadline = time.monotonic() + 20
-        while not (found := re.search(r"event=listening .* port=(\d+)", log.read_text())):
+        while not (found := re.search(r"listening .* port=(\d+)", log.read_text())):
             assert running[-1].poll() is None and time.monotonic() < deadline, log.read_text()  # noqa: PT018  both halves say the same: not ready in time
             time.sleep(0.02)
         return running[-1], int(found[1])

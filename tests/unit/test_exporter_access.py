@@ -114,7 +114,7 @@ def test_a_renewed_secret_replaces_the_old_and_a_broken_one_does_not(tmp_path: P
         tokens.unlink()
         assert outcomes() == [401, 200]
     events = [entry.getMessage().split()[0] for entry in caplog.records if entry.name == "exporter.followed"]
-    assert events == ["event=files-renewed", *["event=files-not-renewed"] * 3]
+    assert events == ["files-renewed", *["files-not-renewed"] * 3]
     assert "not a token" not in caplog.text
 
 

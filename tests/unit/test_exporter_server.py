@@ -97,7 +97,7 @@ def test_a_fault_is_logged_once_not_at_every_scrape(port: int, socket_path: Path
     with agent(socket_path, canned(snapshot(1, 1))):
         get(port)
     messages = [record.getMessage() for record in caplog.records if record.name == "exporter.collector"]
-    assert [message.split()[0] for message in messages] == ["event=agent-unread", "event=agent-read-again"]
+    assert [message.split()[0] for message in messages] == ["agent-unread", "agent-read-again"]
 
 
 def _without(key: str) -> dict:

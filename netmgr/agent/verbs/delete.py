@@ -26,6 +26,6 @@ def delete(node: Node, request: Request, started_at: float) -> None:
             if node.dataplane.detach(desired.host_link_name(request.key), request.netns):
                 node.reaper.wake()
         elif started_at < attachment.started_at:
-            log.info("DEL is older than the attachment, which stays container=%s", request.container_id)
+            log.info("late-del-ignored container=%s", request.container_id)
         else:
             node.detach(attachment, request.netns)
