@@ -97,8 +97,8 @@ def ends(program: Program) -> None:
     finally:
         if program.process.poll() is None:
             program.kill()
-    assert "level=CRITICAL" in program.said
-    assert "died, ending" in program.said
+    assert " CRITICAL " in program.said
+    assert "died action=end" in program.said
     assert "KeyError" in program.said
 
 
