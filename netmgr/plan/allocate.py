@@ -8,6 +8,7 @@ the order of keys in the plan decides nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 
 from netmgr.config import SPECIAL_USE
 from netmgr.plan.carve import cluster_wants, complete, keep_tombstones, missing, taken_by_pools
@@ -63,10 +64,21 @@ def make_lock(
     if previous and not renumber and (names := list(renamed(plan, previous, limits))):
         raise PlanRefused(names)
     kept = _kept(previous, released)
-    found = _Locking(plan, kept, limits, renumber=renumber).run()
+    found = _allocated(plan, kept, limits, renumber=renumber)
     if kept and not renumber:
         _refuse_renumbering(kept, found)
     return found
+
+
+def _allocated(plan: PlanDocument, kept: LockDocument | None, limits: CloudLimits, *, renumber: bool) -> LockDocument:
+    """With new reserves for declared growth, otherwise without: they must not take what somebody needs today."""
+    try:
+        return _Locking(plan, kept, limits, renumber=renumber).run()
+    except PlanRefused:
+        if any(map(_declares, plan.clusters.values())):
+            with suppress(PlanRefused):
+                return _Locking(plan, kept, limits, renumber=renumber, reserving=False).run()
+        raise
 
 
 def _refuse_renumbering(before: LockDocument, after: LockDocument) -> None:
@@ -83,9 +95,16 @@ class _Locking:
     """One run; everything it changes is its own."""
 
     def __init__(
-        self, plan: PlanDocument, previous: LockDocument | None, limits: CloudLimits, *, renumber: bool
+        self,
+        plan: PlanDocument,
+        previous: LockDocument | None,
+        limits: CloudLimits,
+        *,
+        renumber: bool,
+        reserving: bool = True,
     ) -> None:
         self.plan = plan
+        self.reserving = reserving
         self.limits = limits
         scopes = _scopes(plan, previous, limits, renumber=renumber)
         self.hub_moves, self.services_move = moved(scopes)
@@ -223,7 +242,8 @@ class _Locking:
         nat = FixedSubnet(("nat",), (*path, "nat_hosts"), name, held.nat if held else None, hosts=cluster.nat_hosts)
         wants = [*new.wants, *nat.wants(self.open, self.limits)]
         taken = [*nat.taken, *taken_by_pools(pools)]
-        reserve = _reserve(cluster, sum(want.size for want in wants if want.family is Family.V4), taken)
+        wanted = sum(want.size for want in wants if want.family is Family.V4)
+        reserve = _reserve(cluster, wanted, taken) if self.reserving else 0
         before = held.prefixes if held else ()
         prefixes, places = self._settle(name, path, before, wants, taken, reserve)
         return ClusterLock(

@@ -21,6 +21,7 @@ from netmgr.plan.document import PlanDocument
 from netmgr.plan.space import Space, length_for, subtract
 from netmgr.plan_files import load_limits
 from netmgr.prefixes import Family, Prefix
+from tests.bench import planning_growth
 from tests.bench.planning_peers import Ipaddress, Netaddr, Texts, site_length
 from tests.bench.report import Effort, Figure
 
@@ -43,6 +44,7 @@ def measure(effort: Effort) -> Iterator[Figure]:
         yield from _alone(clusters, nodes)
     for doublings in (10, 40):
         yield from _growth(doublings, seeds)
+    yield from planning_growth.measure(1 if effort.starts == SMOKE_STARTS else 10)
 
 
 def _processes(clusters: int, nodes: int, times: int) -> Iterator[Figure]:

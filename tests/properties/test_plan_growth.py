@@ -58,6 +58,14 @@ def test_growth_is_divided_where_no_block_holds_it() -> None:
     assert grown(nodes, "10.0.0.0/14", after) == after
 
 
+def test_declared_growth_takes_nothing_that_is_needed_today() -> None:
+    nodes = {f"c{number}": 2000 // (number + 1) for number in range(20)}
+    plan = document(nodes, "10.0.0.0/11").model_dump(by_alias=True)
+    for name, count in nodes.items():
+        plan["clusters"][name]["grow_to"] = 8 * count
+    make_lock(PlanDocument.model_validate(plan), None, AZURE)
+
+
 @given(
     st.lists(st.integers(1, 500), min_size=1, max_size=5),
     st.sampled_from([16, 31, 60]),
