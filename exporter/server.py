@@ -34,7 +34,7 @@ from exporter.collector import NONSENSE, Collector
 from exporter.connections import Connections, Head
 from exporter.settings import Settings
 from netmgr.errors import ConfigError, NetmgrError, SetupError
-from netmgr.readers import ask_health, read_snapshot
+from netmgr.readers import ask_ready, read_snapshot
 from netmgr.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -300,7 +300,7 @@ def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
 
     Raises: as `Server`.
     """
-    with Server(settings, lambda: read_snapshot(agent), lambda: ask_health(agent)) as server:
+    with Server(settings, lambda: read_snapshot(agent), lambda: ask_ready(agent)) as server:
         gc.freeze()  # what is loaded by now stays, and need not be looked through for every page
         worker = threading.Thread(target=server.serve_forever, name="http")
         worker.start()

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from netmgr.errors import NetmgrError, RequestError, SetupError, TryAgainLater
+from netmgr.errors import NetmgrError, NotReady, RequestError, SetupError, TryAgainLater
 from netmgr.snapshot import VERSION, Snapshot
 
 DEFAULT_SOCKET = Path("/run/netmgr/ledger.sock")
@@ -39,6 +39,16 @@ def ask_health(path: Path, *, timeout: float = PATIENCE_SECONDS) -> None:
     """
     with suppress(RequestError):
         ask(path, "health", timeout=timeout)
+
+
+def ask_ready(path: Path, *, timeout: float = PATIENCE_SECONDS) -> None:
+    """As `ask_health`, for who shall know more: also whether the agent's files are where they belong.
+
+    Raises: as `ask_health`, and NotReady if files that were removed cannot be made again.
+    """
+    with suppress(RequestError):
+        if reason := ask(path, "health", timeout=timeout).get("files"):
+            raise NotReady(f"files: {reason}")
 
 
 def ask(path: Path, query: str, *, timeout: float = PATIENCE_SECONDS, **arguments: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from yaml import YAMLError
 
 import netmgr
 from netmgr import documents
-from netmgr.agent import accounting_queries
+from netmgr.agent import accounting_queries, files
 from netmgr.agent.latest import Latest
 from netmgr.agent.opening import Books
 from netmgr.agent.telemetry import Telemetry
@@ -108,7 +108,7 @@ class Queries:
             if request.get("query") == "health":
                 # No reading of counters: probes ask often. An agent whose accounts hang does not get by here.
                 self._accounts.totals()
-                return json.dumps({"version": VERSION}).encode()
+                return json.dumps({"version": VERSION, "files": self._telemetry.failing.get(files.STEP, "")}).encode()
             return json.dumps(self._query(request)).encode()
         except (ValueError, RecursionError) as error:
             return _refusal(f"not a query: {error}")

@@ -156,6 +156,7 @@ def test_what_cannot_be_made_again_is_reported_until_it_can(node: LabNode, new_p
         eventually(lambda: f"{state}: cannot be made or written" in node.runtime.status())
         assert "code 50" in node.runtime.status()
         assert not node.snapshot()["ready"]
+        eventually(lambda: "answers 503: files: " in node._exporter_status())
         assert "netmgr_agent_ready 0" in node.scrape().replace(".0\n", "\n")
     finally:
         state.unlink()
