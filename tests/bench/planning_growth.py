@@ -112,5 +112,7 @@ def measure(seeds: int) -> Iterator[Figure]:
             found = [compared(factor, seed, declared=declared) for seed in range(seeds)]
             extra, refused, their_extra, their_refused = (mean(figures) for figures in zip(*found, strict=True))
             what = f"x{factor} growth, {'declared' if declared else 'not declared'}, {EVENTS} events, {seeds} seeds"
-            yield Figure(f"extra prefixes, {what}", extra, "", their_extra or None, "first fit", budget=1)
-            yield Figure(f"refusals, {what}", refused, "", their_refused or None, "first fit", budget=1)
+            prefixes, granted = f"prefixes of {CLUSTERS} clusters, {what}", f"growth granted, {what}"
+            yield Figure(prefixes, CLUSTERS + extra, "", CLUSTERS + their_extra, "first fit", budget=1)
+            mine, theirs = EVENTS - refused, EVENTS - their_refused
+            yield Figure(granted, mine, "", theirs, "first fit", budget=1, more_is_better=True)
