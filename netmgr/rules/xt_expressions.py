@@ -15,6 +15,7 @@ from typing import NamedTuple
 from netmgr.dataplane import nft_messages
 from netmgr.dataplane.nft_messages import GOTO, JUMP, Expression, number, plain, text
 from netmgr.dataplane.rtnetlink import attributes
+from netmgr.errors import KernelError
 from netmgr.prefixes import Family
 from netmgr.rules import xt_entries
 from netmgr.rules.xt_entries import LAYOUTS, assembled, extension
@@ -238,7 +239,7 @@ def _put(head: bytearray, step: Step | None, has: Mapping[int, bytes], family: F
 
 def _verdict(has: Mapping[int, bytes]) -> tuple[str, bool] | None:
     """The verdict's or the chain's name, and whether the chain does not return; None if it is neither."""
-    verdict = attributes(attributes(has.get(_VERDICT_DATA, b""), 0).get(_VERDICT, b""), 0)
+    verdict = _inner(_inner(has.get(_VERDICT_DATA, b"")).get(_VERDICT, b""))
     code = int.from_bytes(verdict.get(_VERDICT_CODE, b""), "big", signed=True)
     if code in (JUMP, GOTO):
         return _string(verdict.get(_VERDICT_CHAIN, b"")), code == GOTO
@@ -246,7 +247,15 @@ def _verdict(has: Mapping[int, bytes]) -> tuple[str, bool] | None:
 
 
 def _value(data: bytes) -> bytes:
-    return attributes(data, 0).get(1, b"")
+    return _inner(data).get(1, b"")
+
+
+def _inner(data: bytes) -> dict[int, bytes]:
+    """What an attribute holds; nothing where that makes no sense, since a rule of others must not hide ours."""
+    try:
+        return attributes(data, 0)
+    except KernelError:
+        return {}
 
 
 def _string(value: bytes) -> str:
