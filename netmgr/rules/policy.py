@@ -37,7 +37,7 @@ from netmgr.rules.model import (
 )
 from netmgr.rules.protection import Protection
 from netmgr.rules.sorting import Classes, pod_set
-from netmgr.rules.sources import Sources
+from netmgr.rules.sources import Sources, ranges_set
 from netmgr.rules.translation import Translation
 from netmgr.sites import Role
 
@@ -150,7 +150,7 @@ def desired(
     sets: dict[SetSpec, frozenset[Element]] = {}
     for family in Family:
         sets[_internal(family)] = _of_family(policy.known, family)
-        sets[_ranges(family)] = _of_family(policy.ranges, family)
+        sets[ranges_set(family)] = _of_family(policy.ranges, family)
     sets |= policy.sources.sets(abilities) if not policy.counts_only else {}
     sets |= policy.protection.sets(abilities) if policy.protection else {}
     sets |= policy.isolation.sets(abilities) if policy.isolation else {}
@@ -183,10 +183,6 @@ INTERNAL_SETS = frozenset(_internal(family).name for family in Family)
 def _unhidden(family: Family) -> SetSpec:
     """Whom pods reach by their own addresses, where a class has prefixes that are not internal."""
     return SetSpec(f"unhidden{family.value}", family)
-
-
-def _ranges(family: Family) -> SetSpec:
-    return SetSpec(f"ranges{family.value}", family)
 
 
 def _of_family(prefixes: Iterable[Prefix], family: Family) -> frozenset[Element]:
@@ -262,6 +258,6 @@ def _node_rule(policy: Policy, hook: Hook, traffic: Traffic, family: Family, int
 
 def _masquerade(policy: Policy, family: Family) -> Rule:
     known = _internal if policy.known == policy.internal else _unhidden
-    from_pods = InSet(Side.SOURCE, _ranges(family).name)
+    from_pods = InSet(Side.SOURCE, ranges_set(family).name)
     to_internet = InSet(Side.DESTINATION, known(family).name, negated=True)
     return Rule(f"masquerade v{family.value}", family, (from_pods, to_internet), Masquerade())

@@ -9,7 +9,8 @@ strict). What is left is dropped, and counted by what is wrong with it:
   permanent entries, and each invented address would cost the node an entry. Kernels of pods send some of it
   (router solicitations, listener reports), so that this counter grows with every pod;
 - `spoofed`: any other source of a pod's that is not its own;
-- `forged`: this machine's or its pods' addresses, or loopback, from elsewhere;
+- `forged`: this machine's or its pods' addresses, or loopback, from elsewhere. What the machine itself sends to many
+  is no such packet: its programs get it as if it came in by the link that it left by (dev_loopback_xmit);
 - `dhcp`: answers of a DHCP server (RFC 2131, RFC 8415) that a pod sends to the node.
 
 A router between sites has no pods. There the way back decides for what claims to be of a site, and for
@@ -45,6 +46,7 @@ from netmgr.sites import Role
 LINK_LOCAL = tuple(map(Prefix.parse, ("::/128", "fe80::/10")))
 """Sources of neighbour discovery (RFC 4861); they are never forwarded (RFC 4291, 2.5.6)."""
 
+_MULTICAST6 = Prefix.parse("ff00::/8")
 _LOOPBACK = tuple(map(Prefix.parse, ("127.0.0.0/8", "::1")))
 _ADVERTISEMENT, _REDIRECT = 134, {Family.V4: 5, Family.V6: 137}
 _DHCP_ANSWER = {Family.V4: (67, 68), Family.V6: (547, 546)}
@@ -114,21 +116,36 @@ class Sources:
             yield _drop("redirect", family, _FROM_PODS, IcmpType(_REDIRECT[family]))
             yield _drop("link_local", family, _FROM_PODS, InSet(Side.SOURCE, _LINK_LOCAL.name))
         yield _drop("spoofed", family, _FROM_PODS, what="anti-spoofing")
-        yield _drop("forged", family, _FROM_OUTSIDE)
+        yield from _forged(family, own_pods=True)
 
     def _of_a_gateway(self, family: Family, abilities: Abilities) -> Iterator[Rule]:
         own = _of(self.own, family)
         if len(own) > abilities.compares:
-            yield _drop("forged", family, _FROM_OUTSIDE, InSet(Side.SOURCE, _own(family).name))
+            yield from _forged(family, InSet(Side.SOURCE, _own(family).name))
         else:
             for one in own:
-                yield _drop("forged", family, _FROM_OUTSIDE, InPrefix(Side.SOURCE, one), what=f"forged {one}")
+                yield from _forged(family, InPrefix(Side.SOURCE, one), what=f"forged {one}")
         if _of(self.sites, family):
             of_a_site, to_a_site = (InSet(side, _sites(family).name) for side in Side)
             # What the router itself gets may come by a way that it does not answer by: a cloud's DHCP, for one.
             through = outside(Side.DESTINATION, _own(family).name, own, abilities.compares)
             yield _drop("forged", family, of_a_site, Returnable(negated=True), what="forged site")
             yield _drop("forged", family, to_a_site, *through, Returnable(negated=True), what="forged to a site")
+
+
+def _forged(family: Family, *claims: Match, what: str = "forged", own_pods: bool = False) -> Iterator[Rule]:
+    """From elsewhere, and not from this machine to many, which alone is returnable with an address of its own.
+
+    So is an address of the ranges that no pod has yet, since the default route leads to it; and an IPv6 address of
+    another link of the machine's, since the kernel looks for those by the link that the packet came in by.
+    """
+    if family is Family.V6:
+        yield _drop(
+            "forged", family, _FROM_OUTSIDE, *claims, InPrefix(Side.DESTINATION, _MULTICAST6, negated=True), what=what
+        )
+    elif own_pods:
+        yield _drop("forged", family, _FROM_OUTSIDE, *claims, InSet(Side.SOURCE, ranges_set(family).name), what=what)
+    yield _drop("forged", family, _FROM_OUTSIDE, *claims, Returnable(negated=True), what=f"{what} unreturnable")
 
 
 def _drop(reason: str, family: Family, *matches: Match, what: str = "") -> Rule:
@@ -149,3 +166,8 @@ def _own(family: Family) -> SetSpec:
 
 def _sites(family: Family) -> SetSpec:
     return SetSpec(f"sites{family.value}", family)
+
+
+def ranges_set(family: Family) -> SetSpec:
+    """The set of what reaches the internet as this machine."""
+    return SetSpec(f"ranges{family.value}", family)

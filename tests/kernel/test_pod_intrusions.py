@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -268,3 +269,31 @@ def test_routes_to_pods_have_a_metric_that_nobody_undercuts(scene: Scene) -> Non
         (route,) = scene.run("ip", f"-{address.family.value}", "-o", "route", "show", str(address)).splitlines()
         assert ("metric 1 " in route) == (address.family is Family.V6)
         assert "metric" in route or address.family is Family.V4
+
+
+_TO_A_GROUP = """
+import socket, struct, sys
+address, group, index = sys.argv[1], sys.argv[2], socket.if_nametoindex("eth0")
+family = socket.AF_INET6 if ":" in group else socket.AF_INET
+listener, sender = (socket.socket(family, socket.SOCK_DGRAM) for _ in range(2))
+listener.settimeout(1)
+listener.bind(("", 4003))
+if family == socket.AF_INET6:
+    member = socket.inet_pton(family, group) + struct.pack("@I", index)
+    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, member)
+    sender.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+else:
+    member = socket.inet_aton(group) + socket.inet_aton(address)
+    listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
+    sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
+sender.bind((address, 0))
+sender.sendto(b"anybody?", (group, 4003))
+print(listener.recv(100).decode())
+"""
+
+
+def test_programs_of_the_node_hear_each_others_multicast(scene: Scene) -> None:
+    groups = {Family.V4: "224.0.0.251", Family.V6: "ff02::fb"}
+    for address in scene.node.node.addresses:
+        said = scene.run(sys.executable, "-c", _TO_A_GROUP, str(address), groups[address.family])
+        assert said == "anybody?\n"

@@ -95,9 +95,10 @@ BOTH_MODES = {
     "a pod's address from elsewhere, to the node": (packet(POD, NODE, UPLINK, hooks=RECEIVED), ELSEWHERE),
     "a pod's address from elsewhere, v6": (packet(POD6, WEB6, "eth1", UPLINK), Outcome(dropped_by="forged6")),
     "a pod to the metadata, v6": (packet(POD6, METADATA6, LINK, UPLINK), AWAY6),
-    "loopback from elsewhere": (packet("127.0.0.1", NODE, UPLINK, hooks=RECEIVED), ELSEWHERE),
+    "loopback from elsewhere": (packet("127.0.0.1", NODE, UPLINK, way_back="lo", hooks=RECEIVED), ELSEWHERE),
     "loopback from a pod": (packet("127.0.0.1", NODE, LINK, way_back="lo", hooks=RECEIVED), FORGED),
-    "the node's own address from elsewhere": (packet(NODE, POD, UPLINK, LINK), ELSEWHERE),
+    "the node's own address to many, heard by itself": (packet(NODE, "224.0.0.251", UPLINK, hooks=RECEIVED), NOTHING),
+    "the node's own address from elsewhere": (packet(NODE, POD, UPLINK, LINK, way_back="lo"), ELSEWHERE),
     "loopback, v6": (packet("::1", "::1", "lo", "lo", hooks=LOOPED), NOTHING),
 }
 

@@ -82,7 +82,8 @@ iptables-legacy -t raw -N NETMGR-PREROUTING
 iptables-legacy -t raw -A NETMGR-PREROUTING ! -i nm+ -m set ! --match-set netmgr-own4 src -m comment --comment "netmgr elsewhere v4" -j RETURN
 iptables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m rpfilter -m comment --comment "netmgr honest pods v4" -j RETURN
 iptables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m comment --comment "netmgr anti-spoofing v4" -j DROP
-iptables-legacy -t raw -A NETMGR-PREROUTING ! -i lo -m comment --comment "netmgr forged v4" -j DROP
+iptables-legacy -t raw -A NETMGR-PREROUTING ! -i lo -m set --match-set netmgr-ranges4 src -m comment --comment "netmgr forged v4" -j DROP
+iptables-legacy -t raw -A NETMGR-PREROUTING ! -i lo -m rpfilter --invert -m comment --comment "netmgr forged unreturnable v4" -j DROP
 iptables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
 ip6tables-legacy -t raw -N NETMGR-PREROUTING
 ip6tables-legacy -t raw -A NETMGR-PREROUTING ! -i nm+ -m set ! --match-set netmgr-own6 src -m comment --comment "netmgr elsewhere v6" -j RETURN
@@ -91,7 +92,8 @@ ip6tables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -p ipv6-icmp -m icmp6 --icmp
 ip6tables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -p ipv6-icmp -m icmp6 --icmpv6-type 137 -m comment --comment "netmgr redirect v6" -j DROP
 ip6tables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m set --match-set netmgr-link-local6 src -m comment --comment "netmgr link_local v6" -j DROP
 ip6tables-legacy -t raw -A NETMGR-PREROUTING -i nm+ -m comment --comment "netmgr anti-spoofing v6" -j DROP
-ip6tables-legacy -t raw -A NETMGR-PREROUTING ! -i lo -m comment --comment "netmgr forged v6" -j DROP
+ip6tables-legacy -t raw -A NETMGR-PREROUTING ! -i lo ! -d ff00::/8 -m comment --comment "netmgr forged v6" -j DROP
+ip6tables-legacy -t raw -A NETMGR-PREROUTING ! -i lo -m rpfilter --invert -m comment --comment "netmgr forged unreturnable v6" -j DROP
 ip6tables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
 iptables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter openai traffic=internet-in"
 iptables-legacy -t mangle -N NETMGR-INPUT
