@@ -14,6 +14,7 @@ Netlink writes IPv4's settings of a link (IFLA_INET_CONF) and reads both familie
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 from netmgr.dataplane import forwarding, rtnetlink
 from netmgr.dataplane.rtnetlink import NLM_F_ACK, RTM_NEWLINK, Operation
@@ -34,23 +35,30 @@ _IPV6 = {"accept_ra": 3, "accept_redirects": 4, "autoconf": 5}
 def harden(name: str) -> Operation:
     """Give a link the settings that netlink can write. Sent while it is down: a message's flags come first."""
     v4 = rtnetlink.nested(_IFLA_INET_CONF, *(rtnetlink.attribute(number, bytes(4)) for number in _IPV4.values()))
-    v6 = rtnetlink.attribute(_IFLA_INET6_ADDR_GEN_MODE, bytes([_ADDR_GEN_MODE_NONE]))
+    families = [rtnetlink.nested(_AF_INET, v4)]
+    if _ipv6_settings(name).exists():
+        # Without IPv6 on the link the kernel refuses the whole message (inet6_validate_link_af).
+        v6 = rtnetlink.attribute(_IFLA_INET6_ADDR_GEN_MODE, bytes([_ADDR_GEN_MODE_NONE]))
+        families.append(rtnetlink.nested(_AF_INET6, v6))
     body = _IFINFO.pack(0, 0, 0, _IFF_NOARP, _IFF_NOARP) + rtnetlink.attribute(_IFLA_IFNAME, name.encode() + b"\0")
-    body += rtnetlink.nested(_IFLA_AF_SPEC, rtnetlink.nested(_AF_INET, v4), rtnetlink.nested(_AF_INET6, v6))
+    body += rtnetlink.nested(_IFLA_AF_SPEC, *families)
     return Operation(f"link set {name} arp off, without redirects", RTM_NEWLINK, NLM_F_ACK, body)
 
 
 def write_settings(name: str) -> None:
-    """Write the settings that are files, where the kernel has IPv6.
+    """Write the settings that are files, where the link has IPv6.
 
     Raises:
         SetupError: one cannot be written (a read-only /proc/sys).
     """
-    root = forwarding.sysctls()
-    directory = root / "ipv6/conf" / name
     for setting in _IPV6:
-        if (path := directory / setting).exists():
-            forwarding.write(root, path, "0")
+        if (path := _ipv6_settings(name) / setting).exists():
+            forwarding.write(forwarding.sysctls(), path, "0")
+
+
+def _ipv6_settings(name: str) -> Path:
+    """Their directory. There is none where IPv6 is switched off, or the link's MTU below its least (RFC 8200, 5)."""
+    return forwarding.sysctls() / "ipv6/conf" / name
 
 
 def lacking(body: bytes) -> tuple[int, tuple[str, ...]]:

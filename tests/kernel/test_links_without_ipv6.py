@@ -1,0 +1,38 @@
+"""Links on which the kernel has no IPv6: it is switched off (`ipv6.disable=1`), or they are below its least MTU."""
+
+from __future__ import annotations
+
+import pytest
+
+from netmgr import programs
+from netmgr.config import Backend
+from netmgr.lab.topology import cluster
+from tests.kernel.conforming import Caller, eventually, one_node
+
+pytestmark = pytest.mark.root
+
+TOO_SMALL = 1200
+"""Below 1280 bytes (RFC 8200, section 5) a link has nothing of IPv6, settings included."""
+
+
+def output(namespace: object, *command: str) -> str:
+    done = programs.run(["nsenter", f"--net={namespace}", *command])
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def is_attached(cni: Caller) -> bool:
+    with cni.sandbox() as pod:
+        answer = cni.call("ADD", pod)
+        assert answer.code == 0, answer.body
+        (link,) = (each["name"] for each in answer.body["interfaces"] if "sandbox" not in each)
+        assert "NOARP" in output(cni.node.namespace, "ip", "-o", "link", "show", link)
+        assert cni.call("CHECK", pod, keys={"prevResult": answer.body}).code == 0
+        return f"mtu {TOO_SMALL} " in output(pod.netns, "ip", "-o", "link", "show", "eth0")
+
+
+def test_a_node_of_ipv4_alone_attaches_pods(backend: Backend) -> None:
+    topology = cluster(nodes=1, pods=0)
+    with one_node(topology, backend=backend, ranges=["10.128.0.0/24"], reconcile_seconds=0.3) as cni:
+        output(cni.node.namespace, "ip", "link", "set", cni.node.node.uplink, "mtu", str(TOO_SMALL))
+        assert eventually(lambda: is_attached(cni))
