@@ -105,6 +105,9 @@ class Connections:
         with self._lock:
             if client in self._open:
                 self._open[client].socket = connection
+            else:
+                # It made room meanwhile, when there was no socket to end: TLS had taken the descriptor over.
+                _Connection(connection, self._clock()).close()
 
     def complete(self, client: Any) -> None:  # noqa: ANN401  as socket has addresses
         """The client has sent its request."""

@@ -73,9 +73,11 @@ class Shared(Generic[Answer]):
         with self._lock:
             lasting = 0.0 if isinstance(self._answer, NetmgrError) else self._lasting
             if self._began < arrived - lasting:
-                self._began = time.monotonic()
-                self._answer = None  # before the next is there: each takes some megabytes
+                began = time.monotonic()
+                # Until the next answer is there: each takes some megabytes, and a fault of ours gives none to share.
+                self._answer, self._began = None, float("-inf")
                 self._answer = self._asked()
+                self._began = began
             answer = self._answer
         if isinstance(answer, NetmgrError):
             raise answer

@@ -269,6 +269,11 @@ class Accounts:
         """What of an attachment's accounting is missing in the kernel, a sentence each."""
         return self._rules.check(attachment.addresses)
 
+    def await_turn(self) -> None:
+        """Return once no reading, repair or write is under way: one that hangs keeps the caller waiting."""
+        with self._lock:
+            self._ledger.recall(POLICY)
+
     def totals(self) -> Totals:
         """The books as of the last reading."""
         return self._ledger.totals()

@@ -107,7 +107,7 @@ class Queries:
                 return _refusal(f"this agent answers version {VERSION} of the snapshot protocol")
             if request.get("query") == "health":
                 # No reading of counters: probes ask often. An agent whose accounts hang does not get by here.
-                self._accounts.totals()
+                self._accounts.await_turn()
                 return json.dumps({"version": VERSION, "files": self._telemetry.failing.get(files.STEP, "")}).encode()
             return json.dumps(self._query(request)).encode()
         except (ValueError, RecursionError) as error:

@@ -6,8 +6,9 @@ not counted, then routes, rules and files. Each step may be repeated; what is go
 
 from __future__ import annotations
 
+import errno
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,10 @@ from netmgr.config import Backend, NodeDocument
 from netmgr.dataplane.routes import StaticRoutes
 from netmgr.dataplane.unused import UnusedAddresses
 from netmgr.dataplane.wiring import Dataplane
-from netmgr.errors import SetupError, StateError
+from netmgr.errors import KernelError, SetupError, StateError
 from netmgr.prefixes import Family
 from netmgr.rules import xt_listing
-from netmgr.rules.choose import FILE_NAME, open_backend
+from netmgr.rules.choose import open_kind, remembered
 from netmgr.rules.engine import Rules
 from netmgr.rules.host_pods import HostPodRules
 from netmgr.rules.nft_tables import is_supported
@@ -53,9 +54,9 @@ def remove(leavings: Leavings, *, with_pods: bool, keep_state: bool) -> Iterator
     with _no_agent(leavings):
         yield from _links(with_pods=with_pods)
         yield from _routes()
-        backends = _backends(leavings.state_dir)
-        for backend in backends:
-            yield from _rules(backend, leavings)
+        marked = _marked(leavings.state_dir)
+        backends = _backends(marked)
+        yield from _all_rules(backends, marked, leavings)
         # Services may be left of a former backend; what counts host-network pods is always nftables'.
         for backend in dict.fromkeys((*backends, Backend.NFTABLES)):
             _services(backend)
@@ -105,14 +106,40 @@ def _routes() -> Iterator[str]:
         unused.close()
 
 
-def _backends(state_dir: Path) -> list[Backend]:
-    """The backend in use, or all that may be: opening the legacy one makes the tables it looks for."""
+def _marked(state_dir: Path) -> Backend | None:
+    """The backend that the agent used last, where that can still be read."""
     try:
-        return [Backend((state_dir / FILE_NAME).read_text(encoding="ascii").strip())]
-    except (OSError, ValueError):
-        legacy = [Backend.IPTABLES_LEGACY] if any(map(xt_listing.in_use, Family)) else []
-        nft = [Backend.IPTABLES_NFT] if is_supported() else []
-        return [Backend.NFTABLES, *nft, *legacy]
+        return remembered(state_dir)
+    except StateError:
+        return None
+
+
+def _backends(marked: Backend | None) -> list[Backend]:
+    """All that may hold rules: an agent that was killed while it changed its backend leaves those of two.
+
+    The legacy one only where its tables are, or it was used: opening it makes the tables it looks for.
+    """
+    legacy = [Backend.IPTABLES_LEGACY] if any(map(xt_listing.in_use, Family)) else []
+    nft = [Backend.IPTABLES_NFT] if is_supported() else []
+    return list(dict.fromkeys([*([marked] if marked else []), Backend.NFTABLES, *nft, *legacy]))
+
+
+def _all_rules(backends: Iterable[Backend], marked: Backend | None, leavings: Leavings) -> Iterator[str]:
+    in_use = []
+    for backend in backends:
+        try:
+            yield from _rules(backend, leavings)
+        except SetupError:
+            if backend is marked:
+                raise
+            # Without its library no agent had rules in it.
+        except KernelError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            # Both variants of iptables look into the same sets, which go with the rules of the last.
+            in_use.append(backend)
+    for backend in in_use:
+        yield from _rules(backend, leavings)
 
 
 def _rules(backend: Backend, leavings: Leavings) -> Iterator[str]:
@@ -125,7 +152,7 @@ def _rules(backend: Backend, leavings: Leavings) -> Iterator[str]:
             "accounting": {"rule_owner": leavings.rule_owner},
         }
     )
-    rules = Rules(open_backend(backend, leavings.state_dir), Policy.of(document))
+    rules = Rules(open_kind(backend), Policy.of(document))
     try:
         rules.remove()
     finally:

@@ -43,7 +43,7 @@ def exporter(  # noqa: PLR0913  one a command-line option
     """Serve the agent's figures to Prometheus.
 
     /metrics: text or OpenMetrics, gzip; says netmgr_up 0 while the agent is away.
-    /: the node at a glance. /healthz: the exporter runs. /readyz: the agent answers, too.
+    /: the node at a glance. /healthz: the exporter runs. /readyz: the agent answers, too, and has its files.
 
     Needs no privilege: run it as a user of the group that node.yaml names as reader_group.
     Secrets come from files; renewed files, certificates too, are noticed without a restart.

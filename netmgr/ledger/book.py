@@ -155,8 +155,13 @@ class Book:
     rebasing: set[audit.Key] = field(default_factory=set)
 
     def open(self, now: Moment, boot_id: str) -> None:
-        """Reckon when a former process took the last reading, by what it wrote down, and follow rule 5."""
+        """Reckon when a former process took the last reading, by what it wrote down, and follow rule 5.
+
+        Raises:
+            ValueError: a fact that is a number is none.
+        """
         former = self.facts.get(BOOT_ID)
+        Mark(int(self.facts.get(BOOKS, "0"), 16), self._sequence)  # now, while the file can still be set aside
         steady = min(float(self.facts.get(READ_AT, now.steady)), now.steady)
         if former not in (None, boot_id):
             steady = -float(self.facts.get(LONGEST_PAUSE, 0.0))

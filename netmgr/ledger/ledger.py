@@ -76,7 +76,10 @@ class Ledger:
     def _take_up(self, book: Book) -> None:
         book.keeps_hours = self._retention.hours > 0
         self.is_new = not (book.totals or book.counters)
-        book.open(self._now(), self._boot_id)
+        try:
+            book.open(self._now(), self._boot_id)
+        except ValueError as error:
+            raise StateError(f"{self._store.path}: cannot be read as a ledger: {error}") from None
         self._book = book
         self._write()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from netmgr import durable
 from netmgr.config import Backend
-from netmgr.errors import KernelError, SetupError, StateError
+from netmgr.errors import KernelError, SetupError
 from netmgr.rules.backend import RuleBackend
 from netmgr.rules.legacy_tables import LegacyTables
 from netmgr.rules.nft_tables import NftTables, is_supported
@@ -94,20 +94,17 @@ def remembered(state_dir: Path) -> Backend | None:
     Raises:
         StateError: the note cannot be read, or is none.
     """
-    path = state_dir / FILE_NAME
-    try:
-        content = path.read_text(encoding="ascii", errors="replace").strip()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StateError(f"{path}: cannot be read: {error.strerror}") from None
-    if content == Backend.IPTABLES:
+    return durable.read(state_dir / FILE_NAME, _parsed)
+
+
+def _parsed(text: str) -> Backend:
+    name = text.strip()
+    if name == Backend.IPTABLES:
         # As versions that knew the legacy variant alone wrote it.
         return Backend.IPTABLES_LEGACY
-    if content not in _KINDS:
-        known = ", ".join(_KINDS)
-        raise StateError(f"{path}: {content!r} is no backend; put there what this node used before: {known}")
-    return Backend(content)
+    if name not in _KINDS:
+        raise ValueError(f"{name!r} is no backend; put there what this node used before: {', '.join(_KINDS)}")
+    return Backend(name)
 
 
 def _nftables_works() -> bool:

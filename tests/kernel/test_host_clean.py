@@ -14,6 +14,7 @@ from netmgr.config import Backend
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import cluster
 from netmgr.lab.world import World
+from netmgr.rules.choose import FILE_NAME
 from tests.fakes.kustomize import build
 
 pytestmark = pytest.mark.root
@@ -88,6 +89,22 @@ def capabilities() -> list[str]:
     (found,) = [item for item in build(UNINSTALL) if item["kind"] == "DaemonSet"]
     (clean,) = [item for item in found["spec"]["template"]["spec"]["initContainers"] if item["name"] == "clean"]
     return [f"+{each.lower()}" for each in clean["securityContext"]["capabilities"]["add"]]
+
+
+def test_rules_of_a_backend_that_the_mark_does_not_name_go_too(world: World, backend: Backend) -> None:
+    """As an agent leaves them that is killed while it changes its backend: the mark names the former one."""
+    (node,) = world.nodes
+    before = everything(node)
+    node.write_document()
+    node.install_plugin()
+    node.start_agent()
+    node.wait_until_ready()
+    node.stop_agent()
+    former = Backend.NFTABLES if backend is not Backend.NFTABLES else Backend.IPTABLES_LEGACY
+    (node.directory / "state" / FILE_NAME).write_text(f"{former}\n")
+    done = clean(node)
+    assert done.returncode == 0, done.stderr
+    assert not departures(before, everything(node))
 
 
 def test_a_machine_is_left_as_it_was(world: World, tmp_path: Path):

@@ -162,6 +162,33 @@ def test_a_flood_of_probes_costs_the_agent_one_question_a_second_and_no_snapshot
     assert len(queries) <= 1 + seconds
 
 
+@pytest.mark.programs
+def test_readiness_is_refused_with_what_the_agent_says_of_its_files(
+    socket_path: Path, started: Callable[..., tuple[object, int]]
+) -> None:
+    with agent(socket_path, canned({"version": 1, "files": "/var/lib/netmgr: cannot be made or written"})):
+        _, port = started("-m", "exporter", "--socket", str(socket_path), "--listen", "127.0.0.1:0")
+        response, body = get(port, "/readyz")
+    assert (response.status, body) == (503, b"files: /var/lib/netmgr: cannot be made or written\n")
+
+
+def test_one_that_makes_room_while_tls_takes_it_over_is_ended() -> None:
+    counted = connections.Connections()
+    with ExitStack() as stack:
+        pairs = [socket.socketpair() for _ in range(MOST_CONNECTIONS + 1)]
+        for ours, theirs in pairs:
+            stack.enter_context(ours)
+            stack.enter_context(theirs)
+        ours, theirs = pairs[0]
+        counted.admit(0, ours)
+        # As ssl does it: the descriptor has another owner before the connections know of it.
+        taken_over = stack.enter_context(socket.socket(fileno=ours.detach()))
+        for client, (other, _) in enumerate(pairs[1:], start=1):
+            assert counted.admit(client, other)
+        counted.secured(0, taken_over)
+        assert not is_open(theirs)
+
+
 def test_connections_that_were_turned_away_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     counted = connections.Connections(lambda: now)

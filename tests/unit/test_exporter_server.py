@@ -20,7 +20,7 @@ import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.server import Server, serve
+from exporter.server import Server, Shared, serve
 from exporter.settings import DEFAULT_LISTEN, DEFAULT_MAX_SERIES, Settings, parse_listen
 from netmgr import programs
 from netmgr.cli.exporter import exporter as command
@@ -151,6 +151,21 @@ def test_health_is_the_exporter_s_and_readiness_the_agent_s(port: int, socket_pa
     assert b"netmgr agent" in get(port, "/readyz")[1]
     with agent(socket_path, canned(snapshot(1, 1))):
         assert get(port, "/readyz")[1] == b"ok\n"
+
+
+def test_a_fault_of_ours_is_no_answer_to_share() -> None:
+    answers = iter([RuntimeError("a fault of ours"), "why it is not ready"])
+
+    def ask() -> str:
+        answer = next(answers)
+        if isinstance(answer, RuntimeError):
+            raise answer
+        return answer
+
+    shared = Shared(ask, lasting=60)
+    with pytest.raises(RuntimeError):
+        shared()
+    assert [shared(), shared()] == ["why it is not ready"] * 2
 
 
 def test_other_paths_are_told_what_there_is(port: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,9 +79,19 @@ def _absurd_row(path: Path) -> None:
         connection.execute("UPDATE counter SET subject = 'localhost'")
 
 
+def _absurd_fact(key: str) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        opened(path, Clock()).close()
+        with sqlite3.connect(path) as connection:
+            connection.execute("REPLACE INTO fact VALUES (?, 'many')", (key,))
+
+    return damage
+
+
 @pytest.mark.parametrize(
     "damage",
     [
+        *map(_absurd_fact, ("books", "sequence", "read_at_steady")),
         _not_a_database,
         _foreign,
         _newer,
