@@ -89,8 +89,8 @@ TRAFFIC = (
         "0s",
         Severity.WARNING,
         "Bytes may be missing from the totals of {{ $labels.instance }} ({{ $labels.reason }})",
-        "Counters were removed or reset by another program, the node rebooted, its state could not be written, or a "
-        "pod of another plugin was noticed late: the label `reason` tells which.",
+        "Counters were removed or reset by another program, the node rebooted, its ledger could not be written, was "
+        "lost or is an older copy, or a pod of another plugin was noticed late: the label `reason` says which.",
     ),
     Alert(
         "NetmgrUnattributedTraffic",

@@ -155,11 +155,7 @@ class Book:
     rebasing: set[audit.Key] = field(default_factory=set)
 
     def open(self, now: Moment, boot_id: str) -> None:
-        """Reckon when a former process took the last reading, by what it wrote down, and follow rule 5.
-
-        Raises:
-            ValueError: a fact that is a number is none.
-        """
+        """Reckon when the last reading was, by what was written down (ValueError: not a number); follow rule 5."""
         former = self.facts.get(BOOT_ID)
         Mark(int(self.facts.get(BOOKS, "0"), 16), self._sequence)  # now, while the file can still be set aside
         steady = min(float(self.facts.get(READ_AT, now.steady)), now.steady)
