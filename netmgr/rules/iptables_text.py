@@ -29,7 +29,7 @@ from netmgr.rules.model import (
     Side,
     SourceNat,
 )
-from netmgr.rules.packets import Asking, IcmpType, Returnable, UdpPorts
+from netmgr.rules.packets import Asking, IcmpType, Returnable, UdpTo
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
@@ -144,8 +144,8 @@ def _match(match: Match, family: Family) -> str:  # noqa: PLR0911 - one return p
             return f"-m rpfilter{' --invert' if negated else ''}"
         case IcmpType(number):
             return f"-p icmp -m icmp --icmp-type {number}" if family is Family.V4 else _icmp6(number)
-        case UdpPorts(source, destination):
-            return f"-p udp -m udp --sport {source} --dport {destination}"
+        case UdpTo(port):
+            return f"-p udp -m udp --dport {port}"
         case Asking(besides):
             return f"-m conntrack ! --ctreplsrcport {besides} --ctdir ORIGINAL"
         case OriginallyTo(prefix):

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix
-from netmgr.rules.packets import Asking, IcmpType, Returnable, UdpPorts
+from netmgr.rules.packets import Asking, IcmpType, Returnable, UdpTo
 
 Element = Address | Prefix
 SET_CAPACITY = 65_536
@@ -105,7 +105,7 @@ class OneIn:
         return f"one in {self.number}"
 
 
-Match = InSet | InPrefix | OnLink | Returnable | IcmpType | UdpPorts | Asking | OriginallyTo | OneIn
+Match = InSet | InPrefix | OnLink | Returnable | IcmpType | UdpTo | Asking | OriginallyTo | OneIn
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from netmgr.rules.model import (
     Tally,
     in_order,
 )
-from netmgr.rules.packets import Asking, IcmpType, Returnable, UdpPorts
+from netmgr.rules.packets import Asking, IcmpType, Returnable, UdpTo
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
@@ -241,8 +241,8 @@ def _match_text(match: Match, rule: Rule) -> str:  # noqa: PLR0911 - one return 
             return f"fib saddr . iif oif {'' if negated else '!= '}0"
         case IcmpType(number):
             return f"{'icmp' if rule.family is Family.V4 else 'icmpv6'} type {number}"
-        case UdpPorts(source, destination):
-            return f"udp sport {source} udp dport {destination}"
+        case UdpTo(port):
+            return f"udp dport {port}"
         case Asking(besides):
             # The packet's port, where answers come from; nft has no `ct reply proto-src` of any protocol.
             return f"ct direction original @th,16,16 != {besides}"

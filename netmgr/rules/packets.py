@@ -42,11 +42,10 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True)
-class UdpPorts:
-    """A datagram from one port to the other."""
+class UdpTo:
+    """A datagram to this port."""
 
-    source: int
-    destination: int
+    port: int
 
     def __str__(self) -> str:
-        return f"UDP {self.source} to {self.destination}"
+        return f"UDP to {self.port}"

@@ -40,7 +40,7 @@ from netmgr.rules.model import (
     Side,
     outside,
 )
-from netmgr.rules.packets import IcmpType, Returnable, UdpPorts
+from netmgr.rules.packets import IcmpType, Returnable, UdpTo
 from netmgr.sites import Role
 
 LINK_LOCAL = tuple(map(Prefix.parse, ("::/128", "fe80::/10")))
@@ -49,7 +49,8 @@ LINK_LOCAL = tuple(map(Prefix.parse, ("::/128", "fe80::/10")))
 _MULTICAST6 = Prefix.parse("ff00::/8")
 _LOOPBACK = tuple(map(Prefix.parse, ("127.0.0.0/8", "::1")))
 _ADVERTISEMENT, _REDIRECT = 134, {Family.V4: 5, Family.V6: 137}
-_DHCP_ANSWER = {Family.V4: (67, 68), Family.V6: (547, 546)}
+_DHCP_CLIENT = {Family.V4: 68, Family.V6: 546}
+"""Where clients listen (RFC 2131, 4.1; RFC 8415, 7.2); a server need not send from its own port."""
 _FROM_PODS = OnLink(Side.SOURCE, f"{LINK_PREFIX}*")
 _FROM_ELSEWHERE = replace(_FROM_PODS, negated=True)
 _FROM_OUTSIDE = OnLink(Side.SOURCE, "lo", negated=True)
@@ -103,7 +104,7 @@ class Sources:
         """Sent by an honest address, and to the node alone: what it forwards meets none of these."""
         if family is Family.V4:
             yield _drop("redirect", family, _FROM_PODS, IcmpType(_REDIRECT[family]))
-        yield _drop("dhcp", family, _FROM_PODS, UdpPorts(*_DHCP_ANSWER[family]))
+        yield _drop("dhcp", family, _FROM_PODS, UdpTo(_DHCP_CLIENT[family]))
 
     def _of_a_node(self, family: Family, abilities: Abilities) -> Iterator[Rule]:
         others = outside(Side.SOURCE, _own(family).name, _of(self.own, family), abilities.compares)

@@ -36,7 +36,7 @@ from netmgr.rules.model import (
     SourceNat,
     Tally,
 )
-from netmgr.rules.packets import Asking, IcmpType, Returnable, UdpPorts
+from netmgr.rules.packets import Asking, IcmpType, Returnable, UdpTo
 
 _LINK_NAME = 16
 _HEADER = struct.Struct("=H29sB")
@@ -218,9 +218,9 @@ def _match(head: bytearray, match: Match, family: Family, set_indexes: Mapping[s
             _put_protocol(head, _ICMP[family], family)
             # struct ipt_icmp and ip6t_icmp: a type, and the first and last of its codes.
             return extension("icmp" if family is Family.V4 else "icmp6", bytes([number, 0, 255, 0]))
-        case UdpPorts(source, destination):
+        case UdpTo(port):
             _put_protocol(head, _UDP, family)
-            return udp_match(source, destination)
+            return udp_match(port)
         case Asking(besides):
             return _asking(besides)
         case OriginallyTo(prefix):
@@ -239,9 +239,9 @@ def _asking(port: int) -> bytes:
     )
 
 
-def udp_match(source: int, destination: int) -> bytes:
-    """The match of datagrams from one port to another (struct xt_udp)."""
-    return extension("udp", struct.pack("=4HB", source, source, destination, destination, 0))
+def udp_match(port: int) -> bytes:
+    """The match of datagrams to a port (struct xt_udp: first and last port of each end)."""
+    return extension("udp", struct.pack("=4HB", 0, 0xFFFF, port, port, 0))
 
 
 def _conntrack_match(prefix: Prefix) -> bytes:

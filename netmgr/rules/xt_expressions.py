@@ -27,6 +27,7 @@ _EQUAL, _UNEQUAL = 0, 1
 _LOAD_REGISTER, _LOAD_BASE, _LOAD_OFFSET, _LOAD_LENGTH = 1, 2, 3, 4
 _NETWORK_HEADER, _TRANSPORT_HEADER = 1, 2
 _UDP = 17
+_PORT_BYTES = 2
 _BITWISE_SOURCE, _BITWISE_REGISTER, _BITWISE_LENGTH, _BITWISE_MASK, _BITWISE_XOR = 1, 2, 3, 4, 5
 _COUNTER_BYTES, _COUNTER_PACKETS = 1, 2
 _VERDICT_REGISTER, _VERDICT_DATA = 1, 2
@@ -97,8 +98,8 @@ def decode(expressions: Iterable[Expression], family: Family, comment: str = "")
             loaded.append(one)
         elif one.name == "cmp" and _put(head, _step(loaded), has, family):
             loaded.clear()
-        elif one.name == "cmp" and head[LAYOUTS[family].protocol_at] == _UDP and (ports := _ports(loaded, has)):
-            matches += xt_entries.udp_match(*ports)
+        elif one.name == "cmp" and head[LAYOUTS[family].protocol_at] == _UDP and (port := _port(loaded, has)):
+            matches += xt_entries.udp_match(port)
             loaded.clear()
         elif one.name == "counter":
             packets, octets = (
@@ -196,15 +197,15 @@ def _step(loaded: list[Expression]) -> Step | None:
             return None
 
 
-def _ports(loaded: list[Expression], has: Mapping[int, bytes]) -> tuple[int, int] | None:
-    """A source and a destination port, which iptables since 1.8.8 compares in one piece; None if it is nothing such."""
+def _port(loaded: list[Expression], has: Mapping[int, bytes]) -> int | None:
+    """A destination port, which iptables since 1.8.8 compares itself; None if it is nothing such."""
     if [one.name for one in loaded] != ["payload"]:
         return None
     where = [loaded[0].attributes.get(kind) for kind in (_LOAD_BASE, _LOAD_OFFSET, _LOAD_LENGTH)]
-    if where != [number(_TRANSPORT_HEADER), number(0), number(4)] or has.get(_CMP_OPERATOR) != number(_EQUAL):
+    if where != [number(_TRANSPORT_HEADER), number(2), number(_PORT_BYTES)] or has.get(_CMP_OPERATOR) != number(_EQUAL):
         return None
     data = _value(has.get(_CMP_DATA, b""))
-    return int.from_bytes(data[:2], "big"), int.from_bytes(data[2:], "big")
+    return int.from_bytes(data, "big") if len(data) == _PORT_BYTES else None
 
 
 def _put(head: bytearray, step: Step | None, has: Mapping[int, bytes], family: Family) -> bool:

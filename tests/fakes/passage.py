@@ -31,7 +31,7 @@ from netmgr.rules.model import (
     SourceNat,
     Tally,
 )
-from netmgr.rules.packets import Asking, IcmpType, Returnable, UdpPorts
+from netmgr.rules.packets import Asking, IcmpType, Returnable, UdpTo
 from tests.fakes.held import State
 
 FORWARDED = (Hook.PREROUTING, Hook.DSTNAT, Hook.FORWARD, Hook.POSTROUTING, Hook.DEPARTURE)
@@ -202,8 +202,8 @@ class Passage:
                 return (packet.way_back == packet.iif) != negated
             case IcmpType(number):
                 return packet.icmp == number
-            case UdpPorts(source, destination):
-                return packet.udp == (source, destination)
+            case UdpTo(port):
+                return packet.udp is not None and packet.udp[1] == port
             case Asking(besides):
                 return not self._is_reply and packet.port != besides
             case OriginallyTo(prefix):

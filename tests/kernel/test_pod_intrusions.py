@@ -297,3 +297,15 @@ def test_programs_of_the_node_hear_each_others_multicast(scene: Scene) -> None:
     for address in scene.node.node.addresses:
         said = scene.run(sys.executable, "-c", _TO_A_GROUP, str(address), groups[address.family])
         assert said == "anybody?\n"
+
+
+@POWERS
+def test_a_dhcp_answer_is_dropped_from_whatever_port_it_comes(scene: Scene, power: Power) -> None:
+    before = scene.drops()["dhcp"]
+    ports = {Family.V4: 68, Family.V6: 546}
+    frames = [
+        forging.udp(pod, scene.node.node.address(pod.family), (4000, ports[pod.family]), bytes(240))
+        for pod in scene.intruder.addresses
+    ]
+    forging.send(scene.intruder, frames, power)
+    eventually(lambda: scene.drops()["dhcp"] == before + len(frames))

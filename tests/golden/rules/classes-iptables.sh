@@ -137,11 +137,11 @@ ip6tables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
 iptables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter netmgr traffic=internet-in"
 iptables-legacy -t mangle -N NETMGR-INPUT
 iptables-legacy -t mangle -A NETMGR-INPUT -i nm+ -p icmp -m icmp --icmp-type 5 -m comment --comment "netmgr redirect v4" -j DROP
-iptables-legacy -t mangle -A NETMGR-INPUT -i nm+ -p udp -m udp --sport 67 --dport 68 -m comment --comment "netmgr dhcp v4" -j DROP
+iptables-legacy -t mangle -A NETMGR-INPUT -i nm+ -p udp -m udp --dport 68 -m comment --comment "netmgr dhcp v4" -j DROP
 iptables-legacy -t mangle -I INPUT -j NETMGR-INPUT
 ip6tables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter netmgr traffic=internet-in"
 ip6tables-legacy -t mangle -N NETMGR-INPUT
-ip6tables-legacy -t mangle -A NETMGR-INPUT -i nm+ -p udp -m udp --sport 547 --dport 546 -m comment --comment "netmgr dhcp v6" -j DROP
+ip6tables-legacy -t mangle -A NETMGR-INPUT -i nm+ -p udp -m udp --dport 546 -m comment --comment "netmgr dhcp v6" -j DROP
 ip6tables-legacy -t mangle -I INPUT -j NETMGR-INPUT
 iptables-legacy -t mangle -I FORWARD 1 ! -i nm+ -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter netmgr traffic=internet-in"
 iptables-legacy -t mangle -I FORWARD 2 ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m comment --comment "iptables-exporter netmgr traffic=internet-out"
