@@ -19,7 +19,7 @@ from netmgr.config import Backend, NodeDocument
 from netmgr.dataplane.routes import StaticRoutes
 from netmgr.dataplane.unused import UnusedAddresses
 from netmgr.dataplane.wiring import Dataplane
-from netmgr.errors import KernelError, SetupError, StateError
+from netmgr.errors import KernelError, SetupError, StateError, TryAgainLater
 from netmgr.prefixes import Family
 from netmgr.rules import xt_listing
 from netmgr.rules.choose import open_kind, remembered
@@ -117,9 +117,9 @@ def _marked(state_dir: Path) -> Backend | None:
 def _backends(marked: Backend | None) -> list[Backend]:
     """All that may hold rules: an agent that was killed while it changed its backend leaves those of two.
 
-    The legacy one only where its tables are, or it was used: opening it makes the tables it looks for.
+    The legacy one only where it was used or the table is that its rules are in: opening it makes what it looks for.
     """
-    legacy = [Backend.IPTABLES_LEGACY] if any(map(xt_listing.in_use, Family)) else []
+    legacy = [Backend.IPTABLES_LEGACY] if any("mangle" in xt_listing.in_use(family) for family in Family) else []
     nft = [Backend.IPTABLES_NFT] if is_supported() else []
     return list(dict.fromkeys([*([marked] if marked else []), Backend.NFTABLES, *nft, *legacy]))
 
@@ -133,11 +133,15 @@ def _all_rules(backends: Iterable[Backend], marked: Backend | None, leavings: Le
             if backend is marked:
                 raise
             # Without its library no agent had rules in it.
-        except KernelError as error:
-            if error.errno != errno.EBUSY:
+        except (KernelError, TryAgainLater) as error:
+            if isinstance(error, KernelError) and error.errno == errno.EBUSY:
+                # Both variants of iptables look into the same sets, which go with the rules of the last.
+                in_use.append(backend)
+            elif marked in (None, backend):
                 raise
-            # Both variants of iptables look into the same sets, which go with the rules of the last.
-            in_use.append(backend)
+            else:
+                # Other people's tables may be such that nobody can have rules of ours in them.
+                yield f"{backend}, which the agent did not use last, was not looked into: {error.message}"
     for backend in in_use:
         yield from _rules(backend, leavings)
 

@@ -107,6 +107,23 @@ def test_rules_of_a_backend_that_the_mark_does_not_name_go_too(world: World, bac
     assert not departures(before, everything(node))
 
 
+@pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.IPTABLES_LEGACY], indirect=True, ids=str)
+def test_what_others_have_of_another_variant_keeps_nothing_of_ours(world: World) -> None:
+    (node,) = world.nodes
+    for command in ("nft add table ip mangle", "nft add chain ip mangle FORWARD"):
+        inside(node, command)
+    before = everything(node)
+    node.write_document()
+    node.install_plugin()
+    node.start_agent()
+    node.wait_until_ready()
+    node.stop_agent()
+    done = clean(node)
+    assert done.returncode == 0, done.stderr
+    assert "iptables-nft, which the agent did not use last, was not looked into: " in done.stdout
+    assert not departures(before, everything(node))
+
+
 def test_a_machine_is_left_as_it_was(world: World, tmp_path: Path):
     (node,) = world.nodes
     for command in FOREIGN:
