@@ -70,9 +70,9 @@ def kernel_state(node: LabNode) -> list[str]:
     return [inside(node, *line.split()).stdout for line in LINES]
 
 
-def document(node: LabNode, directory: Path, **changes: object) -> Path:
+def document(lab_node: LabNode, directory: Path, **changes: object) -> Path:
     """The node's own document with other directories, and `changes`."""
-    content = yaml.safe_load(node.document.read_text())
+    content = yaml.safe_load(lab_node.document.read_text())
     content |= {"state_dir": str(directory / "state"), "run_dir": str(directory / "run"), **changes}
     path = directory / "node.yaml"
     path.write_text(yaml.safe_dump({key: value for key, value in content.items() if value != []}))
@@ -113,10 +113,16 @@ def test_a_second_agent_is_refused_before_it_changes_anything(
     node.runtime.check(sandbox)
 
 
-def test_an_agent_of_another_namespace_does_not_take_sockets_or_state(world: World, node: LabNode) -> None:
+def test_an_agent_of_another_namespace_does_not_take_sockets_or_state(
+    world: World, node: LabNode, tmp_path: Path
+) -> None:
     other = world.node("node-2")
+    # Without addresses, which the other machine has not, and which would be refused before anything else.
+    own = {"node": {"name": "node-1", "uplink": other.node.uplink}}
+    directories = {"state_dir": str(node.directory / "state"), "run_dir": str(node.directory / "run")}
+    theirs = document(node, tmp_path, **{**directories, **own})
     for _ in range(2):
-        done = inside(other, *agent(node.document))
+        done = inside(other, *agent(theirs))
         assert done.returncode == 1
         assert "another agent" in done.stderr
         other.kill_agent()  # the second time its namespace is free
