@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,10 @@ class Stall:
         place = os.fsencode(path)
         marked = library.fanotify_mark(self._listener, _MARK_ADD, ctypes.c_uint64(_OPEN_PERM), _AT_FDCWD, place)
         assert marked == 0, os.strerror(ctypes.get_errno())
+
+    def holds_somebody(self) -> bool:
+        """Whether somebody waits to open the file."""
+        return bool(select.select([self._listener], [], [], 0)[0])
 
     def end(self) -> None:
         """Let them all go on."""
