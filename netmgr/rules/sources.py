@@ -137,8 +137,8 @@ class Sources:
 def _forged(family: Family, *claims: Match, what: str = "forged", own_pods: bool = False) -> Iterator[Rule]:
     """From elsewhere, and not from this machine to many, which alone is returnable with an address of its own.
 
-    So is an address of the ranges that no pod has yet, since the default route leads to it; and an IPv6 address of
-    another link of the machine's, since the kernel looks for those by the link that the packet came in by.
+    So is an IPv6 address of another link of the machine's, since the kernel looks for those by the link that the packet
+    came in by; and an address that no pod has, while its range is no blackhole (`netmgr/dataplane/unused.py`).
     """
     if family is Family.V6:
         yield _drop(
