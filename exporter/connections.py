@@ -2,7 +2,8 @@
 
 Whoever reaches the port can connect, so nothing here waits for a client's good will. The number of connections, and
 with it of threads, is bounded; when all are taken, the one that has longest sent no complete request makes room, so
-that silent clients do not lock a Prometheus out, whose request is complete within milliseconds.
+that silent clients do not lock a Prometheus out, whose request is complete within milliseconds. Clients that take
+nothing of their answer make room after `TAKING_SECONDS`, when there are no silent ones.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ HEAD_BYTES = 16 * 1024
 
 HEAD_SECONDS = 5.0
 """Until a request is complete, the TLS handshake included."""
+
+TAKING_SECONDS = 10.0
+"""How long a client that takes its answer is safe from making room: Prometheus' own default for a whole scrape."""
 
 ANSWER_SECONDS = 30.0
 """Until a client has taken the whole answer: longer than any scrape_timeout that makes sense."""
@@ -93,10 +97,15 @@ class Connections:
         with self._lock:
             if len(self._open) >= MOST_CONNECTIONS:
                 self._turned_away += 1
-                waiting = [(each.began, key) for key, each in self._open.items() if not each.complete]
+                overdue = self._clock() - TAKING_SECONDS
+                waiting = [
+                    (each.complete, each.began, key)
+                    for key, each in self._open.items()
+                    if not each.complete or each.began < overdue
+                ]
                 if not waiting:
                     return False
-                self._open.pop(min(waiting, key=lambda one: one[0])[1]).close()
+                self._open.pop(min(waiting, key=lambda one: one[:2])[2]).close()
             self._open[client] = _Connection(connection, self._clock())
             return True
 

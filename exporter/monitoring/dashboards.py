@@ -29,7 +29,7 @@ SCHEMA = 39
 
 COLUMNS, HEIGHT = 24, 9
 SHOWN_NAMESPACES = 20
-STEP_SECONDS = 60
+STEP_SECONDS = 20
 """Between the samples that a volume is summed from."""
 
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -74,7 +74,7 @@ def _by_pod(traffic: str) -> Query:
 
 
 def _volume(window: str) -> Query:
-    # A subquery takes a sample a minute, at whatever interval the rule is evaluated where it runs.
+    # A subquery takes a sample every so often, at whatever interval the rule is evaluated where it runs.
     samples = read(NAMESPACE_BYTES, f"{window}:{STEP_SECONDS}s", cluster=CLUSTER, traffic="internet-out")
     volumes = total(f"sum_over_time({samples})", "namespace")
     return Query(largest(SHOWN_NAMESPACES, f"{volumes} * {STEP_SECONDS}"), "{{namespace}}")

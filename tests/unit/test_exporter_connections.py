@@ -200,6 +200,8 @@ def test_connections_that_were_turned_away_are_reported(caplog: pytest.LogCaptur
             admitted = counted.admit(client, ours)
             counted.complete(client)
             assert admitted == (client < MOST_CONNECTIONS)
+        now = connections.TAKING_SECONDS + 1
+        assert counted.admit("late", ours), "one that takes nothing of its answer makes room by now"
         now = connections.REPORT_SECONDS
         counted.expire()
-    assert "connections-turned-away count=3" in caplog.text
+    assert "connections-turned-away count=4" in caplog.text
