@@ -262,8 +262,8 @@ def application(
             return [b"show the secret that this exporter was told to ask for\n"]
         if path == "/metrics":
             with making:
-                # A handler and its environment refer to each other, and keep their page until somebody collects them.
-                gc.collect()
+                # A handler and its environment refer to each other, and would keep their page; both are young.
+                gc.collect(1)
                 return metrics(environ, start_response)  # type: ignore[no-any-return]  # prometheus_client is untyped
         if path == "/":
             start_response("200 OK", page.headers())
