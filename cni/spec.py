@@ -9,7 +9,8 @@ reference is destructive or vague, this is stricter:
   cache has, collects only what has lost its sandbox: plugins that take it for an empty list would
   delete every other runtime's pods. An explicit null or empty list does mean "none".
 - DEL is best-effort: what it needs is the container and the interface, so nothing else in it that is
-  malformed (CNI_ARGS, prevResult, network name, version) keeps a pod from being deleted.
+  malformed (CNI_ARGS, prevResult, network name, version) keeps a pod from being deleted. Variables
+  that are not UTF-8 do, and standard input that is not JSON: no runtime that called ADD sends either.
 """
 
 from __future__ import annotations
