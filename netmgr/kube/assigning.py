@@ -94,7 +94,7 @@ def ended(claims: Mapping[Slot, Claim], decision: Decision) -> Iterator[Claim]:
         if (
             before is not None
             and before.released is None
-            and (claim is None or claim.uid != before.uid or claim.released)
+            and (claim is None or claim.uid != before.uid or claim.released is not None)
         ):
             yield before
 
