@@ -73,19 +73,15 @@ class Netlink:
         """
         answer: list[Decoded] = []
         with self._lock:
-            self._sequence += 1
-            self._send(rtnetlink.encode(request, self._sequence))
-            while True:
-                for kind, flags, sequence, body in self._receive():
-                    if sequence != self._sequence:
-                        continue
-                    if kind != rtnetlink.NLMSG_ERROR:
-                        answer.append(_decoded(request, decode, body))
-                        continue
-                    errno, reason = rtnetlink.error_of(flags, body)
-                    if errno or not answer:
-                        raise KernelError(request.text, errno, reason)
-                    return answer[0]
+            for kind, flags, body in self._answers(request):
+                if kind != rtnetlink.NLMSG_ERROR:
+                    answer.append(_decoded(request, decode, body))
+                    continue
+                errno, reason = rtnetlink.error_of(flags, body)
+                if errno or not answer:
+                    raise KernelError(request.text, errno, reason)
+                break
+        return answer[0]
 
     def attempt(self, operations: Sequence[Operation]) -> dict[Operation, KernelError]:
         """As `transact`, but returns what failed instead of raising."""
@@ -114,21 +110,27 @@ class Netlink:
         found: list[Decoded] = []
         interrupted = False
         with self._lock:
-            self._sequence += 1
-            self._send(rtnetlink.encode(request, self._sequence))
-            while True:
-                for kind, flags, sequence, body in self._receive():
-                    if sequence != self._sequence:
-                        continue
-                    if kind == rtnetlink.NLMSG_DONE:
-                        return found, interrupted
-                    if kind == rtnetlink.NLMSG_ERROR:
-                        errno, reason = rtnetlink.error_of(flags, body)
-                        raise KernelError(request.text, errno, reason)
-                    # The kernel lists a buffer at a time, each as of one moment; the end of the list has no content.
-                    interrupted = interrupted or bool(flags & rtnetlink.NLM_F_DUMP_INTR)
-                    if (item := _decoded(request, decode, body)) is not None:
-                        found.append(item)
+            for kind, flags, body in self._answers(request):
+                if kind == rtnetlink.NLMSG_DONE:
+                    break
+                if kind == rtnetlink.NLMSG_ERROR:
+                    errno, reason = rtnetlink.error_of(flags, body)
+                    raise KernelError(request.text, errno, reason)
+                # The kernel lists a buffer at a time, each as of one moment; the end of the list has no content.
+                interrupted = interrupted or bool(flags & rtnetlink.NLM_F_DUMP_INTR)
+                if (item := _decoded(request, decode, body)) is not None:
+                    found.append(item)
+        return found, interrupted
+
+    def _answers(self, request: Operation) -> Iterator[tuple[int, int, bytes]]:
+        """Send a request; type, flags and content of every message that answers it. The caller holds the lock."""
+        self._sequence += 1
+        self._send(rtnetlink.encode(request, self._sequence))
+        while True:
+            for kind, flags, sequence, body in self._receive():
+                # What another request left behind, that ended before its last answer, is nobody's by now.
+                if sequence == self._sequence:
+                    yield kind, flags, body
 
     def _send(self, data: bytes) -> None:
         try:
