@@ -1,10 +1,10 @@
 # netmgr's image: the agent, the exporter, the controller and the CNI plugin's launchers. `make image` builds
-# and tries it; BASE names another Debian 12 or newer, of a mirror for example.
+# and tests it; BASE selects another Debian 12 or newer, from a mirror for example.
 ARG BASE=debian:bookworm-slim
 
-# ---- what both the build and the result stand on ----------------------------------------------------
+# ---- what the build and the image share ----------------------------------------------------
 FROM ${BASE} AS base
-# libnftables is loaded in process; iptables brings the libraries of the legacy tables.
+# libnftables is loaded in process; the package iptables has the libraries for the legacy tables.
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
         python3 libnftables1 iptables \
@@ -18,7 +18,7 @@ RUN apt-get update \
 WORKDIR /src
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1
 COPY .ci/build.lock .ci/runtime.lock .ci/launcher-compiler.lock .ci/
-# A C compiler for every architecture: a node may be of another one than the machine that builds.
+# A C compiler for every architecture: a node's may differ from the build machine's.
 RUN python3 -m venv /build \
     && /build/bin/pip install --require-hashes --requirement .ci/launcher-compiler.lock \
     && /build/bin/pip install --require-hashes --no-deps --requirement .ci/build.lock
@@ -29,7 +29,7 @@ RUN python3 -m venv --without-pip /opt/netmgr \
         --no-build-isolation --use-pep517 --requirement .ci/runtime.lock \
     && /build/bin/pip --python /opt/netmgr/bin/python uninstall --yes \
         editables hatchling packaging pathspec pluggy setuptools tomlkit trove-classifiers
-# What the launchers depend on, alone: nothing else has them compiled again.
+# Only the launchers' own sources, so that no other change compiles them again.
 COPY cni/__init__.py cni/build.py cni/launcher.c cni/variables.h cni/
 COPY netmgr/__init__.py netmgr/errors.py netmgr/programs.py netmgr/
 RUN /build/bin/python -c "from cni import build; [build.launcher(each) for each in build.MACHINES]"
@@ -43,17 +43,17 @@ RUN NETMGR_ARCHITECTURES="amd64 arm64" /build/bin/pip wheel --no-deps --no-build
 # ---- the image --------------------------------------------------------------------------------------
 FROM base AS image
 COPY --from=build /opt/netmgr /opt/netmgr
-# Nothing is ever written below the root: containers may have it read-only.
+# The processes write nothing below the root: containers may have it read-only.
 ENV PATH=/opt/netmgr/bin:/usr/sbin:/usr/bin:/sbin:/bin PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 LABEL org.opencontainers.image.title="netmgr" \
     org.opencontainers.image.licenses="Apache-2.0" \
     org.opencontainers.image.description="Native pod addresses and byte-exact internet accounting for Kubernetes"
-# Exporter, controller and Services need no privilege; the agent's container asks for root itself.
+# Exporter, controller and Services need no privileges; the agent's container requests root itself.
 USER 65534:65534
 ENTRYPOINT ["netmgr"]
 CMD ["--help"]
 
-# ---- the image, tried: this stage fails to build when it does not work, and is no part of it --------
+# ---- tests of the image: this stage fails to build if they fail, and is not part of it --------
 FROM image AS check
 COPY .ci/try-image /
 RUN /try-image

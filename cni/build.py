@@ -1,7 +1,7 @@
-"""Compiles the launcher: one static program, without anything of the host it will run on.
+"""Compiles the launcher: one static program that needs nothing of the host it runs on.
 
 The system's C compiler is used where there is one that can link statically. A bare machine
-has none, and nobody's compiler knows the other architecture: for both there is PyPI's
+has none, and its compiler does not know the other architecture: for both there is PyPI's
 `ziglang`, a C compiler with musl for every architecture, 411 MB, which is why it is fetched
 only when it is needed.
 """
@@ -54,17 +54,19 @@ def host_architecture() -> str:
     """Architecture of this machine.
 
     Raises:
-        SetupError: it is none we build for.
+        SetupError: we do not build for it.
     """
     machine = platform.machine()
     for architecture, name in MACHINES.items():
         if machine == name:
             return architecture
-    raise SetupError(f"{machine} is no architecture netmgr runs on; it runs on {' and '.join(MACHINES.values())}")
+    raise SetupError(
+        f"netmgr does not run on {machine}; it runs on {' and '.join(MACHINES.values())}"
+    )
 
 
 def launcher(architecture: str | None = None) -> Path:
-    """The launcher for an architecture (default: this machine's), built if there is none of this source.
+    """The launcher for an architecture (default: this machine's), built unless it is current.
 
     Raises:
         SetupError: no compiler; the message says how to get one.
@@ -86,28 +88,35 @@ def is_current(path: Path) -> bool:
 
 def digest() -> str:
     """What names the present source and flags."""
-    return hashlib.sha256(SOURCE.read_bytes() + HEADER.read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:32]
+    return hashlib.sha256(
+        SOURCE.read_bytes() + HEADER.read_bytes() + " ".join(FLAGS).encode()
+    ).hexdigest()[:32]
 
 
 def build(target: Path, architecture: str, compilers: Iterator[Compiler] | None = None) -> str:
-    """Compile the launcher to `target` with the first compiler that can; returns that compiler's name.
+    """Compile the launcher to `target` with the first compiler that can; returns its name.
 
     Raises:
         SetupError: none can.
         StateError: `target` cannot be written.
     """
     if architecture not in MACHINES:
-        raise SetupError(f"{architecture!r} is no architecture netmgr runs on; choose {' or '.join(MACHINES)}")
+        raise SetupError(f"netmgr does not run on {architecture!r}; choose {' or '.join(MACHINES)}")
     failures = []
     durable.make_folder(target.parent)
     with tempfile.TemporaryDirectory() as scratch:
+        # Compiled aside: a runtime may be executing the launcher at `target`, and the kernel lets
+        # no program that runs be written to (ETXTBSY).
         compiled = Path(scratch) / target.name
         for compiler in compilers or available(architecture):
             if not (failure := _compile(compiler.command, compiled)):
                 durable.write(target, compiled.read_bytes(), _EXECUTABLE)
                 return compiler.name
+            # All are reported: which one should have worked depends on the machine.
             failures.append(f"{compiler.name}: {failure}")
-    raise SetupError(f"the launcher for {architecture} cannot be compiled; {_HINT}", "\n".join(failures))
+    raise SetupError(
+        f"the launcher for {architecture} cannot be compiled; {_HINT}", "\n".join(failures)
+    )
 
 
 def available(architecture: str) -> Iterator[Compiler]:
@@ -122,32 +131,55 @@ def available(architecture: str) -> Iterator[Compiler]:
         except SetupError:
             continue
     _fetch_ziglang()
-    yield Compiler("ziglang", (sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-musl"))
+    yield Compiler(
+        "ziglang", (sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-musl")
+    )
 
 
 def _compile(command: Sequence[str], target: Path) -> str:
-    """Empty, or why it failed."""
+    """Compile to `target`; returns why it failed, empty if it did not."""
     definition = f'-DSOURCE_DIGEST="{digest()}"'
-    environment = {"HOME": str(Path.home()), **os.environ}  # ziglang keeps its cache below it
+    # ziglang keeps its cache below HOME, which a service manager may not set.
+    environment = {"HOME": str(Path.home()), **os.environ}
     try:
         outcome = programs.run(
-            (*command, *FLAGS, definition, "-o", str(target), str(SOURCE)), env=environment, timeout=_COMPILE_SECONDS
+            (*command, *FLAGS, definition, "-o", str(target), str(SOURCE)),
+            env=environment,
+            timeout=_COMPILE_SECONDS,
         )
     except programs.TimedOut:
         return f"did not end within {_COMPILE_SECONDS} s"
-    return "" if outcome.returncode == 0 else outcome.stderr.decode(errors="replace").strip() or "failed"
+    return (
+        ""
+        if outcome.returncode == 0
+        else outcome.stderr.decode(errors="replace").strip() or "failed"
+    )
 
 
 def _fetch_ziglang() -> None:
-    """Have the ziglang package in this Python, at the version and hashes that are pinned."""
+    """Install the pinned ziglang package into this Python."""
     if importlib.util.find_spec("ziglang") is not None:
         return
     if not ZIGLANG_PIN.exists():  # installed from a wheel, far from the repository
         raise SetupError(f"there is no C compiler here; {_HINT}")
-    command = (sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", str(ZIGLANG_PIN))
+    command = (
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        # A compiler makes what runs as root on every node.
+        "--require-hashes",
+        "--requirement",
+        str(ZIGLANG_PIN),
+    )
     outcome = programs.run(command, timeout=_FETCH_SECONDS)
     if outcome.returncode != 0:
-        raise SetupError(f"there is no C compiler here, and ziglang cannot be fetched; {_HINT}", _tail(outcome.stderr))
+        raise SetupError(
+            f"there is no C compiler here, and ziglang cannot be fetched; {_HINT}",
+            _tail(outcome.stderr),
+        )
+    # The import system caches what directories contain, and would not find the new package.
     importlib.invalidate_caches()
 
 
@@ -156,16 +188,19 @@ def _tail(output: bytes) -> str:
 
 
 def main() -> int:
-    """Have an up-to-date launcher for this machine; what `make` runs."""
+    """Build the launcher for this machine unless it is current; `make` runs this."""
     began = time.monotonic()
     try:
         before = is_current(BINARIES / f"netmgr-cni-{host_architecture()}")
         path = launcher()
     except NetmgrError as error:
-        sys.stderr.write(f"{error.message}\n{error.details}\n" if error.details else f"{error.message}\n")
+        sys.stderr.write(
+            f"{error.message}\n{error.details}\n" if error.details else f"{error.message}\n"
+        )
         return error.exit_code
     if not before:
-        sys.stdout.write(f"built {path.name} in {time.monotonic() - began:.1f} s ({path.stat().st_size // 1024} KiB)\n")
+        seconds, size = time.monotonic() - began, path.stat().st_size // 1024
+        sys.stdout.write(f"built {path.name} in {seconds:.1f} s ({size} KiB)\n")
     return 0
 
 

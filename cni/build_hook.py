@@ -1,4 +1,4 @@
-"""Puts the compiled launcher into a wheel, so that a node needs no compiler. Editable installs build it when asked."""
+"""Puts the compiled launcher into a wheel, so that a node needs no compiler."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class LauncherHook(BuildHookInterface[Any]):
             path = build.launcher(architecture)
             build_data["artifacts"].append(f"/{path.relative_to(Path(self.root).resolve())}")
         if self.target_name == "wheel":
-            # Any Python, but not any machine. The launcher is static, so that neither C library is asked for.
-            platforms = [f"{libc}_{build.MACHINES[each]}" for each in architectures for libc in LIBCS]
+            # Any Python, but not any machine. The launcher is static, so that neither C library is
+            # asked for.
+            platforms = [
+                f"{libc}_{build.MACHINES[each]}" for each in architectures for libc in LIBCS
+            ]
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{'.'.join(platforms)}"

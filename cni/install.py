@@ -1,11 +1,11 @@
-"""Puts the CNI plugin where a container runtime looks for it, and takes away exactly that again.
+"""Installs the CNI plugin where a container runtime looks for it, and removes exactly that again.
 
-The order is what makes it safe beside a running runtime: launcher and paths first, the
-network configuration last, each by rename; removal goes the other way round. What was
-installed stands in a manifest beside the launcher, written before the first file is, so an
-installation that was cut short can be finished or removed like any other. A file that is in
-nobody's manifest, or was edited since, belongs to somebody else and stays. One edit is expected: an
-administrator extends the network configuration by plugins of their own. It is kept as long as it runs ours.
+The order makes it safe beside a running runtime: launcher and paths first, the network
+configuration last, each by rename; removal goes the other way round. A manifest beside the launcher
+lists what was installed. It is written before the first file, so that an interrupted installation
+can be finished or removed like any other. A file that is in no manifest, or was edited since,
+belongs to somebody else and stays. One edit is expected: administrators extend the network
+configuration by plugins of their own. It is kept as long as it still runs ours.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cni import build
+from cni.request import NAME
 from cni.results import SUPPORTED_VERSIONS, Json
 from cni.runtime_config import CAPABILITIES
-from cni.variables import NAME
 from netmgr import durable
 from netmgr.errors import SetupError
 
@@ -31,7 +31,9 @@ PORTMAP = "portmap"
 """The reference plugin that carries out `portMappings`, the CNI name of a pod's hostPort."""
 
 _PORTMAP_PACKAGE = "apt-get install containernetworking-plugins"
-_NETWORK_SUFFIXES = (".conf", ".conflist", ".json")  # what libcni and containerd read in the directory of networks
+_NETWORK_SUFFIXES = (".conf", ".conflist", ".json")
+"""What libcni and containerd read in the directory of networks."""
+
 _UNINSTALLED = ".uninstalled"
 _SOCKET_PATH_BYTES = 107  # sun_path is 108 bytes and holds the closing NUL
 _EXECUTABLE, _PLAIN = 0o755, 0o644
@@ -39,14 +41,15 @@ _EXECUTABLE, _PLAIN = 0o755, 0o644
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Where the plugin goes and what it is told.
+    """Where the plugin is installed, and how it is configured.
 
     Attributes:
-        network: name of the CNI network, the one in the node's document.
+        network: name of the CNI network, as in node.yaml.
         name: file name of the plugin, and so the conflist's `type`.
         cni_version: the one version of the conflist. Without it, runtimes that know
             `cniVersions` (libcni 1.2) use 1.1.0 with GC and STATUS, and older ones 1.0.0.
-        portmap: whether `portmap`, which serves pods' hostPort, follows in the chain. Without it: if `bin_dir` has it.
+        portmap: whether `portmap`, for pods' hostPort, follows in the chain. Default: whether
+            `bin_dir` has it.
     """
 
     bin_dir: Path
@@ -61,19 +64,27 @@ class Installation:
     def __post_init__(self) -> None:
         for key in ("network", "name"):
             if not NAME.fullmatch(getattr(self, key)):
-                raise SetupError(f"{key} {getattr(self, key)!r}: must be letters, digits, '_', '.' and '-'")
+                raise SetupError(
+                    f"{key} {getattr(self, key)!r}: must be letters, digits, '_', '.' and '-'"
+                )
         for key in ("bin_dir", "conf_dir", "run_dir", "state_dir"):
             path = getattr(self, key)
             if not path.is_absolute() or "\n" in str(path):
                 raise SetupError(f"{key} {str(path)!r}: must be an absolute path")
         if len(os.fsencode(self.socket)) > _SOCKET_PATH_BYTES:
             raise SetupError(
-                f"run_dir {self.run_dir}: is too long for a socket ({_SOCKET_PATH_BYTES} bytes with its name)"
+                f"run_dir {self.run_dir}: is too long for a socket ({_SOCKET_PATH_BYTES} bytes "
+                "with its name)"
             )
         if self.portmap and not (self.bin_dir / PORTMAP).exists():
-            raise SetupError(f"{self.bin_dir / PORTMAP}: there is no such plugin; get it with: {_PORTMAP_PACKAGE}")
+            raise SetupError(
+                f"{self.bin_dir / PORTMAP}: there is no such plugin; get it with: "
+                f"{_PORTMAP_PACKAGE}"
+            )
         if self.cni_version is not None and self.cni_version not in SUPPORTED_VERSIONS:
-            raise SetupError(f"CNI version {self.cni_version!r}: choose one of {', '.join(SUPPORTED_VERSIONS)}")
+            raise SetupError(
+                f"CNI version {self.cni_version!r}: choose one of {', '.join(SUPPORTED_VERSIONS)}"
+            )
 
     @property
     def chains_portmap(self) -> bool:
@@ -87,7 +98,7 @@ class Installation:
 
     @property
     def paths_file(self) -> Path:
-        """What tells the launcher where its agent is."""
+        """The file that names the agent's socket and spool to the launcher."""
         return self.bin_dir / f"{self.name}.path"
 
     @property
@@ -116,7 +127,7 @@ class Manifest:
 
     @classmethod
     def read(cls, bin_dir: Path, name: str) -> Manifest:
-        """The manifest of the plugin `name`; empty if there is none.
+        """The manifest of the plugin `name`; empty if it is missing.
 
         Raises:
             StateError: it cannot be read, or is no manifest.
@@ -139,8 +150,10 @@ def _listed(text: str) -> tuple[dict[str, list[str]], list[str]]:
     document = json.loads(text)
     files, directories = document["files"], document["directories"]
     lists = [*files.values(), directories] if isinstance(files, dict) else [None]
-    if not all(isinstance(each, list) and all(isinstance(item, str) for item in each) for each in lists):
-        raise TypeError("it is no manifest of an installation")
+    if not all(
+        isinstance(each, list) and all(isinstance(item, str) for item in each) for each in lists
+    ):
+        raise TypeError("it is not a manifest of an installation")
     return files, directories
 
 
@@ -164,7 +177,7 @@ def install(plan: Installation, launcher: Path | None = None, *, force: bool = F
         force: replace files that are not ours.
 
     Raises:
-        SetupError: a file of somebody else is in the way, or a directory cannot be written.
+        SetupError: a foreign file is in the way, or a directory cannot be written.
     """
     program = (launcher or build.launcher()).read_bytes()
     wanted = {
@@ -185,27 +198,30 @@ def install(plan: Installation, launcher: Path | None = None, *, force: bool = F
 
 
 def remarks(plan: Installation) -> list[str]:
-    """What an administrator should know about an installation that was just made, a sentence each."""
-    said = []
+    """What an administrator should know about an installation that was just made."""
+    found = []
     manifest = Manifest.read(plan.bin_dir, plan.name)
     if _is_extended(manifest, plan.conflist, plan.name, plan.network):
-        said.append(f"{plan.conflist}: was extended since netmgr installed it, and is kept as it is")
+        found.append(
+            f"{plan.conflist}: was extended since netmgr installed it, and is kept as it is"
+        )
     elif plan.portmap is None and not plan.chains_portmap:
-        said.append(
+        found.append(
             f"{plan.bin_dir} has no {PORTMAP} plugin, so pods' hostPort does not work; get it with"
             f" {_PORTMAP_PACKAGE}, then install again"
         )
+    # libcni and containerd take the first file by name.
     networks = sorted(path for path in plan.conf_dir.iterdir() if path.suffix in _NETWORK_SUFFIXES)
     if networks[0] != plan.conflist:
-        said.append(
-            f"the runtime takes {networks[0]}, not netmgr's: it sorts before {plan.conflist.name}; move it away"
-            " once netmgr shall give pods their network"
+        found.append(
+            f"the runtime takes {networks[0]}, not netmgr's: it sorts before {plan.conflist.name}; "
+            "move it away once netmgr shall give pods their network"
         )
-    return said
+    return found
 
 
 def _is_extended(manifest: Manifest, path: Path, name: str, network: str | None = None) -> bool:
-    """Whether the network configuration at `path` was ours, was edited, and still runs the plugin `name`."""
+    """Whether the network configuration was ours, was edited, and still runs the plugin `name`."""
     try:
         if str(path) not in manifest.files or manifest.owns(path):
             return False
@@ -221,27 +237,42 @@ def _refuse_foreign(manifest: Manifest, contents: Mapping[Path, bytes]) -> None:
         if not os.path.lexists(path) or manifest.owns(path):
             continue
         present = b"" if path.is_symlink() else path.read_bytes()
-        lost = present == content or build.MARK in present  # ours, though the manifest is gone
+        # Ours, though the manifest is gone: exactly what we write, or a launcher of any version.
+        lost = present == content or build.MARK in present
         if not lost:
-            what = "was edited since netmgr installed it" if str(path) in manifest.files else "is not netmgr's"
+            what = (
+                "was edited since netmgr installed it"
+                if str(path) in manifest.files
+                else "is not netmgr's"
+            )
             raise SetupError(f"{path}: {what}; move it away, or install with --force to replace it")
 
 
-def _put(plan: Installation, manifest: Manifest, wanted: Mapping[Path, tuple[bytes, int]]) -> list[Path]:
+def _put(
+    plan: Installation, manifest: Manifest, wanted: Mapping[Path, tuple[bytes, int]]
+) -> list[Path]:
     for directory in (plan.bin_dir, plan.conf_dir, plan.spool):
         manifest.directories += _make_directory(directory, manifest.directories)
+    # Whoever could write there could have any pod's network deleted.
     plan.spool.chmod(0o700)
+    # Unchanged files are not written: a runtime reloads its networks at every change of the
+    # directory.
     changed = [path for path, (content, _) in wanted.items() if not _holds(path, content)]
     final = {str(path): [_digest(content)] for path, (content, _) in wanted.items()}
     if plan.conflist not in wanted:
-        final[str(plan.conflist)] = manifest.files[str(plan.conflist)]  # extended, and removed with the rest one day
+        # Extended by an administrator. It stays in the manifest, so that `uninstall` finds it.
+        final[str(plan.conflist)] = manifest.files[str(plan.conflist)]
     if not changed and manifest.files == final:
         return []
     obsolete = [Path(path) for path in manifest.files if path not in final]
+    # Old and new digests until all files are in place: an interrupted update stays recognisable.
     manifest.files = {
-        path: [*manifest.files.get(path, []), *final.get(path, [])] for path in {**manifest.files, **final}
+        path: [*manifest.files.get(path, []), *final.get(path, [])]
+        for path in {**manifest.files, **final}
     }
     manifest.write()
+    # In the order of `wanted`, the network configuration last: as soon as a runtime finds that, it
+    # calls the plugin.
     for path in changed:
         durable.write(path, *wanted[path])
     _remove(manifest, obsolete)
@@ -253,19 +284,24 @@ def _put(plan: Installation, manifest: Manifest, wanted: Mapping[Path, tuple[byt
 def uninstall(bin_dir: Path, name: str = "netmgr") -> tuple[list[Path], list[Path]]:
     """Remove what `install` put there: (files removed, files left because they were edited since).
 
-    An extended network configuration is renamed to `….uninstalled`, which runtimes do not read: with its plugin
-    gone it would fail every pod.
+    An extended network configuration is renamed to `….uninstalled`, which runtimes do not read:
+    without its plugin it would fail every pod.
 
     Raises:
         SetupError: no plugin of this name was installed there, or a file cannot be removed.
     """
     manifest = Manifest.read(bin_dir, name)
     if not manifest.path.exists():
-        raise SetupError(f"{manifest.path}: there is no such file, so netmgr installed nothing there")
+        raise SetupError(
+            f"{manifest.path}: there is no such file, so netmgr installed nothing there"
+        )
     try:
-        extended = [path for path in map(Path, manifest.files) if _is_extended(manifest, path, name)]
+        extended = [
+            path for path in map(Path, manifest.files) if _is_extended(manifest, path, name)
+        ]
         for path in extended:
             path.replace(uninstalled_name(path))
+        # The other way round: the runtime must not find a configuration without its plugin.
         removed, left = _remove(manifest, [Path(path) for path in reversed(manifest.files)])
         removed = extended + removed
         if left:
@@ -275,6 +311,7 @@ def uninstall(bin_dir: Path, name: str = "netmgr") -> tuple[list[Path], list[Pat
         manifest.path.unlink()
     except OSError as error:
         raise SetupError(f"{error.filename}: cannot be removed: {error.strerror}") from None
+    # Innermost first; a directory that others use by now is not empty, and stays.
     for directory in reversed(manifest.directories):
         _remove_if_empty(Path(directory))
     return removed, left

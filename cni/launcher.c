@@ -7,13 +7,13 @@
  * sending side is shut.
  * Reply: the exit code in decimal, a line feed, and standard output, up to the end.
  *
- * What it answers alone, because nobody else can: VERSION, and that the agent is away. Then
- * STATUS gets code 50, a DEL is kept on disk for the agent to do when it is back, and anything
- * else gets code 11, "try again later". A request that can never succeed gets code 4 even then,
- * and is not kept. Codes: CNI specification 1.1.0, section 5, "Error".
+ * It answers alone: VERSION, and any request while the agent is away. Then STATUS gets code 50, a
+ * DEL is kept on disk for the agent to carry out later, and anything else gets code 11, "try again
+ * later". A request that can never succeed gets code 4 even then, and is not kept. Codes: CNI
+ * specification 1.1.0, section 5, "Error".
  *
- * Beside the program may lie a file of its name with ".path" added: the agent's socket in the
- * first line, the directory of kept DELs in the second. Every wait has an end.
+ * A file beside the program, of its name with ".path" added, has the agent's socket in the first
+ * line and the directory of kept DELs in the second. Every wait is bounded.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -58,10 +58,10 @@ enum { BAD_ENVIRONMENT = 4, IO_FAILURE = 5, TRY_AGAIN_LATER = 11, NOT_AVAILABLE 
 #ifndef SOURCE_DIGEST
 #define SOURCE_DIGEST "unknown"
 #endif
-/* Tells installation whose file this is and what it was built from; volatile, or the linker drops it. */
+/* By this the installer recognises the file and its source; volatile, or the linker drops it. */
 static const volatile char mark[] = "netmgr-cni launcher built from " SOURCE_DIGEST;
 
-/* Room for one byte too many, by which too much is recognised, and for a NUL that nothing overwrites. */
+/* One byte more than the limit, which shows that there was too much, and a NUL that stays for strstr. */
 static struct {
     char data[MAX_VARIABLES + MAX_STDIN + 2];
     size_t length;
@@ -105,7 +105,8 @@ static void print(const char *text)
     (void)write_all(STDOUT_FILENO, text, strlen(text));
 }
 
-/* The first "cniVersion" of the configuration; libcni writes keys in order, so it is the outermost. */
+/* The first "cniVersion" of the configuration: libcni sorts keys, so it comes before nested ones. No JSON
+ * parser is worth its size here: a wrong guess only changes the version of an error message. */
 static const char *requested_version(void)
 {
     static char version[16];
@@ -125,7 +126,7 @@ static const char *requested_version(void)
     return version;
 }
 
-/* A copy that needs no escaping in JSON. */
+/* Copies text so that it needs no escaping in JSON. */
 static void copy_printable(char *copy, size_t size, const char *text)
 {
     snprintf(copy, size, "%s", text);
@@ -155,11 +156,11 @@ static int answer_version(void)
 
 /* ---- gathering the request ---- */
 
-/* False with errno EINVAL: there is a path file, and it is not two lines of absolute paths. */
+/* False with errno EINVAL: the path file is not two lines of absolute paths. */
 static bool read_paths(void)
 {
     static char name[PATH_MAX], text[2 * PATH_MAX];
-    static const char replaced[] = " (deleted)"; /* what the link says once an upgrade has put another file there */
+    static const char replaced[] = " (deleted)"; /* the kernel adds it once an upgrade has replaced the file */
     const size_t surplus = sizeof replaced - 1;
     ssize_t length = readlink("/proc/self/exe", name, sizeof name - sizeof ".path");
     if (length < 0)
@@ -196,7 +197,7 @@ static bool append(const char *data, size_t length)
     return true;
 }
 
-static char not_text[128]; /* what is wrong with a variable that is not UTF-8, if there is one */
+static char encoding_fault[128]; /* names a variable that is not UTF-8; else empty */
 
 static bool gather_variables(char **environment)
 {
@@ -208,13 +209,14 @@ static bool gather_variables(char **environment)
         if (strncmp(*environment, "CNI_", 4) != 0 || end == NULL)
             continue;
         if (!is_utf8(*environment))
-            snprintf(not_text, sizeof not_text, "bytes that are not UTF-8 in %.*s", (int)(end - *environment), *environment);
+            snprintf(encoding_fault, sizeof encoding_fault, "bytes that are not UTF-8 in %.*s",
+                     (int)(end - *environment), *environment);
         fits = append(*environment, strlen(*environment) + 1);
     }
     return fits && append(started, (size_t)length + 1) && append("", 1);
 }
 
-/* Bytes read up to the end or the limit, or -1; a file that has no end in time gives ETIMEDOUT. */
+/* Bytes read up to the end or the limit, or -1; ETIMEDOUT if the end does not come in time. */
 static ssize_t read_to_end(int file, char *data, size_t limit, int timeout_ms)
 {
     int64_t deadline = now_ms() + timeout_ms;
@@ -255,7 +257,7 @@ static int connect_to_agent(void)
     int agent = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (agent < 0)
         return -1;
-    /* Bounds connect(2) too, which waits while the agent's queue is full. */
+    /* Bounds connect(2) as well, which blocks while the listen queue is full. */
     (void)setsockopt(agent, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     if (connect(agent, (struct sockaddr *)&address, sizeof address) == 0)
         return agent;
@@ -265,8 +267,8 @@ static int connect_to_agent(void)
     return -1;
 }
 
-/* Length of the reply, or -1. The agent may answer before it has read everything, so a send that
- * fails is no verdict yet. */
+/* Length of the reply, or -1. The agent may refuse a request before it has read all of it, so a send
+ * that fails is not final: the answer may be there. */
 static ssize_t ask_agent(void)
 {
     int agent = connect_to_agent();
@@ -289,7 +291,7 @@ static ssize_t ask_agent(void)
     return length;
 }
 
-/* The exit code of a whole reply, whose output then starts at *output; -1 otherwise. */
+/* The exit code of a complete reply, whose output starts at *output; -1 otherwise. */
 static int exit_code(ssize_t length, size_t *output)
 {
     int code = 0;
@@ -307,7 +309,7 @@ static int exit_code(ssize_t length, size_t *output)
 
 /* ---- the agent is away ---- */
 
-/* One file for an attachment, however often its DEL comes: FNV-1a of what names the attachment. */
+/* One file for each attachment, however often its DEL comes: FNV-1a of container id and interface. */
 static uint64_t attachment_hash(void)
 {
     const char *parts[] = {getenv("CNI_CONTAINERID"), getenv("CNI_IFNAME")};
@@ -321,6 +323,7 @@ static uint64_t attachment_hash(void)
     return hash;
 }
 
+/* By rename, so that the agent never reads half a request. */
 static bool keep_request(void)
 {
     char temporary[PATH_MAX], name[PATH_MAX];
@@ -345,7 +348,7 @@ static bool keep_request(void)
     return false;
 }
 
-static int do_without_agent(const char *command)
+static int answer_without_agent(const char *command)
 {
     char details[PATH_MAX + 128], faults[256];
     snprintf(details, sizeof details, "%s: %s", socket_path, strerror(errno));
@@ -364,7 +367,7 @@ static int do_without_agent(const char *command)
 int main(int count, char **arguments, char **environment)
 {
     (void)count, (void)arguments, (void)mark[0];
-    /* First of all: during the wait for standard input an upgrade may change what lies beside the program. */
+    /* First of all: an upgrade may replace the files beside the program while standard input is awaited. */
     bool paths_known = read_paths();
     int fault = errno;
     const char *command = getenv("CNI_COMMAND");
@@ -383,14 +386,14 @@ int main(int count, char **arguments, char **environment)
         return fail(IO_FAILURE, "standard input is longer than 1 MiB", "");
     request.length += (size_t)length;
 
-    if (*not_text != '\0')
-        return fail(BAD_ENVIRONMENT, not_text, "");
+    if (*encoding_fault != '\0')
+        return fail(BAD_ENVIRONMENT, encoding_fault, "");
     if (!paths_known)
         return fail(IO_FAILURE, "the .path file beside the plugin is damaged: install the plugin again", strerror(fault));
     size_t output = 0;
     ssize_t replied = ask_agent();
     int code = exit_code(replied, &output);
     if (code < 0)
-        return do_without_agent(command);
+        return answer_without_agent(command);
     return write_all(STDOUT_FILENO, reply + output, (size_t)replied - output) ? code : EXIT_FAILED;
 }

@@ -1,19 +1,20 @@
-"""What a plugin answers, in the shape each CNI version wants (specification 1.1.0, section 5).
+"""CNI results: what this plugin answers, and what earlier ones did (specification 1.1.0, 3 and 5).
 
-The shapes differ in two places only: an entry of `ips` carries `version` before 1.0.0, and an
-entry of `interfaces` may carry `mtu` from 1.1.0 on.
+The shapes of an answer differ in two places only: an entry of `ips` has `version` before 1.0.0,
+and an entry of `interfaces` may have `mtu` from 1.1.0 on.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from netmgr.errors import NetmgrError
-from netmgr.prefixes import Address, Family
+from netmgr.errors import InvalidNetworkConfig, NetmgrError
+from netmgr.prefixes import Address, Family, Prefix
 
 SUPPORTED_VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
-"""Versions this plugin speaks, oldest first. 0.1.0 and 0.2.0 cannot name more than one address a family."""
+"""Versions this plugin speaks, oldest first. 0.1.0 and 0.2.0 have one address a family."""
 
 NEWEST = SUPPORTED_VERSIONS[-1]
 
@@ -29,7 +30,7 @@ def at_least(version: str, floor: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What ADD made: everything a success result tells a runtime.
+    """What ADD made: everything that a success result contains.
 
     Attributes:
         mtu: bytes, of both ends of the pair.
@@ -47,7 +48,10 @@ class Wiring:
 
 
 def add_result(
-    version: str, wiring: Wiring, dns: Json | None = None, previous: Mapping[str, object] | None = None
+    version: str,
+    wiring: Wiring,
+    dns: Json | None = None,
+    previous: Mapping[str, object] | None = None,
 ) -> Json:
     """The answer to a successful ADD.
 
@@ -55,14 +59,21 @@ def add_result(
     its order, so that their indices into `interfaces` stay true; ours count on from there.
     """
     before = previous or {}
+    # Ours go behind: `interface` of an earlier plugin's address is an index into this list.
     interfaces = [*_items(before, "interfaces")]
     pod_index = len(interfaces) + 1
     families = sorted({address.family for address in wiring.addresses})
     return {
         "cniVersion": version,
         "interfaces": [*interfaces, *_interfaces(version, wiring)],
-        "ips": [*_items(before, "ips"), *(_ip(version, wiring, address, pod_index) for address in wiring.addresses)],
-        "routes": [*_items(before, "routes"), *(_default_route(wiring, family) for family in families)],
+        "ips": [
+            *_items(before, "ips"),
+            *(_ip(version, wiring, address, pod_index) for address in wiring.addresses),
+        ],
+        "routes": [
+            *_items(before, "routes"),
+            *(_default_route(wiring, family) for family in families),
+        ],
         "dns": dns or before.get("dns") or {},
     }
 
@@ -75,6 +86,7 @@ def _interfaces(version: str, wiring: Wiring) -> list[Json]:
 
 
 def _ip(version: str, wiring: Wiring, address: Address, interface: int) -> Json:
+    # 1.0.0 dropped `version`: an address shows its family.
     entry: Json = {} if at_least(version, "1.0.0") else {"version": str(address.family.value)}
     return entry | {
         "interface": interface,
@@ -93,10 +105,154 @@ def _items(result: Mapping[str, object], key: str) -> Sequence[object]:
 
 
 def version_result(version: str = NEWEST) -> Json:
-    """The answer to VERSION; `version` is the one the runtime gave (section 5, "VERSION Success")."""
+    """The answer to VERSION, of the runtime's own version (section 5, "VERSION Success")."""
     return {"cniVersion": version, "supportedVersions": list(SUPPORTED_VERSIONS)}
 
 
 def error_result(version: str, error: NetmgrError) -> Json:
     """The answer to a request that failed; codes below 100 are the specification's."""
-    return {"cniVersion": version, "code": error.cni_code, "msg": error.message, "details": error.details}
+    return {
+        "cniVersion": version,
+        "code": error.cni_code,
+        "msg": error.message,
+        "details": error.details,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """An entry of `interfaces`; `sandbox` is empty on the host. 0 is no MTU, as in libcni.
+
+    A device (with a PCI id or a socket's path) need not be a link of the kernel.
+    """
+
+    name: str
+    mac: str
+    sandbox: str
+    mtu: int = 0
+    is_device: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousRoute:
+    """An entry of a result's `routes`; a missing key is None."""
+
+    destination: Prefix
+    gateway: Address | None = None
+    table: int | None = None
+    priority: int | None = None
+    scope: int | None = None
+
+    def __str__(self) -> str:
+        named = (
+            ("via", self.gateway),
+            ("table", self.table),
+            ("metric", self.priority),
+            ("scope", self.scope),
+        )
+        return " ".join(
+            [
+                str(self.destination),
+                *(f"{name} {value}" for name, value in named if value is not None),
+            ]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousResult:
+    """`prevResult`: what this attachment's plugins answered so far. `document` is all of it.
+
+    Each address comes with its prefix length and the index of its interface in `interfaces`.
+    """
+
+    interfaces: tuple[Interface, ...]
+    addresses: tuple[tuple[Address, int, int | None], ...]
+    routes: tuple[PreviousRoute, ...]
+    document: Mapping[str, object]
+
+    def addresses_of(self, ifname: str) -> tuple[Address, ...]:
+        """Addresses of the sandbox's interface `ifname`."""
+        wanted = set()
+        for index, link in enumerate(self.interfaces):
+            # An interface of the host may have the same name; only those of pods have a sandbox.
+            if link.name == ifname and link.sandbox:
+                wanted.add(index)
+        return tuple(address for address, _, index in self.addresses if index in wanted)
+
+
+def parse_previous(document: object) -> PreviousResult:
+    """Read a result of any supported version; what later versions add stays in `document`.
+
+    Raises:
+        InvalidNetworkConfig: it is malformed; the message names the key.
+    """
+    if not isinstance(document, dict):
+        raise InvalidNetworkConfig("prevResult: must be an object")
+    links = [_interface(entry) for entry in _objects(document, "interfaces")]
+    addresses = [
+        (*_address(entry.get("address")), _index(entry, len(links)))
+        for entry in _objects(document, "ips")
+    ]
+    routes = tuple(_route(entry) for entry in _objects(document, "routes"))
+    return PreviousResult(tuple(links), tuple(addresses), routes, document)
+
+
+def _interface(entry: Mapping[str, object]) -> Interface:
+    name, mac, sandbox = (str(entry.get(key, "")) for key in ("name", "mac", "sandbox"))
+    # libcni leaves out an MTU of 0, so that a missing one means the same.
+    mtu = _number(entry, "interfaces", "mtu") or 0
+    return Interface(
+        name, mac, sandbox, mtu, is_device=bool(entry.get("socketPath") or entry.get("pciID"))
+    )
+
+
+def _route(entry: Mapping[str, object]) -> PreviousRoute:
+    try:
+        network = ipaddress.ip_network(str(entry.get("dst")), strict=False)
+        gateway = Address.parse(str(entry["gw"])) if entry.get("gw") else None
+    except ValueError as error:
+        raise InvalidNetworkConfig(f"prevResult.routes: {error}") from None
+    table, priority, scope = (
+        _number(entry, "routes", key) for key in ("table", "priority", "scope")
+    )
+    # libcni leaves out a priority of 0; the kernel has 1024 for it in IPv6, and no scopes there at
+    # all.
+    is_scoped = isinstance(network, ipaddress.IPv4Network)
+    return PreviousRoute(
+        Prefix.parse(str(network)), gateway, table, priority or None, scope if is_scoped else None
+    )
+
+
+def _number(entry: Mapping[str, object], key: str, name: str) -> int | None:
+    value = entry.get(name)
+    if value is not None and not isinstance(value, int):
+        raise InvalidNetworkConfig(f"prevResult.{key}.{name}: {value!r} is not a number")
+    return value
+
+
+def _objects(document: Mapping[str, object], key: str) -> list[dict[str, object]]:
+    entries = document.get(key)
+    if entries is None:
+        return []
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise InvalidNetworkConfig(f"prevResult.{key}: must be an array of objects")
+    return entries
+
+
+def _address(value: object) -> tuple[Address, int]:
+    """The address, and its prefix length: the whole of it where none is given."""
+    text, _, length = str(value).partition("/")
+    try:
+        address = Address.parse(text)
+        return address, int(length) if length else address.family.width
+    except ValueError as error:
+        raise InvalidNetworkConfig(f"prevResult.ips.address: {error}") from None
+
+
+def _index(entry: Mapping[str, object], count: int) -> int | None:
+    index = entry.get("interface")
+    if index is not None and (not isinstance(index, int) or not 0 <= index < count):
+        raise InvalidNetworkConfig(
+            f"prevResult.ips.interface: {index!r} is not an index of its {count} interfaces"
+        )
+    return index

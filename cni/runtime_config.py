@@ -1,4 +1,4 @@
-"""What a runtime asks of one ADD, in each place where conventions put it (containernetworking/cni, CONVENTIONS.md).
+"""What a runtime asks of one ADD, wherever the conventions allow it (CONVENTIONS.md of CNI).
 
 | what | `runtimeConfig`, as the conflist's `capabilities` allow | `args.cni` | CNI_ARGS |
 |---|---|---|---|
@@ -6,8 +6,8 @@
 | hardware address | `mac` | `mac` | `MAC` |
 | resolver | `dns`: `servers`, `searches`, `options` | | |
 
-The first place that names something decides, as in the reference plugins `static` and `tuning`. A
-prefix length behind an address is read and has no meaning: a pod holds its addresses at full length.
+The first place with a value decides, as in the reference plugins `static` and `tuning`. A prefix
+length behind an address is ignored: a pod holds its addresses at full length.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from netmgr.model import Requested
 from netmgr.prefixes import Address
 
 CAPABILITIES = ("ips", "mac", "dns")
-"""Keys of `runtimeConfig` that are honoured, which the conflist has to declare."""
+"""Keys of `runtimeConfig` that are honoured; the conflist declares them to the runtime."""
 
 _DNS_KEYS = {"servers": "nameservers", "searches": "search", "options": "options"}
-"""Keys of the capability, and what results call them."""
+"""Keys of the capability, and of a result."""
 
 _MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
 _MULTICAST = 0x01
@@ -53,8 +53,11 @@ def parse_runtime_config(config: Mapping[str, object], args: Mapping[str, str]) 
     runtime = _object(config, "runtimeConfig", "runtimeConfig")
     conventional = _object(_object(config, "args", "args"), "cni", "args.cni")
     listed = [("runtimeConfig", runtime), ("args.cni", conventional)]
-    addresses = next((_addresses(each["ips"], f"{at}.ips") for at, each in listed if each.get("ips")), ())
+    addresses = next(
+        (_addresses(each["ips"], f"{at}.ips") for at, each in listed if each.get("ips")), ()
+    )
     mac = next((_mac(each["mac"], f"{at}.mac") for at, each in listed if each.get("mac")), b"")
+    # CNI_ARGS come last: CONVENTIONS.md calls them deprecated.
     if not addresses and args.get("IP"):
         addresses = _from_args(args["IP"].split(","), _addresses, "IP")
     if not mac and args.get("MAC"):
@@ -81,15 +84,19 @@ def _addresses(value: object, shown: str) -> tuple[Address, ...]:
         raise InvalidNetworkConfig(f"{shown}: {error}") from None
     if len({address.family for address in addresses}) < len(addresses):
         raise InvalidNetworkConfig(
-            f"{shown}: {', '.join(map(str, addresses))}: an interface has one address of each family"
+            f"{shown}: {', '.join(map(str, addresses))}: an interface has one address of each "
+            "family"
         )
     return addresses
 
 
 def _mac(value: object, shown: str) -> bytes:
     if not isinstance(value, str) or not _MAC.fullmatch(value):
-        raise InvalidNetworkConfig(f"{shown}: {str(value)[:40]!r} is not six hexadecimal pairs with colons")
+        raise InvalidNetworkConfig(
+            f"{shown}: {str(value)[:40]!r} is not six hexadecimal pairs with colons"
+        )
     mac = bytes.fromhex(value.replace(":", ""))
+    # The kernel refuses both for a link, but only when half of the pod is wired.
     if mac[0] & _MULTICAST or not any(mac):
         raise InvalidNetworkConfig(f"{shown}: {value} is not a unicast address")
     return mac

@@ -1,12 +1,12 @@
 """Where the container runtimes of this machine look for CNI plugins and for network configurations.
 
-Distributions differ: upstream's default is /opt/cni/bin, Debian's containerd package says /usr/lib/cni in its
-config.toml, Fedora's CRI-O /usr/libexec/cni. A plugin in another directory fails every pod with `failed to find
-plugin "netmgr" in path […]`.
+Distributions differ: upstream's default is /opt/cni/bin, Debian's containerd has /usr/lib/cni in
+its config.toml, Fedora's CRI-O /usr/libexec/cni. A plugin in another directory fails every pod with
+`failed to find plugin "netmgr" in path […]`.
 
-containerd is asked itself (`containerd config dump`), because how it joins its drop-in files depends on its release:
-1.x replaces a plugin's whole section, 2.x merges key by key. CRI-O's files are read: /etc/crio/crio.conf, then
-/etc/crio/crio.conf.d in the order of names, each key overriding (crio.conf.d(5)).
+`containerd config dump` is used, because how containerd joins its drop-in files depends on the
+release: 1.x replaces a plugin's whole section, 2.x merges key by key. CRI-O's files are read:
+/etc/crio/crio.conf, then /etc/crio/crio.conf.d by name, each key overriding (crio.conf.d(5)).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT_CONF_DIR = Path("/etc/cni/net.d")
 CRIO_CONFIG = Path("/etc/crio/crio.conf")
 
 _CONTAINERD_SECTIONS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
-"""The plugin whose `cni` table counts: of configuration version 3 (containerd 2), then of version 2."""
+"""The plugin with the `cni` table: in configuration version 3 (containerd 2), then version 2."""
 
 _DUMP_SECONDS = 20
 _ADVICE = "name the directory with --bin-dir and --conf-dir"
@@ -37,7 +37,7 @@ Table = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A container runtime, and the first directory of each kind that it searches. `source` is what says so."""
+    """A container runtime, the first directory of each kind that it searches, and how we know."""
 
     name: str
     bin_dir: Path
@@ -55,10 +55,10 @@ def found() -> list[Runtime]:
 
 
 def directories(bin_dir: Path | None, conf_dir: Path | None) -> tuple[Path, Path, str]:
-    """Where the plugin goes, where its configuration goes, and why: what was asked for, else what the runtimes read.
+    """Where plugin and configuration go, and why: as asked for, else as the runtimes read.
 
     Raises:
-        SetupError: two runtimes look in different places and no argument says which one is meant, or a runtime's
+        SetupError: two runtimes look in different places and no argument decides, or a runtime's
             configuration cannot be read.
     """
     if bin_dir is not None and conf_dir is not None:
@@ -66,10 +66,17 @@ def directories(bin_dir: Path | None, conf_dir: Path | None) -> tuple[Path, Path
     return chosen(found(), bin_dir, conf_dir)
 
 
-def chosen(runtimes: list[Runtime], bin_dir: Path | None, conf_dir: Path | None) -> tuple[Path, Path, str]:
+def chosen(
+    runtimes: list[Runtime], bin_dir: Path | None, conf_dir: Path | None
+) -> tuple[Path, Path, str]:
     """As `directories`, with the runtimes that there are."""
     if not runtimes:
-        return bin_dir or DEFAULT_BIN_DIR, conf_dir or DEFAULT_CONF_DIR, "no container runtime's configuration is here"
+        return (
+            bin_dir or DEFAULT_BIN_DIR,
+            conf_dir or DEFAULT_CONF_DIR,
+            "no container runtime's configuration is here",
+        )
+    # One directory is installed into, so that runtimes that differ need a person's choice.
     first, *others = runtimes
     for other in others:
         differs = (bin_dir is None and other.bin_dir != first.bin_dir) or (
@@ -95,18 +102,29 @@ def _containerd() -> Iterator[Runtime]:
     except (OSError, programs.TimedOut) as error:
         raise SetupError(f"{' '.join(command)}: {error}; {_ADVICE}") from None
     if done.returncode != 0:
-        raise SetupError(f"{' '.join(command)}: {done.stderr.decode(errors='replace').strip()}; {_ADVICE}")
-    yield containerd_of(done.stdout.decode(errors="replace"), " ".join(("containerd", *command[1:])))
+        raise SetupError(
+            f"{' '.join(command)}: {done.stderr.decode(errors='replace').strip()}; {_ADVICE}"
+        )
+    yield containerd_of(
+        done.stdout.decode(errors="replace"), " ".join(("containerd", *command[1:]))
+    )
 
 
 def containerd_of(dump: str, source: str) -> Runtime:
-    """What a whole containerd configuration says, of version 2 or 3.
+    """Read a whole containerd configuration, of version 2 or 3.
 
     Raises:
-        SetupError: it is no TOML.
+        SetupError: it is not TOML.
     """
     plugins = _table(_parsed(dump, source), "plugins")
-    cni = next((_table(plugins[name], "cni") for name in _CONTAINERD_SECTIONS if "cni" in plugins.get(name, {})), {})
+    cni = next(
+        (
+            _table(plugins[name], "cni")
+            for name in _CONTAINERD_SECTIONS
+            if "cni" in plugins.get(name, {})
+        ),
+        {},
+    )
     # containerd 2.1 has a list, and keeps the older single key beside it as long as it is set.
     listed = [cni["bin_dir"]] if cni.get("bin_dir") else cni.get("bin_dirs", [])
     return _runtime("containerd", listed, cni.get("conf_dir"), source)
@@ -124,10 +142,12 @@ def _crio(path: Path) -> Iterator[Runtime]:
             text = file.read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise SetupError(f"{file}: {error}; {_ADVICE}") from None
-        said = _table(_table(_parsed(text, str(file)), "crio"), "network")
-        if said.keys() & {"plugin_dirs", "plugin_dir", "network_dir"}:
+        found = _table(_table(_parsed(text, str(file)), "crio"), "network")
+        if found.keys() & {"plugin_dirs", "plugin_dir", "network_dir"}:
             deciding = file
-        settings |= said
+        # Later files win key by key, crio.conf.d(5).
+        settings |= found
+    # plugin_dir is the older key.
     listed = settings.get("plugin_dirs") or [settings.get("plugin_dir")]
     yield _runtime("CRI-O", listed, settings.get("network_dir"), str(deciding))
 
@@ -137,8 +157,8 @@ def _runtime(name: str, bin_dirs: object, conf_dir: object, source: str) -> Runt
     return Runtime(name, _path(first, DEFAULT_BIN_DIR), _path(conf_dir, DEFAULT_CONF_DIR), source)
 
 
-def _path(said: object, default: Path) -> Path:
-    return Path(said) if isinstance(said, str) and said.startswith("/") else default
+def _path(value: object, default: Path) -> Path:
+    return Path(value) if isinstance(value, str) and value.startswith("/") else default
 
 
 def _parsed(text: str, source: str) -> Table:

@@ -1,8 +1,8 @@
 /*
- * Which variables of a request no agent would accept (CNI specification 1.1.0, section 2, "Parameters").
+ * Finds variables that no agent would accept (CNI specification 1.1.0, section 2, "Parameters").
  *
- * The agent decides, by cni/variables.py; this copy of its rules is for the time when it is away, so
- * that what can never succeed is neither tried again nor kept. A test compares the two.
+ * The agent decides, by cni/request.py. This copy of its rules is for the time when it is away, so
+ * that a request which can never succeed is neither retried nor kept. A test compares the two.
  */
 #include <net/if.h>
 #include <stdbool.h>

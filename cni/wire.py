@@ -1,7 +1,7 @@
 r"""The bytes between launcher and agent, and in the spool of DELs the launcher keeps.
 
-A request is `netmgr-cni 1`, then every CNI_* variable and NETMGR_STARTED as `NAME=value`, then
-an empty string, each with a NUL after it, then standard input up to the end. A reply is the exit code in
+A request is `netmgr-cni 1`, every CNI_* variable and NETMGR_STARTED as `NAME=value`, and an empty
+string, each with a NUL after it; then standard input up to the end. A reply is the exit code in
 decimal, a line feed, and standard output up to the end.
 """
 
@@ -15,10 +15,10 @@ GREETING = b"netmgr-cni 1"
 """Name and version of the protocol. A launcher of another version is refused, never guessed at."""
 
 CODING = ("utf-8", "surrogateescape")
-"""Variables need not be text; what is not survives a round trip and fails validation later."""
+"""Variables need not be text: other bytes survive a round trip, and fail validation later."""
 
 STARTED = "NETMGR_STARTED"
-"""Variable in which the launcher says when it began: nanoseconds since boot (CLOCK_BOOTTIME)."""
+"""Variable with the time the launcher began: nanoseconds since boot (CLOCK_BOOTTIME)."""
 
 MAX_MESSAGE = 2 * 1024 * 1024
 """More bytes than the launcher ever sends: 256 KiB of variables and 1 MiB of standard input."""
@@ -26,11 +26,10 @@ MAX_MESSAGE = 2 * 1024 * 1024
 
 def encode_request(environment: Mapping[str, str], stdin: bytes) -> bytes:
     """The request the launcher would send for this environment."""
-    variables = [
-        f"{name}={value}".encode(*CODING)
-        for name, value in environment.items()
-        if name.startswith("CNI_") or name == STARTED
-    ]
+    variables = []
+    for name, value in environment.items():
+        if name == STARTED or name.startswith("CNI_"):
+            variables.append(f"{name}={value}".encode(*CODING))
     return b"\0".join((GREETING, *variables, b"", stdin))
 
 
@@ -38,11 +37,14 @@ def decode_request(message: bytes) -> tuple[dict[str, str], bytes]:
     """The CNI_* variables and standard input of one request.
 
     Raises:
-        IoFailure: it is no request of this protocol version, or its end is missing.
+        IoFailure: it is not a request of this protocol version, or it is truncated.
     """
     greeting, _, rest = message.partition(b"\0")
     if greeting != GREETING:
-        raise IoFailure(f"the launcher speaks {greeting[:32]!r}, this agent {GREETING!r}: install the launcher again")
+        raise IoFailure(
+            f"the launcher speaks {greeting[:32]!r}, this agent {GREETING!r}: install the launcher "
+            "again"
+        )
     environment: dict[str, str] = {}
     while True:
         entry, end, rest = rest.partition(b"\0")

@@ -11,8 +11,9 @@ from pathlib import Path
 from exporter.server import serve
 from exporter.settings import DEFAULT_LISTEN, DEFAULT_MAX_SERIES, Settings
 from netmgr import logs
+from netmgr.api.client import DEFAULT_SOCKET
 from netmgr.errors import NetmgrError, of_system
-from netmgr.readers import DEFAULT_SOCKET
+from netmgr.logs import LogFormat
 
 ENDINGS = (signal.SIGTERM, signal.SIGINT)
 FILES = ("--tls-cert", "--tls-key", "--tls-client-ca", "--basic-auth-file", "--bearer-token-file")
@@ -21,8 +22,8 @@ FILES = ("--tls-cert", "--tls-key", "--tls-client-ca", "--basic-auth-file", "--b
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT; the exit code is 0 then."""
     options = vars(_parser().parse_args(arguments))
-    agent, level = options.pop("socket"), options.pop("log_level")
-    logs.begin(level)
+    agent, level, form = (options.pop(name) for name in ("socket", "log_level", "log_format"))
+    logs.begin(level, form)
     # Blocked before any thread starts, so that only sigwait sees them.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
     try:
@@ -35,14 +36,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Every option but the first and the last is a field of Settings."""
+    """Every option but the socket and those of the log is a field of Settings."""
     parser = argparse.ArgumentParser(prog="netmgr exporter", description=__doc__)
     parser.add_argument("--socket", metavar="PATH", type=Path, default=DEFAULT_SOCKET)
     parser.add_argument("--listen", metavar="ADDRESS:PORT", default=DEFAULT_LISTEN)
     parser.add_argument("--max-series", metavar="NUMBER", type=int, default=DEFAULT_MAX_SERIES)
     for name in FILES:
         parser.add_argument(name, metavar="FILE", type=Path)
-    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    parser.add_argument(
+        "--log-level", default="info", choices=("debug", "info", "warning", "error")
+    )
+    parser.add_argument(
+        "--log-format", default=LogFormat.TEXT, type=LogFormat, choices=list(LogFormat)
+    )
     return parser
 
 

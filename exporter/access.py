@@ -1,8 +1,8 @@
-"""Who may read: TLS for the port, and a secret that clients must show.
+"""Access control: TLS for the port, and a secret that clients must show.
 
-prometheus_client's own start_http_server can speak TLS, but it shakes hands in the thread that accepts, where
-one silent client holds up all others, and it has no answer to renewed certificates; it has nothing that checks
-credentials. So both are here, in as little as they take.
+prometheus_client's start_http_server can speak TLS, but it shakes hands in the thread that accepts,
+where one silent client blocks all others; it does not follow renewed certificates, and it checks no
+credentials.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-from exporter.followed import Followed
 from exporter.settings import Settings
 from netmgr.errors import ConfigError
+from netmgr.file_version import RenewedFiles
 
 _TOKEN = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
 """RFC 6750, section 2.1: b64token."""
@@ -26,8 +26,8 @@ _TOKEN = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
 _Digests = tuple[bytes, ...]
 
 
-def tls(settings: Settings) -> Followed[ssl.SSLContext] | None:
-    """The port's TLS, TLS 1.2 at least, following renewals; None where none is wanted.
+def tls(settings: Settings) -> RenewedFiles[ssl.SSLContext] | None:
+    """The port's TLS (1.2 at least), following renewals; None without certificates.
 
     Raises:
         ConfigError: a file cannot be read, or certificate and key do not belong together.
@@ -36,7 +36,7 @@ def tls(settings: Settings) -> Followed[ssl.SSLContext] | None:
     if cert is None or key is None:
         return None
     paths = [cert, key, *([authorities] if authorities else [])]
-    return Followed(paths, lambda: _context(cert, key, authorities))
+    return RenewedFiles(paths, lambda: _context(cert, key, authorities))
 
 
 def _context(cert: Path, key: Path, authorities: Path | None) -> ssl.SSLContext:
@@ -45,18 +45,22 @@ def _context(cert: Path, key: Path, authorities: Path | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
+        # Without a password OpenSSL would ask for that of an encrypted key at the terminal, and
+        # wait.
         context.load_cert_chain(cert, key, password="")
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"--tls-cert {cert}, --tls-key {key}: not a certificate and its unencrypted private key, both PEM"
-            f" ({getattr(error, 'reason', None) or error})"
+            f"--tls-cert {cert}, --tls-key {key}: not a certificate and its unencrypted private "
+            f"key, both PEM ({getattr(error, 'reason', None) or error})"
         ) from None
     if authorities:
         _read("--tls-client-ca", authorities)
         try:
             context.load_verify_locations(authorities)
         except (OSError, ValueError):
-            raise ConfigError(f"--tls-client-ca {authorities}: holds no certificate in PEM form") from None
+            raise ConfigError(
+                f"--tls-client-ca {authorities}: holds no certificate in PEM form"
+            ) from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -64,31 +68,32 @@ def _context(cert: Path, key: Path, authorities: Path | None) -> ssl.SSLContext:
 class Door:
     """Checks the Authorization header against the secrets of one file.
 
-    Only digests of the secrets are kept. Every one of them is compared, each in constant time.
+    Only digests of the secrets are kept in memory.
 
     Attributes:
-        challenge: what a refused client is told to send (WWW-Authenticate).
+        challenge: the WWW-Authenticate header for a refused client.
     """
 
     def __init__(self, scheme: str, option: str, path: Path, fault: Callable[[str], str]) -> None:
         self.challenge = f'{scheme} realm="netmgr"'
         self._scheme = scheme.lower()
-        self._digests = Followed([path], lambda: _secrets(option, path, fault))
+        self._digests = RenewedFiles([path], lambda: _secrets(option, path, fault))
 
     def admits(self, authorization: str) -> bool:
         """Whether the header's value shows one of the secrets."""
         scheme, _, shown = authorization.partition(" ")
         secret = _decoded(shown) if self._scheme == "basic" else shown.strip().encode()
         digest = hashlib.sha256(secret).digest()
+        # Every one is compared: the time must not tell which secret was nearly right.
         found = [hmac.compare_digest(digest, known) for known in self._digests.value()]
         return any(found) and scheme.lower() == self._scheme
 
 
 def door(settings: Settings) -> Door | None:
-    """The door that the settings ask for; None where everybody may read.
+    """The check that the settings ask for; None if they ask for none.
 
     Raises:
-        ConfigError: the file of secrets cannot be read or holds none; the message never repeats one.
+        ConfigError: the file of secrets cannot be read or is empty; no message repeats a secret.
     """
     if settings.basic_auth_file:
         return Door("Basic", settings.credentials, settings.basic_auth_file, _pair_fault)
@@ -98,7 +103,11 @@ def door(settings: Settings) -> Door | None:
 
 
 def _secrets(option: str, path: Path, fault: Callable[[str], str]) -> _Digests:
-    lines = {number: line for number, line in enumerate(_read(option, path).splitlines(), 1) if line.strip()}
+    lines = {
+        number: line
+        for number, line in enumerate(_read(option, path).splitlines(), 1)
+        if line.strip()
+    }
     if not lines:
         raise ConfigError(f"{option} {path}: is empty; write one secret a line")
     for number, line in lines.items():
@@ -113,11 +122,13 @@ def _pair_fault(line: str) -> str:
 
 
 def _token_fault(line: str) -> str:
-    return "" if _TOKEN.fullmatch(line) else "a token is letters, digits and -._~+/ with = at its end"
+    return (
+        "" if _TOKEN.fullmatch(line) else "a token is letters, digits and -._~+/ with = at its end"
+    )
 
 
 def _decoded(shown: str) -> bytes:
-    """The pair in a Basic header; no pair at all where it is not base64."""
+    """The pair in a Basic header; empty if it is not base64."""
     try:
         return base64.b64decode(shown.strip(), validate=True)
     except (binascii.Error, ValueError):
@@ -130,4 +141,4 @@ def _read(option: str, path: Path) -> str:
     except OSError as error:
         raise ConfigError(f"{option} {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{option} {path}: is no text") from None
+        raise ConfigError(f"{option} {path}: is not text") from None

@@ -1,14 +1,14 @@
-"""What keeps a page small whatever the node went through: bounded label values, and which pods to leave out.
+"""Scrape size is bounded: the length of label values, and which pods are left out.
 
-Order of leaving out, when a page would hold more series than allowed:
+When a page would have more series than allowed, pods are left out in this order:
 
-1. lingering pods, those that ended and stay only to be scraped once more;
+1. lingering pods: they ended, and stay only to be scraped once more;
 2. live pods.
 
-Within both, the pod with the least traffic (bytes in and out together) goes first, and of equals the one
-whose name sorts last. A pod goes whole. Totals only grow, so this order is calm: what was left out once
-comes back only by overtaking another. Everything that is no pod's stays, above all namespaces' and the node's
-totals, in which the bytes of pods left out are counted like any other.
+Within both, the pod with the least traffic (bytes in and out together) goes first, and of equals
+the one whose name sorts last. A pod goes with all its series. Totals only grow, so the order is
+stable: a pod comes back only by overtaking another. Everything else stays, above all the totals of
+namespaces and the node, which include pods that are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from netmgr.snapshot import PodTotals
+from netmgr.api.snapshot import PodTotals
 
 LONGEST_LABEL = 253
 """Bytes of UTF-8 in a label value. Kubernetes' own names are never longer (RFC 1123 subdomains)."""
@@ -43,17 +43,19 @@ class Selection:
 def bounded(value: str) -> str:
     """The value itself, or, where it is too long, its beginning, `~` and a digest of the whole.
 
-    Two values never become one: the digest has 128 bits, and a value that only looks as if it had
-    been shortened is shortened, too.
+    Two values never become one: the digest has 128 bits, and a value that only looks shortened is
+    shortened as well.
 
     Raises:
-        UnicodeEncodeError: the value is no text that UTF-8 can carry.
+        UnicodeEncodeError: the value is not valid Unicode.
     """
     raw = value.encode()
     tail = 1 + _DIGEST_DIGITS
     if len(raw) <= LONGEST_LABEL and raw[-tail:-_DIGEST_DIGITS] != b"~":
         return value
-    return f"{raw[: LONGEST_LABEL - tail].decode(errors='ignore')}~{hashlib.sha256(raw).hexdigest()[:_DIGEST_DIGITS]}"
+    # The cut may be in the middle of a character.
+    beginning = raw[: LONGEST_LABEL - tail].decode(errors="ignore")
+    return f"{beginning}~{hashlib.sha256(raw).hexdigest()[:_DIGEST_DIGITS]}"
 
 
 def select(totals: Sequence[PodTotals], room: int) -> Selection:
@@ -69,14 +71,19 @@ def select(totals: Sequence[PodTotals], room: int) -> Selection:
         size[pod] += total["bytes"]
         live[pod] = total["live"]
     shown: set[_Pod] = set()
+    # Stops at the first pod that has no room, rather than going on to a smaller one: the order of
+    # what is left out would depend on sizes otherwise.
     for pod in sorted(series, key=lambda pod: (not live[pod], -size[pod], pod)):
         room -= series[pod]
         if room < 0:
             break
         shown.add(pod)
     dropped = {
-        state: sum(series[pod] for pod in series.keys() - shown if live[pod] is state) for state in (True, False)
+        state: sum(series[pod] for pod in series.keys() - shown if live[pod] is state)
+        for state in (True, False)
     }
     return Selection(
-        [total for total in totals if (total["namespace"], total["pod"]) in shown], dropped[False], dropped[True]
+        [total for total in totals if (total["namespace"], total["pod"]) in shown],
+        dropped[False],
+        dropped[True],
     )

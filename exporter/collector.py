@@ -4,30 +4,44 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
-from exporter import bounds, catalog, crossings
-from exporter.families import amounts, empty, empty_histogram, family
-from exporter.metric import Kind
+from exporter import bounds, catalog
+from exporter.catalog import Kind, Metric
 from netmgr import __version__
+from netmgr.api.snapshot import (
+    DroppedTotals,
+    NatState,
+    RefusedTotals,
+    RuleReading,
+    Snapshot,
+    TrafficTotals,
+    TranslatedRange,
+)
 from netmgr.errors import NetmgrError
-from netmgr.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
 NONSENSE = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
-"""What arranging an answer that is no snapshot may raise."""
+"""What an answer that is not a snapshot may raise."""
 
 OWN_SERIES = catalog.DROPPED.series + catalog.UP.series + catalog.SCRAPE.series
 """Series that a page has beside those of the agent's answer."""
+
+Labels = tuple[str, ...]
+"""Label values, in the order of the catalogue's names."""
+
+Amounts = TrafficTotals | RuleReading | DroppedTotals | RefusedTotals | TranslatedRange
+"""What has bytes and packets."""
 
 
 class Collector:
     """A prometheus_client collector over `read`, which fetches one snapshot or raises NetmgrError.
 
-    `max_series` bounds a page, 0 does not: `exporter/bounds.py` says which pods are left out, and in what order.
+    `max_series` bounds a page, 0 does not: `exporter/bounds.py` says which pods are left out.
     """
 
     def __init__(self, read: Callable[[], Snapshot], max_series: int = 0) -> None:
@@ -37,42 +51,52 @@ class Collector:
 
     def describe(self) -> Iterable[Family]:
         """Every family without samples: what the registry checks names with."""
-        for metric in catalog.CATALOG:
-            yield empty_histogram(metric) if metric.kind is Kind.HISTOGRAM else empty(metric)
+        return map(_empty, catalog.CATALOG)
 
     def collect(self) -> Iterable[Family]:
-        """Families of this moment; while the agent is away or makes no sense, only that it is so."""
+        """The current families; without a valid answer of the agent only `ALWAYS`."""
         began = time.perf_counter()
-        families = self._asked()
-        up = family(catalog.UP, [((), bool(families))])
-        known = families or [family(catalog.BUILD, [((__version__, "", "", ""), 1)])]
-        return [*known, up, family(catalog.SCRAPE, [((), time.perf_counter() - began)])]
+        families = self._families()
+        up = _family(catalog.UP, [((), bool(families))])
+        # Prometheus' guide to exporters asks for an `…_up` of 0 rather than a failed scrape: then
+        # an alert distinguishes a stopped agent from a stopped exporter.
+        known = families or [_family(catalog.BUILD, [((__version__, "", "", ""), 1)])]
+        return [*known, up, _family(catalog.SCRAPE, [((), time.perf_counter() - began)])]
 
-    def _asked(self) -> list[Family]:
-        """What the agent tells, nothing if that is not all of it."""
+    def _families(self) -> list[Family]:
+        """The families of the agent's answer; none unless all of it makes sense."""
         try:
-            families = self._arranged(self._read())
+            families = self._of(self._read())
         except NetmgrError as error:
-            self._tell(error.message)
+            self._report(error.message)
         except NONSENSE as error:
-            self._tell(f"the agent's answer makes no sense: {error!r}")
+            self._report(f"the agent's answer makes no sense: {error!r}")
         else:
-            self._tell("")
+            self._report("")
             return families
         return []
 
-    def _arranged(self, snapshot: Snapshot) -> list[Family]:
-        """Everything that is no pod's, and as many pods as there is room for beside it."""
-        rest = list(_without_pods(snapshot))
+    def _of(self, snapshot: Snapshot) -> list[Family]:
+        # Metrics made for this scrape alone, not kept ones: a pod's series must end with the pod.
+        rest = [*_traffic(snapshot), *_accounting(snapshot), *_inter_site(snapshot)]
+        rest += _of_agent(snapshot)
         selection = bounds.Selection(snapshot["pods"])
         if self._max_series:
+            # Pods get the room that everything else leaves.
             taken = sum(len(one.samples) for one in rest) + OWN_SERIES
             selection = bounds.select(snapshot["pods"], self._max_series - taken)
         pods = [((pod["namespace"], pod["pod"], pod["traffic"]), pod) for pod in selection.shown]
-        dropped = [(("lingering",), selection.dropped_lingering), (("live",), selection.dropped_live)]
-        return [*amounts(catalog.POD_BYTES, catalog.POD_PACKETS, pods), *rest, family(catalog.DROPPED, dropped)]
+        dropped = [
+            (("lingering",), selection.dropped_lingering),
+            (("live",), selection.dropped_live),
+        ]
+        return [
+            *_amounts(catalog.POD_BYTES, catalog.POD_PACKETS, pods),
+            *rest,
+            _family(catalog.DROPPED, dropped),
+        ]
 
-    def _tell(self, fault: str) -> None:
+    def _report(self, fault: str) -> None:
         """Log a fault once, not at every scrape, and its end."""
         if fault and fault != self._last_fault:
             log.warning("agent-unread error=%s", fault)
@@ -81,53 +105,133 @@ class Collector:
         self._last_fault = fault
 
 
-def _without_pods(snapshot: Snapshot) -> Iterable[Family]:
-    namespaces = [((total["namespace"], total["traffic"]), total) for total in snapshot["namespaces"]]
+def _empty(metric: Metric) -> Family:
+    if metric.kind is Kind.HISTOGRAM:
+        return _empty_histogram(metric)
+    make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    return make(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
+
+
+def _empty_histogram(metric: Metric) -> HistogramMetricFamily:
+    return HistogramMetricFamily(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
+
+
+def _family(metric: Metric, values: Iterable[tuple[Labels, float]]) -> Family:
+    """A family with these samples.
+
+    Raises:
+        TypeError, ValueError, AttributeError: a label is not text, or a value not a number.
+    """
+    made = _empty(metric)
+    name = metric.name
+    for labels, value in values:
+        # `bounded` also refuses a label that is not text: prometheus_client would fail only while
+        # it writes the page, and lose every other series with it.
+        shown = dict(zip(metric.labels, map(bounds.bounded, labels), strict=True))
+        made.add_sample(name, shown, float(value))
+    return made
+
+
+def _amounts(
+    size: Metric, packets: Metric, entries: Sequence[tuple[Labels, Amounts]]
+) -> Iterator[Family]:
+    """A family of bytes and one of packets."""
+    yield _family(size, [(labels, entry["bytes"]) for labels, entry in entries])
+    yield _family(packets, [(labels, entry["packets"]) for labels, entry in entries])
+
+
+def _traffic(snapshot: Snapshot) -> Iterator[Family]:
+    """Totals of namespaces, the node and the article's rules."""
+    namespaces = [((one["namespace"], one["traffic"]), one) for one in snapshot["namespaces"]]
+    yield from _amounts(catalog.NAMESPACE_BYTES, catalog.NAMESPACE_PACKETS, namespaces)
     node = [((total["traffic"],), total) for total in snapshot["node_totals"]]
-    rules = [((rule["ip_version"], rule["table"], rule["chain"], rule["rule"]), rule) for rule in snapshot["rules"]]
-    yield from amounts(catalog.NAMESPACE_BYTES, catalog.NAMESPACE_PACKETS, namespaces)
-    yield from amounts(catalog.NODE_BYTES, catalog.NODE_PACKETS, node)
+    yield from _amounts(catalog.NODE_BYTES, catalog.NODE_PACKETS, node)
     origins = [((part["origin"], part["traffic"]), part["bytes"]) for part in snapshot["origins"]]
-    yield family(catalog.ORIGIN_BYTES, origins)
-    yield from amounts(catalog.RULE_BYTES, catalog.RULE_PACKETS, rules)
-    sizes = [((one["ip_version"], one["table"], one["chain"]), one["rules"]) for one in snapshot.get("chain_sizes", ())]
-    yield family(catalog.RULE_COUNT, sizes)
-    yield family(catalog.GAPS, [((gap["reason"],), gap["count"]) for gap in snapshot["gaps"]])
-    yield family(catalog.GAP_SECONDS, [((gap["reason"],), gap["seconds"]) for gap in snapshot["gaps"]])
-    yield family(catalog.UNATTRIBUTED, [((one["traffic"],), one["bytes"]) for one in snapshot["unattributed"]])
+    yield _family(catalog.ORIGIN_BYTES, origins)
+    rules = [
+        ((rule["ip_version"], rule["table"], rule["chain"], rule["rule"]), rule)
+        for rule in snapshot["rules"]
+    ]
+    yield from _amounts(catalog.RULE_BYTES, catalog.RULE_PACKETS, rules)
+    sizes = [
+        ((one["ip_version"], one["table"], one["chain"]), one["rules"])
+        for one in snapshot.get("chain_sizes", ())
+    ]
+    yield _family(catalog.RULE_COUNT, sizes)
+
+
+def _accounting(snapshot: Snapshot) -> Iterator[Family]:
+    """How complete the totals are, and what was repaired."""
+    gaps = snapshot["gaps"]
+    yield _family(catalog.GAPS, [((gap["reason"],), gap["count"]) for gap in gaps])
+    yield _family(catalog.GAP_SECONDS, [((gap["reason"],), gap["seconds"]) for gap in gaps])
+    forwarded = snapshot["unattributed"]
+    missing = [((one["traffic"],), one["bytes"]) for one in forwarded]
+    yield _family(catalog.UNATTRIBUTED, missing)
     ratios = [((one["against"], one["traffic"]), one["ratio"]) for one in snapshot["audit"]]
-    yield family(catalog.AUDIT_RATIO, ratios)
-    yield family(catalog.FORWARDED, [((one["traffic"],), one["forwarded"]) for one in snapshot["unattributed"]])
-    yield family(catalog.DURABLE, [((), bool(snapshot.get("durable", True)))])
-    yield family(catalog.DRIFT, [((drift["reason"],), drift["count"]) for drift in snapshot["drift_repaired"]])
-    yield from crossings.families(snapshot)
-    yield _addresses(snapshot)
-    ranges = [snapshot["ranges"]] if "ranges" in snapshot else []
-    yield family(catalog.RANGES_KNOWN, [((item["source"],), not item["failing"]) for item in ranges])
-    yield family(catalog.RESULT_FILES, [((item["state"],), item["count"]) for item in snapshot["result_files"]])
-    yield family(catalog.LONGEST_DELAY, [((), snapshot["longest_delay"])])
-    requests = [((request["command"], request["code"]), request["count"]) for request in snapshot["cni_requests"]]
-    yield family(catalog.REQUESTS, requests)
-    yield _durations(snapshot)
-    yield family(catalog.REBUILDS, [((), snapshot["state_rebuilds"])])
-    yield family(catalog.STARTED, [((), snapshot["started_at"])])
-    yield family(catalog.READY, [((), bool(snapshot["ready"]))])
-    build = (snapshot["netmgr_version"], snapshot["backend"], snapshot["node"], snapshot.get("role", ""))
-    yield family(catalog.BUILD, [(build, 1)])
+    yield _family(catalog.AUDIT_RATIO, ratios)
+    yield _family(catalog.FORWARDED, [((one["traffic"],), one["forwarded"]) for one in forwarded])
+    yield _family(catalog.DURABLE, [((), bool(snapshot.get("durable", True)))])
+    repaired = [((drift["reason"],), drift["count"]) for drift in snapshot["drift_repaired"]]
+    yield _family(catalog.DRIFT, repaired)
 
 
-def _addresses(snapshot: Snapshot) -> Family:
-    values = []
+def _inter_site(snapshot: Snapshot) -> Iterator[Family]:
+    """What the rules drop between sites and elsewhere, and what a NAT host translates."""
+    dropped = [
+        ((item["origin"], item["destination"]), item) for item in snapshot.get("isolation", [])
+    ]
+    yield from _amounts(catalog.ISOLATION_BYTES, catalog.ISOLATION_PACKETS, dropped)
+    refused = [((item["reason"],), item) for item in snapshot.get("drops", [])]
+    yield from _amounts(catalog.DROPPED_BYTES, catalog.DROPPED_PACKETS, refused)
+    protected = [((item["namespace"],), item) for item in snapshot.get("protected", [])]
+    yield from _amounts(catalog.PROTECTED_BYTES, catalog.PROTECTED_PACKETS, protected)
+    if "nat" in snapshot:
+        yield from _nat(snapshot["nat"])
+    else:
+        # The families are on every page, also of a machine that translates nothing.
+        yield from (_empty(one) for one in catalog.CATALOG if one.name.startswith("netmgr_nat_"))
+
+
+def _nat(nat: NatState) -> Iterator[Family]:
+    ranges = [((item["vip_range"], item["service_cidr"]), item) for item in nat["ranges"]]
+    yield from _amounts(catalog.NAT_BYTES, catalog.NAT_PACKETS, ranges)
+    ports = [((item["family"], item["protocol"]), item) for item in nat["ports"]]
+    yield _family(catalog.NAT_BUDGET, [(labels, item["budget"]) for labels, item in ports])
+    yield _family(catalog.NAT_USED, [(labels, item["used"]) for labels, item in ports])
+    # A host without ports of a protocol would divide by zero.
+    shares = [(labels, item["used"] / item["budget"]) for labels, item in ports if item["budget"]]
+    yield _family(catalog.NAT_SHARE, shares)
+    yield _family(catalog.NAT_SERVICES, [((), nat["services"])])
+    yield _family(catalog.NAT_ENDPOINTS, [((), nat["endpoints"])])
+    yield _family(catalog.NAT_REFUSED, [((), nat["refused"])])
+
+
+def _of_agent(snapshot: Snapshot) -> Iterator[Family]:
+    """The agent itself: its pool, ranges, CNI requests and state."""
+    addresses: list[tuple[Labels, float]] = []
     for pool in snapshot["pool"]:
-        version = pool["family"]
-        values += [((version, "allocated"), pool["allocated"]), ((version, "cooldown"), pool["cooldown"])]
-        values += [((version, "free"), pool["free"]), ((version, "withdrawn"), pool.get("withdrawn", 0))]
-    return family(catalog.ADDRESSES, values)
-
-
-def _durations(snapshot: Snapshot) -> Family:
-    histogram = empty_histogram(catalog.DURATIONS)
+        named = [
+            ((pool["family"], state), pool[state]) for state in ("allocated", "cooldown", "free")
+        ]
+        addresses += [*named, ((pool["family"], "withdrawn"), pool.get("withdrawn", 0))]
+    yield _family(catalog.ADDRESSES, addresses)
+    ranges = [snapshot["ranges"]] if "ranges" in snapshot else []
+    known = [((item["source"],), not item["failing"]) for item in ranges]
+    yield _family(catalog.RANGES_KNOWN, known)
+    files = [((item["state"],), item["count"]) for item in snapshot["result_files"]]
+    yield _family(catalog.RESULT_FILES, files)
+    yield _family(catalog.LONGEST_DELAY, [((), snapshot["longest_delay"])])
+    requests = [((one["command"], one["code"]), one["count"]) for one in snapshot["cni_requests"]]
+    yield _family(catalog.REQUESTS, requests)
+    durations = _empty_histogram(catalog.DURATIONS)
     for latency in snapshot["cni_latency"]:
         buckets = [(bound, float(count)) for bound, count in latency["buckets"]]
-        histogram.add_metric([bounds.bounded(latency["command"])], buckets, float(latency["sum"]))
-    return histogram
+        durations.add_metric([bounds.bounded(latency["command"])], buckets, float(latency["sum"]))
+    yield durations
+    yield _family(catalog.REBUILDS, [((), snapshot["state_rebuilds"])])
+    yield _family(catalog.STARTED, [((), snapshot["started_at"])])
+    yield _family(catalog.READY, [((), bool(snapshot["ready"]))])
+    role = snapshot.get("role", "")
+    build = (snapshot["netmgr_version"], snapshot["backend"], snapshot["node"], role)
+    yield _family(catalog.BUILD, [(build, 1)])

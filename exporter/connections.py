@@ -1,9 +1,10 @@
-"""What clients may take of the exporter before they have shown a secret: connections, bytes of a head, time.
+"""What clients may use before they have shown a secret: connections, bytes of a head, time.
 
-Whoever reaches the port can connect, so nothing here waits for a client's good will. The number of connections, and
-with it of threads, is bounded; when all are taken, the one that has longest sent no complete request makes room, so
-that silent clients do not lock a Prometheus out, whose request is complete within milliseconds. Clients that take
-nothing of their answer make room after `TAKING_SECONDS`, when there are no silent ones.
+Anybody who reaches the port can connect, so nothing here waits for a client. The number of
+connections, and so of threads, is bounded. When all are taken, the one that has gone longest
+without a complete request makes room: silent clients do not lock out a Prometheus, whose request is
+complete within milliseconds. Without silent ones, clients that do not read their answer make room
+after `TAKING_SECONDS`.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 32
 HEAD_BYTES = 16 * 1024
-"""Request line and header fields together, as other servers bound them; http.server alone takes 6.5 MB."""
+"""Request line and header fields together; http.server alone accepts 6.5 MB."""
 
 HEAD_SECONDS = 5.0
 """Until a request is complete, the TLS handshake included."""
 
 TAKING_SECONDS = 10.0
-"""How long a client that takes its answer is safe from making room: Prometheus' own default for a whole scrape."""
+"""A client that reads its answer is safe for this long: Prometheus' default for a scrape."""
 
 ANSWER_SECONDS = 30.0
 """Until a client has taken the whole answer: longer than any scrape_timeout that makes sense."""
@@ -76,7 +77,7 @@ class _Connection:
     """Whether the request's head is there."""
 
     def close(self) -> None:
-        """End it from another thread: its own sees the end of the stream, and closes the descriptor."""
+        """End it from another thread: its own sees the end of the stream and closes it."""
         with suppress(OSError):
             # Not SSLSocket's method, which takes the TLS state away from under the other thread.
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
@@ -92,50 +93,54 @@ class Connections:
         self._turned_away = 0
         self._reported = clock()
 
-    def admit(self, client: Any, connection: socket.socket) -> bool:  # noqa: ANN401  as socket has addresses
-        """Count a connection; False if there is no room, and none that could make some."""
+    def admit(self, client: Any, connection: socket.socket) -> bool:  # noqa: ANN401  as in socket
+        """Count a connection; False if there is no room, and no other makes room."""
         with self._lock:
             if len(self._open) >= MOST_CONNECTIONS:
                 self._turned_away += 1
                 overdue = self._clock() - TAKING_SECONDS
-                waiting = [
-                    (each.complete, each.began, key)
-                    for key, each in self._open.items()
-                    if not each.complete or each.began < overdue
-                ]
+                waiting = []
+                for key, each in self._open.items():
+                    if not each.complete or each.began < overdue:
+                        waiting.append((each.complete, each.began, key))
                 if not waiting:
                     return False
+                # Silent clients (False) sort before those that read slowly, and then the oldest
+                # goes.
                 self._open.pop(min(waiting, key=lambda one: one[:2])[2]).close()
             self._open[client] = _Connection(connection, self._clock())
             return True
 
-    def secured(self, client: Any, connection: socket.socket) -> None:  # noqa: ANN401  as socket has addresses
-        """The connection has a TLS socket from now on, which took over the descriptor."""
+    def secured(self, client: Any, connection: socket.socket) -> None:  # noqa: ANN401  as in socket
+        """Replace a connection's socket by the TLS socket that took over its descriptor."""
         with self._lock:
             if client in self._open:
                 self._open[client].socket = connection
             else:
-                # It made room meanwhile, when there was no socket to end: TLS had taken the descriptor over.
+                # It made room meanwhile, when there was no socket to end: TLS had taken the
+                # descriptor over.
                 _Connection(connection, self._clock()).close()
 
-    def complete(self, client: Any) -> None:  # noqa: ANN401  as socket has addresses
-        """The client has sent its request."""
+    def complete(self, client: Any) -> None:  # noqa: ANN401  as in socket
+        """Note that the client has sent its request."""
         with self._lock:
             if client in self._open:
                 self._open[client].complete = True
 
-    def leave(self, client: Any) -> None:  # noqa: ANN401  as socket has addresses
-        """The connection ends; called before its descriptor is closed, which another connection may get."""
+    def leave(self, client: Any) -> None:  # noqa: ANN401  as in socket
+        """Forget a connection, before its descriptor is closed and reused by another."""
         with self._lock:
             self._open.pop(client, None)
 
     def expire(self) -> None:
-        """End the connections whose time is over; called now and then."""
+        """End the connections whose time is over. The server calls this twice a second."""
         now = self._clock()
         with self._lock:
             for each in self._open.values():
                 if now - each.began > (ANSWER_SECONDS if each.complete else HEAD_SECONDS):
                     each.close()
             if self._turned_away and now - self._reported >= REPORT_SECONDS:
-                log.warning("connections-turned-away count=%d most=%d", self._turned_away, MOST_CONNECTIONS)
+                log.warning(
+                    "connections-turned-away count=%d most=%d", self._turned_away, MOST_CONNECTIONS
+                )
                 self._turned_away, self._reported = 0, now

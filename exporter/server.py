@@ -1,9 +1,9 @@
 """The exporter's HTTP or HTTPS port: /metrics, /, /healthz and /readyz, v4 and v6 alike.
 
-Formats (text, OpenMetrics) and gzip are negotiated by prometheus_client. The process holds no
-state and no privilege: every scrape asks the agent anew, and those at the same time share an answer.
-Where clients must show a secret, /healthz and /readyz stay open: they tell no traffic, and a
-kubelet's probes have none to show.
+prometheus_client negotiates formats (text, OpenMetrics) and gzip. The process has no state and no
+privilege: every scrape asks the agent anew, and concurrent ones share an answer. Where clients must
+show a secret, /healthz and /readyz stay open: they show no traffic, and a kubelet's probes have no
+secret.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from exporter.access import Door
 from exporter.collector import NONSENSE, Collector
 from exporter.connections import Connections, Head
 from exporter.settings import Settings
+from netmgr.api.client import ask_ready, read_snapshot
+from netmgr.api.snapshot import Snapshot
 from netmgr.errors import ConfigError, NetmgrError, SetupError
-from netmgr.readers import ask_ready, read_snapshot
-from netmgr.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +54,8 @@ Answer = TypeVar("Answer")
 class Shared(Generic[Answer]):
     """One question to the agent at a time: those who ask meanwhile share the next answer.
 
-    A flood of clients costs the agent no more than one of them does. An answer is at most `lasting` seconds older
-    than the question; that the agent is away is never older.
+    A flood of clients costs the agent no more than one client does. An answer is at most `lasting`
+    seconds older than the question; an error is never older.
 
     Raises: as `ask`, for everybody who shares it.
     """
@@ -74,7 +74,8 @@ class Shared(Generic[Answer]):
             lasting = 0.0 if isinstance(self._answer, NetmgrError) else self._lasting
             if self._began < arrived - lasting:
                 began = time.monotonic()
-                # Until the next answer is there: each takes some megabytes, and a fault of ours gives none to share.
+                # Until the next answer is there: each takes some megabytes, and a fault of ours
+                # gives none to share.
                 self._answer, self._began = None, float("-inf")
                 self._answer = self._asked()
                 self._began = began
@@ -107,7 +108,7 @@ class Handler(WSGIRequestHandler):
     def setup(self) -> None:
         """Bound what is read before anything is."""
         super().setup()
-        self.rfile = Head(self.rfile)  # type: ignore[assignment]  # of a reader, what http.server uses
+        self.rfile = Head(self.rfile)  # type: ignore[assignment]  # what http.server uses
 
     def handle(self) -> None:
         """Answer one request; one whose first line never ends gets 431."""
@@ -119,14 +120,14 @@ class Handler(WSGIRequestHandler):
             self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
     def parse_request(self) -> bool:
-        """Read the head, after which the client has no more to say."""
+        """Read the head; a client of this server sends no body."""
         parsed = super().parse_request()
         if parsed:
             self.server.connections.complete(self.client_address)
         return parsed
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class names it so
-        """Requests are debugging matter."""
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  as the base class
+        """Log a request, for debugging only."""
         log.debug("request client=%s request=%s", self.client_address[0], format % args)
 
     def address_string(self) -> str:
@@ -142,15 +143,18 @@ class Server(ThreadingMixIn, WSGIServer):
         health: asks it whether it answers; default: `read`.
 
     Raises:
-        ConfigError: the settings contradict each other, or a file they name is wrong. No port is open then.
+        ConfigError: the settings contradict each other, or a file is wrong. No port is open then.
         SetupError: the address cannot be bound.
     """
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, settings: Settings, read: Read, health: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, settings: Settings, read: Read, health: Callable[[], object] | None = None
+    ) -> None:
         host, port = settings.check()
+        # Files first: no port is open while a secret or certificate cannot be read.
         door = access.door(settings)
         self._tls = access.tls(settings)
         try:
@@ -160,12 +164,15 @@ class Server(ThreadingMixIn, WSGIServer):
             super().__init__(address, Handler)
         except OSError as error:
             raise SetupError(
-                f"cannot listen on {host or '*'}:{port}: {error.strerror}; choose another address with --listen"
+                f"cannot listen on {host or '*'}:{port}: {error.strerror}; choose another address "
+                "with --listen"
             ) from None
         self.connections = Connections()
-        self.set_app(application(read, Shared(health or read, HEALTH_SECONDS), settings.max_series, door))
+        self.set_app(
+            application(read, Shared(health or read, HEALTH_SECONDS), settings.max_series, door)
+        )
 
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  as typeshed has it
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  as in typeshed
         """Give a client its thread, if there is room for one more."""
         if not self.connections.admit(client_address, request):
             self.shutdown_request(request)
@@ -176,26 +183,31 @@ class Server(ThreadingMixIn, WSGIServer):
         """End connections that take too long; the base class calls this at least twice a second."""
         self.connections.expire()
 
-    def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  as typeshed has it
-        """Answer one client, in its own thread; hands are shaken here, where a silent client keeps nobody waiting."""
+    def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  as in typeshed
+        """Answer one client in its own thread, TLS handshake included: it may be silent."""
         try:
             if self._tls is None:
                 super().finish_request(request, client_address)
                 return
+            # The handshake comes before the handler sets its own time limit.
             request.settimeout(IDLE_SECONDS)
-            secured = self._tls.value().wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+            secured = self._tls.value().wrap_socket(
+                request, server_side=True, do_handshake_on_connect=False
+            )
             self.connections.secured(client_address, secured)
             try:
                 secured.do_handshake()
                 super().finish_request(secured, client_address)
             finally:
+                # Twice on purpose: the entry must be gone before the descriptor is closed, which
+                # another connection gets at once, and the outer one covers a failed wrap.
                 self.connections.leave(client_address)
                 secured.close()
         finally:
             self.connections.leave(client_address)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002  as typeshed has it
-        """A client that went away, or cannot speak TLS, is no news; anything else is a mistake of ours."""
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002  as above
+        """Log our own bugs as errors, and clients that went away for debugging only."""
         fault = sys.exception()
         if isinstance(fault, OSError):
             log.debug("client-lost client=%s error=%s", client_address[0], str(fault))
@@ -203,22 +215,29 @@ class Server(ThreadingMixIn, WSGIServer):
             log.error("request-failed client=%s", client_address[0], exc_info=fault)
 
     def server_bind(self) -> None:
-        """Bind v4 and v6 at once where no address was given, and skip the base class's DNS look-up."""
+        """Bind v4 and v6 at once without an address; the base class's DNS look-up is left out."""
         if self.address_family == socket.AF_INET6:
             everywhere = self.server_address[0] == "::"
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if everywhere else 1)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.server_name, self.server_port = (
+            str(self.server_address[0]),
+            int(self.server_address[1]),
+        )
         self.setup_environ()
 
 
 def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
-    """Family and socket address to bind; without a host the v6 wildcard, or v4's where the kernel has no v6."""
+    """Family and address to bind; without a host the v6 wildcard, or v4's without IPv6."""
     if host == ANYWHERE:
-        host = "::" if _has_ipv6() else "0.0.0.0"  # noqa: S104  # a metrics endpoint is for the whole cluster
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        # One socket takes both families (IPV6_V6ONLY off); only a kernel without IPv6 needs the
+        # other.
+        host = "::" if _has_ipv6() else "0.0.0.0"  # noqa: S104  it is for the whole cluster
+    family, _, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
     return family, address
 
 
@@ -234,8 +253,9 @@ def _has_ipv6() -> bool:
 def _must_be_local(settings: Settings, address: str) -> None:
     if not ip_address(address.partition("%")[0]).is_loopback:
         raise ConfigError(
-            f"{settings.credentials} without TLS, on {settings.listen}: every client would send its secret readable"
-            " across the network; add --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that has them"
+            f"{settings.credentials} without TLS, on {settings.listen}: every client would send "
+            "its secret readable across the network; add --tls-cert and --tls-key, or listen on "
+            "127.0.0.1 behind a proxy that has them"
         )
 
 
@@ -246,12 +266,13 @@ def application(
     registry = CollectorRegistry()
     request = threading.local()
     collector = Collector(read, max_series)
-    # Shared is what is made of a snapshot, which takes 2 MB itself and so is gone before a page is written.
+    # Shared is what is made of a snapshot, which takes 2 MB itself and so is gone before a page is
+    # written.
     families = Shared(lambda: list(collector.collect()))
     landing = Shared(lambda: _landing(read).encode())
     registry.register(Scraped(collector, lambda: families(request.arrived)))
     metrics = make_wsgi_app(registry)
-    # A page of 5,000 series takes 4 MB while it is made: one at a time, however many ask.
+    # A page of 5,000 series takes 4 MB while it is made: one at a time, however many clients ask.
     making = threading.Lock()
 
     def respond(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -259,12 +280,13 @@ def application(
         request.arrived = time.monotonic()
         if door and path in GUARDED and not door.admits(environ.get("HTTP_AUTHORIZATION", "")):
             start_response("401 Unauthorized", [PLAIN, ("WWW-Authenticate", door.challenge)])
-            return [b"show the secret that this exporter was told to ask for\n"]
+            return [b"show the secret that this exporter asks for\n"]
         if path == "/metrics":
             with making:
-                # A handler and its environment refer to each other, and would keep their page; both are young.
+                # A handler and its environment refer to each other, and would keep their page; both
+                # are young.
                 gc.collect(1)
-                return metrics(environ, start_response)  # type: ignore[no-any-return]  # prometheus_client is untyped
+                return metrics(environ, start_response)  # type: ignore[no-any-return]  # untyped
         if path == "/":
             start_response("200 OK", page.headers())
             with making:
@@ -298,7 +320,7 @@ def _answer(path: str, health: Callable[[], object]) -> tuple[str, str]:
 
 
 def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
-    """Serve what the agent behind the socket at `agent` tells, until `wait` returns.
+    """Serve the metrics of the agent behind the socket `agent`, until `wait` returns.
 
     Raises: as `Server`.
     """
@@ -314,7 +336,9 @@ def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
             agent,
         )
         if os.geteuid() == 0:
-            log.warning("needless-privilege user=root hint=%s", "any user in the socket's group is enough")
+            log.warning(
+                "needless-privilege user=root hint=%s", "any user in the socket's group is enough"
+            )
         wait()
         server.shutdown()
         worker.join()

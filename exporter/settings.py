@@ -1,4 +1,4 @@
-"""How the exporter is to serve: one frozen object, judged whole before any port is opened."""
+"""How the exporter serves: one frozen object, checked as a whole before any port is opened."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from netmgr.errors import ConfigError
 
 DEFAULT_LISTEN = ":9119"
 DEFAULT_MAX_SERIES = 5_000
-"""A full node (250 pods, 20 namespaces, both families) has 1,400; the rest is for 900 pods that ended lately."""
+"""A full node (250 pods, 20 namespaces, dual-stack) has 1,400; the rest is for lingering pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The command line's choices; a path is None where the option was not given.
+    """The command line's choices; paths of missing options are None.
 
     Attributes:
         listen: `ADDRESS:PORT`, `[V6]:PORT` or `:PORT`.
-        max_series: most series on a page, 0 for no bound; `exporter/bounds.py` says what goes first.
+        max_series: bound of a page, 0 for none; `exporter/bounds.py` says what is left out.
         tls_cert: PEM file of the certificate and its chain; with tls_key the port speaks TLS alone.
         tls_key: PEM file of the unencrypted private key.
         tls_client_ca: PEM file of authorities; clients must then show a certificate of theirs.
@@ -41,17 +41,25 @@ class Settings:
             ConfigError: an option makes no sense, or two contradict each other.
         """
         if self.max_series < 0:
-            raise ConfigError(f"--max-series {self.max_series}: must be a number of series, or 0 for no bound")
+            raise ConfigError(
+                f"--max-series {self.max_series}: must be a number of series, or 0 for no bound"
+            )
         if (self.tls_cert is None) != (self.tls_key is None):
-            given, missing = ("--tls-cert", "--tls-key") if self.tls_cert else ("--tls-key", "--tls-cert")
-            raise ConfigError(f"{given} needs {missing} beside it: TLS takes a certificate and its private key")
+            given, missing = (
+                ("--tls-cert", "--tls-key") if self.tls_cert else ("--tls-key", "--tls-cert")
+            )
+            raise ConfigError(
+                f"{given} needs {missing} beside it: TLS takes a certificate and its private key"
+            )
         if self.tls_client_ca and not self.tls_cert:
             raise ConfigError(
-                "--tls-client-ca needs --tls-cert and --tls-key: without TLS no client shows a certificate"
+                "--tls-client-ca needs --tls-cert and --tls-key: without TLS no client shows a "
+                "certificate"
             )
         if self.basic_auth_file and self.bearer_token_file:
             raise ConfigError(
-                "--basic-auth-file and --bearer-token-file: choose one, Prometheus sends one of them only"
+                "--basic-auth-file and --bearer-token-file: choose one, Prometheus sends one of "
+                "them only"
             )
         return parse_listen(self.listen)
 
@@ -70,7 +78,15 @@ def parse_listen(text: str) -> tuple[str, int]:
         ConfigError: the text has another shape.
     """
     host, colon, port = text.rpartition(":")
+    # Brackets, as in URLs: without them the last group of an IPv6 address reads as a port.
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not colon or not (port.isascii() and port.isdigit() and int(port) < 1 << 16) or (bare == host and ":" in host):
-        raise ConfigError(f"--listen {text}: must be ADDRESS:PORT, [IPV6-ADDRESS]:PORT or :PORT, for example :9119")
+    if (
+        not colon
+        or not (port.isascii() and port.isdigit() and int(port) < 1 << 16)
+        or (bare == host and ":" in host)
+    ):
+        raise ConfigError(
+            f"--listen {text}: must be ADDRESS:PORT, [IPV6-ADDRESS]:PORT or :PORT, for example "
+            ":9119"
+        )
     return bare, int(port)

@@ -18,14 +18,14 @@ class Clock(Protocol):
 
 
 class Stamps:
-    """Tells how long ago something was stamped by the wall clock, whatever that was set to since.
+    """Shows how long ago something was stamped by the wall clock, whatever that was set to since.
 
-    It learns of a clock that was set by comparing both clocks at every call. A stamp is then read by
-    the difference that held when it was made.
+    It compares both clocks at every call, and so notices when the wall clock was set. A stamp is
+    then read by the difference that held when it was made.
 
     Args:
         clock: both clocks.
-        longest: how long ago, in seconds, what was stamped before this existed can have been at most, by then.
+        longest: the greatest age in seconds, at this object's start, of a stamp made before it.
     """
 
     _JUMP_SECONDS = 0.5
@@ -41,11 +41,13 @@ class Stamps:
         self._since = float("-inf")
 
     def age(self, stamp: float) -> float:
-        """Seconds since `stamp`, which is in seconds since the epoch; 0 where it can only be in the future."""
+        """Seconds since `stamp` (seconds since the epoch); 0 if it can only be in the future."""
         now = self._clock.monotonic()
         self._look(now)
         made = [stamp - self._offset] if self._since <= stamp - self._offset <= now else []
-        made += [at for since, until, offset in self._former if since <= (at := stamp - offset) <= until]
+        made += [
+            at for since, until, offset in self._former if since <= (at := stamp - offset) <= until
+        ]
         if not made:
             return 0.0
         at = max(made)
@@ -54,7 +56,7 @@ class Stamps:
     def _look(self, now: float) -> None:
         offset = self._clock.now() - now
         if abs(offset - self._offset) > self._JUMP_SECONDS:
-            # It was set at some time between both looks, so that either difference may have held there.
+            # It was set at some time between both looks: either difference may have held there.
             self._former = [*self._former[-7:], (self._since, now, self._offset)]
             self._since = self._looked
         self._offset, self._looked = offset, now

@@ -32,17 +32,20 @@ def write(path: Path, content: bytes, mode: int | None = None) -> None:
     try:
         if mode is None:
             mode = path.stat().st_mode & 0o777 if path.exists() else _PLAIN
+        # Beside the file: rename(2) does not cross file systems.
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         scratch = Path(name)
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(content)
                 stream.flush()
+                # Before the file has its name: mkstemp made it for its owner alone.
                 os.fchmod(stream.fileno(), mode)
                 os.fsync(stream.fileno())
             scratch.replace(path)
         finally:
             scratch.unlink(missing_ok=True)
+        # A renamed file is on the disk only when its folder is.
         _sync_names(path.parent)
     except OSError as error:
         raise StateError(f"{path}: cannot be written: {error.strerror}") from None
@@ -51,12 +54,12 @@ def write(path: Path, content: bytes, mode: int | None = None) -> None:
 def write_many(folder: Path, files: Iterable[tuple[str, bytes]]) -> int:
     """Replace files of a folder, each in one step, and say how many: all are on the disk then.
 
-    They are written into a folder inside of it, through to the disk by one sync of the file system, and moved into
-    their places; a sync for each would take milliseconds a file. A crash leaves every file old or new, and perhaps
-    that folder, `.new.…`.
+    They are written into a folder inside it, synced by one sync of the file system, and moved into
+    place; a sync for each would take milliseconds a file. A crash leaves every file old or new,
+    and perhaps that folder, `.new.…`.
 
     Raises:
-        StateError: the file system refused; files may have been replaced or not, none is half written.
+        StateError: the file system refused; files are old or new, none is half written.
     """
     try:
         scratch = Path(tempfile.mkdtemp(prefix=".new.", dir=folder))
@@ -66,6 +69,7 @@ def write_many(folder: Path, files: Iterable[tuple[str, bytes]]) -> int:
                 (scratch / name).write_bytes(content)
                 (scratch / name).chmod(_PLAIN)
                 names.append(name)
+            # Contents before names: a crash in between must not leave a name with an empty file.
             _sync_file_system(scratch)
             for name in names:
                 (scratch / name).replace(folder / name)
@@ -98,7 +102,7 @@ def read(path: Path, parse: Callable[[str], Value]) -> Value | None:
     """What a file says, as `parse` understands its text; None where there is no file.
 
     Raises:
-        StateError: it cannot be read, or `parse` found it wrong (ValueError, KeyError or TypeError).
+        StateError: it cannot be read, or `parse` raised ValueError, KeyError or TypeError.
     """
     try:
         return parse(path.read_text(encoding="utf-8"))

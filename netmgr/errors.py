@@ -1,4 +1,4 @@
-"""Every error netmgr raises on purpose, and what each one tells its three readers.
+"""Every error netmgr raises on purpose, and what each one says to its three readers.
 
     NetmgrError                 100  base; never raised itself
     ├─ ConfigError                7  a document is wrong: fix the file and key it names
@@ -11,11 +11,11 @@
     │  ├─ DecodingFailure         6
     │  └─ InvalidNetworkConfig    7
     ├─ TryAgainLater             11  nothing is wrong that time will not mend
-    │  └─ RangesUnknown         11  the source of a node's ranges has no answer that can be used
+    │  └─ RangesUnknown         11  the source of a node's ranges has no usable answer
     ├─ NotReady                  50  STATUS only: an ADD would fail now
     ├─ LimitedConnectivity       51  STATUS only: and running pods suffer too
     ├─ CapacityError            101  no address is left to give
-    │  └─ AddressUnavailable    101  the address that a runtime asks for is held, in cooldown or of no range
+    │  └─ AddressUnavailable    101  the requested address is held, in cooldown or of no range
     ├─ KernelError              102  the kernel refused; carries errno and the operation
     ├─ StateError               103  what was remembered cannot be read or written
     ├─ CheckFailed              104  CHECK found an attachment not as it was made
@@ -37,7 +37,7 @@ from typing import ClassVar
 
 
 class NetmgrError(Exception):
-    """Base of the tree. `details` is a second, longer sentence for whoever digs."""
+    """Base of the tree. `details` is a second, longer message with the cause."""
 
     cni_code: ClassVar[int] = 100
     exit_code: ClassVar[int] = 1
@@ -200,7 +200,7 @@ class ApiError(NetmgrError):
 
 
 class ApiAway(ApiError):
-    """The Kubernetes API server cannot be reached, is overloaded or fails; nothing is wrong with the request."""
+    """The Kubernetes API server is unreachable, overloaded or failing; the request is fine."""
 
     retryable = True
 
@@ -220,7 +220,7 @@ _REMEDIES = {
 
 
 def of_system(error: OSError) -> SetupError:
-    """What the operating system refused, where, and what to do, for whoever started the program."""
+    """The error for what the operating system refused: where, why, and what to do about it."""
     place = f"{error.filename}: " if error.filename is not None else ""
     remedy = _REMEDIES.get(error.errno or 0, "")
     return SetupError(f"{place}{error.strerror or error}" + (f"; {remedy}" if remedy else ""))

@@ -1,4 +1,4 @@
-"""A thread that dies of a fault of our own ends its process; one started anew is whole."""
+"""A thread that dies of a fault of our own ends its process, so that it is started anew."""
 
 from __future__ import annotations
 
@@ -20,4 +20,5 @@ def end_with_any_thread() -> None:
 def _end(ended: threading.ExceptHookArgs) -> None:
     name = ended.thread.name if ended.thread else "unknown"
     log.critical("thread-died action=end thread=%s", name, exc_info=ended.exc_value)
+    # sys.exit() would end this thread alone, and an orderly end waits for threads that may hang.
     os._exit(FAULT_EXIT)

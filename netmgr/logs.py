@@ -1,8 +1,10 @@
-"""One grammar for every log: `event-name key=value …`, one line an event.
+"""One grammar for every log: `event-name key=value …`, one line an event, as text or as JSON.
 
-What is logged names the event first, in words joined by hyphens, then what it is about. A value
-that holds a space, a quote or an equals sign is quoted as JSON does, so that a line can be taken
-apart by a program. A guard in tests/guards holds every call to it.
+An event's name comes first, in words joined by hyphens, then what the event is about. Text quotes
+a value that holds a space, a quote or an equals sign as JSON does, so that a program can parse the
+line. JSON has the same keys beside `time` (UTC), `level`, `logger` and `event`; lines of other
+packages have a `message` instead of an event. A guard in tests/guards checks every call against
+the grammar.
 """
 
 from __future__ import annotations
@@ -11,13 +13,25 @@ import copy
 import json
 import logging
 import re
+from datetime import UTC, datetime
+from enum import StrEnum
+
+RESERVED = frozenset({"time", "level", "logger", "event", "traceback"})
+"""Keys of a JSON line that no event may use for a value of its own."""
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 _OURS = ("netmgr", "exporter", "cni")
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
 
 
-class Formatter(logging.Formatter):
+class LogFormat(StrEnum):
+    """What `--log-format` takes."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class TextFormatter(logging.Formatter):
     """Quotes the values of our own events; other packages' lines stay as they are."""
 
     def __init__(self) -> None:
@@ -26,21 +40,61 @@ class Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line, and a traceback behind it where a fault of our own is logged."""
         args = record.args
-        if record.name.partition(".")[0] in _OURS and isinstance(args, tuple):
+        if _is_ours(record) and isinstance(args, tuple):
+            # A copy, since other handlers get the same record.
             record = copy.copy(record)
-            record.args = tuple(map(_value, args))
+            record.args = tuple(map(_quoted, args))
         return super().format(record)
 
 
-def _value(value: object) -> object:
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line; numbers stay numbers."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line; a traceback is a value in it, so that an event never takes two lines."""
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, object] = {
+            "time": when,
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        line |= _event(record) if _is_ours(record) else {"message": record.getMessage()}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def begin(level: str, form: LogFormat = LogFormat.TEXT) -> None:
+    """Log to standard error from `level` on, in the format `form`."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name.partition(".")[0] in _OURS
+
+
+def _quoted(value: object) -> object:
     if isinstance(value, int | float):
         return value
     text = str(value)
     return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
-def begin(level: str) -> None:
-    """Log to standard error from `level` on, as the rest of this process does."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(Formatter())
-    logging.basicConfig(level=level.upper(), handlers=[handler])
+def _event(record: logging.LogRecord) -> dict[str, object]:
+    """The event and its values, by the grammar: each pair is a constant or takes one argument."""
+    name, *pairs = str(record.msg).split(" ")
+    event: dict[str, object] = {"event": name}
+    arguments = iter(record.args if isinstance(record.args, tuple) else ())
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        event[key] = _value(value, next(arguments)) if "%" in value else value
+    return event
+
+
+def _value(spec: str, argument: object) -> object:
+    """The argument as JSON has it: a number as the line would round it, anything else as text."""
+    if isinstance(argument, float) and spec != "%s":
+        return float(spec % argument)
+    return argument if isinstance(argument, int | float) else str(argument)

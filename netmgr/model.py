@@ -10,18 +10,21 @@ from netmgr.prefixes import Address, Family
 ROUTE_PROTOCOL = 110
 """Route protocol number (rtm_protocol) that marks every route of ours; unassigned in iproute2."""
 
+CHAIN_PREFIX = "NETMGR-"
+"""Chains of ours in tables of iptables are named so, and no other ones."""
+
 LINK_PREFIX = "nm"
 """Host ends of our veth pairs are named with this prefix and twelve hexadecimal digits."""
 
 LINK_GROUP = 0x6E6E
-"""Link group of our host ends: rules that must be quick tell them by it. See ip-link(8), "group"."""
+"""Link group of our host ends, by which rules match them quickly. See ip-link(8), "group"."""
 
 
 class Traffic(StrEnum):
-    """Where traffic goes or comes from, and its direction, seen from the pod or the node. Values are label values.
+    """A class of traffic and its direction, seen from the pod or the node. Values are label values.
 
-    The members are what is always counted. A node document can name further classes: `Traffic("hub-out")`
-    is then a value like any other, known to no iteration.
+    The members are what is always counted. A node document can name further classes:
+    `Traffic("hub-out")` is then a value like any other, known to no iteration.
     """
 
     INTERNET_IN = "internet-in"
@@ -82,7 +85,7 @@ class AttachmentKey:
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """What a runtime asks for instead of what the node would choose: at most one address of each family, and a MAC."""
+    """What a runtime asks for in place of the node's choice: an address per family, a MAC."""
 
     addresses: tuple[Address, ...] = ()
     mac: bytes = b""
@@ -95,7 +98,7 @@ NOTHING_REQUESTED = Requested()
 class Attachment:
     """One interface of one sandbox, and the addresses it holds.
 
-    `started_at` is when the launcher of its last ADD began, in seconds since boot; 0 when nobody knows.
+    `started_at` is when the launcher of its last ADD began, in seconds since boot; 0 if unknown.
     """
 
     key: AttachmentKey
@@ -135,7 +138,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One reading of one kernel counter: bytes (IP header included) and packets since it was made."""
+    """One reading of a kernel counter: bytes (with IP headers) and packets since it was made."""
 
     counter: Counter
     bytes: int

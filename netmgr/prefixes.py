@@ -25,6 +25,24 @@ class Family(IntEnum):
         """Bits in an address of this family."""
         return 32 if self is Family.V4 else 128
 
+    @property
+    def octets(self) -> int:
+        """Bytes in an address of this family."""
+        return 4 if self is Family.V4 else 16
+
+    @property
+    def af(self) -> int:
+        """The kernel's number for it, in netlink messages too: AF_INET or AF_INET6."""
+        return 2 if self is Family.V4 else 10
+
+    @classmethod
+    def of_af(cls, number: int) -> Family | None:
+        """The family of this AF_ number, None for any other."""
+        return _BY_AF.get(number)
+
+
+_BY_AF = {Family.V4.af: Family.V4, Family.V6.af: Family.V6}
+
 
 class Address(NamedTuple):
     """One address. Orders by family, then numerically."""
@@ -40,16 +58,30 @@ class Address(NamedTuple):
             ValueError: the text is not an address.
         """
         try:
+            # IPv6Address takes a zone (`fe80::1%eth0`), which the number would lose without a word.
             if ":" in text and "%" not in text:
                 return cls(Family.V6, int(ipaddress.IPv6Address(text)))
             return cls(Family.V4, int(ipaddress.IPv4Address(text)))
         except ValueError:
             raise ValueError(f"{text!r} is not an IP address") from None
 
+    @classmethod
+    def unpack(cls, packed: bytes) -> Address:
+        """The address that 4 or 16 bytes in network byte order are.
+
+        Raises:
+            ValueError: there are more or fewer.
+        """
+        if len(packed) == Family.V4.octets:
+            return cls(Family.V4, int.from_bytes(packed, "big"))
+        if len(packed) == Family.V6.octets:
+            return cls(Family.V6, int.from_bytes(packed, "big"))
+        raise ValueError(f"an address has 4 or 16 bytes, not {len(packed)}")
+
     @property
     def packed(self) -> bytes:
         """The address in network byte order, 4 or 16 bytes."""
-        return self.value.to_bytes(self.family.width // 8, "big")
+        return self.value.to_bytes(self.family.octets, "big")
 
     @property
     def prefix(self) -> Prefix:
@@ -84,7 +116,9 @@ class Prefix(NamedTuple):
         length = int(tail) if slash else width
         value = address.value >> (width - length) << (width - length)
         if value != address.value:
-            raise ValueError(f"{text!r} has host bits set; did you mean {cls(address.family, value, length)}?")
+            raise ValueError(
+                f"{text!r} has host bits set; did you mean {cls(address.family, value, length)}?"
+            )
         return cls(address.family, value, length)
 
     @property
@@ -107,7 +141,7 @@ class Prefix(NamedTuple):
         return address.family == self.family and self.value <= address.value <= self.last
 
     def counterpart(self, address: Address, other: Prefix) -> Address:
-        """The address that has the place in `other` which `address` has here; both blocks are of one size."""
+        """The address at the same offset in `other`; both blocks are of one size."""
         return Address(other.family, address.value - self.value + other.value)
 
     def covers(self, other: Prefix) -> bool:
@@ -126,6 +160,7 @@ def overlaps(prefixes: Iterable[Prefix]) -> Iterator[tuple[Prefix, Prefix]]:
     """Pairs (outer or earlier, inner or later) that share an address; sort and one sweep."""
     open_blocks: list[Prefix] = []
     for block in sorted(prefixes):
+        # Two prefixes nest or are disjoint: sorted, what holds this one is on the stack.
         while open_blocks and not open_blocks[-1].overlaps(block):
             open_blocks.pop()
         if open_blocks:

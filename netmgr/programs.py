@@ -1,4 +1,4 @@
-"""The one place that starts other programs. Never through a shell, always with an end in sight."""
+"""Starts other programs: never through a shell, always with a time limit or a handle."""
 
 from __future__ import annotations
 
@@ -50,12 +50,14 @@ def run(
     cwd: Path | None = None,
     timeout: float = 60,
 ) -> Outcome:
-    """Run a program to its end and return how it ended; a non-zero exit is the caller's to judge.
+    """Run a program and return how it ended; the caller decides what a non-zero exit means.
 
     Raises:
         subprocess.TimeoutExpired: it took longer than `timeout` seconds and was killed.
     """
-    done = subprocess.run(command, input=stdin, capture_output=True, env=env, cwd=cwd, timeout=timeout, check=False)
+    done = subprocess.run(
+        command, input=stdin, capture_output=True, env=env, cwd=cwd, timeout=timeout, check=False
+    )
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
@@ -82,6 +84,7 @@ def start(  # noqa: PLR0913 (all but the command are by name, and each is one ch
         stderr=stderr,
         user=user,
         group=group,
+        # Without an empty list the program would keep root's supplementary groups.
         extra_groups=[] if user is not None else None,
         start_new_session=new_session,
     )

@@ -1,7 +1,7 @@
-"""Opens the agent's SQLite files, and tells a damaged one from one that cannot be reached just now.
+"""Opens the agent's SQLite files, and distinguishes damage from passing failures.
 
-The difference matters: a damaged file is set aside and what it held is lost, so nothing less
-than damage may be called so. A full disk, a failing one or another program's lock passes.
+The difference matters: a damaged file is set aside and what it held is lost. A full disk, a
+failing one or another program's lock is no damage, and passes.
 
 Write-ahead logging, synchronous=NORMAL and no automatic checkpoint: a transaction is one
 append to the log and waits for no disk. A process killed anywhere loses nothing, since the
@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from netmgr.errors import NetmgrError, SetupError, StateError
+from netmgr.file_version import FileIdentity, identity_of
 
 BUSY_SECONDS = 0.5
 """How long a statement waits for another program's lock."""
@@ -32,7 +33,7 @@ NO_MIGRATIONS: Mapping[int, str] = {}
 COMPANIONS = ("", "-wal", "-shm")
 """Suffixes of a file, its write-ahead log and the log's index."""
 
-NOTHING: Mapping[str, tuple[int, int]] = {}
+NOTHING: Mapping[str, FileIdentity] = {}
 
 
 def open_file(
@@ -63,21 +64,19 @@ def open_file(
 
 
 def refusal(path: Path, error: sqlite3.Error) -> NetmgrError:
-    """What to raise when a file cannot be opened or read whole: StateError for damage, else SetupError."""
+    """The error for a file that cannot be opened or read: StateError if it is damaged."""
+    # Extended codes have the primary one in their low byte.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code in _DAMAGE:
         return StateError(f"{path}: is damaged or not a state file of netmgr: {error}")
     return SetupError(
-        f"{path}: cannot be opened: {error}; check the disk's space, the file's mode, and who else has it open"
+        f"{path}: cannot be opened: {error}; "
+        "check the disk's space, the file's mode, and who else has it open"
     )
 
 
-Identity = tuple[int, int]
-"""Device and number of a file, by which one that was removed or replaced is told from the one that is open."""
-
-
-def identities(path: Path) -> dict[str, Identity]:
-    """What stands at `path` and beside it now, by suffix: the file, its log and the log's index."""
+def identities(path: Path) -> dict[str, FileIdentity]:
+    """What is at `path` and beside it now, by suffix: the file, its log and the log's index."""
     return {
         suffix: identity
         for suffix in COMPANIONS
@@ -85,17 +84,8 @@ def identities(path: Path) -> dict[str, Identity]:
     }
 
 
-def identity_of(path: Path) -> Identity | None:
-    """What stands at `path` now, None for nothing."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def set_aside(path: Path, why: str, keep: Mapping[str, Identity] = NOTHING) -> Path:
-    """Rename the file and what belongs to it, but for what `keep` names; returns the file's new path.
+def set_aside(path: Path, why: str, keep: Mapping[str, FileIdentity] = NOTHING) -> Path:
+    """Rename the file and its companions, but for those in `keep`; returns the file's new path.
 
     Raises:
         StateError: it cannot be renamed.
@@ -110,11 +100,13 @@ def set_aside(path: Path, why: str, keep: Mapping[str, Identity] = NOTHING) -> P
     return kept
 
 
-def put_back(connection: sqlite3.Connection, path: Path, opened: Mapping[str, Identity]) -> sqlite3.Connection:
+def put_back(
+    connection: sqlite3.Connection, path: Path, opened: Mapping[str, FileIdentity]
+) -> sqlite3.Connection:
     """Make a file that was removed or replaced again, from the connection that still has it open.
 
     An open file outlives its name, so nothing that was written is missing. `opened` are the
-    identities of what the connection opened; anything else that stands there is set aside.
+    identities of what the connection opened; anything else there is set aside.
     Returns a connection to the new file; the former one is closed then, else it stays in use.
 
     Raises:
@@ -124,10 +116,14 @@ def put_back(connection: sqlite3.Connection, path: Path, opened: Mapping[str, Id
     try:
         scratch.unlink(missing_ok=True)
         with closing(sqlite3.connect(scratch, isolation_level=None)) as copy:
+            # Through the open connection: it still reads the file that has lost its name, and its
+            # log.
             connection.backup(copy)
         set_aside(path, "replaced", opened)
         scratch.rename(path)
-        made = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        made = sqlite3.connect(
+            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
         # Before the new file is touched: the last one to close a file removes the log of that name.
         connection.close()
         for suffix in COMPANIONS[1:]:
@@ -135,12 +131,14 @@ def put_back(connection: sqlite3.Connection, path: Path, opened: Mapping[str, Id
         _configure(made)
         made.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # opens the log
     except (sqlite3.Error, OSError) as error:
-        raise StateError(f"{path}: was removed or replaced and cannot be made again: {error}") from None
+        raise StateError(
+            f"{path}: was removed or replaced and cannot be made again: {error}"
+        ) from None
     return made
 
 
 def content_of(path: Path) -> tuple[int, int] | None:
-    """Size and time of change of what stands at `path`; in this mode a checkpoint alone alters them."""
+    """Size and mtime of the file at `path`; in this mode only a checkpoint changes them."""
     try:
         status = path.stat()
     except OSError:
@@ -149,7 +147,7 @@ def content_of(path: Path) -> tuple[int, int] | None:
 
 
 def is_damaged(connection: sqlite3.Connection) -> bool:
-    """Whether an open file's content cannot be used, which one that is locked or on a full disk can."""
+    """Whether an open file's content is unusable. A lock or a full disk is no damage."""
     try:
         (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.Error as error:
@@ -158,7 +156,7 @@ def is_damaged(connection: sqlite3.Connection) -> bool:
 
 
 def checkpoint(path: Path) -> bool:
-    """Have the disk hold all that was written so far, and let the log start over; whether it holds all of it.
+    """Sync all that was written so far to the disk and restart the log; returns whether it worked.
 
     On a connection of its own, so that transactions go on while the disk is waited for.
 
@@ -168,8 +166,11 @@ def checkpoint(path: Path) -> bool:
     try:
         # Never made here: a file that was removed is put back with all that it held.
         name = f"file:{quote(str(path))}?mode=rw"
-        with closing(sqlite3.connect(name, timeout=BUSY_SECONDS, isolation_level=None, uri=True)) as connection:
+        with closing(
+            sqlite3.connect(name, timeout=BUSY_SECONDS, isolation_level=None, uri=True)
+        ) as connection:
             _configure(connection)
+            # PASSIVE: every other mode waits for readers and writers, or stops them.
             busy, logged, copied = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     except sqlite3.Error as error:
         raise StateError(f"{path}: cannot be synced to the disk: {error}") from error
@@ -177,13 +178,21 @@ def checkpoint(path: Path) -> bool:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        # Without an isolation level, the module begins no transactions of its own. Threads share
+        # the connection under its owner's lock.
+        path,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+    )
     _configure(connection)
     return connection
 
 
 def _configure(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = NORMAL")
+    # Else a COMMIT now and then would copy the log and wait for the disk.
     connection.execute("PRAGMA wal_autocheckpoint = 0")
 
 
@@ -195,6 +204,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
         sqlite3.Error: anything else.
     """
     try:
+        # SQLite says `unable to open database file`, whatever the reason is.
         path.stat()
     except OSError as error:
         raise SetupError(f"{path}: cannot be read: {error.strerror}") from None
@@ -206,18 +216,30 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(
-    connection: sqlite3.Connection, path: Path, schema: str, version: int, migrations: Mapping[int, str]
+    connection: sqlite3.Connection,
+    path: Path,
+    schema: str,
+    version: int,
+    migrations: Mapping[int, str],
 ) -> None:
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if found == 0 and tables == 0:
+        # Outside any transaction, within which SQLite does not change the mode.
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.executescript(f"BEGIN IMMEDIATE; {schema} PRAGMA user_version = {version}; COMMIT;")
+        connection.executescript(
+            f"BEGIN IMMEDIATE; {schema} PRAGMA user_version = {version}; COMMIT;"
+        )
     elif found != version and found not in migrations:
-        raise StateError(f"{path}: was not made by this version of netmgr (schema {found}, not {version})")
-    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if verdict != "ok":
-        raise StateError(f"{path}: is damaged: {verdict}")
+        raise StateError(
+            f"{path}: was not made by this version of netmgr (schema {found}, not {version})"
+        )
+    # Before a migration, which would carry damage into the next schema.
+    (report,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if report != "ok":
+        raise StateError(f"{path}: is damaged: {report}")
     if found in migrations:
         steps = "".join(migrations[step] for step in range(found, version))
-        connection.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version = {version}; COMMIT;")
+        connection.executescript(
+            f"BEGIN IMMEDIATE; {steps} PRAGMA user_version = {version}; COMMIT;"
+        )

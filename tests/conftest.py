@@ -1,4 +1,6 @@
-"""What holds for every test: who may start programs, who may be skipped, and what may be left behind (nothing)."""
+"""What holds for every test: who may start programs, who may be skipped, and what may be left
+behind (nothing).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ import pytest
 IN_CI = os.environ.get("CI") == "true"
 IS_ROOT = os.geteuid() == 0
 NEEDING_ROOT = ("root", "runtimes")
-STARTING_PROGRAMS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "os.fork", "os.forkpty"})
+STARTING_PROGRAMS = frozenset(
+    {"subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "os.fork", "os.forkpty"}
+)
 SESSION_MARK = ("NETMGR_TEST_SESSION", str(os.getpid()))
 SECONDS_TO_END = 5
 
@@ -32,7 +36,9 @@ _programs = SimpleNamespace(allowed=True)
 
 def _refuse_programs(event: str, arguments: tuple[object, ...]) -> None:
     if event in STARTING_PROGRAMS and not _programs.allowed:
-        pytest.fail(f"{event} {arguments[:2]}: only tests marked root or programs may start programs")
+        pytest.fail(
+            f"{event} {arguments[:2]}: only tests marked root or programs may start programs"
+        )
 
 
 sys.addaudithook(_refuse_programs)
@@ -47,7 +53,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not IS_ROOT:
         for item in items:
             if _is_marked(item, *NEEDING_ROOT):
-                item.add_marker(pytest.mark.skip(reason="needs root: the kernel's own rules and links are tested"))
+                item.add_marker(
+                    pytest.mark.skip(
+                        reason="needs root: the kernel's own rules and links are tested"
+                    )
+                )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -60,7 +70,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     # To build an API server takes minutes: .ci/run insists on those tests, and nobody else.
     insisted = _is_marked(item, *NEEDING_ROOT) and not _is_marked(item, "kubernetes")
@@ -86,14 +98,21 @@ def _turn_into_failure(report: pytest.TestReport | pytest.CollectReport) -> None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line for each kind of test that a machine might lack something for; .ci/run reads them."""
+    """One line for each kind of test that a machine might lack something for;
+    .ci/run reads them."""
     kinds: dict[str, Callable[[pytest.TestReport], bool]] = {
-        "kernel": lambda report: "root" in report.keywords and not {"runtimes", "kubernetes"} & report.keywords.keys(),
+        "kernel": lambda report: (
+            "root" in report.keywords and not {"runtimes", "kubernetes"} & report.keywords.keys()
+        ),
         "runtime": lambda report: "runtimes" in report.keywords,
         "kubernetes": lambda report: "kubernetes" in report.keywords,
     }
     for kind, belongs in kinds.items():
-        ran = [report for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)]
+        ran = [
+            report
+            for outcome in ("passed", "failed")
+            for report in terminalreporter.getreports(outcome)
+        ]
         run = sum(belongs(report) for report in ran if report.when == "call")
         skipped = sum(belongs(report) for report in terminalreporter.getreports("skipped"))
         terminalreporter.write_line(f"{kind} tests: {run} run, {skipped} skipped")
@@ -139,7 +158,8 @@ def _processes_after_a_while() -> set[str]:
     deadline = time.monotonic() + SECONDS_TO_END
     looks_without_any = 0
     left: set[str] = set()
-    # In the midst of execve(2) a process shows an empty environment, without the mark: so one look proves nothing.
+    # In the midst of execve(2) a process shows an empty environment, without the mark: so one look
+    # proves nothing.
     while looks_without_any < 2 and time.monotonic() < deadline:
         left = set(_processes())
         looks_without_any = 0 if left else looks_without_any + 1
@@ -153,7 +173,9 @@ def _processes() -> Iterator[str]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-            ours = int(parent) == os.getpid() or mark in (folder / "environ").read_bytes().split(b"\0")
+            ours = int(parent) == os.getpid() or mark in (folder / "environ").read_bytes().split(
+                b"\0"
+            )
             if ours and state != "Z" and int(folder.name) != os.getpid():
                 yield f"process {folder.name} ({(folder / 'comm').read_text().strip()})"
         except (FileNotFoundError, PermissionError, ProcessLookupError):

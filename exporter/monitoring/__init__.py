@@ -1,1 +1,1 @@
-"""Prometheus' and Grafana's side of the metrics, rendered from the catalogue: `python -m exporter.monitoring`."""
+"""The metrics in Prometheus and Grafana, from the catalogue: `python -m exporter.monitoring`."""

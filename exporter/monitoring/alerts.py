@@ -1,4 +1,4 @@
-"""Alerts: what somebody should look at, and what to do then.
+"""Alerts: what needs attention, and what to do about it.
 
 Thresholds are for nodes of 10 Gbit/s and more; set them for yours in the copy you run.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from exporter import catalog, crossing_catalog
-from exporter.monitoring.promql import JOB, UP, read, total
+from exporter import catalog, controller_catalog
+from exporter.monitoring.promql import JOB, UP, of_leader, read, total
 from exporter.monitoring.recording import (
     BUSIEST_PODS,
     DURATIONS,
@@ -28,12 +28,12 @@ FAILED_REQUESTS = 5
 REPEATED_REPAIRS = 3
 UNATTRIBUTED_SHARE = 0.05
 LATE_SECONDS = 10
-"""Of an hour, in which pods of another plugin were uncounted: a busy node has some hundredths for a pod at times."""
+"""Of an hour, in which pods of another plugin were uncounted; a busy node has some hundredths."""
 PORTS_SHARE = 0.8
 
 
 class Severity(StrEnum):
-    """Who is told."""
+    """How urgent an alert is."""
 
     CRITICAL = "critical"
     WARNING = "warning"
@@ -52,6 +52,7 @@ class Alert:
 
 
 _BUSY = read(BUSIEST_PODS, traffic="=~internet-.+")
+# A pool without addresses (a family without ranges) has none free either, and must not alert.
 _POOL = f"sum without (state) ({read(catalog.ADDRESSES)})"
 _FAILED = f"increase({read(catalog.REQUESTS, '10m', code='!=0', command='!=STATUS')})"
 _LATE = (
@@ -68,39 +69,46 @@ _REPAIRED = f"increase({read(catalog.DRIFT, '1h')})"
 TRAFFIC = (
     Alert(
         "NetmgrPodInternetSpike",
-        f"{_BUSY} > {SPIKE_BYTES_PER_SECOND}\nand {_BUSY} >= {SPIKE_TIMES_BASELINE} * {read(PODS_OF_THE_HOUR)}",
+        f"{_BUSY} > {SPIKE_BYTES_PER_SECOND}\nand {_BUSY} >= {SPIKE_TIMES_BASELINE} * "
+        f"{read(PODS_OF_THE_HOUR)}",
         "2m",
         Severity.WARNING,
-        "{{ $labels.namespace }}/{{ $labels.pod }} moves {{ $value | humanize }}B/s of {{ $labels.traffic }}",
-        f"That is at least {SPIKE_TIMES_BASELINE} times its rate of the past hour. Is it meant to? Pods younger "
-        "than an hour have no such rate, and are not compared.",
+        "{{ $labels.namespace }}/{{ $labels.pod }} moves {{ $value | humanize }}B/s of "
+        "{{ $labels.traffic }}",
+        f"That is at least {SPIKE_TIMES_BASELINE} times its rate of the past hour. Is it meant to? "
+        "Pods younger than an hour have no such rate, and are not compared.",
     ),
     Alert(
         "NetmgrSustainedEgress",
-        f"avg_over_time({read(NAMESPACE_BYTES, '1h', traffic='internet-out')}) > {SUSTAINED_BYTES_PER_SECOND}",
+        f"avg_over_time({read(NAMESPACE_BYTES, '1h', traffic='internet-out')}) > "
+        f"{SUSTAINED_BYTES_PER_SECOND}",
         "1h",
         Severity.WARNING,
-        "Namespace {{ $labels.namespace }} has sent {{ $value | humanize }}B/s to the internet for hours",
+        "Namespace {{ $labels.namespace }} has sent {{ $value | humanize }}B/s to the internet for "
+        "hours",
         "Egress is billed by the byte. The dashboard of top talkers names the pods.",
     ),
     Alert(
         "NetmgrAccountingGap",
+        # No waiting: a gap is one event, and gone from the window after an hour.
         f"increase({read(catalog.GAPS, '1h', reason='!=late')}) > 0\nor {_LATE}",
         "0s",
         Severity.WARNING,
         "Bytes may be missing from the totals of {{ $labels.instance }} ({{ $labels.reason }})",
-        "Counters were removed or reset by another program, the node rebooted, its ledger could not be written, was "
-        "lost or is an older copy, or a pod of another plugin was noticed late: the label `reason` says which.",
+        "Counters were removed or reset by another program, the node rebooted, its ledger could "
+        "not be written, was lost or is an older copy, or a pod of another plugin was noticed "
+        "late: the label `reason` says which.",
     ),
     Alert(
         "NetmgrUnattributedTraffic",
+        # The last comparison leaves out idle clusters, where any byte would be a large share.
         f"{read(UNATTRIBUTED)} > {UNATTRIBUTED_SHARE} * {read(FORWARDED)} > 0",
         "30m",
         Severity.WARNING,
-        "{{ $value | humanize }}B/s of {{ $labels.traffic }}{{ with $labels.cluster }} in {{ . }}{{ end }} are no "
-        "pod's",
-        "Nodes forward it, but no pod's address was counted for it: containers outside Kubernetes, or pods that were "
-        "noticed late. `netmgr node audit` on a node explains the difference.",
+        "{{ $value | humanize }}B/s of {{ $labels.traffic }}"
+        "{{ with $labels.cluster }} in {{ . }}{{ end }} are no pod's",
+        "Nodes forward it, but no pod's address was counted for it: containers outside Kubernetes, "
+        "or pods that were noticed late. `netmgr node audit` on a node explains the difference.",
     ),
     Alert(
         "NetmgrTotalsNotDurable",
@@ -108,8 +116,8 @@ TRAFFIC = (
         "10m",
         Severity.WARNING,
         "The totals of {{ $labels.instance }} are in memory alone",
-        "The agent cannot write its ledger; counting goes on, but its end would lose what was counted since. Make room "
-        "on the disk of state_dir.",
+        "The agent cannot write its ledger; counting goes on, but its end would lose what was "
+        "counted since. Make room on the disk of state_dir.",
     ),
     Alert(
         "NetmgrSeriesDropped",
@@ -117,8 +125,8 @@ TRAFFIC = (
         "15m",
         Severity.WARNING,
         "{{ $value }} series of pods are left out of the scrapes of {{ $labels.instance }}",
-        "The node has more pods than the exporter's --max-series lets it show. Totals of namespaces and of the node "
-        "are whole; raise the bound to see every pod.",
+        "The node has more pods than the exporter's --max-series lets it show. Totals of "
+        "namespaces and of the node are whole; raise the bound to see every pod.",
     ),
     Alert(
         "NetmgrDriftRepairedRepeatedly",
@@ -126,8 +134,8 @@ TRAFFIC = (
         "0s",
         Severity.WARNING,
         "Something on {{ $labels.instance }} keeps changing netmgr's {{ $labels.reason }}",
-        "They are put right each time, but what was not counted in between is lost. Find the other program; "
-        "with nftables, `nft monitor` names it when it strikes again.",
+        "They are repaired each time, but what was not counted in between is lost. Find the other "
+        "program; with nftables, `nft monitor` names it when it strikes again.",
     ),
 )
 """About what is counted."""
@@ -139,8 +147,8 @@ NODES = (
         "15m",
         Severity.WARNING,
         "{{ $labels.instance }} cannot follow its ranges ({{ $labels.source }})",
-        "The pool stays as it was, or is used in part: the source does not answer, or contradicts the plan or the "
-        "node. `netmgr node status` says which.",
+        "The pool stays as it was, or is used in part: the source does not answer, or contradicts "
+        "the plan or the node. `netmgr node status` says which.",
     ),
     Alert(
         "NetmgrExporterDown",
@@ -148,7 +156,8 @@ NODES = (
         "5m",
         Severity.WARNING,
         "The netmgr exporter of {{ $labels.instance }} does not answer",
-        "Traffic is counted all the same, but pods that end now may be gone before they are scraped.",
+        "Traffic is counted all the same, but pods that end now may be gone before they are "
+        "scraped.",
     ),
     Alert(
         "NetmgrAgentDown",
@@ -156,8 +165,8 @@ NODES = (
         "5m",
         Severity.CRITICAL,
         "The netmgr agent of {{ $labels.instance }} does not answer its exporter",
-        "Running pods keep their network and their counters, and connections through routers and NAT hosts go on; no "
-        "pod can start, and no Service changes, until the agent is back.",
+        "Running pods keep their network and their counters, and connections through routers and "
+        "NAT hosts go on; no pod can start, and no Service changes, until the agent is back.",
     ),
     Alert(
         "NetmgrAgentNotReady",
@@ -165,8 +174,8 @@ NODES = (
         "5m",
         Severity.CRITICAL,
         "The netmgr agent of {{ $labels.instance }} is not ready",
-        "On a node no pod can start; on a hub router or NAT host packets may not get where they should. `netmgr node "
-        "status` there gives the reason.",
+        "On a node no pod can start; on a hub router or NAT host packets may not get where they "
+        "should. `netmgr node status` there gives the reason.",
     ),
     Alert(
         "NetmgrPoolExhausted",
@@ -174,15 +183,18 @@ NODES = (
         "5m",
         Severity.CRITICAL,
         "{{ $labels.instance }} has no free {{ $labels.family }} address",
-        "The next pod cannot start there until one comes back from its cooldown; give the node more ranges.",
+        "The next pod cannot start there until one comes back from its cooldown; give the node "
+        "more ranges.",
     ),
     Alert(
         "NetmgrCniErrors",
         f"{total(_FAILED, 'cluster', 'instance', 'command', 'code')} >= {FAILED_REQUESTS}",
         "5m",
         Severity.WARNING,
-        "CNI {{ $labels.command }} keeps failing on {{ $labels.instance }} with code {{ $labels.code }}",
-        "The runtime's log has the message of every failed request, the agent's log what led to it.",
+        "CNI {{ $labels.command }} keeps failing on {{ $labels.instance }} with code {{ "
+        "$labels.code }}",
+        "The runtime's log has the message of every failed request, the agent's log what led to "
+        "it.",
     ),
     Alert(
         "NetmgrCniSlow",
@@ -190,7 +202,8 @@ NODES = (
         "10m",
         Severity.WARNING,
         "One pod in a hundred waits {{ $value | humanizeDuration }} for its network",
-        "Usually an ADD takes milliseconds. Look for nodes short of processor time, or an xtables lock that is held.",
+        "Usually an ADD takes milliseconds. Look for nodes short of processor time, or an xtables "
+        "lock that is held.",
     ),
     Alert(
         "NetmgrStateRebuilt",
@@ -210,29 +223,77 @@ SITES = (
         "15m",
         Severity.WARNING,
         "Something in {{ $labels.from }} keeps sending to {{ $labels.to }}",
-        "Spokes do not reach each other; these packets are dropped and counted. A wrong address in somebody's "
-        "configuration is likelier than an attack.",
+        "Spokes do not reach each other; these packets are dropped and counted. A wrong address in "
+        "somebody's configuration is likelier than an attack.",
     ),
     Alert(
         "NetmgrNatPortsScarce",
-        f"{read(crossing_catalog.NAT_SHARE)} > {PORTS_SHARE}",
+        f"{read(catalog.NAT_SHARE)} > {PORTS_SHARE}",
         "5m",
         Severity.CRITICAL,
-        "{{ $labels.instance }} has {{ $value | humanizePercentage }} of its {{ $labels.protocol }} ports toward one "
-        "endpoint in use",
-        "Beyond 100 % new connections to that endpoint fail; `netmgr nat status` names it. Give the NAT host more "
-        "addresses, or spread its clients over more endpoints.",
+        "{{ $labels.instance }} has {{ $value | humanizePercentage }} of its {{ $labels.protocol "
+        "}} ports toward one endpoint in use",
+        "Beyond 100 % new connections to that endpoint fail; `netmgr nat status` names it. Give "
+        "the NAT host more addresses, or spread its clients over more endpoints.",
     ),
     Alert(
         "NetmgrNatDocumentsRefused",
-        f"{read(crossing_catalog.NAT_REFUSED)} > 0",
+        f"{read(catalog.NAT_REFUSED)} > 0",
         "10m",
         Severity.WARNING,
         "{{ $labels.instance }} cannot use {{ $value }} Services or EndpointSlices",
-        "Those Services stay as they were, or closed; `netmgr nat status` says what is wrong with which document.",
+        "Those Services stay as they were, or closed; `netmgr nat status` says what is wrong with "
+        "which document.",
     ),
 )
 """About what passes between sites."""
 
-ALERTS = (*TRAFFIC, *NODES, *SITES)
+_UNSERVED = of_leader(controller_catalog.NODES, state="=~refused|waiting")
+_FREE = of_leader(controller_catalog.ALLOCATIONS, state="free")
+_NOT_IN_FORCE = of_leader(controller_catalog.PLAN_REFUSED)
+_IN_CLUSTER = "{{ with $labels.cluster }} in {{ . }}{{ end }}"
+
+CONTROLLER = (
+    Alert(
+        "NetmgrControllerNotLed",
+        f"{total(read(controller_catalog.LEADER), 'cluster')} != 1",
+        "5m",
+        Severity.CRITICAL,
+        f"{{{{ $value }}}} range controllers lead{_IN_CLUSTER}",
+        "Nodes keep their ranges, but new ones get none until one controller leads again. Look at "
+        "the controllers' logs and at the Lease netmgr-controller: without an API server nobody "
+        "leads.",
+    ),
+    Alert(
+        "NetmgrNodesWithoutRanges",
+        f"{total(_UNSERVED, 'cluster', 'state')} > 0",
+        "15m",
+        Severity.WARNING,
+        f"{{{{ $value }}}} Nodes{_IN_CLUSTER} have no ranges of the plan ({{{{ $labels.state }}}})",
+        "`kubectl describe node` shows why a Node is refused, and what to do. For Nodes that wait, "
+        "the API server does not take the write: the controller's log says why.",
+    ),
+    Alert(
+        "NetmgrNodePoolFull",
+        f"{total(_FREE, 'cluster', 'pool')} == 0",
+        "15m",
+        Severity.WARNING,
+        f"Node pool {{{{ $labels.pool }}}}{_IN_CLUSTER} has no free allocation",
+        "The next Node of that pool will be refused. Raise the pool's nodes or surge in the plan, "
+        "and lock it.",
+    ),
+    Alert(
+        "NetmgrPlanNotInForce",
+        f"{total(_NOT_IN_FORCE, 'cluster')} > 0",
+        "5m",
+        Severity.WARNING,
+        f"The range controller{_IN_CLUSTER} refuses the plan on disk",
+        "It would move Nodes, or cannot be read; the plan before it stays in force. The "
+        "controller's log names the Nodes: restore plan.lock.yaml from version control, or delete "
+        "them first.",
+    ),
+)
+"""About who gives Nodes their ranges."""
+
+ALERTS = (*TRAFFIC, *NODES, *SITES, *CONTROLLER)
 """Every alert."""

@@ -1,4 +1,4 @@
-"""Grafana dashboards, as the JSON that its import takes: nearly all read recorded series, whatever the size."""
+"""Grafana dashboards, as the JSON that its import takes; nearly all read recorded series."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from exporter import catalog, crossing_catalog
-from exporter.monitoring.promql import largest, read, total
+from exporter import catalog, controller_catalog
+from exporter.monitoring.promql import largest, of_leader, read, total
 from exporter.monitoring.recording import (
     ADDRESSES,
     BUSIEST_PODS,
@@ -45,7 +45,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A diagram over time, half the page wide, or with `kind` "bargauge" or "stat" the values of now."""
+    """A diagram over time, half the page wide; with `kind` "bargauge" or "stat" current values."""
 
     title: str
     unit: str
@@ -74,8 +74,10 @@ def _by_pod(traffic: str) -> Query:
 
 
 def _volume(window: str) -> Query:
-    # A subquery takes a sample every so often, at whatever interval the rule is evaluated where it runs.
-    samples = read(NAMESPACE_BYTES, f"{window}:{STEP_SECONDS}s", cluster=CLUSTER, traffic="internet-out")
+    # A subquery has samples at a fixed step, whatever interval the rule is evaluated at.
+    samples = read(
+        NAMESPACE_BYTES, f"{window}:{STEP_SECONDS}s", cluster=CLUSTER, traffic="internet-out"
+    )
     volumes = total(f"sum_over_time({samples})", "namespace")
     return Query(largest(SHOWN_NAMESPACES, f"{volumes} * {STEP_SECONDS}"), "{{namespace}}")
 
@@ -89,32 +91,49 @@ def _quantile(share: float) -> Query:
     return Query(f"histogram_quantile({share}, {durations})", "{{command}}")
 
 
+def _by_controller(metric: catalog.Metric, *labels: str) -> str:
+    return total(of_leader(metric, cluster=CLUSTER), *labels)
+
+
 _forwarded = total(read(FORWARDED, cluster=CLUSTER), "traffic")
 
 EGRESS = Dashboard(
     "netmgr-egress",
     "netmgr: egress by namespace",
     (
-        Panel("To the internet, by namespace", "Bps", (_by_namespace("internet-out"),), stacked=True),
-        Panel("From the internet, by namespace", "Bps", (_by_namespace("internet-in"),), stacked=True),
+        Panel(
+            "To the internet, by namespace", "Bps", (_by_namespace("internet-out"),), stacked=True
+        ),
+        Panel(
+            "From the internet, by namespace", "Bps", (_by_namespace("internet-in"),), stacked=True
+        ),
         Panel(
             "Sent to the internet in the last 24 hours",
             "bytes",
             (_volume("24h"),),
             kind="bargauge",
-            meaning=f"From recorded rates, one every {STEP_SECONDS} s; for bills, take the counters themselves.",
+            meaning=f"From recorded rates, one every {STEP_SECONDS} s; for bills, take the "
+            "counters themselves.",
         ),
         Panel(
             "Whole clusters, nodes and host-network pods included",
             "Bps",
-            (Query(total(read(CLUSTER_BYTES, cluster=CLUSTER), "cluster", "traffic"), "{{cluster}} {{traffic}}"),),
+            (
+                Query(
+                    total(read(CLUSTER_BYTES, cluster=CLUSTER), "cluster", "traffic"),
+                    "{{cluster}} {{traffic}}",
+                ),
+            ),
         ),
         Panel(
             "Forwarded, and what of it pods were counted for",
             "Bps",
             (
                 Query(_forwarded, "{{traffic}}"),
-                Query(f"{_forwarded} - {total(read(UNATTRIBUTED, cluster=CLUSTER), 'traffic')}", "{{traffic}}, pods'"),
+                Query(
+                    f"{_forwarded} - {total(read(UNATTRIBUTED, cluster=CLUSTER), 'traffic')}",
+                    "{{traffic}}, pods'",
+                ),
             ),
         ),
     ),
@@ -151,6 +170,24 @@ POOLS = Dashboard(
             ),
             kind="stat",
         ),
+        Panel(
+            "Nodes, by what the range controller gave them",
+            "short",
+            (Query(_by_controller(controller_catalog.NODES, "state"), "{{state}}"),),
+            stacked=True,
+            meaning="Refused Nodes have an Event that says why.",
+        ),
+        Panel(
+            "Allocations of the plan, by node pool",
+            "short",
+            (
+                Query(
+                    _by_controller(controller_catalog.ALLOCATIONS, "pool", "state"),
+                    "{{pool}} {{state}}",
+                ),
+            ),
+            meaning="Where none is free, the next Node is refused.",
+        ),
     ),
 )
 LATENCY = Dashboard(
@@ -159,17 +196,26 @@ LATENCY = Dashboard(
     (
         Panel("Half of all requests take at most", "s", (_quantile(0.5),)),
         Panel("99 in 100 requests take at most", "s", (_quantile(0.99),)),
-        Panel("Requests", "reqps", (Query(total(read(REQUESTS, cluster=CLUSTER), "command"), "{{command}}"),)),
+        Panel(
+            "Requests",
+            "reqps",
+            (Query(total(read(REQUESTS, cluster=CLUSTER), "command"), "{{command}}"),),
+        ),
         Panel(
             "Refused and failed requests",
             "reqps",
-            (Query(total(read(REQUESTS, cluster=CLUSTER, code="!=0"), "command", "code"), "{{command}} {{code}}"),),
+            (
+                Query(
+                    total(read(REQUESTS, cluster=CLUSTER, code="!=0"), "command", "code"),
+                    "{{command}} {{code}}",
+                ),
+            ),
             meaning="By CNI error code: below 100 the specification's, from 100 netmgr's own.",
         ),
     ),
 )
 
-_TRANSLATED = f"rate({read(crossing_catalog.NAT_BYTES, '5m', cluster=CLUSTER)})"
+_TRANSLATED = f"rate({read(catalog.NAT_BYTES, '5m', cluster=CLUSTER)})"
 SITES = Dashboard(
     "netmgr-sites",
     "netmgr: hub and spokes",
@@ -181,24 +227,35 @@ SITES = Dashboard(
             stacked=True,
         ),
         Panel(
-            "Through NAT hosts, by Service range",
+            "Through NAT hosts, by VIP range",
             "Bps",
-            (Query(total(_TRANSLATED, "instance", "seen"), "{{instance}} {{seen}}"),),
+            (Query(total(_TRANSLATED, "instance", "vip_range"), "{{instance}} {{vip_range}}"),),
             stacked=True,
         ),
         Panel(
             "Ports toward the busiest endpoint, of all there are",
             "percentunit",
-            (Query(read(crossing_catalog.NAT_SHARE, cluster=CLUSTER), "{{instance}} {{family}} {{protocol}}"),),
+            (
+                Query(
+                    read(catalog.NAT_SHARE, cluster=CLUSTER),
+                    "{{instance}} {{family}} {{protocol}}",
+                ),
+            ),
             meaning="At 100 % new connections to that endpoint fail.",
         ),
         Panel(
             "Services",
             "short",
             (
-                Query(f"sum({read(crossing_catalog.NAT_SERVICES, cluster=CLUSTER)})", "opened"),
-                Query(f"sum({read(crossing_catalog.NAT_ENDPOINTS, cluster=CLUSTER)})", "ready endpoints"),
-                Query(f"sum({read(crossing_catalog.NAT_REFUSED, cluster=CLUSTER)})", "documents refused"),
+                Query(f"sum({read(catalog.NAT_SERVICES, cluster=CLUSTER)})", "opened"),
+                Query(
+                    f"sum({read(catalog.NAT_ENDPOINTS, cluster=CLUSTER)})",
+                    "ready endpoints",
+                ),
+                Query(
+                    f"sum({read(catalog.NAT_REFUSED, cluster=CLUSTER)})",
+                    "documents refused",
+                ),
             ),
             kind="stat",
         ),
@@ -225,7 +282,12 @@ def render(dashboard: Dashboard) -> dict[str, Any]:
 
 
 def _datasource_variable() -> dict[str, Any]:
-    return {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
+    return {
+        "name": "datasource",
+        "label": "Prometheus",
+        "type": "datasource",
+        "query": "prometheus",
+    }
 
 
 def _cluster_variable() -> dict[str, Any]:
@@ -259,7 +321,10 @@ def _panels(panels: Sequence[Panel]) -> Iterator[dict[str, Any]]:
             "gridPos": {"x": column * width, "y": row * HEIGHT, "w": width, "h": HEIGHT},
             "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
             "options": _options(panel),
-            "targets": [_target(query, panel, letter) for letter, query in zip("ABCDEF", panel.queries, strict=False)],
+            "targets": [
+                _target(query, panel, letter)
+                for letter, query in zip("ABCDEF", panel.queries, strict=False)
+            ],
         }
 
 
@@ -267,14 +332,26 @@ def _defaults(panel: Panel) -> dict[str, Any]:
     if panel.kind != "timeseries":
         return {"unit": panel.unit, "min": 0}
     stacking = {"mode": "normal" if panel.stacked else "none"}
-    return {"unit": panel.unit, "min": 0, "custom": {"fillOpacity": 30 if panel.stacked else 0, "stacking": stacking}}
+    return {
+        "unit": panel.unit,
+        "min": 0,
+        "custom": {"fillOpacity": 30 if panel.stacked else 0, "stacking": stacking},
+    }
 
 
 def _options(panel: Panel) -> dict[str, Any]:
     if panel.kind == "timeseries":
-        legend = {"displayMode": "table", "placement": "right", "calcs": ["lastNotNull"], "showLegend": True}
+        legend = {
+            "displayMode": "table",
+            "placement": "right",
+            "calcs": ["lastNotNull"],
+            "showLegend": True,
+        }
         return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
-    return {"orientation": "horizontal", "reduceOptions": {"calcs": ["lastNotNull"], "values": False}}
+    return {
+        "orientation": "horizontal",
+        "reduceOptions": {"calcs": ["lastNotNull"], "values": False},
+    }
 
 
 def _target(query: Query, panel: Panel, letter: str) -> dict[str, Any]:

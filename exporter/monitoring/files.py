@@ -9,23 +9,29 @@ from typing import Any
 import yaml
 
 from exporter.catalog import POD_BYTES, POD_PACKETS, PODS
-from exporter.monitoring.alerts import NODES, SITES, TRAFFIC, Alert
+from exporter.monitoring.alerts import CONTROLLER, NODES, SITES, TRAFFIC, Alert
 from exporter.monitoring.dashboards import DASHBOARDS, render
 from exporter.monitoring.promql import JOB
 from exporter.monitoring.recording import GROUPS, Group
 
-HEADER = "# Made by `python -m exporter.monitoring` from exporter/catalog.py. Change it there, or a copy of it.\n"
+HEADER = (
+    "# Made by `python -m exporter.monitoring` from exporter/catalog.py. "
+    "Change it there, or a copy of it.\n"
+)
 PORT = 9119
-"""Where exporters listen unless told otherwise."""
+"""Where exporters listen by default."""
+
+CONTROLLER_PORT = 9121
+"""Where range controllers do."""
 
 SCRAPE = """\
 {header}#
-# Scrapes every node's netmgr exporter. `instance` tells the node and `cluster` its cluster, in every
+# Scrapes every node's netmgr exporter. `instance` is the node and `cluster` its cluster, in every
 # rule, alert and dashboard; choose how nodes are found: a list as here, or Kubernetes' own
 # (commented out; `role: node`, because `role: pod` would bring labels that collide with ours).
 #
-# Every pod has {series} series, so 7,500 nodes of 30 pods have {all_series:,}. Only recording.yml looks at
-# so many; it makes a few hundred of them, which alerts and dashboards read.
+# Every pod has {series} series, so 7,500 nodes of 30 pods have {all_series:,}. Only recording.yml
+# reads so many; it makes a few hundred of them, which alerts and dashboards read.
 global:
   scrape_interval: 30s
   evaluation_interval: 30s
@@ -41,6 +47,9 @@ scrape_configs:
     static_configs:
       - targets: ["node-1:{port}", "node-2:{port}"]
         labels: {{cluster: training}}
+      # Where `netmgr controller` runs:
+      # - targets: ["control-plane-1:{controller_port}", "control-plane-2:{controller_port}"]
+      #   labels: {{cluster: training}}
 
     # Where exporters serve behind TLS and a token or a password (`netmgr exporter --help`):
     # scheme: https
@@ -59,7 +68,7 @@ scrape_configs:
     #   - replacement: training
     #     target_label: cluster
 
-# What leaves for long-term storage need not hold a series of every pod; the recorded ones say enough.
+# Long-term storage need not hold a series of every pod; the recorded ones are enough.
 # remote_write:
 #   - url: https://metrics.example/api/v1/write
 #     write_relabel_configs:
@@ -72,7 +81,8 @@ scrape_configs:
 def files() -> dict[str, str]:
     """Path below configs/ and content of each file."""
     dashboards = {
-        f"grafana/{dashboard.uid}.json": json.dumps(render(dashboard), indent=2) + "\n" for dashboard in DASHBOARDS
+        f"grafana/{dashboard.uid}.json": json.dumps(render(dashboard), indent=2) + "\n"
+        for dashboard in DASHBOARDS
     }
     return {
         "prometheus/scrape.yml": _scrape(),
@@ -83,6 +93,7 @@ def files() -> dict[str, str]:
                     _alerting("netmgr-traffic", TRAFFIC),
                     _alerting("netmgr-nodes", NODES),
                     _alerting("netmgr-sites", SITES),
+                    _alerting("netmgr-controller", CONTROLLER),
                 ]
             }
         ),
@@ -92,7 +103,14 @@ def files() -> dict[str, str]:
 
 def _scrape() -> str:
     series = (POD_BYTES.series + POD_PACKETS.series) // PODS
-    return SCRAPE.format(header=HEADER, job=JOB, port=PORT, series=series, all_series=7_500 * 30 * series)
+    return SCRAPE.format(
+        header=HEADER,
+        job=JOB,
+        port=PORT,
+        controller_port=CONTROLLER_PORT,
+        series=series,
+        all_series=7_500 * 30 * series,
+    )
 
 
 def _recording(group: Group) -> dict[str, Any]:

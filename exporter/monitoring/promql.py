@@ -1,4 +1,4 @@
-"""Small pieces of PromQL over series that are known to exist, with labels that they are known to have."""
+"""Small pieces of PromQL over series that are known to exist, with labels that they have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from exporter.metric import Kind, Metric
+from exporter.catalog import Kind, Metric
+from exporter.controller_catalog import LEADER
 
 JOB = "netmgr"
 """What the scrape configuration calls the exporters."""
@@ -18,7 +19,7 @@ _WITH_OPERATOR = re.compile(r"(=~|!=|!~)(.*)", re.DOTALL)
 
 
 class Series(Protocol):
-    """Whatever can be asked for by name: a metric of the catalogue, or what a rule records."""
+    """What can be selected by name: a metric of a catalogue, or a recorded series."""
 
     @property
     def name(self) -> str:
@@ -63,6 +64,8 @@ def read(series: Series, window: str = "", /, **matchers: str) -> str:
     """
     if isinstance(series, Metric) and series.kind is Kind.HISTOGRAM:
         raise ValueError(f"{series.name} has no series of that name; take its buckets")
+    # A matcher on a label that does not exist selects nothing, or with != everything; Prometheus
+    # reports neither.
     if unknown := matchers.keys() - {*series.labels, *TARGET_LABELS}:
         raise ValueError(f"{series.name} has no label {', '.join(sorted(unknown))}")
     inner = ",".join(_matcher(label, value) for label, value in matchers.items())
@@ -73,6 +76,13 @@ def _matcher(label: str, value: str) -> str:
     found = _WITH_OPERATOR.fullmatch(value)
     operator, wanted = found.groups() if found else ("=", value)
     return f'{label}{operator}"{wanted}"'
+
+
+def of_leader(series: Series, **matchers: str) -> str:
+    """What the leading controller says; one that lost the Lease keeps its last values."""
+    # `and` matches on equal labels, and the leader's series has no labels of its own.
+    own = f" ignoring ({', '.join(series.labels)})" if series.labels else ""
+    return f"{read(series, **matchers)} and{own} {read(LEADER)} == 1"
 
 
 def total(expression: str, *labels: str) -> str:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from exporter import catalog, crossing_catalog
+from exporter import catalog
 from exporter.monitoring.promql import buckets, largest, read, stem, total
 
 INTERVAL_SECONDS = 60
 BASELINE_SECONDS = 240
-"""Reading an hour of every pod is dear, so it is done rarely; Prometheus forgets a series after 5 minutes."""
+"""Reading an hour of every pod is costly; Prometheus forgets a series after 5 minutes."""
 
 TOP_PODS = 20
 BASELINE_PODS = 200
@@ -45,7 +45,10 @@ def _sum(level: tuple[str, ...], of: str, operation: str, expression: str) -> Re
 
 
 CLUSTER_BYTES = _sum(
-    ("cluster", "traffic"), stem(catalog.NODE_BYTES), "rate5m", f"rate({read(catalog.NODE_BYTES, '5m')})"
+    ("cluster", "traffic"),
+    stem(catalog.NODE_BYTES),
+    "rate5m",
+    f"rate({read(catalog.NODE_BYTES, '5m')})",
 )
 NAMESPACE_BYTES = _sum(
     ("cluster", "namespace", "traffic"),
@@ -53,9 +56,14 @@ NAMESPACE_BYTES = _sum(
     "rate5m",
     f"rate({read(catalog.NAMESPACE_BYTES, '5m')})",
 )
-ADDRESSES = _sum(("cluster", "family", "state"), catalog.ADDRESSES.name, "sum", read(catalog.ADDRESSES))
+ADDRESSES = _sum(
+    ("cluster", "family", "state"), catalog.ADDRESSES.name, "sum", read(catalog.ADDRESSES)
+)
 REQUESTS = _sum(
-    ("cluster", "command", "code"), stem(catalog.REQUESTS), "rate5m", f"rate({read(catalog.REQUESTS, '5m')})"
+    ("cluster", "command", "code"),
+    stem(catalog.REQUESTS),
+    "rate5m",
+    f"rate({read(catalog.REQUESTS, '5m')})",
 )
 DURATIONS = _sum(
     ("cluster", "command", "le"),
@@ -67,36 +75,49 @@ DURATIONS = _sum(
 
 ISOLATION = _sum(
     ("cluster", "from", "to"),
-    stem(crossing_catalog.ISOLATION_PACKETS),
+    stem(catalog.ISOLATION_PACKETS),
     "rate5m",
-    f"rate({read(crossing_catalog.ISOLATION_PACKETS, '5m')})",
+    f"rate({read(catalog.ISOLATION_PACKETS, '5m')})",
 )
 UNATTRIBUTED = _sum(
-    ("cluster", "traffic"), stem(catalog.UNATTRIBUTED), "rate5m", f"rate({read(catalog.UNATTRIBUTED, '5m')})"
+    ("cluster", "traffic"),
+    stem(catalog.UNATTRIBUTED),
+    "rate5m",
+    f"rate({read(catalog.UNATTRIBUTED, '5m')})",
 )
-FORWARDED = _sum(("cluster", "traffic"), stem(catalog.FORWARDED), "rate5m", f"rate({read(catalog.FORWARDED, '5m')})")
+FORWARDED = _sum(
+    ("cluster", "traffic"),
+    stem(catalog.FORWARDED),
+    "rate5m",
+    f"rate({read(catalog.FORWARDED, '5m')})",
+)
 
 
 def _pods(number: int, window: str, *, known_for: str = "") -> Recorded:
-    """The busiest pods of each cluster, no idle ones. Summed first: a pod that moved has series on two nodes.
+    """The busiest pods of each cluster. Summed first: a pod that moved has series on two nodes.
 
-    With `known_for`, only pods that were there so long ago: a rate over an hour says nothing of a pod of ten minutes.
+    With `known_for`, only pods that old: a rate over an hour means nothing for a younger pod.
     """
     labels = ("cluster", "namespace", "pod", "traffic")
     rates = total(f"rate({read(catalog.POD_BYTES, window)})", *labels)
+    # Idle pods are left out before `topk`, which would fill up with zeros in a quiet cluster.
     active = f"{rates} > 0"
     if known_for:
+        # A sample an hour ago shows that the pod is that old.
         active += f" and {total(f'{read(catalog.POD_BYTES)} offset {known_for}', *labels)}"
     name = f"cluster_namespace_pod_traffic:{stem(catalog.POD_BYTES)}:rate{window}_topk{number}"
     return Recorded(name, labels, largest(number, active, "cluster", "traffic"))
 
 
 def _fullest_nodes() -> Recorded:
+    # Cooling and withdrawn addresses are taken: no pod can get them.
     taken = total(read(catalog.ADDRESSES, state="!=free"), "cluster", "instance", "family")
     every = total(read(catalog.ADDRESSES), "cluster", "instance", "family")
     name = f"cluster_instance_family:{catalog.ADDRESSES.name}:used_ratio_topk{TOP_NODES}"
     return Recorded(
-        name, ("cluster", "instance", "family"), largest(TOP_NODES, f"{taken} / {every}", "cluster", "family")
+        name,
+        ("cluster", "instance", "family"),
+        largest(TOP_NODES, f"{taken} / {every}", "cluster", "family"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Keeps rules and ledger in step: what the kernel counts is what the books say.
+"""Keeps rules and ledger in step: what the kernel counts is what the ledger has.
 
 One lock orders every reading before its posting. Without it a reading taken before another,
 but posted after it, would look like a counter that somebody had reset; and a plan made of
@@ -12,34 +12,52 @@ import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from errno import ENOENT
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import netmgr
-from netmgr.agent.audit import Report, link_checks
+from netmgr.agent.audit import Report, link_audits
+from netmgr.api.snapshot import AuditRatio, UsageRow
 from netmgr.clock import Clock
-from netmgr.dataplane import link_counters
 from netmgr.errors import KernelError
-from netmgr.ledger.book import Gap
-from netmgr.ledger.history import By, Period, Usage
+from netmgr.kernel import links
+from netmgr.ledger.history import By, Period
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.mark import MENDED
-from netmgr.ledger.totals import Totals
-from netmgr.model import Attachment, Counter, PodRef
-from netmgr.prefixes import Address
+from netmgr.ledger.tables import Gap
+from netmgr.model import Attachment, Counter, PodRef, Sample
+from netmgr.prefixes import Address, Prefix
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Hook
 from netmgr.rules.policy import INTERNAL_SETS, Policy
 from netmgr.rules.transaction import FillChain, Operation, ReplaceElements, Transaction
-from netmgr.snapshot import AuditRatio
 
 POLICY = "policy"
-"""Fact of the ledger: a digest of what the rules were made from."""
+"""Key in the ledger: a digest of what the rules were made from."""
 
 if TYPE_CHECKING:
     from netmgr.agent.changeover import Changeover
-    from netmgr.agent.host_pods import HostPods
 
 log = logging.getLogger(__name__)
+
+
+class CgroupReadings(Protocol):
+    """Counters of host-network pods (`HostPods`), posted with the rules' own under one lock."""
+
+    def samples(self) -> list[Sample]:
+        """Read every counter."""
+        ...
+
+    def follow(self, internal: Iterable[Prefix]) -> None:
+        """Take these prefixes for internal from the next look on."""
+        ...
+
+    def look(self) -> None:
+        """Begin with pods that came and end those that are gone."""
+        ...
+
+    def close(self) -> None:
+        """Leave the counters to the next agent."""
+        ...
 
 
 class Accounts:
@@ -63,6 +81,7 @@ class Accounts:
         self._ledger = ledger
         self._clock = clock
         self._min_reading_seconds = min_reading_seconds
+        # Reentrant: `start`, `change_policy` and `_admit` hold it while they reconcile.
         self._lock = threading.RLock()
         self._owners: dict[Address, PodRef] = {}
         self._attached: dict[Address, Attachment] = {}
@@ -72,25 +91,31 @@ class Accounts:
         self._gap_since: float | None = None
         self._sound_at: float | None = None
         self._syncing: threading.Thread | None = None
-        self._host_pods: HostPods | None = None
+        self._host_pods: CgroupReadings | None = None
 
     def start(self, attachments: Iterable[Attachment]) -> list[str]:
-        """Take over from a predecessor: its counters go on, those of pods that went meanwhile end."""
+        """Take over from a predecessor, and end counters of pods that went meanwhile."""
         with self._lock:
             self._attached = {address: a for a in attachments for address in a.addresses}
             self._owners = {address: a.pod for address, a in self._attached.items()}
             for address, pod in self._owners.items():
                 self._rules.know([address], pod.namespace)
             known = self._ledger.counters()
-            policy = hashlib.sha256(f"{netmgr.__version__} {self._rules.policy}".encode()).hexdigest()
+            policy = hashlib.sha256(
+                f"{netmgr.__version__} {self._rules.policy}".encode()
+            ).hexdigest()
             if self._ledger.recall(POLICY) == policy and self._changeover is None:
                 self._sound_at = self._ledger.read_at
             self._begin_owned(known)
             found = self._post_found()
+            # After the posting: a mark in the kernel that is ahead of the ledger would make the
+            # ledger pass for an older copy of itself.
             self._mark()
-            # Those of pods that are gone; what is of a former class ends once no rule counts it any more.
+            # Only counters of pods that are gone. Those of former classes end in `_end_former`,
+            # when no rule counts them any more.
             wanted = frozenset([*self._rules.counters(self._owners), *self._rules.former(known)])
-            self._end_gone([c for c in known if isinstance(c.subject, Address) and c not in wanted], found)
+            of_pods = [counter for counter in known if counter.is_pod]
+            self._end_gone([counter for counter in of_pods if counter not in wanted], found)
             self._look_for_host_pods()
             repairs = self.reconcile()
             self._announced.clear()
@@ -104,18 +129,18 @@ class Accounts:
     def _begin_owned(self, known: Mapping[Counter, PodRef | None]) -> None:
         """Begin what the pods need, before anything is posted.
 
-        Where the books are an older copy, an address may have been another pod's when they were written.
+        In an older copy of the ledger an address may still be another pod's.
         """
         for address, pod in self._owners.items():
             counters = self._rules.counters([address])
             self._ledger.begin(counters, pod)
-            # That the kernel does not have these yet is no loss.
+            # The kernel does not have these yet, which is no loss.
             self._announced.update(c for c in counters if c not in known)
 
     def _end_gone(self, gone: Iterable[Counter], found: Collection[Counter]) -> None:
-        """End counters of pods that are gone; of those that went before they were read, something is lost.
+        """End counters of pods that are gone; those that were not read any more lost something.
 
-        Unless the books are an older copy, which was told of as a whole.
+        Unless the ledger is an older copy, which is reported as one gap.
         """
         if not self.is_rebuilt:
             unread = [counter for counter in gone if counter not in found]
@@ -123,63 +148,55 @@ class Accounts:
         self._ledger.end(gone)
 
     def _post_found(self) -> frozenset[Counter]:
-        """Post what counters show, and say which; the books may have lost those of the node that they do not know."""
+        """Post every counter's reading, and return the counters."""
+        # Before the reading, which takes time: a gap must not begin too late.
         taken_at = self._ledger.moment()
         samples = self._changeover.read() if self._changeover else self._rules.read()
         known = self._ledger.counters()
-        self._ledger.begin([s.counter for s in samples if not s.counter.is_pod and s.counter not in known], None)
+        # A new ledger, or one of an earlier version, does not have all of the node's own counters.
+        of_node = [sample.counter for sample in samples if not sample.counter.is_pod]
+        self._ledger.begin([counter for counter in of_node if counter not in known], None)
         self._ledger.post(samples, taken_at)
         if self._changeover:
+            # Right after the posting: what passes before the removal is in no reading.
             self._changeover.make_way()
         if self._changeover and self._changeover.is_former_read:
-            # That the other backend does not have these yet is no loss either.
+            # The successor does not have these yet, which is no loss either.
             self._announced.update(sample.counter for sample in samples)
         return frozenset(sample.counter for sample in samples)
 
-    def count_host_pods(self, host_pods: HostPods) -> None:
+    def count_host_pods(self, host_pods: CgroupReadings) -> None:
         """Count these as well; called before `start`."""
         self._host_pods = host_pods
 
     @property
-    def is_new(self) -> bool:
-        """Whether accounting begins here: no earlier agent left its books."""
-        return self._ledger.is_new
-
-    @property
-    def unread_seconds(self) -> float:
-        """How long ago counters were read last, by a predecessor perhaps."""
-        return self._clock.monotonic() - self._ledger.read_at
-
-    @property
     def is_rebuilt(self) -> bool:
-        """Whether the books lacked something, and the kernel may have counters of pods that they do not know."""
+        """Whether the ledger lacked something: the kernel may have counters unknown to it."""
         return self._ledger.found in MENDED
-
-    def remembered(self) -> dict[Address, PodRef]:
-        """Whose counters the books hold open, a predecessor's included."""
-        live = self._ledger.counters().items()
-        return {c.subject: owner for c, owner in live if isinstance(c.subject, Address) and owner is not None}
-
-    def note(self, gap: Gap, seconds: float) -> None:
-        """Tell that bytes of so long may be missing from the totals for a reason that no counter shows."""
-        self._ledger.note(gap, seconds)
 
     def begin(self, attachment: Attachment) -> None:
         """Count for an attachment from now on; called before any of its packets can pass."""
         with self._lock:
+            # Before the admission, which gives addresses of an excepted namespace other elements.
             self._rules.know(attachment.addresses, attachment.pod.namespace)
+            # The ledger before the kernel: killed in between, an agent leaves a counter that the
+            # next start makes. The other way round it would leave one without an owner.
             self._ledger.begin(self._rules.counters(attachment.addresses), attachment.pod)
             self._admit(attachment.addresses)
             self._owners.update(dict.fromkeys(attachment.addresses, attachment.pod))
             self._attached.update(dict.fromkeys(attachment.addresses, attachment))
 
     def end(self, attachment: Attachment) -> None:
-        """Take the last reading and stop counting; called after the last of its packets has passed."""
+        """Take the last reading and stop counting; called after its last packet has passed."""
         with self._lock:
             counters, taken_at = self._rules.counters(attachment.addresses), self._ledger.moment()
-            self._ledger.post(self._rules.read_pods(attachment.addresses), taken_at, closing=counters)
+            self._ledger.post(
+                self._rules.read_pods(attachment.addresses), taken_at, closing=counters
+            )
             mark = self._ledger.mark
-            # The counters go with the mark of books that have their last reading.
+            # In one step with the mark of the ledger that has their last reading: killed in
+            # between, an agent would leave counters that the ledger has ended, or a mark that is
+            # ahead of it.
             self._rules.expel(attachment.addresses, mark and mark.address)
             self._ledger.end(counters)
             self._rules.know(attachment.addresses, "")
@@ -193,69 +210,81 @@ class Accounts:
             now = self._clock.monotonic()
             if now - self._read_at >= self._min_reading_seconds:
                 taken_at = self._ledger.moment()
+                # In one posting with the node's hooks, since the ledger audits what is read
+                # together.
                 host_pods = self._host_pods.samples() if self._host_pods else ()
                 self._ledger.post([*self._rules.read(), *host_pods], taken_at)
                 self._read_at = now
 
     def reconcile(self) -> list[str]:
-        """Put right whatever of our rules is not as it should be; a sentence for each thing done."""
+        """Repair our rules; describes each repair."""
         with self._lock:
+            # Before the look, so that what is altered while it runs falls into the next gap.
             looked_at = self._clock.monotonic()
             transaction = self._rules.plan(list(self._owners))
             if transaction:
+                # The ledger before the kernel, as in `begin`.
                 self._announce(transaction.created - self._announced)
-                self._tell_of_lost_rules(transaction)
+                self._record_altered_rules(transaction)
+                # An element takes its counter with it: what is no longer counted is read before it
+                # is removed.
                 self._rules.apply(transaction, before_removals=self._end_former)
                 self._announced.clear()
             self._prolong_gap()
+            # Only after the repair: if it fails, the gap must reach back to the last sound look.
             self._sound_at = looked_at
             self._mark()
             return list(transaction.repairs)
 
     def _mark(self) -> None:
-        """Have the kernel know how far the books have come."""
+        """Write the ledger's mark to the kernel."""
         if mark := self._ledger.mark:
             self._rules.mark(mark.address)
 
     def _prolong_gap(self) -> None:
-        """Have a gap that was told of before the rules were put back last until they count again."""
+        """Prolong a gap that was recorded before the rules were restored until they count again."""
         if self._gap_since is not None:
             self._ledger.note(Gap.REMOVED, self._clock.monotonic() - self._gap_since, count=0)
             self._gap_since = None
 
     def _end_former(self) -> None:
-        """Take the last readings of classes of traffic that are no longer told apart."""
+        """Take the last readings of classes of traffic that are no longer counted."""
         if self._changeover is not None:
-            return  # they are the former backend's, which is still to be read
+            return  # they are in the former backend, which is still to be read
         known = self._ledger.counters()
         if former := self._rules.former(known):
             taken_at = self._ledger.moment()
             self._ledger.post(self._rules.read_former(former), taken_at)
             self._ledger.end(former)
 
-    def _tell_of_lost_rules(self, transaction: Transaction) -> None:
-        """Tell of rules that count and were not as they should be, though every counter is still there.
+    def _record_altered_rules(self, transaction: Transaction) -> None:
+        """Record a gap if rules that count were altered, although every counter is still there.
 
-        Not for what the first look of another version or of another document finds: rules that were right then.
+        Not for what the first look finds after a change of version or document: those rules were
+        right until then.
         """
-        if self._sound_at is not None and not transaction.created and any(map(_counts, transaction.operations)):
+        if (
+            self._sound_at is not None
+            and not transaction.created
+            and any(map(_counts, transaction.operations))
+        ):
             now = self._clock.monotonic()
             self._ledger.note(Gap.REMOVED, now - self._sound_at)
-            self._sound_at = None  # told once, even if applying must be tried again
+            self._sound_at = None  # recorded once, even if applying must be tried again
             self._gap_since = now
 
     def change_policy(self, policy: Policy) -> list[str]:
-        """Have the rules follow another policy; a sentence for each thing done."""
+        """Change the rules to another policy; describes each change."""
         with self._lock:
             self._rules.change_policy(policy)
-            # What is not as it should be now, nobody took away.
+            # The difference that the next look finds is ours, not another program's.
             self._sound_at = None
             repairs = self.reconcile()
             self._look_for_host_pods()
             return repairs
 
     def _announce(self, created: frozenset[Counter]) -> None:
-        """Tell the ledger of counters that are about to begin, once even if applying must be tried again."""
+        """Open counters in the ledger before the kernel has them; once, also if it is retried."""
         known = self._ledger.counters()
         now = self._clock.monotonic()
         if self._ledger.restart([counter for counter in created if counter in known]):
@@ -266,44 +295,47 @@ class Accounts:
         self._announced |= created
 
     def check(self, attachment: Attachment) -> list[str]:
-        """What of an attachment's accounting is missing in the kernel, a sentence each."""
+        """Describes what of an attachment's accounting is missing in the kernel."""
         return self._rules.check(attachment.addresses)
 
     def await_turn(self) -> None:
-        """Return once no reading, repair or write is under way: one that hangs keeps the caller waiting."""
+        """Wait until no reading, repair or write is under way. If one hangs, so does the caller."""
         with self._lock:
+            # The ledger's lock as well: a write to a disk that hangs holds it.
             self._ledger.recall(POLICY)
 
-    def totals(self) -> Totals:
-        """The books as of the last reading."""
-        return self._ledger.totals()
-
-    def usage(self, period: Period, by: Sequence[By]) -> list[Usage]:
-        """What pods exchanged in a period that is past or still going on, if possible up to this moment."""
+    def usage(self, period: Period, by: Sequence[By]) -> list[UsageRow]:
+        """What pods exchanged in a period, up to now where it is still going on."""
         try:
             self.read()
         except KernelError as error:
+            # The history up to the last reading is better than no answer.
             log.warning("counters-unread error=%s", error)
         return self._ledger.usage(period, by)
 
     def audit(self) -> Report:
-        """What was counted held against what passed, as of now."""
+        """What was counted compared with what passed, as of now."""
         with self._lock:
             self.read()
+            # Counters before links: what passes in between can only be missing from the counters.
             readings = self._ledger.readings()
-            links = link_counters.read()
-            return Report(self._ledger.totals(), link_checks(set(self._attached.values()), readings, links))
+            carried = links.read_carried()
+            return Report(
+                self._ledger.totals(), link_audits(set(self._attached.values()), readings, carried)
+            )
 
     def ratios(self) -> list[AuditRatio]:
         """The audit's figures as of the last tidying."""
         return self._ratios
 
     def tidy(self) -> None:
-        """Drop series that have lingered, hold the books against the links, and let the ledger tidy its log."""
+        """Drop series that have lingered, audit the links, and write the ledger's log back."""
         self._ledger.sweep()
         if self._syncing is None or not self._syncing.is_alive():
-            # Not in this thread, which has pods to look for: a disk may take seconds.
-            self._syncing = threading.Thread(target=self._ledger.checkpoint, name="ledger-sync", daemon=True)
+            # Not in this thread, which has pods to look for: fsync may take seconds.
+            self._syncing = threading.Thread(
+                target=self._ledger.checkpoint, name="ledger-sync", daemon=True
+            )
             self._syncing.start()
         self._look_for_host_pods()
         self._ratios = self.audit().ratios()
@@ -319,13 +351,17 @@ class Accounts:
                 log.warning("host-pods-uncounted error=%s", error)
 
     def close(self) -> None:
-        """Post a last reading and close the books; rules and counters stay for the next agent."""
+        """Post a last reading and close the ledger; rules and counters stay for the next agent."""
         if self._syncing is not None:
+            # Its thread looks at the file, so it has to end before the ledger closes the file.
             self._syncing.join()
         with self._lock:
+            # Even if there was a reading just now: this is the last one.
             self._read_at = float("-inf")
             self.read()
             self._ledger.close()
+            if self._host_pods is not None:
+                self._host_pods.close()
 
     def _admit(self, addresses: Iterable[Address]) -> None:
         try:
@@ -333,9 +369,9 @@ class Accounts:
         except KernelError as error:
             if error.errno != ENOENT:
                 raise
-            # Another program has flushed our rules; they are put back now, not with the next reconcile.
-            for sentence in self.reconcile():
-                log.warning("repaired area=rules what=%s", sentence)
+            # Another program has flushed our rules; the pod cannot wait for the next reconcile.
+            for what in self.reconcile():
+                log.warning("repaired area=rules what=%s", what)
             self._rules.admit(addresses)
 
     def _owner(self, counter: Counter) -> PodRef | None:
@@ -343,7 +379,7 @@ class Accounts:
 
 
 def _counts(operation: Operation) -> bool:
-    """Whether an operation puts right something that decides what is counted."""
+    """Whether an operation repairs something that decides what is counted."""
     match operation:
         case FillChain(hook):
             return hook in (Hook.INPUT, Hook.FORWARD, Hook.OUTPUT)

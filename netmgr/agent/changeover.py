@@ -1,15 +1,15 @@
-"""Changes the backend that counts, so that the books take every packet once.
+"""Changes the backend that counts, so that the ledger takes every packet once.
 
 The successor's rules are made while the former ones are still there. From then on both count the
-same packets, and the books can go on from the one to the other at any instant at which both were
+same packets, and the ledger can go on from the one to the other at any instant at which both were
 read. No two readings are of one instant; but if the successor shows the same before and after
 the former was read, then nothing passed meanwhile, and both readings are as good as that. A pod
 that did not pause is read again by itself, which takes a fraction of a millisecond. What moved
 every time loses what passed during the last of these readings, which is a gap of that length.
 
-Killed anywhere, an agent leaves either books that read the former backend, and begins again, or
-books that read the successor, and removes what is left of the former. The ledger says which
-(`BACKENDS`), in the transaction that changes it.
+Killed anywhere, an agent leaves either a ledger of the former backend, and starts again, or one
+of the successor, and removes what is left of the former. The ledger says which (`BACKENDS`), in
+the transaction that changes it.
 
 Both variants of iptables keep pods' counters in the same sets and cannot count at once. Between
 them the former rules are read and removed first, and until the others are there is a gap.
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.ledger.ledger import BACKENDS, Ledger
 from netmgr.model import Counter, Sample
 from netmgr.prefixes import Address
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Both(NamedTuple):
-    """What two backends show, by counter, as of one instant but for counters that moved meanwhile."""
+    """What two backends show as of one instant, but for counters that moved meanwhile."""
 
     last: dict[Counter, Sample]
     first: dict[Counter, Sample]
@@ -53,18 +53,23 @@ class Both(NamedTuple):
 
 
 class Changeover:
-    """A change of backend that is not over.
+    """A change of backend under way.
 
     Args:
         state_dir: where the name of the backend is remembered.
-        ledger: the books.
+        ledger: of either backend.
         successor: the rules that are to count.
-        former: the rules that the books have read so far; None if they have read the successor's.
-        leftovers: rules that no books read.
+        former: the rules that the ledger has read so far; None if it has read the successor's.
+        leftovers: rules that the ledger does not read.
     """
 
     def __init__(
-        self, state_dir: Path, ledger: Ledger, successor: Rules, former: Rules | None, leftovers: Sequence[Rules]
+        self,
+        state_dir: Path,
+        ledger: Ledger,
+        successor: Rules,
+        former: Rules | None,
+        leftovers: Sequence[Rules],
     ) -> None:
         self._state_dir = state_dir
         self._ledger = ledger
@@ -79,11 +84,11 @@ class Changeover:
 
     @property
     def is_former_read(self) -> bool:
-        """Whether the books read the former backend."""
+        """Whether the ledger still reads the former backend."""
         return self._former is not None
 
     def read(self) -> list[Sample]:
-        """Every counter of the backend that the books read."""
+        """Every counter of the backend that the ledger reads."""
         if self._former is None:
             return self._successor.read()
         return [*self._former.read(), *self._former.read_former(self._ledger.counters())]
@@ -106,11 +111,13 @@ class Changeover:
             self._ledger.remember(BACKENDS, " ".join(names))
 
     def finish(self) -> None:
-        """Have the books go on from the successor, whose rules are there by now, and remove all others."""
+        """Have the ledger go on from the successor, whose rules are there; remove all others."""
         if self._former is not None:
             both = self._read_both(self._former)
             first = [both.first[counter] for counter in both.last if counter in both.first]
             names = " ".join(str(rules.backend.name) for rules in (self._successor, *self.rules))
+            # The ledger before the removals: killed in between, the next start finds the successor
+            # named as the one that is read, and removes the rest.
             self._ledger.hand_over(both.last.values(), first, names, len(both.moved), both.seconds)
             log.info(
                 "backend-changed from=%s to=%s counters=%d moving=%d seconds=%.4f",
@@ -126,28 +133,49 @@ class Changeover:
         self._remember()
 
     def _read_both(self, former: Rules) -> Both:
+        """Read both backends, and read again what moved in between."""
         both = _at_once(self.read, self._successor.read)
+        # One deadline for all pods: an agent that starts has requests waiting.
         deadline = time.monotonic() + LONGEST_SECONDS
+        moved: dict[Address | None, set[Counter]] = {}
+        for counter in both.moved:
+            # All counters of a pod's address come in one reading, so they are read again together.
+            moved.setdefault(_subject(counter), set()).add(counter)
         still: set[Counter] = set()
-        seconds = 0.0
-        for subject in dict.fromkeys(map(_subject, both.moved)):
-            moving = frozenset(counter for counter in both.moved if _subject(counter) == subject)
-            latest, tries = both.seconds, TRIES
-            while moving and tries and time.monotonic() < deadline:
-                again = self._read_again(former, subject)
-                both.last.update((one, again.last[one]) for one in moving & again.last.keys())
-                both.first.update((one, again.first[one]) for one in moving & again.first.keys())
-                moving &= again.moved
-                latest, tries = again.seconds, tries - 1
+        longest = 0.0
+        for subject, moving in moved.items():
+            seconds = self._read_until_still(former, subject, moving, both, deadline)
             if moving:
                 still |= moving
-                seconds = max(seconds, latest)
-        return both._replace(moved=frozenset(still), seconds=seconds)
+                longest = max(longest, seconds)
+        return both._replace(moved=frozenset(still), seconds=longest)
+
+    def _read_until_still(
+        self,
+        former: Rules,
+        subject: Address | None,
+        moving: set[Counter],
+        both: Both,
+        deadline: float,
+    ) -> float:
+        """Read one subject until no counter is left in `moving`; seconds of the last reading."""
+        seconds = both.seconds
+        for _ in range(TRIES):
+            if not moving or time.monotonic() >= deadline:
+                break
+            again = self._read_again(former, subject)
+            both.last.update((one, again.last[one]) for one in moving & again.last.keys())
+            both.first.update((one, again.first[one]) for one in moving & again.first.keys())
+            moving &= again.moved
+            seconds = again.seconds
+        return seconds
 
     def _read_again(self, former: Rules, subject: Address | None) -> Both:
         if subject is None:
             return _at_once(self.read, self._successor.read)
-        return _at_once(lambda: former.read_pods([subject]), lambda: self._successor.read_pods([subject]))
+        return _at_once(
+            lambda: former.read_pods([subject]), lambda: self._successor.read_pods([subject])
+        )
 
 
 def _shares(rules: Rules, successor: Rules) -> bool:
@@ -156,11 +184,13 @@ def _shares(rules: Rules, successor: Rules) -> bool:
 
 
 def _subject(counter: Counter) -> Address | None:
-    """What can be read by itself; the node's counters are read together."""
+    """The address to read by itself; None for the node's counters, which are read together."""
     return counter.subject if isinstance(counter.subject, Address) else None
 
 
 def _at_once(old: Read, new: Read) -> Both:
+    # The former backend between two readings of the successor: where these are equal, nothing
+    # passed meanwhile, and all three are of one instant.
     before = _by_counter(new())
     began = time.monotonic()
     last = _by_counter(old())
@@ -176,12 +206,12 @@ def _by_counter(samples: Iterable[Sample]) -> dict[Counter, Sample]:
 def begin(
     state_dir: Path, ledger: Ledger, successor: Rules, open_rules: Callable[[Backend], Rules]
 ) -> Changeover | None:
-    """The change of backend that there is to make, or to end; nothing of the rules is changed yet.
+    """The change of backend to make or to finish, if there is one. No rule is changed yet.
 
     Raises:
         SetupError: a library that the former backend needs is missing.
         StateError: what was remembered cannot be read, or the ledger not be written.
-        KernelError: the kernel refuses one of both.
+        KernelError: the kernel refuses either backend.
     """
     name = successor.backend.name
     noted = [*(ledger.recall(BACKENDS) or "").split(), *filter(None, [remembered(state_dir)])]
@@ -191,10 +221,13 @@ def begin(
         return None
     # A backend that cannot even be looked at must not cost the node the rules it has.
     successor.plan(())
+    # Before any rule of the successor exists: a crash must not leave rules of an unnamed backend.
     ledger.remember(BACKENDS, " ".join(known))
     opened = [open_rules(kind) for kind in others]
     is_former_read = known[0] != name
-    return Changeover(state_dir, ledger, successor, opened[0] if is_former_read else None, opened[is_former_read:])
+    return Changeover(
+        state_dir, ledger, successor, opened[0] if is_former_read else None, opened[is_former_read:]
+    )
 
 
 def settle(state_dir: Path, ledger: Ledger, rules: Rules) -> None:
@@ -203,5 +236,6 @@ def settle(state_dir: Path, ledger: Ledger, rules: Rules) -> None:
     Raises:
         StateError: it cannot be written.
     """
+    # A crash in between is harmless: `begin` joins both lists, and finds a backend without rules.
     remember(rules.backend.name, state_dir)
     ledger.remember(BACKENDS, rules.backend.name)

@@ -1,4 +1,4 @@
-"""A CNI request from its bytes to its answer."""
+"""A CNI request from its bytes to its answer, and the socket that launchers ask."""
 
 from __future__ import annotations
 
@@ -6,29 +6,70 @@ import json
 import logging
 import time
 from collections.abc import Mapping
+from typing import Self
 
-from cni.spec import Request, Verb, error_result, parse_request, version_of, version_result
+from cni.request import Request, Verb, parse_request, version_of
+from cni.results import error_result, version_result
 from cni.wire import STARTED, decode_request, encode_reply
+from netmgr.agent import spool
+from netmgr.agent.components import Agent, Component
+from netmgr.agent.files import Files, Made
 from netmgr.agent.node import Node
-from netmgr.agent.telemetry import Telemetry
-from netmgr.agent.verbs.add import add
-from netmgr.agent.verbs.check import check
-from netmgr.agent.verbs.delete import delete
-from netmgr.agent.verbs.gc import collect_garbage
-from netmgr.agent.verbs.status import status
-from netmgr.errors import InvalidNetworkConfig, NetmgrError
+from netmgr.agent.verbs import add, check, collect_garbage, delete
+from netmgr.api.server import UnixServer
+from netmgr.api.snapshot import Snapshot
+from netmgr.errors import InvalidNetworkConfig, NetmgrError, StateError
 
 _VERBS = frozenset(Verb)
 
 log = logging.getLogger(__name__)
 
 
-class CniService:
-    """Answers what the launcher sends."""
+class CniSocket(Component):
+    """Answers what the launcher sends, and what it spooled while no agent was there."""
 
-    def __init__(self, node: Node, telemetry: Telemetry) -> None:
-        self._node = node
-        self._telemetry = telemetry
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._node = agent.get(Node)
+        self._spool_dir = agent.document.state_dir / "spool"
+
+    @classmethod
+    def open(cls, agent: Agent) -> Self:
+        """Make the spool directory; the socket waits until requests can be served."""
+        socket = cls(agent)
+        # Made before the socket is served: while no agent answers, launchers write their DELs here.
+        spool_dir = Made(socket._spool_dir, socket._make_spool)
+        if spool_dir.is_lost():
+            spool_dir.restore()
+        agent.get(Files).keep(spool_dir)
+        return socket
+
+    def start(self) -> None:
+        """Serve requests."""
+        self._agent.get(Files).serve(
+            UnixServer(self._agent.document.run_dir / "cni.sock", self.answer)
+        )
+        # Once more: a launcher that found no socket a moment ago spooled its DEL after the
+        # reconcile pass.
+        self.reconcile()
+
+    def reconcile(self) -> None:
+        """Carry out DELs that came while no agent answered."""
+        self._agent.health.attempt("spool", lambda: spool.replay(self._spool_dir, self._code_of))
+
+    def _code_of(self, message: bytes) -> int:
+        return self.serve(message)[0]
+
+    def _make_spool(self) -> None:
+        try:
+            self._spool_dir.mkdir(mode=0o700)
+        except OSError as error:
+            raise StateError(f"{self._spool_dir}: cannot be made: {error.strerror}") from None
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """Requests that were answered."""
+        snapshot["cni_requests"] = self._node.requests.counts()
+        snapshot["cni_latency"] = self._node.requests.latency()
 
     def answer(self, message: bytes) -> bytes:
         """The reply to one request; errors become CNI error objects."""
@@ -36,31 +77,44 @@ class CniService:
         return encode_reply(1 if code else 0, output)
 
     def serve(self, message: bytes) -> tuple[int, bytes]:
-        """Carry out one request: its CNI error code (0 for success) and what the launcher prints."""
+        """Carry out a request: its CNI error code, 0 for success, and what the launcher prints."""
         begin = time.monotonic()
         environment: Mapping[str, str] = {}
         stdin, code, output = b"", NetmgrError.cni_code, b""
-        with self._telemetry.under_way():
+        with self._node.requests.under_way():
             try:
                 environment, stdin = decode_request(message)
                 request = parse_request(environment, stdin)
                 result = self._carry_out(request, _started_at(environment))
                 code, output = 0, json.dumps(result).encode() if result else b""
             except NetmgrError as error:
-                code, output = error.cni_code, json.dumps(error_result(version_of(stdin), error)).encode()
+                code, output = (
+                    error.cni_code,
+                    json.dumps(error_result(version_of(stdin), error)).encode(),
+                )
                 shown = _summary(environment, code, begin)
-                log.warning("request verb=%s container=%s ifname=%s code=%d ms=%.1f message=%s", *shown, error.message)
+                log.warning(
+                    "request verb=%s container=%s ifname=%s code=%d ms=%.1f message=%s",
+                    *shown,
+                    error.message,
+                )
             else:
                 shown = _summary(environment, code, begin)
                 log.info("request verb=%s container=%s ifname=%s code=%d ms=%.1f", *shown)
             finally:
                 command = environment.get("CNI_COMMAND", "")
-                self._telemetry.answered(command if command in _VERBS else "invalid", code, time.monotonic() - begin)
+                self._node.requests.answered(
+                    # The label's values stay bounded, whatever a caller sends.
+                    command if command in _VERBS else "invalid",
+                    code,
+                    time.monotonic() - begin,
+                )
         return code, output
 
     def _carry_out(self, request: Request, started_at: float) -> dict[str, object] | None:
         if request.command is Verb.VERSION:
             return version_result(request.version)
+        # A DEL has to succeed even after the network was renamed in node.yaml.
         if request.network != self._node.network and request.command is not Verb.DEL:
             raise InvalidNetworkConfig(
                 f"name: this node's agent serves {self._node.network!r}, not {request.network!r}"
@@ -75,7 +129,7 @@ class CniService:
             case Verb.GC:
                 collect_garbage(self._node, request)
             case Verb.STATUS:
-                status(self._node, self._telemetry)
+                self._agent.check_health()
         return None
 
 
@@ -86,10 +140,21 @@ def _started_at(environment: Mapping[str, str]) -> float:
     return min(now, int(text) / 1e9) if text.isascii() and text.isdigit() else now
 
 
-def _summary(environment: Mapping[str, str], code: int, begin: float) -> tuple[str, str, str, int, float]:
+def _summary(
+    environment: Mapping[str, str], code: int, begin: float
+) -> tuple[str, str, str, int, float]:
     """Verb, container, interface, CNI error code and milliseconds of a request."""
-    command, container = _shown(environment, "CNI_COMMAND", 12), _shown(environment, "CNI_CONTAINERID", 80)
-    return command, container, _shown(environment, "CNI_IFNAME", 16), code, (time.monotonic() - begin) * 1000
+    command, container = (
+        _shown(environment, "CNI_COMMAND", 12),
+        _shown(environment, "CNI_CONTAINERID", 80),
+    )
+    return (
+        command,
+        container,
+        _shown(environment, "CNI_IFNAME", 16),
+        code,
+        (time.monotonic() - begin) * 1000,
+    )
 
 
 def _shown(environment: Mapping[str, str], name: str, longest: int) -> str:

@@ -1,36 +1,41 @@
 """Keeps the agent's files where they belong while it runs.
 
-Somebody may remove or replace the state or the run directory under a running agent, whole or in
-part. Nothing is lost by that as long as the agent lives: an open file outlives its name, and the
-rest is in memory. But its successor would find nothing, and nobody could reach its sockets. So
-every reconcile looks whether each file is the one that was opened, and makes again what is not.
+The state or the run directory may be removed or replaced under a running agent, whole or in
+part. The running agent loses nothing by that: an open file outlives its name, and the rest is in
+memory. But its successor would find nothing, and its sockets could not be reached. So every
+reconcile checks whether each file is the one that the agent opened, and restores it if not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-STEP = "files"
-"""Name in `Telemetry.failing`, and area of the repairs."""
+from netmgr.agent.components import Agent, Component, Remnants
+from netmgr.api.server import UnixServer
+from netmgr.errors import NotReady
+
+FILES = "files"
+"""Name of the attempt, and area of the repairs."""
 
 
 class Kept(Protocol):
-    """A file or directory that is there while the agent runs."""
+    """A file or directory that has to exist while the agent runs."""
 
     @property
     def path(self) -> Path:
-        """Where it stands."""
+        """Where it is."""
         ...
 
     def is_lost(self) -> bool:
-        """Whether something else stands there now, or nothing."""
+        """Whether it was removed or replaced."""
         ...
 
     def restore(self) -> None:
-        """Make it again.
+        """Restore it.
 
         Raises:
             NetmgrError: it cannot be made now.
@@ -40,14 +45,14 @@ class Kept(Protocol):
 
 @dataclass(frozen=True)
 class Made:
-    """A file or directory that needs no more than to be written again."""
+    """A file or directory that is restored by writing it again."""
 
     path: Path
     make: Callable[[], None]
     is_wanted: Callable[[], bool] = lambda: True
 
     def is_lost(self) -> bool:
-        """Whether nothing stands there that should."""
+        """Whether it is missing."""
         return self.is_wanted() and not self.path.exists()
 
     def restore(self) -> None:
@@ -55,18 +60,34 @@ class Made:
         self.make()
 
 
-class Files:
+class Files(Component):
     """All files of one agent, in the order in which they are made again: directories first."""
 
-    def __init__(self, directories: Iterable[Kept]) -> None:
-        self._kept = list(directories)
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._kept: list[Kept] = list(agent.directories)
 
     def keep(self, *kept: Kept) -> None:
-        """Look after these as well."""
+        """Restore these as well."""
         self._kept += kept
 
+    def serve(self, server: UnixServer) -> None:
+        """Serve a socket until the agent stops, and restore its file."""
+        self.keep(server)
+        server.start()
+        self._agent.stack.callback(server.stop)
+
+    def reconcile(self) -> None:
+        """Restore lost files."""
+        self._agent.health.repair(FILES, self.restore)
+
+    def health(self, failing: Mapping[str, str]) -> None:
+        """A missing file affects new pods only: running ones need none."""
+        if FILES in failing:
+            raise NotReady(f"{FILES}: {failing[FILES]}")
+
     def restore(self) -> list[str]:
-        """Make again what was removed or replaced; a sentence for each.
+        """Restore what was removed or replaced; describes each repair.
 
         Raises:
             NetmgrError: one cannot be made; those after it wait for the next time.
@@ -75,3 +96,28 @@ class Files:
         for each in lost:
             each.restore()
         return [f"{each.path} was removed or replaced, and is made again" for each in lost]
+
+    @classmethod
+    def remove(cls, remnants: Remnants) -> Iterator[str]:
+        """Remove the run directory, and the state unless that is to be kept."""
+        yield from _remove(remnants.run_dir)
+        if not remnants.keep_state:
+            yield from _remove(remnants.state_dir)
+
+
+def _remove(directory: Path) -> Iterator[str]:
+    if not directory.is_dir():
+        return
+    for entry in sorted(directory.iterdir()):
+        # A link to a directory is unlinked: what it leads to is not ours.
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    try:
+        directory.rmdir()
+    # A mount point (EBUSY) as a container has it; the directory below belongs to the host.
+    except OSError:
+        yield f"{directory} is empty and stays: it is a mount point here"
+    else:
+        yield f"{directory} was removed"

@@ -1,71 +1,83 @@
-"""Follows the hardware addresses of pods, which the plugin `tuning` and whoever administers a pod may change.
+"""Follows the MACs of pods, which the plugin `tuning` and whoever administers a pod may change.
 
-Both ends of a pod's link have permanent neighbour entries, so a pod with another MAC would hear nothing any
-more, and say nothing. The kernel tells at once, in whatever sandbox it happens; what it could not tell
-(the agent was away, too much happened at once, or it may not listen) is found with the next pass.
+Both ends of a pod's link have permanent neighbour entries, so a pod with another MAC would neither
+hear nor be heard. The kernel reports a change at once, in whatever sandbox it happens. The next
+pass finds what it could not report: the agent was away, too much happened at once, or it may not
+listen.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from contextlib import ExitStack
+from collections.abc import Iterable
+from typing import Self
 
+from netmgr.agent.components import Agent, Component, Health
 from netmgr.agent.node import Node
-from netmgr.agent.rhythm import Rhythm, Steps
-from netmgr.agent.telemetry import Telemetry
-from netmgr.dataplane.neighbours import GatewayLosses
+from netmgr.agent.scheduler import Task
+from netmgr.dataplane.neighbours import listen_for_losses
 from netmgr.errors import KernelError
+from netmgr.kernel.neighbours import NeighbourLosses
 
 _GATHERING_SECONDS = 0.01
-"""One change is several messages, and one pod must not keep the agent busy by changing without an end."""
+"""One change is several messages, and a pod that changes all the time must not cost much."""
+
+_THREAD = "neighbours"
+"""A thread of its own, so that readings and repairs do not delay it."""
 
 log = logging.getLogger(__name__)
 
 
-class Following:
-    """One thread beside the others, so that no reading or repair holds it up. Listens from the beginning.
+class MacFollower(Component):
+    """Keeps neighbour entries in step with the MACs that pods have.
 
     Args:
+        losses: the kernel's reports; None if the agent may not listen to them.
         seconds: between two passes over every pod.
     """
 
-    def __init__(self, node: Node, telemetry: Telemetry, seconds: float, stack: ExitStack) -> None:
+    def __init__(
+        self, node: Node, health: Health, losses: NeighbourLosses | None, seconds: float
+    ) -> None:
         self._node = node
-        self._steps = Steps(telemetry)
-        self._losses = _listening(stack)
-        watched = {self._losses.fileno(): self._follow_news} if self._losses else {}
-        self._rhythm = Rhythm("neighbours", ((seconds, self._follow_all),), watched)
+        self._health = health
+        self._losses = losses
+        self._seconds = seconds
 
-    def start(self) -> None:
-        """Begin, with a look at every pod."""
-        self._rhythm.start()
+    @classmethod
+    def open(cls, agent: Agent) -> Self:
+        """Listen to the kernel."""
+        losses = None
+        try:
+            losses = agent.stack.enter_context(listen_for_losses())
+        except KernelError as error:
+            # Without CAP_NET_BROADCAST the kernel refuses; the pass over all pods still follows
+            # them.
+            log.warning("pod-mac-changes-seen-late error=%s", error)
+        return cls(agent.get(Node), agent.health, losses, agent.document.reconcile_seconds)
 
-    def stop(self) -> None:
-        """End after the work under way."""
-        self._rhythm.stop()
-
-    def _follow_all(self) -> None:
-        self._steps.attempt("neighbours", self._look_at_all)
+    def tasks(self) -> Iterable[Task]:
+        """Check all pods at intervals, and immediately those whose MAC changed."""
+        yield Task(self._look_at_all, self._seconds, thread=_THREAD)
+        if self._losses is not None:
+            yield Task(self._take_news, wakes=self._losses.fileno(), thread=_THREAD)
 
     def _look_at_all(self) -> None:
+        self._health.attempt("neighbours", self._follow_all)
+
+    def _follow_all(self) -> None:
+        # The list is passed as a function, since it must be read after the kernel.
         self._node.follow(self._node.dataplane.neighbours.outdated(self._node.leases.all))
 
-    def _follow_news(self) -> None:
-        self._steps.attempt("neighbours", self._read_news)
+    def _take_news(self) -> None:
+        self._health.attempt("neighbours", self._follow_news)
 
-    def _read_news(self) -> None:
+    def _follow_news(self) -> None:
         if self._losses is None:
             return
+        # Before the reading, which empties the socket: the rest of the change comes meanwhile.
         time.sleep(_GATHERING_SECONDS)
         names = self._node.dataplane.neighbours.host_links_of(self._losses.read())
         if names:
             self._node.follow(each for each in self._node.leases.all() if each.host_link in names)
-
-
-def _listening(stack: ExitStack) -> GatewayLosses | None:
-    try:
-        return stack.enter_context(GatewayLosses())
-    except KernelError as error:
-        log.warning("pod-mac-changes-seen-late error=%s", error)
-        return None

@@ -1,44 +1,82 @@
-"""Keeps the books of host-network pods: who they are, what their cgroups were counted for, and what was lost.
+"""Counts host-network pods: who they are, what their cgroups were counted for, and what was lost.
 
-Called under the lock that orders readings before postings (`accounts.py`). A pod is noticed by a
-look; what it exchanged before is the node's own. Its counter outlives its cgroup, so that the
-look that finds it gone misses nothing.
+`Accounts` reads and reconciles them, under its lock that orders readings before postings. A pod is
+noticed by a look; what it exchanged before is the node's own. Its counter outlives its cgroup, so
+that the look that finds it gone misses nothing.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from errno import ENOENT
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
-from netmgr.config import Accounting
+from netmgr.agent.accounting import Accounting
+from netmgr.agent.components import Agent, Component, Remnants
 from netmgr.errors import KernelError, SetupError
+from netmgr.kernel.nf_tables_socket import NO_NF_TABLES
 from netmgr.ledger.ledger import Ledger
 from netmgr.model import Counter, Sample, Traffic
-from netmgr.observer.host_pods import HostPod, HostPodFinder
 from netmgr.prefixes import Family, Prefix
-from netmgr.rules.host_pods import SYSFS, HostPodRules, Reading
 
+if TYPE_CHECKING:
+    from netmgr.observer.host_network import HostPod, HostPodFinder
+    from netmgr.rules.cgroup_counters import CgroupCounters, Reading
+
+_CGROUPS = Path("/sys/fs/cgroup")
 SUBJECT = "cgroup "
 
 log = logging.getLogger(__name__)
 
 
-class HostPods:
+class HostPods(Component):
     """The host-network pods of one node."""
 
-    def __init__(self, finder: HostPodFinder, rules: HostPodRules, ledger: Ledger) -> None:
+    def __init__(self, finder: HostPodFinder, rules: CgroupCounters, ledger: Ledger) -> None:
         self._finder = finder
         self._rules = rules
         self._ledger = ledger
         self._live: dict[int, HostPod] = {}
         self._started = False
 
+    @classmethod
+    def open(cls, agent: Agent) -> Self | None:
+        """None if they are not counted; then what an earlier agent counted is ended.
+
+        Raises:
+            SetupError: the machine has no libnftables, or no cgroup v2 where the document says.
+        """
+        settings, accounting = agent.document.accounting, agent.get(Accounting)
+        if not settings.host_pods:
+            # The document counted host-network pods once: their table would count on for ever.
+            if former := _open_counters(accounting.ledger):
+                _remove_rules()
+                accounting.ledger.end(former)
+            return None
+        # Loaded only on a node that counts them.
+        from netmgr.observer.host_network import HostPodFinder  # noqa: PLC0415  see above
+        from netmgr.rules.cgroup_counters import CgroupCounters  # noqa: PLC0415  see above
+
+        if not settings.cgroup_dir.is_relative_to(_CGROUPS) or not settings.cgroup_dir.is_dir():
+            raise SetupError(
+                f"accounting.cgroup_dir: {settings.cgroup_dir} is no directory "
+                f"at or below {_CGROUPS}"
+            )
+        finder = HostPodFinder(settings.cgroup_dir, settings.pod_logs_dir)
+        rules = CgroupCounters(accounting.rules.policy.known, finder.depths)
+        host_pods = cls(finder, rules, accounting.ledger)
+        accounting.accounts.count_host_pods(host_pods)
+        return host_pods
+
     def _start(self) -> None:
-        """Take over from a predecessor: what its counters show since is posted; pods that are gone end."""
+        """Take over from a predecessor: post what its counters show, and end pods that are gone."""
         made = self._rules.make()
         self._live = {one.cgroup.number: one for one in self._finder.find()}
-        known = {c for c, owner in self._ledger.counters().items() if owner and not c.is_pod}
+        known = _open_counters(self._ledger)
+        # A table that was just made counts from zero, which would look like zeroed counters. Its
+        # pods are begun anew below instead, as one gap.
         if not made:
             self._ledger.post(self.samples())
         stay = {counter for number in self._live for counter in counters_of(number)}
@@ -49,42 +87,51 @@ class HostPods:
         self._started = True
 
     def look(self) -> None:
-        """Begin with pods that came, end those whose cgroup is gone, and make a lost table again.
+        """Begin counting new pods, end those whose cgroup is gone, and restore a lost table.
 
         Raises:
-            KernelError: the kernel cannot do it, or not now; what is not counted stays the node's own.
+            KernelError: the kernel refuses; what is not counted stays the node's own.
         """
         if not self._started:
             self._start()
             return
         if self._rules.make():
-            log.warning("repaired area=rules what=%s", "the table of host-network pods was missing or altered")
-            self._ledger.restart(counter for number in self._live for counter in counters_of(number))
+            what = "the table of host-network pods was missing or altered"
+            log.warning("repaired area=rules what=%s", what)
+            lost: list[Counter] = []
+            for number in self._live:
+                lost += counters_of(number)
+            self._ledger.restart(lost)
             self._admit(list(self._live.values()))
         found = {one.cgroup.number: one for one in self._finder.find()}
+        # By the cgroup and not by `found`: a pod between two containers has no process, and so is
+        # not found, but its cgroup stays and counts on.
         gone = [one for one in self._live.values() if not one.cgroup.path.is_dir()]
         if gone:
             self._end(gone)
         self._begin([one for number, one in found.items() if number not in self._live])
 
     def follow(self, internal: Iterable[Prefix]) -> None:
-        """Have this be no internet from the next look on, as the node's own rules do."""
+        """Change what is not internet, as the node's own rules do; the next look applies it."""
         self._rules.follow(internal)
 
     def _begin(self, pods: list[HostPod]) -> None:
         for one in pods:
+            # The ledger before the kernel, as for pods' addresses (`Accounts.begin`).
             self._ledger.begin(counters_of(one.cgroup.number), one.pod)
         for one in self._admit(pods):
             self._live[one.cgroup.number] = one
             log.info("host-pod-counted pod=%s cgroup=%s", one.pod, one.cgroup.path)
 
     def _admit(self, pods: Iterable[HostPod]) -> list[HostPod]:
-        """Those of the pods that were still there to be admitted; the others end with the next look."""
+        """The pods that were still there to be admitted; the others end with the next look."""
         admitted = []
         for one in pods:
             try:
                 self._rules.admit([one.cgroup])
             except KernelError as error:
+                # nftables resolves the cgroup when the element is added: this one ended after the
+                # look.
                 if error.errno != ENOENT:
                     raise
                 self._ledger.end(counters_of(one.cgroup.number))
@@ -93,6 +140,7 @@ class HostPods:
         return admitted
 
     def _end(self, pods: list[HostPod]) -> None:
+        # Before `expel`, which removes the elements together with their counters.
         self._ledger.post(self.samples())
         self._rules.expel(one.cgroup for one in pods)
         for one in pods:
@@ -102,39 +150,54 @@ class HostPods:
 
     def samples(self) -> list[Sample]:
         """One reading of every counter; none before the first look."""
-        numbers = {str(one.cgroup.path.relative_to(SYSFS)): number for number, one in self._live.items()}
+        numbers = {
+            str(one.cgroup.path.relative_to(_CGROUPS)): number for number, one in self._live.items()
+        }
         return [_sample(reading) for reading in self._rules.read(numbers)]
 
     def close(self) -> None:
         """Leave the counters to the next agent."""
         self._rules.close()
 
+    @classmethod
+    def remove(cls, remnants: Remnants) -> Iterator[str]:
+        """Remove the table that counts cgroups."""
+        del remnants
+        try:
+            _remove_rules()
+        except SetupError:
+            return  # without libnftables no host-network pod was counted
+        except KernelError as error:
+            if error.errno not in NO_NF_TABLES:
+                raise
+            return
+        yield "the table of host-network pods was removed"
 
-def open_host_pods(accounting: Accounting, internal: Iterable[Prefix], ledger: Ledger) -> HostPods:
-    """The host-network pods of a node; `internal` is what the node's own rules do not count.
 
-    Raises:
-        SetupError: the machine has no libnftables, or no cgroup v2 where the document says.
-    """
-    if not accounting.cgroup_dir.is_relative_to(SYSFS) or not accounting.cgroup_dir.is_dir():
-        raise SetupError(f"accounting.cgroup_dir: {accounting.cgroup_dir} is no directory at or below {SYSFS}")
-    finder = HostPodFinder(accounting.cgroup_dir, accounting.pod_logs_dir)
-    return HostPods(finder, HostPodRules(internal, finder.depths), ledger)
+def _remove_rules() -> None:
+    from netmgr.rules.cgroup_counters import CgroupCounters  # noqa: PLC0415  only where it may have been made
 
-
-def retire(counters: Iterable[Counter], ledger: Ledger) -> None:
-    """End what an earlier agent counted, where the document no longer asks for it."""
-    rules = HostPodRules((), ())
+    rules = CgroupCounters((), ())
     try:
         rules.remove()
     finally:
         rules.close()
-    ledger.end(counters)
+
+
+def _open_counters(ledger: Ledger) -> set[Counter]:
+    found = set()
+    for counter, owner in ledger.counters().items():
+        # The node's own counters have no owner, and pods' are of an address.
+        if owner and not counter.is_pod:
+            found.add(counter)
+    return found
 
 
 def counters_of(number: int) -> list[Counter]:
     """The counters of one cgroup."""
-    return [Counter(f"{SUBJECT}{number}", family, traffic) for family in Family for traffic in _WAYS]
+    return [
+        Counter(f"{SUBJECT}{number}", family, traffic) for family in Family for traffic in _WAYS
+    ]
 
 
 _WAYS = (Traffic.INTERNET_IN, Traffic.INTERNET_OUT)

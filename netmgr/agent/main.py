@@ -1,4 +1,4 @@
-"""The agent as a process: reads its document, runs the composition that its role asks for, stops it cleanly."""
+"""The agent as a process: runs the components of its machine's role until a signal ends it."""
 
 from __future__ import annotations
 
@@ -9,34 +9,21 @@ import sqlite3
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Protocol
 
-from netmgr import documents, faults, logs
-from netmgr.agent import instance, preflight
-from netmgr.agent.files import Files
+from netmgr import faults, logs
+from netmgr.agent import instance, preflight, roles
+from netmgr.agent.accounting import Accounting
+from netmgr.agent.components import Agent
 from netmgr.agent.instance import HeldDirectory
-from netmgr.clock import Clock
-from netmgr.config import NodeDocument
+from netmgr.documents import loader
+from netmgr.documents.node import NodeDocument
 from netmgr.errors import StateError
-from netmgr.sites import Role
+from netmgr.logs import LogFormat
 
 _M_ARENA_MAX = -8
 _ENDINGS = (signal.SIGTERM, signal.SIGINT)
 
 log = logging.getLogger(__name__)
-
-
-class Agent(Protocol):
-    """One composition of parts. Nothing runs before `start`."""
-
-    @property
-    def backend(self) -> str:
-        """What holds the rules."""
-        ...
-
-    def start(self, stack: ExitStack) -> None:
-        """Take over from a predecessor, then begin to serve; `stack` ends it in order."""
-        ...
 
 
 class SystemClock:
@@ -51,33 +38,42 @@ class SystemClock:
         return time.monotonic()
 
 
-def run(config: Path) -> None:
+def run(config: Path, log_format: LogFormat = LogFormat.TEXT) -> None:
     """Run the agent of the node document at `config` until SIGTERM or SIGINT.
 
     Raises:
         ConfigError: the document is wrong, or not about this machine; nothing was changed then.
         SetupError: the machine lacks something; says what.
-        StateError: another agent runs in this network namespace or on this state, or it cannot be written.
+        StateError: another agent runs in this namespace or on this state, or it cannot be written.
     """
-    document = documents.load(config, NodeDocument)
+    document = loader.load(config, NodeDocument)
+    # Before anything of the machine is touched, the agent's own directories included.
     preflight.check(config, document)
-    logs.begin(document.log_level)
-    # Blocked before any thread exists, so that the signals wait for sigwait and interrupt nobody.
+    logs.begin(document.log_level, log_format)
+    # Blocked before any thread exists, so that the signals wait for sigwait and interrupt no
+    # thread.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
+    # Half an agent would be worse than none: whoever supervises it starts a whole one.
     faults.end_with_any_thread()
+    # Before the first thread too: an arena that exists already is not merged with others.
     _share_heaps()
     with ExitStack() as stack:
         directories = _directories(document)
         try:
+            # Before any state is opened: two agents would take each other's pods for remnants.
             stack.enter_context(instance.only_one(directories, _ENDINGS))
         except instance.Ended:
             return
         try:
-            agent = _agent(config, document, SystemClock(), Files(directories), stack)
-            agent.start(stack)
+            agent = Agent(config, document, SystemClock(), directories, stack)
+            agent.open(roles.of(document))
+            agent.start()
         except sqlite3.Error as error:
-            raise StateError(f"{document.state_dir}: {error}; see to its disk's space and the files' modes") from error
-        log.info("ready node=%s role=%s backend=%s", document.node.name, document.role, agent.backend)
+            raise StateError(
+                f"{document.state_dir}: {error}; see to its disk's space and the files' modes"
+            ) from error
+        backend = agent.get(Accounting).rules.backend.name
+        log.info("ready node=%s role=%s backend=%s", document.node.name, document.role, backend)
         log.info("stopping signal=%s", signal.Signals(signal.sigwait(_ENDINGS)).name)
 
 
@@ -88,22 +84,7 @@ def _directories(document: NodeDocument) -> tuple[HeldDirectory, ...]:
     return tuple(found.values())
 
 
-def _agent(config: Path, document: NodeDocument, clock: Clock, files: Files, stack: ExitStack) -> Agent:
-    """The agent for what this machine does; what the others need is not loaded."""
-    if document.role is not Role.NODE:
-        from netmgr.agent.gateway import Gateway  # noqa: PLC0415  see above
-
-        return Gateway(config, document, clock, files, stack)
-    if not document.cni:
-        from netmgr.agent.observing import Observer  # noqa: PLC0415  see above
-
-        return Observer(config, document, clock, files, stack)
-    from netmgr.agent.wired import PodAgent  # noqa: PLC0415  see above
-
-    return PodAgent(config, document, clock, files, stack)
-
-
 def _share_heaps() -> None:
-    """Have glibc's threads share two heaps (mallopt(3)): with one each, a burst would cost 20 MB for good."""
+    """Have glibc's threads share two heaps (mallopt(3)): with one each, a burst keeps 20 MB."""
     with suppress(AttributeError):  # other C libraries have no such setting, and no such heaps
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)

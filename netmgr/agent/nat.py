@@ -2,87 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Mapping
+from typing import Self
 
-from netmgr.agent.latest import Latest
-from netmgr.clock import Clock
-from netmgr.config import NodeDocument
-from netmgr.dataplane import ports, rtnetlink
-from netmgr.dataplane.netlink import Netlink
-from netmgr.dataplane.ports import Busiest
-from netmgr.errors import ConfigError
+from netmgr.agent.accounting import Accounting
+from netmgr.agent.components import Agent, Component, Query
+from netmgr.agent.scheduler import Latest, Task
+from netmgr.agent.services import NatServices
+from netmgr.api.snapshot import VERSION, NatAnswer, NatState, Ports, Snapshot, TranslatedRange
+from netmgr.documents.sites import Nat, SourceAddress
+from netmgr.kernel import conntrack, links
+from netmgr.kernel.conntrack import Busiest
+from netmgr.kernel.netlink import Netlink
 from netmgr.prefixes import Address, Family
-from netmgr.rules.engine import Rules
-from netmgr.rules.readings import Translated
-from netmgr.sites import Nat, SourceAddress
-from netmgr.snapshot import NatState, OpenService, Ports
 
-if TYPE_CHECKING:
-    from netmgr.agent.opened import OpenServices
-
-COUNT_SECONDS = 15.0
-"""How often ports are counted, unless that takes long: no more than this share of the time is spent on it."""
-COUNT_SHARE = 0.02
+COUNT_SECONDS, COUNT_SHARE = 15.0, 0.02
+"""How often ports are counted, at most in this share of a processor: the table may be large."""
 
 
-class NatHost:
-    """What readers are told of a NAT host."""
+class NatHost(Component):
+    """Reports what a NAT host translates, and how many of its ports are in use."""
 
-    def __init__(self, document: NodeDocument, rules: Rules, clock: Clock, opened: OpenServices | None) -> None:
-        if document.nat is None:
-            raise ConfigError("nat belongs to role: nat-host, which needs it")
-        self._nat = document.nat
-        self._addresses = translating(document.nat, document.node.addresses)
-        self._masqueraded = masqueraded(document.nat, self._addresses)
-        self._clock = clock
-        self._translated = Latest[list[Translated]](
-            rules.translated, clock, document.accounting.min_reading_seconds, []
+    def __init__(self, agent: Agent, nat: Nat) -> None:
+        super().__init__(agent)
+        self._nat = nat
+        families: set[Family] = set()
+        if nat.source is not SourceAddress.PRESERVE:
+            families = {item.service_cidr.family for item in nat.services}
+        own = nat.addresses or agent.document.node.addresses
+        # What clients are given instead of their own addresses; where the document names none of a
+        # family, that of the link which a connection leaves by.
+        self._addresses = [address for address in own if address.family in families]
+        self._masqueraded = families - {address.family for address in self._addresses}
+        self._translated = Latest[list[TranslatedRange]](
+            agent.get(Accounting).rules.translated,
+            agent.clock,
+            agent.document.accounting.min_reading_seconds,
+            [],
         )
-        self._opened = opened
+        self._services = agent.find(NatServices)
         self._busiest: dict[tuple[Family, str], Busiest] = {}
-        self._next_count = float("-inf")
 
-    def count_ports(self) -> None:
-        """Count the ports in use, unless that was done just now.
+    @classmethod
+    def open(cls, agent: Agent) -> Self | None:
+        """None on a hub router."""
+        return cls(agent, agent.document.nat) if agent.document.nat else None
 
-        Raises:
-            KernelError: the connection table cannot be read.
-        """
-        began = self._clock.monotonic()
-        if began < self._next_count or not (self._addresses or self._masqueraded):
-            return
-        self._busiest = ports.busiest((*self._addresses, *held(self._masqueraded)))
-        spent = self._clock.monotonic() - began
-        self._next_count = began + max(COUNT_SECONDS, spent / COUNT_SHARE)
+    def start(self) -> None:
+        """Count once, for the first reader."""
+        self._try_to_count_ports()
 
-    def state(self) -> NatState:
-        """All of it, for the snapshot."""
-        services, endpoints = self._opened.size() if self._opened else (0, 0)
-        return {
-            "translation": self._nat.translation,
-            "source": self._nat.source,
-            "ranges": [
-                {"seen": str(one.seen), "real": str(one.real), "bytes": one.bytes, "packets": one.packets}
-                for one in self._translated.value()
-            ],
-            "ports": [self._ports(family, protocol) for family, protocol in self._busiest],
-            "services": services,
-            "endpoints": endpoints,
-            "refused": len(self._opened.refused()) if self._opened else 0,
-        }
+    def tasks(self) -> Iterable[Task]:
+        """Count ports."""
+        yield Task(self._try_to_count_ports, COUNT_SECONDS, COUNT_SECONDS, share=COUNT_SHARE)
 
-    def services(self) -> list[OpenService]:
-        """Every port of every Service that is open.
+    def _try_to_count_ports(self) -> None:
+        self._agent.health.attempt("ports", self._count_ports)
+
+    def _count_ports(self) -> None:
+        if self._addresses or self._masqueraded:
+            self._busiest = conntrack.busiest((*self._addresses, *_held(self._masqueraded)))
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """What is translated."""
+        snapshot["nat"] = self._state()
+
+    def queries(self) -> Mapping[str, Query]:
+        """The Services, one by one."""
+        return {"nat": self._answer}
+
+    def _answer(self, request: Mapping[str, object]) -> NatAnswer:
+        """The state, with the Services if the request asks for them.
 
         Raises:
             KernelError: the connections that were begun cannot be read.
         """
-        return self._opened.listed() if self._opened else []
+        # There may be thousands, and hits are read from the kernel for the answer.
+        services = self._services if request.get("services") else None
+        return {
+            "version": VERSION,
+            "node": self._agent.document.node.name,
+            "nat": self._state(),
+            "services": services.listed() if services else [],
+            "refused": self._services.refused() if self._services else [],
+        }
 
-    def refused(self) -> list[str]:
-        """What of the documents cannot be used, a sentence each."""
-        return self._opened.refused() if self._opened else []
+    def _state(self) -> NatState:
+        services, endpoints = self._services.size() if self._services else (0, 0)
+        return {
+            "translation": self._nat.translation,
+            "source": self._nat.source,
+            "ranges": self._translated.value(),
+            "ports": [self._ports(family, protocol) for family, protocol in self._busiest],
+            "services": services,
+            "endpoints": endpoints,
+            "refused": len(self._services.refused()) if self._services else 0,
+        }
 
     def _ports(self, family: Family, protocol: str) -> Ports:
         busiest = self._busiest[family, protocol]
@@ -90,28 +105,14 @@ class NatHost:
             "family": f"ipv{family.value}",
             "protocol": protocol,
             # Masquerading takes the one address of the link that a connection leaves by.
-            "budget": (sum(it.family is family for it in self._addresses) or 1) * ports.PORTS_PER_ADDRESS,
+            "budget": (sum(it.family is family for it in self._addresses) or 1)
+            * conntrack.PORTS_PER_ADDRESS,
             "used": busiest.ports,
             "endpoint": busiest.endpoint,
         }
 
 
-def translating(nat: Nat, own: tuple[Address, ...]) -> tuple[Address, ...]:
-    """The addresses that clients are given instead of their own: none where theirs are kept."""
-    if nat.source is SourceAddress.PRESERVE:
-        return ()
-    families = {item.real.family for item in nat.services}
-    return tuple(address for address in nat.addresses or own if address.family in families)
-
-
-def masqueraded(nat: Nat, addresses: Collection[Address]) -> frozenset[Family]:
-    """The families whose clients are given a link's own address, since the document names none."""
-    if nat.source is SourceAddress.PRESERVE:
-        return frozenset()
-    return frozenset(item.real.family for item in nat.services) - {address.family for address in addresses}
-
-
-def held(families: Collection[Family]) -> list[Address]:
+def _held(families: Collection[Family]) -> list[Address]:
     """The addresses of these families that the machine's links have.
 
     Raises:
@@ -121,7 +122,5 @@ def held(families: Collection[Family]) -> list[Address]:
         return []
     with Netlink() as kernel:
         return [
-            Address(found.family, found.value)
-            for family in families
-            for found, _ in kernel.dump(rtnetlink.dump_addresses(family), rtnetlink.address_of)
+            found.network for found, _ in links.read_addresses(kernel) if found.family in families
         ]

@@ -1,4 +1,4 @@
-"""The node as the verbs see it: attach, detach, and the parts they need.
+"""The node as the CNI verbs see it: attach, detach, and the parts they need.
 
 The order of steps is what makes every crash harmless:
 
@@ -7,21 +7,29 @@ The order of steps is what makes every crash harmless:
 - detach: unwire, read for the last time, stop counting, release the address. A crash leaves
   an attachment whose link is down; the runtime, unanswered, or the launcher's spool repeats
   the DEL.
+
+A detached link is only taken down. Links are deleted in groups, in the background and when no
+request is under way: deleting holds the kernel's routing lock for some 20 ms, in which nothing can
+be wired.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import Self
 
+from netmgr.agent.accounting import Accounting
 from netmgr.agent.accounts import Accounts
-from netmgr.agent.locks import AttachmentLocks
-from netmgr.agent.reaper import Reaper
+from netmgr.agent.components import Agent, Component, Health, Remnants
+from netmgr.agent.pool import Pool
+from netmgr.agent.requests import AttachmentLocks, Requests
 from netmgr.dataplane import desired
 from netmgr.dataplane.wiring import Dataplane
-from netmgr.errors import KernelError, NetmgrError, SetupError, TryAgainLater
+from netmgr.errors import KernelError, NetmgrError, SetupError, StateError, TryAgainLater
 from netmgr.ipam.leases import Leases
 from netmgr.model import NOTHING_REQUESTED, Attachment, AttachmentKey, PodRef, Requested
 
@@ -31,31 +39,69 @@ LOCK_SECONDS = 20.0
 FOLLOW_SECONDS = 1.0
 """How long a change of a pod's hardware address waits for a request of the same attachment."""
 
+_QUIET_SECONDS = 0.05
+_PATIENCE_SECONDS = 1.0
+
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Node:
-    """The parts of one node."""
+class Node(Component):
+    """The parts of one node whose pods this agent wires."""
 
-    network: str
-    leases: Leases
-    dataplane: Dataplane
-    accounts: Accounts
-    locks: AttachmentLocks
-    reaper: Reaper
+    vital = ("wiring",)
+
+    def __init__(
+        self, network: str, leases: Leases, dataplane: Dataplane, accounts: Accounts, health: Health
+    ) -> None:
+        self.network = network
+        self.leases = leases
+        self.dataplane = dataplane
+        self.accounts = accounts
+        self.locks = AttachmentLocks()
+        self.requests = Requests()
+        self.reaper = Reaper(dataplane, self.requests)
+        self._health = health
+
+    @classmethod
+    def open(cls, agent: Agent) -> Self:
+        """Put the parts together."""
+        pool, accounts = agent.get(Pool), agent.get(Accounting).accounts
+        return cls(agent.document.network, pool.leases, pool.dataplane, accounts, agent.health)
+
+    def start(self) -> None:
+        """Delete what a predecessor detached."""
+        self.reaper.start()
+
+    def stop(self) -> None:
+        """Delete what is detached."""
+        self.reaper.stop()
+
+    def reconcile(self) -> None:
+        """Collect attachments whose sandbox is gone, and repair the others."""
+        self._health.attempt("links", self.collect_vanished)
+        self._health.repair("wiring", self.repair_wiring)
+        self._health.attempt("mtu", self.dataplane.refresh_mtu)
 
     def attach(
-        self, key: AttachmentKey, pod: PodRef, netns: str, started_at: float, requested: Requested = NOTHING_REQUESTED
+        self,
+        key: AttachmentKey,
+        pod: PodRef,
+        netns: str,
+        started_at: float,
+        requested: Requested = NOTHING_REQUESTED,
     ) -> Attachment:
-        """Give a sandbox its addresses, counters and link; on failure nothing of it remains.
+        """Give a sandbox its addresses, counters and link; a failure leaves nothing behind.
 
-        What cannot be undone just now is an attachment without a link: the next reconcile collects it.
+        What cannot be undone now is an attachment without a link; the next reconcile collects it.
         """
-        attachment = self.leases.reserve(key, pod, desired.host_link_name(key), netns, started_at, requested)
+        attachment = self.leases.reserve(
+            key, pod, desired.host_link_name(key), netns, started_at, requested
+        )
         try:
+            # Before the wiring: the pod's first packet is counted.
             self.accounts.begin(attachment)
             self.dataplane.attach(attachment, requested.mac)
+        # A fault of ours, too, must leave neither a held address nor a link.
         except BaseException:
             self._undo(attachment)
             raise
@@ -67,21 +113,31 @@ class Node:
         except NetmgrError as error:
             # The answer to the runtime is why the ADD failed, not why it could not be undone.
             key = attachment.key
-            log.error("failed-add-not-undone container=%s ifname=%s error=%s", key.container_id, key.ifname, error)  # noqa: TRY400  the message says all there is
+            log.error(  # noqa: TRY400  the message says all there is
+                "failed-add-not-undone container=%s ifname=%s error=%s",
+                key.container_id,
+                key.ifname,
+                error,
+            )
 
     def detach(self, attachment: Attachment, netns: str = "") -> None:
-        """Undo `attach`, whatever of it there is. `netns` is where the sandbox is now, if not where it was then."""
+        """Undo `attach`, as far as it came. `netns` is where the sandbox is, if it moved."""
         self.dataplane.detach(attachment.host_link, netns or attachment.netns)
+        # After the link is down, so that the last reading misses nothing. The address goes last:
+        # until it is released, a DEL that is repeated finds the attachment.
         self.accounts.end(attachment)
         self.leases.release(attachment)
         self.reaper.wake()
 
-    def collect(self, key: AttachmentKey, why: str, still: Callable[[Attachment], bool] = lambda _: True) -> bool:
-        """Detach an attachment nobody will send a DEL for, unless a request for it is under way.
+    def collect(
+        self, key: AttachmentKey, why: str, still: Callable[[Attachment], bool] = lambda _: True
+    ) -> bool:
+        """Detach an attachment for which no DEL will come, unless a request for it is under way.
 
-        `still` is asked under the attachment's lock whether the reason holds.
+        `still` checks under the attachment's lock whether the reason still holds.
         """
         try:
+            # Not waited for: the request that holds the lock decides about this attachment.
             with self.locks.holding(key, 0):
                 attachment = self.leases.get(key)
                 if attachment is None or not still(attachment):
@@ -99,7 +155,9 @@ class Node:
         return True
 
     def collect_vanished(self) -> None:
-        """Collect attachments whose sandbox went without a DEL: the kernel took their links with it."""
+        """Collect attachments whose sandbox went without a DEL; their links went with it."""
+        # The kernel before the list, and what is missing again under its lock: a pod that is being
+        # attached is in the list before it has a link, and must not be collected.
         present = self.dataplane.attached_links()
         for attachment in self.leases.all():
             if attachment.host_link not in present:
@@ -109,11 +167,12 @@ class Node:
         return attachment.host_link not in self.dataplane.attached_links()
 
     def repair_wiring(self) -> list[str]:
-        """Put right links and routes that another program altered; a sentence for each.
+        """Repair links and routes that another program altered; describes each repair.
 
         Raises:
-            KernelError: one could not be put right; all the others were tried.
+            KernelError: one could not be repaired; all the others were tried.
         """
+        # The list is passed as a function, since it must be read after the kernel.
         drift = self.dataplane.drift(self.leases.all)
         done: list[str] = []
         failure: NetmgrError | None = None
@@ -129,18 +188,19 @@ class Node:
         return done
 
     def check(self, attachment: Attachment, netns: str) -> list[str]:
-        """What of an attachment's wiring is not as it should be, a sentence each.
+        """Describes the drift of an attachment's wiring.
 
-        What the chain changed a moment ago is followed first: the news of it may still be on the way.
+        A MAC that the chain changed a moment ago is followed first: the kernel's message may still
+        be on its way.
         """
         self.dataplane.neighbours.follow(attachment, netns)
         return self.dataplane.check(attachment, netns)
 
     def follow(self, attachments: Iterable[Attachment]) -> None:
-        """Have neighbour entries fit the hardware addresses that these pods have now.
+        """Update neighbour entries to the MACs that these pods have now.
 
         Raises:
-            KernelError: of one it was not possible; all the others were tried.
+            KernelError: one could not be updated; all the others were tried.
         """
         failure: KernelError | None = None
         for attachment in attachments:
@@ -152,13 +212,87 @@ class Node:
             raise failure
 
     def _follow(self, attachment: Attachment) -> None:
-        # Whatever holds it for longer, the next pass comes back to it.
+        # If another request holds it for longer, the next pass comes back to it.
         with suppress(TryAgainLater), self.locks.holding(attachment.key, FOLLOW_SECONDS):
+            # Again under the lock: the caller's list is older, and the address may be another
+            # pod's.
             if self.leases.get(attachment.key) == attachment:
                 self.dataplane.neighbours.follow(attachment, attachment.netns)
 
     def _rewire(self, attachment: Attachment) -> list[str]:
         with suppress(TryAgainLater), self.locks.holding(attachment.key, 0):
+            # Again under the lock, as in `_follow`.
             if self.leases.get(attachment.key) == attachment:
                 return self.dataplane.rewire(attachment)
         return []
+
+    @classmethod
+    def remove(cls, remnants: Remnants) -> Iterator[str]:
+        """Remove the links of pods.
+
+        Raises:
+            StateError: pods still need their network; nothing was changed then.
+        """
+        dataplane = Dataplane()
+        try:
+            pods = sorted(f"{identity.pod}" for identity in dataplane.attached())
+            if pods and not remnants.with_pods:
+                raise StateError(
+                    f"{len(pods)} pods still have their network from netmgr "
+                    f"({', '.join(pods[:3])} …); "
+                    "drain the node first, or cut them off with --with-pods"
+                )
+            yield from (
+                f"link {name} of a pod was removed" for name in dataplane.detach_orphans(())
+            )
+            # `detach_orphans` only takes links down; without an agent, they are deleted at once.
+            dataplane.reap()
+            yield from dataplane.remove_foreign(dataplane.drift(tuple).foreign)
+        finally:
+            dataplane.close()
+
+
+class Reaper:
+    """One thread that deletes detached links after it was woken."""
+
+    def __init__(self, dataplane: Dataplane, requests: Requests) -> None:
+        self._dataplane = dataplane
+        self._requests = requests
+        self._wanted = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
+
+    def start(self) -> None:
+        """Start, and delete what a predecessor detached."""
+        self._wanted.set()
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Delete what was detached, soon."""
+        self._wanted.set()
+
+    def stop(self) -> None:
+        """Delete what is left, and end."""
+        self._stopping.set()
+        self._wanted.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wanted.wait()
+            self._wait_for_quiet()
+            # Before the deletion: a link that is detached during it sets the event again.
+            self._wanted.clear()
+            try:
+                self._dataplane.reap()
+            except NetmgrError as error:
+                log.warning("links-not-deleted error=%s", error)
+                self._stopping.wait(_PATIENCE_SECONDS)
+                self._wanted.set()
+
+    def _wait_for_quiet(self) -> None:
+        # On a node that is never quiet, links must go nevertheless.
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < deadline and not self._stopping.wait(_QUIET_SECONDS):
+            if self._requests.idle_for(_QUIET_SECONDS):
+                return

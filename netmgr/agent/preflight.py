@@ -1,28 +1,27 @@
-"""What a node document says about its machine, compared with the machine before anything is changed.
+"""Compares a node document with its machine, before anything is changed.
 
-A document can be sound and still speak of a group, an interface or an address that this
-machine has otherwise. Everything here only reads, and runs before the agent makes its first
-directory; so a refused document leaves kernel and file system as they were.
+A valid document may still name a group, an interface or an address that this machine does not
+have. Everything here only reads, and runs before the agent makes its first directory, so a refused
+document leaves kernel and file system as they were.
 """
 
 from __future__ import annotations
 
-import grp
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from netmgr import documents
-from netmgr.config import NodeDocument
-from netmgr.dataplane import desired, forwarding, links, rtnetlink
-from netmgr.dataplane.links import Link
-from netmgr.dataplane.netlink import Netlink
-from netmgr.documents import KeyPath
+from netmgr.api.server import group_number
+from netmgr.dataplane import desired, settings
+from netmgr.documents import loader
+from netmgr.documents.diagnostics import Diagnostic, KeyPath, error
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.sites import Nat, SourceAddress
 from netmgr.errors import ConfigError, of_system
+from netmgr.kernel import links
+from netmgr.kernel.links import Link
+from netmgr.kernel.netlink import Netlink
 from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Address, Family, Prefix
-from netmgr.sites import Nat, SourceAddress
-
-Fault = tuple[KeyPath, str]
 
 
 def check(path: Path, document: NodeDocument) -> None:
@@ -32,101 +31,115 @@ def check(path: Path, document: NodeDocument) -> None:
         ConfigError: they disagree; names file, line, key and reason of every fault.
         KernelError: the kernel does not list its links or addresses.
     """
-    faults = [*_reader_group(document), *_directories(document), *_links(document)]
-    if faults:
-        raise ConfigError("\n".join(f"{documents.place(path, key)}: {reason}" for key, reason in faults))
+    found = [*_reader_group(document), *_directories(document), *_links(document)]
+    if found:
+        raise ConfigError("\n".join(loader.describe(each, path) for each in found))
 
 
-def group_number(group: str | int) -> int | None:
-    """Number of a group that is given by name or number; None for a name this machine does not know."""
-    if isinstance(group, int):
-        return group
-    try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError:
-        return None
-
-
-def _reader_group(document: NodeDocument) -> Iterator[Fault]:
+def _reader_group(document: NodeDocument) -> Iterator[Diagnostic]:
     group = document.reader_group
     if group is not None and group_number(group) is None:
-        yield ("reader_group",), f"this node has no group {group!r}; create it or give a number"
+        yield error(
+            f"this node has no group {group!r}",
+            ("reader_group",),
+            remedy="create it or give a number",
+        )
 
 
-def _directories(document: NodeDocument) -> Iterator[Fault]:
+def _directories(document: NodeDocument) -> Iterator[Diagnostic]:
     for key, directory in (("state_dir", document.state_dir), ("run_dir", document.run_dir)):
         try:
+            # The nearest one that exists: the agent makes what is missing below it.
             present = next(place for place in (directory, *directory.parents) if place.exists())
-        except OSError as error:
-            yield (key,), f"cannot be made: {of_system(error)}"
+        except OSError as fault:
+            yield error(f"cannot be made: {of_system(fault)}", (key,))
         else:
             if not present.is_dir():
-                yield (key,), f"{present} is no directory"
+                yield error(f"{present} is no directory", (key,))
 
 
-def _links(document: NodeDocument) -> Iterator[Fault]:
+def _links(document: NodeDocument) -> Iterator[Diagnostic]:
     with Netlink() as kernel:
-        present = kernel.dump(rtnetlink.dump_links(), links.link_of)
+        present = links.read_links(kernel)
         names = {link.number: link.name for link in present}
         yield from _named_as_pods_links(present)
         uplink = document.node.uplink
         if uplink is not None and uplink not in names.values():
-            yield ("node", "uplink"), f"this node has no interface {uplink!r}; name one it has, or leave it out"
-        own = {
-            Address(held.family, held.value): names.get(number, "a link that has gone")
-            for family in Family
-            for held, number in kernel.dump(rtnetlink.dump_addresses(family), rtnetlink.address_of)
-        }
-    translation = list(_translation(document, document.nat, own)) if document.nat else []
-    yield from translation
-    for index, address in enumerate(document.node.addresses):
-        key = ("node", "addresses", index)
-        if address not in own and key not in dict(translation):
-            yield key, f"no link of this machine has {address}; correct it, or leave it out"
+            yield error(
+                f"this node has no interface {uplink!r}",
+                ("node", "uplink"),
+                remedy="name one it has, or leave it out",
+            )
+        own = links.read_holders(kernel)
+    yield from _addresses(document, own)
     if document.cni:
         yield from _without_ipv6(document)
-        yield from _holding_own({("ranges", index): block for index, block in enumerate(document.ranges)}, own)
+        for index, block in enumerate(document.ranges):
+            yield from _holding_own(block, ("ranges", index), own)
 
 
-def _without_ipv6(document: NodeDocument) -> Iterator[Fault]:
+def _addresses(document: NodeDocument, own: Mapping[Address, str]) -> Iterator[Diagnostic]:
+    """Addresses that the document says the machine has, and no link of it does."""
+    translation = list(_translation(document, document.nat, own)) if document.nat else []
+    yield from translation
+    reported = {found.at.key for found in translation}
+    for index, address in enumerate(document.node.addresses):
+        key = ("node", "addresses", index)
+        if address not in own and key not in reported:
+            message = f"no link of this machine has {address}"
+            yield error(message, key, remedy="correct it, or leave it out")
+
+
+def _without_ipv6(document: NodeDocument) -> Iterator[Diagnostic]:
     """Ranges of a family that new links, or the uplink, do not have: every ADD would fail."""
-    blocks = [index for index, block in enumerate(document.ranges) if block.family is Family.V6]
-    switches = forwarding.sysctls() / "ipv6" / "conf"
-    for name in ("default", *([document.node.uplink] if document.node.uplink else [])) if blocks else ():
+    for index, block in enumerate(document.ranges):
+        reason = _why_no_ipv6(document.node.uplink) if block.family is Family.V6 else ""
+        if reason:
+            message = f"{block} is IPv6, and {reason}, or give IPv4 ranges alone"
+            yield error(message, ("ranges", index))
+            return
+
+
+def _why_no_ipv6(uplink: str | None) -> str:
+    """Why a new link or the uplink would have no IPv6 address; empty where they can have one."""
+    switches = settings.sysctls() / "ipv6" / "conf"
+    if not switches.exists():
+        return "the kernel was started without IPv6 (ipv6.disable=1)"
+    # New links, pods' among them, start with what `default` says.
+    for name in filter(None, ("default", uplink)):
         switch = switches / name / "disable_ipv6"
-        if not switches.exists():
-            reason = "the kernel was started without IPv6 (ipv6.disable=1)"
-        elif switch.exists() and switch.read_text(encoding="ascii").strip() == "1":
-            reason = f"IPv6 is off on this machine; switch it on with sysctl -w net.ipv6.conf.{name}.disable_ipv6=0"
-        else:
-            continue
-        yield ("ranges", blocks[0]), f"{document.ranges[blocks[0]]} is IPv6, and {reason}, or give IPv4 ranges alone"
-        return
+        if switch.exists() and switch.read_text(encoding="ascii").strip() == "1":
+            remedy = f"sysctl -w net.ipv6.conf.{name}.disable_ipv6=0"
+            return f"IPv6 is off on this machine; switch it on with {remedy}"
+    return ""
 
 
-def _named_as_pods_links(present: Iterable[Link]) -> Iterator[Fault]:
-    """Links that the rules would take for pods' by their names, and whose packets they would so judge."""
+def _named_as_pods_links(present: Iterable[Link]) -> Iterator[Diagnostic]:
+    """Links that the rules would take for pods' by their names."""
     for link in present:
         if link.name.startswith(LINK_PREFIX) and not desired.is_host_end(link):
-            reason = f"this node has an interface {link.name}; names that begin with {LINK_PREFIX} are pods' links"
-            yield ("node",), f"{reason}, by which the rules tell them: rename it"
+            remedy = f"names that begin with {LINK_PREFIX} are pods' links to the rules: rename it"
+            yield error(f"this node has an interface {link.name}", ("node",), remedy=remedy)
 
 
-def _holding_own(blocks: Mapping[KeyPath, Prefix], own: Mapping[Address, str]) -> Iterator[Fault]:
-    """Blocks that hold an address of the machine's links, which neither pods nor Services can have."""
-    for key, block in blocks.items():
-        for address, link in own.items():
-            if block.holds(address):
-                yield key, f"{block} holds the node's own address {address} ({link}); take it out"
+def _holding_own(block: Prefix, key: KeyPath, own: Mapping[Address, str]) -> Iterator[Diagnostic]:
+    """Addresses of the machine's links in a block, which neither pods nor Services can have."""
+    for address, link in own.items():
+        if block.holds(address):
+            message = f"{block} holds the node's own address {address} ({link})"
+            yield error(message, key, remedy="take it out")
 
 
-def _translation(document: NodeDocument, nat: Nat, own: Mapping[Address, str]) -> Iterator[Fault]:
-    """Addresses that connections are to get, to which no answer would come; ranges that the machine itself is in."""
+def _translation(
+    document: NodeDocument, nat: Nat, own: Mapping[Address, str]
+) -> Iterator[Diagnostic]:
+    """Addresses of NAT to which no answer would come; VIP ranges that the machine itself is in."""
     key: KeyPath = ("nat", "addresses") if nat.addresses else ("node", "addresses")
     taken = (nat.addresses or document.node.addresses) if nat.source is SourceAddress.SNAT else ()
-    families = {item.seen.family for item in nat.services}
+    families = {item.vip_range.family for item in nat.services}
     for index, address in enumerate(taken):
         if address.family in families and address not in own:
-            yield (*key, index), f"no link of this machine has {address}, so answers to it would not come here; add it"
+            message = f"no link of this machine has {address}, so answers to it would not come here"
+            yield error(message, (*key, index), remedy="add it")
     for index, item in enumerate(nat.services):
-        yield from _holding_own({("nat", "services", index, "seen"): item.seen}, own)
+        yield from _holding_own(item.vip_range, ("nat", "services", index, "vip_range"), own)

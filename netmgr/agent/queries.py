@@ -1,4 +1,4 @@
-"""What the read-only socket answers: the snapshot, the attachments, and where an address belongs."""
+"""The read-only socket: the snapshot, where an address belongs, and components' queries."""
 
 from __future__ import annotations
 
@@ -6,98 +6,34 @@ import json
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 from yaml import YAMLError
 
 import netmgr
-from netmgr import documents
-from netmgr.agent import accounting_queries, files
-from netmgr.agent.latest import Latest
-from netmgr.agent.opening import Books
-from netmgr.agent.telemetry import Telemetry
-from netmgr.clock import Clock
-from netmgr.config import NodeDocument
+from netmgr.agent.accounting import Accounting
+from netmgr.agent.components import Agent, Component
+from netmgr.agent.files import FILES, Files
+from netmgr.api.server import readers
+from netmgr.api.snapshot import VERSION, AttachmentView, Snapshot
+from netmgr.documents import loader
+from netmgr.documents.explain import explain, reason_of
 from netmgr.errors import ConfigError, LimitedConnectivity, NetmgrError, NotReady, SetupError
-from netmgr.explain import Explanation, explain, reason_of
-from netmgr.ipam.pool import Occupancy
-from netmgr.ledger.totals import NamespaceTotal, PodTotal
-from netmgr.model import PROTECTED, Attachment, Sample
-from netmgr.prefixes import Address, Family
-from netmgr.rules.readings import Dropped, Drops
-from netmgr.sites import Role
-from netmgr.snapshot import (
-    VERSION,
-    AttachmentView,
-    DroppedTotals,
-    NamespaceTotals,
-    NatAnswer,
-    PodTotals,
-    PoolState,
-    RangesState,
-    ResultFiles,
-    RuleReading,
-    Snapshot,
-)
-
-if TYPE_CHECKING:
-    from netmgr.agent.nat import NatHost
+from netmgr.model import Attachment
+from netmgr.prefixes import Address
 
 log = logging.getLogger(__name__)
 
 
-class Pods(Protocol):
-    """Where the pods come from, which differs with `cni`."""
-
-    def attachments(self) -> list[Attachment]:
-        """What is counted."""
-        ...
-
-    def occupancy(self) -> Mapping[Family, Occupancy]:
-        """The addresses that are handed out, by family."""
-        ...
-
-    def files(self) -> list[ResultFiles]:
-        """What became of the runtime's result files."""
-        ...
-
-    def longest_delay(self) -> float:
-        """The longest a pod was there uncounted, in seconds."""
-        ...
-
-    def status(self) -> None:
-        """Say nothing when ready, else raise NotReady or LimitedConnectivity."""
-        ...
-
-
-class Queries:
+class Readers(Component):
     """Answers readers; changes nothing but the time of the last reading."""
 
-    def __init__(
-        self,
-        config: Path,
-        document: NodeDocument,
-        books: Books,
-        telemetry: Telemetry,
-        clock: Clock,
-        pods: Pods,
-        nat: NatHost | None = None,
-    ) -> None:
-        self._config = config
-        self._document = document
-        self._accounts, rules, self._tagged = books
-        self._pods = pods
-        self._telemetry = telemetry
-        self._backend = rules.backend.name
-        self._drops = Latest[Drops](rules.drops, clock, document.accounting.min_reading_seconds, Drops())
-        self._nat = nat
-        self._clock = clock
-        self._started_at = clock.now()
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._started_at = agent.clock.now()
 
-    def change_document(self, document: NodeDocument) -> None:
-        """Explain addresses by this document from now on."""
-        self._document = document
+    def start(self) -> None:
+        """Serve readers."""
+        self._agent.get(Files).serve(readers(self._agent.document, self.answer))
 
     def answer(self, message: bytes) -> bytes:
         """The JSON answer to one line of JSON."""
@@ -105,10 +41,6 @@ class Queries:
             request = json.loads(message)
             if not isinstance(request, dict) or request.get("version") != VERSION:
                 return _refusal(f"this agent answers version {VERSION} of the snapshot protocol")
-            if request.get("query") == "health":
-                # No reading of counters: probes ask often. An agent whose accounts hang does not get by here.
-                self._accounts.await_turn()
-                return json.dumps({"version": VERSION, "files": self._telemetry.failing.get(files.STEP, "")}).encode()
             return json.dumps(self._query(request)).encode()
         except (ValueError, RecursionError) as error:
             return _refusal(f"not a query: {error}")
@@ -116,153 +48,92 @@ class Queries:
             log.warning("query-failed error=%s", error)
             return _refusal(error.message)
 
-    def _query(self, request: dict[str, object]) -> object:
+    def _query(self, request: Mapping[str, object]) -> object:
         match request.get("query"):
+            case "health":
+                return self._health()
             case "snapshot":
-                return self.snapshot()
+                return self.snapshot_now()
             case "pods":
-                return self.snapshot() | {"attachments": [_view(a) for a in self._pods.attachments()]}
+                pods = [_view(attachment) for attachment in self._agent.attachments()]
+                return self.snapshot_now() | {"attachments": pods}
             case "explain":
                 address = Address.parse(str(request.get("address")))
                 return {"version": VERSION, **self._explain(address)}
-            case "nat":
-                return self._nat_answer(services=bool(request.get("services")))
-            case "audit":
-                return accounting_queries.audit(self._accounts, self._document.node.name)
-            case "usage":
-                return accounting_queries.usage(self._accounts, request, self._clock.now())
             case other:
-                raise ValueError(
-                    f"unknown query {other!r}; ask for health, snapshot, pods, explain, nat, audit or usage"
-                )
+                return self._answer_of_component(other, request)
 
-    def _nat_answer(self, *, services: bool) -> NatAnswer:
-        if self._nat is None:
-            raise SetupError(f"this machine is no NAT host; its role is {self._document.role}")
-        return {
-            "version": VERSION,
-            "node": self._document.node.name,
-            "nat": self._nat.state(),
-            "services": self._nat.services() if services else [],
-            "refused": self._nat.refused(),
-        }
+    def _answer_of_component(self, query: object, request: Mapping[str, object]) -> object:
+        for component in self._agent.components:
+            for name, answer in component.queries().items():
+                if name == query:
+                    return answer(request)
+        if query == "nat":
+            raise SetupError(
+                f"this machine is no NAT host; its role is {self._agent.document.role}"
+            )
+        raise ValueError(
+            f"unknown query {query!r}; ask for health, snapshot, pods, explain, nat, audit or usage"
+        )
 
-    def _explain(self, address: Address) -> Explanation:
-        answer = explain(self._document, address, self._pods.attachments())
-        _, reason = reason_of(self._document, address)
-        with suppress(OSError, ValueError, YAMLError, ConfigError):  # the file may be another by now
-            answer["where"] = documents.place(self._config, reason.key) if reason.key else ""
+    def _health(self) -> object:
+        # No counters are read, since probes ask often. If the accounting hangs, so does this, and
+        # the probe fails.
+        self._agent.get(Accounting).accounts.await_turn()
+        return {"version": VERSION, "files": self._agent.health.failing.get(FILES, "")}
+
+    def _explain(self, address: Address) -> Mapping[str, object]:
+        document = self._agent.document
+        answer = explain(document, address, self._agent.attachments())
+        _, reason = reason_of(document, address)
+        # The file may have changed since the agent read it.
+        with suppress(OSError, ValueError, YAMLError, ConfigError):
+            answer["where"] = loader.place(self._agent.config, reason.key) if reason.key else ""
         return answer
 
-    def snapshot(self) -> Snapshot:
-        """The whole document, with counters as they are now (see `min_reading_seconds`)."""
-        snapshot = self._common()
-        if self._nat is not None:
-            snapshot["nat"] = self._nat.state()
-        if self._document.wires_pods:
-            snapshot["ranges"] = self._ranges()
-        return snapshot
-
-    def _common(self) -> Snapshot:
-        self._read()
-        totals, drops = self._accounts.totals(), self._drops.value()
-        reason, runs_pods = self._reason(), self._document.role is Role.NODE
-        return {
+    def snapshot_now(self) -> Snapshot:
+        """The whole snapshot, of which each component fills in its part."""
+        agent = self._agent
+        snapshot: Snapshot = {
             "version": VERSION,
-            "node": self._document.node.name,
-            "role": self._document.role,
+            "node": agent.document.node.name,
+            "role": agent.document.role,
             "netmgr_version": netmgr.__version__,
-            "backend": self._backend,
-            "ready": not reason,
-            "reason": reason,
-            "taken_at": self._clock.now(),
+            "backend": "",
+            "ready": False,
+            "reason": "",
+            "taken_at": 0.0,
             "started_at": self._started_at,
-            "pods": [_pod(item) for item in totals.pods if item.traffic != PROTECTED],
-            "namespaces": [_namespace(item) for item in totals.namespaces if item.traffic != PROTECTED],
-            "protected": [_namespace(item) for item in totals.namespaces if item.traffic == PROTECTED and item.packets],
-            "node_totals": [
-                {"traffic": item.traffic, "bytes": item.bytes, "packets": item.packets} for item in totals.node
-            ],
-            "rules": self._tagged.beside(self._rule(sample) for sample in totals.rules),
-            "chain_sizes": self._tagged.sizes(),
-            "pool": [_pool(family, state) for family, state in self._pods.occupancy().items()],
-            "result_files": self._pods.files(),
-            "longest_delay": self._pods.longest_delay(),
-            "cni_requests": self._telemetry.requests(),
-            "cni_latency": self._telemetry.latency(),
-            "gaps": accounting_queries.gaps(totals),
-            "unattributed": accounting_queries.unattributed(totals, runs_pods=runs_pods),
-            "origins": accounting_queries.origins(totals, runs_pods=runs_pods),
-            "audit": self._accounts.ratios(),
-            "durable": totals.durable,
-            "drift_repaired": self._telemetry.repairs(),
-            "state_rebuilds": self._telemetry.state_rebuilds,
-            "isolation": [_isolation(item) for item in drops.between],
-            "drops": [{"reason": one.reason, "bytes": one.bytes, "packets": one.packets} for one in drops.refused],
+            "pods": [],
+            "namespaces": [],
+            "node_totals": [],
+            "rules": [],
+            "pool": [],
+            "result_files": [],
+            "longest_delay": 0.0,
+            "cni_requests": [],
+            "cni_latency": [],
+            "gaps": [],
+            "unattributed": [],
+            "origins": [],
+            "audit": [],
+            "drift_repaired": [],
+            "state_rebuilds": agent.health.rebuilds,
         }
-
-    def _ranges(self) -> RangesState:
-        held = ((address, a.pod) for a in self._pods.attachments() for address in a.addresses)
-        gone = [(address, pod) for address, pod in held if not any(r.holds(address) for r in self._document.ranges)]
-        return {
-            "source": self._document.range_source,
-            "failing": self._telemetry.failing.get("ranges", ""),
-            "withdrawn": [{"address": str(a), "namespace": pod.namespace, "pod": pod.name} for a, pod in gone],
-        }
-
-    def _read(self) -> None:
-        """Take a reading; without one the totals are those of the last, which beat no answer."""
-        try:
-            self._accounts.read()
-        except NetmgrError as error:
-            log.warning("counters-unread error=%s", error)
+        for component in agent.components:
+            component.snapshot(snapshot)
+        snapshot["drift_repaired"] = agent.health.repairs()
+        snapshot["reason"] = self._reason()
+        snapshot["ready"] = not snapshot["reason"]
+        snapshot["taken_at"] = agent.clock.now()
+        return snapshot
 
     def _reason(self) -> str:
         try:
-            self._pods.status()
+            self._agent.check_health()
         except (NotReady, LimitedConnectivity) as error:
             return error.message
         return ""
-
-    def _rule(self, sample: Sample) -> RuleReading:
-        """A node rule's reading as PyPI's iptables-exporter would label it."""
-        return {
-            "ip_version": str(sample.counter.family.value),
-            "table": "mangle",
-            "chain": str(sample.counter.subject).lower(),
-            "rule": f"{self._document.accounting.rule_owner} traffic={sample.counter.traffic}",
-            "bytes": sample.bytes,
-            "packets": sample.packets,
-        }
-
-
-def _pod(item: PodTotal) -> PodTotals:
-    return {
-        "namespace": item.namespace,
-        "pod": item.pod,
-        "traffic": item.traffic,
-        "bytes": item.bytes,
-        "packets": item.packets,
-        "live": item.live,
-    }
-
-
-def _namespace(item: NamespaceTotal) -> NamespaceTotals:
-    return {"namespace": item.namespace, "traffic": item.traffic, "bytes": item.bytes, "packets": item.packets}
-
-
-def _pool(family: Family, state: Occupancy) -> PoolState:
-    return {
-        "family": f"ipv{family.value}",
-        "allocated": state.allocated,
-        "cooldown": state.cooldown,
-        "free": state.free,
-        "withdrawn": state.withdrawn,
-    }
-
-
-def _isolation(item: Dropped) -> DroppedTotals:
-    return {"origin": item.origin, "destination": item.destination, "bytes": item.bytes, "packets": item.packets}
 
 
 def _view(attachment: Attachment) -> AttachmentView:

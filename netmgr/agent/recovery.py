@@ -1,7 +1,7 @@
 """Opens the agent's state, and goes on without it when it cannot be trusted.
 
-A corrupt file is never deleted: it is renamed, so that somebody can look at it. What it, or a
-file that was removed or replaced by an older copy, held is read back from the kernel, which has
+A corrupt file is never deleted: it is renamed, so that somebody can look at it. What it held, or
+a file that was removed or replaced by an older copy, is read back from the kernel, which has
 every link with its owner in the alias and every address as a route. A file that merely cannot be
 reached is left alone.
 """
@@ -9,17 +9,18 @@ reached is left alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from netmgr import sqlite_file
 from netmgr.errors import StateError
-from netmgr.model import Attachment, PodRef
+from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Family
 
 if TYPE_CHECKING:
-    from netmgr.agent.node import Node
+    from netmgr.dataplane.wiring import Dataplane
+    from netmgr.ipam.leases import Leases
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -34,7 +35,7 @@ def boot_id() -> str:
 
 
 def open_or_set_aside(path: Path, opener: Callable[[Path], Opened]) -> tuple[Opened, bool]:
-    """Open a state file; a corrupt one is set aside and a new one begun. Whether that happened.
+    """Open a state file, or a new one if it is corrupt; returns whether it was.
 
     Raises:
         StateError: not even a new file can be opened.
@@ -48,64 +49,89 @@ def open_or_set_aside(path: Path, opener: Callable[[Path], Opened]) -> tuple[Ope
     return opener(path), True
 
 
-def take_over(node: Node, families: tuple[Family, ...], current: str) -> bool:
-    """Make what is remembered true for the kernel's `current` boot and for the links it has; whether it was not.
+def take_over(
+    leases: Leases, dataplane: Dataplane, families: tuple[Family, ...], current: str
+) -> bool:
+    """Bring the leases up to the `current` boot and its links; whether they were an older copy.
 
-    After a reboot nothing the kernel held exists any more: every attachment ends. Whatever links the kernel has
-    now were attached by a predecessor. Where the store does not know them (it is new, or an older copy of itself),
-    or has it otherwise, the kernel is right: running pods keep what they have. The boot is noted last, so that an
-    agent killed in between begins again.
+    A reboot ends every attachment. Whatever links the kernel has now were attached by a
+    predecessor. Where the store does not know them (it is new, or an older copy of itself), or has
+    it otherwise, the kernel is right: running pods keep what they have.
     """
-    former = node.leases.boot_id
+    former = leases.boot_id
+    # "" is a store that saw no boot yet.
     if former not in ("", current):
-        for attachment in node.leases.all():
-            node.leases.release(attachment)
+        for attachment in leases.all():
+            leases.release(attachment)
         log.info("node-rebooted action=release-attachments")
-    changed = _follow_kernel(node, families)
+    is_changed = _follow_kernel(leases, dataplane, families)
     if former != current:
-        node.leases.begin_boot(current)
-    is_older = changed and bool(former)
+        # Noted last, so that an agent killed in between starts again from here.
+        leases.begin_boot(current)
+    # A store without a boot is new, and differs from the kernel without being an older copy.
+    is_older = is_changed and bool(former)
     if is_older:
-        log.error("ipam-state-older-than-kernel what=%s", "attachments were taken from the kernel's links instead")
+        log.error(
+            "ipam-state-older-than-kernel what=%s",
+            "attachments were taken from the kernel's links instead",
+        )
     return is_older
 
 
-def _follow_kernel(node: Node, families: tuple[Family, ...]) -> bool:
-    """Have the attachments be those of the kernel's links; whether one was unknown, or remembered otherwise.
-
-    One whose sandbox went while no agent ran merely ends.
-    """
-    links = {
-        identity.key: Attachment(identity.key, identity.pod, _of(families, addresses), link.name, netns="")
-        for identity, (link, addresses) in node.dataplane.attached().items()
-    }
+def _follow_kernel(leases: Leases, dataplane: Dataplane, families: tuple[Family, ...]) -> bool:
+    """Follow the kernel's links; returns whether any attachment was unknown or wrong."""
+    links = _attached(dataplane, families)
+    # A link whose alias somebody else has written is not in `links`; its alias is repaired later.
+    present = dataplane.attached_links()
     holders = {address: each.key for each in links.values() for address in each.addresses}
-    # A link whose alias somebody else has written is not in `links`; its alias is put back later.
-    present = node.dataplane.attached_links()
-    changed = False
-    for remembered in node.leases.all():
+    is_changed = False
+    for remembered in leases.all():
         found = links.get(remembered.key)
         is_gone = found is None and remembered.host_link not in present
-        # A route that another program removed is put back later; one that should not be there was given since.
-        extra = found and set(found.addresses) - set(remembered.addresses)
-        taken = [address for address in remembered.addresses if holders.get(address, remembered.key) != remembered.key]
-        if is_gone or extra or taken:
-            changed |= bool(extra or taken)
-            node.leases.release(remembered)
-            log.warning("released container=%s pod=%s why=%s", *_named(remembered), "the kernel has no such attachment")
-    for found in links.values():
-        if found.addresses and node.leases.get(found.key) is None:
-            node.leases.adopt(found)
-            changed = True
+        is_wrong = _differs(remembered, found, holders)
+        if is_gone or is_wrong:
+            # One whose sandbox went while no agent ran merely ends.
+            is_changed |= is_wrong
+            leases.release(remembered)
             log.warning(
-                "adopted container=%s pod=%s addresses=%s", *_named(found), ", ".join(map(str, found.addresses))
+                "released container=%s pod=%s why=%s",
+                *_names(remembered),
+                "the kernel has no such attachment",
             )
-    return changed
+    for found in links.values():
+        if found.addresses and leases.get(found.key) is None:
+            leases.adopt(found)
+            is_changed = True
+            shown = ", ".join(map(str, found.addresses))
+            log.warning("adopted container=%s pod=%s addresses=%s", *_names(found), shown)
+    return is_changed
 
 
-def _of(families: tuple[Family, ...], addresses: Iterable[Address]) -> tuple[Address, ...]:
-    return tuple(address for address in addresses if address.family in families)
+def _attached(
+    dataplane: Dataplane, families: tuple[Family, ...]
+) -> dict[AttachmentKey, Attachment]:
+    """The attachments that the kernel's links show."""
+    found: dict[AttachmentKey, Attachment] = {}
+    for identity, (link, addresses) in dataplane.attached().items():
+        usable = tuple(address for address in addresses if address.family in families)
+        found[identity.key] = Attachment(identity.key, identity.pod, usable, link.name, netns="")
+    return found
 
 
-def _named(attachment: Attachment) -> tuple[str, PodRef]:
+def _differs(
+    remembered: Attachment, found: Attachment | None, holders: Mapping[Address, AttachmentKey]
+) -> bool:
+    """Whether the kernel has other addresses than the store gave.
+
+    A missing route does not count, since another program may have removed it: it is repaired later.
+    An additional one was given after the copy was made.
+    """
+    if found is not None and not set(found.addresses) <= set(remembered.addresses):
+        return True
+    return any(
+        holders.get(address, remembered.key) != remembered.key for address in remembered.addresses
+    )
+
+
+def _names(attachment: Attachment) -> tuple[str, PodRef]:
     return attachment.key.container_id, attachment.pod

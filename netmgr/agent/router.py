@@ -1,72 +1,96 @@
-"""What makes a machine forward between links, whatever its role: the kernel's switches and the document's routes."""
+"""What makes a machine forward between links: the kernel's switches and the document's routes."""
 
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
-from netmgr.agent.rhythm import Steps
-from netmgr.config import NodeDocument
-from netmgr.dataplane import forwarding
-from netmgr.dataplane.routes import StaticRoutes
-from netmgr.dataplane.unused import UnusedAddresses
+from netmgr.agent.components import Agent, Component, Remnants
+from netmgr.dataplane import settings
+from netmgr.dataplane.node_routes import StaticRoutes, UnusedAddresses
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.sites import Role
 from netmgr.errors import KernelError
 from netmgr.prefixes import Family, Prefix
-from netmgr.sites import Role
 
 log = logging.getLogger(__name__)
 
 
-class Router:
-    """Forwarding and static routes of one machine."""
+class Router(Component):
+    """Forwarding and static routes, and a blackhole for addresses that no pod has."""
 
-    def __init__(self, document: NodeDocument, stack: ExitStack) -> None:
-        self._families = forwarded(document)
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        document = agent.document
+        # A node whose route is refused still serves its pods; on a router a missing route is lost
+        # traffic.
+        is_node = document.role is Role.NODE
+        self.vital = ("forwarding",) if is_node else ("forwarding", "routes")
+        self._families = forwarded_families(document)
         self._uplink = document.node.uplink
+        self._ranges = _pod_ranges(document)
         self._routes = StaticRoutes(document.routes)
-        stack.callback(self._routes.close)
-        self._ranges = _own_ranges(document)
+        agent.stack.callback(self._routes.close)
         self._unused = UnusedAddresses()
-        stack.callback(self._unused.close)
+        agent.stack.callback(self._unused.close)
 
     def start(self) -> None:
-        """Have the kernel forward, and install the routes; one that cannot be is left to `reconcile`, which tells.
+        """Switch forwarding on and install the routes.
+
+        A route that is refused is left to `reconcile`, which reports it.
 
         Raises:
-            SetupError: the switch is off and cannot be thrown.
+            SetupError: forwarding is off and cannot be switched on.
         """
-        forwarding.enable(self._families, self._uplink)
-        with suppress(KernelError):
-            for sentence in self._routes.reconcile():
-                log.info("routes-changed what=%s", sentence)
+        settings.enable_forwarding(self._families, self._uplink)
+        _change_routes(self._routes.reconcile)
         self._drop_unused()
 
     def _drop_unused(self) -> None:
-        with suppress(KernelError):
-            for sentence in self._unused.reconcile(self._ranges):
-                log.info("routes-changed what=%s", sentence)
+        _change_routes(lambda: self._unused.reconcile(self._ranges))
 
     def follow(self, document: NodeDocument) -> None:
-        """Keep forwarding what this document asks for from now on."""
-        self._families = forwarded(document)
-        self._ranges = _own_ranges(document)
+        """Follow a document whose ranges changed."""
+        self._families = forwarded_families(document)
+        self._ranges = _pod_ranges(document)
         self._drop_unused()
 
-    def reconcile(self, steps: Steps) -> None:
-        """Put right what another program switched, removed or added."""
-        steps.repair("forwarding", lambda: forwarding.enable(self._families, self._uplink))
-        steps.repair("routes", lambda: [*self._unused.reconcile(self._ranges), *self._routes.reconcile()])
+    def reconcile(self) -> None:
+        """Repair what another program switched, removed or added."""
+        repair = self._agent.health.repair
+        repair("forwarding", lambda: settings.enable_forwarding(self._families, self._uplink))
+        repair("routes", lambda: [*self._unused.reconcile(self._ranges), *self._routes.reconcile()])
+
+    @classmethod
+    def remove(cls, remnants: Remnants) -> Iterator[str]:
+        """Remove routes of our protocol. Forwarding stays on: other programs may rely on it."""
+        del remnants
+        routes, unused = StaticRoutes(()), UnusedAddresses()
+        try:
+            yield from routes.reconcile()
+            yield from unused.reconcile(())
+        finally:
+            routes.close()
+            unused.close()
 
 
-def _own_ranges(document: NodeDocument) -> tuple[Prefix, ...]:
-    """The ranges whose addresses this machine gives to pods, so that what no pod has is nobody's."""
+def _change_routes(reconcile: Callable[[], list[str]]) -> None:
+    with suppress(KernelError):
+        for what in reconcile():
+            log.info("routes-changed what=%s", what)
+
+
+def _pod_ranges(document: NodeDocument) -> tuple[Prefix, ...]:
+    """The ranges whose addresses this machine gives to pods."""
     return document.ranges if document.wires_pods else ()
 
 
-def forwarded(document: NodeDocument) -> tuple[Family, ...]:
-    """The families this machine forwards: its pods', or those of the sites it joins; none where it only observes."""
+def forwarded_families(document: NodeDocument) -> tuple[Family, ...]:
+    """The families this machine forwards: its pods' or its sites'; none where it only observes."""
     if document.role is Role.NODE:
         return document.families if document.cni else ()
     known = {prefix.family for site in document.sites for prefix in site.every_prefix}
-    known |= {item.real.family for item in document.nat.services} if document.nat else set()
+    if document.nat:
+        known |= {item.service_cidr.family for item in document.nat.services}
     return tuple(sorted(known)) or tuple(Family)

@@ -16,24 +16,24 @@ from cni.wire import MAX_MESSAGE
 from netmgr.errors import IoFailure, NetmgrError, RequestError
 
 REFUSED = ".refused"
-"""Added to the name of a file that is set aside: nobody could ever carry it out."""
+"""Added to the name of a file that is set aside, since it can never be carried out."""
 
 _KEPT = ".del"
 _UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.[0-9]+")
 """Name under which a launcher writes; it renames when the file is whole."""
 
 _UNFINISHED_SECONDS = 3600.0
-"""Age from which on nobody is writing any more: a launcher lives for some minutes at most."""
+"""Age from which on no launcher is writing any more: it lives for some minutes at most."""
 
 _REQUEST_FAULTS = frozenset(kind.cni_code for kind in RequestError.__subclasses__())
 _PASSING = (NetmgrError, OSError, MemoryError, sqlite3.Error)
-"""What the node suffers from, not the request."""
+"""Failures of the node, not of the request."""
 
 log = logging.getLogger(__name__)
 
 
 def replay(directory: Path, serve: Callable[[bytes], int]) -> None:
-    """Carry out every spooled request, oldest first; `serve` returns a CNI error code, 0 for success.
+    """Carry out spooled requests, oldest first; `serve` returns a CNI error code, 0 for success.
 
     A request that is itself at fault, or that even ends in a fault of ours, never will succeed:
     it is set aside under another name and logged. Any other failure is this node's, so the file
@@ -45,6 +45,7 @@ def replay(directory: Path, serve: Callable[[bytes], int]) -> None:
     """
     if not directory.is_dir():
         return
+    # By mtime, since the names are hashes.
     for path, _ in sorted(_files(directory), key=lambda found: found[1].st_mtime_ns):
         try:
             _replay(path, serve)
@@ -81,14 +82,20 @@ def _replay(path: Path, serve: Callable[[bytes], int]) -> None:
         path.replace(aside)
         log.error("spooled-del-set-aside file=%s code=%d", aside.name, code, exc_info=fault)
     else:
-        log.warning("spooled-del-failed action=try-again file=%s code=%d error=%s", path.name, code, fault or "-")
+        log.warning(
+            "spooled-del-failed action=try-again file=%s code=%d error=%s",
+            path.name,
+            code,
+            fault or "-",
+        )
 
 
 def _carry_out(path: Path, serve: Callable[[bytes], int]) -> tuple[int, BaseException | None]:
-    """The request's CNI error code, and the exception it ended in where that is none of CNI's errors."""
+    """The request's CNI error code, and the exception it ended in where that is no CNI error."""
     if path.stat().st_size > MAX_MESSAGE:
         return IoFailure.cni_code, None
-    # A future keeps any exception to itself: one file must neither end the agent nor hold up the others.
+    # A future keeps any exception to itself: one file must neither end the agent nor hold up the
+    # others.
     with ThreadPoolExecutor(1, thread_name_prefix="spool") as worker:
         outcome = worker.submit(serve, path.read_bytes())
     fault = outcome.exception()

@@ -1,42 +1,53 @@
-"""Other people's tagged rules and the sizes of chains, for readers: read by a thread of their own, at leisure.
+"""Other people's tagged rules and the sizes of chains, for readers.
 
-Their number is not ours to bound, nor the size of the tables that they are in; so no request, no reading of
-pods' counters and no answer to a reader waits for them.
+Their number is not ours to bound, nor the size of the tables that they are in. So they are read in
+a thread of their own: no request, no reading of counters and no answer to a reader waits for them.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from contextlib import ExitStack
+from typing import Self
 
-from netmgr.agent.rhythm import Rhythm
+from netmgr.agent.accounting import Accounting
+from netmgr.agent.components import Agent, Component
+from netmgr.agent.scheduler import Task
+from netmgr.api.snapshot import ChainSize, RuleReading, Snapshot
 from netmgr.errors import NetmgrError
+from netmgr.kernel.xtables import listing
 from netmgr.prefixes import Family
-from netmgr.rules import xt_listing
 from netmgr.rules.engine import Rules
 from netmgr.rules.tagged import Series, Tagged
-from netmgr.snapshot import ChainSize, RuleReading
 
 log = logging.getLogger(__name__)
 
 
-class TaggedRules:
-    """What PyPI's iptables-exporter would tell of this machine beside our own rules, as of the last reading."""
+class TaggedRules(Component):
+    """What PyPI's iptables-exporter would report beside our own rules, as of the last reading."""
 
     def __init__(self, rules: Rules, seconds: float) -> None:
         self._rules = rules
+        self._seconds = seconds
         self._found = Tagged()
         self._fault = ""
-        self._rhythm = Rhythm("tagged-rules", ((seconds, self._read),))
 
-    def start(self, stack: ExitStack) -> None:
-        """Read from now on until `stack` ends."""
-        self._rhythm.start()
-        stack.callback(self._rhythm.stop)
+    @classmethod
+    def open(cls, agent: Agent) -> Self:
+        """It reads with the sockets of `Accounting`."""
+        return cls(agent.get(Accounting).rules, agent.document.accounting.reading_seconds)
 
-    def beside(self, ours: Iterable[RuleReading]) -> list[RuleReading]:
-        """The readings of our own rules and other people's; those of equal labels are added up, as the exporter did."""
+    def tasks(self) -> Iterable[Task]:
+        """Read, in a thread of its own: how long that takes depends on other people's rules."""
+        yield Task(self._read, self._seconds, thread="tagged-rules")
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """Add other people's rules to ours, which `Accounting` filled in."""
+        snapshot["rules"] = self._beside(snapshot["rules"])
+        snapshot["chain_sizes"] = self._sizes()
+
+    def _beside(self, ours: Iterable[RuleReading]) -> list[RuleReading]:
+        """Our rules and others'; those with equal labels are added up, as the exporter does."""
         found = self._found
         merged = {_series(reading): reading for reading in ours}
         for one in found.packets:
@@ -45,10 +56,15 @@ class TaggedRules:
             reading["packets"] += found.packets[one]
         return list(merged.values())
 
-    def sizes(self) -> list[ChainSize]:
+    def _sizes(self) -> list[ChainSize]:
         """How many rules each chain has."""
         return [
-            {"ip_version": str(one.family.value), "table": one.table, "chain": one.chain, "rules": count}
+            {
+                "ip_version": str(one.family.value),
+                "table": one.table,
+                "chain": one.chain,
+                "rules": count,
+            }
             for one, count in self._found.chains.items()
         ]
 
@@ -57,17 +73,20 @@ class TaggedRules:
         try:
             self._found = self._rules.tagged()
             if self._found.left_out:
-                fault = f"{self._found.left_out} tagged rules and chains are beyond the bounds and not told"
+                fault = f"{self._found.left_out} tagged rules and chains exceed the bounds"
         except (NetmgrError, OSError) as error:
             fault = str(error)
-        xt_listing.give_memory_back()
+        # A listing of many rules is large, and glibc would keep its memory for the next one.
+        listing.give_memory_back()
         if fault and fault != self._fault:
             log.warning("tagged-rules-incomplete reason=%s", fault)
         self._fault = fault
 
 
 def _series(reading: RuleReading) -> Series:
-    return Series(Family(int(reading["ip_version"])), reading["table"], reading["chain"], reading["rule"])
+    return Series(
+        Family(int(reading["ip_version"])), reading["table"], reading["chain"], reading["rule"]
+    )
 
 
 def _reading(one: Series) -> RuleReading:

@@ -1,1 +1,1 @@
-"""The `netmgr` command: one file for each group of commands."""
+"""The `netmgr` command: one module for each group of commands, its options, its output."""

@@ -1,4 +1,4 @@
-"""`netmgr agent`: the node agent."""
+"""`netmgr agent`, the node agent, and `netmgr host`, which takes all of it off a machine."""
 
 from __future__ import annotations
 
@@ -7,22 +7,68 @@ from typing import Annotated
 
 import typer
 
+from netmgr.cli.options import (
+    DEFAULT_RUN_DIR,
+    DEFAULT_STATE_DIR,
+    LogFormatOption,
+    RunDir,
+    StateDir,
+)
+from netmgr.logs import LogFormat
+
+host = typer.Typer(no_args_is_help=True)
+
 
 def agent(
     *,
-    config: Annotated[Path, typer.Option("--config", "-c", help="The node document (node.yaml).")] = Path(
-        "/etc/netmgr/node.yaml"
-    ),
+    config: Annotated[
+        Path, typer.Option("--config", "-c", help="The node document (node.yaml).")
+    ] = Path("/etc/netmgr/node.yaml"),
     check: Annotated[bool, typer.Option("--check", help="Validate the document and exit.")] = False,
+    log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
-    """Run the node agent: serve CNI requests, count traffic, keep rules and routes right."""
+    """Run the node agent: serve CNI requests, count traffic, reconcile rules and routes."""
     if check:
-        from netmgr import documents
-        from netmgr.config import NodeDocument
+        from netmgr.documents import loader
+        from netmgr.documents.node import NodeDocument
 
-        documents.load(config, NodeDocument)
+        loader.load(config, NodeDocument)
         typer.echo(f"{config}: valid")
         return
     from netmgr.agent.main import run
 
-    run(config)
+    run(config, log_format)
+
+
+@host.callback()
+def _group() -> None:
+    """Remove all of netmgr from a machine."""
+
+
+@host.command()
+def clean(
+    *,
+    state_dir: StateDir = DEFAULT_STATE_DIR,
+    run_dir: RunDir = DEFAULT_RUN_DIR,
+    rule_owner: Annotated[
+        str, typer.Option(metavar="NAME", help="The document's accounting.rule_owner.")
+    ] = "netmgr",
+    with_pods: Annotated[
+        bool, typer.Option("--with-pods", help="Disconnect pods that netmgr still connects.")
+    ] = False,
+    keep_state: Annotated[
+        bool, typer.Option("--keep-state", help="Keep totals and leases in state_dir.")
+    ] = False,
+) -> None:
+    """Remove links, routes, rules and state of an ended agent.
+
+    The plugin is removed by `netmgr cni uninstall`. Forwarding stays enabled: other programs may
+    rely on it.
+    """
+    from netmgr.agent.components import Remnants
+    from netmgr.agent.roles import remove
+
+    remnants = Remnants(state_dir, run_dir, rule_owner, with_pods, keep_state)
+    # Line by line: what was removed before an error is reported too.
+    for line in remove(remnants):
+        typer.echo(line)

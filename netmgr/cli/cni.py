@@ -1,4 +1,4 @@
-"""`netmgr cni`: put the CNI plugin on this node, take it away again, build its launcher."""
+"""`netmgr cni`: install the CNI plugin on this node, uninstall it, build its launcher."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
+from netmgr.cli.options import DEFAULT_RUN_DIR, DEFAULT_STATE_DIR, RunDir, StateDir
+
 app = typer.Typer(no_args_is_help=True, help="Install or remove the CNI plugin on this node.")
 
 BinDir = Annotated[
     Path | None,
-    typer.Option(help="Where the container runtime looks for plugins [default: what its configuration says]"),
+    typer.Option(help="Plugin directory of the container runtime [default: as it is configured]"),
 ]
-Name = Annotated[str, typer.Option(help="File name of the plugin, the conflist's `type`.")]
+Name = Annotated[str, typer.Option(help="File name of the plugin: the conflist's `type`.")]
 
 
 @app.command()
@@ -22,25 +24,37 @@ def install(  # noqa: PLR0913 (each is one option of the command)
     bin_dir: BinDir = None,
     conf_dir: Annotated[
         Path | None,
-        typer.Option(help="Where it looks for networks [default: what its configuration says]"),
+        typer.Option(
+            help="Network directory of the container runtime [default: as it is configured]"
+        ),
     ] = None,
-    run_dir: Annotated[Path, typer.Option(help="The agent's run_dir.")] = Path("/run/netmgr"),
-    state_dir: Annotated[Path, typer.Option(help="The agent's state_dir.")] = Path("/var/lib/netmgr"),
-    network: Annotated[str, typer.Option(help="Name of the network, as in the node's document.")] = "netmgr",
+    run_dir: RunDir = DEFAULT_RUN_DIR,
+    state_dir: StateDir = DEFAULT_STATE_DIR,
+    network: Annotated[
+        str, typer.Option(help="Name of the network, as in the node's document.")
+    ] = "netmgr",
     name: Name = "netmgr",
     cni_version: Annotated[
-        str | None, typer.Option(help="Only version of the conflist [default: 1.0.0, and 1.1.0 where it is known]")
+        str | None,
+        typer.Option(
+            help="The conflist's only version [default: 1.0.0, and 1.1.0 where it is known]"
+        ),
     ] = None,
     launcher: Annotated[
-        Path | None, typer.Option(help="Launcher to install [default: this machine's, built if need be]")
+        Path | None,
+        typer.Option(help="Launcher to install [default: this machine's, built if necessary]"),
     ] = None,
     portmap: Annotated[
         bool | None,
-        typer.Option(help="Chain `portmap` behind the plugin, for hostPort [default: if the directory has it]"),
+        typer.Option(
+            help="Chain `portmap` behind the plugin, for hostPort [default: if it is installed]"
+        ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that netmgr did not install.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace files that netmgr did not install.")
+    ] = False,
 ) -> None:
-    """Install launcher and network configuration, or bring them up to date."""
+    """Install or update launcher and network configuration."""
     from cni import runtimes
     from cni.install import Installation, install, remarks
 
@@ -62,22 +76,29 @@ def uninstall(
     *,
     bin_dir: BinDir = None,
     name: Name = "netmgr",
-    if_installed: Annotated[bool, typer.Option("--if-installed", help="Nothing installed is no error.")] = False,
+    if_installed: Annotated[
+        bool, typer.Option("--if-installed", help="Succeed if nothing is installed.")
+    ] = False,
 ) -> None:
-    """Remove exactly what was installed. Pods that still run cannot be deleted by the runtime afterwards."""
+    """Remove exactly what was installed.
+
+    Afterwards the runtime cannot delete pods that still run.
+    """
     from cni.install import Manifest, uninstall, uninstalled_name
     from cni.runtimes import DEFAULT_BIN_DIR, found
 
-    # Upstream's default as well: the runtime's configuration may have changed since the installation.
-    folders = [bin_dir] if bin_dir else [*(runtime.bin_dir for runtime in found()), DEFAULT_BIN_DIR]
-    installed = next((folder for folder in folders if Manifest.read(folder, name).path.exists()), None)
-    if if_installed and installed is None:
-        typer.echo(f"{', '.join(map(str, dict.fromkeys(folders)))}: nothing of netmgr's is there")
+    # Upstream's default, too: the runtime's configuration may have changed since the installation.
+    configured = [runtime.bin_dir for runtime in found()]
+    folders = [bin_dir] if bin_dir else [*configured, DEFAULT_BIN_DIR]
+    installed = [folder for folder in folders if Manifest.read(folder, name).path.exists()]
+    if if_installed and not installed:
+        typer.echo(f"{', '.join(map(str, dict.fromkeys(folders)))}: no netmgr plugin is installed")
         return
-    removed, left = uninstall(installed or folders[0], name)
+    removed, left = uninstall((installed or folders)[0], name)
     for path in removed:
         kept = uninstalled_name(path)
-        typer.echo(f"removed {path}; its extended text is kept in {kept}" if kept.exists() else f"removed {path}")
+        note = f"; its extended text is kept in {kept}" if kept.exists() else ""
+        typer.echo(f"removed {path}{note}")
     for path in left:
         typer.echo(f"left {path}: it was edited since netmgr installed it", err=True)
     if left:
@@ -87,10 +108,14 @@ def uninstall(
 @app.command()
 def build(
     *,
-    arch: Annotated[str | None, typer.Option(help="amd64 or arm64 [default: this machine's]")] = None,
-    output: Annotated[Path | None, typer.Option(help="Where to write it [default: where install finds it]")] = None,
+    arch: Annotated[
+        str | None, typer.Option(help="amd64 or arm64 [default: this machine's]")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Where to write it [default: where install finds it]")
+    ] = None,
 ) -> None:
-    """Compile the launcher, the plugin's static program."""
+    """Compile the launcher: the plugin's static program."""
     from cni import build
 
     if output is None:

@@ -8,57 +8,87 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.models import OptionInfo
 
-Cert = Annotated[Path | None, typer.Option(metavar="FILE", help="Speak TLS alone: certificate and chain, PEM.")]
-Key = Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's private key, PEM, unencrypted.")]
-Authorities = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Clients must show a certificate of one of these authorities, PEM.")
-]
-Pairs = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Ask for a password: lines of user:password, any of which will do.")
-]
-Tokens = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Ask for a bearer token: one a line, any of which will do.")
-]
+from netmgr.cli.options import LogFormatOption, LogLevelOption
+from netmgr.logs import LogFormat
+
+
+def _file(help_text: str) -> OptionInfo:
+    """An option that names a file."""
+    option: OptionInfo = typer.Option(metavar="FILE", help=help_text)
+    return option
 
 
 def exporter(  # noqa: PLR0913  one a command-line option
     *,
     socket: Annotated[
-        Path, typer.Option(metavar="PATH", help="The agent's read-only socket: ledger.sock in its run_dir.")
+        Path,
+        typer.Option(
+            metavar="PATH", help="The agent's read-only socket: ledger.sock in its run_dir."
+        ),
     ] = Path("/run/netmgr/ledger.sock"),
     listen: Annotated[
-        str, typer.Option(metavar="ADDRESS:PORT", help="Where to answer HTTP; without ADDRESS: everywhere, v4 and v6.")
+        str,
+        typer.Option(
+            metavar="ADDRESS:PORT",
+            help="Where to serve HTTP; without ADDRESS: on all addresses, IPv4 and IPv6.",
+        ),
     ] = ":9119",
     max_series: Annotated[
-        int, typer.Option(metavar="NUMBER", help="Most series on a page, 0 for no bound: pods beyond it are left out.")
+        int,
+        typer.Option(
+            metavar="NUMBER",
+            help="Limit of series per scrape, 0 for none; pods beyond it are left out.",
+        ),
     ] = 5_000,
-    tls_cert: Cert = None,
-    tls_key: Key = None,
-    tls_client_ca: Authorities = None,
-    basic_auth_file: Pairs = None,
-    bearer_token_file: Tokens = None,
-    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
+    tls_cert: Annotated[Path | None, _file("Serve TLS only: certificate and chain, PEM.")] = None,
+    tls_key: Annotated[
+        Path | None, _file("The certificate's private key, PEM, unencrypted.")
+    ] = None,
+    tls_client_ca: Annotated[
+        Path | None, _file("Require client certificates of one of these authorities, PEM.")
+    ] = None,
+    basic_auth_file: Annotated[
+        Path | None, _file("Require a password: lines of user:password, any is accepted.")
+    ] = None,
+    bearer_token_file: Annotated[
+        Path | None, _file("Require a bearer token: one per line, any is accepted.")
+    ] = None,
+    log_level: LogLevelOption = "info",
+    log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
-    """Serve the agent's figures to Prometheus.
+    """Serve the agent's metrics to Prometheus.
 
-    /metrics: text or OpenMetrics, gzip; says netmgr_up 0 while the agent is away.
-    /: the node at a glance. /healthz: the exporter runs. /readyz: the agent answers, too, and has its files.
+    /metrics: text or OpenMetrics, gzip; netmgr_up is 0 while no agent answers.
+    /: the node at a glance. /healthz: the exporter runs. /readyz: the agent answers, too, and has
+    its files.
 
-    Needs no privilege: run it as a user of the group that node.yaml names as reader_group.
-    Secrets come from files; renewed files, certificates too, are noticed without a restart.
+    Needs no privileges: run it as a user of the group that node.yaml names as reader_group.
+    Secrets are read from files; renewed files, certificates too, take effect without a restart.
     """
-    options: dict[str, object] = {"socket": socket, "listen": listen, "max-series": max_series, "log-level": log_level}
+    options: dict[str, object] = {
+        "socket": socket,
+        "listen": listen,
+        "max-series": max_series,
+        "log-level": log_level,
+        "log-format": log_format,
+    }
     options |= {"tls-cert": tls_cert, "tls-key": tls_key, "tls-client-ca": tls_client_ca}
     options |= {"basic-auth-file": basic_auth_file, "bearer-token-file": bearer_token_file}
     _become([f"--{name}={value}" for name, value in options.items() if value is not None])
 
 
 def _become(options: list[str]) -> None:
-    """Start over without what reads command lines, 10 MB that a daemon on every node need not keep."""
+    """Start over without the command line parser, which is 10 MB that a daemon need not keep."""
     home = str(Path(__file__).resolve().parents[2])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
-    # One heap for all of glibc's threads (mallopt(3)): each keeps its largest size, and one page is made at a time.
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH")))),
+    }
+    # One heap for all of glibc's threads (mallopt(3)): each heap keeps its largest size, and the
+    # exporter makes one page at a time.
     environment.setdefault("MALLOC_ARENA_MAX", "1")
+    # -P: the working directory must not provide modules to a daemon.
     command = [sys.executable, "-P", "-m", "exporter", *options]
     os.execve(sys.executable, command, environment)  # noqa: S606  no shell is wanted

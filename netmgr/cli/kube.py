@@ -1,21 +1,36 @@
-"""`netmgr kube`: what runs in pods and asks the API server, so that the agent does not."""
+"""`netmgr kube` and `netmgr controller`: the commands that ask an API server, for all agents."""
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import threading
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from netmgr.cli.controller import SERVICE_ACCOUNT, Account, Kubeconfig, connect, ends, start_logging
+from netmgr import faults
+from netmgr.cli.options import (
+    SERVICE_ACCOUNT,
+    Kubeconfig,
+    LogFormatOption,
+    LogLevelOption,
+    ServiceAccount,
+)
 from netmgr.errors import ApiAway, ApiError, ConfigError
+from netmgr.logs import LogFormat
 
 if TYPE_CHECKING:
+    from netmgr.kube.allocations import NodeAllocations
     from netmgr.kube.api import Api, Object
+    from netmgr.kube.controller import Settings
 
 app = typer.Typer(no_args_is_help=True)
 
+LEASE = "netmgr-controller"
 REASON, COMPONENT = "NodeDocumentRefused", "netmgr-node"
 NOT_FOUND, CONFLICT = 404, 409
 
@@ -23,22 +38,31 @@ NOT_FOUND, CONFLICT = 404, 409
 @app.command()
 def node(
     *,
-    node_name: Annotated[str, typer.Option(envvar="NODE_NAME", metavar="NAME", help="This machine's Node object.")],
+    node_name: Annotated[
+        str, typer.Option(envvar="NODE_NAME", metavar="NAME", help="This machine's Node object.")
+    ],
     template: Annotated[
-        Path, typer.Option(metavar="FILE", help="node.yaml without the name, the addresses and the ranges.")
+        Path,
+        typer.Option(metavar="FILE", help="node.yaml without name, addresses and ranges."),
     ] = Path("/etc/netmgr-template/node.yaml"),
-    to: Annotated[Path, typer.Option(metavar="FILE", help="The document to write.")] = Path("/etc/netmgr/node.yaml"),
+    to: Annotated[Path, typer.Option(metavar="FILE", help="The node.yaml to write.")] = Path(
+        "/etc/netmgr/node.yaml"
+    ),
     wait: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="How long to go on asking an API server that is away.")
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0, help="How long to retry while the API server is unreachable."
+        ),
     ] = 60,
     kubeconfig: Kubeconfig = None,
-    service_account: Account = SERVICE_ACCOUNT,
+    service_account: ServiceAccount = SERVICE_ACCOUNT,
 ) -> None:
-    """Write this node's document from its Node object: the one request that a node makes.
+    """Write this node's node.yaml from its Node object.
 
-    Meant for an init container. On any error nothing is written, the Node gets an Event, and the kubelet tries again.
+    This is the only request that a node makes, meant for an init container. On any error nothing is
+    written, the Node gets an Event, and the kubelet tries again.
     """
-    api = connect(kubeconfig, service_account)
+    api = _connect(kubeconfig, service_account)
     found = _own_node(api, node_name, wait)
     try:
         text = _document(template, found, to)
@@ -52,11 +76,11 @@ def node(
 
 
 def _own_node(api: Api, name: str, wait: float) -> Object:
-    """The Node, by one request that is answered."""
     import time
 
-    from netmgr.kube.backoff import Backoff
+    from netmgr.backoff import Backoff
 
+    # Waits grow with jitter: after an outage the init containers of all nodes ask at once.
     backoff, deadline = Backoff(first=1), time.monotonic() + wait
     while True:
         try:
@@ -67,41 +91,47 @@ def _own_node(api: Api, name: str, wait: float) -> Object:
                 raise
             time.sleep(pause)
         except ApiError as error:
+            # A missing Node will not appear by waiting here: the kubelet registers it before it
+            # starts pods.
             if error.status != NOT_FOUND:
                 raise
             raise ConfigError(
-                f"there is no Node {name!r}: the kubelet has not registered it, or under another name; "
-                "NODE_NAME must be the pod's spec.nodeName"
+                f"there is no Node {name!r}: the kubelet has not registered it, or under another "
+                "name; NODE_NAME must be the pod's spec.nodeName"
             ) from None
 
 
 def _document(template: Path, found: Object, to: Path) -> str:
     import yaml
 
-    from netmgr import documents, yaml_loader
-    from netmgr.config import NodeDocument
+    from netmgr.documents import loader, yaml_loader
+    from netmgr.documents.node import NodeDocument
     from netmgr.kube.node_document import render
-    from netmgr.plan_files import read_text, to_yaml
+    from netmgr.plan.files import read_text, to_yaml
 
     try:
         given = yaml_loader.load(read_text(template))
     except yaml.YAMLError as error:
         raise ConfigError(f"{template}: is not YAML: {error}") from None
     if not isinstance(given, dict):
-        raise ConfigError(f"{template}: must be a mapping of keys, a node.yaml without what the Node says")
+        raise ConfigError(
+            f"{template}: must be a mapping of keys, a node.yaml without what the Node says"
+        )
     head = f"# From {template} and the Node {found['metadata']['name']}, by `netmgr kube node`.\n"
     text = head + to_yaml(render(given, found))
-    documents.parse(text, f"{to} (not written)", NodeDocument)
+    # Validated before it replaces a file that works.
+    loader.parse(text, f"{to} (not written)", NodeDocument)
     return text
 
 
 def _complain(api: Api, found: Object, message: str) -> None:
-    """An Event on the Node; without the right to write one the log alone has it."""
-    from netmgr.kube.events import PATH, event, event_name
+    """An Event on the Node; without the right to write one, only the log has it."""
+    from netmgr.kube.nodes import PATH, event, event_name
 
     about = (found["metadata"]["name"], found["metadata"]["uid"])
     try:
-        api.create(PATH, event(event_name(*about, message), about, REASON, message, (COMPONENT, about[0])))
+        author = (COMPONENT, about[0])
+        api.create(PATH, event(event_name(*about, message), about, REASON, message, author=author))
     except ApiError as error:
         if error.status != CONFLICT:  # the Event of the last attempt is still there
             typer.echo(f"netmgr: no Event on Node {about[0]}: {error.message}", err=True)
@@ -110,26 +140,34 @@ def _complain(api: Api, found: Object, message: str) -> None:
 @app.command()
 def services(
     *,
-    to: Annotated[Path, typer.Option(metavar="DIR", help="The folder to keep; nobody else may write into it.")],
+    to: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="Folder for the files; no other program may write to it."),
+    ],
     kubeconfig: Kubeconfig = None,
-    service_account: Account = SERVICE_ACCOUNT,
-    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
+    service_account: ServiceAccount = SERVICE_ACCOUNT,
+    log_level: LogLevelOption = "info",
+    log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
-    """Follow Services and EndpointSlices, and keep a file of each Service for a NAT host's agent.
+    """Keep Services as files for a NAT host's agent.
 
-    A folder that is not there yet appears when all are known, with every file in it.
+    Services and EndpointSlices are watched, and each Service has a file. A new folder appears once
+    all Services are known, with every file in it.
     """
     from netmgr.kube.reflector import Follower, Reflector
     from netmgr.kube.service_files import ServiceFiles
 
-    start_logging(log_level)
-    api, files, ended = connect(kubeconfig, service_account), ServiceFiles(to), ends()
+    _start_logging(log_level, log_format)
+    api, files, ended = _connect(kubeconfig, service_account), ServiceFiles(to), _ends()
     stop = threading.Event()
+    # Services and slices are separate lists of the API server; the files wait until both are whole.
     followed: dict[str, Follower] = {
         "/api/v1/services": files.services,
         "/apis/discovery.k8s.io/v1/endpointslices": files.slices,
     }
-    reflectors = [Reflector(api, path, follower, stop, ended) for path, follower in followed.items()]
+    reflectors = [
+        Reflector(api, path, follower, stop, ended) for path, follower in followed.items()
+    ]
     for reflector in reflectors:
         reflector.start()
     ended.wait()
@@ -137,3 +175,142 @@ def services(
     for reflector in reflectors:
         if reflector.failure is not None:
             raise reflector.failure
+
+
+def controller(  # noqa: PLR0913  one a command-line option
+    *,
+    plan: Annotated[
+        Path,
+        typer.Option("--plan", "-f", metavar="PLAN", help="The plan; its lock is beside it."),
+    ],
+    cluster: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="This cluster's name in the plan [default: its only cluster]"
+        ),
+    ] = "",
+    pool_label: Annotated[
+        str,
+        typer.Option(
+            metavar="LABEL", help="Node label that holds the name of the node pool in the plan."
+        ),
+    ] = "netmgr.io/node-pool",
+    quarantine: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0, help="Cooldown of a node index after its Node is deleted."
+        ),
+    ] = 600,
+    namespace: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMESPACE",
+            help="Namespace of the Lease and the allocations [default: the pod's own]",
+        ),
+    ] = "",
+    lease_seconds: Annotated[
+        int,
+        typer.Option(
+            metavar="SECONDS",
+            min=5,
+            help="Another controller takes over after this time without a renewal.",
+        ),
+    ] = 15,
+    listen: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS:PORT", help="Where to serve HTTP: /metrics and /healthz."),
+    ] = ":9121",
+    kubeconfig: Kubeconfig = None,
+    service_account: ServiceAccount = SERVICE_ACCOUNT,
+    log_level: LogLevelOption = "info",
+    log_format: LogFormatOption = LogFormat.TEXT,
+) -> None:
+    """Assign each Node of the cluster its ranges from the plan's lock.
+
+    Run two: a Lease elects the leader. A Node for which the plan has no room gets an Event that
+    says why.
+    """
+    from netmgr.kube.controller import Settings
+
+    _start_logging(log_level, log_format)
+    # Unique for each process: a restarted pod keeps its name, and must not take its predecessor's
+    # Lease for its own.
+    identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+    where = namespace or _namespace_of(service_account)
+    settings = Settings(where, cluster or _only_cluster(plan), pool_label, quarantine, identity)
+    _run(_connect(kubeconfig, service_account), settings, plan, lease_seconds, listen)
+
+
+def _run(api: Api, settings: Settings, plan: Path, lease_seconds: int, listen: str) -> None:
+    from netmgr.kube.controller import Controller
+    from netmgr.kube.election import Candidate, Term
+    from netmgr.kube.health import Health, Telemetry, serve
+    from netmgr.kube.plan_watch import PlanWatch
+    from netmgr.plan.files import lock_path
+
+    watch = PlanWatch(lambda: _allocations(plan, settings.cluster), (plan, lock_path(plan)))
+    telemetry, health = Telemetry(api), Health()
+    serve(telemetry.registry, listen, health.fault)
+    work = Controller(api, settings, watch, telemetry, health)
+    term = Term(settings.namespace, LEASE, settings.identity, lease_seconds)
+    ended = _ends()
+    candidate = Candidate(api, term, work.lead, ended, health)
+    threading.Thread(target=candidate.run, name="election", daemon=True).start()
+    ended.wait()
+    # Before the process ends, so that the other controller need not wait for the Lease to expire.
+    candidate.withdraw()
+    if candidate.failure is not None:
+        raise candidate.failure
+    if candidate.fault is not None:
+        faults.log.critical("work-died action=end", exc_info=candidate.fault)
+        raise typer.Exit(faults.FAULT_EXIT)
+
+
+def _allocations(plan: Path, cluster: str) -> NodeAllocations:
+    from netmgr.cli.plan_common import load
+    from netmgr.kube.allocations import NodeAllocations
+
+    return NodeAllocations(load(plan).locked, cluster)
+
+
+def _only_cluster(plan: Path) -> str:
+    from netmgr.plan.files import load_plan
+
+    clusters = list(load_plan(plan).clusters)
+    if len(clusters) != 1:
+        raise ConfigError(
+            f"{plan} has {len(clusters)} clusters ({', '.join(clusters)}); say which with --cluster"
+        )
+    return clusters[0]
+
+
+def _connect(kubeconfig: Path | None, service_account: Path) -> Api:
+    from netmgr.kube import api
+
+    return api.connect(kubeconfig, service_account, os.environ)
+
+
+def _namespace_of(service_account: Path) -> str:
+    file = service_account / "namespace"
+    return file.read_text().strip() if file.exists() else "netmgr"
+
+
+def _start_logging(level: str, form: LogFormat) -> None:
+    """Log to standard error, and end the process with any thread that dies."""
+    import logging
+
+    from netmgr import logs
+
+    logs.begin(level, form)
+    faults.end_with_any_thread()
+    # The client's election logs each renewal.
+    logging.getLogger("leaderelection").setLevel(logging.WARNING)
+
+
+def _ends() -> threading.Event:
+    """Set by SIGTERM and SIGINT."""
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # A handler only sets a flag: it runs between any two instructions of the main thread.
+        signal.signal(number, lambda *_: ended.set())
+    return ended

@@ -1,17 +1,20 @@
-"""`netmgr lab`: a whole world of network namespaces on this machine, real traffic in it, and the count beside it."""
+"""`netmgr lab`: network namespaces on this machine, real traffic in them, and what was counted."""
 
 from __future__ import annotations
 
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from netmgr.cli import lab_network
-from netmgr.cli.lab_common import Format, Name, Output, console_for, dump, undone_when_interrupted
+from netmgr.cli.options import Format, LabName, Output
+from netmgr.cli.output import show_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,13 +22,13 @@ if TYPE_CHECKING:
     from netmgr.lab.topology import Topology
     from netmgr.lab.world import World
 
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 app = typer.Typer(
     no_args_is_help=True,
-    help="A world of network namespaces on this machine: an internet, a fabric, nodes with agents, and pods; "
-    "or a hub and its spokes.",
+    help="Build a lab of network namespaces on this machine: an internet, a fabric, nodes with "
+    "agents, and pods; or a hub and its spokes.",
 )
-app.command()(lab_network.verify)
-app.command()(lab_network.show)
 
 
 class Backend(StrEnum):
@@ -37,11 +40,53 @@ class Backend(StrEnum):
     IPTABLES_NFT = "iptables-nft"
 
 
-NewName = Annotated[str | None, typer.Option("--name", "-n", help="What to call it [default: lab-1, lab-2, …]")]
-Rules = Annotated[Backend, typer.Option("--backend", "-b", help="What holds the nodes' rules.")]
-Spokes = Annotated[int, typer.Option(help="How many clusters around a hub; 0: one cluster, and no hub.")]
-Nodes = Annotated[int, typer.Option(help="How many nodes, in each spoke if there are spokes.")]
-Pods = Annotated[int | None, typer.Option(help="How many pods on each node [default: 4, or 2 with spokes]")]
+class Picture(StrEnum):
+    """Form of a picture."""
+
+    TABLE = "table"
+    JSON = "json"
+    SVG = "svg"
+
+
+NewName = Annotated[
+    str | None, typer.Option("--name", "-n", help="Name of the lab [default: lab-1, lab-2, …]")
+]
+Rules = Annotated[Backend, typer.Option("--backend", "-b", help="Backend of the nodes' rules.")]
+Spokes = Annotated[int, typer.Option(help="Clusters around a hub; 0: one cluster without a hub.")]
+Nodes = Annotated[int, typer.Option(help="Nodes, in each spoke if there are spokes.")]
+Pods = Annotated[int | None, typer.Option(help="Pods on each node [default: 4, or 2 with spokes]")]
+
+
+@app.command()
+def verify(*, name: LabName = None, output: Format = Output.TABLE) -> None:
+    """Probe every cell of the connectivity matrix. Exit 1 if any result is not as designed."""
+    from netmgr.lab.world import World
+
+    if not _verify(World.open(name), output):
+        raise typer.Exit(1)
+
+
+@app.command()
+def show(
+    *,
+    name: LabName = None,
+    output: Annotated[
+        Picture, typer.Option("--output", "-o", help="table for people, json for programs, or svg.")
+    ] = Picture.TABLE,
+) -> None:
+    """Show namespaces, links, addresses, pods and drops as they are."""
+    from netmgr.cli import lab_tables
+    from netmgr.lab import live, picture
+    from netmgr.lab.world import World
+
+    found = live.look(World.open(name))
+    match output:
+        case Picture.SVG:
+            typer.echo(picture.draw(found), nl=False)
+        case Picture.JSON:
+            show_document(live.document(found), output)
+        case Picture.TABLE:
+            _console(Output.TABLE).print(lab_tables.tree(found))
 
 
 @app.command()
@@ -54,24 +99,27 @@ def up(
     pods: Pods = None,
     output: Format = Output.TABLE,
 ) -> None:
-    """Build a world and leave it up: nodes with their agents and exporters, pods attached through the CNI plugin."""
-    console = console_for(output)
+    """Build a lab and keep it.
+
+    Nodes have agents and exporters; pods are attached by the CNI plugin.
+    """
+    console = _console(output)
     world = _world(name, backend, _topology(spokes, nodes, pods))
-    with undone_when_interrupted():
+    with _undone_when_interrupted():
         try:
             _bring_up(console, world)
         except BaseException:
             world.down()
             raise
-    if output is Output.JSON:
-        _print_json(world)
-    else:
+    if output is Output.TABLE:
         _show_next(console, world)
+    else:
+        _show_status(world, output)
 
 
 @app.command()
-def traffic(*, name: Name = None, output: Format = Output.TABLE) -> None:
-    """Have every pod talk UDP and TCP with everyone, then compare what was sent with what was counted."""
+def traffic(*, name: LabName = None, output: Format = Output.TABLE) -> None:
+    """Send traffic between pods and compare it with the count."""
     from netmgr.lab.world import World
 
     if not _compare(World.open(name), output):
@@ -79,48 +127,52 @@ def traffic(*, name: Name = None, output: Format = Output.TABLE) -> None:
 
 
 @app.command()
-def status(*, name: Name = None, output: Format = Output.TABLE) -> None:
-    """Say what runs, where, and with which addresses."""
-    from netmgr.lab import overview
+def status(*, name: LabName = None, output: Format = Output.TABLE) -> None:
+    """List what runs, where, and with which addresses."""
     from netmgr.lab.world import World
 
     world = World.open(name)
-    if output is Output.JSON:
-        _print_json(world)
-        return
-    console = console_for(output)
-    console.print(f"[bold]{world.name}[/] [dim]{world.backend} · {world.directory}[/]\n", highlight=False)
-    console.print(overview.table(overview.document(world)))
+    if output is Output.TABLE:
+        heading = typer.style(world.name, bold=True)
+        where = typer.style(f"{world.backend} · {world.directory}", dim=True)
+        typer.echo(f"{heading} {where}\n")
+    _show_status(world, output)
 
 
 @app.command("exec", context_settings={"ignore_unknown_options": True})
 def execute(
     where: Annotated[
-        str, typer.Argument(metavar="POD", help="A pod, or a host: node-1, fabric, internet, researcher.")
+        str,
+        typer.Argument(
+            metavar="POD", help="A pod, or a host: node-1, fabric, internet, researcher."
+        ),
     ],
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run there.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run.")],
     *,
-    name: Name = None,
+    name: LabName = None,
 ) -> None:
-    """Run a command inside a pod's network namespace, or a host's."""
+    """Run a command in the network namespace of a pod or host."""
     from netmgr import programs
     from netmgr.lab.world import World
 
     namespace = World.open(name).find(where)
     nsenter = [programs.locate("nsenter", "util-linux"), f"--net={namespace}", "--", *command]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command's to judge, not ours
-    running = programs.start(nsenter, stdin=sys.stdin.buffer, stdout=sys.stdout.buffer, stderr=sys.stderr.buffer)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command
+    running = programs.start(
+        nsenter, stdin=sys.stdin.buffer, stdout=sys.stdout.buffer, stderr=sys.stderr.buffer
+    )
     code = running.wait()
+    # As a shell reports a process that a signal ended.
     raise typer.Exit(code if code >= 0 else 128 - code)
 
 
 @app.command()
-def down(*, name: Name = None) -> None:
-    """Remove a lab, whole or half built: its processes, its namespaces, its files."""
+def down(*, name: LabName = None) -> None:
+    """Remove a lab, complete or not."""
     from netmgr.lab import world
 
     chosen = world.choose(name)
-    with undone_when_interrupted():
+    with _undone_when_interrupted():
         world.remove(chosen)
     typer.echo(f"{chosen} is gone.")
 
@@ -135,62 +187,52 @@ def run(
     pods: Pods = None,
     output: Format = Output.TABLE,
 ) -> None:
-    """Show all of it: build a world, drive traffic, compare, look at the metrics, and remove it again."""
-    console = console_for(output)
+    """Build a lab, send traffic, compare, and remove the lab."""
+    console = _console(output)
     world = _world(name, backend, _topology(spokes, nodes, pods))
-    with undone_when_interrupted():
+    with _undone_when_interrupted():
         try:
             _bring_up(console, world)
             console.print()
-            agrees = lab_network.verified(world, output) if spokes else _compare(world, output)
+            agrees = _verify(world, output) if spokes else _compare(world, output)
             if output is Output.TABLE and not spokes:
                 _show_metrics(console, world)
         finally:
             began = time.monotonic()
             world.down()
-    console.print(f"\nGone again in {time.monotonic() - began:.1f} s.", highlight=False)
-    console.print("[dim]Stay and look around:[/] netmgr lab up", highlight=False)
+    console.print(f"\nRemoved in {time.monotonic() - began:.1f} s.", highlight=False)
+    console.print("[dim]To keep a lab and look around:[/] netmgr lab up", highlight=False)
     if not agrees:
         raise typer.Exit(1)
 
 
-def _print_json(world: World) -> None:
-    from netmgr.lab import overview
+def _console(output: Output) -> Console:
+    """For people; a program's JSON has standard output to itself."""
+    from rich.console import Console
 
-    dump(overview.document(world))
-
-
-def _show_next(console: Console, world: World) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    which = "" if _is_only(world) else f" --name {world.name}"
-    hints = Table.grid(padding=(0, 3))
-    for command, meaning in (*_try_first(world, which), (f"down{which}", "remove all of it")):
-        hints.add_row(f"  netmgr lab {command}", Text(meaning, style="dim"))
-    console.print("\n[dim]Next:[/]")
-    console.print(hints, highlight=False)
+    return Console(stderr=output is not Output.TABLE)
 
 
-def _try_first(world: World, which: str) -> tuple[tuple[str, str], ...]:
-    if world.topology.spokes:
-        return (
-            (f"verify{which}", "who reaches whom, and as whom"),
-            (f"show{which} -o svg > lab.svg", "a picture of it as it is"),
-            (f"exec{which} researcher -- ip addr", "run anything in a pod or host"),
-            (f"status{which}", "who runs, with which addresses"),
-        )
-    return (
-        (f"traffic{which}", "send UDP and TCP, compare with the count"),
-        (f"exec{which} pod-1 -- ip addr", "run anything in a pod or host"),
-        (f"status{which}", "who runs, with which addresses"),
-    )
+@contextmanager
+def _undone_when_interrupted() -> Iterator[None]:
+    """Turn the first signal to end into an exception, so that a half-built lab is removed.
 
+    Later signals are ignored: they would interrupt the removal.
+    """
 
-def _is_only(world: World) -> bool:
-    from netmgr.lab.world import names
+    def leave(number: int, _: FrameType | None) -> None:
+        for each in ENDINGS:
+            # A second Ctrl-C is common, and would leave namespaces behind.
+            signal.signal(each, signal.SIG_IGN)
+        typer.echo("\nInterrupted: removing the lab …", err=True)
+        raise SystemExit(128 + number)
 
-    return names() == [world.name]
+    before = {number: signal.signal(number, leave) for number in ENDINGS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _topology(spokes: int, nodes: int, pods: int | None) -> Topology:
@@ -203,14 +245,15 @@ def _topology(spokes: int, nodes: int, pods: int | None) -> Topology:
 
 
 def _world(name: str | None, backend: Backend, topology: Topology) -> World:
-    from netmgr import config
+    from netmgr.documents import node
     from netmgr.lab.world import World
 
-    return World(topology, backend=config.Backend(backend.value), name=name)
+    return World(topology, backend=node.Backend(backend.value), name=name)
 
 
 def _bring_up(console: Console, world: World) -> None:
-    from netmgr.lab import overview
+    from netmgr.cli import lab_tables
+    from netmgr.lab import live
 
     began = time.monotonic()
     with console.status("Building …") as spinner:
@@ -220,43 +263,110 @@ def _bring_up(console: Console, world: World) -> None:
         f"{world.backend} · {world.directory}[/]\n",
         highlight=False,
     )
-    console.print(overview.table(overview.document(world)))
+    typer.echo(lab_tables.status(live.status(world)), err=console.stderr)
+
+
+def _show_status(world: World, output: Output) -> None:
+    from netmgr.cli import lab_tables
+    from netmgr.lab import live
+
+    found = live.status(world)
+    if output is Output.TABLE:
+        typer.echo(lab_tables.status(found))
+    else:
+        show_document(found, output)
+
+
+def _show_next(console: Console, world: World) -> None:
+    from netmgr.cli.output import Styled, Table
+    from netmgr.lab.world import names
+
+    which = "" if names() == [world.name] else f" --name {world.name}"
+    hints = Table("", "")
+    for command, meaning in _next_commands(world, which):
+        hints.row(f"  netmgr lab {command}", Styled(meaning, is_dim=True))
+    console.print("\n[dim]Next:[/]")
+    typer.echo(hints)
+
+
+def _next_commands(world: World, which: str) -> Iterator[tuple[str, str]]:
+    if world.topology.spokes:
+        yield f"verify{which}", "who reaches whom, and as whom"
+        yield f"show{which} -o svg > lab.svg", "a picture of the lab as it is"
+        yield f"exec{which} researcher -- ip addr", "run anything in a pod or host"
+    else:
+        yield f"traffic{which}", "send UDP and TCP, compare with the count"
+        yield f"exec{which} pod-1 -- ip addr", "run anything in a pod or host"
+    yield f"status{which}", "what runs, with which addresses"
+    yield f"down{which}", "remove all of it"
 
 
 def _compare(world: World, output: Output) -> bool:
-    """Drive traffic and print the comparison; returns whether all agrees."""
+    """Send traffic and print the comparison; returns whether all agrees."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from netmgr.lab import counted, report, traffic
+    from netmgr.cli import lab_tables
+    from netmgr.lab import comparison, traffic
 
-    console = console_for(output)
-    before = counted.read(world)
+    console = _console(output)
+    before = comparison.read(world)
     talks = traffic.plan(world)
     columns = (TextColumn("traffic"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("[dim]{task.description}"), console=console, transient=True) as progress:
+    peers = TextColumn("[dim]{task.description}")
+    with Progress(*columns, peers, console=console, transient=True) as progress:
         task = progress.add_task("", total=len(talks))
-        sent = traffic.drive(
-            world,
-            talks,
-            lambda talk: progress.update(task, advance=1, description=f"{talk.pod.pod.name} → {talk.peer}"),
-        )
-    rows = report.compare(sent, counted.since(world, before, sent.internet))
-    agrees, sentence = report.verdict(rows, sent)
-    if output is Output.JSON:
-        dump(report.document(rows, sent))
+
+        def advance(talk: traffic.Talk) -> None:
+            description = f"{talk.pod.pod.name} → {talk.peer}"
+            progress.update(task, advance=1, description=description)
+
+        sent = traffic.drive(world, talks, advance)
+    rows = comparison.compare(sent, comparison.since(world, before, sent.internet))
+    agrees, message = comparison.result(rows, sent)
+    if output is Output.TABLE:
+        typer.echo(lab_tables.comparison(rows, sent))
+        typer.secho(f"\n{message}", fg="green" if agrees else "red", bold=not agrees)
     else:
-        console.print(report.table(rows, sent))
-        console.print(f"\n[{'green' if agrees else 'bold red'}]{sentence}[/]", highlight=False)
+        show_document(comparison.document(rows, sent), output)
     return agrees
 
 
+def _verify(world: World, output: Output) -> bool:
+    """Probe and print; returns whether all is as designed.
+
+    Raises:
+        LabError: the lab has no hub.
+    """
+    from netmgr.cli import lab_tables
+    from netmgr.errors import LabError
+    from netmgr.lab import verify
+
+    if not world.topology.spokes:
+        raise LabError(
+            f"lab {world.name} has no hub and spokes to verify; "
+            "make one with: netmgr lab up --spokes 3"
+        )
+    with _console(output).status("Probing …"):
+        found = verify.verify(world)
+    if output is not Output.TABLE:
+        show_document(verify.document(found), output)
+        return found.agrees
+    typer.echo(lab_tables.matrix(found))
+    if any(each.sent or each.counted for each in found.drops):
+        typer.echo(f"\n{lab_tables.drops(found)}")
+    colour = "green" if found.agrees else "red"
+    typer.secho(f"\n{verify.result(found)}", fg=colour, bold=not found.agrees)
+    return found.agrees
+
+
 def _show_metrics(console: Console, world: World) -> None:
-    from netmgr.lab import overview
+    from netmgr.lab import live
     from netmgr.lab.nodes import EXPORTER_PORT
 
     pods = world.pods()
     for node in world.nodes:
-        first = {sandbox.pod.name for sandbox in pods if sandbox.pod.node == node.name}
-        console.print(f"\n[dim]What Prometheus gets from {node.name}:{EXPORTER_PORT}/metrics, among others:[/]")
-        for line in overview.excerpt(node.scrape(), set(sorted(first)[:1])):
-            console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
+        names = sorted(sandbox.pod.name for sandbox in pods if sandbox.pod.node == node.name)
+        where = f"{node.name}:{EXPORTER_PORT}/metrics"
+        console.print(f"\n[dim]What Prometheus gets from {where}, among others:[/]")
+        for line in live.excerpt(node.scrape(), set(names[:1])):
+            typer.echo(f"  {line}")

@@ -1,4 +1,4 @@
-"""Entry point of the `netmgr` command: a table of commands, of which only the one asked for is imported."""
+"""Entry point of `netmgr`: a table of commands, of which only the requested one is imported."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ import netmgr
 from netmgr.errors import NetmgrError, of_system
 
 COMMANDS = {
-    "agent": "Run the node agent: CNI requests, accounting, reconciliation.",
-    "exporter": "Serve the agent's figures to Prometheus.",
-    "cni": "Install or remove the CNI plugin on this node.",
-    "node": "Look at this node: status, pods, who uses the internet, and why.",
-    "nat": "Look at a NAT host: translations, Services, ports in use.",
-    "usage": "Show who used the internet in past hours.",
-    "plan": "Plan the addresses of a hub and every cluster.",
-    "controller": "Give each Node of a Kubernetes cluster its ranges of the plan.",
-    "kube": "Ask a Kubernetes API server, so that the node's agent need not.",
-    "host": "Take all of netmgr off a machine.",
-    "lab": "Build a whole world of network namespaces on this machine.",
+    "agent": ("agent:agent", "Run the node agent: CNI requests, accounting, reconciliation."),
+    "exporter": ("exporter:exporter", "Serve the agent's metrics to Prometheus."),
+    "cni": ("cni:app", "Install or remove the CNI plugin on this node."),
+    "node": ("node:app", "Describe this node: status, pods, internet traffic."),
+    "nat": ("nat:app", "Describe a NAT host: translations, Services, ports in use."),
+    "usage": ("usage:usage", "Show pods' internet traffic in past hours."),
+    "plan": ("plan:app", "Plan the addresses of a hub and every cluster."),
+    "controller": ("kube:controller", "Assign each Node of a Kubernetes cluster its ranges."),
+    "kube": ("kube:app", "Ask a Kubernetes API server on behalf of agents."),
+    "host": ("agent:host", "Remove all of netmgr from a machine."),
+    "lab": ("lab:app", "Build a lab of network namespaces on this machine."),
 }
-"""Name and summary. The module of that name beside this one has `app`, or a function of that name."""
+"""Where each command is, a module beside this one and a name in it, and its summary."""
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:
-    """The command line for these arguments; commands they do not name are there for `--help` alone."""
+    """The command line for these arguments; other commands are listed for `--help` only."""
     app = typer.Typer(
         help="Native pod addresses and byte-exact internet accounting for Kubernetes clusters.",
         no_args_is_help=True,
@@ -39,26 +39,31 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
+    # The first word that is no option: options before the command take no values.
     chosen = next((argument for argument in arguments if not argument.startswith("-")), "")
-    for name, summary in COMMANDS.items():
-        module = import_module(f"netmgr.cli.{name}") if name == chosen else None
-        if module is None:
+    # One module is imported: all of them with pydantic, kubernetes and rich would be loaded for
+    # each command.
+    for name, (where, summary) in COMMANDS.items():
+        if name != chosen:
             app.command(name, help=summary)(_unloaded)
-        elif hasattr(module, "app"):
-            app.add_typer(module.app, name=name, help=summary)
+            continue
+        module, _, attribute = where.partition(":")
+        command = getattr(import_module(f"netmgr.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name, help=summary)
         else:
-            app.command(name)(getattr(module, name))
+            app.command(name)(command)
     return app
 
 
 def main() -> None:
-    """Run the command line; a user's mistake, or a machine's, ends in one clear sentence, never in a traceback."""
+    """Run the command line; an error of a user or a machine is one clear message, no traceback."""
     try:
         build(sys.argv[1:])()
     except (NetmgrError, OSError) as fault:
         error = of_system(fault) if isinstance(fault, OSError) else fault
         for line in str(error).splitlines():
-            print(f"netmgr: {line}", file=sys.stderr)  # noqa: T201  the command line speaks to its user
+            print(f"netmgr: {line}", file=sys.stderr)  # noqa: T201  for the user
         if error.details and error.details not in error.message:
             print(f"  {error.details}", file=sys.stderr)  # noqa: T201  as above
         if error.retryable:
@@ -79,7 +84,10 @@ def _show_version(value: bool) -> None:  # noqa: FBT001  typer's signature of a 
 def _options(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     del version

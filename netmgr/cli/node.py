@@ -1,84 +1,65 @@
-"""`netmgr node`: look at this node through the agent's read-only socket."""
+"""`netmgr node`: describe this node through its agent's read-only socket."""
 
 from __future__ import annotations
 
-import json
 import time
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from netmgr.cli import node_tables
+from netmgr.cli.options import DEFAULT_SOCKET, Format, Output, Socket
+from netmgr.cli.output import show, show_document
 
-app = typer.Typer(no_args_is_help=True, help="Look at this node: status, pods, who uses the internet, and why.")
-
-
-class Output(StrEnum):
-    """Whom the answer is for."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-Socket = Annotated[Path, typer.Option("--socket", help="The agent's read-only socket.", envvar="NETMGR_SOCKET")]
-Format = Annotated[Output, typer.Option("--output", "-o", help="table for people, json for programs.")]
-DEFAULT_SOCKET = Path("/run/netmgr/ledger.sock")
+app = typer.Typer(no_args_is_help=True, help="Describe this node: status, pods, internet traffic.")
 
 
 @app.command()
 def status(*, socket: Socket = DEFAULT_SOCKET, output: Format = Output.TABLE) -> None:
-    """Show whether the node can serve pods, its addresses, its traffic and what went wrong. Exit 1 if not ready."""
-    from netmgr.cli import tables
-
+    """Show readiness, addresses, traffic and problems. Exit 1 if the node is not ready."""
     snapshot = _ask(socket, "snapshot")
-    if output is Output.JSON:
-        typer.echo(json.dumps({key: value for key, value in snapshot.items() if key != "pods"}, indent=2))
+    if output is Output.TABLE:
+        show(*node_tables.status(snapshot))
     else:
-        _print(*tables.status(snapshot))
+        show_document({key: value for key, value in snapshot.items() if key != "pods"}, output)
     raise typer.Exit(0 if snapshot["ready"] else 1)
 
 
 @app.command()
 def pods(*, socket: Socket = DEFAULT_SOCKET, output: Format = Output.TABLE) -> None:
-    """List the node's pods, their addresses and what each exchanged with the internet."""
-    from netmgr.cli import tables
-
+    """List pods with their addresses and their internet traffic."""
     snapshot = _ask(socket, "pods")
-    if output is Output.JSON:
-        typer.echo(json.dumps({"pods": snapshot["pods"], "attachments": snapshot["attachments"]}, indent=2))
+    if output is Output.TABLE:
+        show(node_tables.pods(snapshot))
     else:
-        _print(tables.pods(snapshot))
+        show_document({key: snapshot[key] for key in ("pods", "attachments")}, output)
 
 
 @app.command()
-def explain(address: str, *, socket: Socket = DEFAULT_SOCKET, output: Format = Output.TABLE) -> None:
-    """Say what an address is to this node, and which prefix of which document made it so."""
-    from netmgr.cli import tables
-
+def explain(
+    address: str, *, socket: Socket = DEFAULT_SOCKET, output: Format = Output.TABLE
+) -> None:
+    """Explain an address, and which key of which document decides."""
     answer = _ask(socket, "explain", address=address)
-    if output is Output.JSON:
-        typer.echo(json.dumps(answer, indent=2))
+    if output is Output.TABLE:
+        show(node_tables.explanation(answer))
     else:
-        _print(tables.explanation(answer))
+        show_document(answer, output)
 
 
 @app.command()
 def audit(*, socket: Socket = DEFAULT_SOCKET, output: Format = Output.TABLE) -> None:
-    """Hold what pods were counted for against the node's forward rules and the pods' links, and explain differences.
+    """Compare pods' counters with forward rules and links.
 
-    Exit 1 if a pod was counted for more than its link brought.
+    Differences are explained. Exit 1 if a pod was counted for more than its link carried.
     """
-    from netmgr.cli import audit_tables
-
     answer = _ask(socket, "audit")
-    if output is Output.JSON:
-        typer.echo(json.dumps(answer, indent=2))
+    if output is Output.TABLE:
+        show(*node_tables.audit(answer))
     else:
-        _print(*audit_tables.report(answer))
-    raise typer.Exit(0 if audit_tables.is_sound(answer) else 1)
+        show_document(answer, output)
+    raise typer.Exit(0 if node_tables.is_sound(answer) else 1)
 
 
 @app.command()
@@ -86,36 +67,30 @@ def top(
     *,
     socket: Socket = DEFAULT_SOCKET,
     interval: Annotated[float, typer.Option(min=0.5, help="Seconds between readings.")] = 2.0,
-    count: Annotated[int, typer.Option(min=0, help="Readings before it ends; 0 for ever.")] = 0,
+    count: Annotated[int, typer.Option(min=0, help="Number of readings; 0: until Ctrl-C.")] = 0,
     rows: Annotated[int, typer.Option(min=1, help="Pods to show.")] = 20,
 ) -> None:
-    """Show live who uses the internet right now, the busiest pod first. Ctrl-C ends it."""
+    """Show who uses the internet right now, the busiest pod first."""
     from rich.live import Live
+    from rich.text import Text
 
-    from netmgr.cli import tables
+    def drawn(now: dict[str, Any]) -> Text:
+        return Text.from_ansi(str(node_tables.busiest(before, now, rows)))
 
     before = _ask(socket, "snapshot")
     left = count
-    with Live(tables.busiest(before, before, rows), refresh_per_second=4) as live:
+    with Live(drawn(before), refresh_per_second=4) as live:
         try:
             while not count or left:
                 time.sleep(interval)
                 now = _ask(socket, "snapshot")
-                live.update(tables.busiest(before, now, rows), refresh=True)
+                live.update(drawn(now), refresh=True)
                 before, left = now, left - 1
         except KeyboardInterrupt:
             return
 
 
 def _ask(socket: Path, query: str, address: str = "") -> dict[str, Any]:
-    from netmgr.readers import ask
+    from netmgr.api.client import ask
 
     return ask(socket, query, address=address) if address else ask(socket, query)
-
-
-def _print(*renderables: Table | str) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    for renderable in renderables:
-        console.print(renderable)

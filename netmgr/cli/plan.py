@@ -1,10 +1,10 @@
-"""`netmgr plan`: one address plan for a hub and every cluster. Each command stands in a `plan_*.py` beside this."""
+"""`netmgr plan`: one address plan for a hub and every cluster; its commands are in `plan_*.py`."""
 
 from __future__ import annotations
 
 import typer
 
-from netmgr.cli import plan_check, plan_explain, plan_growth, plan_lock, plan_map, plan_reach, plan_render
+from netmgr.cli import plan_check, plan_growth, plan_lock, plan_render, plan_show
 from netmgr.cli.plan_common import EXIT_CODES, PlanGroup
 
 app = typer.Typer(
@@ -16,16 +16,17 @@ app = typer.Typer(
 for _command in (
     plan_lock.lock,
     plan_check.check,
-    plan_check.show,
+    plan_show.show,
     plan_lock.diff,
     plan_growth.grow,
-    plan_explain.explain,
-    plan_explain.adopt,
+    plan_show.explain,
+    plan_lock.adopt,
     plan_lock.release,
+    plan_check.reach,
 ):
     app.command()(_command)
-app.command("reach")(plan_reach.reach)
-app.command("map")(plan_map.map_)
+# `map` would shadow Python's own in its module.
+app.command("map")(plan_show.map_)
 app.add_typer(plan_render.app, name="render")
-app.add_typer(plan_growth.rehearse_app, name="rehearse")
+app.add_typer(plan_growth.dry_run_app, name="dry-run")
 app.add_typer(plan_growth.advise_app, name="advise")

@@ -1,53 +1,65 @@
-"""`netmgr plan check` and `show`: is the plan sound, and what does it look like."""
+"""`netmgr plan check` and `reach`: whether the plan is sound, and keeps its clusters apart."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile
+from netmgr.cli.output import Styled, Table, show, show_document
 from netmgr.cli.plan_common import (
     CHANGES,
     COLOURS,
-    DEFAULT_FILE,
     FAILED,
     NOTHING_TO_DO,
-    File,
-    Format,
-    Output,
     Planned,
     answer,
     load,
-    print_document,
     print_findings,
-    print_rows,
+    up_to_date,
 )
+from netmgr.errors import ConfigError
 
 if TYPE_CHECKING:
-    from netmgr.plan.bill import Line
-    from netmgr.plan.findings import Finding
-    from netmgr.plan.lock import LockDocument, Subnet
-    from netmgr.plan.outlook import Outlook
+    from netmgr.documents.diagnostics import Diagnostic
+    from netmgr.documents.node import NodeDocument
+    from netmgr.plan.check.reach import Cell
+    from netmgr.plan.check.usage import Forecast, Usage
+
+
+STATUS_COLOURS = {"over": "red", "near": "yellow"}
+MOST_COLUMNS = 5
+"""Owners that still fit side by side on a terminal."""
 
 
 def check(
     *,
-    file: File = DEFAULT_FILE,
+    file: PlanFile = DEFAULT_PLAN,
     output: Format = Output.TABLE,
-    every: Annotated[bool, typer.Option("--all", "-a", help="Show every line of the bill of limits.")] = False,
+    every: Annotated[
+        bool,
+        typer.Option("--all", "-a", help="Show every limit, not only the fullest of each kind."),
+    ] = False,
     documents: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Hold the node.yaml files there against each other and the plan instead."),
+        typer.Option(
+            metavar="FOLDER",
+            help="Check the node.yaml files in this folder, against each other and the plan.",
+        ),
     ] = None,
 ) -> None:
-    """Look for overlaps, forbidden ranges, missing headroom and limits, and say what each cluster meets first.
+    """Check overlaps, forbidden ranges, headroom, limits and growth.
 
-    With --documents, machines' documents are checked: no two claim one address, name or Service
-    range, all know the same sites, and each says what the plan has it say. Without a plan they
-    are held against each other alone.
+    With --documents, machines' documents are checked: no two have the same address, name or Service
+    range, all agree on the sites, and each is as the plan renders it. Without a plan they are only
+    checked against each other.
 
-    Exit codes: 0 all is well, 1 an error, 2 the lock does not answer the plan yet.
+    Exit codes: 0 the plan is sound, 1 an error, 2 the lock is out of date.
     """
     if documents:
         _check_documents(documents, file, output)
@@ -55,165 +67,270 @@ def check(
         _check_plan(file, output, every=every)
 
 
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """What the check of a plan found. `is_outdated` is whether the lock must be written again."""
+
+    planned: Planned
+    findings: list[Diagnostic]
+    usages: tuple[Usage, ...] = ()
+    forecasts: tuple[Forecast, ...] = ()
+    is_outdated: bool = False
+
+    @property
+    def errors(self) -> int:
+        return sum(finding.severity == "error" for finding in self.findings)
+
+
 def _check_plan(file: Path, output: Output, *, every: bool) -> None:
-    from netmgr.plan.check import check_limits, check_plan
-    from netmgr.plan.outlook import outlooks
-
-    planned = load(file)
-    first = planned.lock or answer(planned)
-    findings = list(check_plan(planned.plan, first, planned.limits))
-    has_errors = any(finding.severity == "error" for finding in findings)
-    after = None if has_errors else answer(planned) if planned.lock else first
-    lines: tuple[Line, ...] = ()
-    ahead: tuple[Outlook, ...] = ()
-    if after:
-        lines, over = check_limits(planned.plan, after, planned.limits)
-        findings += over
-        ahead = outlooks(planned.plan, after, planned.limits)
-    behind = after is not None and after != planned.lock
+    checked = _checked(load(file))
     if output is Output.TABLE:
-        _print(planned, findings, lines if every else _notable(lines), ahead)
-        _verdict(planned, findings, behind=behind)
+        _print(checked, every=every)
     else:
-        print_document({"sealed": planned.is_sealed, **_describe(findings, lines, ahead, behind=behind)}, output)
-    failed = any(finding.severity == "error" for finding in findings)
-    raise typer.Exit(FAILED if failed else CHANGES if behind else NOTHING_TO_DO)
-
-
-def _check_documents(folder: Path, file: Path, output: Output) -> None:
-    from netmgr.cli.plan_documents import faults
-    from netmgr.cli.plan_render import up_to_date
-
-    given = up_to_date(file) if file.exists() or file != DEFAULT_FILE else None
-    found = faults(folder, (given.plan, given.locked, given.lock_path) if given else None)
-    if output is not Output.TABLE:
-        print_document({"errors": found}, output)
-        raise typer.Exit(FAILED if found else NOTHING_TO_DO)
-    for line in found:
-        typer.echo(f"{typer.style('error', fg='red', bold=True)}: {line}")
-    if found:
-        typer.secho(f"{len(found)} error{'s' if len(found) > 1 else ''}.", fg="red", bold=True)
+        show_document(_describe(checked), output)
+    if checked.errors:
         raise typer.Exit(FAILED)
-    against = f"{file} and each other" if given else f"each other; there is no {file} to hold them against"
-    typer.secho(f"The documents agree with {against}.", fg="green")
+    raise typer.Exit(CHANGES if checked.is_outdated else NOTHING_TO_DO)
 
 
-def _notable(lines: tuple[Line, ...]) -> tuple[Line, ...]:
-    """The fullest subject of each kind, and everything that is near its limit or over."""
-    fullest: dict[str, Line] = {}
-    for line in lines:
-        if line.what not in fullest or line.used > fullest[line.what].used:
-            fullest[line.what] = line
-    return tuple(line for line in lines if fullest[line.what] is line)
+def _checked(planned: Planned) -> _Checked:
+    from netmgr.plan.check.checks import check_limits, check_plan
+    from netmgr.plan.check.usage import forecasts
+
+    plan, limits = planned.plan, planned.limits
+    first = planned.lock or answer(planned)
+    checked = _Checked(planned, list(check_plan(plan, first, limits)))
+    if checked.errors:
+        return checked
+    after = answer(planned) if planned.lock else first
+    usages, over = check_limits(plan, after, limits)
+    ahead = forecasts(plan, after, limits)
+    return _Checked(
+        planned, [*checked.findings, *over], usages, ahead, is_outdated=after != planned.lock
+    )
 
 
-def _print(planned: Planned, findings: list[Finding], lines: tuple[Line, ...], ahead: tuple[Outlook, ...]) -> None:
-    print_findings(planned.path, findings)
+def _print(checked: _Checked, *, every: bool) -> None:
+    planned = checked.planned
+    print_findings(planned.path, checked.findings)
     if not planned.is_sealed:
-        note = "has no digest, which would show an edit by hand; the next `netmgr plan lock` adds it"
-        typer.echo(f"{typer.style('note', fg=COLOURS['note'], bold=True)}: {planned.lock_path}: {note}")
-    if lines:
-        typer.secho(f"\nLimits of {planned.limits.cloud}, as published {planned.limits.as_of}", bold=True)
-        print_rows(
-            ("what", "where", "used", "limit", ""),
-            [
-                (
-                    line.what,
-                    line.subject,
-                    f"{line.used:,}",
-                    "unknown" if line.limit is None else f"{line.limit:,}",
-                    line.status,
-                )
-                for line in lines
-            ],
-        )
-    if ahead:
-        typer.secho("\nGrowth", bold=True)
-        print_rows(
-            ("cluster", "nodes", "places", "VNets", "doublings left", "the first limit you hit", "at"),
-            [
-                (
-                    each.cluster,
-                    f"{each.nodes:,}",
-                    f"{each.capacity:,}",
-                    str(each.vnets),
-                    str(each.doublings),
-                    each.first_limit,
-                    f"{each.at_nodes:,} nodes",
-                )
-                for each in ahead
-            ],
-        )
+        note = typer.style("note", fg=COLOURS["note"], bold=True)
+        why = "has no digest, so an edit by hand cannot be noticed; `netmgr plan lock` adds it"
+        typer.echo(f"{note}: {planned.lock_path}: {why}")
+    if checked.usages:
+        typer.echo()
+        show(_limits(planned, checked.usages if every else _fullest(checked.usages)))
+    if checked.forecasts:
+        typer.echo()
+        show(_growth(checked.forecasts, planned.limits.words.network))
     typer.echo()
-
-
-def _verdict(planned: Planned, findings: list[Finding], *, behind: bool) -> None:
-    errors = sum(finding.severity == "error" for finding in findings)
-    if errors:
+    if errors := checked.errors:
         typer.secho(f"{errors} error{'s' if errors > 1 else ''}.", fg="red", bold=True)
-    elif behind:
-        typer.secho(f"{planned.lock_path} does not answer the plan yet; run: netmgr plan lock", fg="yellow")
+    elif checked.is_outdated:
+        typer.secho(f"{planned.lock_path} is out of date; run: netmgr plan lock", fg="yellow")
     else:
         typer.secho("The plan is sound.", fg="green")
 
 
-def _describe(
-    findings: list[Finding], lines: tuple[Line, ...], ahead: tuple[Outlook, ...], *, behind: bool
-) -> dict[str, Any]:
-    from dataclasses import asdict
+def _limits(planned: Planned, usages: Iterable[Usage]) -> Table:
+    title = f"Limits of {planned.limits.cloud}, as published {planned.limits.as_of}"
+    table = Table("what", "where", "used>", "limit>", "", title=title)
+    for each in usages:
+        limit = "unknown" if each.limit is None else f"{each.limit:,}"
+        cells = (each.what, each.subject, f"{each.used:,}", limit, each.status)
+        table.row(*(Styled(cell, STATUS_COLOURS.get(each.status)) for cell in cells))
+    return table
 
+
+def _fullest(usages: tuple[Usage, ...]) -> list[Usage]:
+    """The fullest subject of each kind."""
+    found: dict[str, Usage] = {}
+    for each in usages:
+        if each.what not in found or each.used > found[each.what].used:
+            found[each.what] = each
+    return [each for each in usages if found[each.what] is each]
+
+
+def _growth(ahead: tuple[Forecast, ...], network: str) -> Table:
+    headings = ("cluster", "nodes>", "places>", f"{network}s>", "doublings left>")
+    table = Table(*headings, "the first limit you hit", "at", title="Growth")
+    for each in ahead:
+        table.row(
+            each.cluster,
+            f"{each.nodes:,}",
+            f"{each.capacity:,}",
+            str(each.networks),
+            str(each.doublings),
+            each.first_limit,
+            f"{each.at_nodes:,} nodes",
+        )
+    return table
+
+
+def _describe(checked: _Checked) -> dict[str, Any]:
     return {
-        "behind": behind,
+        "sealed": checked.planned.is_sealed,
+        "behind": checked.is_outdated,
         "findings": [
-            {"severity": str(each.severity), "key": ".".join(map(str, each.path)), "message": str(each)}
-            for each in findings
+            {
+                "severity": str(each.severity),
+                "key": ".".join(map(str, each.at.key)),
+                "message": str(each),
+            }
+            for each in checked.findings
         ],
         "limits": [
-            {"what": line.what, "where": line.subject, "used": line.used, "limit": line.limit, "status": line.status}
-            for line in lines
+            {
+                "what": each.what,
+                "where": each.subject,
+                "used": each.used,
+                "limit": each.limit,
+                "status": each.status,
+            }
+            for each in checked.usages
         ],
-        "growth": [asdict(each) for each in ahead],
+        "growth": [asdict(each) for each in checked.forecasts],
     }
 
 
-def show(
-    *,
-    file: File = DEFAULT_FILE,
-    output: Format = Output.TABLE,
-    tree: Annotated[bool, typer.Option("--tree", help="As a tree: prefixes, subnets, node pools.")] = False,
-) -> None:
-    """Show what is locked. Exit codes: 0, or 1 on an error."""
-    planned = load(file)
+def _check_documents(folder: Path, file: Path, output: Output) -> None:
+    from netmgr.documents.loader import describe
+    from netmgr.plan.check.fleet import contradictions, drift
+
+    # Without the default plan there is nothing to compare with; a plan that was named must exist.
+    given = up_to_date(file) if file.exists() or file != DEFAULT_PLAN else None
+    documents = _read(folder)
+    found = list(contradictions(documents))
+    if given:
+        found += drift(documents, given.plan, given.locked, str(given.lock_path))
+    errors = [describe(each, folder) for each in found]
     if output is not Output.TABLE:
-        from netmgr.plan_files import sealed, to_plain
+        show_document({"errors": errors}, output)
+        raise typer.Exit(FAILED if errors else NOTHING_TO_DO)
+    for line in errors:
+        typer.echo(f"{typer.style('error', fg='red', bold=True)}: {line}")
+    if errors:
+        typer.secho(f"{len(errors)} error{'s' if len(errors) > 1 else ''}.", fg="red", bold=True)
+        raise typer.Exit(FAILED)
+    against = (
+        f"{file} and each other" if given else f"each other; there is no {file} to compare with"
+    )
+    typer.secho(f"The documents agree with {against}.", fg="green")
 
-        print_document(to_plain(sealed(planned.locked)), output)
-    elif tree:
-        from rich.console import Console
 
-        from netmgr.cli.plan_tree import tree as draw
+def _read(folder: Path) -> dict[str, NodeDocument]:
+    from netmgr.documents.loader import load
+    from netmgr.documents.node import NodeDocument
 
-        Console(highlight=False).print(draw(planned.plan, planned.locked))
+    found: dict[str, NodeDocument] = {}
+    refused: list[str] = []
+    for path in sorted(folder.glob("*.yaml")):
+        try:
+            found[str(path)] = load(path, NodeDocument)
+        except ConfigError as error:
+            refused.append(error.message)
+    if refused:
+        raise ConfigError("\n".join(refused))
+    if not found:
+        raise ConfigError(
+            f"{folder}: holds no document; run: netmgr plan render machines --to {folder}"
+        )
+    return found
+
+
+class Layer(StrEnum):
+    """One of the things that keep spokes apart."""
+
+    ROUTES = "routes"
+    GROUPS = "groups"
+    ROUTERS = "routers"
+    PEERINGS = "peerings"
+
+
+def reach(
+    *,
+    file: PlanFile = DEFAULT_PLAN,
+    without: Annotated[
+        list[Layer] | None,
+        typer.Option(help="Assume that this layer of the isolation is missing; repeatable."),
+    ] = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Compute who reaches whom from planned routes and rules.
+
+    Packets are followed hop by hop. Exit 0: all reach what they should and nothing else. Exit 1: a
+    spoke reaches another, or something that should be reachable is not; each case is shown with
+    the packet and its path.
+    """
+    from netmgr.plan.check.reach import matrix, weakened
+    from netmgr.plan.derive import network
+
+    given = up_to_date(file)
+    planned = network(given.plan, given.locked, given.limits)
+    cells = matrix(weakened(planned, {layer.value for layer in without or ()}))
+    wrong = [cell.wrong for cell in cells if cell.wrong]
+    if output is Output.TABLE:
+        packets = sum(len(cell.paths) for cell in cells)
+        show(
+            _matrix(cells),
+            f"{packets} packets followed: one for each range that routes and rules distinguish.",
+        )
+        for message in wrong:
+            typer.echo(f"wrong: {message}", err=True)
     else:
-        _table(planned.locked)
+        show_document({"cells": [_plain(cell) for cell in cells], "wrong": wrong}, output)
+    raise typer.Exit(1 if wrong else 0)
 
 
-def _table(lock: LockDocument) -> None:
-    rows = [("hub", "", *_held(lock, "hub"), "", "", _fixed(lock.hub.routers))]
-    for name, held in lock.clusters.items():
-        capacity = sum(pool.capacity for pool in held.node_pools.values())
-        seen = " ".join(map(str, held.services.seen))
-        services = f"{seen} (shared)" if held.services.mode == "shared" else seen
-        state = "tombstone" if held.tombstone else ""
-        rows.append((name, state, *_held(lock, name), f"{capacity:,}", services, _fixed(held.nat)))
-    print_rows(("", "", "prefixes", "reserved", "places", "Services, from the hub", "routers, NAT hosts"), rows)
+def _plain(cell: Cell) -> dict[str, object]:
+    example = cell.paths[0] if cell.paths else None
+    return {
+        "from": cell.origin,
+        "to": cell.owner,
+        "what": cell.target.value,
+        "outcome": cell.outcome,
+        "wanted": cell.wanted,
+        "packets": len(cell.paths),
+        "example": {
+            "source": str(example.source),
+            "destination": str(example.destination),
+            "steps": list(example.steps),
+        }
+        if example
+        else None,
+        "wrong": cell.wrong,
+    }
 
 
-def _fixed(subnet: Subnet) -> str:
-    return ", ".join(map(str, (*subnet.addresses, *subnet.addresses_v6)))
+def _matrix(cells: list[Cell]) -> Table:
+    """One column for each owner, or, where those are too many to read, one for each relation."""
+    owners = list(dict.fromkeys(cell.origin for cell in cells))
+    name_of = _column if len(owners) <= MOST_COLUMNS else _relation
+    grouped: dict[str, dict[str, list[Cell]]] = {owner: {} for owner in owners}
+    for cell in cells:
+        grouped[cell.origin].setdefault(name_of(cell), []).append(cell)
+    columns = list(dict.fromkeys(name_of(cell) for cell in cells))
+    table = Table("", *columns, title="from (down) to (across)")
+    for owner, row in grouped.items():
+        table.row(owner, *(_mark(row.get(column, [])) for column in columns))
+    return table
 
 
-def _held(lock: LockDocument, name: str) -> tuple[str, str]:
-    prefixes = lock.hub.prefixes if name == "hub" else lock.clusters[name].prefixes
-    reserved = [str(held.reserve) for held in prefixes if held.reserve != held.prefix]
-    return " ".join(str(held.prefix) for held in prefixes), " ".join(reserved)
+def _column(cell: Cell) -> str:
+    return cell.owner if cell.target != "Services" else f"{cell.owner} Services"
+
+
+def _relation(cell: Cell) -> str:
+    if cell.owner == cell.origin:
+        return "own"
+    if cell.owner in {"hub", "internet"}:
+        return cell.owner
+    return "spokes" if cell.origin == "hub" else "other spokes"
+
+
+def _mark(cells: list[Cell]) -> Styled:
+    results = {cell.outcome for cell in cells}
+    result = results.pop() if len(results) == 1 else "in part" if results else ""
+    if any(cell.wrong for cell in cells):
+        return Styled(result, "red")
+    return Styled(result, "green") if result == "reached" else Styled(result, is_dim=True)

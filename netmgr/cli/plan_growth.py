@@ -1,4 +1,4 @@
-"""`netmgr plan grow`, `rehearse` and `advise`: what would happen, before it does."""
+"""`netmgr plan grow`, `dry-run` and `advise`: what would happen, before it does."""
 
 from __future__ import annotations
 
@@ -8,71 +8,73 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile
+from netmgr.cli.output import Table, show, show_document
 from netmgr.cli.plan_common import (
     CHANGES,
-    DEFAULT_FILE,
     FAILED,
     NOTHING_TO_DO,
-    File,
-    Format,
-    Output,
-    PlanFailed,
-    Planned,
     answer,
-    describe,
-    load,
-    narrowings,
+    as_documents,
     print_changes,
-    print_document,
     print_findings,
-    print_rows,
+    up_to_date,
 )
 
 if TYPE_CHECKING:
+    from netmgr.documents.diagnostics import Diagnostic
     from netmgr.plan.diff import Change
-    from netmgr.plan.findings import Finding
-    from netmgr.plan.grow import Effect
-    from netmgr.plan.lock import LockDocument
+    from netmgr.plan.growth import Effect, UpgradeDryRun
 
 Name = Annotated[str, typer.Argument(metavar="CLUSTER", help="A cluster of the plan.")]
 
-rehearse_app = typer.Typer(no_args_is_help=True, help="Rehearse an upgrade before it is started.")
-advise_app = typer.Typer(no_args_is_help=True, help="Advise on figures of the plan.")
+dry_run_app = typer.Typer(
+    no_args_is_help=True, help="Show what an upgrade would meet, without starting it."
+)
+advise_app = typer.Typer(no_args_is_help=True, help="Advise on values of the plan.")
 
 
 def grow(
     cluster: Name,
     *,
-    nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, help="Nodes the cluster is to have in all.")],
-    pool: Annotated[str | None, typer.Option(help="Node pool that takes the difference [default: the largest]")] = None,
-    file: File = DEFAULT_FILE,
+    nodes: Annotated[
+        int, typer.Option("--nodes", "-n", min=1, help="Nodes the cluster will have in total.")
+    ],
+    pool: Annotated[
+        str | None, typer.Option(help="Node pool to grow [default: the largest]")
+    ] = None,
+    file: PlanFile = DEFAULT_PLAN,
     output: Format = Output.TABLE,
 ) -> None:
-    """Show what growth takes: the lock's changes, the proof that nothing moves, and everything else there is to do.
+    """Show what growth would change, and that no node moves.
 
-    Writes nothing. Exit codes: 0 nothing to do, 1 it does not fit, 2 changes.
+    Writes nothing, and lists what else is to do. Exit codes: 0 nothing to do, 1 it does not fit,
+    2 changes.
     """
     from dataclasses import replace
 
-    from netmgr.plan.check import check_limits
+    from netmgr.plan.check.checks import check_limits
+    from netmgr.plan.clouds.registry import narrowings
     from netmgr.plan.diff import diff as compare
-    from netmgr.plan.grow import effects, grown_plan, kept_nodes
+    from netmgr.plan.growth import effects, grown_plan, kept_nodes
 
-    planned = load(file)
-    before = _current(planned)
+    planned = up_to_date(file)
+    before = planned.locked
     larger = replace(planned, plan=grown_plan(planned.plan, cluster, nodes, pool))
     after = answer(larger)
+    over = check_limits(larger.plan, after, planned.limits)[1]
     growth = Growth(
         changes=compare(before, after),
         todo=effects((planned.plan, before), (larger.plan, after), planned.limits),
         kept=kept_nodes(before, after),
-        over=[each for each in check_limits(larger.plan, after, planned.limits)[1] if each.severity != "note"],
-        narrowed=tuple(narrowings(before, after)),
+        # Notes concern sizes that no limit forbids, and would hide what does.
+        over=[each for each in over if each.severity != "note"],
+        narrowed=tuple(narrowings(planned.plan.cloud, before, after)),
     )
     if output is Output.TABLE:
         _print_growth(file, growth)
     else:
-        print_document(_describe(growth), output)
+        show_document(_describe(growth), output)
     if not growth.is_sound:
         raise typer.Exit(FAILED)
     raise typer.Exit(CHANGES if growth.changes or growth.todo else NOTHING_TO_DO)
@@ -80,120 +82,150 @@ def grow(
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What growth takes. `kept` is how many node places keep every address, and how many there were."""
+    """What growth takes. `kept` is how many node places keep every address, and of how many."""
 
     changes: tuple[Change, ...]
     todo: tuple[Effect, ...]
     kept: tuple[int, int]
-    over: list[Finding]
+    over: list[Diagnostic]
     narrowed: tuple[str, ...]
 
     @property
     def is_sound(self) -> bool:
         """Whether nothing moves and no limit is passed."""
-        return self.kept[0] == self.kept[1] and not any(each.severity == "error" for each in self.over)
+        return self.kept[0] == self.kept[1] and not any(
+            each.severity == "error" for each in self.over
+        )
 
 
 def _print_growth(file: Path, growth: Growth) -> None:
     print_changes(growth.changes)
     kept, total = growth.kept
     moves = "Nothing moves" if kept == total else "Nodes would move"
-    typer.echo(f"{moves}: {kept:,} of {total:,} node places in the lock keep every address they have.")
+    typer.echo(
+        f"{moves}: {kept:,} of {total:,} node places in the lock keep every address they have."
+    )
     if growth.todo:
-        print_rows(("to do", "where", "what"), [(each.what, each.subject, each.detail) for each in growth.todo])
+        table = Table("to do", "where", "what")
+        for each in growth.todo:
+            table.row(each.what, each.subject, each.detail)
+        show(table)
     for line in growth.narrowed:
         typer.secho(line, fg="yellow")
     print_findings(file, growth.over)
-    typer.secho(f"To do it, write the nodes into {file} and run: netmgr plan lock", dim=True)
+    typer.secho(f"To apply it, set the nodes in {file} and run: netmgr plan lock", dim=True)
 
 
 def _describe(growth: Growth) -> dict[str, Any]:
     return {
-        "changes": describe(growth.changes),
+        "changes": as_documents(growth.changes),
         "kept": growth.kept[0],
         "of": growth.kept[1],
-        "to_do": [{"what": each.what, "where": each.subject, "detail": each.detail} for each in growth.todo],
-        "findings": [{"severity": str(each.severity), "message": str(each)} for each in growth.over],
+        "to_do": [
+            {"what": each.what, "where": each.subject, "detail": each.detail}
+            for each in growth.todo
+        ],
+        "findings": [
+            {"severity": str(each.severity), "message": str(each)} for each in growth.over
+        ],
     }
 
 
-def _current(planned: Planned) -> LockDocument:
-    """The lock, which must answer the plan: what is compared is growth alone."""
-    if planned.locked != answer(planned):
-        raise PlanFailed(f"{planned.lock_path}: does not answer the plan yet; run: netmgr plan lock -f {planned.path}")
-    return planned.locked
-
-
-@rehearse_app.command()
+@dry_run_app.command()
 def upgrade(
     cluster: Name,
     *,
-    surge: Annotated[int, typer.Option("--surge", min=1, help="Nodes beside the others, in each node pool in turn.")],
-    pool: Annotated[str | None, typer.Option(help="Upgrade this node pool alone.")] = None,
-    file: File = DEFAULT_FILE,
+    surge: Annotated[
+        int,
+        typer.Option(
+            "--surge", min=1, help="Extra nodes during the upgrade, in one node pool at a time."
+        ),
+    ],
+    pool: Annotated[str | None, typer.Option(help="Upgrade only this node pool.")] = None,
+    file: PlanFile = DEFAULT_PLAN,
     output: Format = Output.TABLE,
 ) -> None:
-    """Walk through an upgrade of every node pool with so many surge nodes. Exit codes: 0 it succeeds, 1 it does not."""
-    from netmgr.plan.rehearse import rehearse_upgrade
+    """Simulate an upgrade of every node pool with surge nodes.
 
-    planned = load(file)
-    found = rehearse_upgrade(planned.plan, _current(planned), planned.limits, cluster, surge=surge, only=pool)
+    Exit codes: 0 it succeeds, 1 it fails.
+    """
+    from netmgr.plan.growth import dry_run_upgrade
+
+    planned = up_to_date(file)
+    found = dry_run_upgrade(
+        planned.plan, planned.locked, planned.limits, cluster, surge=surge, only=pool
+    )
     over = [f"{line.what}, {line.subject}: {line.used:,} of {line.limit:,}" for line in found.over]
     if output is Output.TABLE:
-        rows = [
-            (
-                step.pool,
-                f"{step.nodes:,}",
-                f"{step.peak:,}",
-                f"{step.places:,}",
-                f"{step.short:,} short" if step.short else "fits",
-            )
-            for step in found.steps
-        ]
-        print_rows(("node pool", "nodes", "at the peak", "places", ""), rows)
+        show(_steps(found))
         for line in over:
             typer.secho(line, fg="red")
-        verdict = "The upgrade succeeds." if found.succeeds else "The upgrade would fail; nothing was changed."
-        typer.secho(verdict, fg="green" if found.succeeds else "red", bold=True)
+        if found.succeeds:
+            typer.secho("The upgrade succeeds.", fg="green", bold=True)
+        else:
+            typer.secho("The upgrade would fail; nothing was changed.", fg="red", bold=True)
     else:
         steps = [
             {"pool": s.pool, "nodes": s.nodes, "peak": s.peak, "places": s.places, "short": s.short}
             for s in found.steps
         ]
-        print_document({"succeeds": found.succeeds, "steps": steps, "over": over}, output)
+        show_document({"succeeds": found.succeeds, "steps": steps, "over": over}, output)
     raise typer.Exit(NOTHING_TO_DO if found.succeeds else FAILED)
 
 
+def _steps(found: UpgradeDryRun) -> Table:
+    table = Table("node pool", "nodes>", "at the peak>", "places>", "")
+    for step in found.steps:
+        result = f"{step.short:,} short" if step.short else "fits"
+        figures = (f"{step.nodes:,}", f"{step.peak:,}", f"{step.places:,}")
+        table.row(step.pool, *figures, result)
+    return table
+
+
 @advise_app.command("max-pods")
-def max_pods(cluster: Name, *, file: File = DEFAULT_FILE, output: Format = Output.TABLE) -> None:
-    """Say how many pods a node can have by its number of blocks, and how many nodes then fit. Exit codes: 0 or 1."""
+def max_pods(
+    cluster: Name, *, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE
+) -> None:
+    """Show how many pods a node can have, and how many nodes fit.
+
+    Exit codes: 0, or 1 on an error.
+    """
     from dataclasses import asdict
 
-    from netmgr.plan.rehearse import max_pods as choose
+    from netmgr.plan.growth import max_pods as choose
 
-    planned = load(file)
-    choices = choose(planned.plan, _current(planned), planned.limits, cluster)
+    planned = up_to_date(file)
+    choices = choose(planned.plan, planned.locked, planned.limits, cluster)
     if output is not Output.TABLE:
-        print_document({"choices": [asdict(choice) for choice in choices]}, output)
+        show_document({"choices": [asdict(choice) for choice in choices]}, output)
         return
-    rows = [
-        (
+    headings = (
+        "node pool",
+        "blocks>",
+        "pods per node",
+        "nodes that fit>",
+        "mappings per node>",
+        "",
+    )
+    table = Table(*headings)
+    for each in choices:
+        note = "" if each.fits else "too few nodes fit"
+        table.row(
             each.pool,
             str(each.blocks),
             f"up to {each.pods}",
             f"{each.nodes:,}",
             str(each.mappings),
-            "now" if each.is_now else "" if each.fits else "too few nodes fit",
+            "now" if each.is_now else note,
         )
-        for each in choices
-    ]
-    print_rows(("node pool", "blocks", "pods a node", "nodes that fit", "mappings a node", ""), rows)
+    show(table)
     typer.secho(
-        "More blocks than now renumber the node pool's nodes; more pods in the blocks of now cost nothing.", dim=True
+        "More blocks renumber the node pool's nodes; more pods in the present blocks cost nothing.",
+        dim=True,
     )
 
 
 @advise_app.callback()
-@rehearse_app.callback()
+@dry_run_app.callback()
 def _group() -> None:
     """Keep a group of one command a group."""

@@ -1,48 +1,47 @@
-"""`netmgr plan lock`, `diff` and `release`: the commands that compare a plan with its lock, and write the lock."""
+"""`netmgr plan lock`, `diff`, `release` and `adopt`: commands that write the lock or the plan."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile, Yes
+from netmgr.cli.output import show_document
 from netmgr.cli.plan_common import (
     CHANGES,
-    DEFAULT_FILE,
     NOTHING_TO_DO,
-    File,
-    Format,
-    Output,
     PlanFailed,
     Planned,
     answer,
-    describe,
+    as_documents,
     load,
-    narrowings,
     print_changes,
-    print_document,
     refuse_errors,
 )
+from netmgr.documents.sites import HUB
 
 if TYPE_CHECKING:
+    from netmgr.plan.adopt import Existing
     from netmgr.plan.diff import Change
+    from netmgr.plan.document import Exclusion, PlanDocument
     from netmgr.plan.lock import LockDocument
-
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")]
 
 
 def lock(
     *,
-    file: File = DEFAULT_FILE,
+    file: PlanFile = DEFAULT_PLAN,
     yes: Yes = False,
     renumber: Annotated[
-        bool, typer.Option("--renumber", help="Let addresses in use move where they must; take an edited lock.")
+        bool,
+        typer.Option("--renumber", help="Allow addresses in use to change; accept an edited lock."),
     ] = False,
 ) -> None:
-    """Choose prefixes for what the plan asks, show the diff, ask, and write the lock.
+    """Allocate prefixes, show the diff, ask, and write the lock.
 
-    Exit codes: 0 the lock answers the plan now, 1 error, 2 changes that were not written.
+    Exit codes: 0 the lock is up to date, 1 error, 2 changes that were not written.
     """
     planned = load(file, edited=renumber)
     after = answer(planned, renumber=renumber)
@@ -51,12 +50,17 @@ def lock(
 
 
 def release(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A cluster, or cluster/nodepool, that left the plan.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="A cluster, or cluster/nodepool, that left the plan."),
+    ],
     *,
-    file: File = DEFAULT_FILE,
+    file: PlanFile = DEFAULT_PLAN,
     yes: Yes = False,
 ) -> None:
-    """Give up the addresses of a cluster or node pool that is out of the plan, so that others may get them.
+    """Release the addresses of a cluster or node pool.
+
+    It must have left the plan; then others can get its addresses.
 
     Exit codes: 0 released, 1 error, 2 changes that were not written.
     """
@@ -64,61 +68,68 @@ def release(
     _settle(planned, answer(planned, released=[name]), yes=yes)
 
 
-def diff(*, file: File = DEFAULT_FILE, output: Format = Output.TABLE) -> None:
-    """Show what `plan lock` would change. Renumbering stands as -/+.
+def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE) -> None:
+    """Show what `plan lock` would change; -/+ is renumbering.
 
     Exit codes: 0 nothing to do, 1 error, 2 changes.
     """
+    from netmgr.plan.clouds.registry import narrowings
     from netmgr.plan.diff import diff as compare
 
     planned = load(file)
     after = answer(planned, renumber=True)
     changes = compare(planned.lock, after)
-    narrowed = list(narrowings(planned.lock, after))
+    narrowed = list(narrowings(planned.plan.cloud, planned.lock, after))
     if output is Output.TABLE:
         print_changes(changes)
-        typer.echo(_summary(changes) if changes else f"{planned.lock_path} answers {file}: nothing to do")
+        typer.echo(
+            _summary(changes) if changes else f"{planned.lock_path} is up to date: nothing to do"
+        )
         for line in narrowed:
             typer.secho(line, fg="yellow")
     else:
-        print_document({"changes": describe(changes), "narrowed": narrowed}, output)
+        show_document({"changes": as_documents(changes), "narrowed": narrowed}, output)
     raise typer.Exit(CHANGES if changes else NOTHING_TO_DO)
 
 
 def _settle(planned: Planned, after: LockDocument, *, yes: bool) -> None:
-    """Show, ask, write."""
-    from netmgr import plan_files
+    from netmgr.plan import files
+    from netmgr.plan.clouds.registry import narrowings
     from netmgr.plan.diff import diff as compare
 
     changes = compare(planned.lock, after)
     if not changes and planned.lock == after and planned.is_sealed:
-        typer.echo(f"{planned.lock_path} answers {planned.path}: nothing to do")
+        typer.echo(f"{planned.lock_path} is up to date: nothing to do")
         return
     if not planned.is_sealed:
-        typer.echo(f"{planned.lock_path} has no digest of what it says: this adds the digest.")
+        typer.echo(f"{planned.lock_path} has no digest; this adds it.")
     print_changes(changes)
     typer.echo(_summary(changes))
-    for line in narrowings(planned.lock, after):
+    for line in narrowings(planned.plan.cloud, planned.lock, after):
         typer.secho(line, fg="yellow")
     if not (yes or _is_wanted(planned)):
         typer.echo("Nothing was written.")
         raise typer.Exit(CHANGES)
-    found = plan_files.read_lock(planned.lock_path)
+    found = files.read_lock(planned.lock_path)
+    # Somebody may have locked while the question waited for an answer; writing now would undo that.
     if (found.lock if found else None) != planned.lock:
         raise PlanFailed(f"{planned.lock_path}: was changed meanwhile; run the command again")
-    plan_files.write_lock(planned.lock_path, after)
+    files.write_lock(planned.lock_path, after)
     typer.echo(f"Wrote {planned.lock_path}.")
 
 
 def _is_wanted(planned: Planned) -> bool:
+    # A pipeline must not hang at a question.
     if not sys.stdin.isatty():
-        typer.echo("To write this without being asked, add --yes.", err=True)
+        typer.echo("To write without being asked, add --yes.", err=True)
         return False
     return typer.confirm(f"Write {planned.lock_path}?")
 
 
 def _summary(changes: tuple[Change, ...]) -> str:
-    count = {kind: sum(change.kind == kind for change in changes) for kind in ("+", "~", "-", "-/+")}
+    count = {
+        kind: sum(change.kind == kind for change in changes) for kind in ("+", "~", "-", "-/+")
+    }
     parts = (
         f"{count['+']} to add",
         f"{count['~']} to change",
@@ -126,3 +137,74 @@ def _summary(changes: tuple[Change, ...]) -> str:
         f"{count['-/+']} to renumber",
     )
     return f"{', '.join(parts)}."
+
+
+def adopt(
+    existing: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Prefixes and their owners.", dir_okay=False)
+    ],
+    *,
+    file: PlanFile = DEFAULT_PLAN,
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--as",
+            metavar="OWNER=SITE",
+            help="The cluster (or hub) that an owner of another name is; repeatable.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")] = False,
+) -> None:
+    """Pin existing prefixes in the plan.
+
+    Prefixes of its clusters and hub are pinned as theirs, others as taken.
+
+    FILE is lines or CSV (name prefix), YAML or JSON (name: [prefixes]), or what
+    `az network vnet list` prints.
+    Of the latter, only these are read: each VNet's name and addressSpace.addressPrefixes, and the
+    name, addressPrefix and addressPrefixes of each subnet of the plan's own VNets. Such a subnet is
+    excluded from allocation, unless the lock or a node pool's `subnets` has it. To take over nodes,
+    move their subnets from `exclude` to `subnets`.
+
+    Lines are added to the plan, none is changed; the next `plan lock` allocates addresses.
+    Exit codes: 0 the plan has them, 1 error, 2 changes that were not written.
+    """
+    from netmgr import durable
+    from netmgr.plan import files
+    from netmgr.plan.adopt import add_excluded, add_pinned, called, live_subnets, read_existing
+
+    plan, lock = files.load_plan(file), files.load_lock(files.lock_path(file))
+    text = file.read_text(encoding="utf-8")
+    found = called(read_existing(files.read_text(existing), str(existing)), names or (), plan)
+    live = live_subnets(plan, lock, found)
+    after = add_excluded(add_pinned(text, plan.pinned, found.prefixes, str(file)), live, str(file))
+    if after == text:
+        typer.echo(f"{file} has all of them: nothing to do")
+        return
+    # Before the question: what is written must be a valid plan.
+    _refuse_overlaps(after, file)
+    _print_adopted(plan, found, live)
+    if not (yes or (sys.stdin.isatty() and typer.confirm(f"Write {file}?"))):
+        typer.echo("Nothing was written; to write without being asked, add --yes.")
+        raise typer.Exit(CHANGES)
+    durable.write_text(file, after)
+    typer.echo(f"Wrote {file}. Next: netmgr plan diff -f {file}")
+
+
+def _print_adopted(plan: PlanDocument, found: Existing, live: list[Exclusion]) -> None:
+    for name, prefixes in found.prefixes.items():
+        if name not in plan.pinned:
+            whose = "its own" if name in plan.clusters or name == HUB else "taken"
+            typer.secho(f"  + pinned.{name}: {', '.join(map(str, prefixes))} ({whose})", fg="green")
+    for each in live:
+        typer.secho(f"  + exclude: {each.prefix} ({each.reason}, left as it is)", fg="green")
+
+
+def _refuse_overlaps(text: str, file: Path) -> None:
+    from netmgr.documents import loader
+    from netmgr.plan.check.overlaps import pin_faults
+    from netmgr.plan.document import PlanDocument
+
+    if faults := list(pin_faults(loader.parse(text, str(file), PlanDocument))):
+        lines = [f"{file}: {'.'.join(map(str, fault.at.key))}: {fault}" for fault in faults]
+        raise PlanFailed("\n".join(lines), "nothing was written")

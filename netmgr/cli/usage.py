@@ -1,9 +1,13 @@
-"""`netmgr usage`: who used the internet when, from the hourly roll-ups that the agent keeps."""
+"""`netmgr usage`: who used the internet when, from the hourly totals that the agent keeps."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
 import time
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -11,83 +15,93 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from netmgr.cli.options import DEFAULT_SOCKET, Socket
+from netmgr.cli.output import Table, show, size
 from netmgr.errors import RequestError, TryAgainLater
 from netmgr.ledger.history import FARTHEST, By, Period, grouped, view
 
 if TYPE_CHECKING:
-    from netmgr.snapshot import UsageView
+    from netmgr.api.snapshot import UsageRow, UsageView
 
 _DURATION = re.compile(r"(\d+)([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _DAYS = {"today": 0, "yesterday": 1}
+_COLUMNS = {
+    "hour": ("hour",),
+    "namespace": ("namespace",),
+    "pod": ("namespace", "pod"),
+    "class": (),
+}
+_FOLDED = "(others)"
+_HOUR_SECONDS = 3600
 
 
 class Output(StrEnum):
-    """Whom the answer is for."""
+    """For people, or for programs."""
 
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
 
 
-Socket = Annotated[Path, typer.Option("--socket", help="The agent's read-only socket.", envvar="NETMGR_SOCKET")]
-Ledger = Annotated[Path, typer.Option("--ledger", help="The ledger's file, read while the agent is away (as root).")]
-DEFAULT_SOCKET = Path("/run/netmgr/ledger.sock")
+Ledger = Annotated[
+    Path,
+    typer.Option("--ledger", help="The ledger's file, which root can read while no agent runs."),
+]
+Groups = Annotated[list[By], typer.Option(help="Group by this; may be given more than once.")]
 DEFAULT_LEDGER = Path("/var/lib/netmgr/ledger.sqlite")
 
 
 def usage(
     *,
-    since: Annotated[str, typer.Option(help="90m, 24h, 7d, 2w, today, yesterday, or a date and time (UTC).")] = "24h",
+    since: Annotated[
+        str, typer.Option(help="90m, 24h, 7d, 2w, today, yesterday, or a date and time (UTC).")
+    ] = "24h",
     until: Annotated[str, typer.Option(help="As --since.", show_default="now")] = "",
-    by: Annotated[list[By], typer.Option(help="What a line stands for; may be given more than once.")] = [  # noqa: B006  typer copies it
-        By.NAMESPACE
-    ],
-    output: Annotated[Output, typer.Option("--output", "-o", help="table for people, json or csv for programs.")] = (
-        Output.TABLE
-    ),
+    by: Groups = [By.NAMESPACE],  # noqa: B006  typer copies it
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="table for people, json or csv for programs.")
+    ] = (Output.TABLE),
     socket: Socket = DEFAULT_SOCKET,
     ledger: Ledger = DEFAULT_LEDGER,
 ) -> None:
-    """Show what pods exchanged with the internet in past hours, pods that are gone included.
+    """Show pods' internet traffic in past hours, deleted pods included.
 
-    Hours are whole and in UTC: one that holds any of the time asked for is counted in full.
+    Hours are whole and in UTC: an hour that overlaps the given time is counted in full.
     """
-    from netmgr.cli import usage_output
-
     now = time.time()
     begin, end = moment("--since", since, now), moment("--until", until, now) if until else now
     if end <= begin:
         raise RequestError(f"--until {until or 'now'} is not later than --since {since}")
-    answer = _asked(socket, ledger, (begin, end), by)
+    answer = _ask(socket, ledger, (begin, end), by)
     match output:
         case Output.JSON:
-            typer.echo(usage_output.as_json(answer))
+            typer.echo(as_json(answer))
         case Output.CSV:
-            typer.echo(usage_output.as_csv(answer), nl=False)
+            typer.echo(as_csv(answer), nl=False)
         case Output.TABLE:
-            usage_output.show(answer)
+            show(*as_table(answer))
 
 
 def moment(option: str, text: str, now: float) -> float:
-    """Seconds since the epoch of what a person wrote: a time ago, a day, or a date with or without a time (UTC).
+    """Parse a time ago, a day, or a date with or without a time (UTC) to seconds since the epoch.
 
     Raises:
-        RequestError: it is none of these.
+        RequestError: the text is neither.
     """
     try:
-        seconds = _meant(text, datetime.fromtimestamp(now, UTC)).timestamp()
+        seconds = _parse(text, datetime.fromtimestamp(now, UTC)).timestamp()
     except (ValueError, OverflowError):
         seconds = -1.0
     if not 0 <= seconds < FARTHEST:
         raise RequestError(
-            f"{option} {text!r} is no time: give one like 90m, 24h, 7d, 2w, today, yesterday, 2026-03-01 or "
-            f"2026-03-01T12:00 (UTC)"
+            f"{option} {text!r} is no time: give one like 90m, 24h, 7d, 2w, today, yesterday, "
+            "2026-03-01 or 2026-03-01T12:00 (UTC)"
         )
     return seconds
 
 
-def _meant(text: str, now: datetime) -> datetime:
+def _parse(text: str, now: datetime) -> datetime:
     if found := _DURATION.fullmatch(text):
         return now - timedelta(**{_UNITS[found[2]]: int(found[1])})
     if text in _DAYS:
@@ -97,12 +111,13 @@ def _meant(text: str, now: datetime) -> datetime:
     return given if given.tzinfo else given.replace(tzinfo=UTC)
 
 
-def _asked(socket: Path, ledger: Path, period: tuple[float, float], by: list[By]) -> UsageView:
-    from netmgr.readers import ask
+def _ask(socket: Path, ledger: Path, period: tuple[float, float], by: list[By]) -> UsageView:
+    from netmgr.api.client import ask
 
     names = ",".join(dict.fromkeys(by))
     try:
         answer = ask(socket, "usage", since=str(period[0]), until=str(period[1]), by=names)
+    # No agent runs: its file has the same totals, for those who may read it.
     except TryAgainLater as error:
         if not ledger.is_file():
             raise
@@ -112,9 +127,88 @@ def _asked(socket: Path, ledger: Path, period: tuple[float, float], by: list[By]
 
 
 def _read(ledger: Path, period: tuple[float, float], by: list[By]) -> UsageView:
-    from netmgr.ledger import rollups
+    from netmgr.ledger import store
 
     hours, names = Period.around(*period), list(dict.fromkeys(by))
-    with rollups.reading(ledger) as connection:
-        rows = rollups.usage(connection, hours, names)
+    with store.reading(ledger) as connection:
+        rows = store.usage(connection, hours, names)
     return view(hours, names, grouped(rows, names))
+
+
+def as_json(answer: UsageView) -> str:
+    """One object; times in ISO 8601, bytes with IP headers."""
+    columns = _columns(answer)
+    document = {
+        "since": _time(answer["since"]),
+        "until": _time(answer["until"]),
+        "by": answer["by"],
+        "rows": [
+            dict(zip(columns, _key(row, columns), strict=True))
+            | {"traffic": row["traffic"], "bytes": row["bytes"], "packets": row["packets"]}
+            for row in answer["rows"]
+        ],
+        "left_out": answer["left_out"],
+    }
+    return json.dumps(document, indent=2)
+
+
+def as_csv(answer: UsageView) -> str:
+    """A line for each row, after one of names."""
+    columns = _columns(answer)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*columns, "traffic", "bytes", "packets"])
+    writer.writerows(
+        [*_key(row, columns), row["traffic"], row["bytes"], row["packets"]]
+        for row in answer["rows"]
+    )
+    return text.getvalue()
+
+
+def as_table(answer: UsageView) -> Iterator[Table | str]:
+    """A line for each group and class of traffic, in and out beside each other."""
+    columns, lines = _columns(answer), _lines(answer)
+    by_class = "class" in answer["by"] or len({line[1] for line in lines}) > 1
+    headings = (*columns, *(["class"] if by_class else []), "in>", "out>")
+    table = Table(*headings, title=f"{_time(answer['since'])} until {_time(answer['until'])}")
+    for key, kind, incoming, outgoing in lines:
+        table.row(*key, *([kind] if by_class else []), size(incoming), size(outgoing))
+    yield table
+    if not lines:
+        yield "no traffic in these hours"
+    if answer["left_out"]:
+        left_out = f"{answer['left_out']} smaller rows are left out; ask for a shorter time"
+        yield typer.style(left_out, fg="yellow")
+
+
+def _columns(answer: UsageView) -> tuple[str, ...]:
+    named = {column for one in answer["by"] for column in _COLUMNS[one]}
+    return tuple(column for column in ("hour", "namespace", "pod") if column in named)
+
+
+def _key(row: UsageRow, columns: Iterable[str]) -> tuple[str, ...]:
+    values = {
+        "hour": _time(row["hour"] * _HOUR_SECONDS),
+        "namespace": row["namespace"],
+        "pod": row["pod"] or _FOLDED,
+    }
+    return tuple(values[column] for column in columns)
+
+
+def _lines(answer: UsageView) -> list[tuple[tuple[str, ...], str, int, int]]:
+    """Key, class, bytes in and out; by time where hours are shown, else most bytes first."""
+    columns = _columns(answer)
+    sums: dict[tuple[tuple[str, ...], str], dict[str, int]] = {}
+    for row in answer["rows"]:
+        kind, _, way = row["traffic"].rpartition("-")
+        sums.setdefault((_key(row, columns), kind), {"in": 0, "out": 0})[way] += row["bytes"]
+    lines: Iterator[tuple[tuple[str, ...], str, int, int]] = (
+        (key, kind, ways["in"], ways["out"]) for (key, kind), ways in sums.items()
+    )
+    if "hour" in columns:
+        return sorted(lines, key=lambda line: (line[0][0], -line[2] - line[3]))
+    return sorted(lines, key=lambda line: (-line[2] - line[3], line[0]))
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%MZ")

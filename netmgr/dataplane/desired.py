@@ -14,11 +14,12 @@ import hashlib
 import re
 from typing import NamedTuple
 
-from netmgr.config import POD_GATEWAYS
-from netmgr.dataplane import links, rtnetlink, source_routing
-from netmgr.dataplane.links import Link
-from netmgr.dataplane.rtnetlink import Operation, VethEnd
-from netmgr.dataplane.source_routing import SourceRule
+from netmgr.documents.node import POD_GATEWAYS
+from netmgr.kernel import links, routes
+from netmgr.kernel.links import Link, VethEnd
+from netmgr.kernel.neighbours import add_neighbour
+from netmgr.kernel.netlink import Operation
+from netmgr.kernel.routes import SourceRule, add_route
 from netmgr.model import LINK_GROUP, LINK_PREFIX, ROUTE_PROTOCOL, Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Family, Prefix
 
@@ -28,8 +29,9 @@ HOST_MAC = bytes.fromhex("026e6d000001")
 REAP_GROUP = 0x6E6D
 """Link group of host ends that are unwired and wait to be deleted together."""
 
+# With the default metric of 1024, an IPv6 route from a router advertisement could win.
 HOST_METRIC = {Family.V4: 0, Family.V6: 1}
-"""Metrics of the host's routes to pods, the least there is: for IPv6 the kernel takes 0 for 1024."""
+"""Metrics of the host's routes to pods: the least there is, since 0 means 1024 for IPv6."""
 
 PRIMARY_INTERFACE = "eth0"
 LOOPBACK_INDEX = 1
@@ -37,6 +39,7 @@ RTPROT_BOOT = 3
 DEFAULT_ROUTES = {Family.V4: Prefix.parse("0.0.0.0/0"), Family.V6: Prefix.parse("::/0")}
 
 _ALIAS_MARK = "netmgr"
+_IDENTITY_PARTS = 6
 _ALIAS_BYTES = 255  # IFALIASZ is 256 and holds the closing NUL
 _ALTERNATIVE_NAME_BYTES = 127  # ALTIFNAMSIZ is 128
 _HOST_LINK_NAME = re.compile(LINK_PREFIX + "[0-9a-f]{12}")
@@ -51,12 +54,12 @@ class Identity(NamedTuple):
 
 
 def host_link_name(key: AttachmentKey) -> str:
-    """Name of the host end: the prefix and 48 bits of a digest, which fits the kernel's 15 characters."""
+    """Name of the host end: the prefix and 48 bits of a digest (at most 15 characters fit)."""
     return LINK_PREFIX + _digest(key).hex()[:12]
 
 
 def pod_mac(key: AttachmentKey) -> bytes:
-    """MAC of the pod's end when nobody asks for another: locally administered unicast, the rest from the digest."""
+    """Default MAC of the pod's end: locally administered unicast, the rest from the digest."""
     return b"\x02" + _digest(key)[6:11]
 
 
@@ -65,23 +68,32 @@ def _digest(key: AttachmentKey) -> bytes:
 
 
 def route_metric(key: AttachmentKey) -> int:
-    """Metric of an interface's routes inside the sandbox: the kernel's default for the one runtimes call eth0.
+    """Metric of an interface's routes inside the sandbox: the kernel's default for eth0.
 
-    A sandbox's further interfaces get less preferred ones of their own, or their routes would replace the first's.
-    It is the number of their table as well, see `source_rules`.
+    Further interfaces get higher metrics of their own, and a routing table of the same number
+    (`source_rules`).
     """
-    return 0 if key.ifname == PRIMARY_INTERFACE else 1 << 16 | int.from_bytes(_digest(key)[11:13], "big")
+    # With equal metrics, the routes of one interface would replace the other's.
+    return (
+        0
+        if key.ifname == PRIMARY_INTERFACE
+        else 1 << 16 | int.from_bytes(_digest(key)[11:13], "big")
+    )
 
 
 def identity_text(key: AttachmentKey, pod: PodRef) -> str:
     """What a host end says of its attachment: enough to recognise it with no memory of it."""
-    return " ".join((_ALIAS_MARK, key.container_id, key.ifname, pod.namespace, pod.uid or "-", pod.name))
+    return " ".join(
+        (_ALIAS_MARK, key.container_id, key.ifname, pod.namespace, pod.uid or "-", pod.name)
+    )
 
 
 def identity_of(link: Link) -> Identity | None:
     """Who a link belongs to, if it is one of ours."""
-    parts = (link.alias + _from_names(link)).split(" ", 5)
-    if not link.name.startswith(LINK_PREFIX) or len(parts) != len(("mark", "id", "if", "ns", "uid", "name")):
+    if not link.name.startswith(LINK_PREFIX):
+        return None
+    parts = (link.alias + _from_names(link)).split(" ", _IDENTITY_PARTS - 1)
+    if len(parts) != _IDENTITY_PARTS:
         return None
     mark, container_id, ifname, namespace, uid, name = parts
     key = AttachmentKey(container_id, ifname)
@@ -91,10 +103,9 @@ def identity_of(link: Link) -> Identity | None:
 
 
 def is_host_end(link: Link) -> bool:
-    """Whether a link is one of ours, whoever it belongs to.
-
-    One has no alias yet when its ADD was killed, or another when somebody else wrote one; name and group say it too.
-    """
+    """Whether a link is one of ours, whoever it belongs to."""
+    # An ADD that was killed leaves a link without an alias, and another program may have written
+    # its own alias; then name and group identify the link.
     is_marked = link.group in _OWN_GROUPS and bool(_HOST_LINK_NAME.fullmatch(link.name))
     return is_marked or identity_of(link) is not None
 
@@ -106,13 +117,17 @@ def _alternative_names(host_link: str, text: str) -> list[str]:
     """
     room = _ALTERNATIVE_NAME_BYTES - len(f"{host_link}.00.")
     parts = [text[start : start + room] for start in range(0, len(text), room)]
-    # No name may hold white space (iproute2 refuses to show or remove it); no part of an identity holds a slash.
-    return [f"{host_link}.{number:02}.{part.replace(' ', '/')}" for number, part in enumerate(parts)]
+    # iproute2 neither shows nor removes names with white space. No part of an identity has a slash.
+    return [
+        f"{host_link}.{number:02}.{part.replace(' ', '/')}" for number, part in enumerate(parts)
+    ]
 
 
 def _from_names(link: Link) -> str:
     start = f"{link.name}."
-    parts = sorted(name.removeprefix(start) for name in link.alternative_names if name.startswith(start))
+    parts = sorted(
+        name.removeprefix(start) for name in link.alternative_names if name.startswith(start)
+    )
     return "".join(part[len("00.") :].replace("/", " ") for part in parts)
 
 
@@ -120,50 +135,57 @@ def creation(attachment: Attachment, mtu: int, netns: int, mac: bytes) -> Operat
     """Make the pair, both ends down, the pod's with this MAC."""
     host = VethEnd(attachment.host_link, HOST_MAC, mtu)
     pod = VethEnd(attachment.key.ifname, mac, mtu)
-    return rtnetlink.create_veth(host, pod, netns, LINK_GROUP)
+    return links.create_veth(host, pod, netns, LINK_GROUP)
 
 
 def naming(attachment: Attachment) -> list[Operation]:
-    """Say on the host end whose it is, and bring it up; its settings stand by then.
-
-    Names of Kubernetes may take more than an alias holds.
-    """
+    """Write on the host end whose it is, and bring it up. Its settings must be in place by then."""
+    # A pod's name may have 253 bytes in Kubernetes, the whole alias 255. A digest would need a
+    # file to resolve it, and files get lost; so the rest is in alternative names.
     text = identity_text(attachment.key, attachment.pod)
     alias, more = text[:_ALIAS_BYTES], text[_ALIAS_BYTES:]
     names = _alternative_names(attachment.host_link, more)
     adding = [links.add_alternative_names(attachment.host_link, names)] if names else []
-    return [*adding, rtnetlink.raise_link(attachment.host_link, alias)]
+    return [*adding, links.raise_link(attachment.host_link, alias)]
 
 
 def host_side(attachment: Attachment, index: int, mac: bytes) -> list[Operation]:
-    """Neighbours and routes on the host, for the host end of this index and a pod's end of this MAC."""
+    """Neighbours and routes on the host, for its end of this index and a pod's end of this MAC."""
     operations = []
     for address in attachment.addresses:
-        operations.append(rtnetlink.add_neighbour(address, mac, index))
+        operations.append(add_neighbour(address, mac, index))
         operations.append(
-            rtnetlink.add_route(address.prefix, index, protocol=ROUTE_PROTOCOL, metric=HOST_METRIC[address.family])
+            add_route(
+                address.prefix, index, protocol=ROUTE_PROTOCOL, metric=HOST_METRIC[address.family]
+            )
         )
     return operations
 
 
 def pod_side(attachment: Attachment, index: int) -> list[Operation]:
     """Addresses, gateway and default routes inside the sandbox, for the pod's end of this index."""
-    operations = [rtnetlink.raise_index(LOOPBACK_INDEX), rtnetlink.raise_index(index)]
-    operations += [rtnetlink.add_address(address, index) for address in attachment.addresses]
+    # The loopback of a new namespace is down. The pod's end comes up before its routes, which the
+    # kernel refuses on a link that is down (ENETDOWN).
+    operations = [links.raise_index(LOOPBACK_INDEX), links.raise_index(index)]
+    operations += [links.add_address(address, index) for address in attachment.addresses]
     metric = route_metric(attachment.key)
     for family in sorted({address.family for address in attachment.addresses}):
         gateway, default = POD_GATEWAYS[family], DEFAULT_ROUTES[family]
         operations += [
-            rtnetlink.add_neighbour(gateway, HOST_MAC, index),
-            rtnetlink.add_route(gateway.prefix, index, protocol=RTPROT_BOOT, metric=metric),
-            rtnetlink.add_route(default, index, protocol=RTPROT_BOOT, gateway=gateway, metric=metric),
+            add_neighbour(gateway, HOST_MAC, index),
+            # Before the default route, whose gateway must be reachable when it is added
+            # (fib_check_nh).
+            add_route(gateway.prefix, index, protocol=RTPROT_BOOT, metric=metric),
+            add_route(default, index, protocol=RTPROT_BOOT, gateway=gateway, metric=metric),
         ]
     return operations + source_routing_of(attachment, index)
 
 
 def source_rules(attachment: Attachment) -> list[SourceRule]:
-    """The rules by which a sandbox's further interface is left by what has its addresses; none for the first."""
+    """Rules that route by the source address; only for a sandbox's further interfaces."""
     table = route_metric(attachment.key)
+    # Answers would leave by the first interface's default route, reach the node on another link
+    # than they belong to, and be dropped there as forged.
     return [SourceRule(address, table) for address in attachment.addresses] if table else []
 
 
@@ -172,5 +194,8 @@ def source_routing_of(attachment: Attachment, index: int) -> list[Operation]:
     rules = source_rules(attachment)
     gateways = [POD_GATEWAYS[family] for family in sorted({rule.source.family for rule in rules})]
     table = route_metric(attachment.key)
-    routes = [source_routing.add_default_route(each, index, table=table, protocol=RTPROT_BOOT) for each in gateways]
-    return routes + [source_routing.add_rule(rule) for rule in rules]
+    defaults = [
+        routes.add_table_default(each, index, table=table, protocol=RTPROT_BOOT)
+        for each in gateways
+    ]
+    return defaults + [routes.add_rule(rule) for rule in rules]

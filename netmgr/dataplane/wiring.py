@@ -1,36 +1,29 @@
 """Carries out what `desired` asks for, and compares it with what the kernel has.
 
-Deleting a link costs a grace period of the kernel's (about 20 ms), alone or in a group; so
-unwiring takes the link down and marks it, and `reap` deletes all the marked ones at once.
+Deleting a link costs one of the kernel's grace periods (about 20 ms), alone or in a group. So
+`detach` takes the link down and marks it, and `reap` deletes all marked links at once.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable
 from errno import EEXIST, ENODEV
-from typing import TypeVar
 
-from netmgr.config import POD_GATEWAYS
-from netmgr.dataplane import desired, drift, hardening, links, netlink, rtnetlink, sandbox
-from netmgr.dataplane.desired import DEFAULT_ROUTES, REAP_GROUP, Identity
+from netmgr.dataplane import desired, drift, sandbox, settings
+from netmgr.dataplane.desired import REAP_GROUP, Identity
 from netmgr.dataplane.drift import Drift, Foreign, Host
-from netmgr.dataplane.links import Link
 from netmgr.dataplane.neighbours import Neighbours
-from netmgr.dataplane.netlink import Netlink
-from netmgr.dataplane.rtnetlink import Operation, Route
 from netmgr.errors import ConfigError, KernelError
+from netmgr.kernel import links, netlink, netns, routes
+from netmgr.kernel.links import Link, read_addresses, read_links
+from netmgr.kernel.netlink import Netlink, Operation
+from netmgr.kernel.routes import Route, read_routes
 from netmgr.model import ROUTE_PROTOCOL, Attachment
-from netmgr.prefixes import Address, Family
+from netmgr.prefixes import Address
 
 DEFAULT_MTU = 1500
-
-SETTLE_SECONDS = 2.0
-"""How long the kernel may take until a new address is usable; it takes less than a millisecond."""
-
-Decoded = TypeVar("Decoded")
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +48,32 @@ class Dataplane:
         """Close the netlink socket."""
         self._netlink.close()
 
+    def refresh_mtu(self) -> None:
+        """Follow the uplink's MTU; pods attached from now on get it."""
+        self.mtu = self._measure_mtu()
+
+    def _measure_mtu(self) -> int:
+        if self._mtu is not None:
+            return self._mtu
+        present = read_links(self._netlink)
+        if self._uplink is not None:
+            for link in present:
+                if link.name == self._uplink:
+                    return link.mtu
+            raise ConfigError(
+                f"node.uplink: this node has no interface {self._uplink}; "
+                "name one it has, or set mtu"
+            )
+        defaults = [
+            route.oif for route in read_routes(self._netlink) if route.destination.length == 0
+        ]
+        # A node may be without a default route, or have one over several links (with no link of
+        # its own), for a moment or for good: then what was measured last still holds.
+        uplink = defaults[0] if defaults else None
+        return next((link.mtu for link in present if link.number == uplink), self.mtu)
+
     def attach(self, attachment: Attachment, mac: bytes = b"") -> None:
-        """Wire an attachment into the sandbox at its namespace path. Leaves nothing behind on failure.
+        """Wire an attachment into the sandbox at its namespace path. On failure nothing is left.
 
         The pod's end gets this MAC, if one is given.
 
@@ -64,34 +81,38 @@ class Dataplane:
             KernelError: the namespace is gone, or the kernel refused an operation.
         """
         mac = mac or desired.pod_mac(attachment.key)
-        netns = netlink.open_namespace(attachment.netns)
+        sandbox_ns = netns.open_namespace(attachment.netns)
         try:
-            self._create(attachment, netns, mac)
+            self._create(attachment, sandbox_ns, mac)
             try:
-                self._netlink.transact([hardening.harden(attachment.host_link)])
-                hardening.write_settings(attachment.host_link)
+                # Both ends are down until now. Once the host's end is up it would take a router
+                # advertisement or an ARP request of the pod's, so its settings come first.
+                self._netlink.transact([settings.restrict(attachment.host_link)])
+                # IPv6's are files, which came into being with the link.
+                settings.write_files(attachment.host_link)
+                # The last of these brings the host's end up.
                 self._netlink.transact(desired.naming(attachment))
-                self._configure(attachment, netns, mac)
+                self._configure(attachment, sandbox_ns, mac)
+            # A failed ADD leaves nothing behind, also one that ends by a signal's exception.
             except BaseException:
                 self._remove(attachment.host_link, attachment.netns)
                 raise
         finally:
-            os.close(netns)
+            os.close(sandbox_ns)
 
-    def _create(self, attachment: Attachment, netns: int, mac: bytes) -> None:
-        operation = desired.creation(attachment, self.mtu, netns, mac)
+    def _create(self, attachment: Attachment, sandbox_ns: int, mac: bytes) -> None:
+        operation = desired.creation(attachment, self.mtu, sandbox_ns, mac)
         failure = self._netlink.attempt([operation]).get(operation)
         if failure is None:
             return
+        # The name follows from container and interface, so a predecessor of both has it until it is
+        # reaped.
         if failure.errno != EEXIST or not self._has_cleared(attachment):
             raise failure
         self._netlink.transact([operation])
 
     def _has_cleared(self, attachment: Attachment) -> bool:
-        """Whether no foreign link has the host end's name any more, the predecessor's being removed.
-
-        The predecessor of the same container and interface may still wait for the reaper, or have gone by now.
-        """
+        """Whether the host end's name is free now. A foreign link keeps it."""
         present = self._link(attachment.host_link)
         if present is not None and not desired.is_host_end(present):
             return False
@@ -99,31 +120,36 @@ class Dataplane:
         return True
 
     def _remove(self, host_link: str, netns_path: str) -> None:
-        """Delete a host end now. What the kernel refuses is left to the reaper, or to the next start."""
+        """Delete a host end now. If the kernel refuses, the reaper or the next start does it."""
         try:
             self.detach(host_link, netns_path)
             self.reap()
         except KernelError as error:
-            log.error("link-not-removed link=%s error=%s", host_link, error)  # noqa: TRY400  the message says all there is
+            log.error("link-not-removed link=%s error=%s", host_link, error)  # noqa: TRY400  expected, no fault
 
-    def _configure(self, attachment: Attachment, netns: int, mac: bytes) -> None:
-        inside, pod_index = netlink.open_in(netns, attachment.key.ifname)
+    def _configure(self, attachment: Attachment, sandbox_ns: int, mac: bytes) -> None:
+        inside, pod_index = netlink.open_in(sandbox_ns, attachment.key.ifname)
         with inside:
+            # The sandbox first: a link with its route on the host is a pod that runs, which is
+            # what an agent that finds it after a crash relies on.
             inside.transact(desired.pod_side(attachment, pod_index))
             host_index = netlink.index_of(attachment.host_link)
             operations = desired.host_side(attachment, host_index, mac)
-            self._netlink.transact([*operations, rtnetlink.settle_link(host_index)])
-            _wait_for_addresses(inside, attachment)
+            # The kernel makes carrier and local routes usable from work queues. Without waiting
+            # for both, one pod in ten lost its first packet under load.
+            self._netlink.transact([*operations, links.settle_link(host_index)])
+            sandbox.wait_for_addresses(inside, attachment)
 
     def detach(self, host_link: str, netns_path: str = "") -> bool:
-        """Take a host end down, so that nothing passes any more; False if there is no such link of ours.
+        """Take a host end down, which ends its traffic; False if there is no such link of ours.
 
-        Where its sandbox is at `netns_path`, the pod's end has lost its name and its addresses as well.
+        Where its sandbox is at `netns_path`, the pod's end loses its name and addresses as well.
         """
         link = self._link(host_link)
         if link is None or not desired.is_host_end(link):
             return False
-        operation = rtnetlink.lower_link(host_link, REAP_GROUP)
+        # Down and marked in one message: a crash leaves no link that is down and looks in use.
+        operation = links.lower_link(host_link, REAP_GROUP)
         failure = self._netlink.attempt([operation]).get(operation)
         if failure is not None and failure.errno == ENODEV:
             return False
@@ -139,19 +165,23 @@ class Dataplane:
             table = desired.route_metric(identity.key) if identity else 0
             sandbox.vacate(self._netlink, link, netns_path, table)
         except KernelError as error:
+            # ENODEV: the sandbox went, and the pod's end with it.
             if error.errno != ENODEV:
-                # Nothing of it may stay in the sandbox, so the pair goes at once.
+                # A sandbox may be reused, and CNI wants the interface gone when DEL returns, so
+                # the pair is deleted now, for all its 20 ms.
                 log.warning("pod-end-not-vacated action=delete link=%s error=%s", link.name, error)
                 self.reap()
 
     def reap(self) -> int:
         """Delete every detached host end; how many there were."""
-        marked = [link for link in self._links() if link.group == REAP_GROUP]
+        marked = [link for link in read_links(self._netlink) if link.group == REAP_GROUP]
         own = [link for link in marked if desired.is_host_end(link)]
+        # A group can be set by anybody, and deleting by group asks for no name.
         if own and len(own) == len(marked):
-            operations = [rtnetlink.delete_group(REAP_GROUP)]
+            # One message and one grace period for all, unless a link that is not ours is in it.
+            operations = [links.delete_group(REAP_GROUP)]
         else:
-            operations = [rtnetlink.delete_link(link.number) for link in own]
+            operations = [links.delete_link(link.number) for link in own]
         for failure in self._netlink.attempt(operations).values():
             # The sandbox may have gone in the meantime and taken its end, and ours, with it.
             if failure.errno != ENODEV:
@@ -160,22 +190,27 @@ class Dataplane:
 
     def attached(self) -> dict[Identity, tuple[Link, tuple[Address, ...]]]:
         """Every host end of ours that is in use, with the addresses our routes send into it."""
-        routes = self._own_routes()
-        return {
-            identity: (link, tuple(sorted(a for a, oif in routes.items() if oif == link.number)))
-            for link in self._links()
-            if link.group != REAP_GROUP and (identity := desired.identity_of(link))
+        link_of = {
+            route.destination.network: route.oif
+            for route in read_routes(self._netlink, protocol=ROUTE_PROTOCOL)
+            if route.destination.length == route.destination.family.width
         }
+        found = {}
+        for link in self._links_in_use():
+            identity = desired.identity_of(link)
+            if identity is not None:
+                held = sorted(address for address, oif in link_of.items() if oif == link.number)
+                found[identity] = link, tuple(held)
+        return found
 
     def attached_links(self) -> set[str]:
         """Names of the host ends of ours that are in use."""
-        return {link.name for link in self._links() if link.group != REAP_GROUP and desired.is_host_end(link)}
+        return {link.name for link in self._links_in_use() if desired.is_host_end(link)}
 
-    def detach_strays(self, wanted: Iterable[str]) -> list[str]:
+    def detach_orphans(self, wanted: Iterable[str]) -> list[str]:
         """Take down host ends of ours that belong to no attachment in `wanted`; their names."""
-        keep = set(wanted)
-        strays = [link for link in self._links() if desired.is_host_end(link) and link.name not in keep]
-        return [link.name for link in strays if link.group != REAP_GROUP and self.detach(link.name)]
+        orphans = sorted(self.attached_links() - set(wanted))
+        return [name for name in orphans if self.detach(name)]
 
     def drift(self, attachments: Callable[[], Iterable[Attachment]]) -> Drift:
         """Compare the kernel with what it should hold.
@@ -187,35 +222,55 @@ class Dataplane:
         return host.drift(list(attachments()))
 
     def remove_foreign(self, found: Iterable[Foreign]) -> list[str]:
-        """Remove what `drift` found to be foreign; a sentence each."""
-        removals = {
-            rtnetlink.delete_route(one) if isinstance(one, Route) else links.delete_address(*one): drift.described(one)
-            for one in found
-        }
+        """Remove what `drift` found to be foreign; a line for each."""
+        removals = {}
+        for one in found:
+            removals[_removal(one)] = drift.described(one)
         failures = self._netlink.attempt(list(removals))
-        return [sentence for operation, sentence in removals.items() if operation not in failures]
+        return [line for operation, line in removals.items() if operation not in failures]
 
     def rewire(self, attachment: Attachment) -> list[str]:
-        """Repair the host's side of an attachment, if it needs that; a sentence for each fault.
+        """Repair the host's side of an attachment, if it needs that; a line for each fault.
 
         Raises:
             KernelError: it could not be repaired.
             SetupError: a setting of the link cannot be written.
         """
         host = self._look()
+        # Looked at again, since the caller did not hold the attachment's lock when it found the
+        # drift: an ADD or a DEL may have come between.
         faults, link = host.faults(attachment), host.links.get(attachment.host_link)
         if link is None or not faults:
             return []
         operations = [
+            # Without the alternative names, which the kernel refuses if one is there already
+            # (EEXIST).
             desired.naming(attachment)[-1],
             *desired.host_side(attachment, link.number, self.neighbours.pod_mac(link)),
         ]
-        if host.lacking.get(link.number):
-            hardening.write_settings(link.name)
-            # A link that stops or begins to hear ARP forgets its neighbours, so they come behind it (arp_netdev_event).
-            operations.insert(0, hardening.harden(link.name))
+        if settings.lacking(link):
+            settings.write_files(link.name)
+            # First, since a link whose ARP is switched forgets its neighbours (arp_netdev_event).
+            operations.insert(0, settings.restrict(link.name))
         self._netlink.transact(operations)
         return faults
+
+    def check(self, attachment: Attachment, netns_path: str) -> list[str]:
+        """What of an attachment's wiring is not as `attach` left it in this sandbox."""
+        try:
+            sandbox_ns = netns.open_namespace(netns_path)
+        except KernelError as error:
+            return [error.message]
+        try:
+            inside, index = netlink.open_in(sandbox_ns, attachment.key.ifname)
+        finally:
+            os.close(sandbox_ns)
+        with inside:
+            faults = self._look().faults(attachment)
+            if not index:
+                missing = f"interface {attachment.key.ifname} is missing in the sandbox"
+                return [*faults, missing]
+            return faults + sandbox.faults(inside, attachment, index)
 
     def pod_mac(self, attachment: Attachment) -> bytes:
         """The MAC that the pod's end has now.
@@ -229,61 +284,13 @@ class Dataplane:
         return self.neighbours.pod_mac(link)
 
     def _look(self) -> Host:
-        addresses = [
-            held
-            for family in Family
-            for held in self._netlink.dump(rtnetlink.dump_addresses(family), rtnetlink.address_of)
-        ]
-        present = {link.name: link for link in self._links() if link.group != REAP_GROUP}
-        lacking = dict(self._netlink.dump(rtnetlink.dump_links(), hardening.lacking))
-        return Host(present, lacking, self._routes(), addresses)
+        addresses = read_addresses(self._netlink)
+        present = {link.name: link for link in self._links_in_use()}
+        return Host(present, read_routes(self._netlink), addresses)
 
-    def check(self, attachment: Attachment, netns_path: str) -> list[str]:
-        """What of an attachment's wiring is not as `attach` left it in this sandbox, a sentence each."""
-        try:
-            netns = netlink.open_namespace(netns_path)
-        except KernelError as error:
-            return [error.message]
-        try:
-            return [*self._look().faults(attachment), *self._check_pod(attachment, netns)]
-        finally:
-            os.close(netns)
-
-    def _check_pod(self, attachment: Attachment, netns: int) -> list[str]:
-        inside, index = netlink.open_in(netns, attachment.key.ifname)
-        with inside:
-            if not index:
-                return [f"interface {attachment.key.ifname} is missing in the sandbox"]
-            faults = []
-            link = next(link for link in inside.dump(rtnetlink.dump_links(), links.link_of) if link.number == index)
-            if not link.up:
-                faults.append(f"interface {link.name} is down in the sandbox")
-            for family in sorted({address.family for address in attachment.addresses}):
-                faults += _check_family(inside, attachment, family, index)
-                faults += sandbox.source_routing_faults(inside, attachment, family, index)
-        return faults
-
-    def refresh_mtu(self) -> None:
-        """Follow the uplink's MTU; pods attached from now on get it."""
-        self.mtu = self._measure_mtu()
-
-    def _measure_mtu(self) -> int:
-        if self._mtu is not None:
-            return self._mtu
-        links = self._links()
-        if self._uplink is not None:
-            named = next((link for link in links if link.name == self._uplink), None)
-            if named is None:
-                raise ConfigError(
-                    f"node.uplink: this node has no interface {self._uplink}; name one it has, or set mtu"
-                )
-            return named.mtu
-        default = next((route.oif for route in self._routes() if route.destination.length == 0), None)
-        # Without a default route of its own link, for a moment or for good, what was measured last still holds.
-        return next((link.mtu for link in links if link.number == default), self.mtu)
-
-    def _links(self) -> list[Link]:
-        return self._netlink.dump(rtnetlink.dump_links(), links.link_of)
+    def _links_in_use(self) -> list[Link]:
+        """All links, whoever made them, but for those that wait to be deleted."""
+        return [link for link in read_links(self._netlink) if link.group != REAP_GROUP]
 
     def _link(self, name: str) -> Link | None:
         try:
@@ -293,65 +300,8 @@ class Dataplane:
                 raise
             return None
 
-    def _routes(self, protocol: int = 0) -> list[Route]:
-        return [
-            route
-            for family in Family
-            for route in self._netlink.dump(rtnetlink.dump_routes(family, protocol), rtnetlink.route_of)
-        ]
 
-    def _own_routes(self) -> dict[Address, int]:
-        return {
-            route.destination.network: route.oif
-            for route in self._routes(ROUTE_PROTOCOL)
-            if route.protocol == ROUTE_PROTOCOL and route.destination.length == route.destination.family.width
-        }
-
-
-def _wait_for_addresses(inside: Netlink, attachment: Attachment) -> None:
-    """Wait until the sandbox takes packets for its v6 addresses: the kernel makes those routes from a work queue.
-
-    Raises:
-        KernelError: they are still missing after `SETTLE_SECONDS`.
-    """
-    wanted = {address for address in attachment.addresses if address.family is Family.V6}
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while wanted - set(inside.dump(rtnetlink.dump_local_routes(), rtnetlink.local_address_of)):
-        if time.monotonic() > deadline:
-            raise KernelError("wait for the sandbox's addresses", details="the kernel does not make them local")
-        time.sleep(0.0002)
-
-
-def _check_family(inside: Netlink, attachment: Attachment, family: Family, index: int) -> list[str]:
-    """Faults of one family inside the sandbox that `inside` stands in."""
-
-    def listed(request: Operation, decode: Callable[[bytes], Decoded | None]) -> list[Decoded]:
-        return inside.dump(request, decode)
-
-    gateway = POD_GATEWAYS[family]
-    held = {
-        Address(prefix.family, prefix.value)
-        for prefix, oif in listed(rtnetlink.dump_addresses(family), rtnetlink.address_of)
-        if oif == index
-    }
-    faults = [
-        f"address {address} is missing in the sandbox"
-        for address in attachment.addresses
-        if address.family is family and address not in held
-    ]
-    routes = {
-        (route.destination, route.gateway)
-        for route in listed(rtnetlink.dump_routes(family), rtnetlink.route_of)
-        if route.oif == index
-    }
-    for destination, via in ((gateway.prefix, None), (DEFAULT_ROUTES[family], gateway)):
-        if (destination, via) not in routes:
-            faults.append(f"route to {destination} is missing in the sandbox")
-    neighbours = {
-        address: mac
-        for address, mac, oif, state in listed(rtnetlink.dump_neighbours(family), rtnetlink.neighbour_of)
-        if oif == index and state & rtnetlink.NUD_PERMANENT
-    }
-    if neighbours.get(gateway) != desired.HOST_MAC:
-        faults.append(f"neighbour {gateway} is missing in the sandbox")
-    return faults
+def _removal(foreign: Foreign) -> Operation:
+    if isinstance(foreign, Route):
+        return routes.delete_route(foreign)
+    return links.delete_address(*foreign)

@@ -1,25 +1,25 @@
 """The node's attachments and the addresses they hold: `pool` and `store` kept in step.
 
-An address is taken by deciding in the pool and writing to the store, and only then is it true.
-It stands in at most one row of the store (its primary key), so that even a fault in the pool
-could not hand it out twice. Giving back is true at once, and written as soon as that is possible.
+An address is taken when the pool has decided and the store has written it, not before. It is in at
+most one row of the store (its primary key), so that even a bug in the pool could not hand it out
+twice. A release takes effect at once, and is written as soon as possible.
 
-Rests are counted in CLOCK_MONOTONIC, by which nobody's setting of the clock can end them early
-or never. It starts anew with each boot, so a release that seems to lie ahead was before this
-boot, and one of another boot that does not is older than it seems: no rest is ever cut short.
+Cooldowns are counted in CLOCK_MONOTONIC, so that setting the clock cannot end them early or keep
+them from ending. It starts anew with each boot: a release that seems to lie ahead was before this
+boot, and one of another boot that does not is older than it seems. No cooldown is ever cut short.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import astuple, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TypeVar
 
+from netmgr.api.snapshot import PoolState
 from netmgr.clock import Clock
 from netmgr.errors import AddressUnavailable, CapacityError
-from netmgr.ipam.pool import Occupancy, Pool, Timing
+from netmgr.ipam.pool import Pool, Timing
 from netmgr.ipam.store import Store
 from netmgr.model import NOTHING_REQUESTED, Attachment, AttachmentKey, PodRef, Requested
 from netmgr.prefixes import Address, Family, Prefix
@@ -31,17 +31,23 @@ ConnectionLookup = Callable[[Iterable[Address]], set[Address]]
 
 
 class Leases:
-    """All attachments of one node. Thread-safe."""
+    """All attachments of one node. Thread-safe. `store` may be flushed, synced and restored."""
 
     def __init__(
-        self, store: Store, ranges: Iterable[Prefix], timing: Timing, clock: Clock, lookup: ConnectionLookup
+        self,
+        store: Store,
+        ranges: Iterable[Prefix],
+        timing: Timing,
+        clock: Clock,
+        lookup: ConnectionLookup,
     ) -> None:
-        self._store = store
+        self.store = store
         self._clock = clock
         self._lookup = lookup
         self._lock = threading.Lock()
-        # Both families, also without ranges: what rests or is held must be known when a range comes back.
-        self._pools = {family: Pool((), timing) for family in Family}
+        # Both families, also without ranges: held addresses and cooldowns must be known when a
+        # range comes back.
+        self._pools = {family: Pool(family, (), timing) for family in Family}
         self._set_ranges(ranges)
         remembered = store.remembered()
         self.boot_id = remembered.boot_id
@@ -49,13 +55,14 @@ class Leases:
         self._tombstones = remembered.tombstones
         held = {address: a.key for a in self._attachments.values() for address in a.addresses}
         now = clock.monotonic()
-        resting = {address: at if at <= now else 0.0 for address, at in remembered.resting.items()}
+        # A release that lies ahead was before this boot: its cooldown counts from the boot on.
+        cooldown = {at: since if since <= now else 0.0 for at, since in remembered.cooldown.items()}
         for family, pool in self._pools.items():
-            rested = [address for address in remembered.rested if address.family is family]
-            pool.restore(_of_family(held, family), _of_family(resting, family), rested)
+            returned = [address for address in remembered.returned if address.family is family]
+            pool.restore(_of_family(held, family), _of_family(cooldown, family), returned)
 
     def set_ranges(self, ranges: Iterable[Prefix]) -> None:
-        """Give out addresses of these ranges alone from now on; who holds another keeps it until its end."""
+        """Give out addresses of these ranges alone from now on; held ones stay held."""
         with self._lock:
             self._set_ranges(ranges)
 
@@ -72,12 +79,18 @@ class Leases:
     def withdrawn(self) -> dict[Address, Attachment]:
         """Addresses of no range any more, and the attachments that still hold them."""
         with self._lock:
-            kept = {address for pool in self._pools.values() for address in pool.withdrawn()}
-            held = ((address, a) for a in self._attachments.values() for address in a.addresses)
-            return {address: attachment for address, attachment in held if address in kept}
+            kept: set[Address] = set()
+            for pool in self._pools.values():
+                kept.update(pool.withdrawn())
+            found: dict[Address, Attachment] = {}
+            for attachment in self._attachments.values():
+                found.update((each, attachment) for each in attachment.addresses if each in kept)
+            return found
 
     def get(self, key: AttachmentKey) -> Attachment | None:
         """The attachment of this key, if there is one."""
+        # Without the lock: one look-up is atomic, and whoever changes this attachment holds its own
+        # lock (`agent/requests.py`).
         return self._attachments.get(key)
 
     def all(self) -> list[Attachment]:
@@ -94,7 +107,9 @@ class Leases:
         started_at: float = 0.0,
         requested: Requested = NOTHING_REQUESTED,
     ) -> Attachment:
-        """Give a new attachment one address of each family that has ranges: the one it asks for, or the next.
+        """Give a new attachment an address of each family that has ranges.
+
+        That is the one it asks for, else the next one.
 
         Raises:
             AddressUnavailable: an address that it asks for cannot be given; nothing is held then.
@@ -105,7 +120,7 @@ class Leases:
         try:
             return self._reserve(wanted)
         except CapacityError:
-            # Some may have rested long enough since the background last looked.
+            # Cooldowns may have ended since the background task last looked.
             self.settle(at_most=8, among=requested.addresses)
         return self._reserve(wanted)
 
@@ -124,8 +139,11 @@ class Leases:
                 for family, pool in giving.items():
                     taken.append(pool.take(wanted.key, self._clock.monotonic(), asked.get(family)))
                 attachment = replace(wanted, addresses=tuple(taken))
-                self._store.hold(attachment)
+                # The store before memory: an address that only memory knows would be given twice
+                # after a crash.
+                self.store.hold(attachment)
             except BaseException:
+                # Not only on our own errors: whatever ends this ADD must not leave addresses held.
                 for address in taken:
                     self._pools[address.family].put_back(address)
                 raise
@@ -138,122 +156,87 @@ class Leases:
             attachment = self._attachments[key]
             if started_at > attachment.started_at:
                 self._attachments[key] = replace(attachment, started_at=started_at)
-                self._store.renew(key, started_at)
+                self.store.renew(key, started_at)
 
     def adopt(self, attachment: Attachment) -> None:
         """Remember an attachment that the kernel has and the store lost."""
         with self._lock:
-            self._store.hold(attachment)
+            self.store.hold(attachment)
             self._attachments[attachment.key] = attachment
+            # The kernel decides here: the address may be in cooldown, or of no range any more.
             for address in attachment.addresses:
                 self._pools[address.family].restore({address: attachment.key})
 
     def release(self, attachment: Attachment) -> None:
-        """Forget an attachment; its addresses rest."""
+        """Forget an attachment; its addresses enter their cooldown."""
         with self._lock:
             now = self._clock.monotonic()
-            self._store.release(attachment, now)
+            # This never fails: a release that cannot be written waits in the store.
+            self.store.release(attachment, now)
             self._attachments.pop(attachment.key, None)
             for address in attachment.addresses:
                 self._pools[address.family].release(address, now)
 
     def settle(self, at_most: int | None = None, among: Collection[Address] = ()) -> None:
-        """Free addresses whose rest is over, longest-resting first, looking at `at_most` of each family.
+        """End cooldowns that are over, oldest release first.
 
-        With `among`, at these alone.
-
-        Each costs two walks of the kernel's connection table (some 10 ms each, without our locks).
+        Args:
+            at_most: how many addresses of each family to look at; None for all.
+            among: the only addresses to look at, if given.
         """
         now = self._clock.monotonic()
+        waiting: list[Address] = []
         with self._lock:
-            over = [pool.settling(now) for pool in self._pools.values()]
-            if among:
-                over = [[address for address in each if address in among] for each in over]
-            waiting = [address for each in over for address in each[:at_most]]
+            for pool in self._pools.values():
+                due = pool.settling(now)
+                if among:
+                    due = [address for address in due if address in among]
+                waiting += due[:at_most]
         if not waiting:
             return
+        # Without the lock: the look-up walks the kernel's connection table twice, some 10 ms each.
         named = self._lookup(waiting)
         with self._lock:
-            freed = [
-                address
-                for address in waiting
-                if self._pools[address.family].settle(address, now, named=address in named)
-            ]
-            self._store.rested(freed)
+            # One that another thread settled or gave out meanwhile is in no cooldown any more.
+            ended = [a for a in waiting if self._pools[a.family].settle(a, now, named=a in named)]
+            self.store.end_cooldown(ended)
 
-    def occupancy(self) -> dict[Family, Occupancy]:
-        """Addresses by family and state, of families that have any."""
+    def occupancy(self) -> dict[Family, PoolState]:
+        """Addresses by state, of families that have ranges or held addresses of former ones."""
         with self._lock:
-            found = {family: pool.occupancy() for family, pool in self._pools.items()}
-            return {f: state for f, state in found.items() if self._pools[f].gives or any(astuple(state))}
+            found: dict[Family, PoolState] = {}
+            for family, pool in self._pools.items():
+                state = pool.occupancy()
+                if pool.gives or state["withdrawn"]:
+                    found[family] = state
+            return found
 
-    def bury(self, key: AttachmentKey, deleted_at: float) -> None:
+    def add_tombstone(self, key: AttachmentKey, deleted_at: float) -> None:
         """Remember that a DEL began at `deleted_at` (seconds since boot)."""
         with self._lock:
+            # The spool may replay an earlier DEL after a later one was served.
             latest = max(deleted_at, self._tombstones.get(key, deleted_at))
-            self._store.bury(key, latest)
+            self.store.add_tombstone(key, latest)
             self._tombstones[key] = latest
 
-    def buried(self, key: AttachmentKey) -> float | None:
+    def tombstone(self, key: AttachmentKey) -> float | None:
         """When the last DEL of this key began, in seconds since boot."""
         return self._tombstones.get(key)
 
     def forget_tombstones(self, before: float) -> None:
         """Drop tombstones older than `before` seconds since boot."""
         with self._lock:
+            # Looked at first: most of the time none is that old, and no transaction is needed.
             if any(at < before for at in self._tombstones.values()):
-                self._store.forget_tombstones(before)
+                self.store.forget_tombstones(before)
                 self._tombstones = {key: at for key, at in self._tombstones.items() if at >= before}
 
     def begin_boot(self, boot_id: str) -> None:
         """Note the kernel's boot; tombstones of another one mean nothing."""
         with self._lock:
-            self._store.begin_boot(boot_id)
+            self.store.begin_boot(boot_id)
             self._tombstones.clear()
             self.boot_id = boot_id
-
-    @property
-    def durable(self) -> bool:
-        """Whether the end of this process would forget nothing; while it would, nothing new is held."""
-        return self._store.durable
-
-    @property
-    def path(self) -> Path:
-        """Where the store's file stands."""
-        return self._store.path
-
-    def is_lost(self) -> bool:
-        """Whether the store's file was removed or replaced since it was opened."""
-        return self._store.is_lost()
-
-    def restore(self) -> None:
-        """Make the store's file again.
-
-        Raises:
-            StateError: it cannot be made.
-        """
-        self._store.restore()
-
-    def flush(self) -> None:
-        """Write what the store could not write before.
-
-        Raises:
-            StateError: it still cannot.
-        """
-        self._store.flush()
-
-    def checkpoint(self) -> None:
-        """Write what is not yet written, and sync it to the disk.
-
-        Raises:
-            StateError: the disk refused.
-        """
-        self._store.flush()
-        self._store.checkpoint()
-
-    def close(self) -> None:
-        """Close the store."""
-        self._store.close()
 
 
 def _of_family(items: dict[Address, Value], family: Family) -> dict[Address, Value]:

@@ -1,10 +1,10 @@
-"""Remembers attachments, addresses and late DELs in SQLite, through `kill -9`. See `sqlite_file`.
+"""Remembers attachments, addresses and tombstones in SQLite, across `kill -9`. See `sqlite_file`.
 
 A machine that loses power may lose the last moments, but it loses its pods with them.
 
-What gives something back never fails: where the file cannot be written (a full disk), it waits
-in memory and is written before anything else that is. What takes something is refused then, so
-that nothing is handed out that a crash would forget.
+Giving something back never fails: where the file cannot be written (a full disk), it waits in
+memory and is written before anything else. Taking something is refused then, so that no address
+is handed out that a crash would forget.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from netmgr import sqlite_file
 from netmgr.errors import StateError
@@ -47,7 +46,7 @@ CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
 
 Change = tuple[str, tuple[object, ...]]
-"""A statement and its parameters; done twice, it changes nothing more."""
+"""A statement and its parameters; running it twice changes nothing more."""
 
 _PROBE: Change = ("INSERT OR REPLACE INTO facts VALUES ('probe', '')", ())
 
@@ -58,13 +57,13 @@ log = logging.getLogger(__name__)
 class Remembered:
     """Everything the store knew when it was opened.
 
-    `resting` says when each address was released, in seconds since the boot of that moment;
-    `rested` are those whose rest is over, oldest release first.
+    `cooldown` has when each address was released, in seconds since the boot of that moment;
+    `returned` are those whose cooldown is over, oldest release first.
     """
 
     attachments: dict[AttachmentKey, Attachment]
-    resting: dict[Address, float]
-    rested: list[Address]
+    cooldown: dict[Address, float]
+    returned: list[Address]
     tombstones: dict[AttachmentKey, float]
     boot_id: str
 
@@ -72,22 +71,20 @@ class Remembered:
 class Store:
     """One SQLite file; every method is one transaction."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self._connection = connection
-        self._path = path
-        self._opened = sqlite_file.identities(path)
-        self._lock = threading.Lock()
-        self._pending: dict[Change, None] = {}
-
-    @classmethod
-    def open(cls, path: Path) -> Self:
-        """Open or create the file.
+    def __init__(self, path: Path) -> None:
+        """Open `path`, or make it.
 
         Raises:
             StateError: it is damaged, or of a schema this version does not know.
             SetupError: it cannot be reached or made; it may be perfectly good.
         """
-        return cls(sqlite_file.open_file(path, _SCHEMA, _SCHEMA_VERSION), path)
+        self.path = path
+        self._connection = sqlite_file.open_file(path, _SCHEMA, _SCHEMA_VERSION)
+        self._opened = sqlite_file.identities(path)
+        # One connection for all threads: a transaction must hold no other thread's statements.
+        self._lock = threading.Lock()
+        # A dictionary for its order, and so that a repeated change waits only once.
+        self._pending: dict[Change, None] = {}
 
     def remembered(self) -> Remembered:
         """Read everything; closes the file when that fails.
@@ -101,45 +98,57 @@ class Store:
                 return self._read()
         except sqlite3.Error as error:
             self.close()
-            raise sqlite_file.refusal(self._path, error) from error
+            raise sqlite_file.refusal(self.path, error) from error
         except (ValueError, TypeError) as error:
             self.close()
-            raise StateError(f"{self._path}: cannot be understood: {error}") from error
+            raise StateError(f"{self.path}: cannot be understood: {error}") from error
 
     def _read(self) -> Remembered:
+        run = self._connection.execute
         addresses: dict[AttachmentKey, list[Address]] = {}
-        for text, *key in self._connection.execute("SELECT address, container_id, ifname FROM leases"):
+        for text, *key in run("SELECT address, container_id, ifname FROM leases"):
             addresses.setdefault(AttachmentKey(*key), []).append(Address.parse(text))
         attachments = {}
-        for row in self._connection.execute("SELECT * FROM attachments"):
+        # Columns come in the order of the schema.
+        for row in run("SELECT * FROM attachments"):
             key, pod = AttachmentKey(*row[:2]), PodRef(*row[2:5])
             attachments[key] = Attachment(key, pod, tuple(sorted(addresses.get(key, ()))), *row[5:])
-        resting, rested = {}, []
+        cooldown, returned = {}, []
         released = "SELECT address, released_at, rested FROM released ORDER BY sequence"
-        for text, at, is_rested in self._connection.execute(released):
+        for text, at, is_over in run(released):
             address = Address.parse(text)
-            if is_rested:
-                rested.append(address)
+            if is_over:
+                returned.append(address)
             else:
-                resting[address] = at
-        tombstones = {AttachmentKey(*row[:2]): row[2] for row in self._connection.execute("SELECT * FROM tombstones")}
-        boot = self._connection.execute("SELECT value FROM facts WHERE name = 'boot_id'").fetchone()
-        return Remembered(attachments, resting, rested, tombstones, boot[0] if boot else "")
+                cooldown[address] = at
+        tombstones = {AttachmentKey(*row[:2]): row[2] for row in run("SELECT * FROM tombstones")}
+        boot = run("SELECT value FROM facts WHERE name = 'boot_id'").fetchone()
+        return Remembered(attachments, cooldown, returned, tombstones, boot[0] if boot else "")
 
     @property
     def durable(self) -> bool:
-        """Whether the file holds everything it was told."""
+        """Whether the file holds every change; while it does not, nothing new can be held."""
         return not self._pending
 
     def hold(self, attachment: Attachment) -> None:
         """Remember an attachment and that it holds its addresses.
 
         Raises:
-            StateError: the file could not be written, or another attachment holds one; nothing changed.
+            StateError: the file could not be written, or another attachment holds one of the
+                addresses; nothing changed.
         """
         key, pod = (attachment.key.container_id, attachment.key.ifname), attachment.pod
-        row = (*key, pod.namespace, pod.name, pod.uid, attachment.host_link, attachment.netns, attachment.started_at)
+        row = (
+            *key,
+            pod.namespace,
+            pod.name,
+            pod.uid,
+            attachment.host_link,
+            attachment.netns,
+            attachment.started_at,
+        )
         texts = [str(address) for address in attachment.addresses]
+        # INSERT, not REPLACE: the primary key refuses an address that another attachment holds.
         self._take(
             ("INSERT INTO attachments VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row),
             *(("INSERT INTO leases VALUES (?, ?, ?)", (text, *key)) for text in texts),
@@ -149,33 +158,41 @@ class Store:
     def renew(self, key: AttachmentKey, started_at: float) -> None:
         """Remember a later ADD of an attachment."""
         row = (started_at, key.container_id, key.ifname)
-        self._give(("UPDATE attachments SET started_at = ? WHERE container_id = ? AND ifname = ?", row))
+        self._give(
+            ("UPDATE attachments SET started_at = ? WHERE container_id = ? AND ifname = ?", row)
+        )
 
     def release(self, attachment: Attachment, released_at: float) -> None:
-        """Forget an attachment; its addresses begin to rest."""
+        """Forget an attachment; its addresses enter their cooldown."""
         key = (attachment.key.container_id, attachment.key.ifname)
-        resting = "INSERT OR REPLACE INTO released (address, released_at, rested) VALUES (?, ?, 0)"
+        # REPLACE and not UPDATE: a new `sequence` puts the address behind earlier releases.
+        released = "INSERT OR REPLACE INTO released (address, released_at, rested) VALUES (?, ?, 0)"
         self._give(
             ("DELETE FROM leases WHERE container_id = ? AND ifname = ?", key),
             ("DELETE FROM attachments WHERE container_id = ? AND ifname = ?", key),
-            *((resting, (str(address), released_at)) for address in attachment.addresses),
+            *((released, (str(address), released_at)) for address in attachment.addresses),
         )
 
-    def rested(self, addresses: Iterable[Address]) -> None:
-        """Note that the rest of these addresses is over; the order of their releases is kept."""
-        self._give(*(("UPDATE released SET rested = 1 WHERE address = ?", (str(address),)) for address in addresses))
+    def end_cooldown(self, addresses: Iterable[Address]) -> None:
+        """Note that these addresses returned; the order of their releases is kept."""
+        over = "UPDATE released SET rested = 1 WHERE address = ?"
+        self._give(*((over, (str(address),)) for address in addresses))
 
-    def bury(self, key: AttachmentKey, deleted_at: float) -> None:
+    def add_tombstone(self, key: AttachmentKey, deleted_at: float) -> None:
         """Remember a DEL, so that the ADD it overtook is refused."""
-        self._give(("INSERT OR REPLACE INTO tombstones VALUES (?, ?, ?)", (key.container_id, key.ifname, deleted_at)))
+        row = (key.container_id, key.ifname, deleted_at)
+        self._give(("INSERT OR REPLACE INTO tombstones VALUES (?, ?, ?)", row))
 
     def forget_tombstones(self, before: float) -> None:
         """Drop tombstones older than `before`."""
         self._give(("DELETE FROM tombstones WHERE deleted_at < ?", (before,)))
 
     def begin_boot(self, boot_id: str) -> None:
-        """Remember which boot of the kernel the attachments belong to; tombstones count time since boot."""
-        self._give(("INSERT OR REPLACE INTO facts VALUES ('boot_id', ?)", (boot_id,)), ("DELETE FROM tombstones", ()))
+        """Remember the boot of the attachments, and drop tombstones, whose times count from it."""
+        self._give(
+            ("INSERT OR REPLACE INTO facts VALUES ('boot_id', ?)", (boot_id,)),
+            ("DELETE FROM tombstones", ()),
+        )
 
     def flush(self) -> None:
         """Write what could not be written before.
@@ -186,14 +203,9 @@ class Store:
         if self._pending:
             self._take()
 
-    @property
-    def path(self) -> Path:
-        """Where the file stands."""
-        return self._path
-
     def is_lost(self) -> bool:
         """Whether the file was removed or replaced since it was opened."""
-        return sqlite_file.identities(self._path) != self._opened
+        return sqlite_file.identities(self.path) != self._opened
 
     def restore(self) -> None:
         """Make the file again with all that it held.
@@ -202,16 +214,18 @@ class Store:
             StateError: it cannot be made; what it held is still there, in the open file.
         """
         with self._lock:
-            self._connection = sqlite_file.put_back(self._connection, self._path, self._opened)
-            self._opened = sqlite_file.identities(self._path)
+            self._connection = sqlite_file.put_back(self._connection, self.path, self._opened)
+            self._opened = sqlite_file.identities(self.path)
 
     def checkpoint(self) -> None:
-        """Sync to the disk and bound the log's size; other calls go on meanwhile.
+        """Write what waits, sync to the disk, bound the log's size; other calls go on meanwhile.
 
         Raises:
             StateError: the disk refused.
         """
-        sqlite_file.checkpoint(self._path)
+        # Before the sync: what waits in memory would not reach the disk.
+        self.flush()
+        sqlite_file.checkpoint(self.path)
 
     def close(self) -> None:
         """Close the file, with one last attempt to write what is not."""
@@ -221,15 +235,21 @@ class Store:
             self._connection.close()
 
     def _take(self, *changes: Change) -> None:
+        """Write now, or refuse.
+
+        What was refused must not be written later, but `durable` has to be false until a write
+        succeeds: the probe waits in its place. A broken constraint is no fault of the disk.
+        """
         with self._lock:
             try:
                 self._write(changes)
             except sqlite3.Error as error:
                 if not isinstance(error, sqlite3.IntegrityError):
                     self._wait(error, [_PROBE])
-                raise StateError(f"{self._path}: cannot be written: {error}") from None
+                raise StateError(f"{self.path}: cannot be written: {error}") from None
 
     def _give(self, *changes: Change) -> None:
+        """Write now, or as soon as that is possible."""
         with self._lock:
             try:
                 self._write(changes)
@@ -244,16 +264,18 @@ class Store:
                 self._connection.execute(statement, row)
             self._connection.execute("COMMIT")
         finally:
-            # After any exception, not SQLite's own alone: an open transaction would refuse whoever writes next.
+            # After any exception, not SQLite's own alone: an open transaction would refuse the
+            # next writer.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
         if self._pending:
-            log.warning("state-durable-again file=%s", self._path)
+            log.warning("state-durable-again file=%s", self.path)
             self._pending.clear()
 
     def _wait(self, error: sqlite3.Error, changes: Iterable[Change]) -> None:
         if not self._pending:
-            log.error("state-not-durable action=keep-in-memory file=%s error=%s", self._path, error)
+            log.error("state-not-durable action=keep-in-memory file=%s error=%s", self.path, error)
         for change in changes:
+            # Moved to the end: of two changes to one row the later one has to be written last.
             self._pending.pop(change, None)
             self._pending[change] = None

@@ -1,1 +1,1 @@
-"""What speaks to a Kubernetes API server: the range controller, the init container, the informer of Services."""
+"""What asks a Kubernetes API server: range controller, init container, informer of Services."""

@@ -1,9 +1,8 @@
-"""The API server as documents: the kubernetes client's configuration and transport, without its object classes.
+"""A client of the API server: the kubernetes client's transport, without its object classes.
 
-Objects stay the dictionaries that the server sends: a Node of 15 kB becomes no tree of Python
-objects, and what netmgr does not know of an object is never lost on the way back.
-Nothing is tried twice here, except that a token which the server no longer takes is read again
-from its file, once.
+Objects stay as the server sends them: a Node of 15 kB does not become a tree of Python objects, and
+fields that netmgr does not know are never lost on the way back. Requests are not retried, with one
+exception: after a refused token, the file is read again and the request repeated once.
 """
 
 from __future__ import annotations
@@ -34,17 +33,19 @@ Query = Mapping[str, str | int]
 
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 30.0
 SILENCE_SECONDS = 150.0
-"""A watch that says nothing for this long is dead: bookmarks come every minute."""
+"""A watch without any event for this long is dead: bookmarks come every minute."""
 
 UNAUTHORIZED, NOT_FOUND, CONFLICT, GONE, THROTTLED, FAILING = 401, 404, 409, 410, 429, 500
+# Not a strategic merge patch: this one replaces lists as a whole and removes a key by null,
+# whatever the object's type says about merging.
 MERGE_PATCH = "application/merge-patch+json"
 
 
 class Api:
-    """One API server, and who asks it. Safe for threads."""
+    """A client of one API server, with one account. Safe for threads."""
 
     def __init__(self, client: ApiClient, renew: Credentials | None = None) -> None:
-        """Ask through `client`; `renew` is how its token is read again."""
+        """Send requests through `client`; `renew` reads its token again."""
         self.client = client
         self._renew = renew
         self._lock = threading.Lock()
@@ -55,11 +56,11 @@ class Api:
         return self._ask("GET", path, query)
 
     def create(self, path: str, body: Object) -> Object:
-        """Make an object in the collection at `path`."""
+        """Create an object in the collection at `path`."""
         return self._ask("POST", path, body=body)
 
     def patch(self, path: str, body: Object) -> Object:
-        """Merge `body` into an object (RFC 7396); refused (409) when it names another resourceVersion than there is."""
+        """Merge `body` into an object (RFC 7396); 409 if it names another resourceVersion."""
         return self._ask("PATCH", path, body=body, kind=MERGE_PATCH)
 
     def stream(self, path: str, query: Query) -> Iterator[Object]:
@@ -71,12 +72,15 @@ class Api:
         """
         answer = self._send("GET", path, query, None, "application/json", SILENCE_SECONDS)
         try:
+            # The read timeout counts from one piece of the answer to the next, so that a watch
+            # lasts as long as bookmarks keep coming.
             for line in answer.response:
                 if line.strip():
                     yield json.loads(line)
         except (HTTPError, OSError, ValueError, RecursionError) as error:
             raise ApiAway(f"watch of {path} broke off: {error}") from None
         finally:
+            # Not read to its end, so the connection cannot be reused.
             answer.response.close()
 
     def expire(self) -> None:
@@ -90,17 +94,32 @@ class Api:
             return dict(self._asked)
 
     def _ask(
-        self, method: str, path: str, query: Query | None = None, body: Object | None = None, kind: str = ""
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        body: Object | None = None,
+        kind: str = "",
     ) -> Object:
         answer = self._send(method, path, query, body, kind or "application/json", ANSWER_SECONDS)
         try:
+            # Deeply nested JSON raises RecursionError, which is no ValueError.
             found: Object = json.loads(answer.read())
         except (HTTPError, OSError, ValueError, RecursionError) as error:
             raise ApiAway(f"{method} {path}: the answer cannot be read: {error}") from None
         return found
 
-    def _send(self, method: str, path: str, query: Query | None, body: Object | None, kind: str, seconds: float) -> Any:  # noqa: ANN401  the client's own response, which has no types
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Query | None,
+        body: Object | None,
+        kind: str,
+        seconds: float,
+    ) -> Any:  # noqa: ANN401  the client's own response, which has no types
         answer = self._transmit(method, path, query, body, kind, seconds)
+        # The kubelet renews the file before the token expires, but the client caches what it read.
         if answer.status == UNAUTHORIZED and self._renew is not None:
             log.info("token-refused action=read-it-again path=%s", path)
             answer.response.close()
@@ -111,7 +130,13 @@ class Api:
         return answer
 
     def _transmit(
-        self, method: str, path: str, query: Query | None, body: Object | None, kind: str, seconds: float
+        self,
+        method: str,
+        path: str,
+        query: Query | None,
+        body: Object | None,
+        kind: str,
+        seconds: float,
     ) -> Any:  # noqa: ANN401  as above
         parts = self.client.param_serialize(
             method,
@@ -144,7 +169,8 @@ class Credentials:
 
     def expire(self) -> None:
         """Read the token again before the next request."""
-        self._loader.token_expires_at = datetime.min  # noqa: DTZ901  the loader compares naive times
+        # The client reads the file again at the first request after this time.
+        self._loader.token_expires_at = datetime.min  # noqa: DTZ901  naive in the loader
 
     def api(self) -> Api:
         """The API server, asked with this account."""
@@ -152,10 +178,10 @@ class Credentials:
 
 
 def connect(kubeconfig: Path | None, folder: Path, environment: Mapping[str, str]) -> Api:
-    """The API server that a kubeconfig names, or else the one a pod is told of.
+    """The API server of a kubeconfig, or else of the pod that this runs in.
 
     Raises:
-        ConfigError: neither is there, or one is unusable.
+        ConfigError: there is neither, or it is unusable.
     """
     try:
         if kubeconfig is not None:
@@ -168,8 +194,9 @@ def connect(kubeconfig: Path | None, folder: Path, environment: Mapping[str, str
         raise ConfigError(f"{where}: no way to reach an API server: {error}{hint}") from None
 
 
-def _client(configure: Any) -> ApiClient:  # noqa: ANN401  a function over the client's own, untyped configuration
+def _client(configure: Any) -> ApiClient:  # noqa: ANN401  it takes an untyped configuration
     configuration = Configuration()
+    # urllib3 would retry by itself, unseen by our backoff and not counted.
     configuration.retries = False
     configure(configuration)
     return ApiClient(configuration)
@@ -178,8 +205,13 @@ def _client(configure: Any) -> ApiClient:  # noqa: ANN401  a function over the c
 def _refusal(method: str, path: str, answer: Any) -> ApiError:  # noqa: ANN401  as above
     text = bytes(answer.read() or b"").decode(errors="replace")
     try:
+        # The API server sends a Status object; a proxy in front of it, any text.
         message = str(json.loads(text)["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
         message = text.strip()[:200] or str(answer.reason)
+    # These pass: the caller waits and asks again. Any other refusal concerns the request itself and
+    # would come back unchanged.
     away = answer.status == THROTTLED or answer.status >= FAILING
-    return (ApiAway if away else ApiError)(f"{method} {path}: {answer.status}: {message}", answer.status)
+    return (ApiAway if away else ApiError)(
+        f"{method} {path}: {answer.status}: {message}", answer.status
+    )

@@ -1,8 +1,8 @@
 """One controller leads: a Lease, by the kubernetes client's own leader election.
 
-The election alone is no guarantee, because a leader that was stopped for a while does not know
-yet that it is none. What must not happen twice is therefore guarded where it is written
-(netmgr/kube/claims.py); the election keeps controllers from working against each other.
+The election alone guarantees nothing: a leader that was stopped for a while does not know that it
+has been replaced. What must not happen twice is therefore guarded where it is written
+(netmgr/kube/claim_store.py). The election keeps controllers from working against each other.
 """
 
 from __future__ import annotations
@@ -19,71 +19,80 @@ from kubernetes.leaderelection.leaderelection import LeaderElection
 from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
 from urllib3.exceptions import HTTPError
 
+from netmgr.backoff import Backoff
 from netmgr.errors import ApiError, NetmgrError
 from netmgr.kube.api import NOT_FOUND, UNAUTHORIZED, Api
-from netmgr.kube.backoff import Backoff
-from netmgr.kube.pulse import Pulse
+from netmgr.kube.health import Health
 
 log = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 4
-"""A request that takes longer has failed: two of them must fit into the time a leader has to renew."""
+"""A longer request has failed: two of them must fit into the time that a leader has to renew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Whose lease, and its times in seconds."""
+    """A candidate's Lease, identity and times in seconds."""
 
     namespace: str
     name: str
     identity: str
     lease: int = 15
-    """Another may lead when the leader has said nothing for so long."""
+    """Another candidate may lead after this time without a renewal."""
 
     @property
     def renew_deadline(self) -> float:
-        """A leader that could not renew for so long leads no more."""
+        """A leader that could not renew for this long gives up."""
+        # Earlier than another may lead: the work needs the rest to end, and clocks need not agree.
         return self.lease * 2 / 3
 
     @property
     def retry(self) -> float:
-        """Between two attempts."""
+        """Pause between two attempts."""
         return max(1.0, self.lease / 8)
 
 
 class Lease(LeaseLock):
-    """The client's lock on a Lease, for which a server that is away is a failed attempt, not the end."""
+    """The client's lock on a Lease; here a server that is away is a failed attempt, not the end."""
 
-    def __init__(self, api: Api, term: Term, pulse: Pulse) -> None:
-        """Nothing is asked yet."""
-        super().__init__(term.name, term.namespace, term.identity)  # type: ignore[no-untyped-call]  # it has no types
+    def __init__(self, api: Api, term: Term, health: Health) -> None:
+        """Ask nothing yet."""
+        super().__init__(term.name, term.namespace, term.identity)  # type: ignore[no-untyped-call]  # untyped
         self._api = api
-        self._pulse = pulse
+        self._health = health
         leases: Any = _Leases(api.client)
         self.api_instance = leases
         self.closed = threading.Event()
         self.away = False
-        """Whether the last reading had no answer, or none that says who leads."""
+        """Whether the last reading did not show who leads."""
 
-    def get(self, name: str, namespace: str) -> Any:  # noqa: ANN401  the client's own, untyped protocol
+    def get(self, name: str, namespace: str) -> Any:  # noqa: ANN401  the base class is untyped
         """Read the Lease: (True, record), or (False, why not)."""
-        self._pulse.beat("election")
+        self._health.beat("election")
         try:
-            worked, found = super().get(name, namespace)  # type: ignore[no-untyped-call]  # as above
+            worked, found = super().get(name, namespace)  # type: ignore[no-untyped-call]  # untyped
         except (HTTPError, OSError) as error:
+            # LeaseLock catches ApiException alone; a network error would end the election.
             worked, found = False, ApiException(status=0, reason=f"no answer: {error}")
         self.away = not worked and found.status != NOT_FOUND
+        # These requests bypass Api, which would read a refused token again by itself.
         if not worked and found.status == UNAUTHORIZED:
             self._api.expire()
         return worked, found
 
     def create(self, name: str, namespace: str, election_record: Any) -> bool:  # noqa: ANN401  as above
-        """Make the Lease; whether it worked."""
-        return not self.closed.is_set() and self._worked(super().create, name, namespace, election_record)
+        """Create the Lease; returns whether that succeeded."""
+        # After `withdraw` the election's thread may be in the middle of an attempt, which must not
+        # take the Lease back.
+        return not self.closed.is_set() and self._worked(
+            super().create, name, namespace, election_record
+        )
 
     def update(self, name: str, namespace: str, updated_record: Any) -> bool:  # noqa: ANN401  as above
-        """Renew or take the Lease; whether it worked."""
-        return not self.closed.is_set() and self._worked(super().update, name, namespace, updated_record)
+        """Renew or take the Lease; returns whether that succeeded."""
+        return not self.closed.is_set() and self._worked(
+            super().update, name, namespace, updated_record
+        )
 
     def _worked(self, write: Callable[..., Any], *arguments: object) -> bool:
         try:
@@ -94,7 +103,7 @@ class Lease(LeaseLock):
 
 
 class _Leases:
-    """What the lock uses of the client's API of Leases, with an end to every request."""
+    """The requests that the lock makes, each with a timeout."""
 
     def __init__(self, client: ApiClient) -> None:
         self._api = CoordinationV1Api(client)
@@ -106,14 +115,16 @@ class _Leases:
         return self._api.create_namespaced_lease(namespace, body, _request_timeout=REQUEST_SECONDS)
 
     def replace_namespaced_lease(self, name: str, namespace: str, body: V1Lease) -> V1Lease:
-        return self._api.replace_namespaced_lease(name, namespace, body, _request_timeout=REQUEST_SECONDS)
+        return self._api.replace_namespaced_lease(
+            name, namespace, body, _request_timeout=REQUEST_SECONDS
+        )
 
 
 class _Election(LeaderElection):
-    """The client's election, whose followers never ask in step: they lost the same leader, or server, at one moment."""
+    """The client's election with jitter: all followers lose a leader, or server, at once."""
 
     def acquire(self) -> bool:
-        """Try until elected, and meanwhile ever more seldom while there is no answer; False: it is given up."""
+        """Try until elected, with growing waits while the server is away; False: withdrawn."""
         config: Any = self.election_config
         lock: Lease = config.lock
         waits = Backoff(first=config.retry_period, most=config.lease_duration)
@@ -127,15 +138,20 @@ class _Election(LeaderElection):
 
 
 class Candidate:
-    """Stands for election until it is stopped; leads whenever it is elected."""
+    """Runs for election until it is stopped; leads whenever it is elected."""
 
     def __init__(
-        self, api: Api, term: Term, lead: Callable[[threading.Event], None], ended: threading.Event, pulse: Pulse
+        self,
+        api: Api,
+        term: Term,
+        lead: Callable[[threading.Event], None],
+        ended: threading.Event,
+        health: Health,
     ) -> None:
         """Call `lead` when elected; it must return soon after the event it is given is set.
 
-        If it ends by itself or by an error, `ended` is set: there is nothing to stand for any more.
-        Every attempt at the Lease is a beat of `pulse`.
+        If it ends by itself or by an error, `ended` is set: the process has to end.
+        Every attempt at the Lease is a beat of `health`.
         """
         self._api = api
         self._term = term
@@ -144,8 +160,8 @@ class Candidate:
         self.failure: NetmgrError | None = None
         """What ended the work."""
         self.fault: Exception | None = None
-        """What ended it if that was a fault of our own."""
-        self._lease = Lease(api, term, pulse)
+        """The exception that ended it, if that was a bug of ours."""
+        self._lease = Lease(api, term, health)
         self._was_elected = False
         self._waits = Backoff(first=term.retry)
         self._lost = threading.Event()
@@ -153,9 +169,11 @@ class Candidate:
         self._idle.set()
 
     def run(self) -> None:
-        """Stand again and again; never returns before `withdraw`."""
+        """Run for election again and again, until `withdraw` or the end of the work."""
         while not (self._lease.closed.is_set() or self._ended.is_set()):
             self._lost = threading.Event()
+            # The client's `run` returns when the Lease is lost. A new event for each term: the work
+            # of the previous one may still look at its own.
             make: Any = Config
             config = make(
                 self._lease,
@@ -173,6 +191,7 @@ class Candidate:
         """End the work, and let another lead at once."""
         self._lease.closed.set()
         self._stop()
+        # After `_stop`: once the Lease is free another controller works at once.
         if self._was_elected:
             self._release()
 
@@ -199,10 +218,12 @@ class Candidate:
         log.info("leads-no-more identity=%s", self._term.identity)
 
     def _release(self) -> None:
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{self._term.namespace}/leases/{self._term.name}"
+        leases = f"/apis/coordination.k8s.io/v1/namespaces/{self._term.namespace}/leases"
+        path = f"{leases}/{self._term.name}"
         try:
             found = self._api.get(path)
             if found["spec"].get("holderIdentity") == self._term.identity:
+                # Bound to the version: another may have taken the Lease meanwhile.
                 version = {"resourceVersion": found["metadata"]["resourceVersion"]}
                 self._api.patch(path, {"metadata": version, "spec": {"holderIdentity": None}})
         except ApiError as error:

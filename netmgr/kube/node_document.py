@@ -1,4 +1,4 @@
-"""From a Node object to the document of the agent on it (pure): a template, and what only the Node knows.
+"""From a Node object to its agent's node.yaml (pure): a template, and what only the Node knows.
 
 The template is a node.yaml without `node.name`, `node.addresses` and `ranges`. The name and the
 InternalIPs are the Node's; the ranges are its podCIDRs, or all that the controller's annotation
@@ -28,16 +28,19 @@ def render(template: Object, node: Object) -> Object:
     """The document, `node` and `ranges` filled in.
 
     Raises:
-        ConfigError: the template says what the Node does, or the Node lacks what the template needs.
+        ConfigError: the template sets what comes from the Node, or the Node lacks something.
     """
     own = template.get("node") or {}
     if not isinstance(own, dict):
-        raise ConfigError("the template's node is no mapping of keys: leave it out, or give it those the Node lacks")
+        raise ConfigError(
+            "the template's node is not a mapping of keys: leave it out, or give it the keys that "
+            "the Node lacks"
+        )
     for key in FROM_NODE:
         if key in own:
-            raise ConfigError(f"the template has node.{key}, which is the Node's own to say: remove it")
+            raise ConfigError(f"the template has node.{key}, which comes from the Node: remove it")
     if template.get("ranges"):
-        raise ConfigError("the template has ranges, which are the Node's own to say: remove them")
+        raise ConfigError("the template has ranges, which come from the Node: remove them")
     name = node["metadata"]["name"]
     own = own | {"name": name, "addresses": _addresses(node)}
     document = {"apiVersion": template.get("apiVersion"), "kind": template.get("kind"), "node": own}
@@ -54,11 +57,14 @@ def ranges(node: Object) -> tuple[Prefix, ...]:
         ConfigError: none yet, or the annotation contradicts the podCIDRs.
     """
     name = node["metadata"]["name"]
-    cidrs = tuple(Prefix.parse(str(ipaddress.ip_network(text, strict=False))) for text in _pod_cidrs(node))
+    cidrs = tuple(
+        Prefix.parse(str(ipaddress.ip_network(text, strict=False))) for text in _pod_cidrs(node)
+    )
     if not cidrs:
         raise ConfigError(
-            f"Node {name} has no podCIDRs yet: netmgr controller gives it some if it has a label with its "
-            f"node pool, and says in its Events why not (kubectl describe node {name}). This will be tried again"
+            f"Node {name} has no podCIDRs yet: netmgr controller gives it some if it has a label "
+            f"with its node pool, and says in its Events why not (kubectl describe node {name}). "
+            "This will be tried again"
         )
     text = node["metadata"].get("annotations", {}).get(RANGES, "")
     if not text:
@@ -72,8 +78,8 @@ def ranges(node: Object) -> tuple[Prefix, ...]:
     strangers = [str(cidr) for cidr in cidrs if cidr not in named]
     if strangers:
         raise ConfigError(
-            f"Node {name}: annotation {RANGES} ({text}) does not name its podCIDR {', '.join(strangers)}; "
-            "remove it, and the controller repairs it"
+            f"Node {name}: annotation {RANGES} ({text}) does not name its podCIDR "
+            f"{', '.join(strangers)}; remove it, and the controller repairs it"
         )
     return named
 
@@ -90,9 +96,9 @@ def _addresses(node: Object) -> list[str]:
     if not addresses:
         name = node["metadata"]["name"]
         raise ConfigError(
-            f"Node {name} has no InternalIP yet: the kubelet says it, or with --cloud-provider=external the cloud's "
-            f"controller manager once it has seen the machine (kubectl get node {name} -o wide). "
-            "This will be tried again"
+            f"Node {name} has no InternalIP yet: the kubelet says it, or with "
+            "--cloud-provider=external the cloud's controller manager once it has seen the "
+            f"machine (kubectl get node {name} -o wide). This will be tried again"
         )
     return addresses
 
@@ -103,4 +109,8 @@ def _hands_out(template: Object) -> bool:
         wires_pods = _SWITCH.validate_python(template.get("cni", True))
     except ValidationError:
         return False  # whoever reads the document says what is wrong with it
-    return wires_pods and template.get("role", "node") == "node" and template.get("range_source", "file") == "file"
+    return (
+        wires_pods
+        and template.get("role", "node") == "node"
+        and template.get("range_source", "file") == "file"
+    )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from netmgr.errors import ConfigError, NetmgrError
-from netmgr.kube.claims import Claim, moved
-from netmgr.kube.places import Places, Slot
+from netmgr.file_version import versions
+from netmgr.kube.allocations import Claim, NodeAllocations, NodeIndex
 
 log = logging.getLogger(__name__)
 
@@ -16,9 +16,9 @@ SHOWN = 5
 
 
 class PlanWatch:
-    """Places as the plan's files have them, as long as that moves nobody."""
+    """The newest allocations of the plan's files that move no Node."""
 
-    def __init__(self, read: Callable[[], Places], files: tuple[Path, ...]) -> None:
+    def __init__(self, read: Callable[[], NodeAllocations], files: tuple[Path, ...]) -> None:
         """Read the plan.
 
         Raises:
@@ -26,17 +26,17 @@ class PlanWatch:
         """
         self._read = read
         self._files = files
-        self._seen = self._look()
+        self._seen = versions(self._files)
         self._wanted = read()
-        self._accepted: Places | None = None
+        self._accepted: NodeAllocations | None = None
         self.refused = ""
         """Why the plan on disk is not in force; empty when it is."""
 
-    def places(self, claims: Mapping[Slot, Claim]) -> Places:
-        """The places in force.
+    def allocations(self, claims: Mapping[NodeIndex, Claim]) -> NodeAllocations:
+        """The allocations in force.
 
         Raises:
-            ConfigError: the very first plan would move Nodes, so that there is none to go on with.
+            ConfigError: the very first plan would move Nodes, so that none is in force.
         """
         self._read_changes()
         if self._accepted is not self._wanted:
@@ -46,7 +46,9 @@ class PlanWatch:
         return self._accepted
 
     def _read_changes(self) -> None:
-        now = self._look()
+        # Before the reading: a change while it lasts starts another one. A plan that cannot be read
+        # is reported once, not every round.
+        now = versions(self._files)
         if now == self._seen:
             return
         self._seen = now
@@ -55,15 +57,17 @@ class PlanWatch:
         except NetmgrError as error:
             self._refuse(f"the plan on disk cannot be used: {error.message}")
 
-    def _accept(self, claims: Mapping[Slot, Claim]) -> None:
-        sentences = list(moved(self._wanted, claims))
-        if not sentences:
-            log.info("plan-in-force cluster=%s pools=%s", self._wanted.cluster, self._wanted.capacity)
+    def _accept(self, claims: Mapping[NodeIndex, Claim]) -> None:
+        moves = list(moved(self._wanted, claims))
+        if not moves:
+            log.info(
+                "plan-in-force cluster=%s pools=%s", self._wanted.cluster, self._wanted.capacity
+            )
             self._accepted, self.refused = self._wanted, ""
             return
-        more = f" and {len(sentences) - SHOWN} more" if len(sentences) > SHOWN else ""
+        more = f" and {len(moves) - SHOWN} more" if len(moves) > SHOWN else ""
         self._refuse(
-            f"the plan would move Nodes, which never happens: {'; '.join(sentences[:SHOWN])}{more}. "
+            f"the plan would move Nodes, which never happens: {'; '.join(moves[:SHOWN])}{more}. "
             "Restore plan.lock.yaml from version control, or delete these Nodes first"
         )
 
@@ -72,7 +76,17 @@ class PlanWatch:
             log.error("plan-refused reason=%s", reason)
         self.refused = reason
 
-    def _look(self) -> tuple[object, ...]:
-        """What tells that a file was replaced; a ConfigMap's volume swaps a link above it."""
-        found = (path.stat() for path in self._files if path.exists())
-        return tuple((state.st_ino, state.st_mtime_ns, state.st_size) for state in found)
+
+def moved(allocations: NodeAllocations, claims: Mapping[NodeIndex, Claim]) -> Iterator[str]:
+    """Describe each claim that the plan would move or forget. None: the plan may be taken."""
+    # Claims in cooldown count, too: pods of a machine that comes back still have these addresses.
+    for index, claim in sorted(claims.items()):
+        planned = allocations.at(index)
+        if planned is not None and planned.ranges == claim.allocation.ranges:
+            continue
+        before = ", ".join(map(str, claim.allocation.ranges))
+        now = ", ".join(map(str, planned.ranges)) if planned else "nothing"
+        holder = f"Node {claim.node}"
+        if claim.released is not None:
+            holder = f"an allocation in cooldown after Node {claim.node}"
+        yield f"{holder} ({index}) has {before}, and the plan says {now}"

@@ -1,4 +1,4 @@
-"""List, then watch: a copy of some of the server's objects that follows every change, at the least cost to the server.
+"""List, then watch: follows every change of a collection at the least cost to the server.
 
 A dropped watch goes on at the last resourceVersion it saw, which bookmarks keep young
 (Kubernetes, "Efficient detection of changes"). Only when the server no longer knows that
@@ -14,43 +14,48 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from netmgr.backoff import Backoff
 from netmgr.errors import ApiAway, ApiError, NetmgrError
 from netmgr.kube.api import GONE, Api, Object, Query
-from netmgr.kube.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
 PAGE = 500
-"""Objects asked for at a time; the server never has to hold a whole list for us."""
+"""Objects in one answer: the server never has to hold a whole list for us."""
 
 WATCH_SECONDS = (240, 480)
-"""A watch is ended and taken up again after such a time, so that servers that join get their share."""
+"""A watch is ended and resumed after this time, so that servers that join get their share."""
 
 
 class Follower(Protocol):
-    """Whoever keeps the copy. Called from the reflector's thread alone."""
+    """Keeps the copy. Called from the reflector's thread alone."""
 
     def replace(self, objects: Iterable[Object]) -> None:
-        """These are all there are; to be gone through once, and kept in part: a server's whole objects are large.
+        """Replace the copy; `objects` can be iterated once, and whole objects are large to keep.
 
         Raises:
             ApiError: the list broke off; nothing may have changed then.
         """
 
     def change(self, found: Object) -> None:
-        """This one is new or different."""
+        """Add or update an object."""
 
     def delete(self, found: Object) -> None:
-        """This one is gone; as it was last."""
+        """Remove an object, given as it was last."""
 
 
 class Reflector:
     """Follows the collection at `path`."""
 
     def __init__(
-        self, api: Api, path: str, follower: Follower, stop: threading.Event, failed: threading.Event | None = None
+        self,
+        api: Api,
+        path: str,
+        follower: Follower,
+        stop: threading.Event,
+        failed: threading.Event | None = None,
     ) -> None:
-        """Follow until `stop` is set. When the follower fails, `failed` is set and `failure` says why."""
+        """Follow until `stop` is set; a follower's error sets `failed`, and is `failure`."""
         self._api = api
         self._path = path
         self._follower = follower
@@ -102,11 +107,14 @@ class Reflector:
         """A page at a time: 7,500 Nodes as their kubelets fill them in take half a gigabyte."""
         token = ""
         while True:
-            page = self._api.get(self._path, {"limit": PAGE} | ({"continue": token} if token else {}))
+            page = self._api.get(
+                self._path, {"limit": PAGE} | ({"continue": token} if token else {})
+            )
             token = page["metadata"].get("continue", "")
             version = page["metadata"]["resourceVersion"]
             yield from page["items"]
             if not token:
+                # Only now: a list that broke off has to be read again.
                 self._version = version
                 return
 
@@ -116,7 +124,7 @@ class Reflector:
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
-            "timeoutSeconds": random.randint(*WATCH_SECONDS),  # noqa: S311  spreads load, hides nothing
+            "timeoutSeconds": random.randint(*WATCH_SECONDS),  # noqa: S311  no secret
         }
         events = 0
         for event in self._api.stream(self._path, query):
@@ -126,14 +134,20 @@ class Reflector:
             self._backoff.reset()
             self._take(event["type"], event["object"])
         if not events:
-            # In the time that a watch lasts there are bookmarks: something on the way ends it too soon.
+            # In the time that a watch lasts there are bookmarks: something on the way ends it too
+            # soon.
             self._stop.wait(self._backoff.next())
 
     def _take(self, kind: str, found: Object) -> None:
+        # An expired version (410) also arrives so, as an event of a watch that was answered with
+        # 200.
         if kind == "ERROR":
-            raise ApiError(f"watch of {self._path}: {found.get('message')}", int(found.get("code", 0)))
+            raise ApiError(
+                f"watch of {self._path}: {found.get('message')}", int(found.get("code", 0))
+            )
         if kind in ("ADDED", "MODIFIED"):
             self._follower.change(found)
         elif kind == "DELETED":
             self._follower.delete(found)
+        # Of every kind: a BOOKMARK has nothing but this.
         self._version = found["metadata"]["resourceVersion"]

@@ -1,12 +1,11 @@
-"""Services and their EndpointSlices as files: what a NAT host's agent reads, so that it needs no API.
+"""Services and their EndpointSlices as files, so that a NAT host's agent needs no API.
 
 One file for each Service that has an address, `<namespace>_<name>.json`: a v1 List of the
-Service and its EndpointSlices, as the API server has them but for what translates nothing.
-A file is replaced in one step, and only when it says something new; a Service that is gone
-takes its file along.
+Service and its EndpointSlices, reduced to what translation needs. A file is replaced in one step,
+and only when its content changes; it goes with its Service.
 
-Nothing is written before both lists are complete, and a folder that did not exist before
-appears with all its files at once: a reader never takes a half-told cluster for an empty one.
+Files are first written when both lists are complete, and a folder that did not exist appears with
+all its files at once: a reader never takes a half-known cluster for an empty one.
 """
 
 from __future__ import annotations
@@ -32,28 +31,29 @@ Key = TypeVar("Key")
 
 SUFFIX = ".json"
 NEW = ".new"
-"""What is being written; no reader takes a name with a dot in front for a document."""
+"""The file being written; readers ignore names that begin with a dot."""
 
+# ExternalName has no clusterIP, a new Service an empty one, and a headless one the word None.
 NO_ADDRESS = (None, "", "None")
 
 
 class Name(NamedTuple):
-    """A Service's."""
+    """A Service's namespace and name."""
 
     namespace: str
     service: str
 
     @property
     def file(self) -> str:
-        """Names of objects have no underscore, so that no two Services share a file."""
+        """The file's name. Kubernetes names have no underscore, so no two Services share a file."""
         return f"{self.namespace}_{self.service}{SUFFIX}"
 
 
 class ServiceFiles:
-    """Keeps the folder as the cluster is. Safe for threads: each kind has a reflector of its own."""
+    """Keeps the folder in step with the cluster. Safe for threads: each kind has a reflector."""
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is touched yet."""
+        """Touch nothing yet."""
         self._folder = folder
         self._lock = threading.Lock()
         self._services: dict[Name, Object] = {}
@@ -64,25 +64,25 @@ class ServiceFiles:
         self.slices = _Slices(self)
 
     def set_services(self, services: dict[Name, Object]) -> None:
-        """These are all the Services."""
+        """Replace all Services."""
         with self._lock:
             self._services = services
             self._complete("services")
 
     def set_slices(self, slices: dict[Name, dict[str, Object]]) -> None:
-        """These are all the slices."""
+        """Replace all slices."""
         with self._lock:
             self._slices = slices
             self._complete("slices")
 
     def set_service(self, name: Name, service: Object | None) -> None:
-        """A Service is new, different or, None, gone."""
+        """Add, update or (None) remove a Service."""
         with self._lock:
             _put(self._services, name, service)
             self._update(name)
 
     def set_slice(self, owner: Name, name: str, found: Object | None) -> None:
-        """A slice is new, different or, None, gone."""
+        """Add, update or (None) remove a slice."""
         with self._lock:
             _put(self._slices.setdefault(owner, {}), name, found)
             if not self._slices[owner]:
@@ -95,14 +95,21 @@ class ServiceFiles:
             self._reconcile()
 
     def _reconcile(self) -> None:
-        """Make the folder hold exactly what it should, whoever wrote into it before."""
-        wanted = {name.file: self._text(name) for name, service in self._services.items() if _has_address(service)}
+        """Write all files, and remove those that a predecessor left."""
+        wanted = {
+            name.file: self._text(name)
+            for name, service in self._services.items()
+            if _has_address(service)
+        }
         try:
             if not self._folder.exists():
                 self._appear(wanted)
-            self._written = {path.name: path.read_text() for path in self._folder.glob(f"*{SUFFIX}")}
+            self._written = {
+                path.name: path.read_text() for path in self._folder.glob(f"*{SUFFIX}")
+            }
         except (OSError, UnicodeDecodeError) as error:
             raise StateError(f"{self._folder}: cannot be read or made: {error}") from None
+        # Files of Services that were deleted while no process watched.
         for file in self._written.keys() - wanted.keys():
             self._remove(file)
         for file, text in wanted.items():
@@ -115,6 +122,7 @@ class ServiceFiles:
         new.mkdir(parents=True)
         for file, text in wanted.items():
             (new / file).write_text(text)
+        # The rename shows the whole folder at once.
         new.rename(self._folder)
 
     def _update(self, name: Name) -> None:
@@ -128,32 +136,37 @@ class ServiceFiles:
 
     def _text(self, name: Name) -> str:
         slices = self._slices.get(name, {})
+        # Sorted: the order of events must not change the text, because a changed file wakes every
+        # reader.
         items = [self._services[name], *(slices[key] for key in sorted(slices))]
         return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
 
     def _write(self, file: str, text: str) -> None:
         if self._written.get(file) == text:
             return
-        new = f"{self._folder}/{NEW}"  # one is enough: nobody else writes into the folder
+        # One name is enough: only this process writes into the folder.
+        new = f"{self._folder}/{NEW}"
         try:
-            with open(new, "w", encoding="utf-8") as stream:  # noqa: PTH123  a Path each takes as long as the write
+            with open(new, "w", encoding="utf-8") as stream:  # noqa: PTH123  a Path costs a write
                 stream.write(text)
             os.replace(new, f"{self._folder}/{file}")  # noqa: PTH105  as above
         except OSError as error:
-            raise StateError(f"{self._folder}/{file}: cannot be written: {error.strerror}") from None
+            raise StateError(
+                f"{self._folder}/{file}: cannot be written: {error.strerror}"
+            ) from None
         self._written[file] = text
 
     def _remove(self, file: str) -> None:
         try:
             (self._folder / file).unlink(missing_ok=True)
         except OSError as error:
-            raise StateError(f"{self._folder}/{file}: cannot be removed: {error.strerror}") from None
+            raise StateError(
+                f"{self._folder}/{file}: cannot be removed: {error.strerror}"
+            ) from None
         self._written.pop(file, None)
 
 
 class _Services:
-    """Follows Services."""
-
     def __init__(self, files: ServiceFiles) -> None:
         self._files = files
 
@@ -168,12 +181,12 @@ class _Services:
 
 
 class _Slices:
-    """Follows EndpointSlices; those of no Service are nobody's, and one may go over to another Service."""
+    """Follows EndpointSlices. One without a Service is ignored; one may change its Service."""
 
     def __init__(self, files: ServiceFiles) -> None:
         self._files = files
         self._owners: dict[tuple[str, str], Name] = {}
-        """Whose each slice (namespace and name) was last."""
+        """The Service of each slice (namespace and name) at its last event."""
 
     def replace(self, objects: Iterable[Object]) -> None:
         slices: dict[Name, dict[str, Object]] = {}
@@ -187,6 +200,7 @@ class _Slices:
 
     def change(self, found: Object) -> None:
         name, owners = found["metadata"]["name"], _owner(found)
+        # Its label may have changed: then the Service it left must lose its endpoints.
         if self._owners.get(_name(found)) not in owners:
             self.delete(found)
         for owner in owners:
@@ -227,6 +241,7 @@ def _service(found: Object) -> Object:
 def _slice(found: Object) -> Object:
     metadata = {key: found["metadata"][key] for key in ("namespace", "name")}
     labels = {OWNER: found["metadata"]["labels"][OWNER]}
+    # The API server sends null for a list without entries.
     content = {key: found.get(key) or [] for key in ("endpoints", "ports")}
     return {
         "apiVersion": "discovery.k8s.io/v1",

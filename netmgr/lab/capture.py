@@ -1,4 +1,4 @@
-"""What really passed the internet host's interface: an independent count, packet by packet.
+"""An independent count of what passes the internet host's interface, packet by packet.
 
 A packet socket (packet(7)) sees every packet the host sends and receives, in the form the
 nodes forwarded it, and adds up the lengths the IP headers carry. It shares nothing with what
@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from netmgr.errors import LabError
@@ -50,7 +49,7 @@ class Tally:
 
 
 class Flow(NamedTuple):
-    """One conversation as the internet host sees it: with whom, on which ports, in which direction."""
+    """A conversation as the internet host sees it: peer, ports, direction."""
 
     protocol: str
     peer: Address
@@ -64,7 +63,11 @@ class Capture:
 
     def __init__(self, namespace: Path, interface: str) -> None:
         with wiring.inside(namespace):
-            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL))
+            self._socket = socket.socket(
+                socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL)
+            )
+            # A burst must not overflow the queue: one lost packet makes the whole count worthless.
+            # FORCE passes net.core.rmem_max.
             self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
             self._socket.bind((interface, ETH_P_ALL))
         self._socket.settimeout(0)
@@ -73,9 +76,7 @@ class Capture:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
 
     def flows(self) -> dict[Flow, Tally]:
@@ -85,16 +86,21 @@ class Capture:
             LabError: packets came faster than they were read, so that the count is not whole.
         """
         self.drain()
+        # The kernel counts drops since the last reading of this option (packet(7)).
         _, drops = struct.unpack("II", self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))
         if drops:
-            raise LabError(f"the capture lost {drops} packets, so there is nothing to compare with; try again")
+            raise LabError(
+                f"the capture lost {drops} packets, so there is nothing to compare with; try again"
+            )
         return dict(self._flows)
 
     def drain(self) -> int:
         """Take what has arrived into account; returns how many packets of UDP and TCP that was."""
         seen = 0
         for header, kind in self._waiting():
-            traffic = Traffic.INTERNET_IN if kind == socket.PACKET_OUTGOING else Traffic.INTERNET_OUT
+            traffic = (
+                Traffic.INTERNET_IN if kind == socket.PACKET_OUTGOING else Traffic.INTERNET_OUT
+            )
             if (found := _read(header, traffic)) is not None:
                 seen += 1
                 flow, length = found
@@ -113,7 +119,9 @@ class Capture:
             if self.drain():
                 quiet_since = time.monotonic()
             if time.monotonic() > deadline:
-                raise LabError("traffic at the internet host does not end; is something else running in the lab?")
+                raise LabError(
+                    "traffic at the internet host does not end; does something else use the lab?"
+                )
             time.sleep(0.02)
 
     def _waiting(self) -> Iterator[tuple[bytes, int]]:
@@ -134,7 +142,9 @@ def _read(header: bytes, traffic: Traffic) -> tuple[Flow, int] | None:
         length = int.from_bytes(header[2:4], "big")
         peer = header[12:16] if is_incoming else header[16:20]
     elif version == Family.V6:
+        # No extension headers: the lab's sockets send none, and its links never fragment.
         start, number = 40, header[6]
+        # IPv6's length field leaves out its own header; IPv4's includes it.
         length = 40 + int.from_bytes(header[4:6], "big")
         peer = header[8:24] if is_incoming else header[24:40]
     else:
@@ -143,5 +153,5 @@ def _read(header: bytes, traffic: Traffic) -> tuple[Flow, int] | None:
         return None
     source, destination = struct.unpack_from("!HH", header, start)
     port, own_port = (source, destination) if is_incoming else (destination, source)
-    address = Address(Family(version), int.from_bytes(peer, "big"))
+    address = Address.unpack(peer)
     return Flow(PROTOCOLS[number], address, port, own_port, traffic), length

@@ -1,7 +1,7 @@
-"""Two sockets in two namespaces talk to each other: datagrams in lockstep, streams pumped both ways.
+"""Traffic between sockets of two namespaces: datagrams in lockstep, streams both ways.
 
 A socket stays in the namespace it was opened in, so one process can hold both ends. Nothing
-is paced or retried: each datagram is received before the next is sent, so none can be lost
+is retried: each datagram is received before the next is sent, so that no datagram is lost
 to a full buffer, and every byte that arrives is compared with what was sent.
 """
 
@@ -38,7 +38,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What became of a conversation: who the server saw, and what went each way.
+    """A conversation's result: whom the server saw, and what went each way.
 
     For datagrams the tallies are whole IP packets; for streams, `bytes` is payload and
     `packets` is unknown, 0.
@@ -65,7 +65,7 @@ def datagram_bytes(family: Family, payload: int) -> int:
 
 
 def datagrams(client: End, server: End, forth: Sequence[int], back: Sequence[int]) -> Heard:
-    """Send datagrams with `forth` bytes of payload each to the server, each answered by one of `back`.
+    """Send datagrams with `forth` bytes of payload each, each answered by one of `back` bytes.
 
     Raises:
         LabError: one was lost or arrived changed.
@@ -88,8 +88,12 @@ def datagrams(client: End, server: End, forth: Sequence[int], back: Sequence[int
             except OSError as error:
                 raise _lost("a datagram", client, server) from error
             if request != _payload(out, number) or answer != _payload(home, number):
-                raise LabError(f"a datagram between {client.address} and {server.address} arrived changed")
-    return Heard(Address.parse(peer[0]), peer[1], server_port, _tally(family, forth), _tally(family, back))
+                raise LabError(
+                    f"a datagram between {client.address} and {server.address} arrived changed"
+                )
+    return Heard(
+        Address.parse(peer[0]), peer[1], server_port, _tally(family, forth), _tally(family, back)
+    )
 
 
 def stream(client: End, server: End, forth: int, back: int) -> Heard:
@@ -123,6 +127,8 @@ def _pump(to_send: dict[socket.socket, int]) -> dict[socket.socket, int]:
     received = dict.fromkeys(to_send, 0)
     with selectors.DefaultSelector() as selector:
         for end in to_send:
+            # Non-blocking: both ends are in this process, and a blocking send would wait for a read
+            # that only this process can do.
             end.settimeout(0)
             selector.register(end, selectors.EVENT_READ | selectors.EVENT_WRITE, end)
         while selector.get_map():
@@ -137,14 +143,18 @@ def _pump(to_send: dict[socket.socket, int]) -> dict[socket.socket, int]:
     return received
 
 
-def _send_some(end: socket.socket, left: dict[socket.socket, int], selector: selectors.BaseSelector) -> None:
+def _send_some(
+    end: socket.socket, left: dict[socket.socket, int], selector: selectors.BaseSelector
+) -> None:
     left[end] -= end.send(bytes(min(left[end], CHUNK))) if left[end] else 0
     if not left[end]:
         end.shutdown(socket.SHUT_WR)
         _done_with(selectors.EVENT_WRITE, end, selector)
 
 
-def _receive_some(end: socket.socket, received: dict[socket.socket, int], selector: selectors.BaseSelector) -> None:
+def _receive_some(
+    end: socket.socket, received: dict[socket.socket, int], selector: selectors.BaseSelector
+) -> None:
     data = end.recv(CHUNK)
     received[end] += len(data)
     if not data:
@@ -167,4 +177,7 @@ def _tally(family: Family, payloads: Sequence[int]) -> Tally:
 
 
 def _lost(what: str, client: End, server: End) -> LabError:
-    return LabError(f"{what} between {client.address} and {server.address} did not arrive within {PATIENCE:.0f} s")
+    return LabError(
+        f"{what} between {client.address} and {server.address} "
+        f"did not arrive within {PATIENCE:.0f} s"
+    )

@@ -1,7 +1,8 @@
-"""What a lab is at this moment, as its kernel and its agents tell: what a picture of it shows.
+"""A lab as it is now, as its kernel and its agents report it.
 
-Namespaces, links and addresses are asked of the kernel; ranges, drops and readiness of the agents.
-Nothing is taken from the topology but what things are there for.
+`status` is what `netmgr lab status` prints: everything that runs, and where. `look` is what a
+picture shows: namespaces, links and addresses from the kernel; ranges, drops and readiness from the
+agents. Only what things are for is taken from the topology.
 """
 
 from __future__ import annotations
@@ -11,20 +12,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from netmgr.dataplane import links as kernel_links
-from netmgr.dataplane import rtnetlink
-from netmgr.dataplane.netlink import Netlink
+from netmgr.documents.sites import HUB
 from netmgr.errors import KernelError, NetmgrError
+from netmgr.kernel import links as kernel_links
+from netmgr.kernel.netlink import Netlink
 from netmgr.lab import wiring
+from netmgr.lab.comparison import POD_BYTES
 from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import Spoke
+from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import INTERNET, Spoke
 from netmgr.lab.world import World
-from netmgr.prefixes import Family
-from netmgr.sites import HUB
 
+NODE_BYTES = "netmgr_node_traffic_bytes_total"
 _LOOPBACK = 1
-_MASTER = 10  # IFLA_MASTER of linux/if_link.h
-_IFINFO_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One namespace. `role` is empty for a host without an agent; `reason` says why an agent is not ready."""
+    """One namespace. `role` is empty without an agent; `reason` is why an agent is not ready."""
 
     name: str
     role: str
@@ -88,15 +88,20 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class LiveSite:
     """The hub, or a spoke with its Service ranges: as others see them, and as they are inside."""
 
     name: str
     prefixes: tuple[str, ...] = ()
-    seen: tuple[str, ...] = ()
-    real: tuple[str, ...] = ()
+    vip_ranges: tuple[str, ...] = ()
+    service_cidrs: tuple[str, ...] = ()
     translation: str = ""
     source: str = ""
+
+    def services(self) -> Iterator[str]:
+        """Each Service range in words: as the hub reaches it, and what that is inside."""
+        for vip_range, service_cidr in zip(self.vip_ranges, self.service_cidrs, strict=True):
+            yield f"{vip_range} → {service_cidr}" if service_cidr != vip_range else vip_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ class Live:
 
     name: str
     backend: str
-    sites: tuple[Site, ...]
+    sites: tuple[LiveSite, ...]
     hosts: tuple[Host, ...] = field(default=())
 
     def at(self, site: str) -> tuple[Host, ...]:
@@ -137,25 +142,23 @@ def document(live: Live) -> dict[str, Any]:
     return asdict(live)
 
 
-def _sites(world: World) -> tuple[Site, ...]:
+def _sites(world: World) -> tuple[LiveSite, ...]:
     if not world.topology.spokes:
         return ()
-    hub = {
-        prefix
-        for node in world.nodes
-        for site in node.node.document.get("sites", ())
-        if site["name"] == HUB
-        for prefix in site["prefixes"]
-    }
-    return (Site(HUB, tuple(sorted(hub))), *map(_site, world.topology.spokes))
+    hub: set[str] = set()
+    for node in world.nodes:
+        for site in node.node.document.get("sites", ()):
+            if site["name"] == HUB:
+                hub.update(site["prefixes"])
+    return (LiveSite(HUB, tuple(sorted(hub))), *map(_site, world.topology.spokes))
 
 
-def _site(spoke: Spoke) -> Site:
-    return Site(
+def _site(spoke: Spoke) -> LiveSite:
+    return LiveSite(
         spoke.name,
         tuple(map(str, spoke.prefixes)),
-        tuple(str(each.seen) for each in spoke.services),
-        tuple(str(each.real) for each in spoke.services),
+        tuple(str(each.vip_range) for each in spoke.services),
+        tuple(str(each.service_cidr) for each in spoke.services),
         str(spoke.translation),
         str(spoke.source),
     )
@@ -181,7 +184,11 @@ def _machine(node: LabNode, links: tuple[Link, ...]) -> Host:
     except NetmgrError as error:  # such a host is shown all the same
         dropped, reason = [], reason or error.message
     pods = tuple(
-        Pod(each.pod.name, each.pod.namespace, tuple(a for link in links_of(each.netns) for a in link.addresses))
+        Pod(
+            each.pod.name,
+            each.pod.namespace,
+            tuple(a for link in links_of(each.netns) for a in link.addresses),
+        )
         for each in node.runtime.sandboxes()
     )
     return Host(
@@ -204,32 +211,97 @@ def links_of(namespace: Path) -> tuple[Link, ...]:
         KernelError: there is no such namespace any more.
     """
     try:
+        # A netlink socket answers for the namespace it was opened in.
         with wiring.inside(namespace), Netlink() as channel:
-            found = channel.dump(rtnetlink.dump_links(), lambda body: (kernel_links.link_of(body), _bridge(body)))
-            addresses = [
-                each
-                for family in Family
-                for each in channel.dump(rtnetlink.dump_addresses(family), rtnetlink.address_of)
-            ]
+            found = kernel_links.read_links(channel)
+            addresses = kernel_links.read_addresses(channel)
     except OSError as error:
         raise KernelError(f"look into {namespace}", error.errno or 0) from None
-    names = {link.number: link.name for link, _ in found}
-    return tuple(
-        Link(
-            link.name,
-            link.up,
-            link.mtu,
-            names.get(master, ""),
-            tuple(str(each.network) for each, index in addresses if index == link.number and not _is_local(str(each))),
-        )
-        for link, master in found
-        if link.number != _LOOPBACK
-    )
+    names = {link.number: link.name for link in found}
+    shown: dict[int, list[str]] = {link.number: [] for link in found}
+    for address, number in addresses:
+        is_link_local = str(address).startswith("fe80:")
+        if number in shown and not is_link_local:
+            shown[number].append(str(address.network))
+    links = []
+    for link in found:
+        if link.number != _LOOPBACK:
+            bridge, own = names.get(link.master, ""), tuple(shown[link.number])
+            links.append(Link(link.name, link.up, link.mtu, bridge, own))
+    return tuple(links)
 
 
-def _bridge(body: bytes) -> int:
-    return int.from_bytes(rtnetlink.attributes(body, _IFINFO_BYTES).get(_MASTER, b""), "little")
+def status(world: World) -> dict[str, Any]:
+    """The lab as one JSON object: where everything is, and whether it runs."""
+    return {
+        "name": world.name,
+        "directory": str(world.directory),
+        "backend": world.backend.value,
+        "internet": [str(address) for address in INTERNET.values()],
+        "nodes": [_node_status(node) for node in world.nodes],
+        "pods": [_pod_status(sandbox) for sandbox in world.pods()],
+        "spokes": [_spoke_status(world, spoke) for spoke in world.topology.spokes],
+        "researcher": _researcher(world),
+    }
 
 
-def _is_local(address: str) -> bool:
-    return address.startswith("fe80:")
+def _spoke_status(world: World, spoke: Spoke) -> dict[str, Any]:
+    return {
+        "name": spoke.name,
+        "prefixes": list(map(str, spoke.prefixes)),
+        "nat_host": spoke.nat_host,
+        "services": [
+            {"vip_range": str(each.vip_range), "service_cidr": str(each.service_cidr)}
+            for each in spoke.services
+        ],
+        "translation": str(spoke.translation),
+        "source": str(spoke.source),
+        "rogues": {name: _addresses(world, name) for name in spoke.rogues},
+    }
+
+
+def _researcher(world: World) -> list[str]:
+    return _addresses(world, world.topology.researcher) if world.topology.researcher else []
+
+
+def _addresses(world: World, host: str) -> list[str]:
+    return [str(own.address) for end in world.topology.attached(host) for own in end.addresses]
+
+
+def _node_status(node: LabNode) -> dict[str, Any]:
+    not_ready = node.status()
+    return {
+        "name": node.name,
+        "role": str(node.node.role),
+        "site": node.node.site,
+        "addresses": [str(address) for address in node.node.addresses],
+        "ranges": [str(block) for block in node.node.ranges],
+        "namespace": str(node.namespace),
+        "ledger_socket": str(node.ledger_socket),
+        "agent_pid": node.agent_pid(),
+        "exporter_pid": node.exporter_pid(),
+        "ready": not not_ready,
+        "reason": not_ready,
+    }
+
+
+def _pod_status(sandbox: Sandbox) -> dict[str, Any]:
+    return {
+        "name": sandbox.pod.name,
+        "namespace": sandbox.pod.namespace,
+        "node": sandbox.pod.node,
+        "addresses": [str(address) for address in sandbox.addresses],
+        "netns": str(sandbox.netns),
+        "container_id": sandbox.container_id,
+    }
+
+
+def excerpt(page: str, pods: set[str]) -> list[str]:
+    """The lines of a metrics page about these pods, and about the node as a whole."""
+    wanted = tuple(f'pod="{pod}"' for pod in sorted(pods))
+    lines = []
+    for line in page.splitlines():
+        is_of_pod = line.startswith(POD_BYTES) and any(label in line for label in wanted)
+        if is_of_pod or line.startswith(NODE_BYTES):
+            lines.append(line)
+    return lines

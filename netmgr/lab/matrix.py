@@ -1,4 +1,4 @@
-"""Who reaches whom across a hub and its spokes, and as whom: what the design says, as probes to send.
+"""Who reaches whom across a hub and its spokes, and as whom: the design, as probes to send.
 
 | from, to | hub | own nodes, pods | own Services | another spoke | internet |
 |---|---|---|---|---|---|
@@ -6,31 +6,30 @@
 | pod | as itself | as itself | as itself | dropped, counted | as its node |
 | node | as itself | as itself | as itself | dropped, counted | as itself |
 
-A spoke without a NAT gateway reaches the internet by the hub's router, and is seen as that.
+A spoke without a NAT gateway reaches the internet by the hub's router, and appears as that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
 
+from netmgr.documents.sites import HUB, Role, SourceAddress
 from netmgr.lab import services
 from netmgr.lab.exchange import End
 from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
 from netmgr.lab.topology import INTERNET, Spoke
 from netmgr.lab.traffic import Protocol
 from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
-from netmgr.sites import HUB, Role, SourceAddress
 
 INTERNET_SITE = "internet"
 
 
 class Who(StrEnum):
-    """What kind of machine speaks."""
+    """What kind of machine sends."""
 
     RESEARCHER = "researcher"
     POD = "pod"
@@ -38,7 +37,7 @@ class Who(StrEnum):
 
 
 class Target(StrEnum):
-    """What of a site is spoken to."""
+    """What a probe is sent to."""
 
     RESEARCHER = "researcher"
     NODES = "nodes"
@@ -49,7 +48,7 @@ class Target(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Somebody who speaks. `machine` is whose rules see it first; empty where no agent runs."""
+    """Where probes come from. `machine` has the first rules on the way; empty without an agent."""
 
     site: str
     who: Who
@@ -58,7 +57,7 @@ class Origin:
     ends: tuple[End, ...]
 
     def end(self, family: Family) -> End:
-        """Where it speaks from."""
+        """Its end of one family."""
         return next(end for end in self.ends if end.address.family is family)
 
 
@@ -67,8 +66,8 @@ class Probe:
     """One packet exchange to attempt.
 
     Attributes:
-        target: address that is spoken to; `listeners` are the ends of which one hears it.
-        seen: the address the listener shall see; None when nothing shall arrive.
+        target: the address; `listeners` are the ends of which one receives it.
+        expected_source: the address that the listener should see; None if nothing should arrive.
     """
 
     origin: Origin
@@ -79,12 +78,12 @@ class Probe:
     target: Address
     port: int
     listeners: tuple[End, ...]
-    seen: Address | None
+    expected_source: Address | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Goal:
-    """One thing to speak to, in one family."""
+    """One destination, in one family."""
 
     kind: Target
     address: Address
@@ -93,15 +92,27 @@ class _Goal:
 
 
 def probes(world: World) -> list[Probe]:
-    """Every cell of the matrix, in TCP and UDP, IPv4 and IPv6, as often as there are such machines."""
-    found = {spoke.name: services.service(world, spoke) for spoke in world.topology.spokes}
-    return [
-        Probe(origin, site, goal.kind, protocol, origin.end(family), goal.address, goal.port, goal.listeners, seen)
-        for origin, family in product(origins(world), Family)
-        for site, goal in _goals(world, origin, family, found)
-        for seen in [_seen_as(world, origin, site, goal)]
-        for protocol in Protocol
-    ]
+    """Every cell of the matrix, in TCP and UDP, IPv4 and IPv6, for each machine that it covers."""
+    found = {spoke.name: services.service(spoke, world.nodes) for spoke in world.topology.spokes}
+    wanted: list[Probe] = []
+    for origin, family in product(origins(world), Family):
+        for site, goal in _goals(world, origin, family, found):
+            expected_source = _expected_source(world, origin, site, goal)
+            wanted += [
+                Probe(
+                    origin,
+                    site,
+                    goal.kind,
+                    protocol,
+                    origin.end(family),
+                    goal.address,
+                    goal.port,
+                    goal.listeners,
+                    expected_source,
+                )
+                for protocol in Protocol
+            ]
+    return wanted
 
 
 def origins(world: World) -> Iterator[Origin]:
@@ -109,7 +120,7 @@ def origins(world: World) -> Iterator[Origin]:
     researcher = world.topology.researcher
     yield Origin(HUB, Who.RESEARCHER, researcher, "", tuple(_ends(world, researcher)))
     for spoke in world.topology.spokes:
-        node = services.machines(world, spoke, Role.NODE)[0]
+        node = services.machines(world.nodes, spoke, Role.NODE)[0]
         for pod in node.runtime.sandboxes()[:1]:
             ends = tuple(End(pod.netns, address) for address in pod.addresses)
             yield Origin(spoke.name, Who.POD, pod.pod.name, node.name, ends)
@@ -124,21 +135,30 @@ def _ends(world: World, host: str) -> Iterator[End]:
 def _goals(
     world: World, origin: Origin, family: Family, found: dict[str, services.Service]
 ) -> Iterator[tuple[str, _Goal]]:
+    """Every destination but the origin itself, with its site."""
     if origin.who is not Who.RESEARCHER:
-        yield HUB, _at(Target.RESEARCHER, next(e for e in _ends(world, world.topology.researcher) if _is(e, family)))
+        ends = _ends(world, world.topology.researcher)
+        yield HUB, _at(Target.RESEARCHER, next(e for e in ends if e.address.family is family))
     for spoke in world.topology.spokes:
-        for node in services.machines(world, spoke, Role.NODE):
-            if node.name != origin.name:
-                yield spoke.name, _at(Target.NODES, End(node.namespace, node.node.address(family)))
-            for pod in node.runtime.sandboxes()[-1:]:
-                if pod.pod.name != origin.name:
-                    yield spoke.name, _at(Target.PODS, End(pod.netns, pod.address(family)))
+        for name, goal in _machines_of(world, spoke, family):
+            if name != origin.name:
+                yield spoke.name, goal
         yield from _service(origin, spoke, family, found[spoke.name])
     yield INTERNET_SITE, _at(Target.INTERNET, End(world.internet, INTERNET[family]))
 
 
-def _service(origin: Origin, spoke: Spoke, family: Family, found: services.Service) -> Iterator[tuple[str, _Goal]]:
-    """A Service that the origin itself serves is left out: what it sees then is kube-proxy's affair."""
+def _machines_of(world: World, spoke: Spoke, family: Family) -> Iterator[tuple[str, _Goal]]:
+    """Each node of a spoke and the last of its pods, with their names."""
+    for node in services.machines(world.nodes, spoke, Role.NODE):
+        yield node.name, _at(Target.NODES, End(node.namespace, node.node.address(family)))
+        for pod in node.runtime.sandboxes()[-1:]:
+            yield pod.pod.name, _at(Target.PODS, End(pod.netns, pod.address(family)))
+
+
+def _service(
+    origin: Origin, spoke: Spoke, family: Family, found: services.Service
+) -> Iterator[tuple[str, _Goal]]:
+    """Services, but those that the origin itself serves: what it sees then is up to kube-proxy."""
     if found.backends and not any(pod.pod.name == origin.name for pod in found.backends):
         address = found.address(family, inside=origin.site == spoke.name)
         ends = tuple(End(pod.netns, pod.address(family)) for pod in found.backends)
@@ -149,11 +169,7 @@ def _at(kind: Target, end: End) -> _Goal:
     return _Goal(kind, end.address, services.TARGET_PORT, (end,))
 
 
-def _is(end: End, family: Family) -> bool:
-    return end.address.family is family
-
-
-def _seen_as(world: World, origin: Origin, site: str, goal: _Goal) -> Address | None:
+def _expected_source(world: World, origin: Origin, site: str, goal: _Goal) -> Address | None:
     """The design's table: whose address the far end sees; None when nothing arrives."""
     family = goal.address.family
     own = origin.end(family).address
@@ -162,7 +178,9 @@ def _seen_as(world: World, origin: Origin, site: str, goal: _Goal) -> Address | 
     if HUB not in (origin.site, site) and origin.site != site:
         return None
     if origin.who is Who.RESEARCHER and goal.kind is Target.SERVICES:
-        return _service_client(world, next(each for each in world.topology.spokes if each.name == site), own)
+        return _service_client(
+            world, next(each for each in world.topology.spokes if each.name == site), own
+        )
     return own
 
 
@@ -177,8 +195,8 @@ def _internet_client(world: World, origin: Origin, own: Address) -> Address:
 
 def _service_client(world: World, spoke: Spoke, client: Address) -> Address:
     """Whom a Service's endpoint sees of a researcher."""
-    if not services.proxies_itself(world, spoke):
-        return services.machines(world, spoke, Role.NODE)[0].node.address(client.family)
+    if not services.proxies_itself(spoke, world.backend):
+        return services.machines(world.nodes, spoke, Role.NODE)[0].node.address(client.family)
     if spoke.source is SourceAddress.PRESERVE:
         return client
     return world.node(spoke.nat_host).node.address(client.family)
@@ -186,10 +204,13 @@ def _service_client(world: World, spoke: Spoke, client: Address) -> Address:
 
 def names(world: World) -> dict[Address, str]:
     """Whose address is whose."""
-    hosts: Sequence[str] = [host.name for host in world.topology.hosts]
-    own = {own.address: host for host in hosts for end in world.topology.attached(host) for own in end.addresses}
-    pods: Sequence[Sandbox] = world.pods()
-    return own | {address: pod.pod.name for pod in pods for address in pod.addresses}
+    found: dict[Address, str] = {}
+    for host in world.topology.hosts:
+        for end in world.topology.attached(host.name):
+            found |= {own.address: host.name for own in end.addresses}
+    for pod in world.pods():
+        found |= dict.fromkeys(pod.addresses, pod.pod.name)
+    return found
 
 
 def machines(world: World) -> list[LabNode]:

@@ -1,4 +1,4 @@
-"""One node of a lab: its document, its processes in its namespace, and the questions one may ask it.
+"""One node of a lab: its document, its processes in its namespace, and its answers.
 
 Everything of a node lies in one directory, so that any number of nodes can share a machine:
 
@@ -24,14 +24,17 @@ from typing import Any
 import yaml
 
 from cni import install
-from netmgr import documents, programs, readers
-from netmgr.config import NodeDocument
+from netmgr import programs
+from netmgr.api import client
+from netmgr.api.snapshot import Snapshot
+from netmgr.documents import loader
+from netmgr.documents.node import Backend, NodeDocument
+from netmgr.documents.sites import TranslationMode
 from netmgr.errors import LabError, NetmgrError
 from netmgr.lab import processes, wiring
 from netmgr.lab.runtime import Runtime, Sandbox
 from netmgr.lab.topology import Node, Pod
 from netmgr.lab.unprivileged import NOBODY
-from netmgr.snapshot import Snapshot
 
 EXPORTER_PORT = 9119
 """The same on every node: each listens in a namespace of its own."""
@@ -78,7 +81,7 @@ class LabNode:
 
     @property
     def ledger_socket(self) -> Path:
-        """Where its agent tells what it counted."""
+        """Its agent's read-only socket."""
         return self.run_dir / "ledger.sock"
 
     @property
@@ -90,7 +93,9 @@ class LabNode:
     def runtime(self) -> Runtime:
         """The container runtime of this node."""
         directory = self.directory
-        return Runtime(self.name, directory / "bin", directory / "net.d", directory / "cache", self.pods_dir)
+        return Runtime(
+            self.name, directory / "bin", directory / "net.d", directory / "cache", self.pods_dir
+        )
 
     def add(self, name: str, namespace: str = "research") -> Sandbox:
         """Run a pod on this node.
@@ -107,17 +112,23 @@ class LabNode:
             ConfigError: the settings do not make a valid document.
         """
         text = yaml.safe_dump(self._document(), sort_keys=False)
-        documents.parse(text, str(self.document), NodeDocument)
+        # Validated here: an agent that refuses its document would only be seen to time out.
+        loader.parse(text, str(self.document), NodeDocument)
         self.run_dir.mkdir(parents=True, exist_ok=True)
         if "nat" in self.node.document:
             self.services.mkdir(exist_ok=True)
+        # The exporter runs as nobody and needs to pass each of them, whatever the umask of who
+        # built the lab.
         for directory in (self.directory.parent, self.directory, self.run_dir):
             directory.chmod(TRAVERSABLE)
         self.document.write_text(text, encoding="utf-8")
 
     def _document(self) -> dict[str, Any]:
         planned = self.node.document
-        identity = {"name": self.name, "addresses": [str(address) for address in self.node.addresses]}
+        identity = {
+            "name": self.name,
+            "addresses": [str(address) for address in self.node.addresses],
+        }
         given: dict[str, Any] = planned or {"ranges": [str(block) for block in self.node.ranges]}
         if "nat" in planned:
             given = {**planned, "nat": {**planned["nat"], "documents": str(self.services)}}
@@ -130,12 +141,23 @@ class LabNode:
             "run_dir": str(self.run_dir),
             "reader_group": NOBODY,
             **self.settings,
+            **self._holding_services(planned.get("nat", {})),
         }
+
+    def _holding_services(self, nat: Mapping[str, Any]) -> dict[str, str]:
+        """Services are kept in nftables, also in a lab whose other rules are legacy iptables'."""
+        by_endpoints = nat.get("translation") == TranslationMode.ENDPOINTS
+        is_legacy = self.settings.get("backend") == Backend.IPTABLES_LEGACY
+        return {"backend": Backend.NFTABLES.value} if by_endpoints and is_legacy else {}
 
     def install_plugin(self) -> None:
         """Install launcher and conflist for this node's runtime."""
         runtime = self.runtime
-        install.install(install.Installation(runtime.bin_dir, runtime.conf_dir, self.run_dir, self.directory / "state"))
+        install.install(
+            install.Installation(
+                runtime.bin_dir, runtime.conf_dir, self.run_dir, self.directory / "state"
+            )
+        )
 
     def start_agent(self) -> None:
         """Start the agent inside the node's namespace; returns without waiting for it."""
@@ -143,10 +165,12 @@ class LabNode:
 
     def start_exporter(self) -> None:
         """Start the exporter as a user that may read the agent's ledger socket and nothing else."""
-        self._start("exporter", "netmgr.lab.unprivileged", str(self.ledger_socket), f":{EXPORTER_PORT}")
+        self._start(
+            "exporter", "netmgr.lab.unprivileged", str(self.ledger_socket), f":{EXPORTER_PORT}"
+        )
 
     def wait_until_ready(self, timeout: float = START_SECONDS) -> None:
-        """Wait until the agent would accept an ADD and the exporter answers, for at most `timeout` seconds.
+        """Wait up to `timeout` seconds until the agent is ready and the exporter answers.
 
         Raises:
             LabError: one of them does not; the message ends with the last words of its log.
@@ -154,11 +178,12 @@ class LabNode:
         deadline = time.monotonic() + timeout
         while reason := self.status():
             self._still_trying("agent", reason, deadline)
+        # Only after the agent: without it /readyz is never 200.
         while "exporter" in self._started and (reason := self._exporter_status()):
             self._still_trying("exporter", reason, deadline)
 
     def status(self) -> str:
-        """Empty when the agent does its part, else why it does not."""
+        """Empty while the agent is ready, else why it is not."""
         if self.node.runs_pods:
             return self.runtime.status()
         try:
@@ -168,7 +193,7 @@ class LabNode:
         return "" if snapshot["ready"] else snapshot["reason"]
 
     def kill_agent(self) -> None:
-        """End the agent as a crash would: SIGKILL, in the middle of whatever it does."""
+        """Kill the agent as a crash would: SIGKILL, in the middle of its work."""
         self._end("agent", signal.SIGKILL)
 
     def stop_agent(self) -> None:
@@ -176,24 +201,24 @@ class LabNode:
         self._end("agent", signal.SIGTERM)
 
     def agent_pid(self) -> int | None:
-        """Process number of the running agent; None while there is none."""
+        """Process number of the running agent, if any."""
         return self._find("agent")
 
     def exporter_pid(self) -> int | None:
-        """Process number of the running exporter; None while there is none."""
+        """Process number of the running exporter, if any."""
         return self._find("exporter")
 
     def ask(self, query: str, **fields: str) -> dict[str, Any]:
         """Put one question to the agent's read-only socket.
 
         Raises:
-            NetmgrError: as `readers.ask`.
+            NetmgrError: as `client.ask`.
         """
-        return readers.ask(self.ledger_socket, query, timeout=QUERY_SECONDS, **fields)
+        return client.ask(self.ledger_socket, query, timeout=QUERY_SECONDS, **fields)
 
     def snapshot(self) -> Snapshot:
         """The agent's whole document, as the exporter gets it."""
-        return readers.read_snapshot(self.ledger_socket, timeout=QUERY_SECONDS)
+        return client.read_snapshot(self.ledger_socket, timeout=QUERY_SECONDS)
 
     def scrape(self) -> str:
         """The exporter's page of metrics.
@@ -206,7 +231,9 @@ class LabNode:
     def _get(self, path: str) -> str:
         """Fetch from the exporter, from inside the node's namespace."""
         with wiring.inside(self.namespace):
-            connection = http.client.HTTPConnection("127.0.0.1", EXPORTER_PORT, timeout=QUERY_SECONDS)
+            connection = http.client.HTTPConnection(
+                "127.0.0.1", EXPORTER_PORT, timeout=QUERY_SECONDS
+            )
             try:
                 connection.request("GET", path)
                 response = connection.getresponse()
@@ -216,7 +243,9 @@ class LabNode:
             finally:
                 connection.close()
         if response.status != http.client.OK:
-            raise LabError(f"the exporter of {self.name} answers {response.status}: {body.strip()[:200]}")
+            raise LabError(
+                f"the exporter of {self.name} answers {response.status}: {body.strip()[:200]}"
+            )
         return body
 
     def reap(self) -> None:
@@ -234,6 +263,7 @@ class LabNode:
             module,
             *arguments,
         ]
+        # A session of its own: a Ctrl-C at the terminal of `netmgr lab up` must not end the lab.
         with (self.directory / f"{role}.log").open("ab") as output:
             self._started[role] = programs.start(
                 command, env=_environment(), stdout=output, stderr=output, new_session=True
@@ -250,6 +280,7 @@ class LabNode:
         if (process := self._started.pop(role, None)) is not None:
             process.send_signal(which)
             process.wait(timeout=START_SECONDS)
+        # Another process built the lab, so this one has no handle of the child.
         elif (number := self._find(role)) is not None:
             processes.stop(number, which, [self.namespace])
 
@@ -261,16 +292,23 @@ class LabNode:
         return ""
 
     def _still_trying(self, role: str, reason: str, deadline: float) -> None:
+        # A process that ended will never be ready, so its log is shown at once.
         ended = role in self._started and self._started[role].poll() is not None
         if ended or time.monotonic() > deadline:
-            raise LabError(f"the {role} of {self.name} did not start: {reason}", _tail(self.directory / f"{role}.log"))
+            raise LabError(
+                f"the {role} of {self.name} did not start: {reason}",
+                _tail(self.directory / f"{role}.log"),
+            )
         time.sleep(0.02)
 
 
 def _environment() -> dict[str, str]:
     """This process's environment, and our own package importable whatever the working directory."""
     source = str(Path(__file__).resolve().parents[2])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH")))),
+    }
 
 
 def _tail(path: Path, lines: int = 10) -> str:

@@ -1,232 +1,228 @@
-"""A lab as one SVG file (SVG 1.1) that needs nothing else to be shown: sites, machines, pods, what was dropped."""
+"""A lab as one SVG file: sites, machines, pods, and what was dropped between spokes.
+
+The hub and the internet are at the top, the fabric in the middle, the spokes below it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
 
-from netmgr.lab.live import Host, Live, Site
-from netmgr.render.picture import plain
-from netmgr.render.svg import NAMESPACE
-from netmgr.sites import HUB, Role
+from netmgr.documents.sites import HUB, Role
+from netmgr.drawing import (
+    FAINT,
+    GREEN,
+    INK,
+    MONOSPACE,
+    RED,
+    Attribute,
+    box,
+    document,
+    element,
+    escaped,
+    group,
+    path,
+    text,
+)
+from netmgr.lab.live import Host, Live, LiveSite
 
 _WIDTH, _GAP, _MARGIN, _PAD = 316, 24, 28, 12
 _COLUMNS = 4
-_LINE, _HEADING = 15, 22
-_BAR = 34
-_LETTER = 6.05
-"""Mean width of a letter of an address."""
+_TOP, _LINE, _HEADING = 64, 15, 22
+_BAR, _CORD = 34, 30
+_LETTER = 6.05  # mean width of a letter of an address
 
-_FONT = 'font-family="DejaVu Sans, Verdana, sans-serif" font-size="12"'
-_MONO = 'font-family="DejaVu Sans Mono, Menlo, monospace" font-size="10"'
-_INK, _FAINT, _RED, _GREEN = "#202124", "#5f6368", "#c5221f", "#188038"
-_FILLS = {"": "#ffffff", Role.NODE: "#e8f0fe", Role.NAT_HOST: "#fef7e0", Role.HUB_ROUTER: "#e6f4ea"}
-_TAGS = {"": "no agent", Role.NODE: "node", Role.NAT_HOST: "NAT host", Role.HUB_ROUTER: "hub router"}
+_BORDER, _SPOKE_BORDER, _HUB_BORDER = "#bdc1c6", "#aecbfa", "#dadce0"
+_ADDRESS: dict[str, Attribute] = {"font_family": MONOSPACE, "font_size": 10, "fill": INK}
+_SMALL: dict[str, Attribute] = {"font_size": 11, "fill": FAINT}
+_FILLS: dict[str, str] = {
+    Role.NODE: "#e8f0fe",
+    Role.NAT_HOST: "#fef7e0",
+    Role.HUB_ROUTER: "#e6f4ea",
+}
+_TAGS: dict[str, str] = {
+    "": "no agent",
+    Role.NODE: "node",
+    Role.NAT_HOST: "NAT host",
+    Role.HUB_ROUTER: "hub router",
+}
 _PLAIN_TAGS = {"internet": "everything outside", "researcher": "reaches every spoke"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A drawn piece and its height; it is as wide as it was asked to be."""
+    """A drawn piece of a known height, to be placed by its upper left corner."""
 
     height: int
     lines: tuple[str, ...]
 
-    def at(self, left: float, top: float) -> Iterator[str]:
-        yield f'<g transform="translate({left:g} {top:g})">'
-        yield from self.lines
-        yield "</g>"
+    def at(self, left: float, top: float) -> str:
+        return group(left, top, self.lines)
 
 
 def draw(live: Live) -> str:
-    """The picture as a document of its own, ending with a newline."""
-    fabric = next((host for host in live.hosts if len(host.links) > 1 and not host.role), None)
-    above = [*_hub(live), *(_card(host, _WIDTH) for host in live.hosts if host.name == "internet")]
+    """The picture, ending with a newline."""
+    above = [_site(each, live.at(HUB), _HUB_BORDER) for each in live.sites if each.name == HUB]
+    above += [_card(host, _WIDTH) for host in live.hosts if host.name == "internet"]
     below = [_spoke(site, live.at(site.name)) for site in live.sites if site.name != HUB]
     below = below or [_card(host, _WIDTH) for host in live.hosts if host.role]
     columns = min(_COLUMNS, max(len(above), len(below)))
     width = 2 * _MARGIN + columns * _WIDTH + (columns - 1) * _GAP
-    top = 64
-    lines, bottom = _row(above, top, width)
-    middle = bottom + 30
-    lines += _cords(above, bottom_of=top, to=middle, width=width)
-    lines += _bar(fabric, middle, width)
-    bottom = middle + _BAR
+
+    lines, bar = _upper(above, width)
+    lines += _fabric(live, bar, width)
+    bottom = bar + _BAR
     for first in range(0, len(below), _COLUMNS):
-        row = below[first : first + _COLUMNS]
-        lines += _cords_down(row, bottom, bottom + 30, width)
-        drawn, bottom = _row(row, bottom + 30, width)
-        lines += drawn
+        row, bottom = _lower(below[first : first + _COLUMNS], bottom, width)
+        lines += row
     if live.sites:
         table = _drops(live)
-        lines += table.at(_MARGIN, bottom + _GAP)
+        lines.append(table.at(_MARGIN, bottom + _GAP))
         bottom += _GAP + table.height
-    return "\n".join([*_head(live, width, bottom + _MARGIN), *lines, "</svg>", ""])
 
-
-def _head(live: Live, width: float, height: float) -> Iterator[str]:
     pods = sum(len(host.pods) for host in live.hosts)
     title = f"{live.name}: {len(live.hosts)} namespaces, {pods} pods, rules in {live.backend}"
-    yield f'<svg xmlns="{NAMESPACE}" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" {_FONT}>'
-    yield f"<title>{_text(title)}</title>"
-    yield f'<rect width="{width:g}" height="{height:g}" fill="#fcfcfa"/>'
-    yield f'<text x="{_MARGIN}" y="38" font-size="18" font-weight="bold" fill="{_INK}">{_text(title)}</text>'
+    heading = text(_MARGIN, 38, title, font_size=18, font_weight="bold", fill=INK)
+    return document(title, (width, bottom + _MARGIN), [heading, *lines], font_size=12)
 
 
-def _row(blocks: Sequence[_Block], top: float, width: float) -> tuple[list[str], float]:
-    """Blocks side by side in the middle; returns where the highest ends."""
+def _upper(blocks: Sequence[_Block], width: float) -> tuple[list[str], int]:
+    """Blocks above the fabric, their cords down to it; returns where it begins, too."""
     lines: list[str] = []
-    for left, block in zip(_places(len(blocks), width), blocks, strict=True):
-        lines += block.at(left, top)
-    return lines, top + max((block.height for block in blocks), default=0)
+    bar = _TOP + max((block.height for block in blocks), default=0) + _CORD
+    for left, block in _side_by_side(blocks, width):
+        lines += [block.at(left, _TOP), _cord(left, _TOP + block.height, bar)]
+    return lines, bar
 
 
-def _places(number: int, width: float) -> Iterator[float]:
-    first = (width - number * _WIDTH - (number - 1) * _GAP) / 2
-    yield from (first + place * (_WIDTH + _GAP) for place in range(number))
+def _lower(blocks: Sequence[_Block], top: int, width: float) -> tuple[list[str], int]:
+    """Blocks below what ends at `top`, their cords up to it; returns where they end, too."""
+    lines: list[str] = []
+    for left, block in _side_by_side(blocks, width):
+        lines += [_cord(left, top, top + _CORD), block.at(left, top + _CORD)]
+    return lines, top + _CORD + max(block.height for block in blocks)
 
 
-def _cords(blocks: Sequence[_Block], *, bottom_of: float, to: float, width: float) -> Iterator[str]:
-    for left, block in zip(_places(len(blocks), width), blocks, strict=True):
-        yield _cord(left + _WIDTH / 2, bottom_of + block.height, to)
+def _side_by_side(blocks: Sequence[_Block], width: float) -> Iterator[tuple[float, _Block]]:
+    """Blocks with their left edges, in the middle of the picture."""
+    first = (width - len(blocks) * _WIDTH - (len(blocks) - 1) * _GAP) / 2
+    for place, block in enumerate(blocks):
+        yield first + place * (_WIDTH + _GAP), block
 
 
-def _cords_down(blocks: Sequence[_Block], top: float, to: float, width: float) -> Iterator[str]:
-    for left, _ in zip(_places(len(blocks), width), blocks, strict=True):
-        yield _cord(left + _WIDTH / 2, top, to)
+def _cord(left: float, top: float, bottom: float) -> str:
+    return path(f"M{left + _WIDTH / 2:g} {top:g}V{bottom:g}", "#80868b", 2)
 
 
-def _cord(x: float, top: float, bottom: float) -> str:
-    return f'<path d="M{x:g} {top:g}V{bottom:g}" stroke="#80868b" stroke-width="2"/>'
-
-
-def _bar(fabric: Host | None, top: float, width: float) -> Iterator[str]:
+def _fabric(live: Live, top: float, width: float) -> Iterator[str]:
+    fabric = next((host for host in live.hosts if len(host.links) > 1 and not host.role), None)
     ports = [link for link in fabric.links if link.bridge] if fabric else []
     up = sum(link.up for link in ports)
-    told = f": the cloud's routing, keeps nobody apart; {up} of {len(ports)} ports up" if ports else ""
-    name = fabric.name if fabric else "fabric"
-    yield (
-        f'<rect x="{_MARGIN}" y="{top:g}" width="{width - 2 * _MARGIN:g}" height="{_BAR}" rx="6" fill="#e8eaed"'
-        ' stroke="#bdc1c6"/>'
+    what = f": the cloud's routing, isolates nothing; {up} of {len(ports)} ports up"
+    name = element("tspan", escaped(fabric.name if fabric else "fabric"), font_weight="bold")
+    place = (_MARGIN, top, width - 2 * _MARGIN, _BAR)
+    yield box(place, rx=6, fill="#e8eaed", stroke=_BORDER)
+    yield element(
+        "text",
+        name + (what if ports else ""),
+        x=width / 2,
+        y=top + 21,
+        text_anchor="middle",
+        fill=INK,
     )
-    yield (
-        f'<text x="{width / 2:g}" y="{top + 21:g}" text-anchor="middle" fill="{_INK}">'
-        f'<tspan font-weight="bold">{_text(name)}</tspan>{_text(told)}</text>'
-    )
 
 
-def _hub(live: Live) -> Iterator[_Block]:
-    for site in live.sites:
-        if site.name == HUB:
-            yield _site(site, live.at(HUB), "#dadce0")
-
-
-def _spoke(site: Site, hosts: Sequence[Host]) -> _Block:
+def _spoke(site: LiveSite, hosts: Sequence[Host]) -> _Block:
     order = [Role.NAT_HOST, Role.NODE, ""]
-    return _site(site, sorted(hosts, key=lambda host: order.index(host.role)), "#aecbfa")
+    return _site(site, sorted(hosts, key=lambda host: order.index(host.role)), _SPOKE_BORDER)
 
 
-def _site(site: Site, hosts: Iterable[Host], border: str) -> _Block:
-    lines = [_words(_PAD, _HEADING, site.name, 'font-weight="bold" font-size="14"')]
-    top = _HEADING + _LINE
-    for prefix in site.prefixes:
-        lines.append(_words(_PAD, top, prefix, _MONO))
-        top += _LINE
-    for seen, real in zip(site.seen, site.real, strict=True):
-        told = f"Services {seen}" + (f" → {real}" if real != seen else "")
-        lines.append(_words(_PAD, top, told, _MONO))
-        top += _LINE
+def _site(site: LiveSite, hosts: Sequence[Host], border: str) -> _Block:
+    lines = [text(_PAD, _HEADING, site.name, font_weight="bold", font_size=14, fill=INK)]
     if site.translation:
-        lines.append(
-            _words(_WIDTH - _PAD, _HEADING, f"{site.translation} · {site.source}", f'fill="{_FAINT}"', end=True)
-        )
+        how = f"{site.translation} · {site.source}"
+        lines.append(text(_WIDTH - _PAD, _HEADING, how, "end", fill=FAINT))
+    top = _HEADING + _LINE
+    for words in (*site.prefixes, *(f"Services {each}" for each in site.services())):
+        lines.append(text(_PAD, top, words, **_ADDRESS))
+        top += _LINE
     for host in hosts:
         card = _card(host, _WIDTH - 2 * _PAD)
-        lines += card.at(_PAD, top - 4)
+        lines.append(card.at(_PAD, top - 4))
         top += card.height + 10
-    frame = f'<rect width="{_WIDTH}" height="{top}" rx="10" fill="#ffffff" stroke="{border}" stroke-width="2"/>'
+    # Last, because only now the height is known; drawn first, as it would cover the rest.
+    frame = box((0, 0, _WIDTH, top), rx=10, fill="#ffffff", stroke=border, stroke_width=2)
     return _Block(top, (frame, *lines))
 
 
 def _card(host: Host, width: float) -> _Block:
-    lines = [_words(_PAD + 12, 19, host.name, 'font-weight="bold"')]
     tag = _PLAIN_TAGS.get(host.name, _TAGS.get(host.role, host.role))
-    lines.append(_words(width - _PAD, 19, tag, f'fill="{_FAINT}" font-size="11"', end=True))
-    state = _FAINT if not host.role else _GREEN if host.ready else _RED
-    lines.append(f'<circle cx="{_PAD + 3}" cy="15" r="4" fill="{state}"><title>{_text(_state(host))}</title></circle>')
+    state, colour = _state(host)
+    lines = [
+        text(_PAD + 12, 19, host.name, font_weight="bold", fill=INK),
+        text(width - _PAD, 19, tag, "end", **_SMALL),
+        element("circle", element("title", escaped(state)), cx=_PAD + 3, cy=15, r=4, fill=colour),
+    ]
     top = 19 + _LINE
-    for told in _own(host, int((width - 2 * _PAD) / _LETTER)):
-        lines.append(_words(_PAD, top, told, _MONO))
+    for words in _addresses(host, int((width - 2 * _PAD) / _LETTER)):
+        lines.append(text(_PAD, top, words, **_ADDRESS))
         top += _LINE
     for pod in host.pods:
-        lines += _pod(pod.name, pod.addresses, top - 8, width)
+        addresses = "  ".join(pod.addresses)
+        place = (_PAD, top - 8, width - 2 * _PAD, 24)
+        lines += [
+            box(place, rx=4, fill="#ffffff", stroke=_SPOKE_BORDER),
+            text(_PAD + 6, top + 8, pod.name, font_size=11, fill=INK),
+            text(width - _PAD - 6, top + 8, addresses, "end", **_ADDRESS),
+        ]
         top += 2 * _LINE
-    for each in host.dropped:
-        if each.packets:
-            lines.append(_words(_PAD, top, each.seen_from(host.site), f'fill="{_RED}" font-size="10.5"'))
+    for drops in host.dropped:
+        if drops.packets:
+            lines.append(text(_PAD, top, drops.seen_from(host.site), fill=RED, font_size=10.5))
             top += _LINE
-    fill = _FILLS.get(host.role, "#ffffff")
-    height = top - 4
-    return _Block(
-        height,
-        (f'<rect width="{width:g}" height="{height}" rx="6" fill="{fill}" stroke="#bdc1c6"/>', *lines),
-    )
+    frame = box((0, 0, width, top - 4), rx=6, fill=_FILLS.get(host.role, "#ffffff"), stroke=_BORDER)
+    return _Block(top - 4, (frame, *lines))
 
 
-def _own(host: Host, letters: int) -> Iterator[str]:
-    """Addresses, then ranges, side by side as far as there is room."""
+def _addresses(host: Host, letters: int) -> Iterator[str]:
+    """Addresses, then ranges on a line of their own, side by side as far as there is room."""
+    ranges = [f"pods {host.ranges[0]}", *host.ranges[1:]] if host.ranges else []
+    yield from _filled(host.addresses, letters)
+    yield from _filled(ranges, letters)
+
+
+def _filled(items: Sequence[str], letters: int) -> Iterator[str]:
     line = ""
-    for number, each in enumerate((*host.addresses, *host.ranges)):
-        starts_ranges = number == len(host.addresses)
-        told = f"pods {each}" if starts_ranges else each
-        if line and (starts_ranges or len(line) + 2 + len(told) > letters):
+    for item in items:
+        longer = f"{line}  {item}" if line else item
+        if line and len(longer) > letters:
             yield line
-            line = told
-        else:
-            line = f"{line}  {told}" if line else told
+            longer = item
+        line = longer
     if line:
         yield line
 
 
-def _state(host: Host) -> str:
+def _state(host: Host) -> tuple[str, str]:
+    """A host's state in words, and its colour."""
     if not host.role:
-        return "no agent runs here"
-    return "agent ready" if host.ready else host.reason
-
-
-def _pod(name: str, addresses: Sequence[str], top: float, width: float) -> Iterator[str]:
-    yield (
-        f'<rect x="{_PAD}" y="{top:g}" width="{width - 2 * _PAD:g}" height="24" rx="4" fill="#ffffff"'
-        ' stroke="#aecbfa"/>'
-    )
-    yield _words(_PAD + 6, top + 16, name, 'font-size="11"')
-    yield _words(width - _PAD - 6, top + 16, "  ".join(addresses), _MONO, end=True)
+        return "no agent runs here", FAINT
+    return ("agent ready", GREEN) if host.ready else (host.reason, RED)
 
 
 def _drops(live: Live) -> _Block:
-    """From whom to whom packets were dropped, as a table."""
+    """Packets dropped from spoke to spoke, as a table."""
     names = [site.name for site in live.sites if site.name != HUB]
     totals = live.dropped()
-    lines = [_words(0, 14, "Packets dropped from spoke to spoke, by all machines", 'font-weight="bold"')]
-    for column, name in enumerate(names):
-        lines.append(_words(160 + column * 100, 36, f"to {name}", f'fill="{_FAINT}" font-size="11"', end=True))
+    title = "Packets dropped from spoke to spoke, by all machines"
+    lines = [text(0, 14, title, font_weight="bold", fill=INK)]
     for row, origin in enumerate(names):
         top = 56 + row * 18
-        lines.append(_words(0, top, f"from {origin}", f'fill="{_FAINT}" font-size="11"'))
+        lines.append(text(160 + row * 100, 36, f"to {origin}", "end", **_SMALL))
+        lines.append(text(0, top, f"from {origin}", **_SMALL))
         for column, destination in enumerate(names):
             packets = totals.get((origin, destination), 0)
-            told = "-" if origin == destination else str(packets)
-            look = f'fill="{_RED if packets else _FAINT}"'
-            lines.append(_words(160 + column * 100, top, told, look, end=True))
+            shown = "-" if origin == destination else str(packets)
+            colour = RED if packets else FAINT
+            lines.append(text(160 + column * 100, top, shown, "end", fill=colour))
     return _Block(56 + len(names) * 18, tuple(lines))
-
-
-def _words(x: float, y: float, words: str, look: str, *, end: bool = False) -> str:
-    anchor = ' text-anchor="end"' if end else ""
-    fill = "" if "fill=" in look else f' fill="{_INK}"'
-    return f'<text x="{x:g}" y="{y:g}"{anchor} {look}{fill} xml:space="preserve">{_text(words)}</text>'
-
-
-def _text(words: str) -> str:
-    return escape(plain(words))

@@ -1,7 +1,7 @@
-"""Sends many probes at once, and tells for each what the far end saw.
+"""Sends many probes at once, and reports what the far end of each saw.
 
-All sockets are in one loop of one process: a probe that shall arrive is answered and the answer
-awaited, one that shall not is given a moment in which it would have arrived. Each carries
+All sockets are in one loop of one process: a probe that should arrive is answered and the answer
+awaited; one that should not gets a moment in which it would have arrived. Each carries
 its number, so that no answer is taken for another's.
 """
 
@@ -23,10 +23,10 @@ from netmgr.lab.traffic import Protocol
 from netmgr.prefixes import Address
 
 PATIENCE = 5.0
-"""Seconds until a probe that shall arrive counts as lost."""
+"""Seconds until a probe that should arrive counts as lost."""
 
 MOMENT = 0.4
-"""Seconds in which a probe that shall not arrive would have, were there a way."""
+"""Seconds in which a probe that should not arrive would have arrived."""
 
 _NUMBER = struct.Struct("!I")
 _KIND = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
@@ -40,14 +40,14 @@ class Outcome:
     """What became of a probe.
 
     Attributes:
-        seen: the client's address as the far end saw it; None while nothing arrived.
+        source: the client's address as the far end saw it; None while nothing arrived.
         answered: whether the answer came back.
         packets: how many the client sent, retransmissions included, while nothing came back.
         error: what the client's kernel said.
     """
 
     probe: Probe
-    seen: Address | None = None
+    source: Address | None = None
     answered: bool = False
     packets: int = 1
     error: str = ""
@@ -55,7 +55,9 @@ class Outcome:
     @property
     def as_wanted(self) -> bool:
         """Whether what should happen did."""
-        return self.seen == self.probe.seen and self.answered == (self.probe.seen is not None)
+        return self.source == self.probe.expected_source and self.answered == (
+            self.probe.expected_source is not None
+        )
 
 
 @dataclass
@@ -66,6 +68,7 @@ class _Client:
 
     def start(self) -> None:
         probe = self.outcome.probe
+        # A stream's connect returns before the handshake; `writable` learns how that ended.
         failed = self.handle.connect_ex((str(probe.target), probe.port))
         if failed not in _UNDER_WAY:
             self.outcome.error = errno.errorcode[failed]
@@ -92,9 +95,12 @@ class _Client:
             self.outcome.error = errno.errorcode[error.errno or 0]
 
     def finish(self) -> None:
-        """Ask how often the first packet was sent, and see to it that it is not sent again."""
+        """Ask how often the first packet was sent, and stop retransmissions."""
         if self.outcome.probe.protocol is Protocol.TCP:
-            info = self.handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TOTAL_RETRANSMITS + 4)
+            # The counters of drops count retransmissions, too, so the expectation has to.
+            info = self.handle.getsockopt(
+                socket.IPPROTO_TCP, socket.TCP_INFO, _TOTAL_RETRANSMITS + 4
+            )
             self.outcome.packets += struct.unpack_from("=I", info, _TOTAL_RETRANSMITS)[0]
         self.handle.close()
 
@@ -110,6 +116,7 @@ class _Run:
 
     def listen(self, end: End, protocol: Protocol) -> None:
         opened = self._open(end, protocol)
+        # Connections of an earlier run keep the port in TIME_WAIT.
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind((str(end.address), TARGET_PORT))
         if protocol is Protocol.TCP:
@@ -118,7 +125,9 @@ class _Run:
         self.selector.register(opened, selectors.EVENT_READ, hear)
 
     def _open(self, end: End, protocol: Protocol) -> socket.socket:
-        opened = self.closing.enter_context(open_socket(end.namespace, end.address.family, _KIND[protocol]))
+        opened = self.closing.enter_context(
+            open_socket(end.namespace, end.address.family, _KIND[protocol])
+        )
         opened.settimeout(0)
         return opened
 
@@ -129,6 +138,7 @@ class _Run:
 
     def _stream(self, accepted: socket.socket, _: int) -> None:
         with suppress(OSError):
+            # A reset of the client is its own outcome, not the listener's.
             if data := accepted.recv(_NUMBER.size):
                 self._heard(data, accepted.getpeername()[0])
                 accepted.send(data)
@@ -143,11 +153,13 @@ class _Run:
 
     def _heard(self, data: bytes, peer: str) -> None:
         if len(data) == _NUMBER.size and (number := _NUMBER.unpack(data)[0]) < len(self.outcomes):
-            self.outcomes[number].seen = Address.parse(peer)
+            self.outcomes[number].source = Address.parse(peer)
 
     def send(self) -> None:
         for number, outcome in enumerate(self.outcomes):
-            client = _Client(outcome, number, self._open(outcome.probe.near, outcome.probe.protocol))
+            client = _Client(
+                outcome, number, self._open(outcome.probe.near, outcome.probe.protocol)
+            )
             client.handle.bind((str(outcome.probe.near.address), 0))
             self.clients.append(client)
             client.start()
@@ -157,9 +169,13 @@ class _Run:
             self.selector.register(client.handle, waits_for, client)
 
     def pump(self) -> None:
-        """Serve every socket until all that shall arrive has, and the moment for the rest has passed."""
+        """Serve every socket until all expected probes arrived and the moment for others passed."""
         began = time.monotonic()
-        while (passed := time.monotonic() - began) < PATIENCE and (passed < MOMENT or self._missing()):
+        while (passed := time.monotonic() - began) < PATIENCE and (
+            # Both: expected probes may take long under load, and the others must get their whole
+            # moment.
+            passed < MOMENT or self._missing()
+        ):
             for key, events in self.selector.select(0.05):
                 if isinstance(key.data, _Client):
                     self._serve(key.data, events)
@@ -170,6 +186,7 @@ class _Run:
 
     def _serve(self, client: _Client, events: int) -> None:
         if events & selectors.EVENT_WRITE:
+            # A connected socket stays writable, and would be reported in every round.
             self.selector.modify(client.handle, selectors.EVENT_READ, client)
             client.writable()
         if events & selectors.EVENT_READ:
@@ -178,12 +195,16 @@ class _Run:
             self.selector.unregister(client.handle)
 
     def _missing(self) -> bool:
-        return any(each.probe.seen and not each.answered and not each.error for each in self.outcomes)
+        return any(
+            each.probe.expected_source and not each.answered and not each.error
+            for each in self.outcomes
+        )
 
 
 def send(probes: Iterable[Probe]) -> list[Outcome]:
     """Send every probe at once; returns what became of each, in order."""
     outcomes = [Outcome(probe) for probe in probes]
+    # A set: many probes share a listener, and an address can be bound only once.
     listening = {(end, each.probe.protocol) for each in outcomes for end in each.probe.listeners}
     with ExitStack() as closing, selectors.DefaultSelector() as selector:
         run = _Run(outcomes, selector, closing)

@@ -1,9 +1,9 @@
-"""A lab's processes: recognised by the namespace they run in, ended through handles that cannot be reused.
+"""A lab's processes: recognised by their namespace, ended through handles that are not reused.
 
-Whoever built a lab may have been killed before it could write down what it had started. So
-nothing is written down: a process belongs to a lab when it runs in one of the lab's
-namespaces, which nothing else does. Signals go through pidfds (pidfd_open(2)), so that a
-process number given to someone else in the meantime is never hit.
+The builder of a lab may be killed before it can write down what it started. So nothing is written
+down: a process belongs to a lab if it runs in one of the lab's namespaces, as no other does.
+Signals go through pidfds (pidfd_open(2)), so that a process number that was given to another
+process in the meantime is never hit.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from netmgr.errors import KernelError
+from netmgr.file_version import FileIdentity, version_of
 
 
 def running_in(namespaces: Iterable[Path]) -> list[int]:
@@ -33,15 +34,19 @@ def end(namespaces: Iterable[Path], grace: float = 5) -> None:
         KernelError: something survived even that.
     """
     pins = list(namespaces)
+    # Politely first: an agent writes its ledger and removes its sockets at SIGTERM.
     for which in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + grace
+        # Again and again: a process may start another between the scan and the signal.
         while (found := running_in(pins)) and time.monotonic() < deadline:
             _signal(found, which, pins, deadline)
     if found := running_in(pins):
         raise KernelError(f"end process {found[0]} of the lab", details="it outlived SIGKILL")
 
 
-def stop(number: int, which: signal.Signals, namespaces: Iterable[Path], patience: float = 15) -> None:
+def stop(
+    number: int, which: signal.Signals, namespaces: Iterable[Path], patience: float = 15
+) -> None:
     """Send `which` to one process of these namespaces and wait for its end.
 
     Raises:
@@ -56,21 +61,22 @@ def stop(number: int, which: signal.Signals, namespaces: Iterable[Path], patienc
 def command_line(number: int) -> list[str]:
     """The arguments a process was started with; empty when it is gone."""
     try:
-        return Path(f"/proc/{number}/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")[:-1]
+        return (
+            Path(f"/proc/{number}/cmdline")
+            .read_text(encoding="utf-8", errors="replace")
+            .split("\0")[:-1]
+        )
     except OSError:
         return []
 
 
-def _identity(path: Path | str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)  # noqa: PTH116 (a magic link under /proc: nothing pathlib adds)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+def _identity(path: Path) -> FileIdentity | None:
+    version = version_of(path)
+    return version.identity if version else None
 
 
-def _namespace(number: int) -> tuple[int, int] | None:
-    return _identity(f"/proc/{number}/ns/net")
+def _namespace(number: int) -> FileIdentity | None:
+    return _identity(Path(f"/proc/{number}/ns/net"))
 
 
 def _signal(numbers: list[int], which: signal.Signals, pins: list[Path], deadline: float) -> None:

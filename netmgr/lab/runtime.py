@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from netmgr import programs
-from netmgr.dataplane import netns
 from netmgr.errors import LabError
+from netmgr.kernel import netns
 from netmgr.lab import wiring
 from netmgr.lab.topology import Host, Pod
 from netmgr.prefixes import Address, Family
@@ -84,6 +84,7 @@ class Runtime:
         wiring.make_host(Host(pod.name), sandbox.netns)
         try:
             result = self.execute("ADD", sandbox)
+        # Also when interrupted: a half-attached pod would be in no cache, and never be removed.
         except BaseException:
             self.delete(sandbox)
             raise
@@ -116,13 +117,17 @@ class Runtime:
         return ""
 
     def sandboxes(self) -> list[Sandbox]:
-        """The pods that run, as the cache tells; pod-2 before pod-10."""
+        """The pods that run, from the cache; pod-2 before pod-10."""
         entries = (json.loads(path.read_text("utf-8")) for path in self._results_dir.glob("*"))
         sandboxes = (_from_cache(entry, self.node, self.pods_dir) for entry in entries)
         return sorted(sandboxes, key=lambda sandbox: (len(sandbox.pod.name), sandbox.pod.name))
 
-    def execute(self, command: str, sandbox: Sandbox | None, previous: object = None) -> dict[str, Any]:
-        """Run one verb through every plugin of the conflist (in reverse for DEL); returns the last result.
+    def execute(
+        self, command: str, sandbox: Sandbox | None, previous: object = None
+    ) -> dict[str, Any]:
+        """Run one verb through every plugin of the conflist, in reverse for DEL.
+
+        Returns the last result.
 
         Raises:
             LabError: a plugin failed; the message carries the plugin's code and words.
@@ -130,16 +135,26 @@ class Runtime:
         network = self._network()
         plugins = network["plugins"]
         result = previous
+        # Specification, section 3: DEL runs the list backwards.
         for plugin in reversed(plugins) if command == "DEL" else plugins:
             config = plugin | {"name": network["name"], "cniVersion": _version(network)}
             if result is not None:
                 config["prevResult"] = result
             answer = self._run(command, sandbox, plugin["type"], config)
+            # In an ADD each plugin gets the result of the one before it. CHECK and DEL give all of
+            # them the final result.
             result = answer if command == "ADD" else previous
         return result if isinstance(result, dict) else {}
 
-    def _run(self, command: str, sandbox: Sandbox | None, plugin: str, config: dict[str, Any]) -> dict[str, Any]:
-        environment = {**os.environ, **self.environment, "CNI_COMMAND": command, "CNI_PATH": str(self.bin_dir)}
+    def _run(
+        self, command: str, sandbox: Sandbox | None, plugin: str, config: dict[str, Any]
+    ) -> dict[str, Any]:
+        environment = {
+            **os.environ,
+            **self.environment,
+            "CNI_COMMAND": command,
+            "CNI_PATH": str(self.bin_dir),
+        }
         if sandbox is not None:
             environment |= {
                 "CNI_CONTAINERID": sandbox.container_id,
@@ -148,11 +163,14 @@ class Runtime:
                 "CNI_ARGS": ";".join(map("=".join, sandbox.arguments)),
             }
         stdin = json.dumps(config).encode()
-        outcome = programs.run([self.bin_dir / plugin], stdin=stdin, env=environment, timeout=PLUGIN_SECONDS)
+        outcome = programs.run(
+            [self.bin_dir / plugin], stdin=stdin, env=environment, timeout=PLUGIN_SECONDS
+        )
         subject = f"{command} of {sandbox.pod.name}" if sandbox else command
-        return _judge(outcome, f"{subject} on {self.node}")
+        return _answer_of(outcome, f"{subject} on {self.node}")
 
     def _network(self) -> dict[str, Any]:
+        # The first by name, as runtimes choose.
         for path in sorted(self.conf_dir.glob("*.conflist")):
             network: dict[str, Any] = json.loads(path.read_text("utf-8"))
             return network
@@ -184,6 +202,7 @@ class Runtime:
     def _cached_result(self, sandbox: Sandbox) -> object:
         try:
             return json.loads(self._cache_file(sandbox.container_id).read_text("utf-8"))["result"]
+        # An ADD that failed left no result; DEL must work without one (specification, section 2).
         except FileNotFoundError:
             return None
 
@@ -194,7 +213,7 @@ def _version(network: Mapping[str, Any]) -> str:
     return max(offered, key=lambda version: tuple(map(int, version.split("."))))
 
 
-def _judge(outcome: programs.Outcome, what: str) -> dict[str, Any]:
+def _answer_of(outcome: programs.Outcome, what: str) -> dict[str, Any]:
     try:
         answer = json.loads(outcome.stdout or b"{}")
     except ValueError:
@@ -202,14 +221,16 @@ def _judge(outcome: programs.Outcome, what: str) -> dict[str, Any]:
     if outcome.returncode == 0 and isinstance(answer, dict):
         return answer
     code = answer.get("code", outcome.returncode)
-    words = " ".join(filter(None, (answer.get("msg"), answer.get("details")))) or outcome.stderr.decode(
-        errors="replace"
-    )
+    words = " ".join(
+        filter(None, (answer.get("msg"), answer.get("details")))
+    ) or outcome.stderr.decode(errors="replace")
     raise LabError(f"{what} failed with code {code}: {words.strip()}")
 
 
 def _with_addresses(sandbox: Sandbox, result: dict[str, Any]) -> Sandbox:
-    addresses = tuple(Address.parse(entry["address"].partition("/")[0]) for entry in result.get("ips", ()))
+    addresses = tuple(
+        Address.parse(entry["address"].partition("/")[0]) for entry in result.get("ips", ())
+    )
     return Sandbox(sandbox.pod, sandbox.container_id, sandbox.uid, sandbox.netns, addresses)
 
 

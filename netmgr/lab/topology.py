@@ -8,7 +8,7 @@ nodes, and the pods each node runs. `cluster` draws the smallest useful one:
 
 The fabric routes every node's ranges to that node, as a cloud's network does; the internet
 knows the nodes' own addresses only, so what a pod sends there comes back only when it was
-masqueraded. A larger world is more hosts and links: the builder knows no roles. `planned` draws
+masqueraded. A larger world is more hosts and links: the builder knows no roles. `planned` derives
 one from an address plan: a hub and its spokes.
 """
 
@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from netmgr.documents.sites import Role, SourceAddress, TranslationMode
 from netmgr.errors import ConfigError
 from netmgr.prefixes import Address, Family, Prefix
-from netmgr.sites import Mapping, Role, SourceAddress
 
 MAX_NODES = 64
 MAX_PODS = 250
@@ -35,7 +35,10 @@ EVERYTHING = (Prefix.parse("0.0.0.0/0"), Prefix.parse("::/0"))
 NODE_NETWORKS = (Prefix.parse("10.64.0.0/16"), Prefix.parse("fd00:64::/32"))
 """Where the nodes' own addresses lie."""
 
-_FABRIC_BESIDE_INTERNET = {Family.V4: Address.parse("203.0.113.254"), Family.V6: Address.parse("2001:db8:ffff::fe")}
+BESIDE_INTERNET = {
+    Family.V4: Address.parse("203.0.113.254"),
+    Family.V6: Address.parse("2001:db8:ffff::fe"),
+}
 _NODE_SUBNET = {Family.V4: Prefix.parse("10.64.0.0/24"), Family.V6: Prefix.parse("fd00:64::/64")}
 _POD_BLOCK = {Family.V4: Prefix.parse("10.128.0.0/28"), Family.V6: Prefix.parse("fd00:128::/112")}
 _V4_POD_SPACE = 1 << 12
@@ -79,7 +82,7 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A bridge: one layer-2 network whose ports are in `host`, which has `addresses` on it itself."""
+    """A bridge: a layer-2 network whose ports are in `host`, which has `addresses` on it."""
 
     host: str
     name: str
@@ -124,7 +127,7 @@ class Host:
 class Node:
     """A host that runs an agent: its own addresses and the ranges it gives its pods.
 
-    `document` holds the keys of node.yaml that an address plan gives it; without a plan there are none.
+    `document` holds the keys of node.yaml that come from an address plan, if there is one.
     """
 
     host: str
@@ -147,7 +150,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod that a node shall run."""
+    """A pod to run on a node."""
 
     name: str
     node: str
@@ -156,31 +159,31 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A Service range: `seen` from outside its spoke, `real` inside."""
+    """A Service range: its VIPs, for clients outside the spoke, and its addresses inside."""
 
-    seen: Prefix
-    real: Prefix
+    vip_range: Prefix
+    service_cidr: Prefix
 
-    def real_of(self, address: Address) -> Address:
-        """What an address of `seen` is inside the spoke."""
-        return self.seen.counterpart(address, self.real)
+    def cluster_ip(self, address: Address) -> Address:
+        """What a VIP is inside the spoke."""
+        return self.vip_range.counterpart(address, self.service_cidr)
 
 
 @dataclass(frozen=True, slots=True)
 class Spoke:
-    """A cluster of a planned world, and how its Services are opened to the others.
+    """A cluster of a planned world, and how its Services are exposed to the others.
 
     Attributes:
         prefixes: of its nodes and pods.
-        gateway: whether it has a way to the internet of its own; without one that leads through the hub's router.
-        rogues: hosts in its network that run no agent, so that none of its rules protects others from them.
+        gateway: whether it has a NAT gateway; else its way to the internet is the hub's router.
+        rogues: hosts in its network without an agent, whose packets no rule filters at the source.
     """
 
     name: str
     prefixes: tuple[Prefix, ...]
     nat_host: str
     services: tuple[Shown, ...]
-    translation: Mapping
+    translation: TranslationMode
     source: SourceAddress
     gateway: bool = True
     rogues: tuple[str, ...] = ()
@@ -188,12 +191,12 @@ class Spoke:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The whole world. `internet` names the host that stands for everything outside.
+    """The whole world. `internet` names the host that plays everything outside.
 
     Attributes:
         spokes: the clusters of a world with a hub; none in a world of one cluster.
         researcher: the hub's host that reaches every spoke; empty in a world of one cluster.
-        files: documents the world was drawn from, by name.
+        files: the plan and lock that the world follows from, by name.
     """
 
     internet: str
@@ -210,7 +213,7 @@ class Topology:
         """The node called `name`.
 
         Raises:
-            KeyError: there is none.
+            KeyError: no node has this name.
         """
         for node in self.nodes:
             if node.host == name:
@@ -224,7 +227,11 @@ class Topology:
     def attached(self, host: str) -> Iterator[Interface]:
         """Everything `host` has addresses on: its ends of links, and its bridges."""
         yield from (end for end in self.interfaces() if end.host == host)
-        yield from (Interface(host, each.name, each.addresses) for each in self.segments if each.host == host)
+        yield from (
+            Interface(host, each.name, each.addresses)
+            for each in self.segments
+            if each.host == host
+        )
 
     def address(self, host: str, family: Family) -> Address:
         """The first address of `family` that `host` has.
@@ -239,6 +246,12 @@ class Topology:
         raise KeyError(f"{host} has no IPv{family.value} address")
 
 
+INTERNET_NETWORKS = tuple(
+    InterfaceAddress(own, _HOST_LINK_ADDRESS[family]).network for family, own in INTERNET.items()
+)
+"""The prefixes on the link between internet and fabric."""
+
+
 def two_nodes(pods: int = 4) -> Topology:
     """The default world: two nodes, `pods` pods each, dual stack."""
     return cluster(nodes=2, pods=pods)
@@ -251,27 +264,39 @@ def cluster(nodes: int, pods: int) -> Topology:
         ConfigError: more nodes or pods than the lab's address plan has room for.
     """
     if not 1 <= nodes <= MAX_NODES or not 0 <= pods <= MAX_PODS:
-        raise ConfigError(f"a lab has 1 to {MAX_NODES} nodes with up to {MAX_PODS} pods each, not {nodes} with {pods}")
+        raise ConfigError(
+            f"a lab has 1 to {MAX_NODES} nodes with up to {MAX_PODS} pods each, "
+            f"not {nodes} with {pods}"
+        )
     members = [_node(number, pods) for number in range(1, nodes + 1)]
-    to_nodes = tuple(Route(prefix, _FABRIC_BESIDE_INTERNET[prefix.family]) for prefix in NODE_NETWORKS)
+    to_nodes = tuple(Route(prefix, BESIDE_INTERNET[prefix.family]) for prefix in NODE_NETWORKS)
     return Topology(
         internet="internet",
         hosts=(
             Host("internet", routes=to_nodes),
-            Host("fabric", routes=tuple(chain.from_iterable(map(_routes_to, members))), forwards=True),
+            Host(
+                "fabric", routes=tuple(chain.from_iterable(map(_routes_to, members))), forwards=True
+            ),
             *(_host_of(node, number) for number, node in enumerate(members, start=1)),
         ),
         links=(
-            Link((_end("internet", "eth0", INTERNET), _end("fabric", "internet", _FABRIC_BESIDE_INTERNET))),
+            internet_link(),
             *(_uplink(node, number) for number, node in enumerate(members, start=1)),
         ),
         nodes=tuple(members),
-        pods=tuple(
-            Pod(f"pod-{index * pods + offset}", node.host)
-            for index, node in enumerate(members)
-            for offset in range(1, pods + 1)
-        ),
+        pods=tuple(_pods(members, pods)),
     )
+
+
+def _pods(nodes: list[Node], each: int) -> Iterator[Pod]:
+    for index, node in enumerate(nodes):
+        for offset in range(1, each + 1):
+            yield Pod(f"pod-{index * each + offset}", node.host)
+
+
+def internet_link() -> Link:
+    """The link between the internet and the fabric."""
+    return Link((_end("internet", "eth0", INTERNET), _end("fabric", "internet", BESIDE_INTERNET)))
 
 
 def _node(number: int, pods: int) -> Node:
@@ -284,10 +309,11 @@ def _node(number: int, pods: int) -> Node:
 
 
 def _ranges(number: int, pods: int) -> Iterator[Prefix]:
-    """As many /28s as the pods need, with a hole after each, as a grown node has; and one v6 block."""
+    """As many /28s as the pods need, with gaps as a grown node has, and one v6 block."""
     block = _POD_BLOCK[Family.V4]
     first = block.value + number * _V4_POD_SPACE
     for index in range(-(-(pods + SPARE_ADDRESSES) // block.size)):
+        # Every second block: a node that grew has gaps, and neighbours would merge into one prefix.
         yield Prefix(Family.V4, first + 2 * index * block.size, block.length)
     block = _POD_BLOCK[Family.V6]
     yield Prefix(Family.V6, block.value + (number << 64), block.length)
@@ -304,7 +330,10 @@ def _routes_to(node: Node) -> Iterator[Route]:
 
 
 def _host_of(node: Node, number: int) -> Host:
-    return Host(node.host, routes=tuple(Route(prefix, _in_subnet(prefix.family, number, 1)) for prefix in EVERYTHING))
+    return Host(
+        node.host,
+        routes=tuple(Route(prefix, _in_subnet(prefix.family, number, 1)) for prefix in EVERYTHING),
+    )
 
 
 def _uplink(node: Node, number: int) -> Link:
@@ -317,5 +346,8 @@ def _end(host: str, name: str, addresses: dict[Family, Address]) -> Interface:
     return Interface(
         host,
         name,
-        tuple(InterfaceAddress(address, _HOST_LINK_ADDRESS[family]) for family, address in addresses.items()),
+        tuple(
+            InterfaceAddress(address, _HOST_LINK_ADDRESS[family])
+            for family, address in addresses.items()
+        ),
     )

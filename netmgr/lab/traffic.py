@@ -1,4 +1,4 @@
-"""What the pods of a lab say to whom, and how much of it is internet traffic.
+"""What the pods of a lab send to whom, and how much of it is internet traffic.
 
 Every pod talks UDP and TCP, v4 and v6, both ways, to four peers: the internet host, a pod of
 its own node, a pod of another node, and its node. Only the first is internet. UDP is known to
@@ -40,7 +40,7 @@ class Protocol(StrEnum):
 
 
 class Peer(StrEnum):
-    """Whom a pod talks with."""
+    """The other end of a conversation."""
 
     INTERNET = "internet"
     SAME_NODE = "pod on the same node"
@@ -50,7 +50,7 @@ class Peer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """One conversation a pod shall have."""
+    """One conversation of a pod."""
 
     pod: Sandbox
     peer: Peer
@@ -70,7 +70,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What was sent: internet traffic by pod and direction, and each pod's internal bytes, of which none counts."""
+    """What was sent: internet traffic by pod and direction, and each pod's internal bytes."""
 
     internet: dict[Column, Tally]
     internal: dict[str, int]
@@ -79,30 +79,48 @@ class Sent:
 def plan(world: World) -> list[Talk]:
     """Every conversation of every pod that runs in `world`."""
     pods = world.pods()
-    return [
-        Talk(pod, peer, protocol, End(pod.netns, pod.address(family)), far)
-        for pod in pods
-        for family in sorted({address.family for address in pod.addresses})
-        for peer, far in _peers(world, pod, pods, family)
-        for protocol in Protocol
-    ]
+    talks: list[Talk] = []
+    for pod in pods:
+        talks += _talks(world, pod, pods)
+    return talks
 
 
-def _peers(world: World, pod: Sandbox, pods: list[Sandbox], family: Family) -> Iterator[tuple[Peer, End]]:
+def _talks(world: World, pod: Sandbox, pods: list[Sandbox]) -> Iterator[Talk]:
+    for family in sorted({address.family for address in pod.addresses}):
+        near = End(pod.netns, pod.address(family))
+        for peer, far in _peers(world, pod, pods, family):
+            for protocol in Protocol:
+                yield Talk(pod, peer, protocol, near, far)
+
+
+def _peers(
+    world: World, pod: Sandbox, pods: list[Sandbox], family: Family
+) -> Iterator[tuple[Peer, End]]:
     node = world.node(pod.pod.node)
     yield Peer.INTERNET, End(world.internet, INTERNET[family])
     yield Peer.NODE, End(node.namespace, node.node.address(family))
-    neighbours = [other for other in pods if other.pod.node == node.name and other != pod]
     sites = {each.name: each.node.site for each in world.nodes}
-    strangers = [other for other in pods if other.pod.node != node.name and sites[other.pod.node] == node.node.site]
+    neighbours: list[Sandbox] = []
+    strangers: list[Sandbox] = []
+    for other in pods:
+        if other == pod:
+            continue
+        if other.pod.node == node.name:
+            neighbours.append(other)
+        elif sites[other.pod.node] == node.node.site:
+            # Of the pod's own site: what crosses to another spoke is dropped.
+            strangers.append(other)
     for peer, others in ((Peer.SAME_NODE, neighbours), (Peer.OTHER_NODE, strangers)):
         if others:
+            # Spread over all, so that no pod is everybody's peer.
             other = others[pods.index(pod) % len(others)]
             yield peer, End(other.netns, other.address(family))
 
 
-def drive(world: World, talks: Iterable[Talk], advance: Callable[[Talk], None] = lambda _: None) -> Sent:
-    """Have every conversation, one after the other; `advance` is told after each.
+def drive(
+    world: World, talks: Iterable[Talk], advance: Callable[[Talk], None] = lambda _: None
+) -> Sent:
+    """Have every conversation, one after the other; `advance` is called after each.
 
     Raises:
         LabError: something sent did not arrive, or passed the internet host unasked for.
@@ -117,9 +135,12 @@ def drive(world: World, talks: Iterable[Talk], advance: Callable[[Talk], None] =
                 flows = _flows(talk, heard)
                 owners[flows] = talk.pod
                 if talk.protocol is Protocol.UDP:
+                    # TCP is left out: what its handshake and acknowledgements took, only the
+                    # capture knows.
                     sent |= dict(zip(flows, (heard.forth, heard.back), strict=True))
             else:
                 internal[talk.pod.pod.name] += heard.forth.bytes + heard.back.bytes
+            # After each conversation, so that the socket's queue never holds more than one.
             capture.drain()
             advance(talk)
         capture.settle()
@@ -142,7 +163,9 @@ def _flows(talk: Talk, heard: Heard) -> tuple[Flow, Flow]:
 
 
 def _interface(world: World) -> str:
-    return next(end.name for end in world.topology.interfaces() if end.host == world.topology.internet)
+    return next(
+        end.name for end in world.topology.interfaces() if end.host == world.topology.internet
+    )
 
 
 def _compare_datagrams(sent: dict[Flow, Tally], seen: dict[Flow, Tally]) -> None:
@@ -152,13 +175,19 @@ def _compare_datagrams(sent: dict[Flow, Tally], seen: dict[Flow, Tally]) -> None
             raise LabError(f"the capture saw {seen.get(flow)} of {flow}, but {tally} was sent")
 
 
-def _by_pod(owners: dict[tuple[Flow, ...], Sandbox], seen: dict[Flow, Tally]) -> dict[Column, Tally]:
+def _by_pod(
+    owners: dict[tuple[Flow, ...], Sandbox], seen: dict[Flow, Tally]
+) -> dict[Column, Tally]:
     totals: defaultdict[Column, Tally] = defaultdict(Tally)
     pod_of = {flow: sandbox.pod for flows, sandbox in owners.items() for flow in flows}
     for flow, tally in seen.items():
         if (pod := pod_of.get(flow)) is None:
-            raise LabError(f"{flow} passed the internet host, but no pod of this run sent it; is someone else at work?")
+            raise LabError(
+                f"{flow} passed the internet host, but no pod of this run sent it; "
+                "does something else use the lab?"
+            )
         totals[Column(pod.namespace, pod.name, flow.traffic)] += tally
     for pod, traffic in product({sandbox.pod for sandbox in owners.values()}, Traffic):
+        # A pod that sent nothing must be compared, too: a counter that moves by itself is a fault.
         totals.setdefault(Column(pod.namespace, pod.name, traffic), Tally())
     return dict(totals)

@@ -1,7 +1,7 @@
 """Runs the exporter of a lab's node as nobody: `python -m netmgr.lab.unprivileged SOCKET LISTEN`.
 
 The privileges are dropped here, after the imports, rather than before the interpreter starts:
-the repository may lie where nobody cannot read, in root's home for instance.
+the user nobody may be unable to read the repository, in root's home for instance.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ ENDINGS = (signal.SIGTERM, signal.SIGINT)
 
 def drop_privileges() -> None:
     """Become nobody, for good: no saved ids, no supplementary groups."""
+    # In this order: without root's user id the groups can no longer be changed.
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)

@@ -1,4 +1,4 @@
-"""Holds what happened to every probe of the matrix against what the design says, drops against their counters."""
+"""Compares every probe of the matrix with the design, and drops with their counters."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
-from netmgr.lab import counted, matrix, probing, tracked
+from netmgr.lab import comparison, matrix, probing, wiring
 from netmgr.lab.probing import Outcome
 from netmgr.lab.world import World
 from netmgr.prefixes import Address
 
 PATIENCE = 3.0
 """Seconds in which a counter that runs behind catches up."""
+
+_CONNECTIONS = Path("/proc/thread-self/net/nf_conntrack")
+_HALF = ("[UNREPLIED]", " SYN_SENT ", " SYN_RECV ")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -28,7 +32,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the matrix: from whom to what of which site; `probes` in all protocols and families."""
+    """One line of the matrix, in all protocols and families."""
 
     origin: str
     origin_site: str
@@ -83,31 +87,59 @@ def verify(world: World) -> Verification:
     Raises:
         LabError: a probe could not be sent at all, or an agent does not answer.
     """
+    # Counters are never reset, and connections of earlier runs are still in the table: both are
+    # compared as differences.
     before, halves = dropped(world), set(half_open(world))
     outcomes = probing.send(matrix.probes(world))
     sent = _sent(outcomes)
-    after = counted.wait_for(lambda: _risen(before, dropped(world)), +sent, PATIENCE)
+    # Zeros are left out of both sides (`+`), because subtracting Counters leaves them out.
+    after = comparison.wait_for(lambda: _risen(before, dropped(world)), +sent, PATIENCE)
     drops = tuple(Drops(pair, sent[pair], after[pair]) for pair in sorted(before | sent))
     return Verification(
-        tuple(_rows(outcomes, matrix.names(world), drops)), drops, tuple(sorted(set(half_open(world)) - halves))
+        tuple(_rows(outcomes, matrix.names(world), drops)),
+        drops,
+        tuple(sorted(set(half_open(world)) - halves)),
     )
 
 
 def half_open(world: World) -> Iterator[HalfOpen]:
-    """What should not be there on any machine: answers take the way of what they answer."""
+    """Connections of which a machine saw one direction alone: their answers bypass it.
+
+    A translation would not be undone, and such entries pile up.
+    """
     for machine in matrix.machines(world):
-        yield from (HalfOpen(machine.name, line) for line in tracked.half_open(machine.namespace))
+        yield from (HalfOpen(machine.name, line) for line in _half_open_in(machine.namespace))
+
+
+def connections(namespace: Path) -> list[str]:
+    """Every tracked connection of the namespace pinned at `namespace`, a line each."""
+    with wiring.inside(namespace):
+        return (
+            _CONNECTIONS.read_text(encoding="ascii").splitlines() if _CONNECTIONS.exists() else []
+        )
+
+
+def _half_open_in(namespace: Path) -> list[str]:
+    """Protocol, state, and the addresses and ports of both directions of each."""
+    found = (line for line in connections(namespace) if any(mark in line for mark in _HALF))
+    return [_without_what_changes(line) for line in found]
+
+
+def _without_what_changes(line: str) -> str:
+    """A line without its timeout, and without what follows the ports."""
+    before, _, after = line.partition(" src=")
+    # The timeout counts down, and would make one connection look like two.
+    words = [word for word in before.split()[2:] if not word.isdigit()]
+    return f"{' '.join(words)} src={after.partition(' mark=')[0]}"
 
 
 def dropped(world: World) -> Counter[Pair]:
-    """Packets each machine has dropped from site to site, as its agent tells."""
-    return Counter(
-        {
-            Pair(machine.name, each["origin"], each["destination"]): each["packets"]
-            for machine in matrix.machines(world)
-            for each in machine.snapshot().get("isolation", ())
-        }
-    )
+    """Packets each machine has dropped from site to site, as its agent reports them."""
+    found: Counter[Pair] = Counter()
+    for machine in matrix.machines(world):
+        for each in machine.snapshot().get("isolation", ()):
+            found[Pair(machine.name, each["origin"], each["destination"])] = each["packets"]
+    return found
 
 
 def _risen(before: Counter[Pair], after: Counter[Pair]) -> Counter[Pair]:
@@ -115,23 +147,29 @@ def _risen(before: Counter[Pair], after: Counter[Pair]) -> Counter[Pair]:
 
 
 def _sent(outcomes: Iterable[Outcome]) -> Counter[Pair]:
-    """What each machine should have dropped: everything its own node and pods sent to other spokes."""
+    """What each machine should have dropped: all that its node and pods sent to other spokes."""
     sent: Counter[Pair] = Counter()
     for outcome in outcomes:
         probe = outcome.probe
-        if probe.seen is None:
+        # What should not arrive is dropped on the machine of its origin, which counts every packet
+        # of it.
+        if probe.expected_source is None:
             sent[Pair(probe.origin.machine, probe.origin.site, probe.site)] += outcome.packets
     return sent
 
 
-def _rows(outcomes: Sequence[Outcome], names: dict[Address, str], drops: Iterable[Drops]) -> Iterable[Row]:
+def _rows(
+    outcomes: Sequence[Outcome], names: dict[Address, str], drops: Iterable[Drops]
+) -> Iterable[Row]:
     miscounted = {each.pair for each in drops if each.sent != each.counted}
     cells: dict[tuple[str, str, matrix.Target], list[Outcome]] = {}
     for outcome in outcomes:
         probe = outcome.probe
         cells.setdefault((probe.origin.name, probe.site, probe.kind), []).append(outcome)
-    told = [(key, _tell(found, names, miscounted), found) for key, found in cells.items()]
-    for ((origin, site), texts), group in groupby(told, key=lambda each: (each[0][:2], each[1])):
+    described = [(key, _describe(found, names, miscounted), found) for key, found in cells.items()]
+    for ((origin, site), texts), group in groupby(
+        described, key=lambda each: (each[0][:2], each[1])
+    ):
         members = list(group)
         found = [outcome for _, _, each in members for outcome in each]
         yield Row(
@@ -146,23 +184,25 @@ def _rows(outcomes: Sequence[Outcome], names: dict[Address, str], drops: Iterabl
         )
 
 
-def _tell(outcomes: Sequence[Outcome], names: dict[Address, str], miscounted: set[Pair]) -> tuple[str, str]:
+def _describe(
+    outcomes: Sequence[Outcome], names: dict[Address, str], miscounted: set[Pair]
+) -> tuple[str, str]:
     expected = Counter(_wanted(each, names) for each in outcomes)
     happened = Counter(_became(each, names, miscounted) for each in outcomes)
     return _text(expected), _text(happened)
 
 
 def _wanted(outcome: Outcome, names: dict[Address, str]) -> str:
-    seen = outcome.probe.seen
-    return f"as {names.get(seen, str(seen))}" if seen else "dropped, counted"
+    source = outcome.probe.expected_source
+    return f"as {names.get(source, str(source))}" if source else "dropped, counted"
 
 
 def _became(outcome: Outcome, names: dict[Address, str], miscounted: set[Pair]) -> str:
-    probe, seen = outcome.probe, outcome.seen
-    if seen is not None:
+    probe, source = outcome.probe, outcome.source
+    if source is not None:
         lost = "" if outcome.answered else ", no answer came back"
-        return f"as {names.get(seen, str(seen))}{lost}"
-    if probe.seen is not None:
+        return f"as {names.get(source, str(source))}{lost}"
+    if probe.expected_source is not None:
         return f"nothing arrived{f' ({outcome.error})' if outcome.error else ''}"
     wrong = Pair(probe.origin.machine, probe.origin.site, probe.site) in miscounted
     return "dropped, miscounted" if wrong else "dropped, counted"
@@ -171,7 +211,9 @@ def _became(outcome: Outcome, names: dict[Address, str], miscounted: set[Pair]) 
 def _text(found: Counter[str]) -> str:
     if len(found) == 1:
         return next(iter(found))
-    return "; ".join(f"{number} of {found.total()} {text}" for text, number in sorted(found.items()))
+    return "; ".join(
+        f"{number} of {found.total()} {text}" for text, number in sorted(found.items())
+    )
 
 
 def document(found: Verification) -> dict[str, Any]:
@@ -202,5 +244,23 @@ def document(found: Verification) -> dict[str, Any]:
             }
             for each in found.drops
         ],
-        "half_open": [{"machine": each.machine, "connection": each.connection} for each in found.half_open],
+        "half_open": [
+            {"machine": each.machine, "connection": each.connection} for each in found.half_open
+        ],
     }
+
+
+def result(found: Verification) -> str:
+    """The whole in one line."""
+    if found.agrees:
+        packets = sum(each.counted for each in found.drops)
+        return (
+            f"All {found.probes} probes as expected; "
+            f"{packets} packets between spokes dropped and counted."
+        )
+    wrong = sum(not row.agrees for row in found.rows)
+    counters = sum(each.sent != each.counted for each in found.drops)
+    halves = f" {len(found.half_open)} connections are half-open." if found.half_open else ""
+    return (
+        f"{wrong} of {len(found.rows)} lines and {counters} counters are not as expected.{halves}"
+    )

@@ -1,16 +1,15 @@
 """A lab's world: made from a topology, kept in one directory, removable from that directory alone.
 
     /run/netmgr-lab/<name>/
-        topology.json   what it looks like; written first, so that every lab can be told about
-        complete        written last: whoever built it came to the end
+        topology.json   what it looks like; written first, so that every lab can be listed
+        complete        written last: the lab was built to the end
         plan.yaml, plan.lock.yaml   what it was drawn from, when that was a plan
         netns/<host>    the hosts' namespaces
         pods/<pod>      the pods' namespaces
         nodes/<node>/   see `nodes`
 
-Nothing is done outside: no link, route, rule, port or process is in the machine's own
-network namespace. What the directory names is what there is, so a lab whose builder was
-killed is taken down like any other.
+A lab has no link, route, rule, port or process in the machine's own network namespace. The
+directory lists all of it, so a lab whose builder was killed is taken down like any other.
 """
 
 from __future__ import annotations
@@ -23,14 +22,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from pydantic import TypeAdapter
 
-from netmgr.config import Backend
-from netmgr.dataplane import netns
+from netmgr.documents.node import Backend
 from netmgr.errors import LabError, SetupError
+from netmgr.kernel import netns
 from netmgr.lab import processes, services, wiring
 from netmgr.lab.nodes import TRAVERSABLE, LabNode
 from netmgr.lab.runtime import Sandbox
@@ -69,7 +67,7 @@ class World:
         exporters: bool = True,
         root: Path = ROOT,
     ) -> None:
-        """Say what shall be built; nothing is done yet.
+        """Describe a lab without building it.
 
         Args:
             topology: the hosts, links, nodes and pods.
@@ -89,15 +87,16 @@ class World:
 
     @classmethod
     def open(cls, name: str | None = None, root: Path = ROOT) -> Self:
-        """Come back to a lab that is up; without a name, to the only one.
+        """Open a lab that is up; without a name, the only one.
 
         Raises:
-            LabError: there is none, or there are several, or it was never completed.
+            LabError: no lab is up, or several are, or the lab was never completed.
         """
         directory = root / choose(name, root)
         if not (directory / "complete").exists():
             raise LabError(
-                f"lab {directory.name} is not complete; remove it with: netmgr lab down --name {directory.name}"
+                f"lab {directory.name} is not complete; "
+                f"remove it with: netmgr lab down --name {directory.name}"
             )
         kept = json.loads((directory / "topology.json").read_text("utf-8"))
         world = cls(
@@ -119,7 +118,7 @@ class World:
 
     @property
     def directory(self) -> Path:
-        """Everything there is of it."""
+        """Where everything of it is."""
         return self._root / self.name
 
     @property
@@ -136,7 +135,7 @@ class World:
         """The node called `name`.
 
         Raises:
-            LabError: there is none.
+            LabError: no node has this name.
         """
         try:
             return self._nodes[name]
@@ -166,7 +165,9 @@ class World:
         try:
             return pods[name]
         except KeyError:
-            raise LabError(f"no pod {name} runs in lab {self.name}; there are {', '.join(pods)}") from None
+            raise LabError(
+                f"no pod {name} runs in lab {self.name}; there are {', '.join(pods)}"
+            ) from None
 
     def find(self, name: str) -> Path:
         """Where the namespace of the pod or host called `name` is pinned.
@@ -193,38 +194,42 @@ class World:
             raise SetupError("a lab needs root, to make network namespaces: run it with sudo")
         self._name = _claim(self._name, self._root)
         self._is_ours = True
-        kept = {"settings": self._settings, "topology": TypeAdapter(Topology).dump_python(self.topology, mode="json")}
+        kept = {
+            "settings": self._settings,
+            "topology": TypeAdapter(Topology).dump_python(self.topology, mode="json"),
+        }
+        # Written first: `netmgr lab down` must know of a lab whose builder was killed.
         (self.directory / "topology.json").write_text(json.dumps(kept), encoding="utf-8")
         for name, text in self.topology.files.items():
             (self.directory / name).write_text(text, encoding="utf-8")
         wiring.build(self.topology, self.directory / "netns")
         self._describe_nodes()
 
-    def up(self, tell: Callable[[str], None] = lambda _: None) -> None:
+    def up(self, report: Callable[[str], None] = lambda _: None) -> None:
         """Build the world, start its nodes and run its pods; when that fails, nothing is left.
 
         Args:
-            tell: is given a few words before each step.
+            report: is called with a few words before each step.
 
         Raises:
             NetmgrError: whatever went wrong.
         """
         try:
-            tell("hosts and links")
+            report("hosts and links")
             self.build()
-            tell("agents and exporters")
+            report("agents and exporters")
             self._start_nodes()
-            tell("pods")
+            report("pods")
             for pod in self.topology.pods:
                 self.node(pod.node).add(pod.name, pod.namespace)
-            services.publish(self)
+            services.publish(self.topology.spokes, self.nodes, self.backend)
             (self.directory / "complete").touch()
         except BaseException:
             self.down()
             raise
 
     def down(self) -> None:
-        """Remove everything there is of this lab; nothing happens when it never was, or is gone."""
+        """Remove this lab, if it exists."""
         if self._is_ours:
             remove(self.name, self._root)
             self._is_ours = False
@@ -235,9 +240,7 @@ class World:
         self.up()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.down()
 
     def _describe_nodes(self) -> None:
@@ -256,6 +259,8 @@ class World:
             if node.node.runs_pods:
                 node.install_plugin()
             node.start_agent()
+        # Agents first and all at once: they load side by side, and an exporter needs its agent's
+        # socket.
         for node in self.nodes if self._exporters else ():
             node.start_exporter()
         for node in self.nodes:
@@ -289,6 +294,7 @@ def remove(name: str, root: Path = ROOT) -> None:
     """
     directory = root / name
     pins = _pins(directory)
+    # First: a process inside keeps its namespace alive, also without the pin.
     processes.end(pins)
     for pin in pins:
         netns.delete(pin)
@@ -298,7 +304,9 @@ def remove(name: str, root: Path = ROOT) -> None:
 
 
 def _pins(directory: Path) -> list[Path]:
-    """Every namespace that is pinned anywhere below the directory, as the kernel's mount table tells."""
+    """Every namespace pinned below the directory, from the kernel's mount table."""
+    # Not from the directory: a file without a mount is no namespace, and is removed with the
+    # directory.
     table = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
     points = (Path(line.split()[MOUNT_POINT]) for line in table.splitlines())
     return [point for point in points if directory in point.parents]
@@ -307,16 +315,23 @@ def _pins(directory: Path) -> list[Path]:
 def _claim(name: str | None, root: Path) -> str:
     """Make the lab's directory; making it is what makes the name ours."""
     if name is None:
-        return next(candidate for number in count(1) if _make(root / (candidate := f"lab-{number}")))
+        return next(
+            candidate for number in count(1) if _make(root / (candidate := f"lab-{number}"))
+        )
     if not NAME.fullmatch(name):
-        raise LabError(f"{name!r} is no name for a lab: at most 24 of a-z, 0-9 and '-', no '-' at either end")
+        raise LabError(
+            f"{name!r} is no name for a lab: at most 24 of a-z, 0-9 and '-', no '-' at either end"
+        )
     if not _make(root / name):
-        raise LabError(f"there is a lab {name} already; remove it with: netmgr lab down --name {name}")
+        raise LabError(
+            f"there is a lab {name} already; remove it with: netmgr lab down --name {name}"
+        )
     return name
 
 
 def _make(directory: Path) -> bool:
     try:
+        # Making a directory is atomic, so that of two labs that start at once only one gets a name.
         directory.mkdir(parents=True)
     except FileExistsError:
         return False

@@ -1,22 +1,21 @@
-"""What the node's forward rules counted and no pod was counted for: never overstated, never falling.
+"""What the node's forward rules counted and no pod did: never overstated, never falling.
 
 Forward rules and pods' elements count the same packets, so over any stretch of time their
 difference is what was forwarded for others: containers that are no pods, pods that were noticed
 late, traffic after another program took an element away. But the kernel cannot be read at one
-instant. A reading tells the pods' counters a moment before or after the forward rules', and a
+instant. A reading has the pods' counters a moment before or after the forward rules', and a
 difference of the two would be wrong by what passed in that moment.
 
-So a reading of the pods is held against the forward rules' reading *before* it. Everything that
+So a reading of the pods is compared with the forward rules' reading *before* it. Everything that
 those had counted by then and that belongs to a pod is in the pods' later reading; the difference
 is therefore at most the truth. The largest one so far is what is shown. It reaches the truth
 whenever nothing was forwarded between two readings, and lags behind it by no more than was
 forwarded between them.
 
-When a forward rule's counter was zeroed by someone, the difference fell by what that lost of pods'
-traffic. With the reading after the one that showed it, it is measured from a new base: these forward
-rules less the pods of the reading before, so that no more than one interval is hidden. That a *pod's*
-counter was zeroed needs nothing of the kind: what it lost was counted by the forward rules and by
-no pod, and shows.
+When somebody zeroed a forward rule's counter, the difference fell by what that lost of pods'
+traffic. With the reading after the one that showed it, the difference is measured from a new base:
+these forward rules less the pods of the reading before, so that at most one interval is hidden. A
+*pod's* zeroed counter needs no such thing: the forward rules counted what it lost, and it shows.
 
 The same is done with what the node itself receives and sends, against its host-network pods where
 those are counted: what is missed there is the node's own.
@@ -28,36 +27,39 @@ from collections.abc import Collection, Mapping, MutableMapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from netmgr.ledger.account import NOTHING, Account, Amount, Scope
+from netmgr.ledger.tables import NOTHING, Account, Amount, Scope
 from netmgr.model import Counter, Traffic
 
 COUNTED, MISSED, BASE = "counted", "missed", "base"
-"""An audit's accounts: what owners' counters were counted for, what is shown, and what that is measured from."""
+"""An audit's accounts: what owners counted, what is shown, and what that is measured from."""
 
 Totals = Mapping[Account, Amount]
 
 
 class Audit(StrEnum):
-    """Which hooks are held against which counters."""
+    """Which hooks are compared with which counters."""
 
     FORWARD = "forward"
-    """What the node forwarded, against its pods' addresses; what is missed is unattributed."""
+    """What the node forwarded, against its pods' addresses; the rest is unattributed."""
     LOCAL = "local"
-    """What the node itself received and sent, against its host-network pods; what is missed is the node's own."""
+    """What the node received and sent itself, against host-network pods; the rest is its own."""
 
 
 _HOOKS = {"FORWARD": Audit.FORWARD, "INPUT": Audit.LOCAL, "OUTPUT": Audit.LOCAL}
 
 MIGRATION = f"""
-INSERT INTO total SELECT '{Scope.AUDIT}', '{Audit.FORWARD}', '{COUNTED}', traffic, sum(bytes), sum(packets)
+INSERT INTO total
+SELECT '{Scope.AUDIT}', '{Audit.FORWARD}', '{COUNTED}', traffic, sum(bytes), sum(packets)
 FROM total WHERE scope = '{Scope.NAMESPACE}' GROUP BY traffic;
 """  # noqa: S608  constants of this module
-"""For files of the time before there was an audit: what namespaces have was counted for pods' addresses."""
+"""For files from before the audit: what namespaces have was counted for pods' addresses."""
 
 
 def counted(counter: Counter) -> Account:
     """The account that every byte of a counter with an owner is posted to."""
-    return Account(Scope.AUDIT, Audit.FORWARD if counter.is_pod else Audit.LOCAL, COUNTED, counter.traffic)
+    return Account(
+        Scope.AUDIT, Audit.FORWARD if counter.is_pod else Audit.LOCAL, COUNTED, counter.traffic
+    )
 
 
 def missed(totals: Totals, audit: Audit, traffic: Traffic) -> Amount:
@@ -74,28 +76,34 @@ def audited_by(counter: Counter) -> Key | None:
     return (audit, counter.traffic) if audit else None
 
 
-class Compared(NamedTuple):
-    """Both sides of a comparison, for one direction."""
+class Comparison(NamedTuple):
+    """Both sides of an audit, for one direction, as just read and a moment apart."""
 
     passed: Amount
     counted: Amount
 
 
-def compared(totals: Totals) -> dict[Key, Compared]:
+def compared(totals: Totals) -> dict[Key, Comparison]:
     """What the hooks and the owners' counters have counted so far, both families."""
     passed: dict[Key, Amount] = {}
     for account, amount in totals.items():
         if account.scope is Scope.HOOK and (audit := _HOOKS.get(account.owner)):
+            # Both families in one: owners are not compared by family.
             key = audit, account.traffic
             passed[key] = passed.get(key, NOTHING) + amount
-    return {
-        (audit, traffic): Compared(amount, totals.get(Account(Scope.AUDIT, audit, COUNTED, traffic), NOTHING))
-        for (audit, traffic), amount in passed.items()
-    }
+    found: dict[Key, Comparison] = {}
+    for (audit, traffic), amount in passed.items():
+        counted = totals.get(Account(Scope.AUDIT, audit, COUNTED, traffic), NOTHING)
+        found[audit, traffic] = Comparison(amount, counted)
+    return found
 
 
-def settle(totals: MutableMapping[Account, Amount], former: Mapping[Key, Compared], rebasing: Collection[Key]) -> None:
-    """Hold the owners' counters, as just read, against the hooks as of the reading before (`former`).
+def settle(
+    totals: MutableMapping[Account, Amount],
+    former: Mapping[Key, Comparison],
+    rebasing: Collection[Key],
+) -> None:
+    """Compare the owners' counters, as just read, with the hooks as of the reading before.
 
     Args:
         totals: the accounts, this reading included.
@@ -108,11 +116,15 @@ def settle(totals: MutableMapping[Account, Amount], former: Mapping[Key, Compare
         shown = missed(totals, audit, traffic)
         base = Account(Scope.AUDIT, audit, BASE, traffic)
         if key in rebasing:
+            # The hooks as just read less the pods as of before: so the difference, again, is at
+            # most the truth.
             totals[base] = now.passed - then.counted - shown
             continue
-        # Where nobody was ever counted, there is nothing to be read too late.
-        passed = then.passed if Account(Scope.AUDIT, audit, COUNTED, traffic) in totals else now.passed
+        # Without any counted owner no reading can be late, so that the newest one holds.
+        has_owners = Account(Scope.AUDIT, audit, COUNTED, traffic) in totals
+        passed = then.passed if has_owners else now.passed
         least = passed - now.counted - totals.get(base, NOTHING)
         most = Amount(max(shown.bytes, least.bytes), max(shown.packets, least.packets))
+        # Setting an account makes it a row to write.
         if most != shown:
             totals[Account(Scope.AUDIT, audit, MISSED, traffic)] = most

@@ -1,13 +1,13 @@
 """Counter readings into totals: the decisions. `store.py` remembers them, `ledger.py` joins both.
 
-The rules, of which every method below is one:
+The rules; the methods below name the one they follow:
 
  1. A counter is *live* from just before the kernel makes it (`begin`) until its last reading
-    has been posted and the kernel is about to drop it (`end`). Readings of counters that are
-    not live are ignored: they are late, and their bytes were posted by `end`'s caller.
- 2. A reading posts its difference to the last one, to every account of the counter in the
-    same step: a pod's counter to its pod and its namespace, a hook's counter to its hook. The
-    same reading again differs by nothing and so posts nothing.
+    was posted and the kernel is about to drop it (`end`). Readings of counters that are not
+    live are ignored: they are late, and `end`'s caller posted their bytes.
+ 2. A reading posts its difference from the last one to every account of the counter, in one
+    step: a pod's counter to its pod and its namespace, a hook's counter to its hook. The same
+    reading again has no difference and posts nothing.
  3. A reading below the last one means that somebody zeroed the counter. What it shows now
     passed since; what passed between our last reading and the zeroing is lost: gap "reset".
     (Zeroed *and* past its old value within one reading interval is growth to any reader.)
@@ -17,31 +17,31 @@ The rules, of which every method below is one:
     before it was made, or just after it was taken away.
  5. A reboot ends every counter and every pod at once: gap "reboot".
  6. A pod's series is keyed by namespace and name. After its last counter ended it lingers; a
-    pod that returns under the name meanwhile continues it; then it goes. Its namespace's total
-    was raised by the same postings and stays for ever, so it never falls.
- 7. A counter that begins after its pod may have sent something is told by `note`: gap "late".
+    pod that returns under the name meanwhile continues it; then it goes. The same postings
+    raised its namespace's total, which stays for ever and so never falls.
+ 7. A counter that begins after its pod may have sent something is reported to `note`: gap "late".
  8. Counters wrap at 2**63, where SQLite's integers end: after almost six years of 400 Gbit/s, or
     because someone set one. A reading that fell by more than half of that has wrapped, and nothing
     of it is lost.
- 9. A gap is counted for every counter it concerns. Its seconds are how long counting was possibly
-    incomplete, the longest of what one call tells of, so that a hundred counters that were
-    flushed together make one stretch of time: from before each one's last reading until it counts
-    again for "removed", until it was seen for "reset", as told by the caller for "late", and as
-    long as it lasts for "not-durable". They are taken from a clock that never steps and starts with
-    the boot. So for "reboot" they are the time since the boot and the longest pause between two
-    readings of the life before: how long the machine was off, or up without an agent before it went
-    down, no such clock can tell.
+ 9. A gap is counted once for every counter it concerns. Its seconds are how long counting may
+    have been incomplete. Of the counters that one call reports, the longest time counts, so that
+    a hundred counters that were flushed together are one stretch of time. It begins before each
+    one's last reading. It lasts until the counter counts again for "removed", until the loss was
+    seen for "reset", as long as the caller says for "late", and until the file can be written
+    for "not-durable". The clock never steps and starts with the boot. So for "reboot" the seconds
+    are the time since the boot and the longest pause between two readings of the life before: how
+    long the machine was off, or up without an agent before it went down, no such clock can know.
 10. What a posting adds to a pod it adds to the pod's roll-up of the hour as well (`history.py`),
     and what it adds to a pod's address to what is attributed (`audit.py`).
 11. A counter that the kernel has and the books do not know is begun at nothing and read whole. So
-    books that were lost are rebuilt from what the live counters show, and an older copy of the
-    books is brought up by it.
-12. Books know that they are the true ones by a mark (`mark.py`). New ones where there had been
+    lost books are rebuilt from what the live counters show, and an older copy of the books is
+    brought up by it.
+12. A mark shows whether books are the true ones (`mark.py`). New ones where there had been
     others, or where those are another machine's, are one gap "ledger-lost": all totals begin with
     what the live counters show, and everything counted by counters that ended before is missing.
-    An older copy is one gap "ledger-older": what counters that ended since had counted is missing
-    from it. Seconds are those since the boot for the first, and since the copy's last reading for
-    the second.
+    An older copy is one gap "ledger-older": it lacks what counters that ended since had counted.
+    Seconds are those since the boot for the first, and since the copy's last reading for the
+    second.
 13. Two backends that count at once show the same packets. `rebase` has counters go on from what
     the new one shows, after the last reading of the former one was posted (`agent/changeover.py`).
 
@@ -53,21 +53,33 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from enum import IntEnum, StrEnum
 from typing import NamedTuple, Protocol
 
 from netmgr.ledger import audit
-from netmgr.ledger.account import NOTHING, Account, Amount, PodName, Scope
-from netmgr.ledger.history import SECONDS, Slot, Unwritten
+from netmgr.ledger.history import SECONDS, HourBucket, Unwritten
 from netmgr.ledger.mark import Mark
-from netmgr.ledger.tracked import Tracked
+from netmgr.ledger.tables import (
+    LARGEST,
+    LASTING,
+    NOTHING,
+    WRAP,
+    Account,
+    Amount,
+    Gap,
+    LiveCounter,
+    Lost,
+    Phase,
+    PodName,
+    Scope,
+    Tracked,
+)
 from netmgr.model import Counter, PodRef, Sample
 
 BOOT_ID = "boot_id"
 READ_AT, LONGEST_PAUSE = "read_at_steady", "longest_pause"
 BOOKS, SEQUENCE = "books", "sequence"
-"""Facts: identity of the boot; when counters were read last, in seconds since the boot, and the longest
-pause between two readings of this life; and both parts of the mark."""
+"""Facts: the boot's identity; when counters were read last, in seconds since the boot, and the
+longest pause between two readings of this life; both parts of the mark."""
 
 
 class Moment(NamedTuple):
@@ -77,67 +89,20 @@ class Moment(NamedTuple):
     steady: float
 
 
-WRAP = 1 << 63
-LARGEST = WRAP - 1
-"""The most bytes or packets that the file can hold for one account."""
-LASTING = (Scope.NAMESPACE, Scope.HOOK)
 NEVER = Moment(0.0, 0.0)
-
-
-class Gap(StrEnum):
-    """Why bytes may be missing from the totals. Values are label values."""
-
-    REMOVED = "removed"
-    """Another program removed a counter; up to one reading interval of its traffic is lost."""
-    RESET = "reset"
-    """Another program zeroed a counter; up to one reading interval of its traffic is lost."""
-    REBOOT = "reboot"
-    """The machine went down with counters live; what was read last before that may be lost too."""
-    NOT_DURABLE = "not-durable"
-    """The state file could not be written; a crash before it can would lose the pods that ended."""
-    LATE = "late"
-    """A pod that another plugin wired was noticed late; what it sent before is not in its totals, or is in
-    those of the pod that had its address before."""
-    LEDGER_LOST = "ledger-lost"
-    """The state file was gone, damaged or another machine's; totals began again from the live counters."""
-    LEDGER_OLDER = "ledger-older"
-    """The state file was an older copy, or lacked what had been in it; live counters brought it up."""
-
-
-class Lost(NamedTuple):
-    """How often bytes may have been lost for one reason, and for how many seconds in all."""
-
-    times: int = 0
-    seconds: float = 0.0
-
-
-class Phase(IntEnum):
-    """Whether the kernel has a live counter. Values are in the file."""
-
-    BEGUN = 0
-    """It is about to be made, and was never seen."""
-    COUNTING = 1
-    ENDING = 2
-    """Its last reading has been posted; it is about to be taken away."""
-
-
-@dataclass(frozen=True, slots=True)
-class LiveCounter:
-    """What is known of one kernel counter."""
-
-    owner: PodRef | None
-    reading: Amount = NOTHING
-    phase: Phase = Phase.BEGUN
 
 
 @dataclass(slots=True)
 class Book:
-    """Everything the ledger knows, in memory; the store holds a copy of each table, and the roll-ups alone.
+    """Everything the ledger knows, in memory; the store has a copy of each table.
 
-    `hours` are additions to the store's roll-ups; `keeps_hours` is false where none are wanted. `read_at`
-    is when each live counter was read last, by the steady clock; those that were not read in this life
-    were when the life before read last, `inherited`; `shaken` are those directions of
-    hooks that lost something since the last audit, `rebasing` those that had by the one before.
+    Attributes:
+        hours: additions to the roll-ups, which only the store has.
+        keeps_hours: false where no roll-ups are wanted.
+        read_at: when each live counter was read last, by the steady clock. A counter that was
+            not read in this life has `inherited`, when the life before read last.
+        shaken: directions of hooks that lost something since the last audit.
+        rebasing: those that had lost something by the audit before.
     """
 
     facts: Tracked[str, str]
@@ -155,11 +120,17 @@ class Book:
     rebasing: set[audit.Key] = field(default_factory=set)
 
     def open(self, now: Moment, boot_id: str) -> None:
-        """Reckon when the last reading was, by what was written down (ValueError: not a number); follow rule 5."""
+        """Work out when the last reading was, from what was written down; follow rule 5.
+
+        Raises:
+            ValueError: a fact is no number.
+        """
         former = self.facts.get(BOOT_ID)
-        Mark(int(self.facts.get(BOOKS, "0"), 16), self._sequence)  # now, while the file can still be set aside
+        # Parsed now, while the file can still be set aside if it is no mark.
+        Mark(int(self.facts.get(BOOKS, "0"), 16), self._sequence)
         steady = min(float(self.facts.get(READ_AT, now.steady)), now.steady)
         if former not in (None, boot_id):
+            # The clock began anew: before its zero there was at most this pause.
             steady = -float(self.facts.get(LONGEST_PAUSE, 0.0))
         self.last_reading = self.inherited = Moment(now.wall, steady)
         if former == boot_id:
@@ -167,6 +138,7 @@ class Book:
         self.facts[BOOT_ID] = boot_id
         if former is not None and self.counters:
             self.note(Gap.REBOOT, now.steady - steady)
+            # A list, since ending deletes from the dictionary.
             self.end(list(self.counters), now)
 
     @property
@@ -180,7 +152,7 @@ class Book:
         return int(self.facts.get(SEQUENCE, "0"))
 
     def number(self, mark: Mark) -> None:
-        """Give the books this number, and count on from its sequence if it is ahead."""
+        """Give the books this number; their sequence goes on from the mark's if that is ahead."""
         self.facts[BOOKS] = f"{mark.books:016x}"
         self.facts[SEQUENCE] = str(max(mark.sequence, self._sequence))
 
@@ -190,17 +162,21 @@ class Book:
         return sum(min(amount.bytes, LARGEST) for amount in lasting)
 
     def begin(self, counters: Iterable[Counter], owner: PodRef | None, now: Moment) -> None:
-        """Rule 1. Live already for this owner: nothing changes. For another: that one ends unread.
+        """Rule 1. A counter that is live for this owner stays; one of another owner ends unread.
 
         Raises:
-            ValueError: a pod's counter without an owner or a hook's with one, or a name that is not text.
+            ValueError: a pod's counter without an owner or a hook's with one, or a name that is
+                not text.
         """
         wanted = list(counters)
-        str(owner).encode()  # a name that cannot be stored would bar every later write
+        # A name that cannot be stored would fail every later write as well.
+        str(owner).encode()
+        # Checked before the first change: an error leaves the book as it was.
         if any(bool(audit.audited_by(counter)) is (owner is not None) for counter in wanted):
             raise ValueError(f"counters of {owner or 'the node'} belong to someone else: {wanted}")
         for counter in wanted:
             self._begin_one(counter, owner, now)
+        # Rule 6: a pod that returns under its name continues its series.
         if owner is not None and self.ended.get(_name(owner)) is not None:
             del self.ended[_name(owner)]
 
@@ -208,44 +184,58 @@ class Book:
         former = self.counters.get(counter)
         if former is not None and _same(former.owner, owner):
             return
+        # Shown before the first byte: a series that appears with a value has lost that value for
+        # whoever takes rates of it.
         for account in _accounts(counter, owner):
             if account not in self.totals:
                 self.totals[account] = NOTHING
         self.counters[counter] = LiveCounter(owner)
         if former is not None:
+            # Its address passed to another pod before the former one was ended here.
             self.note(Gap.REMOVED, self._unread_for(counter, now))
             self._end_pods({former.owner}, now)
         self.read_at[counter] = now.steady
 
-    def restart(self, counters: Iterable[Counter], now: Moment, unlinked: Collection[Counter] = ()) -> bool:
-        """Rule 4. Counters that are not live are passed over. Whether something was lost.
+    def restart(
+        self, counters: Iterable[Counter], now: Moment, unlinked: Collection[Counter] = ()
+    ) -> bool:
+        """Rule 4. Counters that are not live are ignored. Returns whether something was lost.
 
         Args:
             counters: what is about to be made again.
             now: the instant.
-            unlinked: those of pods without a link. Where such a one was never seen, there never was a link.
+            unlinked: those of pods without a link. One that was never seen had no link, either.
         """
-        known = {counter: live for counter in counters if (live := self.counters.get(counter)) is not None}
-        lost = [counter for counter, live in known.items() if not _is_spared(live, is_unlinked=counter in unlinked)]
+        known = [counter for counter in dict.fromkeys(counters) if counter in self.counters]
+        lost = [c for c in known if not self._lost_nothing(c, is_unlinked=c in unlinked)]
         if lost:
             self._lose(Gap.REMOVED, lost, now)
         if known:
+            # An older copy of the books could not get these readings from the kernel again.
             self._advance()
-        for counter, live in known.items():
-            self.counters[counter] = LiveCounter(live.owner)
+        for counter in known:
+            # Its next reading starts at zero; with the old one kept it would look like a reset.
+            self.counters[counter] = LiveCounter(self.counters[counter].owner)
             self.read_at[counter] = now.steady
         return bool(lost)
+
+    def _lost_nothing(self, counter: Counter, *, is_unlinked: bool) -> bool:
+        phase = self.counters[counter].phase
+        return phase is Phase.ENDING or (phase is Phase.BEGUN and is_unlinked)
 
     def post(self, samples: Iterable[Sample], now: Moment, taken_at: Moment | None = None) -> None:
         """Rules 2, 3 and 10. `taken_at` is from before the reading, which may take long."""
         taken_at = taken_at or now
         read = [sample for sample in samples if sample.counter in self.counters]
+        # Hooks and pods are read together; a pod's own last reading says nothing for the audit.
         is_whole = any(audit.audited_by(sample.counter) for sample in read)
+        # Before posting: the audit compares owners as of now with hooks as of the last reading.
         former = audit.compared(self.totals) if is_whole else {}
         zeroed = [sample.counter for sample in read if self._post_one(sample, now)]
         if zeroed:
             self._lose(Gap.RESET, zeroed, now)
         self.read_at.update((sample.counter, taken_at.steady) for sample in read)
+        # The first reading of a life ends no pause of this life.
         if self.last_reading is not self.inherited:
             self.longest_pause = max(self.longest_pause, taken_at.steady - self.last_reading.steady)
         self.last_reading = taken_at
@@ -254,8 +244,9 @@ class Book:
             self.rebasing, self.shaken = self.shaken, set()
 
     def _post_one(self, sample: Sample, now: Moment) -> bool:
-        """Post what passed since the last reading; whether the counter turned out zeroed."""
+        """Post what passed since the last reading; returns whether the counter had been zeroed."""
         live = self.counters[sample.counter]
+        # The kernel's counters have 64 bits, one more than SQLite's integers (rule 8).
         reading, last = Amount(sample.bytes % WRAP, sample.packets % WRAP), live.reading
         if reading != last or live.phase is not Phase.COUNTING:
             self.counters[sample.counter] = replace(live, reading=reading, phase=Phase.COUNTING)
@@ -264,16 +255,18 @@ class Book:
         passed = Amount(_growth(reading.bytes, last.bytes), _growth(reading.packets, last.packets))
         fell = passed.bytes < 0 or passed.packets < 0
         if fell:
+            # Rule 3: what it shows now passed after the zeroing.
             passed = reading
         for account in _accounts(sample.counter, live.owner):
             self.totals[account] = self.totals.get(account, NOTHING) + passed
         if self.keeps_hours and live.owner is not None:
+            # The wall clock, since people ask for hours of the day.
             hour = int(now.wall // SECONDS)
-            self.hours.add(Slot(hour, *_name(live.owner), sample.counter.traffic), passed)
+            self.hours.add(HourBucket(hour, *_name(live.owner), sample.counter.traffic), passed)
         return fell
 
     def close(self, counters: Iterable[Counter]) -> None:
-        """Tell that the last reading of these was posted and that they will be taken away."""
+        """Note that the last reading of these was posted and that they will be taken away."""
         for counter in counters:
             if (live := self.counters.get(counter)) is not None:
                 self.counters[counter] = replace(live, phase=Phase.ENDING)
@@ -282,6 +275,7 @@ class Book:
     def rebase(self, samples: Iterable[Sample], now: Moment) -> None:
         """Rule 13."""
         for sample in samples:
+            # A counter may have ended while both backends were read.
             if (live := self.counters.get(sample.counter)) is not None:
                 reading = Amount(sample.bytes % WRAP, sample.packets % WRAP)
                 self.counters[sample.counter] = replace(live, reading=reading, phase=Phase.COUNTING)
@@ -295,6 +289,7 @@ class Book:
             live = self.counters.get(counter)
             if live is not None:
                 owners.add(live.owner)
+                # `close` has advanced the sequence for a counter whose last reading it posted.
                 if live.phase is not Phase.ENDING:
                     self._advance()
                 del self.counters[counter]
@@ -304,30 +299,35 @@ class Book:
     def _end_pods(self, owners: set[PodRef | None], now: Moment) -> None:
         gone = {_name(owner) for owner in owners if owner is not None}
         if gone:
+            # A pod has ended when none of its counters is left, of either family and direction.
             gone -= {_name(live.owner) for live in self.counters.values() if live.owner is not None}
         for name in gone:
             self.ended[name] = now.wall
 
     def sweep(self, now: Moment, linger_seconds: float) -> None:
-        """The end of rule 6's lingering. A clock that stepped back lengthens it by no more than itself."""
-        gone = set()
+        """The end of rule 6's lingering. A clock that stepped back lengthens it by that step."""
+        gone: set[PodName] = set()
         for name, since in list(self.ended.items()):
             if since > now.wall:
+                # The clock was set back; counted from its new time the series still ends.
                 self.ended[name] = now.wall
             elif now.wall - since >= linger_seconds:
                 del self.ended[name]
                 gone.add(name)
         if gone:
-            for account in [account for account in self.totals if account.scope is Scope.POD]:
-                if PodName(account.owner, account.name) in gone:
-                    del self.totals[account]
-
+            self._drop_series(gone)
         self.write_down_reading()
 
+    def _drop_series(self, gone: Collection[PodName]) -> None:
+        for account in list(self.totals):
+            if account.scope is Scope.POD and PodName(account.owner, account.name) in gone:
+                del self.totals[account]
+
     def write_down_reading(self) -> None:
-        """Have the store know when counters were read last, for rule 9 in another life."""
-        told = {READ_AT: self.last_reading.steady, LONGEST_PAUSE: self.longest_pause}
-        for key, seconds in told.items():
+        """Write down when counters were read last, for rule 9 in another life."""
+        facts = {READ_AT: self.last_reading.steady, LONGEST_PAUSE: self.longest_pause}
+        for key, seconds in facts.items():
+            # Compared first: a fact that is set is a row to write.
             if self.facts.get(key) != (text := f"{seconds:.3f}"):
                 self.facts[key] = text
 
@@ -342,7 +342,7 @@ class Book:
         self.gaps[gap] = Lost(lost.times + count, lost.seconds + max(0.0, seconds))
 
     def _lose(self, gap: Gap, counters: Collection[Counter], now: Moment) -> None:
-        """Rule 9 for counters of which one call tells."""
+        """Rule 9 for the counters that one call reports."""
         self.note(gap, max(self._unread_for(counter, now) for counter in counters), len(counters))
         self.shaken |= {key for counter in counters if (key := audit.audited_by(counter))}
 
@@ -372,10 +372,6 @@ class _Table(Protocol):
     def written(self) -> None: ...
 
 
-def _is_spared(live: LiveCounter, *, is_unlinked: bool) -> bool:
-    return live.phase is Phase.ENDING or (live.phase is Phase.BEGUN and is_unlinked)
-
-
 def _growth(reading: int, last: int) -> int:
     return reading - last + (WRAP if last - reading > WRAP // 2 else 0)
 
@@ -388,7 +384,9 @@ def _same(former: PodRef | None, owner: PodRef | None) -> bool:
     """Whether both are one pod; a UID that one side does not know decides nothing."""
     if former is None or owner is None:
         return former is owner
-    return _name(former) == _name(owner) and (former.uid == owner.uid or not (former.uid and owner.uid))
+    return _name(former) == _name(owner) and (
+        former.uid == owner.uid or not (former.uid and owner.uid)
+    )
 
 
 def _accounts(counter: Counter, owner: PodRef | None) -> Iterator[Account]:

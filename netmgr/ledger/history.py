@@ -1,4 +1,4 @@
-"""Hourly roll-ups: the decisions. `rollups.py` keeps them in the ledger's file.
+"""Hourly roll-ups: the decisions. `store.py` keeps them in the ledger's file.
 
 A posting raises, with the totals and in the same transaction, the roll-up of the hour (UTC) in
 which its reading was taken. What is posted is a difference of two readings, so a clock that
@@ -17,19 +17,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-from netmgr.ledger.account import NOTHING, Amount
+from netmgr.api.snapshot import VERSION, UsageRow, UsageView
+from netmgr.ledger.tables import NOTHING, Amount
 from netmgr.model import Traffic
-from netmgr.snapshot import VERSION, UsageRow, UsageView
 
 SECONDS = 3600
 FARTHEST = 1e11
 """Seconds from the epoch that are still a time: three thousand years."""
 MOST_ROWS = 10_000
-"""Rows of one answer about usage; the rest, the smallest, is told of as a number."""
-UNWRITTEN_SLOTS = 20_000
-"""Most roll-ups that wait for the file at a time; beyond these, pods are folded into namespaces."""
+"""Rows of one answer about usage; of the rest, the smallest, it has the number."""
+UNWRITTEN_BUCKETS = 20_000
+"""Most roll-ups that wait for the file; beyond, pods are folded into their namespaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Retention:
     rows: int = 100_000
 
 
-class Slot(NamedTuple):
-    """One roll-up: `hour` counts from the epoch; `pod` is "" for those folded into their namespace."""
+class HourBucket(NamedTuple):
+    """Key of one roll-up: `hour` counts from the epoch; `pod` is "" for pods that were folded."""
 
     hour: int
     namespace: str
@@ -49,14 +49,15 @@ class Slot(NamedTuple):
     traffic: Traffic
 
 
-class Unwritten(dict[Slot, Amount]):
+class Unwritten(dict[HourBucket, Amount]):
     """What is to be added to the file's roll-ups."""
 
-    def add(self, slot: Slot, amount: Amount) -> None:
+    def add(self, bucket: HourBucket, amount: Amount) -> None:
         """Raise one roll-up."""
-        if len(self) >= UNWRITTEN_SLOTS and slot not in self:
-            slot = slot._replace(pod="")
-        self[slot] = self.get(slot, NOTHING) + amount
+        # A disk that is full for days must not fill the memory as well.
+        if len(self) >= UNWRITTEN_BUCKETS and bucket not in self:
+            bucket = bucket._replace(pod="")
+        self[bucket] = self.get(bucket, NOTHING) + amount
 
 
 class By(StrEnum):
@@ -68,19 +69,27 @@ class By(StrEnum):
     HOUR = "hour"
 
 
-COLUMNS = {By.NAMESPACE: ("namespace",), By.POD: ("namespace", "pod"), By.CLASS: (), By.HOUR: ("hour",)}
+COLUMNS = {
+    By.NAMESPACE: ("namespace",),
+    By.POD: ("namespace", "pod"),
+    By.CLASS: (),
+    By.HOUR: ("hour",),
+}
 """Columns of a roll-up that make a group; `traffic` is always one more."""
 
 
-class Usage(NamedTuple):
-    """The sum of some roll-ups. Columns that do not tell groups apart are empty; `hour` is then 0."""
-
-    hour: int
-    namespace: str
-    pod: str
-    traffic: str
-    bytes: int
-    packets: int
+def usage_row(
+    hour: int, namespace: str, pod: str, traffic: str, size: int, packets: int
+) -> UsageRow:
+    """The sum of some roll-ups, `size` in bytes; columns that name no group are 0 or empty."""
+    return {
+        "hour": hour,
+        "namespace": namespace,
+        "pod": pod,
+        "traffic": traffic,
+        "bytes": size,
+        "packets": packets,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +101,8 @@ class Period:
 
     @classmethod
     def around(cls, since: float, until: float) -> Period:
-        """The hours that hold any of the time from `since` until `until`, seconds since the epoch."""
+        """The hours with any of the time from `since` until `until`, in seconds since the epoch."""
+        # Rounded up by negating twice: an hour that has begun is part of the period.
         return cls(int(since // SECONDS), int(-(-until // SECONDS)))
 
     @property
@@ -110,30 +120,31 @@ class Period:
         return self.first <= hour < self.end
 
 
-def grouped(rows: Iterable[Usage], by: Iterable[By]) -> list[Usage]:
+def grouped(rows: Iterable[UsageRow], by: Iterable[By]) -> list[UsageRow]:
     """The rows' sums by what `by` names and by traffic, most bytes first."""
     columns = columns_of(by)
     sums: dict[tuple[int, str, str, str], Amount] = {}
     for row in rows:
         key = (
-            row.hour if "hour" in columns else 0,
-            row.namespace if "namespace" in columns else "",
-            row.pod if "pod" in columns else "",
-            row.traffic,
+            row["hour"] if "hour" in columns else 0,
+            row["namespace"] if "namespace" in columns else "",
+            row["pod"] if "pod" in columns else "",
+            row["traffic"],
         )
-        sums[key] = sums.get(key, NOTHING) + Amount(row.bytes, row.packets)
-    found = [Usage(*key, amount.bytes, amount.packets) for key, amount in sums.items()]
-    return sorted(found, key=lambda row: (-row.bytes, row))
+        sums[key] = sums.get(key, NOTHING) + Amount(row["bytes"], row["packets"])
+    # The key decides between equal sums, so that an answer does not depend on the file's order.
+    order = sorted(sums, key=lambda key: (-sums[key].bytes, key))
+    return [usage_row(*key, sums[key].bytes, sums[key].packets) for key in order]
 
 
-def view(period: Period, by: Sequence[By], rows: Sequence[Usage]) -> UsageView:
-    """The answer to a question about usage: as many of the rows as it has room for, the first ones."""
+def view(period: Period, by: Sequence[By], rows: Sequence[UsageRow]) -> UsageView:
+    """The answer to a question about usage: the first rows, as many as there is room for."""
     return {
         "version": VERSION,
         "since": period.since,
         "until": period.until,
         "by": [str(one) for one in by],
-        "rows": [cast(UsageRow, row._asdict()) for row in rows[:MOST_ROWS]],
+        "rows": list(rows[:MOST_ROWS]),
         "left_out": max(0, len(rows) - MOST_ROWS),
     }
 

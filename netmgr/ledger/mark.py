@@ -1,11 +1,11 @@
-"""Tells whose books a ledger file holds and how far they had come, so that another file in its place is noticed.
+"""Whose books a ledger file has and how far they had come, so that another file is noticed.
 
 The books of a machine have a number of their own and count what the kernel will not show them
 again: readings of counters that end or begin anew, and gaps. Both together are the mark. (What is
 posted of a counter that goes on is not counted: an older copy reads it again.) The mark is in the
 ledger file, in the kernel beside the counters (`rules/engine.py`), and in a small file next to the
 ledger. The ledger is always written first. So whatever happens to the agent, the other two are
-never ahead of the true file, and a file that one of them is ahead of is an older copy:
+never ahead of the true file, and a file that is behind one of them is an older copy:
 
 - The kernel's mark is written in the same step that takes a counter away, and by every
   reconcile. It is gone after a reboot, as the counters are.
@@ -30,11 +30,12 @@ from netmgr.prefixes import Address, Family
 log = logging.getLogger(__name__)
 
 _HALF = 64
+# As an address, a mark is a unique local one (fd00::/8, RFC 4193).
 _FIRST_BYTE = 0xFD << (_HALF - 8)
 
 
 class Mark(NamedTuple):
-    """The number of the books (64 bits, random but for the first byte), and how far they have come."""
+    """The books' number (64 bits, random but for the first byte), and how far they have come."""
 
     books: int
     sequence: int
@@ -46,7 +47,7 @@ class Mark(NamedTuple):
 
     @classmethod
     def of(cls, address: Address) -> Self:
-        """What `address` is the address of."""
+        """The mark that an address encodes."""
         return cls(address.value >> _HALF, address.value & ((1 << _HALF) - 1))
 
     @property
@@ -56,7 +57,7 @@ class Mark(NamedTuple):
 
 
 class Synced(NamedTuple):
-    """What the disk surely had of the ledger at some time: its mark, and the sum of the totals that never fall."""
+    """What the disk had of the ledger at a sync: mark and sum of the totals that never fall."""
 
     mark: Mark
     bytes: int
@@ -78,40 +79,71 @@ class Found(Enum):
 
 
 MENDED = frozenset({Found.LOST, Found.OLDER, Found.FOREIGN})
-"""What cost some of what the books had."""
+"""Findings that mean a loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What a ledger file says of itself; without a mark it was never marked. `bytes` as in `Synced`."""
+    """What a ledger file says of itself; `bytes` as in `Synced`."""
 
     mark: Mark | None
     is_new: bool
     bytes: int
 
 
-def compare(own: Own, kernel: Iterable[Mark], synced: Synced | None, *, has_counters: bool) -> Found:
-    """Hold a ledger file against the marks elsewhere; `has_counters`: the kernel has counters of ours."""
-    in_kernel = list(kernel)
-    # One that somebody put beside ours says nothing.
-    in_kernel = [one for one in in_kernel if own.mark and one.books == own.mark.books] or in_kernel
-    # What the kernel has was written there in this boot; the small file may have been replaced as the ledger was.
-    others = in_kernel or ([synced.mark] if synced else [])
+def compare(
+    own: Own, kernel: Iterable[Mark], synced: Synced | None, *, has_counters: bool
+) -> Found:
+    """Compare a ledger file with the marks elsewhere.
+
+    `has_counters`: whether the kernel has counters of ours.
+    """
+    others = _trusted(own, kernel, synced)
     if own.is_new:
-        return Found.LOST if others or synced or has_counters else Found.NEW
+        return Found.LOST if others or has_counters else Found.NEW
+    return _compare_marks(own, others, synced)
+
+
+def _compare_marks(own: Own, others: list[Mark], synced: Synced | None) -> Found:
+    # Written by a release without marks; where there is a mark, a later file has been here.
     if own.mark is None:
         return Found.OLDER if others else Found.CURRENT
     if any(other.books != own.mark.books for other in others):
         return Found.FOREIGN
+    is_fallen = False
     if synced and synced.mark.books == own.mark.books:
         others.append(synced.mark)
-        if own.bytes < synced.bytes:
-            return Found.OLDER
-    return Found.OLDER if max(others, default=own.mark) > own.mark else Found.CURRENT
+        # Readings of counters that go on do not advance the sequence, but these sums never fall: an
+        # older copy has less, even with an equal mark.
+        is_fallen = own.bytes < synced.bytes
+    # All have one number here, so this compares sequences.
+    is_behind = max(others, default=own.mark) > own.mark
+    return Found.OLDER if is_behind or is_fallen else Found.CURRENT
+
+
+def _trusted(own: Own, kernel: Iterable[Mark], synced: Synced | None) -> list[Mark]:
+    """The marks that decide whose books these are."""
+    in_kernel = list(kernel)
+    number = own.mark.books if own.mark else None
+    ours = [mark for mark in in_kernel if mark.books == number]
+    # Beside ours in the kernel, a mark with another number was put there by somebody else. And a
+    # kernel's mark was written in this boot, while the small file may have been replaced together
+    # with the ledger.
+    return ours or in_kernel or ([synced.mark] if synced else [])
+
+
+def successor(own: Mark | None, kernel: Iterable[Mark], synced: Synced | None) -> Mark:
+    """The mark that books go on from: the latest one known of their number.
+
+    Books without a number take the kernel's, else the small file's, else a new one.
+    """
+    known = [*kernel, *([synced.mark] if synced else [])]
+    number = (own or next(iter(known), None) or Mark.new()).books
+    return max((mark for mark in known if mark.books == number), default=Mark(number, 0))
 
 
 def read(path: Path) -> Synced | None:
-    """What the small file says; None if there is none that can be understood."""
+    """What the small file says; None if it is missing or cannot be understood."""
     try:
         return durable.read(path, _parsed)
     except StateError as error:
@@ -130,4 +162,6 @@ def write(path: Path, synced: Synced) -> None:
     Raises:
         StateError: it cannot be written.
     """
-    durable.write(path, f"{synced.mark.books:016x} {synced.mark.sequence} {synced.bytes}\n".encode(), 0o600)
+    durable.write(
+        path, f"{synced.mark.books:016x} {synced.mark.sequence} {synced.bytes}\n".encode(), 0o600
+    )

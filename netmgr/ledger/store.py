@@ -1,24 +1,52 @@
-"""The book in one SQLite file: read whole at the start, written by changed rows. See `sqlite_file`."""
+"""The book in one SQLite file: read whole at the start, written by changed rows. See `sqlite_file`.
+
+The hourly roll-ups (`history.py`) are in the file alone. They are added to, never read into
+memory, and bounded by `Store.prune`. `reading` and `usage` answer questions about them on a
+connection of their own, also while no agent runs.
+"""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from netmgr import sqlite_file
+from netmgr.api.snapshot import UsageRow
 from netmgr.errors import SetupError, StateError
-from netmgr.ledger import audit, rollups
-from netmgr.ledger.account import Account, Amount, PodName, Scope
-from netmgr.ledger.book import LARGEST, Book, Gap, LiveCounter, Lost, Phase
-from netmgr.ledger.history import Retention
-from netmgr.ledger.tracked import Tracked
+from netmgr.ledger import audit
+from netmgr.ledger.book import Book
+from netmgr.ledger.history import By, HourBucket, Period, Retention, columns_of, usage_row
+from netmgr.ledger.tables import (
+    LARGEST,
+    Account,
+    Amount,
+    Gap,
+    Key,
+    LiveCounter,
+    Lost,
+    Phase,
+    PodName,
+    Scope,
+    Tracked,
+    Value,
+)
 from netmgr.model import Counter, PodRef, Traffic
 from netmgr.prefixes import Address, Family
 
 SCHEMA_VERSION = 3
 
+_HOUR_TABLE = """
+CREATE TABLE hour (
+    hour INTEGER, namespace TEXT, pod TEXT, traffic TEXT,
+    bytes INTEGER NOT NULL, packets INTEGER NOT NULL,
+    PRIMARY KEY (hour, namespace, pod, traffic)
+) STRICT, WITHOUT ROWID;
+"""
+
+# STRICT, or SQLite would keep any type in any column. WITHOUT ROWID, since each table is looked up
+# by its key alone: with a rowid each row would be in two trees.
 SCHEMA = f"""
 CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE counter (
@@ -38,15 +66,48 @@ CREATE TABLE ended (
 CREATE TABLE gap (
     reason TEXT PRIMARY KEY, count INTEGER NOT NULL, seconds REAL NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
-{rollups.SCHEMA}
+{_HOUR_TABLE}
 """
 
 MIGRATIONS = {
-    1: f"ALTER TABLE gap ADD COLUMN seconds REAL NOT NULL DEFAULT 0; {rollups.SCHEMA} {audit.MIGRATION}",
-    2: f"ALTER TABLE counter RENAME COLUMN epoch TO phase; UPDATE counter SET phase = {Phase.COUNTING:d};",  # noqa: S608  a constant
+    1: f"""
+ALTER TABLE gap ADD COLUMN seconds REAL NOT NULL DEFAULT 0;
+{_HOUR_TABLE} {audit.MIGRATION}
+""",
+    2: f"""
+ALTER TABLE counter RENAME COLUMN epoch TO phase;
+UPDATE counter SET phase = {Phase.COUNTING:d};
+""",  # noqa: S608  a constant
 }
-"""From each version to the next one: the first had gaps without seconds, and neither roll-ups nor an audit; the
-second counted the times that a counter began, which nothing asked for, and did not know phases."""
+"""From each version to the next one.
+
+The first had gaps without seconds, and neither roll-ups nor an audit. The second counted the times
+that a counter began, which nothing asked for, and did not know phases.
+"""
+
+_MOST = 1 << 51
+"""The most that one roll-up holds, two petabytes: only counters that somebody set have more, and
+SQLite's sums must not overflow."""
+
+_ADDING = f"""ON CONFLICT DO UPDATE SET
+    bytes = min(bytes + excluded.bytes, {_MOST}),
+    packets = min(packets + excluded.packets, {_MOST})
+"""
+_ADD_HOURS = f"INSERT INTO hour VALUES (?, ?, ?, ?, ?, ?) {_ADDING}"  # noqa: S608  a constant
+
+_OLDEST_KEPT = "SELECT min(hour) FROM (SELECT DISTINCT hour FROM hour ORDER BY hour DESC LIMIT ?)"
+_HOURS_BY_AGE = "SELECT hour, count(*) FROM hour GROUP BY hour ORDER BY hour"
+_SMALLEST_PODS = """
+SELECT namespace, pod FROM hour WHERE hour = ? AND pod <> ''
+GROUP BY namespace, pod ORDER BY max(bytes), namespace, pod LIMIT ?
+"""
+_FOLD = f"""
+INSERT INTO hour
+SELECT hour, namespace, '', traffic, bytes, packets FROM hour
+WHERE (hour, namespace, pod) = (?, ?, ?)
+{_ADDING}
+"""  # noqa: S608  a constant of this module
+_DROP_POD = "DELETE FROM hour WHERE (hour, namespace, pod) = (?, ?, ?)"
 
 Row = tuple[str | int | float | None, ...]
 
@@ -63,8 +124,7 @@ class Store:
         """
         self.path = path
         self._connection = sqlite_file.open_file(path, SCHEMA, SCHEMA_VERSION, MIGRATIONS)
-        self._opened = sqlite_file.identities(path)
-        self._content = sqlite_file.content_of(path)
+        self._note_identity()
 
     def load(self) -> Book:
         """Every table, in memory.
@@ -80,7 +140,9 @@ class Store:
                 counters=Tracked(map(_counter, read("SELECT * FROM counter"))),
                 totals=Tracked(map(_total, read("SELECT * FROM total"))),
                 ended=Tracked((PodName(*row[:2]), row[2]) for row in read("SELECT * FROM ended")),
-                gaps=Tracked((Gap(reason), Lost(*lost)) for reason, *lost in read("SELECT * FROM gap")),
+                gaps=Tracked(
+                    (Gap(reason), Lost(*lost)) for reason, *lost in read("SELECT * FROM gap")
+                ),
             )
         except sqlite3.Error as error:
             raise sqlite_file.refusal(self.path, error) from error
@@ -94,7 +156,7 @@ class Store:
             StateError: nothing was written; the book keeps its changes for the next time.
         """
         with self._transaction():
-            self._write_tables(book)
+            self._write_changes(book)
         book.written()
 
     def prune(self, retention: Retention) -> None:
@@ -104,34 +166,38 @@ class Store:
             StateError: nothing was changed.
         """
         with self._transaction():
-            rollups.prune(self._connection, retention)
+            _prune(self._connection, retention)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         try:
+            # IMMEDIATE, so that another program's lock is met here and not in the middle.
             self._run("BEGIN IMMEDIATE")
             try:
                 yield
                 self._run("COMMIT")
             finally:
+                # Also after a COMMIT that failed, which leaves the transaction open.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
         except (sqlite3.Error, OverflowError) as error:
             raise StateError(f"{self.path}: cannot be written: {error}") from error
 
-    def _write_tables(self, book: Book) -> None:
-        self._run("REPLACE INTO fact VALUES (?, ?)", book.facts.changed)
-        self._run("DELETE FROM counter WHERE (subject, family, traffic) = (?, ?, ?)", map(_key, book.counters.deleted))
-        self._run("REPLACE INTO counter VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_counter_row, book.counters.changed))
-        self._run("DELETE FROM total WHERE (scope, owner, name, traffic) = (?, ?, ?, ?)", book.totals.deleted)
-        self._run("REPLACE INTO total VALUES (?, ?, ?, ?, ?, ?)", map(_total_row, book.totals.changed))
+    def _write_changes(self, book: Book) -> None:
+        self._run(
+            "DELETE FROM counter WHERE (subject, family, traffic) = (?, ?, ?)",
+            map(_key, book.counters.deleted),
+        )
+        self._run(
+            "DELETE FROM total WHERE (scope, owner, name, traffic) = (?, ?, ?, ?)",
+            book.totals.deleted,
+        )
         self._run("DELETE FROM ended WHERE (namespace, pod) = (?, ?)", book.ended.deleted)
-        self._run("REPLACE INTO ended VALUES (?, ?, ?)", ((*name, since) for name, since in book.ended.changed))
-        self._run("REPLACE INTO gap VALUES (?, ?, ?)", ((gap, *lost) for gap, lost in book.gaps.changed))
-        self._run(rollups.ADD, rollups.rows(book.hours.items()))
+        for statement, rows in _replacements(book, is_whole=False):
+            self._run(statement, rows)
 
     def _run(self, statement: str, rows: Iterable[Row] | None = None) -> None:
-        """Every statement of a transaction passes here, so that a test can end the process at any."""
+        """Run a statement; tests override this to end the process at any of them."""
         if rows is None:
             self._connection.execute(statement)
         else:
@@ -148,22 +214,23 @@ class Store:
             StateError: it cannot be made; what it held is still there, in the open file.
         """
         self._connection = sqlite_file.put_back(self._connection, self.path, self._opened)
-        self._note_place()
+        self._note_identity()
 
-    def _note_place(self) -> None:
-        self._opened, self._content = sqlite_file.identities(self.path), sqlite_file.content_of(self.path)
+    def _note_identity(self) -> None:
+        self._opened = sqlite_file.identities(self.path)
+        self._content = sqlite_file.content_of(self.path)
 
     def is_harmed(self, *, check: bool) -> bool:
-        """Whether somebody wrote into the very file, or (if told to check) its content cannot be used any more."""
+        """Whether somebody wrote into this file, or (with `check`) its content is damaged."""
         if check and sqlite_file.is_damaged(self._connection):
             return True
         return not self.is_lost() and sqlite_file.content_of(self.path) != self._content
 
     def begin_anew(self, book: Book) -> None:
-        """Write the whole book to a new file, in the place of one that cannot be trusted and is set aside.
+        """Write the whole book to a new file, and set the damaged one aside.
 
-        The hourly roll-ups are in no book and begin with what it has of them. A process that is
-        killed meanwhile leaves the old file, the new one, or none, which its successor reports.
+        The roll-ups that only the old file had are lost. A process that is killed meanwhile
+        leaves the old file, the new one, or none, which its successor reports.
 
         Raises:
             StateError: it cannot be written.
@@ -174,24 +241,28 @@ class Store:
                 scratch.with_name(scratch.name + suffix).unlink(missing_ok=True)
             with closing(sqlite_file.open_file(scratch, SCHEMA, SCHEMA_VERSION)) as connection:
                 _write_whole(connection, book)
+            # The new file is whole on the disk by now; the old one goes aside only then.
             sqlite_file.set_aside(self.path, "replaced")
             # Closing removes the log by its name, which must not be the new file's yet.
             self._connection.close()
+            # The file was closed whole, without a log: one name is all there is to move.
             scratch.replace(self.path)
             self._connection = sqlite_file.open_file(self.path, SCHEMA, SCHEMA_VERSION)
         except (OSError, sqlite3.Error, SetupError) as error:
             raise StateError(f"{self.path}: cannot be written again: {error}") from error
-        self._note_place()
+        self._note_identity()
         book.written()
 
     def checkpoint(self) -> bool:
-        """Have the disk hold all that was written so far, and let the log start over; whether it holds all of it.
+        """Sync to the disk and let the log start over; returns whether the disk has all of it.
 
         On a connection of its own, so that postings go on while the disk is waited for.
 
         Raises:
             StateError: the disk refused.
         """
+        # In this mode only a checkpoint changes the file itself: any other change of size or mtime
+        # is another program's.
         is_whole = sqlite_file.checkpoint(self.path)
         self._content = sqlite_file.content_of(self.path)
         return is_whole
@@ -203,16 +274,35 @@ class Store:
 
 def _write_whole(connection: sqlite3.Connection, book: Book) -> None:
     """Fill a new file, and have the disk hold it."""
-    write = connection.executemany
     connection.execute("BEGIN IMMEDIATE")
-    write("INSERT INTO fact VALUES (?, ?)", book.facts.items())
-    write("INSERT INTO counter VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_counter_row, book.counters.items()))
-    write("INSERT INTO total VALUES (?, ?, ?, ?, ?, ?)", map(_total_row, book.totals.items()))
-    write("INSERT INTO ended VALUES (?, ?, ?)", ((*name, since) for name, since in book.ended.items()))
-    write("INSERT INTO gap VALUES (?, ?, ?)", ((gap, *lost) for gap, lost in book.gaps.items()))
-    write(rollups.ADD, rollups.rows(book.hours.items()))
+    for statement, rows in _replacements(book, is_whole=True):
+        connection.executemany(statement, rows)
     connection.execute("COMMIT")
+    # TRUNCATE: the file is renamed without its log, so all of it has to be in the file itself.
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _replacements(book: Book, *, is_whole: bool) -> Iterator[tuple[str, Iterable[Row]]]:
+    """Statements that write the book's rows: all of them, or those that changed."""
+
+    def entries(table: Tracked[Key, Value]) -> Iterable[tuple[Key, Value]]:
+        return table.items() if is_whole else table.changed
+
+    yield "REPLACE INTO fact VALUES (?, ?)", entries(book.facts)
+    yield (
+        "REPLACE INTO counter VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        map(_counter_row, entries(book.counters)),
+    )
+    yield "REPLACE INTO total VALUES (?, ?, ?, ?, ?, ?)", map(_total_row, entries(book.totals))
+    yield (
+        "REPLACE INTO ended VALUES (?, ?, ?)",
+        ((*name, since) for name, since in entries(book.ended)),
+    )
+    yield (
+        "REPLACE INTO gap VALUES (?, ?, ?)",
+        ((gap, *lost) for gap, lost in entries(book.gaps)),
+    )
+    yield _ADD_HOURS, _hour_rows(book.hours.items())
 
 
 def _key(counter: Counter) -> tuple[str, int, str]:
@@ -221,13 +311,20 @@ def _key(counter: Counter) -> tuple[str, int, str]:
 
 def _counter_row(entry: tuple[Counter, LiveCounter]) -> Row:
     counter, live = entry
-    owner = (live.owner.namespace, live.owner.name, live.owner.uid) if live.owner else (None, None, None)
+    owner = (
+        (live.owner.namespace, live.owner.name, live.owner.uid)
+        if live.owner
+        else (None, None, None)
+    )
     return (*_key(counter), *owner, int(live.phase), live.reading.bytes, live.reading.packets)
 
 
-def _counter(row: tuple[str, int, str, str | None, str, str, int, int, int]) -> tuple[Counter, LiveCounter]:
+def _counter(
+    row: tuple[str, int, str, str | None, str, str, int, int, int],
+) -> tuple[Counter, LiveCounter]:
     subject, family, traffic, namespace, pod, uid, phase, count, packets = row
     owner = PodRef(namespace, pod, uid) if namespace is not None else None
+    # With an owner and no address it is a host-network pod's: `cgroup 4711`.
     identity = Address.parse(subject) if owner and " " not in subject else subject
     live = LiveCounter(owner, Amount(count, packets), Phase(phase))
     return Counter(identity, Family(family), Traffic(traffic)), live
@@ -235,10 +332,103 @@ def _counter(row: tuple[str, int, str, str | None, str, str, int, int, int]) -> 
 
 def _total_row(entry: tuple[Account, Amount]) -> Row:
     (scope, owner, name, traffic), amount = entry
-    # Beyond what the file can hold there are only counters that somebody set; they must not bar every later write.
-    return scope.value, owner, name, str(traffic), min(amount.bytes, LARGEST), min(amount.packets, LARGEST)
+    # Only counters that somebody set have more than the file can hold; SQLite would refuse such a
+    # number, and with it every later write.
+    return (
+        scope.value,
+        owner,
+        name,
+        str(traffic),
+        min(amount.bytes, LARGEST),
+        min(amount.packets, LARGEST),
+    )
 
 
 def _total(row: tuple[str, str, str, str, int, int]) -> tuple[Account, Amount]:
     scope, owner, name, traffic, count, packets = row
     return Account(Scope(scope), owner, name, Traffic(traffic)), Amount(count, packets)
+
+
+def _hour_rows(additions: Iterable[tuple[HourBucket, Amount]]) -> list[Row]:
+    return [
+        (hour, space, pod, str(way), min(sum_.bytes, _MOST), min(sum_.packets, _MOST))
+        for (hour, space, pod, way), sum_ in additions
+    ]
+
+
+def _prune(connection: sqlite3.Connection, retention: Retention) -> None:
+    """Drop and fold what `retention` leaves no room for. The caller holds a transaction."""
+    # `LIMIT 0` below would find no oldest hour and keep everything.
+    if retention.hours == 0:
+        connection.execute("DELETE FROM hour")
+        return
+    (oldest,) = connection.execute(_OLDEST_KEPT, (retention.hours,)).fetchone()
+    connection.execute("DELETE FROM hour WHERE hour < ?", (oldest,))
+    (count,) = connection.execute("SELECT count(*) FROM hour").fetchone()
+    excess = count - retention.rows
+    if excess > 0:
+        excess = _fold(connection, excess)
+    if excess > 0:
+        _drop(connection, excess)
+
+
+def _fold(connection: sqlite3.Connection, excess: int) -> int:
+    """Fold pods into namespaces, oldest hour and smallest pod first; the rows still too many."""
+    # Fetched whole: SQLite leaves open what a SELECT returns whose table is changed meanwhile.
+    for hour, count in connection.execute(_HOURS_BY_AGE).fetchall():
+        # Folding a pod saves its rows, less those its namespace did not have yet: perhaps none.
+        # So what is left is counted again.
+        remaining = count
+        while excess > 0 and (
+            pods := connection.execute(_SMALLEST_PODS, (hour, excess)).fetchall()
+        ):
+            for namespace, pod in pods:
+                connection.execute(_FOLD, (hour, namespace, pod))
+                connection.execute(_DROP_POD, (hour, namespace, pod))
+            (left,) = connection.execute(
+                "SELECT count(*) FROM hour WHERE hour = ?", (hour,)
+            ).fetchone()
+            excess, remaining = excess - (remaining - left), left
+    return excess
+
+
+def _drop(connection: sqlite3.Connection, excess: int) -> None:
+    """Drop the oldest hours."""
+    # Fetched whole, as in `_fold`.
+    for hour, count in connection.execute(_HOURS_BY_AGE).fetchall():
+        if excess <= 0:
+            break
+        connection.execute("DELETE FROM hour WHERE hour = ?", (hour,))
+        excess -= count
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """A read-only view of the file's roll-ups, which does not change while the block lasts.
+
+    Raises:
+        StateError: the file is damaged or no ledger of this version.
+        SetupError: it cannot be read by this user, or not just now.
+    """
+    try:
+        with closing(sqlite_file.open_to_read(path)) as connection:
+            connection.execute("BEGIN")
+            # BEGIN alone takes no snapshot; the first SELECT does.
+            connection.execute("SELECT 1 FROM hour LIMIT 1").fetchone()
+            yield connection
+    except sqlite3.Error as error:
+        raise sqlite_file.refusal(path, error) from error
+
+
+def usage(connection: sqlite3.Connection, period: Period, by: Sequence[By]) -> list[UsageRow]:
+    """Sums of the period's roll-ups by what `by` names and by traffic."""
+    columns = columns_of(by)
+    chosen = [
+        name if name in columns else blank
+        for name, blank in (("hour", "0"), ("namespace", "''"), ("pod", "''"))
+    ]
+    statement = f"""
+SELECT {", ".join(chosen)}, traffic, sum(bytes), sum(packets) FROM hour
+WHERE hour >= ? AND hour < ? GROUP BY {", ".join((*columns, "traffic"))}
+"""  # noqa: S608  column names are this module's own
+    return [usage_row(*row) for row in connection.execute(statement, (period.first, period.end))]

@@ -1,54 +1,28 @@
-"""What the ledger shows: a frozen picture of the book, in the shape in which it is exported."""
+"""What the ledger shows: a frozen picture of the book, in the shapes of the snapshot."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from netmgr.api.snapshot import (
+    AccountingGaps,
+    Audited,
+    ForwardAudit,
+    NamespaceTotals,
+    OriginTotals,
+    PodTotals,
+    TrafficTotals,
+)
 from netmgr.ledger import audit
-from netmgr.ledger.account import NOTHING, Amount, PodName, Scope
 from netmgr.ledger.audit import Audit
-from netmgr.ledger.book import Book, Gap, Lost
+from netmgr.ledger.book import Book
+from netmgr.ledger.tables import NOTHING, Amount, Gap, Lost, PodName, Scope
 from netmgr.model import Counter, Sample, Traffic
 
 
 @dataclass(frozen=True, slots=True)
-class PodTotal:
-    """One direction of one pod; `live` is false while the series lingers after the pod's end."""
-
-    namespace: str
-    pod: str
-    traffic: Traffic
-    bytes: int
-    packets: int
-    live: bool
-
-
-@dataclass(frozen=True, slots=True)
-class NamespaceTotal:
-    """One direction of all pods that a namespace ever had on this node."""
-
-    namespace: str
-    traffic: Traffic
-    bytes: int
-    packets: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeTotal:
-    """One direction of everything the node sent, received or forwarded, both families.
-
-    internet-in is INPUT and FORWARD, internet-out is OUTPUT and FORWARD.
-    """
-
-    traffic: Traffic
-    bytes: int
-    packets: int
-
-
-@dataclass(frozen=True, slots=True)
-class Audited:
-    """One direction of an audit (`audit.py`): what passed in all, for its owners, and for certain for none of them.
+class AuditTotal:
+    """One direction of an audit: what passed, what its owners counted, and what surely neither.
 
     `passed` and `counted` are as just read, a moment apart; `missed` is settled and never falls.
     """
@@ -67,56 +41,116 @@ class Totals:
     Attributes:
         pods: live and lingering pods, both directions each.
         namespaces: sums that never fall.
-        node: both directions.
+        node: everything the node sent, received or forwarded, both families: internet-in is INPUT
+            and FORWARD, internet-out OUTPUT and FORWARD.
         rules: last raw readings of the node's own rules; unlike totals these fall when zeroed.
-        gaps: how often bytes may have been lost, for every reason, zeros included.
-        gap_seconds: for how long in all.
+        gaps: every reason, zeros included.
         audits: every direction of every audit.
-        durable: false while the state file cannot be written and totals live in memory alone.
+        durable: false while the state file cannot be written and totals are in memory alone.
     """
 
-    pods: tuple[PodTotal, ...]
-    namespaces: tuple[NamespaceTotal, ...]
-    node: tuple[NodeTotal, ...]
-    rules: tuple[Sample, ...]
-    gaps: Mapping[Gap, int]
-    gap_seconds: Mapping[Gap, float]
-    audits: tuple[Audited, ...] = ()
+    pods: list[PodTotals]
+    namespaces: list[NamespaceTotals]
+    node: list[TrafficTotals]
+    rules: list[Sample]
+    gaps: list[AccountingGaps]
+    audits: list[AuditTotal]
     durable: bool = True
 
-    def audit(self, which: Audit) -> list[Audited]:
-        """Every direction of one audit."""
-        return [one for one in self.audits if one.audit is which]
+    @property
+    def forwarded(self) -> list[AuditTotal]:
+        """Both directions of what the node forwarded."""
+        return [one for one in self.audits if one.audit is Audit.FORWARD]
+
+    def unattributed(self, *, runs_pods: bool) -> list[Audited]:
+        """What was forwarded for no pod, by direction; without pods that is all, and not listed."""
+        return [
+            {
+                "traffic": one.traffic,
+                "bytes": one.missed.bytes,
+                "packets": one.missed.packets,
+                "forwarded": one.passed.bytes,
+            }
+            for one in (self.forwarded if runs_pods else ())
+        ]
+
+    def forward_audit(self) -> list[ForwardAudit]:
+        """Both sides of the comparison with the forward rules, in bytes."""
+        return [
+            {
+                "traffic": one.traffic,
+                "forwarded": one.passed.bytes,
+                "attributed": one.counted.bytes,
+                "unattributed": one.missed.bytes,
+            }
+            for one in self.forwarded
+        ]
+
+    def origins(self, *, runs_pods: bool) -> list[OriginTotals]:
+        """The node's total in four parts, each of which only rises."""
+        names = {
+            Audit.FORWARD: ("pods", "unattributed" if runs_pods else "transit"),
+            Audit.LOCAL: ("host-pods", "node"),
+        }
+        parts: list[OriginTotals] = []
+        for one in self.audits:
+            of_owners, of_others = names[one.audit]
+            parts.append({"origin": of_owners, **_amount(one.traffic, one.counted)})
+            parts.append({"origin": of_others, **_amount(one.traffic, one.missed)})
+        return parts
 
 
 def picture(book: Book, *, durable: bool) -> Totals:
-    """The book as it stands."""
-    pods: list[PodTotal] = []
-    namespaces: list[NamespaceTotal] = []
+    """The book as it is now."""
+    pods: list[PodTotals] = []
+    namespaces: list[NamespaceTotals] = []
     node: dict[Traffic, Amount] = {}
-    for account, amount in sorted(book.totals.items(), key=lambda entry: entry[0]):
+    # Sorted once here, so that readers get each list in a stable order.
+    for account in sorted(book.totals):
+        amount = book.totals[account]
         scope, owner, name, traffic = account
         if scope is Scope.POD:
-            live = PodName(owner, name) not in book.ended
-            pods.append(PodTotal(owner, name, traffic, amount.bytes, amount.packets, live))
+            series = PodName(owner, name)
+            pods.append(_pod(series, traffic, amount, is_live=series not in book.ended))
         elif scope is Scope.NAMESPACE:
-            namespaces.append(NamespaceTotal(owner, traffic, amount.bytes, amount.packets))
+            namespaces.append({"namespace": owner, **_amount(traffic, amount)})
         elif scope is Scope.HOOK:
             node[traffic] = node.get(traffic, NOTHING) + amount
-    lost = {gap: book.gaps.get(gap, Lost()) for gap in Gap}
     return Totals(
-        pods=tuple(pods),
-        namespaces=tuple(namespaces),
-        node=tuple(NodeTotal(traffic, amount.bytes, amount.packets) for traffic, amount in sorted(node.items())),
-        rules=tuple(_raw(book)),
-        gaps={gap: one.times for gap, one in lost.items()},
-        gap_seconds={gap: one.seconds for gap, one in lost.items()},
-        audits=tuple(
-            Audited(which, traffic, *sides, audit.missed(book.totals, which, traffic))
-            for (which, traffic), sides in sorted(audit.compared(book.totals).items())
-        ),
+        pods=pods,
+        namespaces=namespaces,
+        node=[_amount(traffic, node[traffic]) for traffic in sorted(node)],
+        rules=_raw(book),
+        gaps=[_gap(gap, book.gaps.get(gap, Lost())) for gap in Gap],
+        audits=_audits(book),
         durable=durable,
     )
+
+
+def _amount(traffic: Traffic, amount: Amount) -> TrafficTotals:
+    return {"traffic": traffic, "bytes": amount.bytes, "packets": amount.packets}
+
+
+def _pod(series: PodName, traffic: Traffic, amount: Amount, *, is_live: bool) -> PodTotals:
+    return {
+        "namespace": series.namespace,
+        "pod": series.name,
+        "traffic": traffic,
+        "bytes": amount.bytes,
+        "packets": amount.packets,
+        "live": is_live,
+    }
+
+
+def _gap(gap: Gap, lost: Lost) -> AccountingGaps:
+    return {"reason": gap, "count": lost.times, "seconds": lost.seconds}
+
+
+def _audits(book: Book) -> list[AuditTotal]:
+    return [
+        AuditTotal(which, traffic, *sides, audit.missed(book.totals, which, traffic))
+        for (which, traffic), sides in sorted(audit.compared(book.totals).items())
+    ]
 
 
 def _raw(book: Book) -> list[Sample]:

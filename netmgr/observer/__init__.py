@@ -1,1 +1,1 @@
-"""Finds the pods that another CNI plugin wired: what its runtime remembers, held against what the kernel has."""
+"""Finds pods that another CNI plugin wired: the runtime's result cache, checked in the kernel."""

@@ -1,1 +1,1 @@
-"""One address plan for a hub and every cluster: documents, lock, allocation, and what follows from them."""
+"""One address plan for a hub and every cluster: documents, lock, allocation, renderings."""

@@ -1,4 +1,4 @@
-"""What exists already, from a list that somebody keeps or the cloud prints, into the plan's `pinned` and `exclude`.
+"""Adopting what exists already: from a list to the plan's `pinned` and `exclude`.
 
 plan.yaml is its author's file: lines are added, none is changed.
 """
@@ -9,18 +9,19 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import yaml
 
-from netmgr import yaml_loader
+from netmgr.documents import yaml_loader
+from netmgr.documents.sites import HUB
+from netmgr.documents.yaml_loader import BeyondBounds, Loader
 from netmgr.errors import ConfigError
-from netmgr.plan.derive import segment_name
+from netmgr.plan.clouds import registry
+from netmgr.plan.clouds.cloud import ListedNetwork
+from netmgr.plan.derive import subnet_names
 from netmgr.plan.document import Exclusion, PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.prefixes import Prefix
-from netmgr.sites import HUB
-from netmgr.yaml_loader import BeyondBounds, Loader
 
 Pinned = dict[str, tuple[Prefix, ...]]
 
@@ -30,7 +31,7 @@ _PAIR = 2
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """What is there: prefixes by owner, and (VNet, subnet, prefix) of every subnet that the cloud names."""
+    """Prefixes by owner, and (network, subnet, prefix) of every subnet that is listed."""
 
     prefixes: Pinned
     subnets: tuple[tuple[str, str, Prefix], ...] = ()
@@ -40,34 +41,36 @@ def read_existing(text: str, source: str) -> Existing:
     """Read a list of prefixes and their owners.
 
     Three forms are understood: lines or CSV (`name prefix`), a mapping of YAML or JSON (name to
-    prefix or prefixes), and what `az network vnet list` prints as JSON. Of that are read: a
-    VNet's `name` and `addressSpace.addressPrefixes`, and of each of its `subnets` `name`,
-    `addressPrefix` and `addressPrefixes`; nothing else.
+    prefix or prefixes), and the networks that a cloud's own tool lists as JSON.
 
     Raises:
-        ConfigError: it is none of these, or a prefix is malformed.
+        ConfigError: it has none of these forms, or a prefix is malformed.
     """
+    found: Pinned = {}
+    subnets = []
+    for each in _listed(text, source):
+        owner, where = to_name(each.name), f"{source}: {each.name}"
+        prefixes = [each.prefixes] if isinstance(each.prefixes, str) else each.prefixes
+        if not isinstance(prefixes, list):
+            raise ConfigError(f"{where}: is no prefix and no list of prefixes")
+        found[owner] = (*found.get(owner, ()), *(_prefix(item, where) for item in prefixes))
+        for name, parts in each.subnets:
+            subnets += [(owner, name, _prefix(part, f"{where}/{name}")) for part in parts]
+    return Existing(found, tuple(subnets))
+
+
+def _listed(text: str, source: str) -> list[ListedNetwork]:
     try:
         data = yaml_loader.load(text)
     except BeyondBounds as error:
         raise ConfigError(f"{source}: {error.problem}") from None
     except yaml.YAMLError:
-        data = text
-    vnets = data if isinstance(data, list) and all(isinstance(item, Mapping) for item in data) else []
+        data = None
     if isinstance(data, Mapping):
-        pairs = [(str(name), prefixes) for name, prefixes in data.items()]
-    elif vnets:
-        pairs = [_vnet(item, source) for item in vnets]
-    else:
-        pairs = list(_lines(text, source))
-    found: Pinned = {}
-    for name, prefixes in pairs:
-        key = to_name(name)
-        listed = [prefixes] if isinstance(prefixes, str) else prefixes
-        if not isinstance(listed, list):
-            raise ConfigError(f"{source}: {name}: is no prefix and no list of prefixes")
-        found[key] = (*found.get(key, ()), *(_prefix(item, f"{source}: {name}") for item in listed))
-    return Existing(found, tuple(subnet for item in vnets for subnet in _subnets(item, source)))
+        return [ListedNetwork(str(name), prefixes, ()) for name, prefixes in data.items()]
+    if isinstance(data, list) and data and all(isinstance(item, Mapping) for item in data):
+        return registry.read_networks(data, source)
+    return [ListedNetwork(name, prefix, ()) for name, prefix in _lines(text, source)]
 
 
 def called(existing: Existing, names: Iterable[str], plan: PlanDocument) -> Existing:
@@ -80,52 +83,49 @@ def called(existing: Existing, names: Iterable[str], plan: PlanDocument) -> Exis
     for each in names:
         name, _, site = each.partition("=")
         if to_name(name) not in existing.prefixes:
-            raise ConfigError(f"--as {each}: the list has no {name!r}; it has {', '.join(existing.prefixes)}")
+            raise ConfigError(
+                f"--as {each}: the list has no {name!r}; it has {', '.join(existing.prefixes)}"
+            )
+        # A name that is no site would be pinned as taken, and the cluster get other addresses.
         if site != HUB and site not in plan.clusters:
-            raise ConfigError(f"--as {each}: the plan has no cluster {site!r}; it has {', '.join(plan.clusters)}")
+            raise ConfigError(
+                f"--as {each}: the plan has no cluster {site!r}; it has {', '.join(plan.clusters)}"
+            )
         sites[to_name(name)] = site
     found: Pinned = {}
     for name, prefixes in existing.prefixes.items():
         site = sites.get(name, name)
         found[site] = (*found.get(site, ()), *prefixes)
-    subnets = tuple((sites.get(vnet, vnet), name, prefix) for vnet, name, prefix in existing.subnets)
-    return Existing(found, subnets)
+    subnets = [(sites.get(owner, owner), name, prefix) for owner, name, prefix in existing.subnets]
+    return Existing(found, tuple(subnets))
 
 
-def live_subnets(plan: PlanDocument, lock: LockDocument | None, existing: Existing) -> list[Exclusion]:
-    """Subnets of the plan's own VNets that nothing may be allocated from: what neither plan nor lock has already.
+def live_subnets(
+    plan: PlanDocument, lock: LockDocument | None, existing: Existing
+) -> list[Exclusion]:
+    """Subnets of the plan's own networks that neither plan nor lock has: never allocated from.
 
-    Other VNets are kept out of as a whole.
+    Other networks are kept out of as a whole.
     """
     own = set(_allocated(lock)) if lock else set()
-    pinned = {
-        prefix
-        for cluster in plan.clusters.values()
-        for spec in cluster.node_pools.values()
-        for pin in spec.subnets
-        for prefix in (*pin.hosts, *pin.pods)
-    }
-    known = (*pinned, *(each.prefix for each in plan.exclude))
-    return [
-        Exclusion(prefix=prefix, reason=f"subnet {name} of {vnet}")
-        for vnet, name, prefix in existing.subnets
-        if (vnet in plan.clusters or vnet == HUB)
-        and (name, prefix) not in own
-        and not any(each.covers(prefix) for each in known)
-    ]
+    known = [each.prefix for each in plan.exclude]
+    for _, spec in plan.node_pools():
+        for pin in spec.subnets:
+            known += pin.prefixes
+    found = []
+    for owner, name, prefix in existing.subnets:
+        is_site = owner == HUB or owner in plan.clusters
+        is_known = any(each.covers(prefix) for each in known)
+        if is_site and not is_known and (name, prefix) not in own:
+            found.append(Exclusion(prefix=prefix, reason=f"subnet {name} of {owner}"))
+    return found
 
 
 def _allocated(lock: LockDocument) -> Iterator[tuple[str, Prefix]]:
     """The lock's own subnets, by the names that they are rendered with."""
-    yield from ((f"{HUB}_routers", prefix) for prefix in lock.hub.routers.prefixes)
-    for number, subnet in enumerate(lock.hub.researchers):
-        yield from ((f"{HUB}_researchers-{number}", prefix) for prefix in subnet.prefixes)
-    for name, held in lock.clusters.items():
-        yield from ((f"{name}_nat", prefix) for prefix in held.nat.prefixes)
-        for pool, spec in held.node_pools.items():
-            for number, segment in enumerate(spec.segments):
-                full = f"{name}-{segment_name(pool, number)}"
-                yield from ((full, prefix) for part in segment.layouts for prefix in (part.hosts, part.pods))
+    for name, prefixes in subnet_names(lock):
+        for prefix in prefixes:
+            yield name, prefix
 
 
 def to_name(text: str) -> str:
@@ -134,21 +134,25 @@ def to_name(text: str) -> str:
     return name if name[:1].isalpha() else f"net-{name}"
 
 
-def add_pinned(text: str, known: Mapping[str, tuple[Prefix, ...]], wanted: Pinned, source: str) -> str:
-    """The plan's text with what is missing of `wanted` under `pinned`; the same text when nothing is.
+def add_pinned(
+    text: str, known: Mapping[str, tuple[Prefix, ...]], wanted: Pinned, source: str
+) -> str:
+    """The plan's text with what is missing of `wanted` added under `pinned`.
 
     Raises:
         ConfigError: a name has other prefixes already, or `pinned` is written in a way that
             lines cannot be added to.
     """
-    missing = {}
-    for name, prefixes in wanted.items():
-        if name in known and set(prefixes) - set(known[name]):
-            has, wants = (", ".join(map(str, some)) for some in (known[name], prefixes))
-            raise ConfigError(f"{source}: pinned.{name}: has {has}; add what is missing of {wants} by hand")
-        if name not in known:
-            missing[name] = prefixes
-    lines = [line for name in sorted(missing) for line in (f"{name}:", *(f"  - {prefix}" for prefix in missing[name]))]
+    lines: list[str] = []
+    for name, prefixes in sorted(wanted.items()):
+        has = known.get(name)
+        if has is None:
+            lines += [f"{name}:", *(f"  - {prefix}" for prefix in prefixes)]
+        elif not set(prefixes) <= set(has):
+            raise ConfigError(
+                f"{source}: pinned.{name}: has {', '.join(map(str, has))}; "
+                f"add what is missing of {', '.join(map(str, prefixes))} by hand"
+            )
     return _with_lines(text, "pinned", lines, source)
 
 
@@ -158,15 +162,19 @@ def add_excluded(text: str, missing: Iterable[Exclusion], source: str) -> str:
     Raises:
         ConfigError: `exclude` is written in a way that lines cannot be added to.
     """
-    lines = [line for each in missing for line in (f"- prefix: {each.prefix}", f"  reason: {json.dumps(each.reason)}")]
+    lines: list[str] = []
+    for each in missing:
+        # JSON's string is one in YAML, too, whatever characters a subnet's name has.
+        lines += [f"- prefix: {each.prefix}", f"  reason: {json.dumps(each.reason)}"]
     return _with_lines(text, "exclude", lines, source)
 
 
 def _with_lines(text: str, key: str, lines: Iterable[str], source: str) -> str:
-    """The text with lines at the beginning of a key's block, or, where the key is missing, with both at the end."""
+    """The text with lines added to a key's block, or with key and lines at the end."""
     added = list(lines)
     if not added:
         return text
+    # The nodes of YAML have line and column; dumping the parsed plan would lose comments and order.
     root = yaml.compose(text, Loader=Loader)
     pairs = root.value if isinstance(root, yaml.MappingNode) else []
     value = next((value for name, value in pairs if name.value == key), None)
@@ -174,32 +182,14 @@ def _with_lines(text: str, key: str, lines: Iterable[str], source: str) -> str:
         return text.rstrip("\n") + f"\n\n{key}:\n" + "".join(f"  {line}\n" for line in added)
     if not isinstance(value, yaml.CollectionNode) or value.flow_style or not value.value:
         raise ConfigError(
-            f"{source}:{value.start_mark.line + 1}: {key}: write it with one name or item a line, then adopt again"
+            f"{source}:{value.start_mark.line + 1}: {key}: "
+            "write it with one name or item a line, then adopt again"
         )
     # A mapping's block begins with its first key, a list's with the hyphen before its first item.
     first = value.start_mark
     whole = text.splitlines(keepends=True)
     whole[first.line : first.line] = [f"{' ' * first.column}{line}\n" for line in added]
     return "".join(whole)
-
-
-def _vnet(item: Mapping[str, Any], source: str) -> tuple[str, object]:
-    space = item.get("addressSpace")
-    if "name" not in item or not isinstance(space, Mapping) or "addressPrefixes" not in space:
-        raise ConfigError(
-            f"{source}: an entry has no name or no addressSpace.addressPrefixes, as az network vnet list has"
-        )
-    return str(item["name"]), space["addressPrefixes"]
-
-
-def _subnets(item: Mapping[str, Any], source: str) -> Iterable[tuple[str, str, Prefix]]:
-    vnet = str(item["name"])
-    for subnet in item.get("subnets") or ():
-        name = str(subnet.get("name", "")) if isinstance(subnet, Mapping) else ""
-        prefixes = (subnet.get("addressPrefixes") or [subnet.get("addressPrefix")]) if name else []
-        if not prefixes or prefixes == [None]:
-            raise ConfigError(f"{source}: {vnet}: a subnet has no name, or neither addressPrefix nor addressPrefixes")
-        yield from ((to_name(vnet), name, _prefix(prefix, f"{source}: {vnet}/{name}")) for prefix in prefixes)
 
 
 def _lines(text: str, source: str) -> Iterable[tuple[str, object]]:

@@ -1,40 +1,58 @@
-"""From a plan and its lock to the network they mean."""
+"""Derives the cloud network that a plan and its lock describe."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import permutations
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations, product
 
+from netmgr.documents.sites import HUB, SourceAddress
 from netmgr.errors import ConfigError
-from netmgr.plan.document import Addressing, Cluster, PlanDocument
-from netmgr.plan.limits import CloudLimits
-from netmgr.plan.lock import ClusterLock, LockDocument, Segment
+from netmgr.plan.allocate.space import halves
+from netmgr.plan.clouds.cloud import CloudLimits
+from netmgr.plan.document import Cluster, NodePool, PlanDocument
+from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, Segment
+from netmgr.plan.machines import PlannedNode
 from netmgr.plan.network import (
     Appliance,
     Direction,
     NatGateway,
     Network,
     NextHop,
+    NodeGroup,
     Peering,
     Route,
     RouteTable,
-    ScaleSet,
     SecurityGroup,
     SecurityRule,
+    ServiceMapping,
     Subnet,
-    Translation,
-    Vnet,
+    VirtualNetwork,
 )
-from netmgr.plan.nodes import PlannedNode
-from netmgr.plan.space import halves
-from netmgr.plan.vnets import VirtualNetwork, virtual_networks
 from netmgr.prefixes import Address, Family, Prefix, merge
-from netmgr.sites import HUB, SourceAddress
 
-# Names of the plan have no underscores, so that what is joined by one is never the name of something else.
+# Names of a plan have no underscore, so a name joined by one equals no other.
 DEFAULT_ROUTE = Prefix(Family.V4, 0, 0)
 _RESEARCHERS = f"{HUB}_researchers"
-_OWN, _HUB, _APART = 100, 110, 200  # priorities: from 100 to 4096, the lowest first
+# Priorities of security rules run from 100 to 4096, and the lowest is looked at first.
+_OWN, _HUB, _APART = 100, 110, 200
+
+
+@dataclass(frozen=True, slots=True)
+class AddressSpace:
+    """The address space of one virtual network of the hub or a cluster."""
+
+    owner: str
+    prefixes: tuple[Prefix, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Spoke:
+    """A cluster that is planned and has addresses."""
+
+    name: str
+    spec: Cluster
+    held: ClusterLock
 
 
 def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Network:
@@ -43,52 +61,54 @@ def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Netw
     Raises:
         ConfigError: the lock is not that of the plan; says what to run.
     """
-    spokes = dict(_spokes(plan, lock))
-    planned = virtual_networks(lock)
-    spaces: dict[str, list[Prefix]] = {}
-    for vnet in planned:
-        spaces.setdefault(vnet.site, []).extend(vnet.address_space)
-    both_ways = any(_to_preserving(spokes))
-    vnets = tuple(_vnet(plan, lock, vnet, _RESEARCHERS if both_ways else HUB) for vnet in planned)
+    spokes = list(_spokes(plan, lock))
+    networks = tuple(_networks(plan, lock, spokes))
+    gateways = (
+        NatGateway(spoke.name, spoke.name, location_of(plan, spoke.name), count)
+        for spoke in spokes
+        # Without public addresses there is no gateway: the spoke reaches the internet through the
+        # hub.
+        if (count := spoke.spec.nat_gateway_ips)
+    )
     return Network(
         plan=plan.name,
-        networks=vnets,
-        peerings=tuple(_peerings(vnets, spokes)),
-        tables=(
-            *_hub_tables(spokes),
-            *(table for name in spokes for table in _spoke_tables(plan, lock, name, (*spaces[HUB], *spaces[name]))),
-        ),
-        groups=tuple(_group(plan, lock, name) for name in spokes),
-        gateways=tuple(
-            NatGateway(name, name, _location(plan, name), spec.nat_gateway_ips)
-            for name, (spec, _) in spokes.items()
-            if spec.nat_gateway_ips
-        ),
-        scale_sets=tuple(_scale_sets(plan, spokes, limits.limits.nodes_per_vmss)),
+        networks=networks,
+        peerings=tuple(_peerings(networks, spokes)),
+        tables=(*_hub_tables(spokes), *_spoke_tables(plan, lock, spokes, networks)),
+        groups=tuple(_security_group(plan, lock, spoke) for spoke in spokes),
+        gateways=tuple(gateways),
+        node_groups=tuple(_node_groups(plan, spokes, limits.limits.nodes_per_node_group)),
         appliances=(*_routers(lock, spokes), *_nat_hosts(spokes)),
+        system_routes=limits.system_routes,
     )
 
 
-def _spokes(plan: PlanDocument, lock: LockDocument) -> Iterator[tuple[str, tuple[Cluster, ClusterLock]]]:
-    """Clusters that are planned and have addresses."""
+def _spokes(plan: PlanDocument, lock: LockDocument) -> Iterator[_Spoke]:
     for name, held in lock.clusters.items():
         if held.tombstone:
             continue
+        # Derived from both: a lock that lags behind the plan would render a network without some
+        # cluster's rules.
         if name not in plan.clusters:
-            raise ConfigError(f"the lock has a cluster {name!r} that the plan has not; run: netmgr plan lock")
-        yield name, (plan.clusters[name], held)
+            raise ConfigError(
+                f"the lock has a cluster {name!r} that the plan has not; run: netmgr plan lock"
+            )
+        yield _Spoke(name, plan.clusters[name], held)
     for name in plan.clusters:
         if name not in lock.clusters or lock.clusters[name].tombstone:
-            raise ConfigError(f"cluster {name!r} has no addresses in the lock yet; run: netmgr plan lock")
+            raise ConfigError(
+                f"cluster {name!r} has no addresses in the lock yet; run: netmgr plan lock"
+            )
 
 
-def _location(plan: PlanDocument, owner: str) -> str:
+def location_of(plan: PlanDocument, owner: str) -> str:
+    """The region of the hub or a cluster."""
     own = plan.hub.location if owner == HUB else plan.clusters[owner].location
-    return own or plan.azure.location
+    return own or plan.default_location
 
 
 def segment_name(pool: str, number: int) -> str:
-    """Name of the subnet of a node pool's segment, and of its scale set within the cluster."""
+    """Name of the subnet of a node pool's segment, and of its node group within the cluster."""
     return pool if number == 0 else f"{pool}_{number}"
 
 
@@ -98,182 +118,297 @@ def segment_subnet(lock: LockDocument, node: PlannedNode) -> str:
     return f"{node.cluster}-{segment_name(node.pool, segments.index(node.segment))}"
 
 
-def _vnet(plan: PlanDocument, lock: LockDocument, vnet: VirtualNetwork, researchers: str) -> Vnet:
-    if vnet.site == HUB:
-        tables = {"researchers": researchers}
-        subnets = tuple(
-            Subnet(f"{HUB}_{net.name}", net.role, net.prefixes, table=tables.get(net.role, HUB)) for net in vnet.subnets
+def subnet_names(lock: LockDocument) -> Iterator[tuple[str, tuple[Prefix, ...]]]:
+    """Every subnet of the lock, tombstones included, by the name that it is rendered with."""
+    yield f"{HUB}_routers", lock.hub.routers.prefixes
+    for number, subnet in enumerate(lock.hub.researchers):
+        yield f"{HUB}_researchers-{number}", subnet.prefixes
+    for name, held in lock.clusters.items():
+        yield f"{name}_nat", held.nat.prefixes
+        for pool, spec in held.node_pools.items():
+            for number, segment in enumerate(spec.segments):
+                yield f"{name}-{segment_name(pool, number)}", segment.prefixes
+
+
+def address_spaces(lock: LockDocument) -> dict[str, AddressSpace]:
+    """The address space of every virtual network, the hub's first.
+
+    Tombstones hold addresses but have no network.
+    """
+    fixed = (lock.hub.routers, *lock.hub.researchers)
+    members = [(subnet.network, subnet.prefixes) for subnet in fixed]
+    found = dict(_spaces_of(HUB, lock.hub.prefixes, members))
+    for name, held in lock.clusters.items():
+        if not held.tombstone:
+            members = [(held.nat.network, held.nat.prefixes)]
+            members += [(each.network, each.prefixes) for _, _, each in _live_segments(held)]
+            found |= _spaces_of(name, held.prefixes, members)
+    return found
+
+
+def _spaces_of(
+    owner: str,
+    allocations: Iterable[Allocation],
+    subnets: Iterable[tuple[str, tuple[Prefix, ...]]],
+) -> Iterator[tuple[str, AddressSpace]]:
+    """A site's only network has all of its prefixes; several share them out by subnet.
+
+    Only a cluster past the cloud's limits has several.
+    """
+    members: dict[str, list[Prefix]] = {}
+    for name, prefixes in subnets:
+        members.setdefault(name, []).extend(prefixes)
+    for name, own in members.items():
+        space = [each.prefix for each in allocations] if len(members) == 1 else own
+        yield name, AddressSpace(owner, tuple(merge(space)))
+
+
+def narrowed(
+    before: Mapping[str, Sequence[Prefix]], after: Mapping[str, Sequence[Prefix]]
+) -> list[str]:
+    """Networks that lose address space, because a further network of their site takes over some."""
+    lost = []
+    for name, space in after.items():
+        former = before.get(name, ())
+        if not all(any(held.covers(prefix) for held in space) for prefix in former):
+            lost.append(name)
+    return lost
+
+
+def _live_segments(held: ClusterLock) -> Iterator[tuple[str, int, Segment]]:
+    """Every segment of node pools that are in use, with its node pool and its number there."""
+    for pool, spec in held.node_pools.items():
+        if not spec.tombstone:
+            for number, segment in enumerate(spec.segments):
+                yield pool, number, segment
+
+
+def _networks(
+    plan: PlanDocument, lock: LockDocument, spokes: Sequence[_Spoke]
+) -> Iterator[VirtualNetwork]:
+    found = {HUB: list(_hub_subnets(lock, spokes))}
+    found |= {spoke.name: list(_spoke_subnets(spoke)) for spoke in spokes}
+    for name, space in address_spaces(lock).items():
+        subnets = tuple(subnet for at, subnet in found[space.owner] if at == name)
+        location = location_of(plan, space.owner)
+        yield VirtualNetwork(name, space.owner, location, space.prefixes, subnets)
+
+
+def _hub_subnets(lock: LockDocument, spokes: Iterable[_Spoke]) -> Iterator[tuple[str, Subnet]]:
+    """Subnets with the names of their networks."""
+    hub = lock.hub
+    yield hub.routers.network, Subnet(f"{HUB}_routers", "routers", hub.routers.prefixes, HUB)
+    table = _RESEARCHERS if any(_to_preserving(spokes)) else HUB
+    for number, subnet in enumerate(hub.researchers):
+        name = f"{HUB}_researchers-{number}"
+        yield subnet.network, Subnet(name, "researchers", subnet.prefixes, table)
+
+
+def _spoke_subnets(spoke: _Spoke) -> Iterator[tuple[str, Subnet]]:
+    name, nat = spoke.name, spoke.held.nat
+    gateway = name if spoke.spec.nat_gateway_ips else ""
+    yield nat.network, Subnet(f"{name}_nat", "nat", nat.prefixes, f"{name}_nat", name, gateway)
+    for pool, number, segment in _live_segments(spoke.held):
+        # One subnet for hosts and pods: a network interface may not have addresses of two.
+        subnet = Subnet(
+            f"{name}-{segment_name(pool, number)}",
+            "nodes",
+            segment.prefixes,
+            f"{name}_nodes",
+            name,
+            gateway,
         )
-    else:
-        subnets = tuple(_spoke_subnets(plan.clusters[vnet.site], vnet.site, lock.clusters[vnet.site], vnet.name))
-    return Vnet(vnet.name, vnet.site, _location(plan, vnet.site), vnet.address_space, subnets)
+        yield segment.network, subnet
 
 
-def _spoke_subnets(spec: Cluster, name: str, held: ClusterLock, vnet: str) -> Iterator[Subnet]:
-    gateway = name if spec.nat_gateway_ips else ""
-    if held.nat.vnet == vnet:
-        yield Subnet(f"{name}_nat", "nat", held.nat.prefixes, f"{name}_nat", name, gateway)
-    for pool, segments in held.node_pools.items():
-        for number, segment in enumerate(segments.segments):
-            if segment.vnet == vnet and not segments.tombstone:
-                yield Subnet(
-                    f"{name}-{segment_name(pool, number)}", "nodes", _prefixes(segment), f"{name}_nodes", name, gateway
-                )
-
-
-def _prefixes(segment: Segment) -> tuple[Prefix, ...]:
-    """One subnet for hosts and pods: a network interface may not have addresses of two."""
-    return tuple(prefix for layout in segment.layouts for prefix in (layout.hosts, layout.pods))
-
-
-def _peerings(vnets: Iterable[Vnet], spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Peering]:
-    """Hub with everybody, and networks of one owner with each other; both directions."""
-    for one, other in permutations(vnets, 2):
+def _peerings(networks: Iterable[VirtualNetwork], spokes: Iterable[_Spoke]) -> Iterator[Peering]:
+    """The hub with every spoke, and an owner's networks with each other, both ways."""
+    has_gateway = {spoke.name: spoke.spec.nat_gateway_ips > 0 for spoke in spokes}
+    # Both orders: a peering is one-way, and works only once both ends have theirs.
+    for one, other in permutations(networks, 2):
         if HUB in (one.owner, other.owner) or one.owner == other.owner:
-            # The hub takes answers of Services, which have no address of their network. A spoke takes
-            # from the hub only what is the hub's own, unless its way to the internet leads there.
-            forwarded = one.owner in (HUB, other.owner) or not spokes[one.owner][0].nat_gateway_ips
+            # The hub takes answers of Services, which have no address of their network. A spoke
+            # takes from the hub only the hub's own, unless its way to the internet leads there.
+            forwarded = one.owner in (HUB, other.owner) or not has_gateway[one.owner]
             yield Peering(f"{one.name}_to_{other.name}", one.name, other.name, forwarded)
 
 
-def _hub_tables(spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[RouteTable]:
-    """The hub's; researchers have one of their own where a cluster sends them all answers by its NAT host."""
+def _hub_tables(spokes: Sequence[_Spoke]) -> Iterator[RouteTable]:
+    """The hub's table, and one for researchers where a cluster's Services see their addresses."""
     services = tuple(_to_services(spokes))
     yield RouteTable(HUB, HUB, services)
     if both_ways := tuple(_to_preserving(spokes)):
         yield RouteTable(_RESEARCHERS, HUB, (*services, *both_ways))
 
 
-def _to_preserving(spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Route]:
-    """The researchers' way to clusters that see their addresses: all of it by the host that answers come back by.
+def _to_preserving(spokes: Iterable[_Spoke]) -> Iterator[Route]:
+    """The researchers' way to clusters that see their addresses: through the first NAT host.
 
-    A NAT host that saw nothing but the answers of native connections would track half-open ones.
+    Answers come back by that host. If it saw only the answers of native connections, connection
+    tracking would hold them half open.
     """
-    for name, (spec, held) in spokes.items():
-        if spec.services.source is SourceAddress.PRESERVE:
-            for number, prefix in enumerate(allocation.prefix for allocation in held.prefixes):
-                for host in held.nat.of_family(prefix.family)[:1]:
-                    yield Route(f"nodes-{name}-{number}", prefix, NextHop.APPLIANCE, host)
+    for spoke in spokes:
+        if spoke.spec.services.source is not SourceAddress.PRESERVE:
+            continue
+        for number, allocation in enumerate(spoke.held.prefixes):
+            name = f"nodes-{spoke.name}-{number}"
+            yield from _by_first_host(name, allocation.prefix, spoke.held)
 
 
-def _to_services(spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Route]:
-    """The hub's way to each cluster's Services: through its NAT hosts, each of which gets a share."""
-    for name, (spec, held) in spokes.items():
-        for seen in held.services.seen:
-            family = "" if seen.family is Family.V4 else "-v6"
-            for number, (share, host) in enumerate(_shares(spec, held, seen)):
-                yield Route(f"services-{name}{family}-{number}", share, NextHop.APPLIANCE, host)
+def _by_first_host(name: str, prefix: Prefix, held: ClusterLock) -> Iterator[Route]:
+    # Always the first: both directions of a connection must pass the same host.
+    for host in held.nat.of_family(prefix.family)[:1]:
+        yield Route(name, prefix, NextHop.APPLIANCE, host)
 
 
-def _shares(spec: Cluster, held: ClusterLock, seen: Prefix) -> Iterator[tuple[Prefix, Address]]:
-    """Parts of a Service range and the NAT host of each.
+def _suffix(family: Family) -> str:
+    return "" if family is Family.V4 else "-v6"
 
-    Where the client's address is preserved, answers come back by the client's address alone,
-    which cannot tell one host from another: then the first host has it all.
-    """
-    hosts = held.nat.of_family(seen.family)
+
+def _to_services(spokes: Iterable[_Spoke]) -> Iterator[Route]:
+    """The hub's way to each cluster's Services: through its NAT hosts, a share for each."""
+    for spoke in spokes:
+        for vip_range in spoke.held.services.vip_ranges:
+            for number, (share, host) in enumerate(_shares(spoke, vip_range)):
+                name = f"services-{spoke.name}{_suffix(vip_range.family)}-{number}"
+                yield Route(name, share, NextHop.APPLIANCE, host)
+
+
+def _shares(spoke: _Spoke, vip_range: Prefix) -> Iterator[tuple[Prefix, Address]]:
+    """Parts of a Service range and the NAT host of each."""
+    hosts = spoke.held.nat.of_family(vip_range.family)
     if not hosts:
         return
-    parts = [seen]
-    while spec.services.source is SourceAddress.SNAT and len(parts) < len(hosts):
-        parts = [half for part in parts for half in halves(part)]
+    parts = [vip_range]
+    # Where the client's address is preserved, answers come back by that address alone, which cannot
+    # tell one host from another: then the first host has it all.
+    if spoke.spec.services.source is SourceAddress.SNAT:
+        while len(parts) < len(hosts):
+            # A power of two of parts, so that each is one route; hosts take them in turn.
+            parts = [half for part in parts for half in halves(part)]
     for number, part in enumerate(parts):
         yield part, hosts[number % len(hosts)]
 
 
-def _spoke_tables(plan: PlanDocument, lock: LockDocument, name: str, near: tuple[Prefix, ...]) -> Iterator[RouteTable]:
-    spec, held = plan.clusters[name], lock.clusters[name]
-    apart = (*_apart(plan, near), *_default(spec, lock))
-    yield RouteTable(f"{name}_nodes", name, (*apart, *_back(spec, held, lock)))
-    yield RouteTable(f"{name}_nat", name, apart)
+def _spoke_tables(
+    plan: PlanDocument,
+    lock: LockDocument,
+    spokes: Iterable[_Spoke],
+    networks: Sequence[VirtualNetwork],
+) -> Iterator[RouteTable]:
+    for spoke in spokes:
+        name = spoke.name
+        near = [each.address_space for each in networks if each.owner in (HUB, name)]
+        apart = list(_apart(plan, [prefix for space in near for prefix in space]))
+        if not spoke.spec.nat_gateway_ips and lock.hub.routers.addresses:
+            # Without a gateway of its own a spoke reaches the internet through the hub.
+            router = lock.hub.routers.addresses[0]
+            apart.append(Route("internet", DEFAULT_ROUTE, NextHop.APPLIANCE, router))
+        yield RouteTable(f"{name}_nodes", name, (*apart, *_to_researchers(spoke, lock)))
+        # Without the routes to researchers: those lead to these very hosts, and packets would
+        # circle.
+        yield RouteTable(f"{name}_nat", name, tuple(apart))
 
 
-def _back(spec: Cluster, held: ClusterLock, lock: LockDocument) -> Iterator[Route]:
-    """The way to researchers whose address Services see: through the host that translated their requests."""
-    if spec.services.source is not SourceAddress.PRESERVE:
+def _to_researchers(spoke: _Spoke, lock: LockDocument) -> Iterator[Route]:
+    """The way back to researchers whose address Services see: by the host that translated."""
+    if spoke.spec.services.source is not SourceAddress.PRESERVE:
         return
     for number, subnet in enumerate(lock.hub.researchers):
         for prefix in subnet.prefixes:
-            family = "" if prefix.family is Family.V4 else "-v6"
-            for host in held.nat.of_family(prefix.family)[:1]:
-                yield Route(f"researchers-{number}{family}", prefix, NextHop.APPLIANCE, host)
+            name = f"researchers-{number}{_suffix(prefix.family)}"
+            yield from _by_first_host(name, prefix, spoke.held)
 
 
-def _apart(plan: PlanDocument, near: tuple[Prefix, ...]) -> Iterator[Route]:
-    """Every pool leads nowhere, but for the longer prefixes of the spoke and its peers, which are `near`."""
+def _apart(plan: PlanDocument, near: Sequence[Prefix]) -> Iterator[Route]:
+    """Routes to None for every pool; longer prefixes of the spoke and its peers (`near`) win."""
+    # Services, too: a spoke must not reach another's by the range that the hub sees.
     pools = [*plan.pools.nodes, *plan.pools.services, *plan.shared_services]
+    # Numbered by pool: a route keeps its name when another pool is skipped.
     for number, pool in enumerate(pools):
         # A route of the same prefix would override the cloud's own to the spoke itself or the hub.
         if not any(prefix.covers(pool) for prefix in near):
             yield Route(f"apart-{number}", pool, NextHop.NONE)
 
 
-def _default(spec: Cluster, lock: LockDocument) -> Iterator[Route]:
-    """A spoke without a NAT gateway reaches the internet through the hub."""
-    if not spec.nat_gateway_ips and lock.hub.routers.addresses:
-        yield Route("internet", DEFAULT_ROUTE, NextHop.APPLIANCE, lock.hub.routers.addresses[0])
-
-
-def _group(plan: PlanDocument, lock: LockDocument, name: str) -> SecurityGroup:
+def _security_group(plan: PlanDocument, lock: LockDocument, spoke: _Spoke) -> SecurityGroup:
     peers = (
-        ("own", _OWN, True, held_prefixes(lock.clusters[name])),
-        ("hub", _HUB, True, tuple(merge(allocation.prefix for allocation in lock.hub.prefixes))),
-        ("apart", _APART, False, tuple(merge((*plan.pools.nodes, *plan.pools.services)))),
+        ("own", _OWN, True, held_prefixes(spoke.held)),
+        ("hub", _HUB, True, merge(allocation.prefix for allocation in lock.hub.prefixes)),
+        ("apart", _APART, False, merge((*plan.pools.nodes, *plan.pools.services))),
     )
-    rules = (
-        SecurityRule(f"{what}-{direction.lower()}-v{family}", priority + family, direction, allow, group)
-        for direction in Direction
-        for what, priority, allow, prefixes in peers
-        for family in Family
-        if (group := tuple(prefix for prefix in prefixes if prefix.family is family))
-    )
-    return SecurityGroup(name, name, tuple(rules))
+    rules = []
+    for direction, (what, priority, allow, prefixes), family in product(Direction, peers, Family):
+        name = f"{what}-{direction}-v{family}"
+        group = tuple(prefix for prefix in prefixes if prefix.family is family)
+        if group:
+            rules.append(SecurityRule(name, priority + family, direction, allow, group))
+    return SecurityGroup(spoke.name, spoke.name, tuple(rules))
 
 
-def held_prefixes(held: ClusterLock) -> tuple[Prefix, ...]:
-    """What a cluster's own packets carry, toward anybody: its prefixes and its Services as the hub sees them."""
-    return tuple(merge((*(allocation.prefix for allocation in held.prefixes), *held.services.seen)))
+def held_prefixes(held: ClusterLock) -> list[Prefix]:
+    """Sources of a cluster's packets: its prefixes, and its Services as the hub sees them."""
+    return merge((*(allocation.prefix for allocation in held.prefixes), *held.services.vip_ranges))
 
 
-def _scale_sets(
-    plan: PlanDocument, spokes: dict[str, tuple[Cluster, ClusterLock]], limit: int | None
-) -> Iterator[ScaleSet]:
-    """One for each segment of a node pool, or as many as the cloud's limit of instances makes necessary.
+def _node_groups(
+    plan: PlanDocument, spokes: Iterable[_Spoke], limit: int | None
+) -> Iterator[NodeGroup]:
+    for spoke in spokes:
+        for pool, number, segment in _live_segments(spoke.held):
+            if pool in spoke.spec.node_pools:
+                sizes = _group_sizes(spoke.spec.node_pools[pool], segment, limit)
+                yield from _groups_of(plan, spoke.name, (pool, number), segment, sizes)
 
-    Node numbers fill them in order, so that growth changes the last one alone. There is one for every node
-    that an upgrade adds, too: the surge has to have a set that is not full.
+
+def _groups_of(
+    plan: PlanDocument,
+    owner: str,
+    part: tuple[str, int],
+    segment: Segment,
+    sizes: Iterable[int],
+) -> Iterator[NodeGroup]:
+    """The node groups of a segment, which is a node pool's name and a number in it."""
+    pool, number = part
+    subnet = f"{owner}-{segment_name(pool, number)}"
+    for nth, instances in enumerate(sizes):
+        yield NodeGroup(
+            name=f"{owner}-{pool}_{number}_{nth}" if nth else subnet,
+            owner=owner,
+            location=location_of(plan, owner),
+            network=segment.network,
+            subnet=subnet,
+            instances=instances,
+            blocks=segment.v4.blocks,
+            families=tuple(layout.pods.family for layout in segment.layouts),
+        )
+
+
+def _group_sizes(spec: NodePool, segment: Segment, limit: int | None) -> Iterator[int]:
+    """Nodes of a segment's node groups: one group, or as many as the cloud's limit requires.
+
+    Node indexes fill them in order, so that growth changes the last one alone.
     """
-    for name, (spec, held) in spokes.items():
-        for pool, segments in held.node_pools.items():
-            if segments.tombstone or pool not in spec.node_pools:
-                continue
-            asked = spec.node_pools[pool]
-            for number, segment in enumerate(segments.segments):
-                subnet = f"{name}-{segment_name(pool, number)}"
-                most = limit or segment.nodes
-                present = max(0, min(asked.needed - segment.first, segment.nodes))
-                for place, first in enumerate(range(0, max(present, 1), most)):
-                    yield ScaleSet(
-                        name=f"{name}-{pool}_{number}_{place}" if place else subnet,
-                        owner=name,
-                        location=_location(plan, name),
-                        network=segment.vnet,
-                        subnet=subnet,
-                        instances=max(0, min(asked.nodes - segment.first - first, segment.nodes - first, most)),
-                        configurations=segment.v4.blocks,
-                        block_length=32 if asked.addressing is Addressing.SINGLE else segment.v4.block_length,
-                        families=tuple(layout.pods.family for layout in segment.layouts),
-                    )
+    most = limit or segment.nodes
+    # Groups are made for the surge, too: an upgrade must find one that is not full.
+    # In the order of node indexes: a segment has nodes only once those before it are full.
+    present = max(0, min(spec.needed - segment.first, segment.nodes))
+    for first in range(0, max(present, 1), most):
+        yield max(0, min(spec.nodes - segment.first - first, segment.nodes - first, most))
 
 
-def _routers(lock: LockDocument, spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Appliance]:
-    every = tuple(merge(prefix for _, held in spokes.values() for prefix in held_prefixes(held)))
+def _routers(lock: LockDocument, spokes: Iterable[_Spoke]) -> Iterator[Appliance]:
+    every = tuple(merge(prefix for spoke in spokes for prefix in held_prefixes(spoke.held)))
     for number, addresses in enumerate(lock.hub.routers.hosts):
-        yield Appliance(f"{HUB}_router_{number}", HUB, addresses, drops=((every, every),), internet=True)
+        yield Appliance(f"{HUB}_router_{number}", HUB, addresses, drops=((every, every),))
 
 
-def _nat_hosts(spokes: dict[str, tuple[Cluster, ClusterLock]]) -> Iterator[Appliance]:
-    for name, (_, held) in spokes.items():
-        translations = tuple(Translation(seen, real) for seen, real in held.services.pairs)
-        for number, addresses in enumerate(held.nat.hosts):
-            yield Appliance(f"{name}_nat_{number}", name, addresses, translations=translations)
+def _nat_hosts(spokes: Iterable[_Spoke]) -> Iterator[Appliance]:
+    for spoke in spokes:
+        pairs = spoke.held.services.pairs
+        translations = tuple(
+            ServiceMapping(vip_range, service_cidr) for vip_range, service_cidr in pairs
+        )
+        for number, addresses in enumerate(spoke.held.nat.hosts):
+            name = f"{spoke.name}_nat_{number}"
+            yield Appliance(name, spoke.name, addresses, translations=translations)

@@ -1,23 +1,32 @@
-"""What differs between two locks, for people to judge before it is written."""
+"""What differs between two locks, for people to review before it is written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import zip_longest
 
-from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, NodePoolLock, Segment, ServiceRange, Subnet
+from netmgr.documents.sites import HUB
+from netmgr.plan.lock import (
+    Allocation,
+    ClusterLock,
+    LockDocument,
+    NodePoolLock,
+    Segment,
+    ServiceRange,
+    Subnet,
+)
 from netmgr.prefixes import Family
-from netmgr.sites import HUB
 
 
 class Kind(StrEnum):
-    """The sign that stands before a change."""
+    """The sign in front of a change."""
 
     ADD = "+"
-    """Something new; nothing that was there is touched."""
+    """Something new; all that was there is unchanged."""
     CHANGE = "~"
-    """What was there is still where it was, and there is more, or its name left the plan or came back."""
+    """No address in use moves: there is more, or the name left the plan or came back."""
     REMOVE = "-"
     """A tombstone's addresses become free."""
     RENUMBER = "-/+"
@@ -53,77 +62,116 @@ def _hub(before: LockDocument | None, after: LockDocument) -> Iterator[Change]:
     old = before.hub if before else None
     yield from _allocations(f"{HUB}.prefixes", old.prefixes if old else (), after.hub.prefixes)
     yield from _subnet(f"{HUB}.routers", old.routers if old else None, after.hub.routers)
-    known = old.researchers if old else ()
-    for place, subnet in enumerate(after.hub.researchers):
-        yield from _subnet(f"{HUB}.researchers[{place}]", known[place] if place < len(known) else None, subnet)
+    pairs = zip_longest(old.researchers if old else (), after.hub.researchers)
+    for number, (former, subnet) in enumerate(pairs):
+        yield from _subnet(f"{HUB}.researchers[{number}]", former, subnet)
 
 
-def _cluster(key: str, before: ClusterLock | None, after: ClusterLock | None) -> Iterator[Change]:
-    yield from _allocations(f"{key}.prefixes", before.prefixes if before else (), after.prefixes if after else ())
-    if before and after:
-        yield from _tombstone(key, before.tombstone, after.tombstone)
-    yield from _services(f"{key}.services", before.services if before else None, after.services if after else None)
-    yield from _subnet(f"{key}.nat", before.nat if before else None, after.nat if after else None)
-    old, new = (before.node_pools if before else {}), (after.node_pools if after else {})
-    for pool in sorted(old.keys() | new.keys()):
-        yield from _pool(f"{key}.node_pools.{pool}", old.get(pool), new.get(pool))
+def _cluster(key: str, old: ClusterLock | None, new: ClusterLock | None) -> Iterator[Change]:
+    prefixes = (held.prefixes if held else () for held in (old, new))
+    yield from _allocations(f"{key}.prefixes", *prefixes)
+    yield from _tombstone(key, old, new)
+    services = (held.services if held else None for held in (old, new))
+    yield from _services(f"{key}.services", *services)
+    yield from _subnet(f"{key}.nat", old.nat if old else None, new.nat if new else None)
+    before, after = (held.node_pools if held else {} for held in (old, new))
+    for pool in sorted(before.keys() | after.keys()):
+        yield from _node_pool(f"{key}.node_pools.{pool}", before.get(pool), after.get(pool))
 
 
-def _allocations(key: str, before: Iterable[Allocation], after: Iterable[Allocation]) -> Iterator[Change]:
+def _node_pool(key: str, old: NodePoolLock | None, new: NodePoolLock | None) -> Iterator[Change]:
+    yield from _tombstone(key, old, new)
+    pairs = zip_longest(old.segments if old else (), new.segments if new else ())
+    for number, (before, after) in enumerate(pairs):
+        yield from _segment(f"{key}[{number}]", before, after)
+
+
+def _allocations(
+    key: str, before: Sequence[Allocation], after: Sequence[Allocation]
+) -> Iterator[Change]:
     gone, new = list(before), list(after)
-    for held in list(new):
-        former = next((old for old in gone if held.reserve.covers(old.reserve)), None)
-        if former is None:
+    for held in after:
+        # By what it covers: entries are sorted by address, so that a new one shifts the numbers of
+        # others.
+        inside = [old for old in gone if held.reserve.covers(old.reserve)]
+        if not inside:
             continue
+        former = inside[0]
         new.remove(held)
         gone.remove(former)
         if former != held:
-            yield Change(Kind.CHANGE, key, _allocation(former), _allocation(held), "grows where it stands")
+            texts = _allocation(former), _allocation(held)
+            yield Change(Kind.CHANGE, key, *texts, "grows in place")
+    # What left and what came together are a move: subnets in the former have other addresses now.
     kind = Kind.RENUMBER if gone and new else Kind.ADD
-    yield from (Change(kind, key, _next(gone), _allocation(held)) for held in new)
-    yield from (Change(Kind.REMOVE, key, _allocation(held), "") for held in gone)
+    replaced, removed = gone[: len(new)], gone[len(new) :]
+    for former, held in zip_longest(replaced, new):
+        yield Change(kind, key, _allocation(former), _allocation(held))
+    for former in removed:
+        yield Change(Kind.REMOVE, key, _allocation(former), "")
 
 
-def _next(gone: list[Allocation]) -> str:
-    return _allocation(gone.pop(0)) if gone else ""
+def _allocation(held: Allocation | None) -> str:
+    if held is None:
+        return ""
+    if held.prefix == held.reserve:
+        return str(held.prefix)
+    return f"{held.prefix} (reserved: {held.reserve})"
 
 
-def _allocation(held: Allocation) -> str:
-    return str(held.prefix) if held.prefix == held.reserve else f"{held.prefix} (reserved: {held.reserve})"
+def _tombstone(
+    key: str, old: ClusterLock | NodePoolLock | None, new: ClusterLock | NodePoolLock | None
+) -> Iterator[Change]:
+    if old is None or new is None or old.tombstone == new.tombstone:
+        return
+    before, after = ("tombstone" if held.tombstone else "in use" for held in (old, new))
+    note = (
+        "its addresses stay its own until they are released"
+        if new.tombstone
+        else "back in the plan, with the addresses it had"
+    )
+    yield Change(Kind.CHANGE, key, before, after, note)
 
 
-def _tombstone(key: str, before: bool, after: bool) -> Iterator[Change]:  # noqa: FBT001  two states of one flag
-    if before and not after:
-        yield Change(Kind.CHANGE, key, "tombstone", "in use", "back in the plan, with the addresses it had")
-    elif after and not before:
-        yield Change(Kind.CHANGE, key, "in use", "tombstone", "its addresses stay its own until they are released")
+def _change(key: str, old: str, new: str, *, only_added: object) -> Change:
+    """A change from one text to another; `only_added` if nothing of the first moves."""
+    kind = Kind.CHANGE if only_added else Kind.RENUMBER
+    if not (old and new):
+        kind = Kind.ADD if new else Kind.REMOVE
+    return Change(kind, key, old, new)
 
 
-def _services(key: str, before: ServiceRange | None, after: ServiceRange | None) -> Iterator[Change]:
-    old, new = _service_text(before), _service_text(after)
-    if old != new:
-        more = before and after and after.pairs[: len(before.pairs)] == before.pairs
-        yield Change(Kind.CHANGE if more else _kind(old, new), key, old, new)
+def _services(key: str, old: ServiceRange | None, new: ServiceRange | None) -> Iterator[Change]:
+    before, after = _service_text(old), _service_text(new)
+    if before != after:
+        # Only a further family may come behind what there is.
+        more = old and new and new.pairs[: len(old.pairs)] == old.pairs
+        yield _change(key, before, after, only_added=more)
 
 
 def _service_text(held: ServiceRange | None) -> str:
-    if held is None:
-        return ""
-    return ", ".join(
-        str(real) if seen == real else f"{real} (shared), from the hub {seen}" for seen, real in held.pairs
-    )
+    texts = []
+    for vip_range, service_cidr in held.pairs if held else ():
+        texts.append(
+            str(service_cidr)
+            if vip_range == service_cidr
+            else f"{service_cidr} (shared), from the hub {vip_range}"
+        )
+    return ", ".join(texts)
 
 
-def _subnet(key: str, before: Subnet | None, after: Subnet | None) -> Iterator[Change]:
-    old, new = _subnet_text(before), _subnet_text(after)
-    if old == new:
-        return
-    kind = _kind(old, new)
-    if before and after and after.prefixes[: len(before.prefixes)] == before.prefixes:
-        families = [(before.of_family(each), after.of_family(each)) for each in Family]
-        if all(mine[: len(later)] == later[: len(mine)] for mine, later in families):
-            kind = Kind.CHANGE
-    yield Change(kind, key, old, new)
+def _subnet(key: str, old: Subnet | None, new: Subnet | None) -> Iterator[Change]:
+    before, after = _subnet_text(old), _subnet_text(new)
+    if before != after:
+        yield _change(key, before, after, only_added=old and new and _has_only_more(old, new))
+
+
+def _has_only_more(old: Subnet, new: Subnet) -> bool:
+    """Whether every prefix stays and hosts are only added or taken away at the end."""
+    if new.prefixes[: len(old.prefixes)] != old.prefixes:
+        return False
+    pairs = ((old.of_family(family), new.of_family(family)) for family in Family)
+    return all(mine[: len(later)] == later[: len(mine)] for mine, later in pairs)
 
 
 def _subnet_text(held: Subnet | None) -> str:
@@ -134,33 +182,19 @@ def _subnet_text(held: Subnet | None) -> str:
     return f"{', '.join(map(str, held.prefixes))}{hosts}"
 
 
-def _pool(key: str, before: NodePoolLock | None, after: NodePoolLock | None) -> Iterator[Change]:
-    old, new = (before.segments if before else ()), (after.segments if after else ())
-    if before and after:
-        yield from _tombstone(key, before.tombstone, after.tombstone)
-    for place in range(max(len(old), len(new))):
-        former = old[place] if place < len(old) else None
-        latter = new[place] if place < len(new) else None
-        yield from _segment(f"{key}[{place}]", former, latter)
-
-
-def _segment(key: str, before: Segment | None, after: Segment | None) -> Iterator[Change]:
-    old, new = _segment_text(before), _segment_text(after)
-    if before == after:
-        return
-    only_added = before and after and before.v6 is None and before == after.model_copy(update={"v6": None})
-    yield Change(Kind.CHANGE if only_added else _kind(old, new), key, old, new)
+def _segment(key: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
+    # Compared as a whole: the text leaves out where the addresses in the subnets begin.
+    if old != new:
+        more = old and new and old == new.model_copy(update={"v6": None})
+        yield _change(key, _segment_text(old), _segment_text(new), only_added=more)
 
 
 def _segment_text(held: Segment | None) -> str:
     if held is None:
         return ""
     nodes = f"nodes {held.first:,} to {held.first + held.nodes - 1:,}"
-    parts = [f"hosts {part.hosts}, pods {part.pods} ({part.blocks} x /{part.block_length})" for part in held.layouts]
+    parts = [
+        f"hosts {part.hosts}, pods {part.pods} ({part.blocks} x /{part.block_length})"
+        for part in held.layouts
+    ]
     return f"{nodes}: {'; '.join(parts)}"
-
-
-def _kind(before: str, after: str) -> Kind:
-    if not before:
-        return Kind.ADD
-    return Kind.RENUMBER if after else Kind.REMOVE

@@ -1,8 +1,7 @@
 """The plan document (`plan.yaml`): what the operator asks for, by name.
 
-Nothing in it is an address that netmgr chose: those stand in the lock. Order carries no
-meaning anywhere, and names are what allocations are remembered by, so that inserting,
-removing or sorting entries renumbers nothing.
+It has no address that netmgr chose: those are in the lock. Order carries no meaning anywhere, and
+allocations are kept by name, so that inserting, removing or reordering entries renumbers nothing.
 """
 
 from __future__ import annotations
@@ -21,27 +20,21 @@ from pydantic import (
     model_validator,
 )
 
-from netmgr.agreement import overlapping
-from netmgr.config import SPECIAL_USE
-from netmgr.fields import Disagreement, Document, PrefixText
+from netmgr.documents.diagnostics import KeyPath, invalid
+from netmgr.documents.fields import Document, PrefixText
+from netmgr.documents.node import SPECIAL_USE
+from netmgr.documents.sites import HUB, KeyedPrefix, SourceAddress, TranslationMode, overlapping
+from netmgr.plan.clouds.cloud import CloudKeys
 from netmgr.prefixes import Family, Prefix
-from netmgr.sites import HUB, Mapping, SourceAddress
 
 PERCENT = 100
 V6_SUBNET = 64
-"""Length of an IPv6 subnet; Azure allows no other."""
+"""Length of an IPv6 subnet; clouds allow no other."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9\-]{0,30}[a-z0-9])?$")]
 """Of clusters and node pools: it becomes part of node and resource names."""
 
 NodeCount = Annotated[int, Field(ge=0, le=1_000_000)]
-
-
-class Cloud(StrEnum):
-    """Whose limits and quirks hold."""
-
-    AZURE = "azure"
-    NONE = "none"
 
 
 class Addressing(StrEnum):
@@ -76,10 +69,12 @@ class Pools(Document):
     """The prefixes that allocations come from; IPv4, and optionally IPv6."""
 
     nodes: Annotated[tuple[PrefixText, ...], Field(min_length=1)]
-    """Nodes, pods, the hub: everything that is routed between VNets."""
+    """Nodes, pods, the hub: everything that is routed between virtual networks."""
     services: tuple[PrefixText, ...] = ()
-    """Service ranges: IPv4, needed once there is a cluster, and optionally IPv6, which gives the hub and
-    NAT hosts IPv6 addresses, too."""
+    """Service ranges: IPv4, needed once there is a cluster, and optionally IPv6.
+
+    With IPv6 the hub and NAT hosts have IPv6 addresses, too.
+    """
 
     @field_validator("nodes", "services")
     @classmethod
@@ -88,28 +83,33 @@ class Pools(Document):
             for special in SPECIAL_USE:
                 if special.covers(prefix):
                     message = f"{prefix} lies in the special-use prefix {special}"
-                    raise Disagreement(message, (number,), remedy="nothing there can be routed")
+                    raise invalid(message, (number,), remedy="nothing there can be routed")
+        # Nodes always have IPv4: the segments of the lock are laid out in it, IPv6 comes beside it.
         if prefixes and not any(prefix.family is Family.V4 for prefix in prefixes):
             raise ValueError("has no IPv4 prefix; add one, for example 10.0.0.0/8")
         return prefixes
 
     @model_validator(mode="after")
-    def _agree(self) -> Pools:
-        claims = ((prefix, (key, number), key) for key, number, prefix in self.places())
-        for (prefix, at, _), (other, beside, _) in overlapping(claims):
-            raise Disagreement(f"{prefix} overlaps {other}", at, beside, "give every address to one pool, once")
-        for number, prefix in enumerate(self.services):
-            if prefix.family not in self.families:
-                remedy = "NAT hosts need such addresses, too"
-                raise Disagreement(
-                    f"{prefix} is IPv6, and nothing of nodes is", ("services", number), ("nodes",), remedy
-                )
+    def _do_not_overlap(self) -> Pools:
+        for one, other in overlapping(self.keyed()):
+            message = f"{one.prefix} overlaps {other.prefix}"
+            raise invalid(message, one.key, other.key, "give every address to one pool, once")
         return self
 
-    def places(self) -> Iterator[tuple[str, int, Prefix]]:
-        """Every prefix with the key and the number it stands at."""
+    @model_validator(mode="after")
+    def _services_have_no_family_of_their_own(self) -> Pools:
+        for number, prefix in enumerate(self.services):
+            if prefix.family not in self.families:
+                message = f"{prefix} is IPv6, and nothing of nodes is"
+                remedy = "NAT hosts need such addresses, too"
+                raise invalid(message, ("services", number), ("nodes",), remedy)
+        return self
+
+    def keyed(self) -> Iterator[KeyedPrefix]:
+        """Every prefix with its key."""
         for key, prefixes in (("nodes", self.nodes), ("services", self.services)):
-            yield from ((key, number, prefix) for number, prefix in enumerate(prefixes))
+            for number, prefix in enumerate(prefixes):
+                yield KeyedPrefix(prefix, (key, number), key)
 
     @property
     def families(self) -> tuple[Family, ...]:
@@ -118,7 +118,7 @@ class Pools(Document):
 
     @property
     def service_families(self) -> tuple[Family, ...]:
-        """The families Services get addresses of, and with them the hub and NAT hosts; IPv4 at least."""
+        """The families of Services, and with them of the hub and NAT hosts; IPv4 at least."""
         return _families(self.services) or (Family.V4,)
 
 
@@ -134,37 +134,47 @@ class Exclusion(Document):
 
 
 class Surge(Document):
-    """Nodes that exist beside the others while a node pool is upgraded: a number, or a percentage."""
+    """Extra nodes while a node pool is upgraded: a number, or a percentage."""
 
     nodes: NodeCount = 0
     percent: Annotated[int, Field(ge=0, le=PERCENT)] = 0
 
     def of(self, nodes: int) -> int:
         """Surge nodes of a pool of `nodes`, rounded up as AKS and GKE round."""
+        # Rounded down, an upgrade would lack the node that the cloud makes.
         return self.nodes + -(-nodes * self.percent // PERCENT)
 
 
 def _to_surge(value: object) -> object:
     """Read `10%` or `33`, the two forms plan.yaml has."""
-    if isinstance(value, str) and value.endswith("%") and value[:-1].isascii() and value[:-1].isdigit():
+    if (
+        isinstance(value, str)
+        and value.endswith("%")
+        and value[:-1].isascii()
+        and value[:-1].isdigit()
+    ):
         return {"percent": int(value[:-1])}
     if isinstance(value, int) and not isinstance(value, bool):
         return {"nodes": value}
     if isinstance(value, Surge):
         return value
-    raise ValueError(f"{value!r} is neither a number of nodes nor a percentage; write for example 33 or 10%")
+    raise ValueError(
+        f"{value!r} is neither a number of nodes nor a percentage; write for example 33 or 10%"
+    )
 
 
 def _surge_text(surge: Surge) -> str | int:
     return f"{surge.percent}%" if surge.percent else surge.nodes
 
 
-PrefixOrMore = Annotated[tuple[PrefixText, ...], BeforeValidator(_to_list), PlainSerializer(_one_or_all)]
+PrefixOrMore = Annotated[
+    tuple[PrefixText, ...], BeforeValidator(_to_list), PlainSerializer(_one_or_all)
+]
 """A prefix, or one of each family."""
 
 
 class PinnedSubnets(Document):
-    """Subnets that exist already: of nodes' own addresses, and of their pods'. One IPv4 prefix each, and IPv6 or not.
+    """Existing subnets of nodes' own addresses and of their pods': IPv4, and maybe IPv6.
 
     They must not overlap. Where one live subnet has both, name the parts of it that each is to get.
     """
@@ -173,19 +183,33 @@ class PinnedSubnets(Document):
     pods: PrefixOrMore
 
     @model_validator(mode="after")
-    def _agree(self) -> PinnedSubnets:
-        families = [[prefix.family for prefix in found] for found in (self.hosts, self.pods)]
-        if any(sorted(set(found)) != sorted(found) or Family.V4 not in found for found in families):
-            raise ValueError("hosts and pods have one IPv4 prefix each, and may have one of IPv6")
-        if set(families[0]) != set(families[1]):
+    def _have_the_same_families(self) -> PinnedSubnets:
+        hosts, pods = ([each.family for each in found] for found in (self.hosts, self.pods))
+        for found in (hosts, pods):
+            if len(set(found)) < len(found) or Family.V4 not in found:
+                raise ValueError(
+                    "hosts and pods have one IPv4 prefix each, and may have one of IPv6"
+                )
+        if set(hosts) != set(pods):
             raise ValueError("hosts and pods must have prefixes of the same families")
-        for prefix in (*self.hosts, *self.pods):
+        return self
+
+    @model_validator(mode="after")
+    def _are_subnets_of_their_own(self) -> PinnedSubnets:
+        for prefix in self.prefixes:
             if prefix.family is Family.V6 and prefix.length > V6_SUBNET:
-                raise ValueError(f"{prefix} is smaller than a /{V6_SUBNET}, the smallest IPv6 subnet")
+                raise ValueError(
+                    f"{prefix} is smaller than a /{V6_SUBNET}, the smallest IPv6 subnet"
+                )
         for hosts in self.hosts:
             if any(hosts.overlaps(pods) for pods in self.pods):
                 raise ValueError(f"hosts {hosts} overlaps pods; give each a part of its own")
         return self
+
+    @property
+    def prefixes(self) -> tuple[Prefix, ...]:
+        """Every subnet."""
+        return (*self.hosts, *self.pods)
 
     @staticmethod
     def of(family: Family, prefixes: Iterable[Prefix]) -> Prefix | None:
@@ -194,7 +218,7 @@ class PinnedSubnets(Document):
 
 
 class NodePool(Document):
-    """Nodes of one kind in a cluster: on Azure, a VMSS, or as many as its limit of instances makes necessary."""
+    """Nodes of one kind in a cluster; in the cloud a node group, or several to keep its limits."""
 
     nodes: NodeCount
     pods_per_node: Annotated[int, Field(ge=1, le=4096)] = 31
@@ -203,18 +227,23 @@ class NodePool(Document):
     """Prefix length of one block (IPv4), when addressing is `blocks`."""
     block_length_v6: Annotated[int, Field(ge=80, le=128)] = 112
     """Prefix length of the one IPv6 block of a node, when `pools.nodes` has IPv6."""
-    surge: Annotated[Surge, BeforeValidator(_to_surge), PlainSerializer(_surge_text)] = Surge(percent=10)
+    surge: Annotated[Surge, BeforeValidator(_to_surge), PlainSerializer(_surge_text)] = Surge(
+        percent=10
+    )
     grow_to: NodeCount | None = None
-    """Declared growth, in nodes: subnets are carved at this size on day one."""
+    """Declared growth, in nodes: subnets have this size from day one."""
     subnets: tuple[PinnedSubnets, ...] = ()
-    """Subnets that exist already, for its nodes from the first on; those they do not hold get others."""
+    """Existing subnets, for its nodes from the first on; nodes that do not fit get others."""
 
     @field_validator("grow_to")
     @classmethod
     def _growth_is_growth(cls, grow_to: int | None, info: ValidationInfo) -> int | None:
         nodes = info.data.get("nodes", 0)
         if grow_to is not None and grow_to < nodes:
-            raise ValueError(f"is less than nodes ({nodes}); declare the size the pool will grow to, or remove the key")
+            raise ValueError(
+                f"is less than nodes ({nodes}); "
+                "declare the size the pool will grow to, or remove the key"
+            )
         return grow_to
 
     @property
@@ -252,12 +281,12 @@ class Services(Document):
     length: Annotated[int, Field(ge=12, le=28)] = 16
     """Prefix length of the range. Kubernetes refuses more than a /12."""
     length_v6: Annotated[int, Field(ge=108, le=120)] = 112
-    """Prefix length of the IPv6 range, when `pools.services` has IPv6. Kubernetes refuses more than a /108."""
+    """Of the IPv6 range, when `pools.services` has IPv6. Kubernetes refuses more than a /108."""
     prefix: PrefixText | None = None
-    """The IPv4 range where it exists already, in `pools.services`; of shared Services, where the hub sees them."""
+    """An existing IPv4 range in `pools.services`; of shared Services, where the hub sees them."""
     prefix_v6: PrefixText | None = None
     """The same for IPv6."""
-    translation: Mapping = Mapping.NETMAP
+    translation: TranslationMode = TranslationMode.NETMAP
     source: SourceAddress = SourceAddress.SNAT
 
     @field_validator("prefix", "prefix_v6")
@@ -265,7 +294,9 @@ class Services(Document):
     def _fits_its_length(cls, prefix: Prefix | None, info: ValidationInfo) -> Prefix | None:
         if prefix is None:
             return None
-        family, key = (Family.V4, "length") if info.field_name == "prefix" else (Family.V6, "length_v6")
+        family, key = (
+            (Family.V4, "length") if info.field_name == "prefix" else (Family.V6, "length_v6")
+        )
         if prefix.family is not family:
             raise ValueError(f"is not IPv{family}")
         if prefix.length != info.data.get(key, prefix.length):
@@ -285,19 +316,23 @@ class Cluster(Document):
     nat_hosts: Annotated[int, Field(ge=1, le=8)] = 2
     """Hosts that translate the Service range for traffic from outside."""
     nat_gateway_ips: Annotated[int, Field(ge=0, le=16)] = 1
-    """Public addresses of the cluster's NAT gateway; each gives 64,512 SNAT ports. 0: no gateway."""
+    """Public addresses of the cluster's NAT gateway, 64,512 SNAT ports each. 0: no gateway."""
     grow_to: NodeCount | None = None
-    """Declared growth of the cluster in nodes, node pools of the future included: kept free beside its prefix."""
+    """Declared growth in nodes, future node pools included: kept free beside its prefix."""
     location: str | None = None
     """Cloud region; default: the plan's."""
 
     @field_validator("grow_to")
     @classmethod
     def _growth_is_growth(cls, grow_to: int | None, info: ValidationInfo) -> int | None:
+        # Missing if it was refused itself; that is reported by itself then.
         pools: dict[str, NodePool] = info.data.get("node_pools", {})
         declared = sum(pool.declared for pool in pools.values())
         if grow_to is not None and grow_to < declared:
-            raise ValueError(f"is less than its node pools declare together ({declared}); raise it or remove the key")
+            raise ValueError(
+                f"is less than its node pools declare together ({declared}); "
+                "raise it or remove the key"
+            )
         return grow_to
 
     @property
@@ -315,36 +350,30 @@ class Hub(Document):
     location: str | None = None
 
 
-class Azure(Document):
-    """What only the rendered cloud resources need."""
-
-    location: str = "eastus"
-    resource_group: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.()\-]{1,90}$")] = "netmgr"
-    vm_size: str = "Standard_D4s_v5"
-
-
-class PlanDocument(Document):
+class PlanDocument(CloudKeys):
     """The whole of `plan.yaml`."""
 
     api_version: Annotated[Literal["netmgr.io/v1alpha1"], Field(alias="apiVersion")]
     kind: Literal["NetworkPlan"]
     name: Name
-    cloud: Cloud = Cloud.AZURE
-    azure: Azure = Azure()
     pools: Pools
     exclude: tuple[Exclusion, ...] = ()
     pinned: dict[Name, tuple[PrefixText, ...]] = Field(default_factory=dict)
-    """Prefixes that exist already: a cluster's or the hub's own, or (any other name) somebody else's."""
-    shared_services: Annotated[tuple[PrefixText, ...], BeforeValidator(_to_list), PlainSerializer(_one_or_all)] = ()
-    """What clusters with `services.mode: shared` all use inside, one prefix a family; no pool may hold any."""
+    """Existing prefixes: a cluster's or the hub's own, or (any other name) somebody else's."""
+    shared_services: Annotated[
+        tuple[PrefixText, ...], BeforeValidator(_to_list), PlainSerializer(_one_or_all)
+    ] = ()
+    """What clusters with `services.mode: shared` use inside, one a family, outside all pools."""
     hub: Hub = Hub()
     clusters: dict[Name, Cluster] = Field(default_factory=dict)
     rule_owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,62}$")] = "netmgr"
     """`<owner>` in the comments of the agents' accounting rules."""
     limits: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
-    """Quotas agreed with the cloud's support that differ from the published ones, by the names of the limits file."""
+    """Quotas agreed with the cloud's support in place of published ones, named as in `Figures`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True
+    )
 
     @field_validator("shared_services")
     @classmethod
@@ -355,27 +384,35 @@ class PlanDocument(Document):
 
     @model_validator(mode="after")
     def _shared_is_apart(self) -> PlanDocument:
+        # Every shared cluster has the same range inside, so the hub must have no route to it.
         for shared in self.shared_services:
-            for key, number, pool in self.pools.places():
-                if shared.overlaps(pool):
-                    message = f"{shared} overlaps the pool {pool}, which the hub routes"
-                    raise Disagreement(message, ("shared_services",), ("pools", key, number), "take one outside it")
+            for pool in self.pools.keyed():
+                if shared.overlaps(pool.prefix):
+                    message = f"{shared} overlaps the pool {pool.prefix}, which the hub routes"
+                    beside = ("pools", *pool.key)
+                    raise invalid(message, ("shared_services",), beside, "take one outside it")
         return self
 
     @field_validator("clusters")
     @classmethod
     def _names_are_clear(cls, clusters: dict[str, Cluster]) -> dict[str, Cluster]:
         if HUB in clusters:
+            # Sites are one name space: lock, documents and counters name the hub beside the
+            # clusters.
             raise ValueError(f"{HUB!r} is the hub's name; give the cluster another")
+        # Pool `a-b` of cluster `x` and pool `b` of cluster `x-a` would name their nodes alike.
         seen: dict[str, str] = {}
-        for cluster, pool in node_pools(clusters):
-            joined = f"{cluster}-{pool}"
-            if joined in seen:
-                raise ValueError(f"nodes of {seen[joined]} and {cluster}/{pool} would have the same names; rename one")
-            seen[joined] = f"{cluster}/{pool}"
+        for name, cluster in clusters.items():
+            for pool in cluster.node_pools:
+                other = seen.setdefault(f"{name}-{pool}", f"{name}/{pool}")
+                if other != f"{name}/{pool}":
+                    raise ValueError(
+                        f"nodes of {other} and {name}/{pool} would have the same names; rename one"
+                    )
         return clusters
 
-
-def node_pools(clusters: dict[str, Cluster]) -> Iterator[tuple[str, str]]:
-    """Names (cluster, node pool) of every node pool."""
-    return ((cluster, pool) for cluster, spec in clusters.items() for pool in spec.node_pools)
+    def node_pools(self) -> Iterator[tuple[KeyPath, NodePool]]:
+        """Every node pool with its key."""
+        for name, cluster in self.clusters.items():
+            for pool, spec in cluster.node_pools.items():
+                yield ("clusters", name, "node_pools", pool), spec

@@ -1,16 +1,18 @@
-"""Whose an address is in the plan, which key of which document made it so, and what happens to its packets."""
+"""Who has an address in the plan, which key of which document says so, and where its packets go."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
-from netmgr.config import SPECIAL_USE
-from netmgr.plan import nodes
+from netmgr.documents.diagnostics import dotted
+from netmgr.documents.node import SPECIAL_USE
+from netmgr.documents.sites import HUB
+from netmgr.plan import machines
 from netmgr.plan.document import PlanDocument, Services
-from netmgr.plan.lock import LockDocument, Subnet
+from netmgr.plan.lock import LockDocument, ServiceRange, Subnet
 from netmgr.prefixes import Address, Family, Prefix
-from netmgr.sites import HUB
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,146 +34,161 @@ class Answer:
     traffic: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    plan: PlanDocument
-    lock: LockDocument
-    address: Address
-
-    def answer(
-        self, role: str, prefix: Prefix, because: str, traffic: str, *, cluster: str = "", node: str = ""
-    ) -> Answer:
-        return Answer(str(self.address), role, cluster, node, str(prefix), because, traffic)
-
-
 NATIVE = "native to the hub and within its cluster; masqueraded as the node toward the internet"
 NOWHERE = "nobody sends to it"
+UNPLANNED = "netmgr plans nothing there"
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """Who has a prefix; the fields are those of `Answer`."""
+
+    role: str
+    prefix: Prefix
+    because: str
+    traffic: str
+    cluster: str = ""
+    node: str = ""
 
 
 def explain(plan: PlanDocument, lock: LockDocument, address: Address) -> Answer:
     """Explain one address. The most particular owner answers first."""
-    asked = _Asked(plan, lock, address)
-    for look in (_node, _machine, _service, _excluded, _site, _pinned, _pool):
-        if found := look(asked):
-            return found
+    # Lazy, and in this order: the first that holds the address is the most particular.
+    owners = chain(
+        _node(plan, lock, address),
+        _machines(lock, address),
+        _services(plan, lock, address),
+        _shared_services(plan),
+        _excluded(plan),
+        _sites(lock),
+        _pinned(plan),
+        _pools(plan),
+    )
     text = "no prefix of plan.yaml or its lock holds it"
-    return asked.answer("internet", address.prefix, text, "counted; pods reach it masqueraded as their node")
+    internet = "counted; pods reach it masqueraded as their node"
+    nobody = _Owner("internet", address.prefix, text, internet)
+    found = next((owner for owner in owners if owner.prefix.holds(address)), nobody)
+    return Answer(
+        str(address),
+        found.role,
+        found.cluster,
+        found.node,
+        str(found.prefix),
+        found.because,
+        found.traffic,
+    )
 
 
-Look = Callable[[_Asked], Answer | None]
-
-
-def _node(asked: _Asked) -> Answer | None:
-    node = nodes.owning(asked.lock, asked.address)
+def _node(plan: PlanDocument, lock: LockDocument, address: Address) -> Iterator[_Owner]:
+    node = machines.node_owning(lock, address)
     if node is None:
-        return None
-    held = asked.lock.clusters[node.cluster].node_pools[node.pool]
-    because = f"lock: clusters.{node.cluster}.node_pools.{node.pool}.segments[{held.segments.index(node.segment)}]"
-    spec = asked.plan.clusters.get(node.cluster)
-    pool = spec.node_pools.get(node.pool) if spec else None
-    planned = "" if pool and node.index < pool.needed else ", a place for growth that no planned node has yet"
+        return
+    segments = lock.clusters[node.cluster].node_pools[node.pool].segments
+    number = segments.index(node.segment)
+    because = f"lock: clusters.{node.cluster}.node_pools.{node.pool}.segments[{number}]"
+    cluster = plan.clusters.get(node.cluster)
+    spec = cluster.node_pools.get(node.pool) if cluster else None
+    # The lock has room for more nodes than there are; their addresses are decided already.
+    if spec is None or node.index >= spec.needed:
+        because += ", a place for growth that no planned node has yet"
     for block in node.blocks:
-        if block.holds(asked.address):
-            return asked.answer("pod", block, because + planned, NATIVE, cluster=node.cluster, node=node.name)
+        yield _Owner("pod", block, because, NATIVE, node.cluster, node.name)
     traffic = "native to the hub and within its cluster"
-    own = asked.address.prefix
-    return asked.answer("node", own, because + planned, traffic, cluster=node.cluster, node=node.name)
+    yield _Owner("node", address.prefix, because, traffic, node.cluster, node.name)
 
 
-def _machine(asked: _Asked) -> Answer | None:
-    hub = asked.lock.hub
-    if asked.address in _own(hub.routers):
-        prefix = _holding(hub.routers, asked.address)
-        return asked.answer("router", prefix, "lock: hub.routers", "reaches every cluster", cluster=HUB)
-    for place, subnet in enumerate(hub.researchers):
-        if any(prefix.holds(asked.address) for prefix in subnet.prefixes):
-            traffic = "keeps its address toward every cluster's nodes and pods; Services through their NAT hosts"
-            prefix = _holding(subnet, asked.address)
-            return asked.answer("researcher", prefix, f"lock: hub.researchers[{place}]", traffic, cluster=HUB)
-    for name, held in asked.lock.clusters.items():
-        if asked.address in _own(held.nat):
-            pairs = held.services.pairs
-            ways = [f"{seen}, translated to {real}" if seen != real else str(real) for seen, real in pairs]
-            traffic = f"the hub's way to Services: {'; '.join(ways)}"
-            prefix = _holding(held.nat, asked.address)
-            return asked.answer("NAT host", prefix, f"lock: clusters.{name}.nat", traffic, cluster=name)
-    return None
+def _machines(lock: LockDocument, address: Address) -> Iterator[_Owner]:
+    hub = lock.hub
+    if _is_fixed(hub.routers, address):
+        for prefix in hub.routers.prefixes:
+            yield _Owner("router", prefix, "lock: hub.routers", "reaches every cluster", HUB)
+    for number, subnet in enumerate(hub.researchers):
+        because = f"lock: hub.researchers[{number}]"
+        traffic = (
+            "keeps its address toward every cluster's nodes and pods; "
+            "Services through their NAT hosts"
+        )
+        for prefix in subnet.prefixes:
+            yield _Owner("researcher", prefix, because, traffic, HUB)
+    for name, held in lock.clusters.items():
+        if _is_fixed(held.nat, address):
+            traffic = f"the hub's way to Services: {'; '.join(_ways(held.services))}"
+            for prefix in held.nat.prefixes:
+                yield _Owner("NAT host", prefix, f"lock: clusters.{name}.nat", traffic, name)
 
 
-def _own(subnet: Subnet) -> tuple[Address, ...]:
-    return (*subnet.addresses, *subnet.addresses_v6)
+def _is_fixed(subnet: Subnet, address: Address) -> bool:
+    return address in subnet.addresses or address in subnet.addresses_v6
 
 
-def _holding(subnet: Subnet, address: Address) -> Prefix:
-    return next(prefix for prefix in subnet.prefixes if prefix.holds(address))
+def _ways(services: ServiceRange) -> Iterator[str]:
+    for vip_range, service_cidr in services.pairs:
+        yield (
+            str(service_cidr)
+            if vip_range == service_cidr
+            else f"{vip_range}, translated to {service_cidr}"
+        )
 
 
-def _service(asked: _Asked) -> Answer | None:
-    for name, held in asked.lock.clusters.items():
-        for seen, real in held.services.pairs:
-            if seen.holds(asked.address):
-                return _seen_service(asked, name, seen, real)
-    for shared in asked.plan.shared_services:
-        if shared.holds(asked.address):
-            traffic = "means a Service of the own cluster in every shared cluster; no route leads to it from outside"
-            return asked.answer("Service", shared, "plan.yaml: shared_services", traffic)
-    return None
+def _services(plan: PlanDocument, lock: LockDocument, address: Address) -> Iterator[_Owner]:
+    for name, held in lock.clusters.items():
+        spec = plan.clusters.get(name)
+        how = _translation(spec.services if spec else Services())
+        for vip_range, service_cidr in held.services.pairs:
+            hosts = ", ".join(map(str, held.nat.of_family(vip_range.family)))
+            traffic = f"reached from the hub through {hosts}; {how}"
+            if vip_range != service_cidr and vip_range.holds(address):
+                inside = vip_range.counterpart(address, service_cidr)
+                traffic = f"the hub's name for {inside} inside {name}; {traffic}"
+            key = "hub_prefix" if vip_range.family is Family.V4 else "hub_prefix_v6"
+            because = f"lock: clusters.{name}.services.{key}"
+            yield _Owner("Service", vip_range, because, traffic, name)
 
 
-def _seen_service(asked: _Asked, name: str, seen: Prefix, real: Prefix) -> Answer:
-    held, spec = asked.lock.clusters[name], asked.plan.clusters.get(name)
-    how = _translation(spec.services if spec else Services())
-    hosts = ", ".join(map(str, held.nat.of_family(seen.family)))
-    traffic = f"reached from the hub through {hosts}; {how}"
-    if seen != real:
-        inside = seen.counterpart(asked.address, real)
-        traffic = f"the hub's name for {inside} inside {name}; {traffic}"
-    key = "hub_prefix" if seen.family is Family.V4 else "hub_prefix_v6"
-    return asked.answer("Service", seen, f"lock: clusters.{name}.services.{key}", traffic, cluster=name)
+def _shared_services(plan: PlanDocument) -> Iterator[_Owner]:
+    for shared in plan.shared_services:
+        traffic = (
+            "means a Service of the own cluster in every shared cluster; "
+            "no route leads to it from outside"
+        )
+        yield _Owner("Service", shared, "plan.yaml: shared_services", traffic)
 
 
 def _translation(services: Services) -> str:
-    seen = "as the NAT host" if services.source == "snat" else "with the client's own address"
-    return f"translated by {services.translation}, seen by the Service {seen}"
+    client = "as the NAT host" if services.source == "snat" else "with the client's own address"
+    return f"translated by {services.translation}, seen by the Service {client}"
 
 
-def _site(asked: _Asked) -> Answer | None:
-    """Held by the hub or a cluster, but nobody's in particular."""
-    sites = {HUB: asked.lock.hub.prefixes} | {name: held.prefixes for name, held in asked.lock.clusters.items()}
-    for name, allocations in sites.items():
-        for place, held in enumerate(allocations):
-            key = f"{name if name == HUB else f'clusters.{name}'}.prefixes[{place}]"
-            if held.prefix.holds(asked.address):
-                return asked.answer("unused", held.prefix, f"lock: {key}.prefix", NOWHERE, cluster=name)
-            if held.reserve.holds(asked.address):
-                return asked.answer("reserve", held.reserve, f"lock: {key}.reserve", NOWHERE, cluster=name)
-    return None
+def _excluded(plan: PlanDocument) -> Iterator[_Owner]:
+    """Exclusions: unused, or a live subnet of a site's own prefix that netmgr did not make."""
+    for number, exclusion in enumerate(plan.exclude):
+        because = f"plan.yaml: exclude[{number}] {exclusion.reason}".rstrip()
+        yield _Owner("excluded", exclusion.prefix, because, UNPLANNED)
 
 
-def _excluded(asked: _Asked) -> Answer | None:
-    """Nobody's, or inside a site's own prefix a live subnet that netmgr did not make."""
-    for place, exclusion in enumerate(asked.plan.exclude):
-        if exclusion.prefix.holds(asked.address):
-            because = f"plan.yaml: exclude[{place}] {exclusion.reason}".rstrip()
-            return asked.answer("excluded", exclusion.prefix, because, "netmgr plans nothing there")
-    return None
+def _sites(lock: LockDocument) -> Iterator[_Owner]:
+    """What the hub or a cluster holds and has not given to a subnet."""
+    sites = {HUB: (HUB, lock.hub.prefixes)}
+    sites |= {name: (f"clusters.{name}", held.prefixes) for name, held in lock.clusters.items()}
+    for name, (key, allocations) in sites.items():
+        for number, held in enumerate(allocations):
+            because = f"lock: {key}.prefixes[{number}]"
+            # The prefix before the reserve that covers it.
+            yield _Owner("unused", held.prefix, f"{because}.prefix", NOWHERE, name)
+            yield _Owner("reserve", held.reserve, f"{because}.reserve", NOWHERE, name)
 
 
-def _pinned(asked: _Asked) -> Answer | None:
-    for owner, prefixes in asked.plan.pinned.items():
-        for place, prefix in enumerate(prefixes):
-            if prefix.holds(asked.address):
-                because = f"plan.yaml: pinned.{owner}[{place}]"
-                return asked.answer("pinned", prefix, because, "netmgr plans nothing there", cluster=owner)
-    return None
+def _pinned(plan: PlanDocument) -> Iterator[_Owner]:
+    for owner, prefixes in plan.pinned.items():
+        for number, prefix in enumerate(prefixes):
+            because = f"plan.yaml: pinned.{owner}[{number}]"
+            yield _Owner("pinned", prefix, because, UNPLANNED, owner)
 
 
-def _pool(asked: _Asked) -> Answer | None:
+def _pools(plan: PlanDocument) -> Iterator[_Owner]:
     for prefix in SPECIAL_USE:
-        if prefix.holds(asked.address):
-            return asked.answer("special use", prefix, "no document: RFC 6890", "never internet, never routed")
-    for key, prefixes in (("nodes", asked.plan.pools.nodes), ("services", asked.plan.pools.services)):
-        for place, prefix in enumerate(prefixes):
-            if prefix.holds(asked.address):
-                return asked.answer("free", prefix, f"plan.yaml: pools.{key}[{place}]", NOWHERE)
-    return None
+        traffic = "never internet, never routed"
+        yield _Owner("special use", prefix, "no document: RFC 6890", traffic)
+    for pool in plan.pools.keyed():
+        because = f"plan.yaml: pools.{dotted(pool.key)}"
+        yield _Owner("free", pool.prefix, because, NOWHERE)

@@ -1,19 +1,22 @@
 """The lock (`plan.lock.yaml`): every prefix that was ever handed out and not released, by name.
 
-Only `netmgr plan lock` and `netmgr plan release` write it. What it holds never moves. Nodes
-do not stand in it one by one: a segment says where the first begins, and the rest is
-arithmetic, so that a plan of 100,000 nodes is as small as one of ten.
+Only `netmgr plan lock` and `netmgr plan release` write it. What it holds never moves. Nodes are not
+listed one by one: a segment says where the first begins, and the rest is arithmetic, so that a lock
+of 100,000 nodes is as small as one of ten.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from netmgr.fields import AddressText, Document, PrefixText
+from netmgr.documents.diagnostics import Diagnostic, Location
+from netmgr.documents.fields import AddressText, Document, PrefixText
+from netmgr.errors import ConfigError
 from netmgr.plan.document import ServiceMode
 from netmgr.prefixes import Address, Family, Prefix
 
@@ -21,11 +24,36 @@ LOCK_VERSION = 2
 """Raised when an older netmgr would misread what a newer one wrote. Version 1 has no digest."""
 
 CURE = (
-    "take the whole file of one side as git has it (git checkout --ours or --theirs plan.lock.yaml during a merge, "
-    "git checkout REVISION plan.lock.yaml at any time), that of the side whose addresses are in use, "
+    "take the whole file of one side as git has it "
+    "(git checkout --ours or --theirs plan.lock.yaml during a merge, "
+    "git checkout REVISION plan.lock.yaml at any time), "
+    "that of the side whose addresses are in use, "
     "then run: netmgr plan lock"
 )
 """What makes a lock sound again that was edited, or merged line by line."""
+
+LOCK_FILE = "plan.lock.yaml"
+"""Name of the lock's file in diagnostics, until `files.located` puts the real one in its place."""
+
+
+class PlanRefused(ConfigError):
+    """The plan cannot be locked as it is; the lock is unchanged. `diagnostics` say why."""
+
+    exit_code = 1
+
+    def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
+        self.diagnostics = tuple(diagnostics)
+        super().__init__("\n".join(map(str, self.diagnostics)))
+
+
+def in_lock(*key: str | int) -> Location:
+    """A key of the lock, in a diagnostic about the plan."""
+    return Location(key, LOCK_FILE)
+
+
+_BY_NAME = ConfigDict(
+    frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True
+)
 
 
 class Allocation(Document):
@@ -34,7 +62,7 @@ class Allocation(Document):
     prefix: PrefixText
     """In use: the cluster's subnets lie in it, and it is routed to the cluster."""
     reserve: PrefixText
-    """Covers `prefix`; the rest is kept free for declared growth and nobody else gets it."""
+    """Covers `prefix`; the rest is kept free for this owner's declared growth."""
 
 
 class Layout(Document):
@@ -55,10 +83,16 @@ class Layout(Document):
 
     @model_validator(mode="after")
     def _are_of_one_family(self) -> Layout:
-        if len({each.family for each in (self.hosts, self.host_base, self.pods, self.pod_base)}) > 1:
+        if (
+            len({each.family for each in (self.hosts, self.host_base, self.pods, self.pod_base)})
+            > 1
+        ):
             raise ValueError(f"mixes IPv4 and IPv6; {CURE}")
+        # A damaged lock must be refused here: all addresses are computed from these figures.
         if not self.pods.length <= self.block_length <= self.pods.family.width:
-            raise ValueError(f"blocks of /{self.block_length} cannot be cut from {self.pods}; {CURE}")
+            raise ValueError(
+                f"blocks of /{self.block_length} cannot be cut from {self.pods}; {CURE}"
+            )
         return self
 
     @property
@@ -72,9 +106,14 @@ class Layout(Document):
 
     def node_blocks(self, place: int) -> tuple[Prefix, ...]:
         """The blocks of the segment's node at `place` (from 0)."""
+        # Blocks of a node lie side by side, and nodes in order: any node's addresses follow from
+        # its number alone.
         first = self.pod_base.value + place * self.stride
         size = self.stride // self.blocks
-        return tuple(Prefix(self.pods.family, first + i * size, self.block_length) for i in range(self.blocks))
+        return tuple(
+            Prefix(self.pods.family, first + i * size, self.block_length)
+            for i in range(self.blocks)
+        )
 
 
 class Segment(Document):
@@ -83,14 +122,22 @@ class Segment(Document):
     first: Annotated[int, Field(ge=0)]
     nodes: Annotated[int, Field(ge=1)]
     """How many nodes fit, not how many there are."""
-    vnet: str
+    network: Annotated[str, Field(alias="vnet")]
+    """Name of its virtual network, under the key that locks have had from the first version."""
     v4: Layout
     v6: Layout | None = None
+
+    model_config = _BY_NAME
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
         """One for each family, v4 first."""
         return (self.v4,) if self.v6 is None else (self.v4, self.v6)
+
+    @property
+    def prefixes(self) -> tuple[Prefix, ...]:
+        """The subnets: of each family that of hosts, then that of pods."""
+        return tuple(prefix for each in self.layouts for prefix in (each.hosts, each.pods))
 
 
 class NodePoolLock(Document):
@@ -111,9 +158,11 @@ class Subnet(Document):
 
     prefix: PrefixText
     prefix_v6: PrefixText | None = None
-    vnet: str
+    network: Annotated[str, Field(alias="vnet")]
     addresses: tuple[AddressText, ...] = ()
     addresses_v6: tuple[AddressText, ...] = ()
+
+    model_config = _BY_NAME
 
     @property
     def prefixes(self) -> tuple[Prefix, ...]:
@@ -154,7 +203,7 @@ class ServiceRange(Document):
 
     @property
     def pairs(self) -> tuple[tuple[Prefix, Prefix], ...]:
-        """(As the hub sees it, as the cluster does) for each family, v4 first."""
+        """(VIP range, Service CIDR) for each family, v4 first."""
         found = ((self.hub_prefix, self.prefix),)
         return (
             found
@@ -163,9 +212,9 @@ class ServiceRange(Document):
         )
 
     @property
-    def seen(self) -> tuple[Prefix, ...]:
-        """Where the hub sees them, v4 first."""
-        return tuple(seen for seen, _ in self.pairs)
+    def vip_ranges(self) -> tuple[Prefix, ...]:
+        """Where the hub reaches them, v4 first."""
+        return tuple(vip_range for vip_range, _ in self.pairs)
 
 
 class ClusterLock(Document):
@@ -200,20 +249,27 @@ class LockDocument(Document):
     digest: str = ""
     """Of everything above (`digest_of`). In the file alone: a lock that was read has none."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True)
+    model_config = _BY_NAME
 
     @field_validator("version")
     @classmethod
     def _is_known(cls, version: int) -> int:
         if version > LOCK_VERSION:
             raise ValueError(
-                f"was written by a newer netmgr (version {version}; this one reads {LOCK_VERSION}); upgrade netmgr"
+                f"was written by a newer netmgr (version {version}; "
+                f"this one reads {LOCK_VERSION}); upgrade netmgr"
             )
         return version
 
 
 def digest_of(lock: LockDocument) -> str:
-    """What the lock's digest must be: SHA-256 over its content, whatever the order of keys and the spacing."""
-    content = lock.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"version", "digest"})
+    """SHA-256 over the lock's content, whatever the order of keys and the spacing."""
+    # Without defaults, so that a key which a later netmgr adds does not invalidate older digests;
+    # without the version for the same reason.
+    content = lock.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True, exclude={"version", "digest"}
+    )
+    # Canonical: reformatting the file by hand or by a tool is harmless, and must not look like an
+    # edit.
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return f"sha256:{sha256(canonical.encode()).hexdigest()}"

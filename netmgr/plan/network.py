@@ -1,18 +1,17 @@
 """The network that follows from a plan and its lock: what the cloud is asked for, as data.
 
-Terraform, Bicep and the isolation matrix are all made from this one description, so that
-what is checked is what is rendered. It follows Azure's model (virtual networks, peerings,
-route tables, security groups) and Azure's rules:
+Every rendering and the isolation matrix are made from this one description, so that what is
+checked is what is rendered. Two rules of clouds shape it:
 
-- All IP configurations of one network interface lie in one subnet. A segment's hosts and
-  pods therefore share a subnet with several address prefixes.
+- All addresses of one network interface lie in one subnet. A segment's hosts and pods
+  therefore share a subnet with several address prefixes.
 - Peering is not transitive: every spoke's networks are peered with the hub's and with each
   other, never with another spoke's.
 
 Spokes are kept apart twice, neither relying on the other: by routes (every pool leads to
 None, which longer prefixes of the spoke itself and of the hub override) and by security
 groups. Routes alone would not do: a default route toward the hub removes the None routes
-that Azure has for private ranges.
+that a cloud has for private ranges.
 """
 
 from __future__ import annotations
@@ -20,28 +19,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from netmgr.plan.clouds.cloud import SystemRoutes
 from netmgr.prefixes import Address, Family, Prefix
 
 
 class NextHop(StrEnum):
-    """Where a route leads; the values are the cloud's own."""
+    """Where a route leads."""
 
-    APPLIANCE = "VirtualAppliance"
-    INTERNET = "Internet"
+    APPLIANCE = "appliance"
+    INTERNET = "internet"
     NONE = "None"
-    LOCAL = "VnetLocal"
+    LOCAL = "local"
 
 
 class Direction(StrEnum):
     """Which packets of a subnet a security rule looks at."""
 
-    INBOUND = "Inbound"
-    OUTBOUND = "Outbound"
+    INBOUND = "inbound"
+    OUTBOUND = "outbound"
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route of a route table; `via` is set for, and only for, an appliance."""
+    """One route of a route table; `via` is set for an appliance, and only then."""
 
     name: str
     prefix: Prefix
@@ -51,7 +51,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class RouteTable:
-    """Routes that override the cloud's own of the same prefix, in every subnet that uses the table."""
+    """Routes that override the cloud's own of the same prefix, in subnets that use the table."""
 
     name: str
     owner: str
@@ -60,7 +60,7 @@ class RouteTable:
 
 @dataclass(frozen=True, slots=True)
 class SecurityRule:
-    """One rule: the lowest `priority` that matches decides. `peers` is the other side's prefixes."""
+    """The matching rule of the lowest `priority` decides. `peers` are the other side's prefixes."""
 
     name: str
     priority: int
@@ -71,7 +71,7 @@ class SecurityRule:
 
 @dataclass(frozen=True, slots=True)
 class SecurityGroup:
-    """Rules of every subnet that uses the group; what none matches is allowed between networks that are peered."""
+    """Rules of every subnet that uses the group; peered networks allow what no rule matches."""
 
     name: str
     owner: str
@@ -80,7 +80,10 @@ class SecurityGroup:
 
 @dataclass(frozen=True, slots=True)
 class Subnet:
-    """A subnet. `table`, `group` and `gateway` are names, or empty where it has none."""
+    """A subnet. `table`, `group` and `gateway` are names, or empty where it has none.
+
+    `role` is routers, researchers, nat or nodes.
+    """
 
     name: str
     role: str
@@ -91,8 +94,8 @@ class Subnet:
 
 
 @dataclass(frozen=True, slots=True)
-class Vnet:
-    """A virtual network of the hub or of one cluster, as the cloud gets it."""
+class VirtualNetwork:
+    """A virtual network of the hub or of one cluster."""
 
     name: str
     owner: str
@@ -102,7 +105,10 @@ class Vnet:
 
     def subnet_of(self, address: Address) -> Subnet | None:
         """The subnet that holds `address`."""
-        return next((net for net in self.subnets if any(block.holds(address) for block in net.prefixes)), None)
+        for subnet in self.subnets:
+            if any(prefix.holds(address) for prefix in subnet.prefixes):
+                return subnet
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +132,12 @@ class NatGateway:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaleSet:
-    """Virtual machines of one segment of a node pool, all that the cloud allows in one set, and their interface.
+class NodeGroup:
+    """Virtual machines of one segment of a node pool, as many as the cloud allows in one group.
 
     Attributes:
-        configurations: IP configurations for pods beside the node's own: one a block or address.
-        block_length: prefix length of each of them (IPv4).
+        blocks: IPv4 blocks of pods, or single addresses, that a machine's interface has beside
+            the node's own addresses.
     """
 
     name: str
@@ -140,21 +146,20 @@ class ScaleSet:
     network: str
     subnet: str
     instances: int
-    configurations: int
-    block_length: int
+    blocks: int
     families: tuple[Family, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Translation:
-    """Stateless 1:1 translation of what the hub sees onto what the cluster's Services are."""
+class ServiceMapping:
+    """Stateless 1:1 translation of a VIP range onto the cluster's Service CIDR."""
 
-    seen: Prefix
-    real: Prefix
+    vip_range: Prefix
+    service_cidr: Prefix
 
     def translate(self, address: Address) -> Address:
-        """The Service behind an address that the hub sees."""
-        return self.seen.counterpart(address, self.real)
+        """The ClusterIP behind a VIP."""
+        return self.vip_range.counterpart(address, self.service_cidr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,18 +167,16 @@ class Appliance:
     """A machine that forwards: a hub's router or a cluster's NAT host.
 
     Attributes:
-        drops: (sources, destinations) that it refuses to pass on, each a group of prefixes.
         addresses: its own, one a family.
+        drops: (sources, destinations) that it refuses to pass on, each a group of prefixes.
         translations: what a NAT host translates; a router has none.
-        internet: whether it is a way to the internet.
     """
 
     name: str
     owner: str
     addresses: tuple[Address, ...]
     drops: tuple[tuple[tuple[Prefix, ...], tuple[Prefix, ...]], ...] = ()
-    translations: tuple[Translation, ...] = ()
-    internet: bool = False
+    translations: tuple[ServiceMapping, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +184,15 @@ class Network:
     """All of it."""
 
     plan: str
-    networks: tuple[Vnet, ...]
+    networks: tuple[VirtualNetwork, ...]
     peerings: tuple[Peering, ...]
     tables: tuple[RouteTable, ...]
     groups: tuple[SecurityGroup, ...]
     gateways: tuple[NatGateway, ...]
-    scale_sets: tuple[ScaleSet, ...]
+    node_groups: tuple[NodeGroup, ...]
     appliances: tuple[Appliance, ...]
+    system_routes: SystemRoutes
 
-    def of(self, owner: str) -> tuple[Vnet, ...]:
+    def of(self, owner: str) -> tuple[VirtualNetwork, ...]:
         """The virtual networks of the hub or of one cluster."""
         return tuple(network for network in self.networks if network.owner == owner)

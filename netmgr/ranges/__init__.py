@@ -1,1 +1,1 @@
-"""Where a node's ranges come from: its document, or what the cloud says of its network interface."""
+"""Where a node's ranges come from: its node.yaml, or the cloud's metadata of its interface."""

@@ -1,4 +1,4 @@
-"""Azure's instance metadata: the secondary IP configurations of a machine's network interfaces are the pool.
+"""Azure's instance metadata: the secondary IP configurations of a machine are its pool.
 
 Source: learn.microsoft.com, "Azure Instance Metadata Service", endpoint category `network`
 (api-version 2021-02-01). There every primitive is a string, and an interface's first address
@@ -15,7 +15,9 @@ from netmgr.errors import RangesUnknown
 from netmgr.prefixes import Family, Prefix
 from netmgr.ranges.metadata import Endpoint, fetch
 
-ENDPOINT = Endpoint("169.254.169.254", 80, "/metadata/instance/network?api-version=2021-02-01", {"Metadata": "true"})
+ENDPOINT = Endpoint(
+    "169.254.169.254", 80, "/metadata/instance/network?api-version=2021-02-01", {"Metadata": "true"}
+)
 
 _FAMILIES = (("ipv4", Family.V4), ("ipv6", Family.V6))
 _LENGTH_KEYS = ("privateIPAddressPrefixLength", "prefixLength")
@@ -35,15 +37,17 @@ class AzureRanges:
 
 
 def pool(body: bytes) -> tuple[Prefix, ...]:
-    """The pool that a document of instance metadata describes, v4 first, each block in the order given.
+    """The pool in an answer of the metadata service, v4 first, each block in the order given.
 
     Raises:
-        RangesUnknown: it is not such a document; says where it departs from one.
+        RangesUnknown: it has another shape; the message says where.
     """
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        raise RangesUnknown(f"the instance metadata is not JSON: it begins with {body[:60]!r}") from None
+        raise RangesUnknown(
+            f"the instance metadata is not JSON: it begins with {body[:60]!r}"
+        ) from None
     found = list(_blocks(document))
     return tuple(sorted(dict.fromkeys(found), key=lambda block: block.family))
 
@@ -52,41 +56,49 @@ def _blocks(document: object) -> Iterator[Prefix]:
     interfaces = _list(document, "interface", "the instance metadata")
     if not interfaces:
         raise RangesUnknown("the instance metadata names no network interface")
+    # Every interface's first address is the machine's own, so each list loses its first.
     for number, interface in enumerate(interfaces):
+        parts = _object(interface, f"interface[{number}]")
         for key, family in _FAMILIES:
-            place = f"interface[{number}].{key}"
-            part = _object(interface, f"interface[{number}]").get(key)
-            if part is None:
-                continue
-            for index, entry in enumerate(_list(part, "ipAddress", place)):
-                block = _block(entry, f"{place}.ipAddress[{index}]", family)
-                if index:  # the first is the machine's own
-                    yield block
+            if parts.get(key) is not None:
+                yield from _blocks_of(parts[key], f"interface[{number}].{key}", family)
 
 
-def _block(entry: object, place: str, family: Family) -> Prefix:
-    values = _object(entry, place)
+def _blocks_of(part: object, where: str, family: Family) -> list[Prefix]:
+    blocks = []
+    for index, entry in enumerate(_list(part, "ipAddress", where)):
+        blocks.append(_block(entry, f"{where}.ipAddress[{index}]", family))
+    return blocks[1:]  # the first is the machine's own
+
+
+def _block(entry: object, where: str, family: Family) -> Prefix:
+    values = _object(entry, where)
     text = values.get("privateIpAddress")
     if not isinstance(text, str):
-        raise RangesUnknown(f"{place}.privateIpAddress: is no string")
-    length = next((str(values[key]) for key in _LENGTH_KEYS if values.get(key) not in (None, "")), "")
+        raise RangesUnknown(f"{where}.privateIpAddress: is not a string")
+    length = next(
+        (str(values[key]) for key in _LENGTH_KEYS if values.get(key) not in (None, "")), ""
+    )
     try:
         block = Prefix.parse(f"{text}/{length}" if length and "/" not in text else text)
     except ValueError as error:
-        raise RangesUnknown(f"{place}.privateIpAddress: {error}") from None
+        raise RangesUnknown(f"{where}.privateIpAddress: {error}") from None
     if block.family is not family or block.length < _SHORTEST[family]:
-        raise RangesUnknown(f"{place}.privateIpAddress: {block} is no address of an IPv{family.value} configuration")
+        raise RangesUnknown(
+            f"{where}.privateIpAddress: {block} is not an address of an IPv{family.value} "
+            "configuration"
+        )
     return block
 
 
-def _object(value: object, place: str) -> dict[str, object]:
+def _object(value: object, where: str) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise RangesUnknown(f"{place}: is no object")
+        raise RangesUnknown(f"{where}: is not an object")
     return value
 
 
-def _list(value: object, key: str, place: str) -> list[object]:
-    found = _object(value, place).get(key)
+def _list(value: object, key: str, where: str) -> list[object]:
+    found = _object(value, where).get(key)
     if not isinstance(found, list):
-        raise RangesUnknown(f"{place}: has no list {key!r}")
+        raise RangesUnknown(f"{where}: has no list {key!r}")
     return found

@@ -1,8 +1,8 @@
-"""One HTTP request to a link-local metadata service, bounded in time and size whatever the other end does.
+"""One HTTP request to a link-local metadata service, bounded in time and size.
 
-The connection is made here and the environment's proxies are not asked: a proxy would answer
-for itself, not for this machine. The answer is taken whole before it is looked at, so that one
-who sends a byte now and then is given up like one who sends nothing.
+The environment's proxies are ignored: a proxy would answer for itself, not for this machine. The
+answer is received whole before it is parsed, so that a server that sends a byte now and then times
+out like one that sends nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_BYTES = 512 * 1024
 """A network interface of 256 addresses takes some 20 kB."""
 
 MAX_RETRY_AFTER = 300.0
-"""However long a service asks to be left alone, it is asked again after this many seconds."""
+"""Seconds at most that a Retry-After is honoured."""
 
 _OK, _FIRST_REDIRECT, _FIRST_CLIENT_ERROR, _TOO_MANY = 200, 300, 400, 429
 _CHUNK = 64 * 1024
@@ -29,7 +29,7 @@ _CHUNK = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Whom to ask, for what, and for how many seconds."""
+    """Where to ask, for what, and the timeout in seconds."""
 
     host: str
     port: int
@@ -42,7 +42,7 @@ class Endpoint:
 
 
 class _Received:
-    """What was received, as the socket that HTTPResponse wants to read from."""
+    """The received bytes, as the socket that HTTPResponse reads from."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -65,12 +65,16 @@ def fetch(endpoint: Endpoint) -> bytes:
     except OSError as error:
         raise RangesUnknown(f"{endpoint}: {error.strerror or error}") from None
     try:
+        # http.client reads from a socket only through makefile(), which the bytes received can
+        # offer, too.
         response = HTTPResponse(cast("socket.socket", _Received(received)))
         response.begin()
         body = response.read()
     except (HTTPException, ValueError) as error:
-        raise RangesUnknown(f"{endpoint}: is no whole HTTP answer: {type(error).__name__} {error}".rstrip()) from None
-    _judge(endpoint, response)
+        raise RangesUnknown(
+            f"{endpoint}: is no whole HTTP answer: {type(error).__name__} {error}".rstrip()
+        ) from None
+    _check_status(endpoint, response)
     return body
 
 
@@ -79,17 +83,22 @@ def _exchange(endpoint: Endpoint) -> bytes:
     lines = [
         f"GET {endpoint.target} HTTP/1.1",
         f"Host: {endpoint.host}",
+        # So that the end of the connection is the end of the answer, whatever its length is said to
+        # be.
         "Connection: close",
         "Accept: application/json",
     ]
     lines += [f"{name}: {value}" for name, value in endpoint.headers.items()]
     received = bytearray()
-    with socket.create_connection((endpoint.host, endpoint.port), timeout=endpoint.seconds) as connection:
+    with socket.create_connection(
+        (endpoint.host, endpoint.port), timeout=endpoint.seconds
+    ) as connection:
         connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
+            # A socket's timeout bounds one recv alone; the deadline bounds them all.
             connection.settimeout(left)
             part = connection.recv(_CHUNK)
             if not part:
@@ -99,7 +108,7 @@ def _exchange(endpoint: Endpoint) -> bytes:
                 raise RangesUnknown(f"{endpoint}: answers with more than {MAX_BYTES // 1024} KiB")
 
 
-def _judge(endpoint: Endpoint, response: HTTPResponse) -> None:
+def _check_status(endpoint: Endpoint, response: HTTPResponse) -> None:
     status = response.status
     if status == _OK:
         return
@@ -112,5 +121,6 @@ def _judge(endpoint: Endpoint, response: HTTPResponse) -> None:
 
 
 def _seconds(text: str) -> float:
-    """Seconds of a Retry-After header (RFC 9110, 10.2.3); a date is not read, and 0 means no wish."""
+    """Seconds of a Retry-After header (RFC 9110, 10.2.3); 0 without one, or if it is a date."""
+    # isdigit() alone accepts digits such as `²`, which float() refuses.
     return min(float(text[:9]), MAX_RETRY_AFTER) if text.isascii() and text.isdigit() else 0.0

@@ -2,28 +2,51 @@
 
 Looking at the legacy iptables tables creates them, which would turn the next look's answer
 around; and a node that changed its mind would count on one backend and repair on the other.
-So `auto` looks at nftables alone, and `iptables` for the variant of it that is in use
-(`variant`); what was found is written down, and nobody looks again. Only the document changes
-a node's backend.
+So `auto` looks at nftables alone, and `iptables` for the variant of it that is in use; the
+answer is written down and kept. Only the document changes a node's backend.
+
+Which variant is in use is decided as the images of kube-proxy and its like decide it
+(kubernetes-sigs/iptables-wrappers): the one that holds the kubelet's chain; without one, that with
+more rules, and nf_tables when both have none. Chains of ours decide before all that, so that an
+agent which lost its state finds its rules. Only legacy tables that exist are read.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 from netmgr import durable
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.errors import KernelError, SetupError
-from netmgr.rules.backend import RuleBackend
-from netmgr.rules.legacy_tables import LegacyTables
-from netmgr.rules.nft_tables import NftTables, is_supported
-from netmgr.rules.variant import in_use
+from netmgr.kernel import nf_tables
+from netmgr.kernel.netlink import NLM_F_DUMP
+from netmgr.kernel.nf_tables import message
+from netmgr.kernel.nf_tables_socket import NftSocket
+from netmgr.kernel.xtables import listing, nft
+from netmgr.kernel.xtables.legacy import LegacyTables
+from netmgr.kernel.xtables.nft import NftTables, is_supported
+from netmgr.model import CHAIN_PREFIX
+from netmgr.prefixes import Family
+from netmgr.rules.engine import RuleBackend
 
 _KINDS = (Backend.NFTABLES, Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT)
 """What rules can be held by."""
 
 FILE_NAME = "rules-backend"
 """In the state directory: the name of the backend in use, and a line feed."""
+
+
+KUBELET = ("mangle", frozenset({"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}))
+"""The table and the chains that every kubelet since Kubernetes 1.17 keeps in the variant it
+uses."""
+
+Place = tuple[str, str]
+"""A table and a chain of it."""
+
+Counts = Counter[Place]
+"""How many rules each has, over both families."""
 
 
 def open_backend(choice: Backend, state_dir: Path) -> RuleBackend:
@@ -34,7 +57,7 @@ def open_backend(choice: Backend, state_dir: Path) -> RuleBackend:
         StateError: the remembered decision cannot be read or written.
         KernelError: the kernel refuses the backend's sockets.
     """
-    return _open(_resolve(choice, state_dir))
+    return open_kind(_resolve(choice, state_dir))
 
 
 def open_kind(kind: Backend) -> RuleBackend:
@@ -42,7 +65,21 @@ def open_kind(kind: Backend) -> RuleBackend:
 
     Raises: as `open_backend`.
     """
-    return _open(kind)
+    # Each backend's libraries are imported only on the node that uses them.
+    if kind is Backend.NFTABLES:
+        from netmgr.rules.nftables import NftablesBackend  # noqa: PLC0415  one backend's libraries are loaded, not both
+
+        return NftablesBackend()
+    from netmgr.rules.iptables import IptablesBackend  # noqa: PLC0415  one backend's libraries are loaded, not both
+
+    if kind is Backend.IPTABLES_LEGACY:
+        return IptablesBackend(LegacyTables())
+    if not is_supported():
+        raise SetupError(
+            "backend: iptables-nft cannot be used: this kernel lacks nft_compat or xt_set; "
+            "load them with `modprobe -a nft_compat xt_set`, or choose another backend"
+        )
+    return IptablesBackend(NftTables())
 
 
 def remember(name: str, state_dir: Path) -> None:
@@ -68,31 +105,11 @@ def _resolve(choice: Backend, state_dir: Path) -> Backend:
     return former
 
 
-def _open(backend: Backend) -> RuleBackend:
-    # Each backend's libraries are imported only on the node that uses them.
-    if backend is Backend.NFTABLES:
-        from netmgr.rules.nftables import NftablesBackend  # noqa: PLC0415  one backend's libraries are loaded, not both
-
-        return NftablesBackend()
-    from netmgr.rules.iptables import IptablesBackend  # noqa: PLC0415  one backend's libraries are loaded, not both
-
-    return IptablesBackend(_nft_tables() if backend is Backend.IPTABLES_NFT else LegacyTables())
-
-
-def _nft_tables() -> NftTables:
-    if not is_supported():
-        raise SetupError(
-            "backend: iptables-nft cannot be used: this kernel lacks nft_compat or xt_set; load them with "
-            "`modprobe -a nft_compat xt_set`, or choose another backend"
-        )
-    return NftTables()
-
-
 def remembered(state_dir: Path) -> Backend | None:
     """The backend that this node used last; None if it used none.
 
     Raises:
-        StateError: the note cannot be read, or is none.
+        StateError: the note cannot be read, or names no backend.
     """
     return durable.read(state_dir / FILE_NAME, _parsed)
 
@@ -103,21 +120,80 @@ def _parsed(text: str) -> Backend:
         # As versions that knew the legacy variant alone wrote it.
         return Backend.IPTABLES_LEGACY
     if name not in _KINDS:
-        raise ValueError(f"{name!r} is no backend; put there what this node used before: {', '.join(_KINDS)}")
+        raise ValueError(
+            f"{name!r} is no backend; put there what this node used before: {', '.join(_KINDS)}"
+        )
     return Backend(name)
 
 
 def _nftables_works() -> bool:
-    from netmgr.rules.libnftables import LibNftables  # noqa: PLC0415 - as above
+    from netmgr.kernel.libnftables import LibNftables  # noqa: PLC0415 - as above
 
     try:
         library = LibNftables()
     except (SetupError, KernelError):
         return False
     try:
-        library.run("list chains")  # the one listing that asks for no rule of anybody's
+        # Of all listings this one reads no rules, of which a machine may have a hundred thousand.
+        library.run("list chains")
     except KernelError:
         return False
     finally:
         library.close()
     return True
+
+
+def in_use() -> Backend:
+    """The variant in use in the calling thread's namespace.
+
+    Raises:
+        KernelError: the kernel refused to list what it has.
+    """
+    if not is_supported():
+        return Backend.IPTABLES_LEGACY
+    found = {Backend.IPTABLES_NFT: _nft(), Backend.IPTABLES_LEGACY: _legacy()}
+    # Chains of ours come first, so that an agent which lost its state finds its rules.
+    for is_decisive in (_is_ours, _is_kubelets):
+        decided = [variant for variant, places in found.items() if any(map(is_decisive, places))]
+        if decided:
+            return decided[0]
+    rules = {variant: counts.total() for variant, counts in found.items()}
+    more_legacy = rules[Backend.IPTABLES_LEGACY] > rules[Backend.IPTABLES_NFT]
+    # Without any rules, nf_tables: what today's distributions use.
+    return Backend.IPTABLES_LEGACY if more_legacy else Backend.IPTABLES_NFT
+
+
+def _is_ours(place: Place) -> bool:
+    table, chain = place
+    return table in nft.TABLES and chain.startswith(CHAIN_PREFIX)
+
+
+def _is_kubelets(place: Place) -> bool:
+    table, chain = place
+    return table == KUBELET[0] and chain in KUBELET[1]
+
+
+def _legacy() -> Counts:
+    counts = Counts()
+    for family in Family:
+        for table in listing.in_use(family):
+            for chain, count in listing.read(table, family).rule_counts().items():
+                counts[table, chain] += count
+    return counts
+
+
+def _nft() -> Counts:
+    counts = Counts()
+    with closing(NftSocket()) as channel:
+        for family in Family:
+            number = nft.NFPROTO[family]
+            chains = message(nf_tables.GET_CHAIN, b"", "list chains", NLM_F_DUMP, number)
+            for table, chain, _ in channel.dump(chains, nf_tables.chain_of):
+                if table in nft.TABLES:
+                    # A chain without rules decides, too: the kubelet's hint has none.
+                    counts[table, chain] += 0
+            rules = message(nf_tables.GET_RULE, b"", "list rules", NLM_F_DUMP, number)
+            for place in channel.dump(rules, nf_tables.place_of):
+                if place in counts:
+                    counts[place] += 1
+    return counts

@@ -7,16 +7,16 @@ sets are replaced as a whole; a chain is filled again only when a rule of it dif
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from netmgr.model import Counter
-from netmgr.rules.model import Hook, Observed, Rule, Ruleset, Seen, SetSpec
+from netmgr.rules.model import Hook, Observed, ObservedRule, Rule, Ruleset, SetSpec
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
     DeclareCounter,
+    DeleteOrphan,
     DeleteSet,
-    DeleteStray,
     DropChain,
     FillChain,
     Operation,
@@ -29,26 +29,38 @@ from netmgr.rules.transaction import (
 def diff(desired: Ruleset, observed: Observed) -> Transaction:
     """What must be done so that the kernel holds `desired`; empty when it does."""
     dropped = _hooks_to_empty(desired, observed)
-    operations: list[Operation] = [DropChain(hook, rules) for hook, rules in desired.chains.items() if hook in dropped]
+    # Hooks first: neither interface deletes a set that a rule still looks into (EBUSY).
+    operations: list[Operation] = [DropChain(hook, desired.chains[hook]) for hook in dropped]
     operations += [DeleteSet(spec) for spec in desired.sets if spec.name in observed.malformed]
     operations += _set_operations(desired, observed)
     names = (*desired.node_counters(), *desired.tallies())
     operations += [DeclareCounter(name) for name in names if name not in observed.counters]
-    operations += [
-        FillChain(hook, rules)
-        for hook, rules in desired.chains.items()
-        if hook in dropped or (observed.asleep and rules) or not _holds(observed.chains.get(hook), rules)
-    ]
-    # From the last name to the first: what sorts packets goes before the chains that it leads to.
-    operations += [DeleteStray(name, is_chain=True) for name in sorted(observed.stray_chains, reverse=True)]
-    operations += [DeleteStray(name) for name in sorted(observed.strays)]
+    # After sets and counters, which the rules name.
+    operations += _fillings(desired, observed, dropped)
+    # From the last name to the first: a chain that classifies packets goes before those that it
+    # leads to.
+    for name in sorted(observed.orphan_chains, reverse=True):
+        operations.append(DeleteOrphan(name, is_chain=True))
+    operations += map(DeleteOrphan, sorted(observed.orphans))
     if not operations:
         return Transaction()
-    return Transaction(tuple(operations), frozenset(_created(desired, observed)), tuple(faults(desired, observed)))
+    created, repairs = _created(desired, observed), faults(desired, observed)
+    return Transaction(tuple(operations), frozenset(created), tuple(repairs))
+
+
+def _fillings(
+    desired: Ruleset, observed: Observed, dropped: Collection[Hook]
+) -> Iterator[FillChain]:
+    for hook, rules in desired.chains.items():
+        # A table that was dormant is filled again whole, since nothing shows what happened to it
+        # meanwhile.
+        is_suspect = hook in dropped or (observed.asleep and rules)
+        if is_suspect or not _holds(observed.chains.get(hook), rules):
+            yield FillChain(hook, rules)
 
 
 def faults(desired: Ruleset, observed: Observed) -> Iterator[str]:
-    """One sentence for each thing that is not as desired."""
+    """A message for each thing that is not as desired."""
     if observed.nothing:
         yield "the whole ruleset was missing"
         return
@@ -56,8 +68,8 @@ def faults(desired: Ruleset, observed: Observed) -> Iterator[str]:
         yield "the table was dormant, so that nothing of it was in effect"
     for spec in desired.sets:
         yield from _set_faults(desired, observed, spec)
-    yield from (f"set {name} does not belong there" for name in sorted(observed.strays))
-    yield from (f"chain {name} does not belong there" for name in sorted(observed.stray_chains))
+    yield from (f"set {name} does not belong there" for name in sorted(observed.orphans))
+    yield from (f"chain {name} does not belong there" for name in sorted(observed.orphan_chains))
     for hook, rules in desired.chains.items():
         if hook in observed.malformed:
             yield f"chain {hook} was of another type, priority or policy"
@@ -65,12 +77,14 @@ def faults(desired: Ruleset, observed: Observed) -> Iterator[str]:
             yield from _chain_faults(hook, rules, observed.chains.get(hook))
 
 
-def _hooks_to_empty(desired: Ruleset, observed: Observed) -> set[Hook]:
-    return {
-        hook
-        for hook, rules in desired.chains.items()
-        if hook in observed.malformed or any(rule.set_names & observed.malformed for rule in rules)
-    }
+def _hooks_to_empty(desired: Ruleset, observed: Observed) -> list[Hook]:
+    """Those whose chain is to be remade, or looks into a set that is."""
+    found = []
+    for hook, rules in desired.chains.items():
+        used = {hook, *(name for rule in rules for name in rule.set_names)}
+        if used & observed.malformed:
+            found.append(hook)
+    return found
 
 
 def _set_operations(desired: Ruleset, observed: Observed) -> Iterator[Operation]:
@@ -79,16 +93,15 @@ def _set_operations(desired: Ruleset, observed: Observed) -> Iterator[Operation]
         present = observed.members.get(spec.name)
         if present is None:
             yield CreateSet(spec)
-            if wanted:
-                yield AddElements(spec, wanted)
-        elif spec.counts is None:
-            if wanted != present:
-                yield ReplaceElements(spec, wanted)
-        else:
-            if surplus := present - wanted:
-                yield RemoveElements(spec, surplus)
-            if missing := wanted - present:
-                yield AddElements(spec, missing)
+            present = frozenset()
+        # As a whole, since a new prefix may overlap one that goes, which an interval set refuses.
+        elif spec.counts is None and wanted != present:
+            yield ReplaceElements(spec, wanted)
+            continue
+        if surplus := present - wanted:
+            yield RemoveElements(spec, surplus)
+        if missing := wanted - present:
+            yield AddElements(spec, missing)
 
 
 def _created(desired: Ruleset, observed: Observed) -> Iterator[Counter]:
@@ -101,8 +114,8 @@ def _created(desired: Ruleset, observed: Observed) -> Iterator[Counter]:
             yield counter
 
 
-def _holds(seen: tuple[Seen, ...] | None, rules: tuple[Rule, ...]) -> bool:
-    return (seen or ()) == tuple(Seen(rule.id) for rule in rules)
+def _holds(seen: tuple[ObservedRule, ...] | None, rules: tuple[Rule, ...]) -> bool:
+    return (seen or ()) == tuple(ObservedRule(rule.id) for rule in rules)
 
 
 def _set_faults(desired: Ruleset, observed: Observed, spec: SetSpec) -> Iterator[str]:
@@ -112,20 +125,41 @@ def _set_faults(desired: Ruleset, observed: Observed, spec: SetSpec) -> Iterator
     elif present is None:
         yield f"set {spec.name} was missing"
     else:
-        yield from (f"set {spec.name}: {element} was missing" for element in sorted(wanted - present))
-        yield from (f"set {spec.name}: {element} does not belong there" for element in sorted(present - wanted))
+        yield from (
+            f"set {spec.name}: {element} was missing" for element in sorted(wanted - present)
+        )
+        yield from (
+            f"set {spec.name}: {element} does not belong there"
+            for element in sorted(present - wanted)
+        )
 
 
-def _chain_faults(hook: Hook, rules: tuple[Rule, ...], seen: tuple[Seen, ...] | None) -> Iterator[str]:
+def _rule_faults(
+    wanted: Sequence[str], found: Sequence[str], altered: Iterable[str]
+) -> dict[str, list[str]]:
+    return {
+        "was missing": _without(wanted, found),
+        "was altered": [name for name in altered if name in wanted],
+        "does not belong there": _without(found, wanted),
+        "was there more than once": [name for name in wanted if found.count(name) > 1],
+    }
+
+
+def _without(names: Iterable[str], others: Collection[str]) -> list[str]:
+    return [name for name in names if name not in others]
+
+
+def _chain_faults(
+    hook: Hook, rules: tuple[Rule, ...], seen: tuple[ObservedRule, ...] | None
+) -> Iterator[str]:
     if seen is None:
         if rules:
             yield f"chain {hook} was missing"
         return
     wanted = [rule.id for rule in rules]
     found = [rule.id for rule in seen]
-    yield from (f"chain {hook}: rule '{name}' was missing" for name in wanted if name not in found)
-    yield from (f"chain {hook}: rule '{rule.id}' was altered" for rule in seen if rule.id in wanted and not rule.intact)
-    yield from (f"chain {hook}: rule '{name}' does not belong there" for name in found if name not in wanted)
-    yield from (f"chain {hook}: rule '{name}' stood there more than once" for name in wanted if found.count(name) > 1)
+    altered = [rule.id for rule in seen if not rule.intact]
+    for what, names in _rule_faults(wanted, found, altered).items():
+        yield from (f"chain {hook}: rule '{name}' {what}" for name in names)
     if sorted(found) == sorted(wanted) and found != wanted:
-        yield f"chain {hook}: the rules stood in another order"
+        yield f"chain {hook}: the rules were in another order"

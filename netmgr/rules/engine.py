@@ -1,36 +1,107 @@
 """The rules room's facade: one backend, one policy.
 
-Everything slow or surprising happens in plan and apply; admit, expel and read_pods are the
-paths of ADD and DEL and touch only the elements of the pod at hand. Thread-safe as far as
-the kernel's own atomicity goes. A caller that admits a pod between a plan and its apply must
-keep the two apart itself, or the apply may take the newcomer for a leftover.
+Everything slow happens in `plan` and `apply`. `admit`, `expel` and `read_pods` are on the path of
+ADD and DEL and touch only the elements of one pod. Thread-safe as far as the kernel's own atomicity
+goes: callers must not admit a pod between a plan and its apply, which would remove the newcomer.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple, Protocol
 
+from netmgr.api.snapshot import DroppedTotals, RefusedTotals, TranslatedRange
 from netmgr.errors import KernelError
 from netmgr.model import Counter, Sample
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules import tagged
-from netmgr.rules.backend import RuleBackend
+from netmgr.rules.classifier import pod_set
 from netmgr.rules.diff import diff, faults
-from netmgr.rules.model import Drop, Element, Observed, Ruleset, SetSpec
+from netmgr.rules.model import Abilities, Element, Observed, Ruleset, SetSpec
 from netmgr.rules.policy import PodSets, Policy, desired, pod_sets
-from netmgr.rules.readings import Dropped, Drops, Refused, Translated
-from netmgr.rules.sorting import pod_set
-from netmgr.rules.tagged import Tagged
-from netmgr.rules.transaction import AddElements, Operation, RemoveElements, ReplaceElements, Transaction
+from netmgr.rules.tagged import Serving, Tagged
+from netmgr.rules.transaction import (
+    AddElements,
+    Operation,
+    RemoveElements,
+    ReplaceElements,
+    Transaction,
+)
 
 MARK = SetSpec("ledger_mark6", Family.V6)
-"""Holds one address, by which the ledger knows what it has seen of these counters (`ledger/mark.py`).
+"""Holds one address, by which the ledger recognises these counters (`ledger/mark.py`).
 
-A set, since both backends have those, change them in the step that changes counters, and look
-nothing up in one that no rule names.
+It is a set because both backends have sets and change them in the step that changes counters. No
+rule names it, so no packet pays for it.
 """
+
+
+class RuleBackend(Protocol):
+    """One kernel interface that can hold the ruleset: nftables, iptables, the tests' fake.
+
+    Thread-safe.
+
+    Every method raises KernelError when the kernel refuses, with what and why.
+    """
+
+    @property
+    def name(self) -> str:
+        """`nftables` or `iptables`."""
+        ...
+
+    @property
+    def abilities(self) -> Abilities:
+        """What it can do."""
+        ...
+
+    def observe(self, desired: Ruleset) -> Observed:
+        """Read what the kernel holds, naming the rules of `desired` that are found in it."""
+        ...
+
+    def apply(self, operations: Sequence[Operation]) -> None:
+        """Carry the operations out in order; atomically where the kernel allows it."""
+        ...
+
+    def render(self, operations: Sequence[Operation]) -> str:
+        """The operations as text a person can run, one command a line."""
+        ...
+
+    def read(self, desired: Ruleset) -> list[Sample]:
+        """Every counter of ours that the kernel has, the pods' and the node's."""
+        ...
+
+    def read_pods(self, pods: PodSets) -> list[Sample]:
+        """The counters of these elements of pods' sets, as far as they exist."""
+        ...
+
+    def tallies(self, desired: Ruleset) -> dict[str, tuple[int, int]]:
+        """Packets and bytes of the existing counters that are neither pods' nor the node's."""
+        ...
+
+    def serving(self, desired: Ruleset) -> Serving:
+        """Which of other programs' rules count in place of rules of `desired`."""
+        ...
+
+    def remove(self, desired: Ruleset) -> None:
+        """Take away everything of ours, and nothing else."""
+        ...
+
+    def close(self) -> None:
+        """Give back sockets and threads; the rules stay."""
+        ...
+
+
+class Drops(NamedTuple):
+    """All that was dropped here: between sites, and for any other reason.
+
+    Raw readings of the kernel, over all hooks and both families: they grow until another program
+    flushes the rules.
+    """
+
+    between: list[DroppedTotals]
+    refused: list[RefusedTotals]
 
 
 class Rules:
@@ -46,19 +117,24 @@ class Rules:
     def know(self, addresses: Iterable[Address], namespace: str) -> None:
         """Say whose these addresses are, before anything is planned or counted for them."""
         protection = self.policy.protection
+        # An address may pass from a pod of one namespace to one of another, so both ways are
+        # handled.
         if protection and namespace in protection.excepted:
             self._excepted.update(addresses)
         else:
             self._excepted.difference_update(addresses)
 
     def marks(self) -> list[Address]:
-        """The mark that the kernel has; two if a process was killed while it wrote one, none if there is none."""
+        """The mark that the kernel has, if any; two if a process was killed while it wrote one."""
         wanted = _with_mark(desired(self.policy, (), self.backend.abilities), ())
         found = self.backend.observe(wanted).members.get(MARK.name, frozenset())
         return [Address(Family.V6, one.value) for one in found]
 
     def mark(self, mark: Address) -> None:
-        """Have the kernel keep this mark from now on; where there is no set for it yet, the next plan makes one."""
+        """Have the kernel keep this mark from now on.
+
+        Where there is no set for it yet, the next plan makes one.
+        """
         if mark.prefix != self._mark:
             self._mark = mark.prefix
             self._skeleton = self._desired(())
@@ -76,12 +152,14 @@ class Rules:
         transaction = diff(_marked_as(observed, wanted), observed)
         return replace(transaction, text=self.backend.render(transaction.operations))
 
-    def apply(self, transaction: Transaction, before_removals: Callable[[], object] = lambda: None) -> None:
-        """Carry a plan out; atomically where the kernel allows it, but for leftovers, which go last.
+    def apply(
+        self, transaction: Transaction, before_removals: Callable[[], object] = lambda: None
+    ) -> None:
+        """Carry a plan out; atomically where the kernel allows it, but for orphans, which go last.
 
         Args:
             transaction: the plan.
-            before_removals: called when no rule uses the leftovers any more and they are still there to be read.
+            before_removals: called when no rule uses the orphans any more, while they can be read.
 
         Raises:
             TryAgainLater: another program holds the kernel's rule lock; nothing more was changed.
@@ -94,10 +172,15 @@ class Rules:
 
     def admit(self, addresses: Iterable[Address]) -> None:
         """Have these pods counted from now on; a counter that exists goes on counting."""
-        self.backend.apply([AddElements(spec, members) for spec, members in self._pod_sets(addresses).items()])
+        self.backend.apply(
+            [AddElements(spec, members) for spec, members in self._pod_sets(addresses).items()]
+        )
 
     def expel(self, addresses: Iterable[Address], mark: Address | None = None) -> None:
-        """Stop counting these pods and forget their counters, with a new mark; those not counted are no error."""
+        """Stop counting these pods and forget their counters, with a new mark.
+
+        Those not counted are no error.
+        """
         operations: list[Operation] = []
         if mark and self._mark and mark.prefix != self._mark:
             # Not replaced, which would look first: a pod's end costs as little as can be.
@@ -106,15 +189,22 @@ class Rules:
                 RemoveElements(MARK, frozenset([self._mark])),
             ]
             self._mark = mark.prefix
-        operations += [RemoveElements(spec, members) for spec, members in self._pod_sets(addresses).items()]
+        operations += [
+            RemoveElements(spec, members) for spec, members in self._pod_sets(addresses).items()
+        ]
         if not self._applied(operations):
-            # A set is gone, by somebody else's hand: there is nothing to leave in that one, but in the others.
+            # Another program removed a set, and the whole transaction failed with it. The pods
+            # still have to leave the other sets.
             for operation in operations:
                 self._applied([operation])
 
     def counters(self, addresses: Iterable[Address]) -> list[Counter]:
         """The counters that these pods should have: one for each address and kind of traffic."""
-        return [spec.counter(address) for spec, members in self._pod_sets(addresses).items() for address in members]
+        return [
+            spec.counter(address)
+            for spec, members in self._pod_sets(addresses).items()
+            for address in members
+        ]
 
     def _pod_sets(self, addresses: Iterable[Address]) -> PodSets:
         return pod_sets(addresses, self.policy.traffics, self._excepted)
@@ -142,9 +232,11 @@ class Rules:
         return self.backend.read_pods(self._pod_sets(addresses))
 
     def former(self, counters: Iterable[Counter]) -> list[Counter]:
-        """Those of these counters that are pods' and of classes of traffic that the policy does not have."""
+        """The pods' counters among these whose class of traffic the policy does not have."""
         known = frozenset(self.policy.traffics)
-        return [one for one in counters if isinstance(one.subject, Address) and one.traffic not in known]
+        return [
+            one for one in counters if isinstance(one.subject, Address) and one.traffic not in known
+        ]
 
     def read_former(self, counters: Iterable[Counter]) -> list[Sample]:
         """What such counters show, as far as they are still there."""
@@ -152,46 +244,70 @@ class Rules:
         for one in self.former(counters):
             if isinstance(one.subject, Address):
                 members.setdefault(pod_set(one.traffic, one.family), set()).add(one.subject)
-        return self.backend.read_pods({spec: frozenset(addresses) for spec, addresses in members.items()})
-
-    def drops(self) -> Drops:
-        """What was dropped here: an entry for each ordered pair of sites and each reason that the rules have."""
-        isolation = self.policy.isolation
-        pairs: dict[tuple[str, str], set[str]] = {pair: set() for pair in isolation.pairs()} if isolation else {}
-        reasons: dict[str, set[str]] = {}
-        for action in (rule.action for rule in self._skeleton.rules() if isinstance(rule.action, Drop)):
-            if action.between:
-                pairs[action.between].add(action.name)
-            elif action.reason:
-                reasons.setdefault(action.reason, set()).add(action.name)
-        if not pairs and not reasons:
-            return Drops()
-        found = self.backend.tallies(self._skeleton)
-        return Drops(
-            tuple(Dropped(*pair, *_sum(found.get(name, (0, 0)) for name in its)) for pair, its in pairs.items()),
-            tuple(Refused(why, *_sum(found.get(name, (0, 0)) for name in its)) for why, its in reasons.items()),
+        return self.backend.read_pods(
+            {spec: frozenset(addresses) for spec, addresses in members.items()}
         )
 
-    def dropped(self) -> list[Dropped]:
-        """What was kept apart here."""
-        return list(self.drops().between)
+    def drops(self) -> Drops:
+        """What was dropped here: an entry for each ordered pair of sites and for each reason."""
+        pairs, reasons = self._drop_counters()
+        drops = Drops([], [])
+        if not pairs and not reasons:
+            return drops
+        found = self.backend.tallies(self._skeleton)
+        for (origin, destination), counters in pairs.items():
+            packets, size = _sum(found, counters)
+            drops.between.append(
+                {
+                    "origin": origin,
+                    "destination": destination,
+                    "bytes": size,
+                    "packets": packets,
+                }
+            )
+        for reason, counters in reasons.items():
+            packets, size = _sum(found, counters)
+            drops.refused.append({"reason": reason, "bytes": size, "packets": packets})
+        return drops
 
-    def translated(self) -> list[Translated]:
-        """What was translated here, one entry for each Service range."""
+    def _drop_counters(self) -> tuple[dict[tuple[str, str], set[str]], dict[str, set[str]]]:
+        """Names of the counters of each ordered pair of sites, and of each reason."""
+        isolation = self.policy.isolation
+        pairs: dict[tuple[str, str], set[str]] = {}
+        if isolation:
+            pairs = {pair: set() for pair in isolation.pairs()}
+        reasons: dict[str, set[str]] = {}
+        for drop in self._skeleton.drops():
+            if drop.between:
+                pairs[drop.between].add(drop.name)
+            elif drop.reason:
+                reasons.setdefault(drop.reason, set()).add(drop.name)
+        return pairs, reasons
+
+    def translated(self) -> list[TranslatedRange]:
+        """What was translated here, both directions together, for each Service range."""
         if self.policy.translation is None:
             return []
         found = self.backend.tallies(self._skeleton)
-        return [
-            Translated(service.seen, service.real, *found.get(service.counter, (0, 0)))
-            for service in self.policy.translation.services
-        ]
+        ranges: list[TranslatedRange] = []
+        for service in self.policy.translation.services:
+            packets, size = found.get(service.counter, (0, 0))
+            ranges.append(
+                {
+                    "vip_range": str(service.vip_range),
+                    "service_cidr": str(service.service_cidr),
+                    "bytes": size,
+                    "packets": packets,
+                }
+            )
+        return ranges
 
     def tagged(self) -> Tagged:
         """Other people's rules that are tagged for PyPI's iptables-exporter."""
         return tagged.read(self.backend.serving(self._skeleton))
 
     def check(self, addresses: Iterable[Address]) -> list[str]:
-        """Sentences saying what these pods lack in the kernel; other pods are not judged."""
+        """Messages about what these pods lack in the kernel; other pods are not checked."""
         wanted = self._desired(frozenset(addresses))
         observed = _without_others(self.backend.observe(wanted), frozenset(addresses))
         return list(faults(_marked_as(observed, wanted), observed))
@@ -206,7 +322,9 @@ class Rules:
 
 
 def _with_mark(wanted: Ruleset, members: Iterable[Prefix]) -> Ruleset:
-    return replace(wanted, sets=(*wanted.sets, MARK), members={**wanted.members, MARK.name: frozenset(members)})
+    return replace(
+        wanted, sets=(*wanted.sets, MARK), members={**wanted.members, MARK.name: frozenset(members)}
+    )
 
 
 def _marked_as(observed: Observed, wanted: Ruleset) -> Ruleset:
@@ -223,6 +341,7 @@ def _without_others(observed: Observed, addresses: frozenset[Address]) -> Observ
     return replace(observed, members=members)
 
 
-def _sum(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    listed = list(counts)
-    return sum(packets for packets, _ in listed), sum(octets for _, octets in listed)
+def _sum(found: Mapping[str, tuple[int, int]], counters: Iterable[str]) -> tuple[int, int]:
+    """Packets and bytes of several counters; one that the kernel lacks has counted nothing."""
+    listed = [found.get(name, (0, 0)) for name in counters]
+    return sum(packets for packets, _ in listed), sum(size for _, size in listed)

@@ -1,43 +1,56 @@
-"""The iptables backend: tables of either variant for the rules, ipsets for addresses and pods' counters.
+"""The iptables backend: rules in the tables of either variant, addresses and counters in ipsets.
 
-A change of the tables is made on a fresh reading; sets are changed one by one. No program is
-started and nothing is ever saved and restored.
+A change of the tables starts from a fresh reading; sets are changed one by one. No program is
+started, and nothing is ever saved and restored.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
-from itertools import groupby
+from itertools import chain, groupby
 
 from netmgr.errors import KernelError
+from netmgr.kernel.xtables.entries import Entry
+from netmgr.kernel.xtables.tables import Opener, Table, Tables
 from netmgr.model import Sample
 from netmgr.prefixes import Family
 from netmgr.rules import iptables_chains, iptables_text
-from netmgr.rules.ipset import IpSets, Member
-from netmgr.rules.iptables_chains import TABLES, builtin, stands_in_builtin
-from netmgr.rules.model import Abilities, Drop, Element, Hook, Observed, Rule, Ruleset, Seen, SetSpec, Tally, in_order
+from netmgr.rules.ipset import Batch, IpSets, Member
+from netmgr.rules.iptables_chains import TABLES, builtin
+from netmgr.rules.model import (
+    Abilities,
+    Drop,
+    Element,
+    Hook,
+    Observed,
+    ObservedRule,
+    Rule,
+    Ruleset,
+    SetSpec,
+    Tally,
+    in_order,
+)
 from netmgr.rules.policy import INTERNAL_SETS, PodSets
 from netmgr.rules.tagged import Place, Serving
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
+    DeleteOrphan,
     DeleteSet,
-    DeleteStray,
     DropChain,
     FillChain,
     Operation,
     RemoveElements,
     ReplaceElements,
 )
-from netmgr.rules.xt_table import Entry, Opener, Tables
 
 
 class IptablesBackend:
     """Holds the ruleset in the tables of one variant of iptables, and in ipsets."""
 
-    abilities = Abilities(rewrites=False, compares=0, sorts=False)
+    abilities = Abilities(rewrites=False, compares=0, verdict_maps=False)
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -50,20 +63,26 @@ class IptablesBackend:
 
     def observe(self, desired: Ruleset) -> Observed:
         """Read the sets, and our chains and rules of all tables."""
-        held, strays = self._sets.look(desired.sets), self._sets.strays(desired.sets)
+        held, orphans = self._sets.look(desired.sets), self._sets.orphans(desired.sets)
         malformed = {name for name, one in held.items() if not one.is_sound}
         # A rule that looks into a set which must be remade cannot stay, so it counts as altered.
         sound = {name: one.index for name, one in held.items() if one.is_sound}
         indexes = {name: one.index for name, one in held.items()}
-        members = {name: frozenset(member.element for member in held[name].members) for name in sound}
-        chains: dict[Hook, list[Seen]] = {hook: [] for hook in TABLES}
-        for family in Family:
-            for hooks in _by_table(TABLES):
-                with self._tables.opened(TABLES[hooks[0]], family) as table:
-                    for hook in hooks:
-                        chains[hook] += iptables_chains.seen(table, hook, desired.chains.get(hook, ()), sound, indexes)
-        seen = {hook: _in_order(found, desired.chains.get(hook, ())) for hook, found in chains.items()}
-        return Observed(members, seen, iptables_chains.counters(desired, seen), frozenset(malformed), strays)
+        members = {
+            name: frozenset(member.element for member in held[name].members) for name in sound
+        }
+        found: dict[Hook, list[ObservedRule]] = {hook: [] for hook in TABLES}
+
+        def look(table: Table, hook: Hook) -> None:
+            rules = desired.chains.get(hook, ())
+            found[hook] += iptables_chains.seen(table, hook, rules, sound, indexes)
+
+        _visit(self._tables.opened, TABLES, look)
+        chains = {
+            hook: _in_order(seen, desired.chains.get(hook, ())) for hook, seen in found.items()
+        }
+        counters = iptables_chains.counters(desired, chains)
+        return Observed(members, chains, counters, frozenset(malformed), orphans)
 
     def apply(self, operations: Sequence[Operation]) -> None:
         """Carry the operations out; what changes tables is written back once for each table.
@@ -71,23 +90,33 @@ class IptablesBackend:
         Raises:
             TryAgainLater: another program held the lock, or changed a table without holding it.
         """
+        # Only neighbours are taken together: the order of a transaction matters (sets before the
+        # rules that look into them, orphans last).
         for kind, group in groupby(operations, type):
             if kind in (DropChain, FillChain):
-                self._change_chains([one for one in group if isinstance(one, DropChain | FillChain)])
+                self._change_chains(
+                    [one for one in group if isinstance(one, DropChain | FillChain)]
+                )
             else:
                 self._change_sets(list(group))
 
     def render(self, operations: Sequence[Operation]) -> str:
         """The operations as commands of iptables and ip6tables of the variant, and of ipset."""
-        lines = (line for operation in operations for line in iptables_text.commands(operation, self.name))
+        lines = (
+            line
+            for operation in operations
+            for line in iptables_text.commands(operation, self.name)
+        )
         return "".join(f"{line}\n" for line in lines)
 
     def read(self, desired: Ruleset) -> list[Sample]:
         """The pods' counters from the sets, the node's from the article's rules."""
         counting = [spec for spec in desired.sets if spec.counts is not None]
         held = self._sets.look(counting)
-        found = [(spec, member) for spec in counting if spec.name in held for member in held[spec.name].members]
-        samples = [_sample(spec, member) for spec, member in found]
+        samples: list[Sample] = []
+        for spec in counting:
+            if spec.name in held:
+                samples += [_sample(spec, member) for member in held[spec.name].members]
         indexes = cache(partial(self._sets.indexes, INTERNAL_SETS))
         for family in Family:
             with self._tables.opened("mangle", family) as table:
@@ -100,43 +129,45 @@ class IptablesBackend:
         return [_sample(spec, member) for spec, member in self._sets.find(wanted)]
 
     def tallies(self, desired: Ruleset) -> dict[str, tuple[int, int]]:
-        """What rules in chains of our own have counted, over the rules that count under one name."""
+        """What rules in our own chains have counted, summed by name."""
         found: dict[str, tuple[int, int]] = {}
-        counting = [hook for hook, rules in desired.chains.items() if any(_tallies(rule) for rule in rules)]
-        for family in Family:
-            for hooks in _by_table(counting):
-                with self._tables.opened(TABLES[hooks[0]], family) as table:
-                    for hook in hooks:
-                        for name, packets, octets in iptables_chains.tallies(table, hook, desired.chains[hook]):
-                            before = found.get(name, (0, 0))
-                            found[name] = before[0] + packets, before[1] + octets
+        counting = [
+            hook for hook, rules in desired.chains.items() if any(_tallies(rule) for rule in rules)
+        ]
+
+        def add_up(table: Table, hook: Hook) -> None:
+            for name, packets, octets in iptables_chains.tallies(table, hook, desired.chains[hook]):
+                before = found.get(name, (0, 0))
+                found[name] = before[0] + packets, before[1] + octets
+
+        _visit(self._tables.opened, counting, add_up)
         return found
 
     def serving(self, desired: Ruleset) -> Serving:
-        """The article's rules that are somebody's own and equal ours, or lost the mark."""
+        """The article's rules that are another owner's and equal ours, or lost the mark."""
+        return partial(self._serve, desired)
 
-        def serve(place: Place, entries: Sequence[Entry]) -> list[Entry]:
-            if (place.variant, place.table) != (self.name, "mangle") or not entries:
-                return []
-            indexes = cache(partial(self._sets.indexes, INTERNAL_SETS))
-            rules = [
-                rule
-                for hook, rules in desired.chains.items()
-                if hook in TABLES and builtin(hook) == place.chain
-                for rule in rules
-                if stands_in_builtin(rule) and rule.family is place.family
-            ]
-            found = (iptables_chains.counting_entry(entries, rule, indexes) for rule in rules)
-            return [entry for entry in found if entry is not None]
-
-        return serve
+    def _serve(self, desired: Ruleset, place: Place, entries: Sequence[Entry]) -> list[Entry]:
+        if (place.variant, place.table) != (self.name, "mangle") or not entries:
+            return []
+        indexes = cache(partial(self._sets.indexes, INTERNAL_SETS))
+        found: list[Entry | None] = []
+        for hook in TABLES.keys() & desired.chains:
+            if builtin(hook) == place.chain:
+                article, _ = iptables_chains.split(desired.chains[hook], place.family)
+                found += [
+                    iptables_chains.counting_entry(entries, rule, indexes) for rule in article
+                ]
+        return [entry for entry in found if entry is not None]
 
     def remove(self, desired: Ruleset) -> None:
         """Take our rules, chains and sets away."""
-        self._change_chains([DropChain(hook, rules) for hook, rules in desired.chains.items() if hook in TABLES])
+        self._change_chains(
+            [DropChain(hook, rules) for hook, rules in desired.chains.items() if hook in TABLES]
+        )
         self._tables.leave()
         self._sets.destroy(spec.name for spec in desired.sets)
-        self._sets.destroy_strays(self._sets.strays(()))
+        self._sets.destroy_orphans(self._sets.orphans(()))
 
     def close(self) -> None:
         """Close the sockets and end the ipset thread."""
@@ -144,34 +175,41 @@ class IptablesBackend:
         self._sets.close()
 
     def _change_chains(self, changes: Sequence[DropChain | FillChain]) -> None:
-        names = {name for change in changes for rule in change.rules for name in rule.set_names}
-        indexes = self._sets.indexes(names | INTERNAL_SETS)
+        rules = chain.from_iterable(change.rules for change in changes)
+        names = INTERNAL_SETS.union(*(rule.set_names for rule in rules))
+        indexes = self._sets.indexes(names)
         by_hook = {change.hook: change for change in changes}
 
-        def converge(opened: Opener) -> None:
-            for family in Family:
-                for hooks in _by_table(by_hook):
-                    with opened(TABLES[hooks[0]], family) as table:
-                        for hook in hooks:
-                            iptables_chains.converge(table, by_hook[hook], indexes)
+        def converge(table: Table, hook: Hook) -> None:
+            iptables_chains.converge(table, by_hook[hook], indexes)
 
-        self._tables.change(converge)
+        self._tables.change(lambda open_table: _visit(open_table, by_hook, converge))
 
     def _change_sets(self, operations: Sequence[Operation]) -> None:
         """Change sets by operations that are all of one kind."""
-        if added := [(one.spec, one.elements) for one in operations if isinstance(one, AddElements)]:
-            self._sets.add(added)
-        if removed := [(one.spec, one.elements) for one in operations if isinstance(one, RemoveElements)]:
-            self._sets.delete(removed)
-        if deleted := [one.spec.name for one in operations if isinstance(one, DeleteSet)]:
-            self._sets.destroy(deleted)
-        if strays := [one.name for one in operations if isinstance(one, DeleteStray)]:
-            self._sets.destroy_strays(strays)
+        added: list[Batch] = []
+        removed: list[Batch] = []
         for operation in operations:
-            if isinstance(operation, CreateSet):
-                self._sets.create(operation.spec)
-            elif isinstance(operation, ReplaceElements):
-                self._replace(operation.spec, operation.elements)
+            match operation:
+                case AddElements(spec, elements):
+                    added.append((spec, elements))
+                case RemoveElements(spec, elements):
+                    removed.append((spec, elements))
+                case ReplaceElements(spec, elements):
+                    self._replace(spec, elements)
+                case CreateSet(spec):
+                    self._sets.create(spec)
+                case DeleteSet(spec):
+                    self._sets.destroy([spec.name])
+                case DeleteOrphan(name):
+                    self._sets.destroy_orphans([name])
+                case _:
+                    pass
+        # All elements of a pod are changed with one request to the thread that speaks to ipset.
+        if added:
+            self._sets.add(added)
+        if removed:
+            self._sets.delete(removed)
 
     def _replace(self, spec: SetSpec, elements: frozenset[Element]) -> None:
         held = self._sets.look([spec]).get(spec.name)
@@ -187,13 +225,24 @@ def _sample(spec: SetSpec, member: Member) -> Sample:
     return Sample(spec.counter(member.element), member.bytes, member.packets)
 
 
-def _in_order(seen: list[Seen], rules: Sequence[Rule]) -> tuple[Seen, ...]:
-    """What was seen, in the order of the rules if each family's stand in theirs."""
-    return in_order(seen, [rule.id for family in Family for rule in rules if rule.family is family], rules)
+def _in_order(seen: list[ObservedRule], rules: Sequence[Rule]) -> tuple[ObservedRule, ...]:
+    """The rules found, in the ruleset's order if each family's are in theirs."""
+    return in_order(
+        seen, [rule.id for family in Family for rule in rules if rule.family is family], rules
+    )
 
 
 def _tallies(rule: Rule) -> bool:
     return isinstance(rule.action, Drop | Tally)
+
+
+def _visit(open_table: Opener, hooks: Iterable[Hook], visit: Callable[[Table, Hook], None]) -> None:
+    """Open each table of either family once, and visit each of its hooks."""
+    for family in Family:
+        for of_table in _by_table(hooks):
+            with open_table(TABLES[of_table[0]], family) as table:
+                for hook in of_table:
+                    visit(table, hook)
 
 
 def _by_table(hooks: Iterable[Hook]) -> Iterator[list[Hook]]:

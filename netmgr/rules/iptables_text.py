@@ -1,7 +1,7 @@
-"""Operations as commands of iptables and ip6tables, of either variant, and ipset: what a person would type.
+"""Operations as the commands of iptables, ip6tables and ipset that a person would type.
 
-They are for reading, and for the test that runs them and compares the outcome with ours;
-the backend itself starts no program.
+They are printed in dry runs, and a test runs them and compares the outcome with ours. The backend
+itself starts no program.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 from netmgr.prefixes import Family
-from netmgr.rules import xt_entries
-from netmgr.rules.ipset_names import kernel_name
-from netmgr.rules.iptables_chains import TABLES, builtin, chain_name, goes_last, stands_in_builtin
+from netmgr.rules import iptables_entries
+from netmgr.rules.ipset import kernel_name
+from netmgr.rules.iptables_chains import TABLES, builtin, chain_name, goes_last, is_in_builtin
 from netmgr.rules.model import (
     SET_CAPACITY,
+    Asking,
     Element,
     Hook,
+    IcmpType,
     InPrefix,
     InSet,
     Match,
@@ -24,18 +26,19 @@ from netmgr.rules.model import (
     OneIn,
     OnLink,
     OriginallyTo,
+    Returnable,
     Rule,
     SetSpec,
     Side,
     SourceNat,
+    UdpTo,
 )
-from netmgr.rules.packets import Asking, IcmpType, Returnable, UdpTo
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
     DeclareCounter,
+    DeleteOrphan,
     DeleteSet,
-    DeleteStray,
     DropChain,
     FillChain,
     Operation,
@@ -47,21 +50,27 @@ from netmgr.rules.transaction import (
 def commands(  # noqa: PLR0911 - one return per kind of operation reads best
     operation: Operation, variant: str = "iptables-legacy"
 ) -> list[str]:
-    """The operation as commands, in order; `variant` is `iptables-legacy` or `iptables-nft`.
-
-    The programs have their full names: which one plain `iptables` is differs from one distribution to another.
-    """
+    """The operation as commands, in order; `variant` is `iptables-legacy` or `iptables-nft`."""
+    # Full names, since plain `iptables` is either variant, depending on the distribution.
     programs = {Family.V4: variant, Family.V6: variant.replace("iptables", "ip6tables")}
     match operation:
         case DropChain(hook, rules):
-            return [line for family in Family for line in _drop(hook, _of(rules, family), programs[family])]
+            return [
+                line
+                for family in Family
+                for line in _drop(hook, _of(rules, family), programs[family])
+            ]
         case FillChain(hook, rules):
-            return [line for family in Family for line in _fill(hook, _of(rules, family), programs[family])]
+            return [
+                line
+                for family in Family
+                for line in _fill(hook, _of(rules, family), programs[family])
+            ]
         case CreateSet(spec):
             return [_create(spec)]
         case DeleteSet(spec):
             return [f"ipset destroy {kernel_name(spec.name)}"]
-        case DeleteStray(name):
+        case DeleteOrphan(name):
             return [f"ipset destroy {name}"]
         case AddElements(spec, elements):
             return _each("add", spec, elements)
@@ -82,18 +91,22 @@ def _create(spec: SetSpec) -> str:
     kind = "hash:net" if spec.counts is None else "hash:ip"
     family = "inet" if spec.family is Family.V4 else "inet6"
     counters = "" if spec.counts is None else " counters"
-    return f"ipset create {kernel_name(spec.name)} {kind} family {family} maxelem {SET_CAPACITY}{counters}"
+    options = f"family {family} maxelem {SET_CAPACITY}{counters}"
+    return f"ipset create {kernel_name(spec.name)} {kind} {options}"
 
 
 def _each(verb: str, spec: SetSpec, elements: Iterable[Element]) -> list[str]:
-    return [f"ipset -exist {verb} {kernel_name(spec.name)} {element}" for element in sorted(elements)]
+    return [
+        f"ipset -exist {verb} {kernel_name(spec.name)} {element}" for element in sorted(elements)
+    ]
 
 
 def _drop(hook: Hook, rules: list[Rule], program: str) -> Iterator[str]:
     program = f"{program} -t {TABLES[hook]}"
-    for rule in filter(stands_in_builtin, rules):
+    for rule in filter(is_in_builtin, rules):
         yield f"{program} -D {builtin(hook)} {text(rule)}"
-    if not all(map(stands_in_builtin, rules)):
+    # The jump goes first: a chain that something jumps to cannot be deleted.
+    if not all(map(is_in_builtin, rules)):
         yield f"{program} -D {builtin(hook)} -j {chain_name(hook)}"
         yield f"{program} -F {chain_name(hook)}"
         yield f"{program} -X {chain_name(hook)}"
@@ -101,9 +114,10 @@ def _drop(hook: Hook, rules: list[Rule], program: str) -> Iterator[str]:
 
 def _fill(hook: Hook, rules: list[Rule], program: str) -> Iterator[str]:
     program = f"{program} -t {TABLES[hook]}"
-    for position, rule in enumerate(filter(stands_in_builtin, rules), start=1):
+    # Before everything else in the chain, where no earlier verdict hides packets from them.
+    for position, rule in enumerate(filter(is_in_builtin, rules), start=1):
         yield f"{program} -I {builtin(hook)} {position} {text(rule)}"
-    own = [rule for rule in rules if not stands_in_builtin(rule)]
+    own = [rule for rule in rules if not is_in_builtin(rule)]
     if own:
         yield f"{program} -N {chain_name(hook)}"
         yield from (f"{program} -A {chain_name(hook)} {text(rule)}" for rule in own)
@@ -113,37 +127,45 @@ def _fill(hook: Hook, rules: list[Rule], program: str) -> Iterator[str]:
 def text(rule: Rule) -> str:
     """The rule as iptables-save prints it, without the chain."""
     parts = [_match(match, rule.family) for match in rule.matches]
-    comment = xt_entries.comment_of(rule)
+    comment = iptables_entries.comment_of(rule)
     return " ".join([*parts, f'-m comment --comment "{comment}"', *_target(rule)])
 
 
 def _target(rule: Rule) -> list[str]:
-    name = xt_entries.target_name(rule)
+    name = iptables_entries.target_name(rule)
     match rule.action:
         case SourceNat(address):
             return [f"-j {name} --to-source {address}"]
-        case Netmap(real):
-            return [f"-j {name} --to {real}"]
+        case Netmap(service_cidr):
+            return [f"-j {name} --to {service_cidr}"]
         case _:
             return [f"-j {name}"] if name else []
 
 
-def _icmp6(number: int) -> str:
+def _icmp(number: int, family: Family) -> str:
+    if family is Family.V4:
+        return f"-p icmp -m icmp --icmp-type {number}"
     return f"-p ipv6-icmp -m icmp6 --icmpv6-type {number}"
+
+
+def _not(*, negated: bool) -> str:
+    return "! " if negated else ""
 
 
 def _match(match: Match, family: Family) -> str:  # noqa: PLR0911 - one return per kind of match reads best
     match match:
         case InSet(side, name, negated):
-            return f"-m set {'! ' if negated else ''}--match-set {kernel_name(name)} {side}"
+            return f"-m set {_not(negated=negated)}--match-set {kernel_name(name)} {side}"
         case InPrefix(side, prefix, negated):
-            return f"{'! ' if negated else ''}{'-s' if side is Side.SOURCE else '-d'} {prefix}"
+            option = "-s" if side is Side.SOURCE else "-d"
+            return f"{_not(negated=negated)}{option} {prefix}"
         case OnLink(side, name, negated, _):
-            return f"{'! ' if negated else ''}{'-i' if side is Side.SOURCE else '-o'} {name.replace('*', '+')}"
+            option = "-i" if side is Side.SOURCE else "-o"
+            return f"{_not(negated=negated)}{option} {name.replace('*', '+')}"
         case Returnable(negated):
             return f"-m rpfilter{' --invert' if negated else ''}"
         case IcmpType(number):
-            return f"-p icmp -m icmp --icmp-type {number}" if family is Family.V4 else _icmp6(number)
+            return _icmp(number, family)
         case UdpTo(port):
             return f"-p udp -m udp --dport {port}"
         case Asking(besides):

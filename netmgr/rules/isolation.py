@@ -1,23 +1,36 @@
 """Which rules keep spokes apart: on every machine of a spoke, and on the router between them.
 
-The rules stand behind all counting of the hook. First comes what lets everything else pass by at
-most two look-ups, however many spokes there are; behind it one rule for each ordered pair, which
-names the pair in its counter. Machines of the hub itself keep nobody apart: the hub reaches all.
+The rules follow all counting of the hook. The first ones let everything else pass with at most two
+look-ups, however many spokes there are. Then comes one rule for each ordered pair, which names the
+pair in its counter. Machines of the hub have none of these rules, because the hub reaches all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, permutations
 
-from netmgr.config import NodeDocument
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.sites import HUB, Role
 from netmgr.prefixes import Family, Prefix, merge
-from netmgr.rules.model import Abilities, Drop, Element, Hook, InSet, Match, Pass, Rule, SetSpec, Side, outside
-from netmgr.sites import HUB, Role
+from netmgr.rules.model import (
+    Abilities,
+    Drop,
+    Element,
+    Hook,
+    InSet,
+    Match,
+    Pass,
+    Rule,
+    SetSpec,
+    Side,
+    outside,
+)
 
 LINK_SCOPE = (Prefix.parse("fe80::/10"), Prefix.parse("ff02::/16"))
-"""What never leaves its link (RFC 4291); neighbours must find each other before anything of theirs can be judged."""
+"""What never leaves its link (RFC 4291); neighbours must find each other before their packets
+can be checked."""
 
 FROM, TO = Side.SOURCE, Side.DESTINATION
 
@@ -32,14 +45,17 @@ class Spoke:
 
 @dataclass(frozen=True)
 class Isolation:
-    """Spokes that must not meet; `own` is the one whose machine this is, None on the router between them."""
+    """Spokes that must not meet.
+
+    `own` is the one whose machine this is, None on the router between them.
+    """
 
     spokes: tuple[Spoke, ...]
     own: str | None = None
 
     @classmethod
     def of(cls, document: NodeDocument) -> Isolation | None:
-        """What a node document asks for; None where there is nobody to keep apart."""
+        """What a node document asks for; None where no spokes are kept apart."""
         router = document.role is Role.HUB_ROUTER
         spokes = tuple(
             Spoke(site.name, (*site.every_prefix, *_behind(document, site.name)))
@@ -65,34 +81,45 @@ class Isolation:
         return found
 
     def passing(self, hook: Hook, family: Family, abilities: Abilities) -> list[Rule]:
-        """What lets packets pass that are of no business here; to stand before the dropping of any family."""
+        """Rules that pass all but packets between spokes; they precede those of `dropping`."""
         if not self._pairs(family) or hook not in (Hook.INPUT, Hook.FORWARD, Hook.OUTPUT):
             return []
         others = self._others(family)
-        strangers = {side: outside(side, _foreign(family).name, others, abilities.compares) for side in _sides(hook)}
+        strangers = {
+            side: outside(side, _foreign(family).name, others, abilities.compares)
+            for side in _sides(hook)
+        }
         if self.own is not None:
-            on_link = hook is not Hook.FORWARD and family is Family.V6
-            near = (InSet(Side.DESTINATION if hook is Hook.INPUT else Side.SOURCE, _LINK_SCOPE.name),)
-            return [
-                _pass(hook, family, "own", *chain.from_iterable(strangers.values())),
-                *([_pass(hook, family, "neighbour discovery", *near)] if on_link else []),
-            ]
-        if hook is not Hook.FORWARD:
-            return []
-        within = [
-            _pass(hook, family, f"within {spoke.name}", *(InSet(side, _site(spoke.name, family).name) for side in Side))
-            for spoke in self._having(family)
+            # On a spoke's machine, a packet between two spokes has an address of another spoke on
+            # one side. One that has none on either side is no business of these rules.
+            passing = [_pass(hook, family, "own", *chain.from_iterable(strangers.values()))]
+            if hook is not Hook.FORWARD and family is Family.V6:
+                # Neighbours must find each other before any of their packets can be checked.
+                near = InSet(TO if hook is Hook.INPUT else FROM, _LINK_SCOPE.name)
+                passing.append(_pass(hook, family, "neighbour discovery", near))
+            return passing
+        return self._routed(family, strangers) if hook is Hook.FORWARD else []
+
+    def _routed(self, family: Family, strangers: Mapping[Side, tuple[Match, ...]]) -> list[Rule]:
+        """What the router passes: the hub's packets, and those within one spoke."""
+        # On the router, a packet without a spoke on one side is the hub's.
+        passing = [
+            _pass(Hook.FORWARD, family, f"hub {side}", *matches)
+            for side, matches in strangers.items()
         ]
-        return [_pass(hook, family, f"hub {side}", *matches) for side, matches in strangers.items()] + within
+        for spoke in self._having(family):
+            ends = (InSet(side, _site(spoke.name, family).name) for side in Side)
+            passing.append(_pass(Hook.FORWARD, family, f"within {spoke.name}", *ends))
+        return passing
 
     def dropping(self, hook: Hook, family: Family) -> list[Rule]:
         """One rule for each ordered pair of spokes that can meet at the hook."""
-        return [
-            Rule(f"isolation {hook} {origin} {destination} v{family.value}", family, matches, _drop(pair, family))
-            for pair in self._pairs(family)
-            if (matches := self._matches(hook, family, *pair))
-            for origin, destination in [pair]
-        ]
+        rules = []
+        for origin, destination in self._pairs(family):
+            if matches := self._matches(hook, family, origin, destination):
+                name = f"isolation {hook} {origin} {destination} v{family.value}"
+                rules.append(Rule(name, family, matches, _drop((origin, destination), family)))
+        return rules
 
     def pairs(self) -> list[tuple[str, str]]:
         """The ordered pairs, from and to, that are kept apart here."""
@@ -104,20 +131,27 @@ class Isolation:
         return tuple(prefix for family in Family for prefix in self._others(family))
 
     def _others(self, family: Family) -> list[Prefix]:
-        return _merged((prefix for one in self.spokes if one.name != self.own for prefix in one.prefixes), family)
+        return _merged(
+            (prefix for one in self.spokes if one.name != self.own for prefix in one.prefixes),
+            family,
+        )
 
     def _having(self, family: Family) -> list[Spoke]:
-        return [spoke for spoke in self.spokes if any(prefix.family is family for prefix in spoke.prefixes)]
+        return [
+            spoke
+            for spoke in self.spokes
+            if any(prefix.family is family for prefix in spoke.prefixes)
+        ]
 
     def _pairs(self, family: Family) -> list[tuple[str, str]]:
         names = [spoke.name for spoke in self._having(family)]
         return [pair for pair in permutations(names, 2) if self.own is None or self.own in pair]
 
-    def _matches(self, hook: Hook, family: Family, origin: str, destination: str) -> tuple[Match, ...]:
-        """What tells a packet of the pair; nothing where none can come by.
-
-        At a machine's own hooks the other side is the machine itself, by whatever address.
-        """
+    def _matches(
+        self, hook: Hook, family: Family, origin: str, destination: str
+    ) -> tuple[Match, ...]:
+        """What a packet of the pair matches; empty at hooks that none passes."""
+        # At a machine's own hooks the other side is the machine itself, by whatever address.
         whole = InSet(FROM, _site(origin, family).name), InSet(TO, _site(destination, family).name)
         match hook:
             case Hook.FORWARD:
@@ -131,9 +165,9 @@ class Isolation:
 
 
 def _behind(document: NodeDocument, site: str) -> Iterator[Prefix]:
-    """A NAT host's packets also carry its Service ranges as they are inside, of its own spoke alone."""
+    """The Service CIDRs that a NAT host's packets also carry, for its own spoke alone."""
     if document.nat is not None and site == document.site:
-        yield from (service.real for service in document.nat.services)
+        yield from (service.service_cidr for service in document.nat.services)
 
 
 def _sides(hook: Hook) -> tuple[Side, ...]:

@@ -14,9 +14,9 @@ from enum import StrEnum
 
 from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix
-from netmgr.rules.packets import Asking, IcmpType, Returnable, UdpTo
 
 Element = Address | Prefix
+# Without a size the kernel takes its resizable hash (nft_set_hash.c).
 SET_CAPACITY = 65_536
 """Addresses a pod set can hold. Given to the kernel so that it picks its fixed, faster hash."""
 
@@ -69,10 +69,10 @@ class InPrefix:
 
 @dataclass(frozen=True, slots=True)
 class OnLink:
-    """The packet came in by (`src`) or goes out by (`dst`) a link of this name; a final `*` is any rest.
+    """The packet came in (`src`) or goes out (`dst`) by a link of this name; `*` ends a prefix.
 
-    Where a mistake would cost time and nothing else, `group` names the link group such links are
-    put into: a backend may compare that number instead, which is quicker than a name.
+    `group` is the link group of such links, for matches where a mistake costs time and nothing
+    else: a backend may compare that number instead, which is quicker than a name.
     """
 
     side: Side
@@ -87,7 +87,7 @@ class OnLink:
 
 @dataclass(frozen=True, slots=True)
 class OriginallyTo:
-    """The packet's connection was opened toward an address of this prefix, as connection tracking saw it."""
+    """The packet's connection was opened toward this prefix, as connection tracking saw it."""
 
     prefix: Prefix
 
@@ -97,12 +97,59 @@ class OriginallyTo:
 
 @dataclass(frozen=True, slots=True)
 class OneIn:
-    """Every `number`-th packet that gets as far as this, beginning with the first."""
+    """Every `number`-th packet that reaches this match, beginning with the first."""
 
     number: int
 
     def __str__(self) -> str:
         return f"one in {self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Returnable:
+    """The route to the packet's source leads (or not) out of the link that it came in by.
+
+    RFC 3704, strict. A source that the kernel cannot check passes, such as 0.0.0.0 of a DHCP
+    client.
+    """
+
+    negated: bool = False
+
+    def __str__(self) -> str:
+        return f"{'not ' if self.negated else ''}returnable by the same link"
+
+
+@dataclass(frozen=True, slots=True)
+class IcmpType:
+    """An ICMP or, in a rule of IPv6, ICMPv6 message of this type."""
+
+    number: int
+
+    def __str__(self) -> str:
+        return f"ICMP type {self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """The packet has its connection's original direction; answers come from a port but `besides`.
+
+    The port is the one after all translation.
+    """
+
+    besides: int
+
+    def __str__(self) -> str:
+        return f"asking, not port {self.besides}"
+
+
+@dataclass(frozen=True, slots=True)
+class UdpTo:
+    """A datagram to this port."""
+
+    port: int
+
+    def __str__(self) -> str:
+        return f"UDP to {self.port}"
 
 
 Match = InSet | InPrefix | OnLink | Returnable | IcmpType | UdpTo | Asking | OriginallyTo | OneIn
@@ -126,17 +173,17 @@ class GoOn:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Peers of some prefixes, and the set that counts the pods that exchange packets with them; "" counts none."""
+    """Prefixes of peers, and the set that counts the pods they exchange packets with ("": none)."""
 
     counts: str
     prefixes: tuple[Prefix, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Sort:
-    """Count the address on the side `pod` in one set, which the address on the side `peer` decides; then go on.
+class Classify:
+    """Count the address on side `pod` in the set that the address on the side `peer` selects.
 
-    Prefixes of branches are disjoint. A peer in none of them is counted in the set `rest`.
+    Then the next rule is evaluated. Prefixes of branches are disjoint; `rest` counts all others.
     """
 
     name: str
@@ -151,12 +198,12 @@ class Sort:
         return frozenset({self.rest, *(branch.counts for branch in self.branches if branch.counts)})
 
     def __str__(self) -> str:
-        return f"sort by {self.peer}, count {self.pod}"
+        return f"classify by {self.peer}, count {self.pod}"
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Raise one of the node's counters, which survives a rewriting of rules where the kernel allows it."""
+    """Raise one of the node's counters, which survives new rules where the kernel allows it."""
 
     counter: Counter
 
@@ -174,7 +221,8 @@ class Count:
 class Drop:
     """Drop the packet and count it under this name.
 
-    `between` are the sites, from and to, it keeps apart; `reason` is what else is wrong with the packet, for readers.
+    `between` are the sites, from and to, it keeps apart; `reason` is what else is wrong with the
+    packet, for readers.
     """
 
     name: str
@@ -217,10 +265,10 @@ class SourceNat:
 class Netmap:
     """Send the packet's connection to the address of the same place in another prefix."""
 
-    real: Prefix
+    service_cidr: Prefix
 
     def __str__(self) -> str:
-        return f"destination becomes that of {self.real}"
+        return f"destination becomes that of {self.service_cidr}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,16 +287,13 @@ class Rewrite:
 
 
 def outside(side: Side, name: str, prefixes: Collection[Prefix], most: int) -> tuple[Match, ...]:
-    """The address is in none of the prefixes: compared with each, in order, where they are at most so many.
-
-    Else it is looked up in the set of this name.
-    """
+    """Matches an address in none of the prefixes: compares at most `most`, or looks up."""
     if len(prefixes) > most:
         return (InSet(side, name, negated=True),)
     return tuple(InPrefix(side, one, negated=True) for one in prefixes)
 
 
-Action = Pass | GoOn | Sort | Count | Drop | Tally | Masquerade | SourceNat | Netmap | Rewrite
+Action = Pass | GoOn | Classify | Count | Drop | Tally | Masquerade | SourceNat | Netmap | Rewrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +313,8 @@ class Rule:
     @property
     def set_names(self) -> frozenset[str]:
         """Names of the sets the rule looks into."""
-        sorting = self.action.set_names if isinstance(self.action, Sort) else frozenset()
-        return sorting | {match.name for match in self.matches if isinstance(match, InSet)}
+        counting = self.action.set_names if isinstance(self.action, Classify) else frozenset()
+        return counting | {match.name for match in self.matches if isinstance(match, InSet)}
 
     def __str__(self) -> str:
         return f"{self.id}: {', '.join(map(str, self.matches))}: {self.action}"
@@ -277,7 +322,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class SetSpec:
-    """A set of one family: of prefixes or, when it counts a direction, of addresses with a counter each."""
+    """A set of one family: of prefixes or, if `counts` is given, of addresses that count."""
 
     name: str
     family: Family
@@ -305,38 +350,54 @@ class Ruleset:
 
     def node_counters(self) -> dict[str, Counter]:
         """The node's counters by their name in the kernel."""
-        return {rule.action.name: rule.action.counter for rule in self.rules() if isinstance(rule.action, Count)}
+        return {
+            rule.action.name: rule.action.counter
+            for rule in self.rules()
+            if isinstance(rule.action, Count)
+        }
+
+    def drops(self) -> Iterator[Drop]:
+        """What drops packets."""
+        for rule in self.rules():
+            if isinstance(rule.action, Drop):
+                yield rule.action
 
     def tallies(self) -> tuple[str, ...]:
         """Names of the counters that are neither a pod's nor the node's, each once, in order."""
         actions = (rule.action for rule in self.rules())
-        return tuple(dict.fromkeys(action.name for action in actions if isinstance(action, Drop | Tally | Rewrite)))
+        return tuple(
+            dict.fromkeys(
+                action.name for action in actions if isinstance(action, Drop | Tally | Rewrite)
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
     """What a kernel interface can do, which the same policy makes the best of.
 
-    `rewrites`: packets can be rewritten outside of connection tracking. `compares`: so many prefixes
-    are compared one after the other sooner than they are looked up in a set. `sorts`: one look-up
-    decides between many branches.
+    `rewrites`: packets can be rewritten outside of connection tracking. `compares`: so many
+    prefixes are compared one after the other sooner than they are looked up in a set.
+    `verdict_maps`: one look-up decides between many branches.
     """
 
     rewrites: bool = True
     compares: int = 16
-    sorts: bool = True
+    verdict_maps: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A rule found where ours live: which one it is by its mark, and whether it is still as we write it."""
+class ObservedRule:
+    """A rule found in our chains: its id by its mark, and whether it is still as we write it."""
 
     id: str
     intact: bool = True
 
 
-def in_order(seen: Sequence[Seen], written: Sequence[str], rules: Sequence[Rule]) -> tuple[Seen, ...]:
-    """What was seen, in the order of the rules if it stands in the one in which the kernel was given their ids."""
+def in_order(
+    seen: Sequence[ObservedRule], written: Sequence[str], rules: Sequence[Rule]
+) -> tuple[ObservedRule, ...]:
+    """The rules found, in the ruleset's order if the kernel has them in the order `written`."""
     if [one.id for one in seen] != list(written):
         return tuple(seen)
     by_id = {one.id: one for one in seen}
@@ -349,21 +410,23 @@ class Observed:
 
     `members` lacks a set that is not there; `malformed` names sets and hooks that are there
     but of another make. `chains` lacks a hook without our chain. `counters` are names, as
-    `Count.name` and its like give them. `strays` and
-    `stray_chains` are sets and chains of ours, by their names in the kernel, that the ruleset has
+    `Count.name` and its like give them. `orphans` and
+    `orphan_chains` are sets and chains of ours, by their names in the kernel, that the ruleset has
     no use for. `asleep`: all of it is there, and switched off.
     """
 
     members: Mapping[str, frozenset[Element]]
-    chains: Mapping[Hook, tuple[Seen, ...]]
+    chains: Mapping[Hook, tuple[ObservedRule, ...]]
     counters: frozenset[str] = frozenset()
     malformed: frozenset[str] = frozenset()
-    strays: frozenset[str] = frozenset()
-    stray_chains: frozenset[str] = frozenset()
+    orphans: frozenset[str] = frozenset()
+    orphan_chains: frozenset[str] = frozenset()
     asleep: bool = False
 
     @property
     def nothing(self) -> bool:
         """Whether there is no trace of ours at all."""
-        strays = self.strays | self.stray_chains
-        return not (self.members or self.malformed or self.counters or strays or any(self.chains.values()))
+        orphans = self.orphans | self.orphan_chains
+        return not (
+            self.members or self.malformed or self.counters or orphans or any(self.chains.values())
+        )

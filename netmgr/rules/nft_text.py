@@ -1,55 +1,57 @@
-"""The ruleset as nft commands, and nft's JSON listing as what was observed.
+"""The ruleset as nft commands.
 
 Every rule carries a comment with its id and a digest of its text; so a rule is recognised
-after a restart, and an altered one is told from an intact one, without comparing listings
-whose wording changes from one nft version to the next. Commands are flat (`add …`, `flush …`)
+after a restart, and an altered one differs from an intact one, without comparing listings
+whose form changes from one nft version to the next. Commands are flat (`add …`, `flush …`)
 and keep to what nft 1.0.2 to 1.1 have in common.
+
+A rule that classifies packets by their peer jumps to a chain of its own. There a few prefixes are
+compared one after the other; many are looked up in one verdict map, which leads to a chain for
+each counting set.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, assert_never
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, assert_never
 
 from netmgr.prefixes import Address, Family, Prefix
-from netmgr.rules import nft_sort
 from netmgr.rules.model import (
     SET_CAPACITY,
     Action,
+    Asking,
+    Classify,
     Count,
     Drop,
     Element,
     GoOn,
     Hook,
+    IcmpType,
     InPrefix,
     InSet,
     Masquerade,
     Match,
     Netmap,
-    Observed,
     OneIn,
     OnLink,
     OriginallyTo,
     Pass,
+    Returnable,
     Rewrite,
     Rule,
-    Ruleset,
-    Seen,
     SetSpec,
     Side,
-    Sort,
     SourceNat,
     Tally,
-    in_order,
+    UdpTo,
 )
-from netmgr.rules.packets import Asking, IcmpType, Returnable, UdpTo
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
     DeclareCounter,
+    DeleteOrphan,
     DeleteSet,
-    DeleteStray,
     DropChain,
     FillChain,
     Operation,
@@ -59,9 +61,6 @@ from netmgr.rules.transaction import (
 
 TABLE = "inet netmgr"
 
-Listing = Mapping[str, Any]
-"""One object of nft's JSON output (libnftables-json(5))."""
-
 
 class _Base(NamedTuple):
     kind: str
@@ -69,6 +68,8 @@ class _Base(NamedTuple):
     priority: int
 
 
+# Connection tracking begins at -200: -300 is before it. 320 is behind source translation (100) and
+# the helpers of connection tracking (300). -110 is just before kube-proxy's -100.
 BASES = {
     Hook.PREROUTING: _Base("filter", "prerouting", -300),
     Hook.DSTNAT: _Base("nat", "prerouting", -110),
@@ -78,7 +79,8 @@ BASES = {
     Hook.POSTROUTING: _Base("nat", "postrouting", 100),
     Hook.DEPARTURE: _Base("filter", "postrouting", 320),
 }
-"""Chain type, the kernel's hook and priority: raw, before others' translation, mangle, source translation, the end."""
+"""Chain type, the kernel's hook and priority: raw, before others' translation, mangle, source
+translation, the end."""
 
 COMMENT_LENGTH = 127
 """The most bytes a rule's comment has (NFTNL_UDATA_COMMENT_MAXLEN, less the final zero)."""
@@ -86,14 +88,20 @@ COMMENT_LENGTH = 127
 Line = tuple[Rule, ...]
 """One or two rules that are one rule to the kernel."""
 
-_ID_SEPARATOR = " + "
+FEW = 4
+"""So many prefixes are compared sooner than looked up: a rule costs 20 to 30 ns, the look-up
+170."""
+
+ID_SEPARATOR = " + "
 _DIGEST_LENGTH = 12
 
 
 def commands(operations: Iterable[Operation]) -> list[str]:
     """Commands for nft, one a line, that carry the operations out as one transaction."""
     listed = list(operations)
-    makes = any(isinstance(operation, CreateSet | FillChain | DeclareCounter) for operation in listed)
+    makes = any(
+        isinstance(operation, CreateSet | FillChain | DeclareCounter) for operation in listed
+    )
     lines = [f"add table {TABLE}"] if makes else []
     for operation in listed:
         lines += _lines(operation)
@@ -103,52 +111,117 @@ def commands(operations: Iterable[Operation]) -> list[str]:
 def _lines(operation: Operation) -> list[str]:  # noqa: PLR0911 - one return per kind of operation reads best
     match operation:
         case DropChain(hook, rules):
-            # The one that jumps before those that it jumps to.
-            return [line for name in (hook, *reversed(nft_sort.chains(rules))) for line in _delete_chain(name)]
+            return _drop(hook, rules)
         case FillChain(hook, rules):
             return _fill(hook, rules)
         case CreateSet(spec):
             return [f"add set {TABLE} {spec.name} {{ {_set_type(spec)} }}"]
         case DeleteSet(spec):
             return [f"delete set {TABLE} {spec.name}"]
-        case DeleteStray(name, is_chain):
+        case DeleteOrphan(name, is_chain):
             return _delete_chain(name) if is_chain else [f"delete set {TABLE} {name}"]
         case AddElements(spec, elements):
             return [_elements("add", spec, elements)]
         case RemoveElements(spec, elements):
-            # Added first for the same reason as above; there is no `destroy` before nft 1.0.7.
+            # Added first, since deleting an element that is not there fails the whole transaction;
+            # there is no `destroy` before nft 1.0.7.
             return [_elements("add", spec, elements), _elements("delete", spec, elements)]
         case ReplaceElements(spec, elements):
-            return [f"flush set {TABLE} {spec.name}", *([_elements("add", spec, elements)] if elements else [])]
+            # One transaction: no packet meets the empty set.
+            return [
+                f"flush set {TABLE} {spec.name}",
+                *([_elements("add", spec, elements)] if elements else []),
+            ]
         case DeclareCounter(name):
             return [f"add counter {TABLE} {name}"]
     assert_never(operation)
 
 
+def _drop(hook: Hook, rules: Sequence[Rule]) -> list[str]:
+    lines = []
+    # A chain that something jumps to cannot be deleted, so the one that jumps goes first.
+    for name in (hook, *reversed(class_chains(rules))):
+        lines += _delete_chain(name)
+    return lines
+
+
 def _fill(hook: Hook, rules: Sequence[Rule]) -> list[str]:
     kind, place, priority = BASES[hook]
     base = f"{{ type {kind} hook {place} priority {priority}; policy accept; }}"
+    # `add` changes nothing of a chain that is there, so that its rules must be flushed.
     lines = [f"add chain {TABLE} {hook} {base}", f"flush chain {TABLE} {hook}"]
-    for name, texts in nft_sort.chains(rules).items():
+    for name, texts in class_chains(rules).items():
         lines += [f"add chain {TABLE} {name}", f"flush chain {TABLE} {name}"]
-        marks = _sorting_marks(name, texts)
-        lines += [f'add rule {TABLE} {name} {one} comment "{its}"' for one, its in zip(texts, marks, strict=True)]
-    lines += [f'add rule {TABLE} {hook} {text(line)} comment "{mark(line)}"' for line in fused(rules)]
+        for one, comment in zip(texts, class_marks(name, texts), strict=True):
+            lines.append(f'add rule {TABLE} {name} {one} comment "{comment}"')
+    lines += [
+        f'add rule {TABLE} {hook} {text(line)} comment "{mark(line)}"' for line in fused(rules)
+    ]
     return lines
 
 
 def _delete_chain(name: str) -> list[str]:
     # `add` first, since deleting a chain that is not there would fail the whole transaction.
-    return [f"add chain {TABLE} {name}", f"flush chain {TABLE} {name}", f"delete chain {TABLE} {name}"]
+    return [
+        f"add chain {TABLE} {name}",
+        f"flush chain {TABLE} {name}",
+        f"delete chain {TABLE} {name}",
+    ]
 
 
-def _sorting_marks(name: str, texts: Sequence[str]) -> list[str]:
-    """The comments of the rules in a chain that a sorting rule leads to."""
+def class_chains(rules: Iterable[Rule]) -> dict[str, tuple[str, ...]]:
+    """The chains that classifying rules lead to: the texts of their rules, by the chain's name.
+
+    Callees come first.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for rule in rules:
+        if isinstance(rule.action, Classify):
+            found |= _class_chains(rule.family, rule.action)
+    return found
+
+
+def class_marks(name: str, texts: Sequence[str]) -> list[str]:
+    """The comments of the rules in such a chain."""
     return [f"{name} {number} {_digest(one)}" for number, one in enumerate(texts, start=1)]
 
 
+def _class_chains(family: Family, action: Classify) -> dict[str, tuple[str, ...]]:
+    peer, pod = (f"{_protocol(family)} {_field(side)}" for side in (action.peer, action.pod))
+    rest, entry = f"{pod} @{action.rest}", _class_entry(action)
+    pieces: list[tuple[Prefix, str]] = []
+    for branch in action.branches:
+        pieces += [(prefix, branch.counts) for prefix in branch.prefixes]
+    if len(pieces) <= FEW:
+        return {entry: (*_comparisons(pieces, peer, pod), rest)}
+    counted = [branch.counts for branch in action.branches if branch.counts]
+    found = {f"count_{counts}": (f"{pod} @{counts}",) for counts in counted}
+    return {**found, entry: (f"{peer} vmap {{ {_verdicts(pieces)} }}", rest)}
+
+
+def _comparisons(pieces: Iterable[tuple[Prefix, str]], peer: str, pod: str) -> Iterator[str]:
+    for prefix, counts in pieces:
+        # A packet of a pod that is counted nowhere is in no set of the rest either, or else stops
+        # here.
+        yield f"{peer} {prefix} {pod} @{counts} return" if counts else f"{peer} {prefix} return"
+
+
+def _verdicts(pieces: Iterable[tuple[Prefix, str]]) -> str:
+    return ", ".join(
+        f"{prefix} : goto count_{counts}" if counts else f"{prefix} : return"
+        for prefix, counts in sorted(pieces)
+    )
+
+
+def _class_entry(action: Classify) -> str:
+    # The kernel's names of these chains are older than the word for them here.
+    return f"sort_{action.name}"
+
+
 def fused(rules: Sequence[Rule]) -> list[Line]:
-    """The rules as lines of the kernel: a counting rule and the pod rule with the same matches become one.
+    """The rules as lines of the kernel.
+
+    A counting rule and the pod rule with the same matches become one.
 
     What a packet pays for is finding that its peer is not internal; so that is done once for both.
     """
@@ -166,7 +239,11 @@ def fused(rules: Sequence[Rule]) -> list[Line]:
 
 def _set_type(spec: SetSpec) -> str:
     kind = f"type ipv{spec.family.value}_addr;"
-    return f"{kind} flags interval;" if spec.counts is None else f"{kind} size {SET_CAPACITY}; counter;"
+    return (
+        f"{kind} flags interval;"
+        if spec.counts is None
+        else f"{kind} size {SET_CAPACITY}; counter;"
+    )
 
 
 def _elements(verb: str, spec: SetSpec, elements: Iterable[Element]) -> str:
@@ -175,12 +252,12 @@ def _elements(verb: str, spec: SetSpec, elements: Iterable[Element]) -> str:
 
 def mark(line: Line) -> str:
     """The comment a line is recognised by: the ids of its rules and a digest of its text."""
-    return f"{_ids(line)} {_digest(text(line))}"
+    return f"{ids_of(line)} {_digest(text(line))}"
 
 
-def _ids(line: Line) -> str:
+def ids_of(line: Line) -> str:
     """The ids of a line's rules; what would be too long for a comment ends in a digest instead."""
-    ids = _ID_SEPARATOR.join(rule.id for rule in line)
+    ids = ID_SEPARATOR.join(rule.id for rule in line)
     room = COMMENT_LENGTH - _DIGEST_LENGTH - 1
     return ids if len(ids) <= room else f"{ids[: room - _DIGEST_LENGTH - 1]}-{_digest(ids)}"
 
@@ -190,14 +267,22 @@ def _digest(content: str) -> str:
 
 
 def text(line: Line) -> str:
-    """The line's matches and actions in nft's language; of two rules, the second's last match comes last."""
+    """The line's matches and actions in nft's language.
+
+    Of two rules, the second's last match comes last.
+    """
     first, *more = line
     parts = [_match_text(match, first) for match in first.matches]
     if not any(isinstance(match, InSet | InPrefix) for match in first.matches):
+        # A chain of an inet table gets packets of both families; an address comparison implies its
+        # own.
         parts.insert(0, f"meta nfproto ipv{first.family.value}")
     parts.append(_action_text(first.action, first.family))
     for second in more:
-        parts += [_match_text(second.matches[-1], second), _action_text(second.action, second.family)]
+        parts += [
+            _match_text(second.matches[-1], second),
+            _action_text(second.action, second.family),
+        ]
     return " ".join(filter(None, parts))
 
 
@@ -211,16 +296,18 @@ def _action_text(action: Action, family: Family) -> str:  # noqa: PLR0911 - one 
             return "masquerade"
         case SourceNat(address):
             return f"snat {_protocol(family)} to {address}"
-        case Netmap(real):
-            return f"dnat {_protocol(family)} prefix to {real}"
+        case Netmap(service_cidr):
+            return f"dnat {_protocol(family)} prefix to {service_cidr}"
         case Rewrite(side, prefix, name):
             field = f"{_protocol(family)} {_field(side)}"
+            # The kernel corrects the checksums, that of TCP or UDP too
+            # (NFT_PAYLOAD_L4CSUM_PSEUDOHDR).
             host_bits = Address(family, prefix.size - 1)
             return f'counter name "{name}" {field} set {field} & {host_bits} | {prefix.network}'
         case GoOn():
             return ""
-        case Sort():
-            return nft_sort.jump(action)
+        case Classify():
+            return f"jump {_class_entry(action)}"
         case Pass():
             # A packet that counted for a pod in one direction never does in the other.
             return "return"
@@ -231,20 +318,22 @@ def _match_text(match: Match, rule: Rule) -> str:  # noqa: PLR0911 - one return 
     protocol = _protocol(rule.family)
     match match:
         case InSet(side, name, negated):
-            return f"{protocol} {_field(side)} {'!= ' if negated else ''}@{name}"
+            return f"{protocol} {_field(side)} {_operator(negated=negated)}@{name}"
         case InPrefix(side, prefix, negated):
-            return f"{protocol} {_field(side)} {'!= ' if negated else ''}{prefix}"
-        case OnLink(side, name, negated, group):
-            way, operator = "i" if side is Side.SOURCE else "o", "!= " if negated else ""
-            return f"meta {way}ifgroup {operator}{group}" if group else f'{way}ifname {operator}"{name}"'
+            return f"{protocol} {_field(side)} {_operator(negated=negated)}{prefix}"
+        case OnLink():
+            return _link_text(match)
         case Returnable(negated):
+            # The way back is looked up for the incoming link alone (`. iif`); without one, the
+            # answer is 0.
             return f"fib saddr . iif oif {'' if negated else '!= '}0"
         case IcmpType(number):
             return f"{'icmp' if rule.family is Family.V4 else 'icmpv6'} type {number}"
         case UdpTo(port):
             return f"udp dport {port}"
         case Asking(besides):
-            # The packet's port, where answers come from; nft has no `ct reply proto-src` of any protocol.
+            # The packet's port, where answers come from; nft has no `ct reply proto-src` of any
+            # protocol.
             return f"ct direction original @th,16,16 != {besides}"
         case OriginallyTo(prefix):
             return f"ct original {protocol} daddr {prefix}"
@@ -253,108 +342,20 @@ def _match_text(match: Match, rule: Rule) -> str:  # noqa: PLR0911 - one return 
     assert_never(match)
 
 
+def _link_text(match: OnLink) -> str:
+    way, operator = "i" if match.side is Side.SOURCE else "o", _operator(negated=match.negated)
+    if match.group:
+        return f"meta {way}ifgroup {operator}{match.group}"
+    return f'{way}ifname {operator}"{match.name}"'
+
+
+def _operator(*, negated: bool) -> str:
+    return "!= " if negated else ""
+
+
 def _protocol(family: Family) -> str:
     return "ip" if family is Family.V4 else "ip6"
 
 
 def _field(side: Side) -> str:
     return "saddr" if side is Side.SOURCE else "daddr"
-
-
-def observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
-    """What `list table` shows, in terms of the desired ruleset."""
-    objects = [(kind, body) for item in listing for kind, body in item.items()]
-    sets = {body["name"]: body for kind, body in objects if kind == "set"}
-    chains = {body["name"]: body for kind, body in objects if kind == "chain"}
-    well_made = {spec.name for spec in desired.sets if spec.name in sets and _is_made_as(spec, sets[spec.name])}
-    sound = {hook for hook in Hook if hook in chains and _is_base(hook, chains[hook])}
-    seen: dict[Hook, list[Seen]] = {hook: [] for hook in sound}
-    lines = [line for rules in desired.chains.values() for line in fused(rules)]
-    intact = {mark(line): [Seen(rule.id) for rule in line] for line in lines}
-    known = {_ids(line): [rule.id for rule in line] for line in lines}
-    sorting = _comments(objects)
-    for rule in desired.rules():
-        wanted = {name: _sorting_marks(name, texts) for name, texts in nft_sort.chains([rule]).items()}
-        if any(sorting.get(name) != marks for name, marks in wanted.items()):
-            intact.pop(mark((rule,)))
-    for kind, body in objects:
-        if kind == "rule" and body["chain"] in sound:
-            seen[Hook(body["chain"])] += _seen(body.get("comment", ""), intact, known)
-    return Observed(
-        members={name: frozenset(element for element, _ in elements(sets[name])) for name in well_made},
-        chains={hook: _unfused(rules, desired.chains[hook]) for hook, rules in seen.items()},
-        counters=frozenset(body["name"] for kind, body in objects if kind == "counter"),
-        malformed=frozenset(
-            {spec.name for spec in desired.sets if spec.name in sets and spec.name not in well_made}
-            | {hook for hook in Hook if hook in chains and hook not in sound}
-        ),
-        strays=frozenset(sets) - {spec.name for spec in desired.sets},
-        stray_chains=frozenset(chains) - frozenset(Hook) - nft_sort.chains(desired.rules()).keys(),
-        # What they are is not to be read in the listing of nft 1.0.6; others than `dormant` refuse it altogether.
-        asleep=any(kind == "table" and "flags" in body for kind, body in objects),
-    )
-
-
-def _comments(objects: Iterable[tuple[str, Listing]]) -> dict[str, list[str]]:
-    """The comments of every chain's rules in their order, by the chain's name."""
-    found: dict[str, list[str]] = {}
-    for kind, body in objects:
-        if kind == "rule":
-            found.setdefault(body["chain"], []).append(body.get("comment", ""))
-    return found
-
-
-def _seen(comment: str, intact: Mapping[str, list[Seen]], known: Mapping[str, list[str]]) -> list[Seen]:
-    if comment in intact:
-        return intact[comment]
-    ids = comment.rpartition(" ")[0] or comment or "(without a comment)"
-    return [Seen(one, intact=False) for one in known.get(ids, ids.split(_ID_SEPARATOR))]
-
-
-def _unfused(seen: list[Seen], rules: Sequence[Rule]) -> tuple[Seen, ...]:
-    """What was seen, in the order of the rules if the lines stand in theirs."""
-    return in_order(seen, [rule.id for line in fused(rules) for rule in line], rules)
-
-
-def _is_made_as(spec: SetSpec, body: Listing) -> bool:
-    flags = body.get("flags", [])
-    interval = "interval" in ([flags] if isinstance(flags, str) else flags)
-    if body["type"] != f"ipv{spec.family.value}_addr":
-        return False
-    return interval if spec.counts is None else not interval and body.get("size") == SET_CAPACITY
-
-
-def _is_base(hook: Hook, body: Listing) -> bool:
-    found = (body.get("type"), body.get("hook"), body.get("prio"), body.get("policy"))
-    return found == (*BASES[hook], "accept")
-
-
-def elements(body: Listing) -> Iterator[tuple[Element, Listing]]:
-    """The elements of a listed set, each with its counter (empty where it has none)."""
-    for entry in body.get("elem", ()):
-        inner = entry["elem"] if isinstance(entry, dict) and "elem" in entry else {"val": entry}
-        value, counter = inner["val"], inner.get("counter") or {}
-        if "size" in body and isinstance(value, str):
-            yield Address.parse(value), counter
-        else:
-            for block in _prefixes(value):
-                yield block, counter
-
-
-def _prefixes(value: Any) -> Iterator[Prefix]:  # noqa: ANN401 - nft's JSON has three shapes of interval
-    if isinstance(value, str):
-        yield Address.parse(value).prefix
-    elif "prefix" in value:
-        yield Prefix.parse(f"{value['prefix']['addr']}/{value['prefix']['len']}")
-    else:
-        low, high = map(Address.parse, value["range"])
-        first = low.value
-        while first <= high.value:
-            size = min(first & -first or 1 << low.family.width, 1 << (high.value - first + 1).bit_length() - 1)
-            yield Prefix(low.family, first, low.family.width - size.bit_length() + 1)
-            first += size
-
-
-def counting_sets(desired: Ruleset) -> dict[str, SetSpec]:
-    """The sets whose elements are counters, by name."""
-    return {spec.name: spec for spec in desired.sets if spec.counts is not None}

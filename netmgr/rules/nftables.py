@@ -15,12 +15,12 @@ from contextlib import suppress
 from typing import Any
 
 from netmgr.errors import KernelError
+from netmgr.kernel.libnftables import LibNftables
 from netmgr.model import Sample
-from netmgr.rules import nft_sort, nft_text
-from netmgr.rules.libnftables import LibNftables
+from netmgr.rules import nft_listing, nft_text
 from netmgr.rules.model import Abilities, Observed, Ruleset
+from netmgr.rules.nft_listing import Fingerprints
 from netmgr.rules.nft_text import TABLE
-from netmgr.rules.nft_wording import Wording
 from netmgr.rules.policy import PodSets
 from netmgr.rules.tagged import Serving
 from netmgr.rules.transaction import FillChain, Operation
@@ -40,26 +40,31 @@ class NftablesBackend:
 
     def __init__(self) -> None:
         self._nft = LibNftables()
-        self._wording = Wording()
+        self._fingerprints = Fingerprints()
         self._is_asleep = False
 
     def observe(self, desired: Ruleset) -> Observed:
         """Read the table."""
-        found = nft_text.observed(self._wording.unmasked(self._listing()), desired)
+        found = nft_listing.observed(self._fingerprints.compared(self._listing()), desired)
         self._is_asleep = found.asleep
         return found
 
     def apply(self, operations: Sequence[Operation]) -> None:
         """Run the operations as one transaction: all of them, or none."""
         if operations and self._is_asleep:
-            # Adding it without the flag wakes it; the kernel takes no change of chains in the same transaction.
+            # Adding it without the flag wakes it; the kernel takes no change of chains in the same
+            # transaction.
             self._nft.run(f"add table {TABLE}\n")
             self._is_asleep = False
         if operations:
             self._nft.run(self.render(operations))
-        filled = [operation for operation in operations if isinstance(operation, FillChain)]
-        if chains := {name for one in filled for name in (one.hook.value, *nft_sort.chains(one.rules))}:
-            self._wording.learn(self._listing(), chains)
+        filled: set[str] = set()
+        for operation in operations:
+            if isinstance(operation, FillChain):
+                filled |= {operation.hook.value, *nft_text.class_chains(operation.rules)}
+        # At once, while nft surely shows what we wrote.
+        if filled:
+            self._fingerprints.learn(self._listing(), filled)
 
     def render(self, operations: Sequence[Operation]) -> str:
         """The operations as input for `nft -f`."""
@@ -67,14 +72,18 @@ class NftablesBackend:
 
     def read(self, desired: Ruleset) -> list[Sample]:
         """Every counter in the table, from one listing."""
-        counting, node = nft_text.counting_sets(desired), desired.node_counters()
+        counting = {spec.name: spec for spec in desired.sets if spec.counts is not None}
+        node = desired.node_counters()
         samples: list[Sample] = []
         for item in self._listing():
-            if "set" in item and (spec := counting.get(item["set"]["name"])):
-                for element, counter in nft_text.elements(item["set"]):
-                    samples.append(Sample(spec.counter(element), counter["bytes"], counter["packets"]))
-            elif "counter" in item and (known := node.get(item["counter"]["name"])):
-                samples.append(Sample(known, item["counter"]["bytes"], item["counter"]["packets"]))
+            listed, named = item.get("set", {}), item.get("counter", {})
+            if listed.get("name") in counting:
+                spec = counting[listed["name"]]
+                for element, counter in nft_listing.elements(listed):
+                    counted = Sample(spec.counter(element), counter["bytes"], counter["packets"])
+                    samples.append(counted)
+            elif named.get("name") in node:
+                samples.append(Sample(node[named["name"]], named["bytes"], named["packets"]))
         return samples
 
     def read_pods(self, pods: PodSets) -> list[Sample]:
@@ -95,7 +104,9 @@ class NftablesBackend:
         """
         wanted = frozenset(desired.tallies())
         counters = [item["counter"] for item in self._listing() if "counter" in item]
-        return {one["name"]: (one["packets"], one["bytes"]) for one in counters if one["name"] in wanted}
+        return {
+            one["name"]: (one["packets"], one["bytes"]) for one in counters if one["name"] in wanted
+        }
 
     def serving(self, desired: Ruleset) -> Serving:  # noqa: ARG002 - whatever the policy is, its counters are our own
         """None: what counts here is in our table."""
@@ -121,7 +132,9 @@ class NftablesBackend:
             listing: list[dict[str, Any]] = json.loads(output)["nftables"]
         except ValueError:
             # nft 1.0.6 prints a remark between the objects of a table that another program owns.
-            raise KernelError(f"nft list table {TABLE}", details="another program owns the table") from None
+            raise KernelError(
+                f"nft list table {TABLE}", details="another program owns the table"
+            ) from None
         return listing
 
     def _element(self, element: str) -> tuple[int, int]:
@@ -134,7 +147,9 @@ class NftablesBackend:
             raise
         found = _ELEMENT_COUNTER.search(output)
         if found is None:
-            raise KernelError(f"nft get element {TABLE} {element}", details=f"no counter in the answer {output!r}")
+            raise KernelError(
+                f"nft get element {TABLE} {element}", details=f"no counter in the answer {output!r}"
+            )
         return int(found[1]), int(found[2])
 
 

@@ -4,7 +4,7 @@ The forward hook counts pods: internal destinations (or sources) are sorted out 
 one look-up in the set of pod addresses counts the packet on its element. The article's four
 rules ("Scaling Kubernetes to 7,500 nodes") count the node as a whole. Masquerading touches
 only what pods send to the internet. Who may send as whom is decided before all that
-(`sources`). Behind the counting stand the rules that keep spokes apart (`isolation`), and on a
+(`sources`). After the counting come the rules that keep spokes apart (`isolation`), and on a
 NAT host those that open Services (`translation`).
 """
 
@@ -13,10 +13,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
-from netmgr.config import NodeDocument, NodeRules
+from netmgr.documents.node import NodeDocument, NodeRules
+from netmgr.documents.sites import Role
 from netmgr.model import LINK_GROUP, LINK_PREFIX, PROTECTED, Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix, merge
+from netmgr.rules.classifier import Classifier, pod_set
 from netmgr.rules.isolation import Isolation
 from netmgr.rules.model import (
     Abilities,
@@ -36,10 +39,8 @@ from netmgr.rules.model import (
     outside,
 )
 from netmgr.rules.protection import Protection
-from netmgr.rules.sorting import Classes, pod_set
 from netmgr.rules.sources import Sources, ranges_set
 from netmgr.rules.translation import Translation
-from netmgr.sites import Role
 
 NODE_HOOKS = (
     (Hook.INPUT, Traffic.INTERNET_IN),
@@ -47,7 +48,7 @@ NODE_HOOKS = (
     (Hook.FORWARD, Traffic.INTERNET_IN),
     (Hook.FORWARD, Traffic.INTERNET_OUT),
 )
-"""Where the article's four rules stand and what each counts."""
+"""The hooks of the article's four rules, and what each counts."""
 
 
 GUARDED_PODS = Sources()
@@ -60,7 +61,7 @@ class Policy:
     `internal` is everything that is not internet; `ranges` is what reaches it as the machine: the
     pods' own addresses, or on a router those of every site. `exact_prefix` is the one v4 prefix the
     article's published text excepts. With `counts_only` pods are counted and no more: none of
-    their packets is dropped as forged, or translated. `guards_pods`: the machine has pods to guard.
+    their packets is dropped as forged, or translated.
     """
 
     internal: tuple[Prefix, ...]
@@ -70,23 +71,26 @@ class Policy:
     rule_owner: str
     exact_prefix: Prefix
     counts_only: bool = False
-    guards_pods: bool = True
     sources: Sources = GUARDED_PODS
     protection: Protection | None = None
     isolation: Isolation | None = None
     translation: Translation | None = None
-    classes: Classes | None = None
+    classifier: Classifier | None = None
 
     @property
     def traffics(self) -> tuple[Traffic, ...]:
         """What is counted for each pod."""
         kept_away = (PROTECTED,) if self.protection else ()
-        return (*Traffic, *(self.classes.traffics if self.classes else ()), *kept_away)
+        return (*Traffic, *(self.classifier.traffics if self.classifier else ()), *kept_away)
 
     @property
     def known(self) -> tuple[Prefix, ...]:
         """Everything that is not counted as internet: what is internal, and what a class has."""
-        return tuple(merge((*self.internal, *self.classes.prefixes))) if self.classes else self.internal
+        return (
+            tuple(merge((*self.internal, *self.classifier.prefixes)))
+            if self.classifier
+            else self.internal
+        )
 
     @classmethod
     def of(cls, document: NodeDocument) -> Policy:
@@ -102,17 +106,18 @@ class Policy:
             rule_owner=document.accounting.rule_owner,
             exact_prefix=document.accounting.exact_prefix,
             counts_only=document.role is Role.NODE and not document.cni,
-            guards_pods=document.wires_pods,
             sources=Sources.of(document),
             protection=Protection.of(document),
             isolation=isolation,
             translation=Translation.of(document),
-            classes=Classes.of(document, isolation),
+            classifier=Classifier.of(document, isolation),
         )
 
 
 def pod_sets(
-    addresses: Iterable[Address], traffics: Iterable[Traffic] = Traffic, excepted: Collection[Address] = ()
+    addresses: Iterable[Address],
+    traffics: Iterable[Traffic] = Traffic,
+    excepted: Collection[Address] = (),
 ) -> PodSets:
     """The sets that count these pod addresses, for each kind of traffic and family.
 
@@ -120,15 +125,18 @@ def pod_sets(
     """
     listed = tuple(addresses)
     kinds = tuple(traffics)
-    return {
-        pod_set(traffic, family): members
-        for family in Family
-        for traffic in kinds
-        if (members := frozenset(_of(family, listed, excepted if traffic is PROTECTED else ())))
-    }
+    found: PodSets = {}
+    for family in Family:
+        for traffic in kinds:
+            without = excepted if traffic is PROTECTED else ()
+            if members := frozenset(_of(family, listed, without)):
+                found[pod_set(traffic, family)] = members
+    return found
 
 
-def _of(family: Family, addresses: Iterable[Address], without: Collection[Address]) -> Iterator[Address]:
+def _of(
+    family: Family, addresses: Iterable[Address], without: Collection[Address]
+) -> Iterator[Address]:
     return (address for address in addresses if address.family is family and address not in without)
 
 
@@ -143,7 +151,7 @@ def desired(
     abilities: Abilities = ANY_KERNEL,
     excepted: Collection[Address] = (),
 ) -> Ruleset:
-    """The whole ruleset for a policy and the pods' addresses, on a kernel interface that can do so much.
+    """The whole ruleset for a policy and the pods' addresses, given a backend's abilities.
 
     `excepted` are the addresses of pods that may reach what is protected.
     """
@@ -151,14 +159,14 @@ def desired(
     for family in Family:
         sets[_internal(family)] = _of_family(policy.known, family)
         sets[ranges_set(family)] = _of_family(policy.ranges, family)
-    sets |= policy.sources.sets(abilities) if not policy.counts_only else {}
-    sets |= policy.protection.sets(abilities) if policy.protection else {}
-    sets |= policy.isolation.sets(abilities) if policy.isolation else {}
-    sets |= policy.translation.sets() if policy.translation else {}
-    sets |= policy.classes.sets(abilities) if policy.classes else {}
+    sources = None if policy.counts_only else policy.sources
+    parts = (sources, policy.protection, policy.isolation, policy.translation, policy.classifier)
+    for part in parts:
+        sets |= part.sets(abilities) if part else {}
     if policy.known != policy.internal:
         sets |= {_unhidden(family): _of_family(policy.internal, family) for family in Family}
-    sets |= {pod_set(traffic, family): frozenset() for family in Family for traffic in policy.traffics}
+    for family, traffic in product(Family, policy.traffics):
+        sets[pod_set(traffic, family)] = frozenset()
     sets |= pod_sets(pods, policy.traffics, excepted)
     return Ruleset(
         sets=tuple(sets),
@@ -168,6 +176,8 @@ def desired(
 
 
 _POD_LINKS = f"{LINK_PREFIX}*"
+# By the link's group, which is compared sooner than a name. A link that lost its group costs its
+# packets some comparisons of the peer, and nothing else.
 _NO_POD = partial(OnLink, name=_POD_LINKS, negated=True, group=LINK_GROUP)
 _NO_LOOPBACK = partial(OnLink, name="lo", negated=True)
 
@@ -191,16 +201,13 @@ def _of_family(prefixes: Iterable[Prefix], family: Family) -> frozenset[Element]
 
 def _chain(policy: Policy, hook: Hook, abilities: Abilities) -> Iterator[Rule]:
     """The rules of a hook. What many packets meet comes before what is long, in either family."""
+    sources = None if policy.counts_only else policy.sources
     for family in Family:
         yield from _rules(policy, hook, family, abilities)
-        if policy.translation:
-            yield from policy.translation.rules(hook, family, rewrites=abilities.rewrites)
-        if policy.protection:
-            yield from policy.protection.rules(hook, family, abilities)
-        if policy.classes and hook is Hook.FORWARD:
-            yield from policy.classes.rules(family, abilities, own_links=policy.guards_pods)
-        if not policy.counts_only:
-            yield from policy.sources.rules(hook, family, abilities)
+        for part in (policy.translation, policy.protection, policy.classifier, sources):
+            if part:
+                yield from part.rules(hook, family, abilities)
+    # Behind all counting of either family: what passes here leaves the chain.
     if policy.isolation:
         for family in Family:
             yield from policy.isolation.passing(hook, family, abilities)
@@ -209,16 +216,22 @@ def _chain(policy: Policy, hook: Hook, abilities: Abilities) -> Iterator[Rule]:
 
 
 def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> list[Rule]:
-    outward, inward = (_internet(policy, peer, family, hook, abilities) for peer in (Side.DESTINATION, Side.SOURCE))
+    outward, inward = (
+        _internet(policy, peer, family, hook, abilities) for peer in (Side.DESTINATION, Side.SOURCE)
+    )
+    # Before the pods' rules, which end the chain for the packets they count.
     rules = [
-        _node_rule(policy, hook, traffic, family, inward if traffic is Traffic.INTERNET_IN else outward)
+        _node_rule(
+            policy, hook, traffic, family, inward if traffic is Traffic.INTERNET_IN else outward
+        )
         for at, traffic in NODE_HOOKS
         if at is hook
     ]
     if hook is Hook.FORWARD:
-        # The counting look-up stands last: it counts whatever reaches it.
+        # The counting look-up is the last match: it counts whatever reaches it.
         rules.append(_pod_rule(Traffic.INTERNET_OUT, family, outward, Side.SOURCE))
         rules.append(_pod_rule(Traffic.INTERNET_IN, family, inward, Side.DESTINATION))
+    # Another plugin wires these pods, and their sources and masquerading are its own business.
     elif policy.counts_only:
         return rules
     elif hook is Hook.POSTROUTING and policy.masquerade:
@@ -231,10 +244,13 @@ def _pod_rule(traffic: Traffic, family: Family, internet: tuple[Match, ...], pod
     return Rule(f"pod {traffic} v{family.value}", family, matches, Pass())
 
 
-def _internet(policy: Policy, peer: Side, family: Family, hook: Hook, abilities: Abilities) -> tuple[Match, ...]:
-    """The peer is of the internet. What lies on the own side of a link never is, and costs no comparison."""
+def _internet(
+    policy: Policy, peer: Side, family: Family, hook: Hook, abilities: Abilities
+) -> tuple[Match, ...]:
+    """Matches a peer of the internet."""
+    # A packet toward a pod of this node, or to the node itself, costs no comparison of addresses.
     elsewhere = (_NO_POD if hook is Hook.FORWARD else _NO_LOOPBACK)(peer)
-    classes = policy.classes.prefixes if policy.classes else ()
+    classes = policy.classifier.prefixes if policy.classifier else ()
     # What classes lie in comes first, so that their packets are done with soonest.
     prefixes = sorted(
         (prefix for prefix in policy.known if prefix.family is family),
@@ -243,8 +259,12 @@ def _internet(policy: Policy, peer: Side, family: Family, hook: Hook, abilities:
     return elsewhere, *outside(peer, _internal(family).name, prefixes, abilities.compares)
 
 
-def _node_rule(policy: Policy, hook: Hook, traffic: Traffic, family: Family, internet: tuple[Match, ...]) -> Rule:
+def _node_rule(
+    policy: Policy, hook: Hook, traffic: Traffic, family: Family, internet: tuple[Match, ...]
+) -> Rule:
     peer = Side.SOURCE if traffic is Traffic.INTERNET_IN else Side.DESTINATION
+    # The article's text, word for word, excepts one IPv4 prefix and nothing else, not even
+    # loopback.
     if policy.node_rules is NodeRules.EXACT and family is policy.exact_prefix.family:
         internet = (InPrefix(peer, policy.exact_prefix, negated=True),)
     return Rule(
@@ -257,6 +277,8 @@ def _node_rule(policy: Policy, hook: Hook, traffic: Traffic, family: Family, int
 
 
 def _masquerade(policy: Policy, family: Family) -> Rule:
+    # A class may have prefixes of the internet. It changes what their packets are counted as, but
+    # pods still need the node's address to get there.
     known = _internal if policy.known == policy.internal else _unhidden
     from_pods = InSet(Side.SOURCE, ranges_set(family).name)
     to_internet = InSet(Side.DESTINATION, known(family).name, negated=True)

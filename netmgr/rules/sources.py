@@ -1,20 +1,17 @@
-"""Which source a packet may have, by the link it comes in by, and what pods may not tell their node.
+"""Which source address a packet may have on which link, and what pods may not send to their node.
 
-A node's common packets are decided by one rule each: what comes from elsewhere and claims no address of this
-machine or its pods, and what a pod sends from an address that the node answers by the pod's own link (RFC 3704,
-strict). What is left is dropped, and counted by what is wrong with it:
+Two rules decide a node's common packets: one for packets from elsewhere that claim no address of
+this machine or its pods, one for a pod's packets from an address that the node answers by the pod's
+own link (RFC 3704, strict). All others are dropped, and counted by reason:
 
 - `router`, `redirect`: a pod advertises itself as a router, or a better way (RFC 4861, RFC 792);
-- `link_local`: a pod sends from a link-local address or none. Its link needs no neighbour discovery, both ends have
-  permanent entries, and each invented address would cost the node an entry. Kernels of pods send some of it
-  (router solicitations, listener reports), so that this counter grows with every pod;
-- `spoofed`: any other source of a pod's that is not its own;
-- `forged`: this machine's or its pods' addresses, or loopback, from elsewhere. What the machine itself sends to many
-  is no such packet: its programs get it as if it came in by the link that it left by (dev_loopback_xmit);
-- `dhcp`: answers of a DHCP server (RFC 2131, RFC 8415) that a pod sends to the node.
+- `link_local`: a pod sends from a link-local address or none;
+- `spoofed`: a pod sends from any other address that is not its own;
+- `forged`: this machine's or its pods' addresses, or loopback, come from elsewhere;
+- `dhcp`: a pod sends answers of a DHCP server to the node (RFC 2131, RFC 8415).
 
-A router between sites has no pods. There the way back decides for what claims to be of a site, and for
-whatever goes to one; where several sites are behind one link, it cannot tell them apart.
+A router between sites has no pods. It checks the way back of packets that claim to come from a
+site, or go to one. It cannot tell apart several sites behind one link.
 """
 
 from __future__ import annotations
@@ -22,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from netmgr.config import NodeDocument
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.sites import Role
 from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Family, Prefix, merge
 from netmgr.rules.model import (
@@ -30,18 +28,19 @@ from netmgr.rules.model import (
     Drop,
     Element,
     Hook,
+    IcmpType,
     InPrefix,
     InSet,
     Match,
     OnLink,
     Pass,
+    Returnable,
     Rule,
     SetSpec,
     Side,
+    UdpTo,
     outside,
 )
-from netmgr.rules.packets import IcmpType, Returnable, UdpTo
-from netmgr.sites import Role
 
 LINK_LOCAL = tuple(map(Prefix.parse, ("::/128", "fe80::/10")))
 """Sources of neighbour discovery (RFC 4861); they are never forwarded (RFC 4291, 2.5.6)."""
@@ -60,7 +59,7 @@ _FROM_OUTSIDE = OnLink(Side.SOURCE, "lo", negated=True)
 class Sources:
     """Who may send as whom here.
 
-    `own` are the addresses that nobody but this machine and its pods may have. `sites` are a router's
+    `own` are the addresses that only this machine and its pods may have. `sites` are a router's
     alone: what claims to be of one, or goes to one, must come from where it would be answered.
     """
 
@@ -94,27 +93,33 @@ class Sources:
     def rules(self, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
         """The rules of one hook and family; in prerouting they are the last of the family."""
         if hook is Hook.INPUT and self.guards_pods:
-            yield from self._told_to_the_node(family)
+            yield from self._sent_to_the_node(family)
         elif hook is Hook.PREROUTING and self.guards_pods:
             yield from self._of_a_node(family, abilities)
         elif hook is Hook.PREROUTING:
             yield from self._of_a_gateway(family, abilities)
 
-    def _told_to_the_node(self, family: Family) -> Iterator[Rule]:
-        """Sent by an honest address, and to the node alone: what it forwards meets none of these."""
+    def _sent_to_the_node(self, family: Family) -> Iterator[Rule]:
+        """Drops what a pod sends to the node itself; forwarded packets meet none of these rules."""
         if family is Family.V4:
             yield _drop("redirect", family, _FROM_PODS, IcmpType(_REDIRECT[family]))
         yield _drop("dhcp", family, _FROM_PODS, UdpTo(_DHCP_CLIENT[family]))
 
     def _of_a_node(self, family: Family, abilities: Abilities) -> Iterator[Rule]:
         others = outside(Side.SOURCE, _own(family).name, _of(self.own, family), abilities.compares)
+        # The two common kinds of packets leave the chain here, after one rule each.
         yield Rule(f"elsewhere v{family.value}", family, (_FROM_ELSEWHERE, *others), Pass())
         near = LINK_LOCAL if family is Family.V6 else ()
         beyond = outside(Side.SOURCE, _LINK_LOCAL.name, near, abilities.compares)
-        yield Rule(f"honest pods v{family.value}", family, (_FROM_PODS, *beyond, Returnable()), Pass())
+        yield Rule(
+            f"honest pods v{family.value}", family, (_FROM_PODS, *beyond, Returnable()), Pass()
+        )
         if family is Family.V6:
             yield _drop("router", family, _FROM_PODS, IcmpType(_ADVERTISEMENT))
             yield _drop("redirect", family, _FROM_PODS, IcmpType(_REDIRECT[family]))
+            # A pod's link needs no neighbour discovery, since both ends have permanent entries, and
+            # each invented address would cost the node an entry. Kernels of pods send some of it
+            # (router solicitations, listener reports), so this counter grows with every pod.
             yield _drop("link_local", family, _FROM_PODS, InSet(Side.SOURCE, _LINK_LOCAL.name))
         yield _drop("spoofed", family, _FROM_PODS, what="anti-spoofing")
         yield from _forged(family, own_pods=True)
@@ -128,30 +133,63 @@ class Sources:
                 yield from _forged(family, InPrefix(Side.SOURCE, one), what=f"forged {one}")
         if _of(self.sites, family):
             of_a_site, to_a_site = (InSet(side, _sites(family).name) for side in Side)
-            # What the router itself gets may come by a way that it does not answer by: a cloud's DHCP, for one.
+            # What the router itself gets may come by a way that it does not answer by: a cloud's
+            # DHCP, for one.
             through = outside(Side.DESTINATION, _own(family).name, own, abilities.compares)
             yield _drop("forged", family, of_a_site, Returnable(negated=True), what="forged site")
-            yield _drop("forged", family, to_a_site, *through, Returnable(negated=True), what="forged to a site")
+            yield _drop(
+                "forged",
+                family,
+                to_a_site,
+                *through,
+                Returnable(negated=True),
+                what="forged to a site",
+            )
 
 
-def _forged(family: Family, *claims: Match, what: str = "forged", own_pods: bool = False) -> Iterator[Rule]:
-    """From elsewhere, and not from this machine to many, which alone is returnable with an address of its own.
-
-    So is an IPv6 address of another link of the machine's, since the kernel looks for those by the link that the packet
-    came in by; and an address that no pod has, while its range is no blackhole (`netmgr/dataplane/unused.py`).
-    """
+def _forged(
+    family: Family, *claims: Match, what: str = "forged", own_pods: bool = False
+) -> Iterator[Rule]:
+    """Drops packets from elsewhere with an address of this machine's or its pods'."""
+    # What this machine sends to a multicast or broadcast address comes back to its own programs as
+    # if it came in by the link it left by (dev_loopback_xmit), and must pass. It is returnable by
+    # that link. So are two kinds of forged packets, which need a rule of their own: those from an
+    # IPv6 address of another link of this machine, since the kernel looks for it on the incoming
+    # link, and those from an address that no pod has, while its range is no blackhole
+    # (`netmgr/dataplane/node_routes.py`).
     if family is Family.V6:
         yield _drop(
-            "forged", family, _FROM_OUTSIDE, *claims, InPrefix(Side.DESTINATION, _MULTICAST6, negated=True), what=what
+            "forged",
+            family,
+            _FROM_OUTSIDE,
+            *claims,
+            InPrefix(Side.DESTINATION, _MULTICAST6, negated=True),
+            what=what,
         )
     elif own_pods:
-        yield _drop("forged", family, _FROM_OUTSIDE, *claims, InSet(Side.SOURCE, ranges_set(family).name), what=what)
-    yield _drop("forged", family, _FROM_OUTSIDE, *claims, Returnable(negated=True), what=f"{what} unreturnable")
+        yield _drop(
+            "forged",
+            family,
+            _FROM_OUTSIDE,
+            *claims,
+            InSet(Side.SOURCE, ranges_set(family).name),
+            what=what,
+        )
+    yield _drop(
+        "forged",
+        family,
+        _FROM_OUTSIDE,
+        *claims,
+        Returnable(negated=True),
+        what=f"{what} unreturnable",
+    )
 
 
 def _drop(reason: str, family: Family, *matches: Match, what: str = "") -> Rule:
     name = f"{what or reason} v{family.value}"
-    return Rule(name, family, matches, Drop(f"{reason}{family.value}", reason=reason.replace("_", "-")))
+    return Rule(
+        name, family, matches, Drop(f"{reason}{family.value}", reason=reason.replace("_", "-"))
+    )
 
 
 def _of(prefixes: Iterable[Prefix], family: Family) -> list[Prefix]:

@@ -1,7 +1,8 @@
-"""Other people's rules that are tagged for PyPI's iptables-exporter: `--comment "iptables-exporter NAME"`.
+"""Other programs' rules that are tagged for PyPI's iptables-exporter.
 
-Read from every table of either variant of iptables, of both families, as far as tables exist: looking
-creates none. Rules of ours are told apart by their mark; one that counts in place of ours counts as ours.
+The tag is `--comment "iptables-exporter NAME"`. All existing tables of both variants of iptables
+are read, of both families; reading creates none. Rules with our mark are left out, and so are
+rules that count in place of ours.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from netmgr.config import Backend
-from netmgr.dataplane import nft_messages
-from netmgr.dataplane.nft_messages import message, text
-from netmgr.dataplane.nft_socket import NftSocket
-from netmgr.dataplane.rtnetlink import NLM_F_DUMP, attribute
+from netmgr.documents.node import Backend
+from netmgr.kernel import nf_tables
+from netmgr.kernel.netlink import NLM_F_DUMP, attribute
+from netmgr.kernel.nf_tables import message, text
+from netmgr.kernel.nf_tables_socket import NftSocket
+from netmgr.kernel.xtables import listing, nft
+from netmgr.kernel.xtables.entries import Entry
+from netmgr.kernel.xtables.nft import NFPROTO
 from netmgr.prefixes import Family
-from netmgr.rules import nft_tables, xt_entries, xt_listing
-from netmgr.rules.nft_tables import NFPROTO
-from netmgr.rules.xt_table import Entry
+from netmgr.rules import iptables_entries
 
 MOST_CHAINS, MOST_RULES = 500, 2000
-"""Bounds of what is told of a machine: kube-proxy makes chains by the ten thousand."""
+"""Bounds of what is reported of a machine: kube-proxy makes chains by the ten thousand."""
 
 _TAG = b"iptables-exporter "
 _COMMENT = re.compile(r"iptables-exporter (.*)")
@@ -40,7 +42,7 @@ class Place(NamedTuple):
 
 
 class Series(NamedTuple):
-    """What the exporter knows a rule by, or with no `rule` a chain, whose name it writes in small letters."""
+    """The exporter's name of a rule, or without `rule` of a chain; chains are in small letters."""
 
     family: Family
     table: str
@@ -50,7 +52,7 @@ class Series(NamedTuple):
 
 @dataclass
 class Tagged:
-    """Packets and bytes of tagged rules, and how many rules each chain has; of equal names the sums."""
+    """Packets and bytes of tagged rules, and the number of rules of each chain, summed by name."""
 
     packets: Sums[Series] = field(default_factory=Sums)
     bytes: Sums[Series] = field(default_factory=Sums)
@@ -76,9 +78,11 @@ def read(serving: Serving) -> Tagged:
         found.chains[Series(place.family, place.table, chain)] += count
         ours = serving(place, entries)
         for entry in entries:
-            named = _COMMENT.fullmatch(xt_entries.comment_in(entry.raw, entry.family))
-            if named and all(entry is not one for one in ours) and not xt_entries.is_marked(entry.raw, entry.family):
-                packets, octets = xt_entries.counters_in(entry.raw, entry.family)
+            named = _COMMENT.fullmatch(entry.comment)
+            # By identity: a second rule that equals one which serves us is reported.
+            serves_us = any(entry is one for one in ours)
+            if named and not serves_us and not iptables_entries.is_marked(entry):
+                packets, octets = entry.counters
                 series = Series(place.family, place.table, chain, named[1])
                 found.packets[series] += packets
                 found.bytes[series] += octets
@@ -87,9 +91,10 @@ def read(serving: Serving) -> Tagged:
 
 def _bounded(found: Tagged) -> Tagged:
     """Beyond the bounds, chains without tagged rules that are not built in go first."""
-    telling = {(one.table, one.chain) for one in found.packets}
+    tagged = {(one.table, one.chain) for one in found.packets}
     chains = sorted(
-        found.chains, key=lambda one: (one.chain.upper() not in nft_tables.HOOKS, one[1:3] not in telling, one)
+        found.chains,
+        key=lambda one: (one.chain.upper() not in nft.HOOKS, one[1:3] not in tagged, one),
     )
     rules = sorted(found.packets)
     for one in chains[MOST_CHAINS:]:
@@ -101,19 +106,25 @@ def _bounded(found: Tagged) -> Tagged:
 
 def _legacy() -> Iterator[tuple[Place, int, list[Entry]]]:
     for family in Family:
-        for table in xt_listing.in_use(family):
-            listed = xt_listing.read(table, family)
+        for table in listing.in_use(family):
+            listed = listing.read(table, family)
             tagged = listed.having(_TAG)
             for chain, count in listed.rule_counts().items():
-                yield Place(Backend.IPTABLES_LEGACY, family, table, chain), count, tagged.get(chain, [])
+                yield (
+                    Place(Backend.IPTABLES_LEGACY, family, table, chain),
+                    count,
+                    tagged.get(chain, []),
+                )
 
 
 def _nft() -> Iterator[tuple[Place, int, list[Entry]]]:
     with closing(NftSocket()) as channel:
         for family in Family:
-            request = message(nft_messages.GET_CHAIN, b"", "list chains", NLM_F_DUMP, NFPROTO[family])
-            names = [(table, chain) for table, chain, _ in channel.dump(request, nft_messages.chain_of)]
-            for table in nft_tables.TABLES:
+            request = message(nf_tables.GET_CHAIN, b"", "list chains", NLM_F_DUMP, NFPROTO[family])
+            names = [
+                (table, chain) for table, chain, _ in channel.dump(request, nf_tables.chain_of)
+            ]
+            for table in nft.TABLES:
                 chains = [chain for its, chain in names if its == table]
                 if chains:
                     yield from _nft_table(channel, family, table, chains)
@@ -123,15 +134,21 @@ def _nft_table(
     channel: NftSocket, family: Family, table: str, chains: Iterable[str]
 ) -> Iterator[tuple[Place, int, list[Entry]]]:
     request = message(
-        nft_messages.GET_RULE, attribute(1, text(table)), f"list table {table}", NLM_F_DUMP, NFPROTO[family]
+        nf_tables.GET_RULE,
+        attribute(1, text(table)),
+        f"list table {table}",
+        NLM_F_DUMP,
+        NFPROTO[family],
     )
 
     def note(body: bytes) -> tuple[str, Entry | None]:
-        entry = nft_tables.entry_of(body, family) if _TAG in body else None
-        return nft_messages.chain_named_in(body), entry
+        # Decoding costs more than looking for the tag, and kube-proxy has rules by the ten
+        # thousand.
+        entry = nft.entry_of(body, family) if _TAG in body else None
+        return nf_tables.chain_named_in(body), entry
 
     counts, tagged = dict.fromkeys(chains, 0), dict[str, list[Entry]]()
-    for chain, entry in nft_tables.listed(channel, request, note, attempts=3):
+    for chain, entry in nft.listed(channel, request, note, attempts=3):
         counts[chain] = counts.get(chain, 0) + 1
         if entry is not None:
             tagged.setdefault(chain, []).append(entry)

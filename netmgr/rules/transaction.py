@@ -1,4 +1,4 @@
-"""A change of the kernel's rules as an object: can be printed, judged and then applied."""
+"""A change of the kernel's rules as an object: can be printed, reviewed and then applied."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class DeleteSet:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteStray:
-    """Remove a set of ours that nothing has a use for, or a chain that no rule leads to, by its name in the kernel."""
+class DeleteOrphan:
+    """Remove an unused set of ours, or a chain that no rule leads to, by its name in the kernel."""
 
     name: str
     is_chain: bool = False
@@ -80,7 +80,7 @@ class FillChain:
 Operation = (
     DropChain
     | DeleteSet
-    | DeleteStray
+    | DeleteOrphan
     | CreateSet
     | AddElements
     | RemoveElements
@@ -96,7 +96,7 @@ class Transaction:
 
     Attributes:
         created: kernel counters that begin at zero when this is applied.
-        repairs: one sentence for each thing that is put right.
+        repairs: a message for each thing that is repaired.
         text: the operations as the backend will carry them out, for people.
     """
 
@@ -109,8 +109,9 @@ class Transaction:
         return bool(self.operations)
 
     def split(self) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-        """What changes the ruleset, and what then takes away leftovers, which no rule uses any more."""
+        """What changes the ruleset, and what then removes orphans, which no rule uses any more."""
         parts: tuple[list[Operation], list[Operation]] = ([], [])
         for operation in self.operations:
-            parts[isinstance(operation, DeleteStray)].append(operation)
+            # Apart from the rest, since the ledger reads an orphan's counters before they go.
+            parts[isinstance(operation, DeleteOrphan)].append(operation)
         return tuple(parts[0]), tuple(parts[1])

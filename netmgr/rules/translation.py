@@ -6,7 +6,7 @@ undone behind it, so that kube-proxy on the same host still translates the Servi
 connection is translated once and no more. Elsewhere the exchange is that one translation, and
 kube-proxy must be on another machine. `endpoints` leaves destinations to netmgr.services.
 
-What is still addressed to a seen range when it is forwarded was not translated (a client within the
+What is still addressed to a VIP range when it is forwarded was not translated (a client within the
 spoke, a packet of no connection) and is dropped: its way would lead back here, round and round.
 
 With `snat` the host then puts its own address in the client's place, one after the other where
@@ -18,12 +18,14 @@ error that quotes it reaches the client with the inner address unchanged, and is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from netmgr.config import NodeDocument
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.sites import SourceAddress, TranslationMode
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules.model import (
+    Abilities,
     Action,
     Drop,
     Element,
@@ -42,20 +44,19 @@ from netmgr.rules.model import (
     SourceNat,
     Tally,
 )
-from netmgr.sites import Mapping, SourceAddress
 
 
 @dataclass(frozen=True)
 class Exchange:
     """A Service range as the hub sees it, and as it is inside the spoke."""
 
-    seen: Prefix
-    real: Prefix
+    vip_range: Prefix
+    service_cidr: Prefix
 
     @property
     def name(self) -> str:
-        """The seen range as a part of a counter's name."""
-        return str(self.seen).translate({ord("/"): "_", ord(":"): "-"})
+        """The VIP range as a part of a counter's name."""
+        return str(self.vip_range).translate({ord("/"): "_", ord(":"): "-"})
 
     @property
     def counter(self) -> str:
@@ -65,9 +66,11 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Translation:
-    """What is translated here. `inside` are the spoke's own prefixes, whose connections are left alone.
+    """What is translated here.
 
-    `netmap` is false where destinations are translated by somebody else. `addresses` are the
+    `inside` are the spoke's own prefixes, whose connections are left alone.
+
+    `netmap` is false where another part translates destinations. `addresses` are the
     sources that connections get; the link's own where a family has none; None: they keep theirs.
     """
 
@@ -83,65 +86,101 @@ class Translation:
         if nat is None:
             return None
         return cls(
-            services=tuple(Exchange(service.seen, service.real) for service in nat.services),
-            inside=tuple(prefix for site in document.sites if site.name == document.site for prefix in site.prefixes),
-            netmap=nat.translation is Mapping.NETMAP,
-            addresses=(nat.addresses or document.node.addresses) if nat.source is SourceAddress.SNAT else None,
+            services=tuple(
+                Exchange(service.vip_range, service.service_cidr) for service in nat.services
+            ),
+            inside=tuple(
+                prefix
+                for site in document.sites
+                if site.name == document.site
+                for prefix in site.prefixes
+            ),
+            netmap=nat.translation is TranslationMode.NETMAP,
+            addresses=(nat.addresses or document.node.addresses)
+            if nat.source is SourceAddress.SNAT
+            else None,
         )
 
-    def sets(self) -> dict[SetSpec, frozenset[Element]]:
+    def sets(self, _abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
         """The sets of the rules, and what is in them."""
-        found = {family: frozenset(merge(p for p in self.inside if p.family is family)) for family in Family}
-        return {_inside(family): frozenset(members) for family, members in found.items() if members}
+        found: dict[SetSpec, frozenset[Element]] = {}
+        for family in Family:
+            if members := merge(prefix for prefix in self.inside if prefix.family is family):
+                found[_inside(family)] = frozenset(members)
+        return found
 
-    def rules(self, hook: Hook, family: Family, *, rewrites: bool) -> list[Rule]:
-        """The rules of one hook; `rewrites`: whether packets can be rewritten outside of connection tracking."""
-        exchanges = [one for one in self.services if one.seen.family is family]
-        stranded = [_stranded(one) for one in exchanges if self._must_translate(one, rewrites=rewrites)]
-        rewrites = rewrites and self.netmap
+    def rules(self, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
+        """The rules of one hook and family."""
+        exchanges = [one for one in self.services if one.vip_range.family is family]
+        if hook is Hook.FORWARD:
+            yield from self._forwarded(exchanges, abilities)
+            return
+        rewrites = abilities.rewrites and self.netmap
+        for one in exchanges:
+            yield from self._translated(one, hook, rewrites=rewrites)
+
+    def _translated(self, one: Exchange, hook: Hook, *, rewrites: bool) -> Iterator[Rule]:
         match hook:
             case Hook.PREROUTING if rewrites:
-                return [self._inward(one) for one in exchanges]
+                yield self._inward(one)
             case Hook.DEPARTURE if rewrites:
-                return [self._outward(one) for one in exchanges]
+                yield self._outward(one)
             case Hook.DSTNAT if self.netmap and not rewrites:
-                return [self._netmap(one) for one in exchanges]
-            case Hook.FORWARD:
-                return stranded + ([] if rewrites else [_tally(one) for one in exchanges])
+                yield self._netmap(one)
             case Hook.POSTROUTING:
-                return [
-                    rule for one in exchanges for rule in self._sources(one.seen, one.real if rewrites else one.seen)
-                ]
+                yield from self._sources(
+                    one.vip_range, one.service_cidr if rewrites else one.vip_range
+                )
             case _:
-                return []
+                pass
 
-    def _must_translate(self, one: Exchange, *, rewrites: bool) -> bool:
-        """Whether nothing may be forwarded to the seen range; on iptables, netmgr.services refuses it itself."""
-        return one.seen != one.real if self.netmap else rewrites
+    def _forwarded(self, exchanges: Sequence[Exchange], abilities: Abilities) -> Iterator[Rule]:
+        for one in exchanges:
+            # With `endpoints` and no rewriting, the table of Services refuses what it does not
+            # translate itself.
+            if one.vip_range != one.service_cidr if self.netmap else abilities.rewrites:
+                yield _stranded(one)
+        if not (abilities.rewrites and self.netmap):
+            yield from map(_tally, exchanges)
 
     def _inward(self, one: Exchange) -> Rule:
-        matches = (InPrefix(Side.DESTINATION, one.seen), *self._outsider(Side.SOURCE, one.seen.family))
-        return _rule("netmap in", one, matches, Rewrite(Side.DESTINATION, one.real, one.counter))
+        matches = (
+            InPrefix(Side.DESTINATION, one.vip_range),
+            *self._outsider(Side.SOURCE, one.vip_range.family),
+        )
+        return _rule(
+            "netmap in", one, matches, Rewrite(Side.DESTINATION, one.service_cidr, one.counter)
+        )
 
     def _outward(self, one: Exchange) -> Rule:
-        matches = (InPrefix(Side.SOURCE, one.real), *self._outsider(Side.DESTINATION, one.seen.family))
-        return _rule("netmap out", one, matches, Rewrite(Side.SOURCE, one.seen, one.counter))
+        matches = (
+            InPrefix(Side.SOURCE, one.service_cidr),
+            *self._outsider(Side.DESTINATION, one.vip_range.family),
+        )
+        return _rule("netmap out", one, matches, Rewrite(Side.SOURCE, one.vip_range, one.counter))
 
     def _netmap(self, one: Exchange) -> Rule:
-        matches = (InPrefix(Side.DESTINATION, one.seen), *self._outsider(Side.SOURCE, one.seen.family))
-        return _rule("netmap", one, matches, Netmap(one.real))
+        matches = (
+            InPrefix(Side.DESTINATION, one.vip_range),
+            *self._outsider(Side.SOURCE, one.vip_range.family),
+        )
+        return _rule("netmap", one, matches, Netmap(one.service_cidr))
 
-    def _sources(self, seen: Prefix, original: Prefix) -> Iterator[Rule]:
+    def _sources(self, vip_range: Prefix, original: Prefix) -> Iterator[Rule]:
         if self.addresses is None:
             return
-        known = (OriginallyTo(original), *self._outsider(Side.SOURCE, seen.family))
-        addresses = [address for address in self.addresses if address.family is seen.family]
+        # What connection tracking has for original is the address after `Rewrite`, which comes
+        # before it.
+        known = (OriginallyTo(original), *self._outsider(Side.SOURCE, vip_range.family))
+        addresses = [address for address in self.addresses if address.family is vip_range.family]
         actions: list[Action] = [SourceNat(address) for address in addresses] or [Masquerade()]
         for number, action in enumerate(actions):
+            # The first rule takes one connection in n, the next one in n-1 of the rest, and so on:
+            # equal shares. Chains of nat get the first packet of each connection alone.
             left = len(actions) - number
             share = (OneIn(left),) if left > 1 else ()
-            identity = f"snat {seen} {number + 1} v{seen.family.value}"
-            yield Rule(identity, seen.family, (*known, *share), action)
+            identity = f"snat {vip_range} {number + 1} v{vip_range.family.value}"
+            yield Rule(identity, vip_range.family, (*known, *share), action)
 
     def _outsider(self, side: Side, family: Family) -> tuple[Match, ...]:
         inside = any(prefix.family is family for prefix in self.inside)
@@ -149,18 +188,27 @@ class Translation:
 
 
 def _rule(what: str, one: Exchange, matches: tuple[Match, ...], action: Action) -> Rule:
-    return Rule(f"{what} {one.seen} v{one.seen.family.value}", one.seen.family, matches, action)
+    return Rule(
+        f"{what} {one.vip_range} v{one.vip_range.family.value}",
+        one.vip_range.family,
+        matches,
+        action,
+    )
 
 
 def _stranded(one: Exchange) -> Rule:
-    """The way to a seen range leads here, so what was not translated would come back until its hops are used up."""
+    # The route to a VIP range leads here, so an untranslated packet would come back until its hops
+    # are used up.
     return _rule(
-        "stranded", one, (InPrefix(Side.DESTINATION, one.seen),), Drop(f"stranded_{one.name}", reason="stranded")
+        "stranded",
+        one,
+        (InPrefix(Side.DESTINATION, one.vip_range),),
+        Drop(f"stranded_{one.name}", reason="stranded"),
     )
 
 
 def _tally(one: Exchange) -> Rule:
-    return _rule("translated", one, (OriginallyTo(one.seen),), Tally(one.counter))
+    return _rule("translated", one, (OriginallyTo(one.vip_range),), Tally(one.counter))
 
 
 def _inside(family: Family) -> SetSpec:

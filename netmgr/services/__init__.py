@@ -1,1 +1,4 @@
-"""A spoke's Services on its NAT host: from Services and EndpointSlices to translations in the kernel."""
+"""A spoke's Services on its NAT host.
+
+From Services and EndpointSlices to translations in the kernel.
+"""

@@ -1,4 +1,4 @@
-"""The documents of Services as files: one file, or a directory of them, each read again only when it changed."""
+"""Reads manifests of Services from a file or a directory, each file only when it changed."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import os
 import stat
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import yaml
 
+from netmgr.documents.yaml_loader import MOST_LEVELS, BeyondBounds, Loader
 from netmgr.errors import StateError
-from netmgr.services import lines, objects
-from netmgr.services.objects import Place, Refused, Service, Slice
-from netmgr.yaml_loader import MOST_LEVELS, BeyondBounds, Loader, is_too_deep
+from netmgr.file_version import FileVersion
+from netmgr.services import objects
+from netmgr.services.objects import KeyPath, Place, Refused, Service, Slice
 
 SUFFIXES = (".json", ".yaml", ".yml")
 """Of the files in a directory that are read; those whose name begins with a dot are not."""
@@ -25,16 +26,8 @@ MOST_BYTES = 256 << 20
 """Of one file; ten thousand Services with ten endpoints each take some 20 MB."""
 
 _NO_VALUE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""What the parsers raise where a value is not what it looks like: a 13th month, an endless number."""
-
-
-class _Identity(NamedTuple):
-    """What changes when a file does."""
-
-    device: int
-    inode: int
-    size: int
-    changed_at: int
+"""What the parsers raise where a value is not what it looks like: a 13th month, an endless
+number."""
 
 
 Content = tuple[Service | Slice, ...]
@@ -48,13 +41,17 @@ class Documents:
 
     def __init__(self, source: Path) -> None:
         self._source = source
-        self._known: dict[str, _Identity] = {}
+        self._known: dict[str, FileVersion] = {}
         self.faults: dict[str, str] = {}
 
     @property
     def watched(self) -> Path:
         """The directory where changes show."""
-        return self._source if self._source.is_dir() or self._source.suffix not in SUFFIXES else self._source.parent
+        return (
+            self._source
+            if self._source.is_dir() or self._source.suffix not in SUFFIXES
+            else self._source.parent
+        )
 
     def changed(self, names: Iterable[str] | None = None) -> dict[str, Content]:
         """Content of the files that changed since the last time; of one that is gone, nothing.
@@ -63,24 +60,26 @@ class Documents:
         what it said before is still the last thing that made sense.
 
         Raises:
-            StateError: the directory cannot be listed, or there is none.
+            StateError: the directory cannot be listed, or is missing.
         """
         found: dict[str, Content] = {}
         for path in self._paths(names):
-            identity = _identity(path)
-            if identity is None:
+            version = _version(path)
+            if version is None:
                 self.faults.pop(path, None)
                 if self._known.pop(path, None):
                     found[path] = ()
-            elif identity != self._known.get(path):
-                self._known[path] = identity
+            elif version != self._known.get(path):
+                # Before the parsing, so that a file with a fault is read again only when it
+                # changes.
+                self._known[path] = version
                 self._read(path, found)
         return found
 
     def describe(self, faults: Sequence[Refused]) -> list[str]:
-        """The faults as sentences with file, line and key, of both places where two disagree."""
+        """The faults as messages with file, line and key, of both places where two disagree."""
         found = _lines({place for fault in faults for place in (fault.place, fault.other) if place})
-        return [_sentence(fault, found) for fault in faults]
+        return [_message(fault, found) for fault in faults]
 
     def _read(self, path: str, found: dict[str, Content]) -> None:
         try:
@@ -93,85 +92,103 @@ class Documents:
     def _paths(self, names: Iterable[str] | None) -> Iterable[str]:
         if not self._source.is_dir():
             if not self._known and not self._source.exists():
-                raise StateError(f"{self._source}: there is no such file or directory; nothing was changed")
+                raise StateError(
+                    f"{self._source}: there is no such file or directory; nothing was changed"
+                )
             return [str(self._source)]
-        if names is not None:
-            wanted = [name for name in names if _counts(name)]
-        else:
-            try:
-                wanted = [name for name in os.listdir(self._source) if _counts(name)]  # noqa: PTH208 (ten thousand Paths take their time)
-            except OSError as error:
-                raise StateError(f"{self._source}: cannot be listed: {error.strerror}") from None
-        present = {f"{self._source}/{name}" for name in wanted}
+        present = {
+            f"{self._source}/{name}"
+            for name in (self._listed() if names is None else names)
+            if name.endswith(SUFFIXES) and not name.startswith(".")
+        }
         gone = self._known.keys() - present if names is None else set()
         return sorted(present) + sorted(gone)
 
+    def _listed(self) -> list[str]:
+        try:
+            return os.listdir(self._source)  # noqa: PTH208 (ten thousand Paths take their time)
+        except OSError as error:
+            raise StateError(f"{self._source}: cannot be listed: {error.strerror}") from None
 
-def _counts(name: str) -> bool:
-    return name.endswith(SUFFIXES) and not name.startswith(".")
 
-
-def _identity(path: str) -> _Identity | None:
-    """None: there is no such file. Links are followed, since a mounted ConfigMap consists of them."""
+def _version(path: str) -> FileVersion | None:
+    """The version of a regular file; None if there is none."""
+    # Links are followed, since a mounted ConfigMap consists of them.
     try:
         status = os.stat(path)  # noqa: PTH116 (a Path for each of ten thousand files takes its time)
     except OSError:
         return None
     if not stat.S_ISREG(status.st_mode):
         return None
-    return _Identity(status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
+    return FileVersion.of(status)
 
 
 def _parsed(path: str) -> Iterator[Service | Slice]:
     """Everything in a file; JSON if it is called so, else YAML, of which JSON is a part."""
+    for number, document in enumerate(_loaded(path)):
+        if document is not None:
+            yield from objects.read(document, Place(path, number))
+
+
+def _loaded(path: str) -> list[object]:
     whole = Place(path)
     try:
         content = _content(whole)
-        documents = [json.loads(content)] if path.endswith(".json") else _yaml(content)
+        return [json.loads(content)] if path.endswith(".json") else _yaml(content)
     except OSError as error:
         raise Refused(whole, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise Refused(whole, f"is not UTF-8: byte {error.start} cannot be decoded") from None
     except json.JSONDecodeError as error:
         raise Refused(Place(f"{path}:{error.lineno}"), f"is not JSON: {error.msg}") from None
+    except RecursionError:  # of the JSON decoder, which counts its levels
+        message = f"has more than {MOST_LEVELS} lists and mappings in each other"
+        raise Refused(whole, message) from None
     except BeyondBounds as error:
         raise Refused(whole, f"{error.problem}") from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        at = f"{path}:{mark.line + 1}" if mark else path
-        raise Refused(Place(at), f"is not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
-        raise Refused(whole, f"is not YAML: {error}") from None
+        raise _yaml_fault(path, error) from None
     except _NO_VALUE as error:
         raise Refused(whole, f"has a value that cannot be one: {error}") from None
-    for number, document in enumerate(documents):
-        if document is not None:
-            yield from objects.read(document, Place(path, number))
+
+
+def _yaml_fault(path: str, error: yaml.YAMLError) -> Refused:
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return Refused(Place(path), f"is not YAML: {error}")
+    mark = error.problem_mark or error.context_mark
+    at = f"{path}:{mark.line + 1}" if mark else path
+    return Refused(Place(at), f"is not YAML: {error.problem or error.context}")
 
 
 def _content(place: Place) -> bytes:
     """What is in a file, if it can be parsed with what memory and stack there are."""
     path = Path(place.path)
+    # Checked before reading: such a file could fill the memory.
     if path.stat().st_size > MOST_BYTES:
-        raise Refused(place, f"has more than {MOST_BYTES >> 20} MiB; give Services in several files")
-    content = path.read_bytes()
-    if place.path.endswith(".json") and is_too_deep(content):
-        raise Refused(place, f"has more than {MOST_LEVELS} lists and mappings in each other")
-    return content
+        raise Refused(
+            place, f"has more than {MOST_BYTES >> 20} MiB; give Services in several files"
+        )
+    return path.read_bytes()
 
 
 def _yaml(content: bytes) -> list[object]:
     return list(yaml.load_all(content, Loader=Loader))
 
 
-def _sentence(fault: Refused, found: Mapping[Place, int]) -> str:
-    sentence = f"{_located(fault.place, found.get(fault.place))}: {fault.message}"
-    return f"{sentence} (see {_located(fault.other, found.get(fault.other))})" if fault.other else sentence
+def _message(fault: Refused, found: Mapping[Place, int]) -> str:
+    message = f"{_located(fault.place, found.get(fault.place))}: {fault.message}"
+    return (
+        f"{message} (see {_located(fault.other, found.get(fault.other))})"
+        if fault.other
+        else message
+    )
 
 
 def _located(place: Place, line: int | None) -> str:
     """`file:line: key`."""
-    dotted = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place.key).lstrip(".")
+    dotted = "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in place.key
+    ).lstrip(".")
     return f"{place.path}{f':{line}' if line else ''}{f': {dotted}' if dotted else ''}"
 
 
@@ -186,6 +203,92 @@ def _lines(places: Collection[Place]) -> dict[Place, int]:
             content = _content(here[0])
         except (OSError, Refused):
             continue
-        known = lines.find(content, [(place.document, place.key) for place in here])
-        found |= {place: known[at] for place in here if (at := (place.document, place.key)) in known}
+        known = find_lines(content, [(place.document, place.key) for place in here])
+        for place in here:
+            line = known.get((place.document, place.key))
+            if line is not None:
+                found[place] = line
     return found
+
+
+Where = tuple[int, KeyPath]
+"""The document's number in its file, and a key in it."""
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A mapping or a sequence that is being read; `path` is None where no wanted key is in it."""
+
+    path: KeyPath | None
+    is_mapping: bool
+    index: int = 0
+    key: str | None = None
+    line: int = 0
+
+
+def find_lines(content: bytes, wanted: Iterable[Where]) -> dict[Where, int]:
+    """The line (from 1) of each key, or of the nearest existing key above it.
+
+    JSON is parsed as YAML, of which it is a part.
+    """
+    asked = set(wanted)
+    known = _Lines(
+        {(number, key[:length]) for number, key in asked for length in range(len(key) + 1)}
+    )
+    try:
+        for event in yaml.parse(content, Loader=Loader):
+            known.take(event)
+    except yaml.YAMLError:
+        pass
+    found = {}
+    for number, key in asked:
+        for length in range(len(key), -1, -1):
+            line = known.lines.get((number, key[:length]))
+            if line is not None:
+                found[number, key] = line
+                break
+    return found
+
+
+class _Lines:
+    """Follows the parser's events, and notes where wanted keys begin."""
+
+    def __init__(self, wanted: set[Where]) -> None:
+        self._wanted = wanted
+        self._document = -1
+        self._frames: list[_Frame] = []
+        self.lines: dict[Where, int] = {}
+
+    def take(self, event: yaml.Event) -> None:
+        """Take the next event."""
+        if isinstance(event, yaml.DocumentStartEvent):
+            self._document += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            self._frames.pop()
+        elif isinstance(event, yaml.NodeEvent):
+            path = self._begin(event)
+            if isinstance(event, yaml.CollectionStartEvent):
+                self._frames.append(_Frame(path, isinstance(event, yaml.MappingStartEvent)))
+
+    def _begin(self, event: yaml.NodeEvent) -> KeyPath | None:
+        """The path of a node that begins, if it is wanted."""
+        line = event.start_mark.line + 1 if event.start_mark else 0
+        if not self._frames:
+            return self._note((), line)
+        frame = self._frames[-1]
+        if not frame.is_mapping:
+            frame.index += 1
+            return None if frame.path is None else self._note((*frame.path, frame.index - 1), line)
+        if frame.key is None:
+            # In a mapping every other node is a key, whose line is reported rather than its
+            # value's.
+            frame.key, frame.line = getattr(event, "value", ""), line
+            return None
+        key, frame.key = frame.key, None
+        return None if frame.path is None else self._note((*frame.path, key), frame.line)
+
+    def _note(self, path: KeyPath, line: int) -> KeyPath | None:
+        if (self._document, path) not in self._wanted:
+            return None
+        self.lines.setdefault((self._document, path), line)
+        return path

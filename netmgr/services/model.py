@@ -49,7 +49,7 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frontend:
-    """What stands behind a ServicePort; without endpoints connections are refused.
+    """What is behind a ServicePort; without endpoints connections are refused.
 
     `sticky`: a client, known by its address, always reaches the same endpoint while that endpoint
     is there (Kubernetes' `sessionAffinity: ClientIP`).
@@ -72,10 +72,13 @@ class ServiceName:
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """One ServicePort as it is opened now. `hits` are connections that clients began, None if not counted."""
+    """One ServicePort as it is exposed now.
+
+    `hits` are connections that clients began, None if not counted.
+    """
 
     service: ServiceName
-    seen: ServicePort
+    vip: ServicePort
     ready: tuple[Endpoint, ...]
     """Those that new connections go to; terminating ones when nothing else serves."""
     draining: tuple[Endpoint, ...]

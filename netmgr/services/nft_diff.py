@@ -1,14 +1,14 @@
-"""What must be added to and deleted from the sets of `netmgr-services`, against a state or a listing."""
+"""Computes what to add to and delete from the sets of `netmgr-services`."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from netmgr.dataplane import nft_messages
-from netmgr.dataplane.rtnetlink import Operation
+from netmgr.kernel import nf_tables
+from netmgr.kernel.netlink import Operation
 from netmgr.prefixes import Family
 from netmgr.services.model import Frontend, ServicePort
 from netmgr.services.nft_layout import (
@@ -21,21 +21,22 @@ from netmgr.services.nft_layout import (
     endpoint_map,
     is_sticky,
     key,
-    seen_of,
-    seen_set,
     service_map,
+    service_port_of,
     slot_key,
     slots,
+    vip_set,
 )
 
 Elements = dict[bytes, bytes]
 """Key and data of a set's elements."""
 
-_MOST_SENTENCES = 20
+# A repair after a lost table would name ten thousand Services.
+_MOST_REPAIRS = 20
 
 
 class Placed(NamedTuple):
-    """One ServicePort as it stands in the kernel: how a slot is chosen, and the slots."""
+    """One ServicePort as it is in the kernel: how a slot is chosen, and the slots."""
 
     choice: int
     slots: Slots
@@ -51,30 +52,39 @@ State = dict[ServicePort, Placed]
 
 def placed(frontend: Frontend, before: Placed | None) -> Placed:
     """Where a ServicePort's endpoints go, given where they are."""
+    # Slots of a sticky ServicePort follow from its endpoints alone; those of another one stay as
+    # they are where possible.
     held = before.slots if before and not is_sticky(before.choice) else ()
     found = slots(frontend, held)
     return Placed(choice(len(found), sticky=frontend.sticky), found)
 
 
-def changes(state: State, wanted: Mapping[ServicePort, Frontend]) -> dict[ServicePort, Frontend | None]:
+def changes(
+    state: State, wanted: Mapping[ServicePort, Frontend]
+) -> dict[ServicePort, Frontend | None]:
     """What of `wanted` is not so in `state`."""
     found: dict[ServicePort, Frontend | None] = {
-        seen: frontend
-        for seen, frontend in wanted.items()
-        if (place := state.get(seen)) is None or place.frontend != settled(frontend)
+        vip: frontend
+        for vip, frontend in wanted.items()
+        if (place := state.get(vip)) is None or place.frontend != settled(frontend)
     }
     return found | dict.fromkeys(state.keys() - wanted.keys())
 
 
 def settled(frontend: Frontend) -> Frontend:
-    """The frontend as the kernel tells it: without endpoints there is nothing to be sticky about."""
+    """The frontend as the kernel shows it."""
+    # Without endpoints the kernel has no chain that would show stickiness.
     return frontend if frontend.endpoints else Frontend(frozenset())
 
 
-def merged(state: State, after: Mapping[ServicePort, Placed | None]) -> State:
-    """The state with some ServicePorts changed."""
-    kept = {seen: place for seen, place in state.items() if seen not in after}
-    return kept | {seen: place for seen, place in after.items() if place is not None}
+def update(state: State, after: Mapping[ServicePort, Placed | None]) -> State:
+    """Change some ServicePorts of the state, in place: it may be of ten thousands of them."""
+    for vip, place in after.items():
+        if place is None:
+            state.pop(vip, None)
+        else:
+            state[vip] = place
+    return state
 
 
 @dataclass(slots=True)
@@ -86,6 +96,7 @@ class Delta:
 
     def replace(self, name: str, element: bytes, before: bytes | None, after: bytes | None) -> None:
         """Have an element's data (None: no element) be another."""
+        # An element that stays as it is keeps its counter.
         if before == after:
             return
         if before is not None:
@@ -95,70 +106,95 @@ class Delta:
 
     def operations(self) -> Iterator[Operation]:
         """The messages that do it."""
+        # Deletions first: an element that is there with other data is refused (EEXIST).
         for name, keys in self.deleted.items():
-            yield from nft_messages.delete_elements(TABLE, name, keys)
+            yield from nf_tables.delete_elements(TABLE, name, keys)
         for name, pairs in self.added.items():
-            yield from nft_messages.add_elements(TABLE, name, pairs)
+            yield from nf_tables.add_elements(TABLE, name, pairs)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing differs."""
         return not self.deleted and not self.added
 
-    def sentences(self) -> list[str]:
-        """What a person is told of the repair, by ServicePort."""
-        missing, wrong, others = Counter[str](), Counter[str](), Counter[str]()
-        for name, pairs in self.added.items():
-            altered = set(self.deleted.get(name, ()))
-            for element, _ in pairs:
-                (wrong if element in altered else missing)[str(seen_of(element))] += 1
-        for name, keys in self.deleted.items():
-            added = {element for element, _ in self.added.get(name, ())}
-            others.update(str(seen_of(element)) for element in keys if element not in added)
-        kinds = (missing, "missing"), (wrong, "altered"), (others, "not ours")
-        found = [f"{whose}: elements {what}: {count}" for of, what in kinds for whose, count in of.items()]
-        rest = len(found) - _MOST_SENTENCES
-        return found[:_MOST_SENTENCES] + ([f"and {rest} more"] if rest > 0 else [])
+    def repairs(self) -> list[str]:
+        """What the delta repairs, by ServicePort, for people."""
+        missing, altered, others = list[bytes](), list[bytes](), list[bytes]()
+        for name in dict.fromkeys((*self.added, *self.deleted)):
+            added = dict(self.added.get(name, ()))
+            deleted = dict.fromkeys(self.deleted.get(name, ()))
+            for element in added:
+                (altered if element in deleted else missing).append(element)
+            others += [element for element in deleted if element not in added]
+        found = [
+            *_counted(missing, "missing"),
+            *_counted(altered, "altered"),
+            *_counted(others, "not ours"),
+        ]
+        rest = len(found) - _MOST_REPAIRS
+        return found[:_MOST_REPAIRS] + ([f"and {rest} more"] if rest > 0 else [])
 
 
-def between(seen: ServicePort, before: Placed | None, after: Placed | None, delta: Delta) -> None:
+def _counted(elements: Iterable[bytes], what: str) -> Iterator[str]:
+    counts = Counter(str(service_port_of(element)) for element in elements)
+    return (f"{vip}: elements {what}: {count}" for vip, count in counts.items())
+
+
+def between(vip: ServicePort, before: Placed | None, after: Placed | None, delta: Delta) -> None:
     """Put what differs of one ServicePort into `delta`."""
-    family, service_key = seen.family, key(seen)
-    delta.replace(seen_set(family), service_key, None if before is None else b"", None if after is None else b"")
-    choices = [None if place is None else choice_data(family, place.choice) for place in (before, after)]
+    family, service_key = vip.family, key(vip)
+    delta.replace(
+        vip_set(family),
+        service_key,
+        None if before is None else b"",
+        None if after is None else b"",
+    )
+    choices = [
+        None if place is None else choice_data(family, place.choice) for place in (before, after)
+    ]
     delta.replace(service_map(family), service_key, *choices)
     if before and after and before.choice == after.choice:
         _compare_slots(endpoint_map(family), service_key, before.slots, after.slots, delta)
         return
-    old = dict(elements(seen, before.slots)) if before else {}
-    new = dict(elements(seen, after.slots)) if after else {}
+    old = dict(elements(vip, before.slots)) if before else {}
+    new = dict(elements(vip, after.slots)) if after else {}
     _compare(endpoint_map(family), old, new, delta)
 
 
 def choices_of(state: State) -> set[tuple[Family, int]]:
     """All ways of choosing a slot that are in use."""
-    return {(seen.family, place.choice) for seen, place in state.items()}
+    return {(vip.family, place.choice) for vip, place in state.items()}
 
 
 def against(listing: Mapping[str, Elements], wanted: State) -> Delta:
     """What must be done so that the kernel, which holds `listing`, holds `wanted`."""
     delta = Delta()
     for family in Family:
-        members = [(seen, place) for seen, place in wanted.items() if seen.family is family]
-        keys = {seen: key(seen) for seen, _ in members}
-        _compare(seen_set(family), listing[seen_set(family)], dict.fromkeys(keys.values(), b""), delta)
-        services = {keys[seen]: choice_data(family, place.choice) for seen, place in members}
-        _compare(service_map(family), listing[service_map(family)], services, delta)
-        slots = {name: data for seen, place in members for name, data in elements(seen, place.slots)}
-        _compare(endpoint_map(family), listing[endpoint_map(family)], slots, delta)
+        vips, services, endpoints = Elements(), Elements(), Elements()
+        for vip, place in wanted.items():
+            if vip.family is family:
+                service_key = key(vip)
+                vips[service_key] = b""
+                services[service_key] = choice_data(family, place.choice)
+                endpoints.update(elements(vip, place.slots))
+        for name, members in (
+            (vip_set(family), vips),
+            (service_map(family), services),
+            (endpoint_map(family), endpoints),
+        ):
+            _compare(name, listing[name], members, delta)
     return delta
 
 
-def _compare_slots(name: str, service_key: bytes, before: Slots, after: Slots, delta: Delta) -> None:
+def _compare_slots(
+    name: str, service_key: bytes, before: Slots, after: Slots, delta: Delta
+) -> None:
     # Of one chain, so equally many; only those that differ are turned into bytes.
     for place, (old, new) in enumerate(zip(before, after, strict=True)):
         if old != new:
-            delta.replace(name, slot_key(service_key, place), endpoint_data(old), endpoint_data(new))
+            delta.replace(
+                name, slot_key(service_key, place), endpoint_data(old), endpoint_data(new)
+            )
 
 
 def _compare(name: str, before: Elements, after: Elements, delta: Delta) -> None:

@@ -1,11 +1,11 @@
-"""How Services stand in nftables: table `inet netmgr-services`.
+"""The layout of Services in nftables: table `inet netmgr-services`.
 
     prerouting, output ─► v4, v6
-        address . protocol . port  in seen4                     counts the connections of a ServicePort
+        address . protocol . port  in vip4                      counts connections of a ServicePort
         address . protocol . port  vmap services4               ─► any4-N, client4-N or refused
-        address in a seen range                                 ─► refused
-    any4-N:     dnat to (address . protocol . port . a random number below N)          map endpoints4
-    client4-N:  dnat to (address . protocol . port . a hash of the client's, below N)  map endpoints4
+        address in a range of VIPs                              ─► refused
+    any4-N:     dnat to (address . protocol . port . random number below N)      map endpoints4
+    client4-N:  dnat to (address . protocol . port . hash of the client's, < N)  map endpoints4
     refused:    TCP reset, or ICMP port unreachable
 
 and likewise for IPv6. A connection's first packet pays for three look-ups, however many
@@ -22,7 +22,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 
-from netmgr.dataplane.nft_messages import (
+from netmgr.kernel.nf_tables import (
     GOTO,
     JUMP,
     TYPE_VERDICT,
@@ -44,7 +44,6 @@ PRIORITY = -110
 """Just before destination translation's usual one (dstnat, -100)."""
 
 _PREROUTING, _OUTPUT = 0, 3
-_AF = {Family.V4: 2, Family.V6: 10}
 _SOURCE_AT = {Family.V4: 12, Family.V6: 8}
 _DESTINATION_AT = {Family.V4: 16, Family.V6: 24}
 _TYPE_ADDRESS = {Family.V4: 7, Family.V6: 8}
@@ -66,22 +65,22 @@ _PORT = struct.Struct("!H2x")
 Slots = tuple[Endpoint, ...]
 
 
-def key(seen: ServicePort) -> bytes:
-    """The key of a ServicePort in `seen` and `services`."""
-    return seen.address.packed + _TAIL.pack(seen.protocol, seen.port)
+def key(vip: ServicePort) -> bytes:
+    """The key of a ServicePort in the sets `vip4`, `vip6` and `services`."""
+    return vip.address.packed + _TAIL.pack(vip.protocol, vip.port)
 
 
-def seen_of(raw: bytes) -> ServicePort:
+def service_port_of(raw: bytes) -> ServicePort:
     """The ServicePort of a key, or of the beginning of an endpoint's."""
     family = Family.V4 if len(raw) < key_length(Family.V6) else Family.V6
-    size = family.width // 8
+    size = family.octets
     protocol, port = _TAIL.unpack_from(raw, size)
-    return ServicePort(Address(family, int.from_bytes(raw[:size], "big")), Protocol(protocol), port)
+    return ServicePort(Address.unpack(raw[:size]), Protocol(protocol), port)
 
 
 def key_length(family: Family) -> int:
     """Bytes of a ServicePort's key; an endpoint's has its slot behind."""
-    return family.width // 8 + _TAIL.size
+    return family.octets + _TAIL.size
 
 
 def slot_key(service_key: bytes, slot: int) -> bytes:
@@ -103,15 +102,15 @@ def endpoint_data(endpoint: Endpoint) -> bytes:
 def endpoint_of(data: bytes) -> Endpoint:
     """The endpoint of a slot's data, as it is listed."""
     value = data[4:]
-    family = Family.V4 if len(value) < Family.V6.width // 8 else Family.V6
-    size = family.width // 8
+    family = Family.V4 if len(value) < Family.V6.octets else Family.V6
+    size = family.octets
     (port,) = _PORT.unpack_from(value, size)
-    return Endpoint(Address(family, int.from_bytes(value[:size], "big")), port)
+    return Endpoint(Address.unpack(value[:size]), port)
 
 
-def seen_set(family: Family) -> str:
+def vip_set(family: Family) -> str:
     """Name of the set that counts connections."""
-    return f"seen{family.value}"
+    return f"vip{family.value}"
 
 
 def service_map(family: Family) -> str:
@@ -128,17 +127,17 @@ def sets() -> Iterator[SetSpec]:
     """Every set and map."""
     for family in Family:
         address = _TYPE_ADDRESS[family]
-        seen = (address << _TYPE_BITS | _TYPE_PROTOCOL) << _TYPE_BITS | _TYPE_PORT
+        vip = (address << _TYPE_BITS | _TYPE_PROTOCOL) << _TYPE_BITS | _TYPE_PORT
         length = key_length(family)
-        yield SetSpec(seen_set(family), seen, length, counts=True)
-        yield SetSpec(service_map(family), seen, length, TYPE_VERDICT, 0)
-        slot = seen << _TYPE_BITS | _TYPE_MARK
+        yield SetSpec(vip_set(family), vip, length, counts=True)
+        yield SetSpec(service_map(family), vip, length, TYPE_VERDICT, 0)
+        slot = vip << _TYPE_BITS | _TYPE_MARK
         yield SetSpec(
             endpoint_map(family),
             slot,
             length + _SLOT.size,
             address << _TYPE_BITS | _TYPE_PORT,
-            family.width // 8 + _PORT.size,
+            family.octets + _PORT.size,
         )
 
 
@@ -149,14 +148,17 @@ def slots(frontend: Frontend, held: Sequence[Endpoint]) -> Slots:
     return rearranged(held, frontend.endpoints)
 
 
-def elements(seen: ServicePort, held: Slots) -> Iterator[tuple[bytes, bytes]]:
+def elements(vip: ServicePort, held: Slots) -> Iterator[tuple[bytes, bytes]]:
     """All slots of a ServicePort as elements."""
-    service_key = key(seen)
-    return ((slot_key(service_key, place), endpoint_data(endpoint)) for place, endpoint in enumerate(held))
+    service_key = key(vip)
+    return (
+        (slot_key(service_key, place), endpoint_data(endpoint))
+        for place, endpoint in enumerate(held)
+    )
 
 
 def choice(slot_count: int, *, sticky: bool) -> int:
-    """How a slot is chosen, as a number: among how many, and whether by the client. None: 0, refused."""
+    """How a slot is chosen, as a number: among how many, and whether by the client; 0 refuses."""
     return slot_count | (_STICKY if sticky and slot_count else 0)
 
 
@@ -187,10 +189,15 @@ def chain_name(family: Family, chosen: int) -> str:
 
 def fixed_chains(ranges: Iterable[Prefix]) -> Iterator[Chain]:
     """The chains that are always there; those that others lead to come first."""
+    # A jump needs its target, so the chains that others lead to come first.
     yield Chain(REFUSED, _refusals())
     known = tuple(ranges)
     for family in Family:
-        yield Chain(f"v{family.value}", tuple(_lookups(family, [one for one in known if one.family is family])))
+        yield Chain(
+            f"v{family.value}",
+            tuple(_lookups(family, [one for one in known if one.family is family])),
+        )
+    # Output, too, since the host's own connections pass no prerouting.
     into = tuple((*_is_of(family), _verdict(f"v{family.value}", JUMP)) for family in Family)
     yield Chain("prerouting", into, (_PREROUTING, PRIORITY))
     yield Chain("output", into, (_OUTPUT, PRIORITY))
@@ -201,13 +208,19 @@ def translating_chain(name: str) -> Chain:
     head, _, count = name.partition("-")
     family = Family(int(head[-1]))
     words = family.width // 32
+    # The slot is put behind the key that the registers hold, and the endpoint is then loaded over
+    # both: the key is no longer needed.
     slot, address, port = _register(words + 2), _register(0), _register(words)
     drawing = _by_client if head.startswith(_CLIENT) else _by_chance
-    endpoint = Expression("lookup", {1: endpoint_map(family).encode() + b"\0", 2: number(address), 3: number(address)})
+    endpoint = Expression(
+        "lookup", {1: endpoint_map(family).encode() + b"\0", 2: number(address), 3: number(address)}
+    )
     # NFTA_NAT_TYPE, FAMILY, REG_ADDR_MIN and MAX, REG_PROTO_MIN and MAX, FLAGS.
-    values = (_DNAT, _AF[family], address, address, port, port, _NAT_FLAGS_ADDRESS_AND_PORT)
+    values = (_DNAT, family.af, address, address, port, port, _NAT_FLAGS_ADDRESS_AND_PORT)
     nat = Expression("nat", {kind: number(value) for kind, value in enumerate(values, 1)})
-    return Chain(name, ((*_seen_in_registers(family), *drawing(family, slot, int(count)), endpoint, nat),))
+    return Chain(
+        name, ((*_vip_in_registers(family), *drawing(family, slot, int(count)), endpoint, nat),)
+    )
 
 
 def _by_chance(_: Family, slot: int, count: int) -> Iterator[Expression]:
@@ -216,19 +229,22 @@ def _by_chance(_: Family, slot: int, count: int) -> Iterator[Expression]:
 
 
 def _by_client(family: Family, slot: int, count: int) -> Iterator[Expression]:
-    source, size = _register(_FREE_WORD), family.width // 8
+    source, size = _register(_FREE_WORD), family.octets
     yield _payload(source, _NETWORK, _SOURCE_AT[family], size)
     # NFTA_HASH_SREG, DREG, LEN, MODULUS, SEED.
+    # The seed is fixed, so that a client keeps its slot across restarts and on every NAT host.
     values = (source, slot, size, count, _HASH_SEED)
     yield Expression("hash", {kind: number(value) for kind, value in enumerate(values, 1)})
 
 
 def _lookups(family: Family, ranges: Iterable[Prefix]) -> Iterator[tuple[Expression, ...]]:
-    steps = _seen_in_registers(family)
-    yield *steps, Expression("lookup", {1: seen_set(family).encode() + b"\0", 2: number(1)})
+    steps = _vip_in_registers(family)
+    # The look-up itself counts. A nat chain gets the first packet of a connection alone, so
+    # connections are counted; this is a rule of its own because the next one leaves the chain.
+    yield *steps, Expression("lookup", {1: vip_set(family).encode() + b"\0", 2: number(1)})
     into_verdict = {1: service_map(family).encode() + b"\0", 2: number(1), 3: number(0)}
     yield *steps, Expression("lookup", into_verdict)
-    size = family.width // 8
+    size = family.octets
     for prefix in ranges:
         mask = ((1 << family.width) - prefix.size).to_bytes(size, "big")
         yield (
@@ -236,7 +252,13 @@ def _lookups(family: Family, ranges: Iterable[Prefix]) -> Iterator[tuple[Express
             _payload(1, _NETWORK, _DESTINATION_AT[family], size),
             Expression(
                 "bitwise",
-                {1: number(1), 2: number(1), 3: number(size), 4: plain(mask), 5: plain(bytes(size))},
+                {
+                    1: number(1),
+                    2: number(1),
+                    3: number(size),
+                    4: plain(mask),
+                    5: plain(bytes(size)),
+                },
             ),
             _equals(1, prefix.network.packed),
             _verdict(REFUSED),
@@ -246,32 +268,37 @@ def _lookups(family: Family, ranges: Iterable[Prefix]) -> Iterator[tuple[Express
 def _refusals() -> tuple[tuple[Expression, ...], ...]:
     tcp_reset = Expression("reject", {1: number(_REJECT_TCP_RESET)})
     unreachable = Expression("reject", {1: number(_REJECT_ICMPX), 2: bytes([_PORT_UNREACHABLE])})
+    # Only TCP has a reset.
     return (_meta(_META_L4PROTO, 1), _equals(1, bytes([Protocol.TCP])), tcp_reset), (unreachable,)
 
 
 def _is_of(family: Family) -> tuple[Expression, Expression]:
     """A condition on the packet; with it nft can tell which header's fields the rest is about."""
-    return _meta(_META_NFPROTO, 1), _equals(1, bytes([_AF[family]]))
+    return _meta(_META_NFPROTO, 1), _equals(1, bytes([family.af]))
 
 
-def _seen_in_registers(family: Family) -> tuple[Expression, ...]:
+def _vip_in_registers(family: Family) -> tuple[Expression, ...]:
     """Load destination address, protocol and destination port as a key."""
     words = family.width // 32
     return (
         *_is_of(family),
-        _payload(_register(0), _NETWORK, _DESTINATION_AT[family], family.width // 8),
+        _payload(_register(0), _NETWORK, _DESTINATION_AT[family], family.octets),
         _meta(_META_L4PROTO, _register(words)),
         _payload(_register(words + 1), _TRANSPORT, 2, 2),
     )
 
 
 def _register(word: int) -> int:
-    """The number of a 32-bit register as the kernel gives it: of four words together where one begins."""
+    """The number of a 32-bit register as the kernel lists it."""
+    # The kernel has sixteen registers of 32 bits, and lists four of them that begin a 128-bit one
+    # under that one's old number (nft_dump_register).
     return 1 + word // 4 if word % 4 == 0 else 8 + word
 
 
 def _payload(register: int, base: int, offset: int, length: int) -> Expression:
-    return Expression("payload", {1: number(register), 2: number(base), 3: number(offset), 4: number(length)})
+    return Expression(
+        "payload", {1: number(register), 2: number(base), 3: number(offset), 4: number(length)}
+    )
 
 
 def _meta(what: int, register: int) -> Expression:

@@ -1,45 +1,66 @@
 """The nftables backend of Services: one table of its own, one transaction for each change.
 
-Everything in table `inet netmgr-services` is ours; no other table is looked at. The whole is
-compared when the backend begins, and whenever nftables have seen a transaction that was not
-ours: their generation number tells, so that looking for drift costs a quiet host nothing.
+Everything in table `inet netmgr-services` is ours; no other table is read. The whole table is
+compared at the start, and after every transaction of another program. The generation number of
+nftables shows those, so looking for drift costs a quiet host nothing.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from netmgr.dataplane import nft_messages
-from netmgr.dataplane.nft_socket import NftSocket
-from netmgr.dataplane.rtnetlink import Operation
 from netmgr.errors import KernelError, TryAgainLater
+from netmgr.kernel import nf_tables
+from netmgr.kernel.netlink import Operation
+from netmgr.kernel.nf_tables import Chain, Expression, SetSpec
+from netmgr.kernel.nf_tables_socket import NftSocket
 from netmgr.prefixes import Family, Prefix
-from netmgr.services import nft_diff, nft_listing
-from netmgr.services.model import Frontend, ServicePort
-from netmgr.services.nft_diff import Delta, Placed, State
+from netmgr.services import nft_diff
+from netmgr.services.model import Endpoint, Frontend, ServicePort
+from netmgr.services.nft_diff import Delta, Elements, Placed, State
 from netmgr.services.nft_layout import (
     REFUSED,
     TABLE,
+    Slots,
     chain_name,
+    choice_of,
+    endpoint_map,
+    endpoint_of,
     fixed_chains,
-    seen_of,
-    seen_set,
+    key_length,
+    service_map,
+    service_port_of,
     sets,
+    slot_of,
     translating_chain,
+    vip_set,
 )
-from netmgr.services.nft_listing import Listing
 
-_LOOKS, _PAUSE_SECONDS = 6, 0.05
+_LISTINGS, _LOOKS, _PAUSE_SECONDS = 5, 6, 0.05
 _NOTHING: Mapping[str, nft_diff.Elements] = {spec.name: {} for spec in sets()}
 _OUT_OF_STEP = {errno.ENOENT, errno.EEXIST, errno.EBUSY}
 
 
-class NftablesServices:
-    """Holds Services in nftables; whatever else goes to `ranges`, the seen prefixes, is refused."""
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Sets, chains and elements, of one generation of the namespace's nftables."""
 
-    name = "nftables"
+    generation: int
+    sets: frozenset[SetSpec]
+    chains: Mapping[str, Chain]
+    elements: Mapping[str, Elements]
+    is_dormant: bool = False
+
+
+class NftablesServices:
+    """Holds Services in nftables.
+
+    Whatever else goes to `ranges`, the ranges of VIPs, is refused.
+    """
 
     def __init__(self, ranges: Iterable[Prefix]) -> None:
         self._socket = NftSocket()
@@ -50,26 +71,29 @@ class NftablesServices:
         self._untold: list[str] = []
 
     def held(self) -> dict[ServicePort, Frontend]:
-        """Read the table; the first reading, if all is sound, is what `put_right` goes on from."""
-        listing = nft_listing.read(self._socket)
-        state = nft_listing.state_of(listing)
+        """Read the table; a sound first reading is what `reconcile` continues from."""
+        listing = _read(self._socket)
+        state = _state_of(listing)
         if self._state is None:
             wrong, delta = self._faults(listing, state)
             if not wrong and delta.is_empty:
                 self._state, self._generation = state, listing.generation
                 self._choices = nft_diff.choices_of(state)
-        return {seen: place.frontend for seen, place in state.items()}
+        return {vip: place.frontend for vip, place in state.items()}
 
-    def put_right(self, wanted: Mapping[ServicePort, Frontend]) -> list[str]:
+    def reconcile(self, wanted: Mapping[ServicePort, Frontend]) -> list[str]:
         """List the table if anything can have changed, and change what differs."""
         if self._state is None:
-            listing = nft_listing.read(self._socket)
-            before = nft_listing.state_of(listing)
-            repairs = self._compare(listing, {it: nft_diff.placed(one, before.get(it)) for it, one in wanted.items()})
+            listing = _read(self._socket)
+            before = _state_of(listing)
+            repairs = self._compare(
+                listing, {it: nft_diff.placed(one, before.get(it)) for it, one in wanted.items()}
+            )
         else:
-            # What others did is put right before what is wanted anew is done: only the one is told as a repair.
+            # What others did is repaired before `wanted` is carried out: only the former is
+            # reported as a repair.
             if self._generation != self._socket.generation():
-                self._untold += self._compare(nft_listing.read(self._socket), self._state)
+                self._untold += self._compare(_read(self._socket), self._state)
             self.change(nft_diff.changes(self._state, wanted))
             repairs = []
         repairs, self._untold = [*self._untold, *repairs], []
@@ -79,40 +103,42 @@ class NftablesServices:
         """Change the elements that differ, in one transaction."""
         if self._state is None:
             raise KernelError("change services", details="what the kernel holds was not read yet")
-        delta, after = Delta(), dict[ServicePort, Placed | None]()
-        for seen, frontend in changes.items():
-            before = self._state.get(seen)
-            after[seen] = None if frontend is None else nft_diff.placed(frontend, before)
-            nft_diff.between(seen, before, after[seen], delta)
-        new = {(seen.family, place.choice) for seen, place in after.items() if place} - self._choices
+        delta, after, choices = Delta(), dict[ServicePort, Placed | None](), set(self._choices)
+        for vip, frontend in changes.items():
+            before = self._state.get(vip)
+            place = None if frontend is None else nft_diff.placed(frontend, before)
+            nft_diff.between(vip, before, place, delta)
+            after[vip] = place
+            if place is not None:
+                choices.add((vip.family, place.choice))
+        new = choices - self._choices
         try:
-            # Chains that nothing leads to any more stay until the next start: deleting one takes the kernel 20 ms.
+            # Chains that nothing leads to any more stay until the next start: deleting one takes
+            # the kernel 20 ms.
             self._commit([*_new_chains(chain_name(*one) for one in new), *delta.operations()])
         except KernelError as error:
             if error.errno not in _OUT_OF_STEP:
                 raise
-            # Another program was at the table, so what is to be done cannot be known without looking at all of it.
-            self._untold += self._compare(nft_listing.read(self._socket), nft_diff.merged(self._state, after))
+            # Another program changed the table, so the delta is wrong and all of it is compared.
+            self._untold += self._compare(
+                _read(self._socket), nft_diff.update(dict(self._state), after)
+            )
             return
-        self._choices |= new
-        for seen, place in after.items():
-            if place is None:
-                self._state.pop(seen, None)
-            else:
-                self._state[seen] = place
+        self._choices = choices
+        nft_diff.update(self._state, after)
 
     def hits(self) -> dict[ServicePort, int]:
         """One listing of the counting sets."""
         found: dict[ServicePort, int] = {}
         for family in Family:
-            request = nft_messages.list_elements(TABLE, seen_set(family))
-            for part in self._socket.list_of(request, nft_messages.counts_of):
-                found.update((seen_of(element), count) for element, count in part)
+            request = nf_tables.list_elements(TABLE, vip_set(family))
+            for part in self._socket.list_of(request, nf_tables.counts_of):
+                found.update((service_port_of(element), count) for element, count in part)
         return found
 
     def remove(self) -> None:
         """Delete the table."""
-        self._socket.commit([nft_messages.new_table(TABLE), nft_messages.delete_table(TABLE)])
+        self._socket.commit([nf_tables.new_table(TABLE), nf_tables.delete_table(TABLE)])
         self._state, self._choices = None, set()
 
     def close(self) -> None:
@@ -126,9 +152,10 @@ class NftablesServices:
         for _ in range(_LOOKS):
             if wrong or delta.is_empty:
                 break
-            # While the kernel resizes a set, its listing may lack or repeat elements, so faults are looked at twice.
+            # While the kernel resizes a set, its listing may lack or repeat elements, so faults are
+            # looked at twice.
             time.sleep(_PAUSE_SECONDS)
-            listing, before = nft_listing.read(self._socket), delta
+            listing, before = _read(self._socket), delta
             wrong, delta = self._faults(listing, state)
             if delta == before:
                 break
@@ -140,30 +167,41 @@ class NftablesServices:
             filling = nft_diff.against(_NOTHING, state)
             self._commit([*self._anew(), *_new_chains(used), *filling.operations()])
         else:
+            # In this order in one transaction: elements need the chains that they lead to, and a
+            # chain goes only when no element leads to it.
             present = listing.chains.keys() - {chain.name for chain in self._fixed}
-            self._commit([*_new_chains(used - present), *delta.operations(), *_old_chains(present - used)])
+            self._commit(
+                [*_new_chains(used - present), *delta.operations(), *_old_chains(present - used)]
+            )
         self._state, self._choices = state, choices
-        return wrong or delta.sentences()
+        return wrong or delta.repairs()
 
     def _faults(self, listing: Listing, state: State) -> tuple[list[str], Delta]:
-        return nft_listing.faults(listing, self._fixed), nft_diff.against(listing.elements, state)
+        return _table_faults(listing, self._fixed), nft_diff.against(listing.elements, state)
 
     def _anew(self) -> list[Operation]:
         """An empty table in place of what is there."""
         return [
-            nft_messages.new_table(TABLE),
-            nft_messages.delete_table(TABLE),
-            nft_messages.new_table(TABLE),
-            *(nft_messages.new_set(TABLE, spec, place) for place, spec in enumerate(sets(), 1)),
-            *(operation for chain in self._fixed for operation in nft_messages.new_chain(TABLE, chain)),
+            # Added first, since deleting a table that is not there is an error.
+            nf_tables.new_table(TABLE),
+            nf_tables.delete_table(TABLE),
+            nf_tables.new_table(TABLE),
+            *(nf_tables.new_set(TABLE, spec, place) for place, spec in enumerate(sets(), 1)),
+            *(
+                operation
+                for chain in self._fixed
+                for operation in nf_tables.new_chain(TABLE, chain)
+            ),
         ]
 
     def _commit(self, operations: list[Operation]) -> None:
         if not operations:
             return
+        # The number covers all of nftables, so another program's own table moves it as well.
         before = self._socket.generation()
         self._socket.commit(operations)
-        # When it has moved by more than this transaction, what else happened is unknown until the next full look.
+        # When it has moved by more than this transaction, what else happened is unknown until the
+        # next full look.
         if self._generation == before and self._socket.generation() == before + 1:
             self._generation = before + 1
 
@@ -171,10 +209,127 @@ class NftablesServices:
 def _new_chains(names: Iterable[str]) -> Iterator[Operation]:
     """Add the chains that choose an endpoint; to be done before elements lead to them."""
     for name in sorted(set(names) - {REFUSED}):
-        yield from nft_messages.new_chain(TABLE, translating_chain(name))
+        yield from nf_tables.new_chain(TABLE, translating_chain(name))
 
 
 def _old_chains(names: Iterable[str]) -> Iterator[Operation]:
     """Delete chains that no element leads to any more."""
     for name in sorted(names):
-        yield from nft_messages.delete_chain(TABLE, name)
+        yield from nf_tables.delete_chain(TABLE, name)
+
+
+def _read(socket: NftSocket) -> Listing:
+    """List the table, with no transaction of any program in between.
+
+    Raises:
+        TryAgainLater: other programs change nftables all the time.
+    """
+    # Sets, chains and elements take a dump each, and each dump is of another moment.
+    for _ in range(_LISTINGS):
+        listing = _listed(socket)
+        if socket.generation() == listing.generation:
+            return listing
+    raise TryAgainLater(
+        "other programs change nftables all the time, so that they cannot be listed"
+    )
+
+
+def _listed(socket: NftSocket) -> Listing:
+    generation = socket.generation()
+    of_all = socket.list_of(nf_tables.list_all(nf_tables.GET_SET, TABLE), nf_tables.set_of)
+    specs = frozenset(spec for table, spec in of_all if table == TABLE)
+    present = {spec.name for spec in specs}
+    elements = {
+        spec.name: _elements(socket, spec.name) if spec.name in present else {} for spec in sets()
+    }
+    tables = socket.list_of(nf_tables.list_all(nf_tables.GET_TABLE, TABLE), nf_tables.table_of)
+    return Listing(generation, specs, _chains(socket), elements, (TABLE, True) in tables)
+
+
+def _table_faults(listing: Listing, fixed: Sequence[Chain]) -> list[str]:
+    """What is wrong with sets and chains; whatever it is, the table must be built anew."""
+    if not listing.sets and not listing.chains:
+        return [f"table inet {TABLE} was missing"]
+    if listing.is_dormant:
+        return [f"table inet {TABLE} was dormant, so that nothing of it was in effect"]
+    found = [
+        f"set {spec.name} was missing or altered" for spec in sets() if spec not in listing.sets
+    ]
+    return found + _chain_faults(listing.chains, {chain.name: chain for chain in fixed})
+
+
+def _chain_faults(listed: Mapping[str, Chain], fixed: Mapping[str, Chain]) -> list[str]:
+    found = [f"chain {name} was missing or altered" for name in fixed if name not in listed]
+    for name, chain in listed.items():
+        expected = fixed.get(name) or _translating(name)
+        if expected is None:
+            found.append(f"chain {name} is not ours")
+        elif not _is_listed_as(expected, chain):
+            found.append(f"chain {name} was missing or altered")
+    return found
+
+
+def _state_of(listing: Listing) -> State:
+    """What the elements translate, as far as they make sense."""
+    state: State = {}
+    for family in Family:
+        slots: dict[bytes, dict[int, Endpoint]] = {}
+        length = key_length(family)
+        # Many Services share endpoints, and so may the slots of one.
+        endpoint_at = functools.cache(endpoint_of)
+        for element, data in listing.elements[endpoint_map(family)].items():
+            slots.setdefault(element[:length], {})[slot_of(element)] = endpoint_at(data)
+        for element, data in listing.elements[service_map(family)].items():
+            # A ServicePort without slots has an element all the same, which leads to `refused`.
+            state[service_port_of(element)] = Placed(
+                choice_of(data), _in_order(slots.get(element, {}))
+            )
+    return state
+
+
+def _in_order(slots: Mapping[int, Endpoint]) -> Slots:
+    return tuple(slots[number] for number in sorted(slots))
+
+
+def _elements(socket: NftSocket, name: str) -> Elements:
+    request = nf_tables.list_elements(TABLE, name)
+    return {
+        element: data
+        for part in socket.list_of(request, nf_tables.elements_of)
+        for element, data in part
+    }
+
+
+def _chains(socket: NftSocket) -> dict[str, Chain]:
+    rules: dict[str, list[tuple[Expression, ...]]] = {}
+    for table, chain, rule in socket.list_of(
+        nf_tables.list_all(nf_tables.GET_RULE, TABLE), nf_tables.rule_of
+    ):
+        if table == TABLE:
+            rules.setdefault(chain, []).append(rule)
+    listed = socket.list_of(nf_tables.list_all(nf_tables.GET_CHAIN, TABLE), nf_tables.chain_of)
+    return {
+        name: Chain(name, tuple(rules.get(name, ())), hook)
+        for table, name, hook in listed
+        if table == TABLE
+    }
+
+
+def _translating(name: str) -> Chain | None:
+    head, dash, count = name.partition("-")
+    known = (
+        dash and head[:-1] in ("any", "client") and head[-1:] in ("4", "6") and count.isdecimal()
+    )
+    return translating_chain(name) if known else None
+
+
+def _is_listed_as(chain: Chain, listed: Chain) -> bool:
+    if chain.hook != listed.hook or len(chain.rules) != len(listed.rules):
+        return False
+    pairs = zip(_flat(chain), _flat(listed), strict=False)
+    same_lengths = [len(rule) for rule in chain.rules] == [len(rule) for rule in listed.rules]
+    return same_lengths and all(ours.is_listed_as(theirs) for ours, theirs in pairs)
+
+
+def _flat(chain: Chain) -> Iterator[Expression]:
+    return (expression for rule in chain.rules for expression in rule)

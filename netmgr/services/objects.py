@@ -1,10 +1,8 @@
-"""Kubernetes' own objects, as far as a NAT host needs them: v1 Service and discovery.k8s.io/v1 EndpointSlice.
+"""Kubernetes' Service (v1) and EndpointSlice (discovery.k8s.io/v1), as a NAT host needs them.
 
-An endpoint is ready if `conditions.ready` is true or absent; one that is terminating but
-still serving counts only while nothing is ready (as in kube-proxy). Of an endpoint's
-addresses the first is used, as consumers of the API shall. `targetPort` plays no part:
-slices hold the ports it was resolved to. `internalTrafficPolicy` and topology hints say which
-of a cluster's own nodes may use an endpoint, and are not for a host outside of it.
+An endpoint is ready if `conditions.ready` is true or absent. `targetPort` is not read: slices hold
+the ports it was resolved to. `internalTrafficPolicy` and topology hints say which of a cluster's
+own nodes may use an endpoint, and do not concern a host outside of it.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _NO_ADDRESSES = ("", "None")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in the documents something stands: the key in the so-and-so-many-th document of a file."""
+    """A key in a document of a file, which may hold several documents."""
 
     path: str
     document: int = 0
@@ -43,7 +41,7 @@ class Place:
 
 
 class Refused(Exception):
-    """Something in the documents cannot be what it is; `place` first, `other` where it disagrees with another."""
+    """An object is wrong at `place`, or contradicts the one at `other`."""
 
     def __init__(self, place: Place, message: str, other: Place | None = None) -> None:
         super().__init__(message)
@@ -70,7 +68,7 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PortOfService:
-    """One port of a Service."""
+    """One port of a Service, without `targetPort`."""
 
     name: str
     protocol: Protocol
@@ -79,7 +77,7 @@ class PortOfService:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A Service; without addresses (headless, ExternalName, not yet allocated) there is nothing to open."""
+    """A Service; without addresses (headless, ExternalName, not yet allocated) it opens nothing."""
 
     place: Place
     name: ServiceName
@@ -87,7 +85,7 @@ class Service:
     ports: tuple[PortOfService, ...]
     sticky: bool
     address_keys: tuple[KeyPath, ...] = ()
-    """Where in its document each address stands."""
+    """Where in its document each address is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +106,9 @@ class _Object(BaseModel):
 _PortNumber = Annotated[int, Field(ge=1, le=65_535)]
 
 
+# Names go to logs and messages, so they must hold nothing that a terminal would obey.
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.\-]{0,251}[a-z0-9])?$")]
-"""As Kubernetes has names; what is printed and logged holds nothing that a terminal would obey."""
+"""As Kubernetes has names."""
 
 
 class _Metadata(_Object):
@@ -129,7 +128,9 @@ class _ServiceSpec(_Object):
     cluster_ip: Annotated[str, Field(alias="clusterIP")] = ""
     cluster_ips: Annotated[tuple[str, ...] | None, Field(alias="clusterIPs", max_length=2)] = None
     ports: tuple[_ServicePort, ...] | None = None
-    session_affinity: Annotated[Literal["None", "ClientIP"], Field(alias="sessionAffinity")] = "None"
+    session_affinity: Annotated[Literal["None", "ClientIP"], Field(alias="sessionAffinity")] = (
+        "None"
+    )
 
 
 class _Service(_Object):
@@ -156,7 +157,9 @@ class _SlicePort(_Object):
 
 
 class _Slice(_Object):
-    api_version: Annotated[Literal["discovery.k8s.io/v1"], Field(alias="apiVersion")] = "discovery.k8s.io/v1"
+    api_version: Annotated[Literal["discovery.k8s.io/v1"], Field(alias="apiVersion")] = (
+        "discovery.k8s.io/v1"
+    )
     metadata: _Metadata
     address_type: Annotated[Literal["IPv4", "IPv6", "FQDN"], Field(alias="addressType")]
     endpoints: tuple[_Endpoint, ...] | None = None
@@ -170,7 +173,9 @@ def read(data: object, place: Place) -> Iterator[Service | Slice]:
         Refused: something is neither, or is not as Kubernetes has it.
     """
     if not isinstance(data, dict):
-        raise Refused(place, "must be a Kubernetes object: a Service, an EndpointSlice or a List of these")
+        raise Refused(
+            place, "must be a Kubernetes object: a Service, an EndpointSlice or a List of these"
+        )
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in _LISTS:
         yield from _one(data, kind, place)
@@ -194,7 +199,9 @@ def _one(data: Mapping[str, Any], kind: object, place: Place) -> Iterator[Servic
         elif not isinstance(kind, str):
             raise Refused(place.under("kind"), "must be Service or EndpointSlice")
         else:
-            raise Refused(place.under("kind"), f"{kind} is neither Service nor EndpointSlice; take it out")
+            raise Refused(
+                place.under("kind"), f"{kind} is neither Service nor EndpointSlice; take it out"
+            )
     except ValidationError as error:
         fault = error.errors()[0]
         message = "is required and missing" if fault["type"] == "missing" else fault["msg"]
@@ -208,8 +215,14 @@ def _service(data: _Service, place: Place) -> Service:
         texts = dict(zip(_CLUSTER_IPS, spec.cluster_ips, strict=False))
     named: dict[KeyPath, Address] = {}
     if spec.type != "ExternalName":
-        named = {key: _address(it, place.under(*key)) for key, it in texts.items() if it not in _NO_ADDRESSES}
-    ports = tuple(PortOfService(p.name or "", _NAME_OF_PROTOCOL[p.protocol], p.port) for p in spec.ports or ())
+        named = {
+            key: _address(it, place.under(*key))
+            for key, it in texts.items()
+            if it not in _NO_ADDRESSES
+        }
+    ports = tuple(
+        PortOfService(p.name or "", _NAME_OF_PROTOCOL[p.protocol], p.port) for p in spec.ports or ()
+    )
     sticky = spec.session_affinity == "ClientIP"
     return Service(place, _name(data.metadata), tuple(named.values()), ports, sticky, tuple(named))
 
@@ -217,27 +230,38 @@ def _service(data: _Service, place: Place) -> Service:
 def _slice(data: _Slice, place: Place) -> Iterator[Slice]:
     """The slice, unless it belongs to no Service or holds names instead of addresses."""
     service = (data.metadata.labels or {}).get(_SERVICE_LABEL)
+    # A slice may belong to another controller than that of Services; FQDN slices have no addresses.
     if not service or data.address_type == "FQDN":
         return
     family = Family.V4 if data.address_type == "IPv4" else Family.V6
-    endpoints = []
+    name = ServiceName(data.metadata.namespace, service)
+    yield Slice(place, name, family, tuple(_endpoints(data, family, place)), _ports(data))
+
+
+def _endpoints(data: _Slice, family: Family, place: Place) -> Iterator[tuple[Address, State]]:
     for number, endpoint in enumerate(data.endpoints or ()):
         at = place.under("endpoints", number, "addresses", 0)
+        # The API asks consumers to use the first address only.
         address = _address(endpoint.addresses[0], at)
         if address.family is not family:
             raise Refused(at, f"{address} is not of the slice's addressType {data.address_type}")
-        endpoints.append((address, _state(endpoint.conditions or _Conditions())))
-    ports = {
-        (port.name or "", _NAME_OF_PROTOCOL[port.protocol or "TCP"]): port.port
-        for port in data.ports or ()
-        if port.port is not None
-    }
-    yield Slice(place, ServiceName(data.metadata.namespace, service), family, tuple(endpoints), ports)
+        yield address, _state(endpoint.conditions or _Conditions())
+
+
+def _ports(data: _Slice) -> dict[tuple[str, Protocol], int]:
+    ports = {}
+    for port in data.ports or ():
+        # A slice without a port number means all ports, which is nothing that a Service's port
+        # could name.
+        if port.port is not None:
+            ports[port.name or "", _NAME_OF_PROTOCOL[port.protocol or "TCP"]] = port.port
+    return ports
 
 
 def _state(conditions: _Conditions) -> State:
     if conditions.ready is not False:
         return State.READY
+    # As in kube-proxy, an endpoint that is terminating but still serving is a last resort.
     return State.DRAINING if conditions.serving and conditions.terminating else State.OUT
 
 

@@ -5,10 +5,10 @@ A change leaves as many slots as possible as they are: the last ones move into t
 endpoints are put behind.
 
 With affinity the kernel draws the slot by a hash of the client's address, and each slot's
-endpoint is chosen by rendezvous hashing (highest random weight): of all endpoints the one
-whose hash with the slot's number is highest. So an endpoint that goes takes along only its
-own slots' clients, and one that comes takes over only a fair share. Nothing has to be
-remembered about clients: every host with the same endpoints chooses alike, also after a restart.
+endpoint is chosen by rendezvous hashing (highest random weight): the endpoint whose hash with the
+slot's number is highest. So an endpoint that goes moves only its own slots' clients, and a new one
+takes over only a fair share. No state about clients is kept: every host with the same endpoints
+chooses alike, also after a restart.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def rearranged(slots: Sequence[Endpoint], wanted: Collection[Endpoint]) -> tuple
     place = 0
     while place < len(filled):
         if filled[place] is None:
+            # One slot changes instead of all that follow.
             filled[place] = filled[-1]
             filled.pop()
         else:
@@ -44,10 +45,8 @@ def rearranged(slots: Sequence[Endpoint], wanted: Collection[Endpoint]) -> tuple
 
 
 def slot_count(endpoints: int) -> int:
-    """How many slots share clients out among so many endpoints: a power of two, at least 16 an endpoint.
-
-    It changes at few numbers of endpoints only, since most clients move when it does.
-    """
+    """How many slots share clients out among so many endpoints: at least 16 for each."""
+    # Few steps, since most clients move when the number of slots changes.
     for most, slots in _SLOTS_BY_ENDPOINTS:
         if endpoints <= most:
             return slots
@@ -59,10 +58,15 @@ def rendezvous(endpoints: Collection[Endpoint], slots: int) -> tuple[Endpoint, .
     ordered = sorted(endpoints)
     if len(ordered) < 2:  # noqa: PLR2004 - there is nothing to compare
         return tuple(ordered) * slots
-    weights = (zip(_weights(endpoint, slots), repeat(place), strict=False) for place, endpoint in enumerate(ordered))
+    weights = (
+        zip(_weights(endpoint, slots), repeat(place), strict=False)
+        for place, endpoint in enumerate(ordered)
+    )
     return tuple(ordered[place] for _, place in map(max, *weights))
 
 
 def _weights(endpoint: Endpoint, slots: int) -> array[int]:
+    # One digest for all slots of an endpoint, a word for each: hashing every pair would take a call
+    # for each slot.
     name = endpoint.address.packed + endpoint.port.to_bytes(2, "big")
     return array("I", hashlib.shake_128(name).digest(4 * slots))

@@ -24,8 +24,12 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Figure]]] = {
 def main() -> None:
     """Run the subjects asked for, all of them by default."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help=f"any of {', '.join(SUBJECTS)}; default: all")
-    parser.add_argument("--smoke", action="store_true", help="tiny counts: shows that it runs, measures nothing")
+    parser.add_argument(
+        "subjects", nargs="*", metavar="SUBJECT", help=f"any of {', '.join(SUBJECTS)}; default: all"
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="tiny counts: shows that it runs, measures nothing"
+    )
     arguments = parser.parse_args()
     if unknown := set(arguments.subjects) - set(SUBJECTS):
         parser.error(f"no subject {', '.join(sorted(unknown))}; there are {', '.join(SUBJECTS)}")

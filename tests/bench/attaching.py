@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from statistics import median
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.lab.topology import cluster
 from tests.bench.plugins import Plugin, netmgr, ptp
 from tests.bench.report import Effort, Figure
@@ -26,7 +26,9 @@ def measure(effort: Effort) -> Iterator[Figure]:
 
 def _alone(backend: Backend, ours: Plugin, theirs: Plugin, count: int) -> Iterator[Figure]:
     pods = [f"alone-{number}" for number in range(count)]
-    took: dict[tuple[Plugin, str], list[float]] = {(p, v): [] for p in (ours, theirs) for v in ("ADD", "DEL")}
+    took: dict[tuple[Plugin, str], list[float]] = {
+        (p, v): [] for p in (ours, theirs) for v in ("ADD", "DEL")
+    }
     for plugin in (ours, theirs):
         plugin.make_pods(pods)
     for pod in pods:
@@ -44,7 +46,14 @@ def _at_once(backend: Backend, ours: Plugin, theirs: Plugin, count: int) -> Iter
     pods = [f"burst-{number}" for number in range(count)]
     own, other = (_burst(plugin, pods) for plugin in (ours, theirs))
     for verb, budget in (("ADD", 0.30), ("DEL", 0.10)):
-        yield Figure(f"{count} {verb}s at once, {backend}", 1000 * own[verb], "ms", 1000 * other[verb], PTP, budget)
+        yield Figure(
+            f"{count} {verb}s at once, {backend}",
+            1000 * own[verb],
+            "ms",
+            1000 * other[verb],
+            PTP,
+            budget,
+        )
 
 
 def _burst(plugin: Plugin, pods: Sequence[str]) -> dict[str, float]:

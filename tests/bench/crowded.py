@@ -48,9 +48,16 @@ def _footprint(node: LabNode, where: str, rounds: int) -> Iterator[Figure]:
     scrapes = [_timed_scrape(node) for _ in range(3 * rounds)]
     yield Figure(f"scrape time, {where}", 1000 * median(took for took, _ in scrapes), "ms")
     yield Figure(f"scrape size, {where}", max(size for _, size in scrapes) / 1000, "kB")
-    yield Figure(f"agent's memory, {where}", resident_bytes(process_of(node, "agent")) / MEGABYTE, "MB", budget=60)
+    yield Figure(
+        f"agent's memory, {where}",
+        resident_bytes(process_of(node, "agent")) / MEGABYTE,
+        "MB",
+        budget=60,
+    )
     exporter = process_of(node, "netmgr.lab.unprivileged")
-    yield Figure(f"exporter's memory, {where}", resident_bytes(exporter) / MEGABYTE, "MB", budget=35)
+    yield Figure(
+        f"exporter's memory, {where}", resident_bytes(exporter) / MEGABYTE, "MB", budget=35
+    )
 
 
 def _timed_scrape(node: LabNode) -> tuple[float, int]:
@@ -61,7 +68,11 @@ def _timed_scrape(node: LabNode) -> tuple[float, int]:
 
 def process_of(node: LabNode, word: str) -> int:
     """The process in the node's namespace that has `word` on its command line."""
-    return next(number for number in processes.running_in([node.namespace]) if word in processes.command_line(number))
+    return next(
+        number
+        for number in processes.running_in([node.namespace])
+        if word in processes.command_line(number)
+    )
 
 
 def resident_bytes(process: int) -> int:

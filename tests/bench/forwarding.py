@@ -1,4 +1,5 @@
-"""What accounting adds to a packet's way from a pod through its node, as pods and traffic classes grow.
+"""What accounting adds to a packet's way from a pod through its node, as pods and traffic classes
+grow.
 
 Every node here masquerades, as nodes do. The measure is the same node with its accounting
 taken away; a node with a rule for each pod, one with `ptp`, and one with no rules at all, are
@@ -18,19 +19,18 @@ from tempfile import TemporaryDirectory
 
 import yaml
 
-from netmgr.config import Backend, NodeDocument
+from netmgr.documents.node import Backend, NodeDocument
+from netmgr.kernel.xtables.legacy import LegacyTables
 from netmgr.lab import wiring
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import Host, Interface, InterfaceAddress, Link, Node, Route, Topology
 from netmgr.lab.world import World
 from netmgr.prefixes import Address, Prefix
-from netmgr.rules.backend import RuleBackend
-from netmgr.rules.engine import Rules
+from netmgr.rules.classifier import Classifier
+from netmgr.rules.engine import RuleBackend, Rules
 from netmgr.rules.iptables import IptablesBackend
-from netmgr.rules.legacy_tables import LegacyTables
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy, desired
-from netmgr.rules.sorting import Classes
 from tests.bench.plugins import QUIET, RANGE, Plugin, plugin_of, ptp
 from tests.bench.report import Effort, Figure
 
@@ -78,7 +78,9 @@ def measure(effort: Effort) -> Iterator[Figure]:
     """Nanoseconds a packet takes at several numbers of pods, with everything in turns."""
     with ExitStack() as stack:
         flood = stack.enter_context(compiled(Path(__file__).with_name("flood.c")))
-        senders = {backend: stack.enter_context(_node_of_ours(backend)) for backend in effort.backends}
+        senders = {
+            backend: stack.enter_context(_node_of_ours(backend)) for backend in effort.backends
+        }
         bare = stack.enter_context(_node_of_ours(Backend.NFTABLES))
         bare.run_in_node(*WITHOUT_RULES)
         others = {"no rules": bare, "ptp": stack.enter_context(_node_of_ptp())}
@@ -103,14 +105,27 @@ def _figures(where: str, best: dict[str, float], beside: dict[str, float]) -> It
     for name in (*CLASSES, RULE_PER_POD):
         budget = 1.10 if name in WITHIN_BUDGET else None
         yield Figure(
-            f"forwarded {IP_BYTES}-byte packet, {where}, {name}", best[name], "ns", reference, NO_ACCOUNTING, budget
+            f"forwarded {IP_BYTES}-byte packet, {where}, {name}",
+            best[name],
+            "ns",
+            reference,
+            NO_ACCOUNTING,
+            budget,
         )
     for name, value in beside.items():
-        yield Figure(f"forwarded {IP_BYTES}-byte packet, {where}, no class", best["no class"], "ns", value, name)
+        yield Figure(
+            f"forwarded {IP_BYTES}-byte packet, {where}, no class",
+            best["no class"],
+            "ns",
+            value,
+            name,
+        )
 
 
 class Sender:
-    """A node with one pod that sends. Its rules are altered beside its agent, which does not look for an hour."""
+    """A node with one pod that sends. Its rules are altered beside its agent, which does not look
+    for an hour.
+    """
 
     def __init__(self, plugin: Plugin, node: LabNode, backend: Backend | None = None) -> None:
         self.node = node
@@ -132,19 +147,26 @@ class Sender:
             self._plugin.call_at_once("ADD", pods[first : first + 100])
 
     def become(self, variant: str) -> None:
-        """Have the node's rules count with these classes, with a rule for each pod, or not at all."""
+        """Have the node's rules count with these classes, with a rule for each pod,
+        or not at all."""
         assert self.backend is not None
         if variant in CLASSES:
             self._apply(CLASSES[variant])
             return
         run_in(self.node, *WITHOUT_ACCOUNTING[self.backend])
         if variant == RULE_PER_POD:
-            run_in(self.node, *RESTORE[self.backend], stdin=rules_per_pod(self.backend, sorted(self._counted())))
+            run_in(
+                self.node,
+                *RESTORE[self.backend],
+                stdin=rules_per_pod(self.backend, sorted(self._counted())),
+            )
 
     def _apply(self, prefixes: list[str]) -> None:
         document = NodeDocument.model_validate(yaml.safe_load(self.node.document.read_text()))
-        pieces = tuple((f"class-{number}", (Prefix.parse(text),)) for number, text in enumerate(prefixes))
-        policy = replace(Policy.of(document), classes=Classes(pieces) if pieces else None)
+        pieces = tuple(
+            (f"class-{number}", (Prefix.parse(text),)) for number, text in enumerate(prefixes)
+        )
+        policy = replace(Policy.of(document), classifier=Classifier(pieces) if pieces else None)
         with wiring.inside(self.node.namespace):
             rules = Rules(self._rules(), policy)
             rules.apply(rules.plan(self._counted()))
@@ -189,12 +211,22 @@ RESTORE = {
 
 
 def rules_per_pod(backend: Backend, pods: list[Address]) -> str:
-    """What counts each pod by rules of its own, one for each direction, as input of `RESTORE`'s programs."""
+    """What counts each pod by rules of its own, one for each direction, as input of `RESTORE`'s
+    programs.
+    """
     if backend is Backend.NFTABLES:
         rule = "add rule inet netmgr forward ip"
-        lines = [f"{rule} {side} {pod} ip {peer} != 10.0.0.0/8 counter" for pod in pods for side, peer in _SIDES]
+        lines = [
+            f"{rule} {side} {pod} ip {peer} != 10.0.0.0/8 counter"
+            for pod in pods
+            for side, peer in _SIDES
+        ]
         return "\n".join(lines) + "\n"
-    lines = [f"-A FORWARD -{side[0]} {pod} ! -{peer[0]} 10.0.0.0/8" for pod in pods for side, peer in _SIDES]
+    lines = [
+        f"-A FORWARD -{side[0]} {pod} ! -{peer[0]} 10.0.0.0/8"
+        for pod in pods
+        for side, peer in _SIDES
+    ]
     return "\n".join(["*mangle", *lines, "COMMIT", ""])
 
 
@@ -237,7 +269,10 @@ def _beside_the_internet() -> Topology:
     )
     return Topology(
         internet="internet",
-        hosts=(Host("internet"), Host("node-1", routes=(Route(Prefix.parse("0.0.0.0/0"), INTERNET),))),
+        hosts=(
+            Host("internet"),
+            Host("node-1", routes=(Route(Prefix.parse("0.0.0.0/0"), INTERNET),)),
+        ),
         links=(Link(ends),),
         nodes=(Node("node-1", "eth0", (UPLINK,), (Prefix.parse(RANGE),)),),
     )

@@ -1,4 +1,6 @@
-"""Planning: whole processes beside netaddr and the standard library, and how often a cluster can grow where it is."""
+"""Planning: whole processes beside netaddr and the standard library, and how often a cluster can
+grow where it is.
+"""
 
 from __future__ import annotations
 
@@ -13,38 +15,34 @@ from functools import partial
 from pathlib import Path
 from statistics import mean, median
 
-from netmgr import documents
-from netmgr.plan.allocate import make_lock
-from netmgr.plan.bill import bill
-from netmgr.plan.check import check_plan
+from netmgr.documents import loader
+from netmgr.plan.allocate.space import Space, length_for, subtract
+from netmgr.plan.check.checks import check_plan
+from netmgr.plan.check.usage import limit_usage
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.space import Space, length_for, subtract
-from netmgr.plan_files import load_limits
+from netmgr.plan.files import load_limits
+from netmgr.plan.locking import make_lock
 from netmgr.prefixes import Family, Prefix
 from tests.bench import planning_growth
 from tests.bench.planning_peers import Ipaddress, Netaddr, Texts, site_length
 from tests.bench.report import Effort, Figure
 
 SOURCE = Path(__file__).resolve().parents[2]
-SHAPES = ((20, 7_500), (10, 10_000))
 FASTER = 0.1
-SEEDS = 300
-SMOKE_STARTS = 1
 SITES = 20
 FIRST = 16
 POOL = Prefix.parse("10.0.0.0/8")
 
 
 def measure(effort: Effort) -> Iterator[Figure]:
-    """`plan lock` and `plan check` for both shapes, then the simulation of growth."""
-    for clusters, nodes in SHAPES:
+    """`plan lock` and `plan check` for every shape, then the simulation of growth."""
+    for clusters, nodes in effort.shapes:
         yield from _processes(clusters, nodes, effort.starts)
-    seeds = 10 if effort.starts == SMOKE_STARTS else SEEDS
-    for clusters, nodes in SHAPES:
+    for clusters, nodes in effort.shapes:
         yield from _alone(clusters, nodes)
-    for doublings in (10, 40):
-        yield from _growth(doublings, seeds)
-    yield from planning_growth.measure(1 if effort.starts == SMOKE_STARTS else 10)
+    for doublings in effort.doublings:
+        yield from _growth(doublings, effort.seeds)
+    yield from planning_growth.measure(effort.growth_seeds, effort.growths)
 
 
 def _processes(clusters: int, nodes: int, times: int) -> Iterator[Figure]:
@@ -63,19 +61,27 @@ def _processes(clusters: int, nodes: int, times: int) -> Iterator[Figure]:
             for library in ("netaddr", "ipaddress"):
                 job = [library, command, str(clusters), str(nodes), str(Path(folder, library))]
                 peer = _run(["tests.bench.planning_peers", *job])
-                yield Figure(f"plan {command}, {shape}", median(values), "s", peer, library, budget=FASTER)
+                yield Figure(
+                    f"plan {command}, {shape}", median(values), "s", peer, library, budget=FASTER
+                )
 
 
 def _alone(clusters: int, nodes: int) -> Iterator[Figure]:
-    """Choosing and checking alone, in this process: no interpreter to start, nothing to read or write."""
+    """Choosing and checking alone, in this process: no interpreter to start, nothing to read or
+    write.
+    """
     shape = f"{clusters} clusters x {nodes:,} nodes"
-    plan = documents.parse(document(clusters, nodes), "plan.yaml", PlanDocument)
+    plan = loader.parse(document(clusters, nodes), "plan.yaml", PlanDocument)
     limits = load_limits(plan.cloud).agreed(plan.limits)
     lock = make_lock(plan, None, limits)
     ours = {
         "lock": _timed(lambda: make_lock(plan, None, limits)),
         "check": _timed(
-            lambda: (make_lock(plan, lock, limits), check_plan(plan, lock, limits), bill(plan, lock, limits))
+            lambda: (
+                make_lock(plan, lock, limits),
+                check_plan(plan, lock, limits),
+                limit_usage(plan, lock, limits),
+            )
         ),
     }
     for library, peer in (("netaddr", Netaddr()), ("ipaddress", Ipaddress())):
@@ -85,7 +91,14 @@ def _alone(clusters: int, nodes: int) -> Iterator[Figure]:
             "check": _timed(partial(peer.check, given)),
         }
         for command, value in ours.items():
-            yield Figure(f"{command} alone, {shape}", 1e3 * value, "ms", 1e3 * theirs[command], library, budget=FASTER)
+            yield Figure(
+                f"{command} alone, {shape}",
+                1e3 * value,
+                "ms",
+                1e3 * theirs[command],
+                library,
+                budget=FASTER,
+            )
 
 
 def _timed(job: Callable[[], object]) -> float:
@@ -96,7 +109,10 @@ def _timed(job: Callable[[], object]) -> float:
 
 def document(clusters: int, nodes: int) -> str:
     """A plan of that shape: two /28 blocks a node, no surge."""
-    pool = f"{{node_pools: {{gpu: {{nodes: {nodes}, pods_per_node: 32, surge: 0}}}}, services: {{length: 18}}}}"
+    pool = (
+        f"{{node_pools: {{gpu: {{nodes: {nodes}, pods_per_node: 32, surge: 0}}}}, services: "
+        "{length: 18}}"
+    )
     return "\n".join(
         [
             "apiVersion: netmgr.io/v1alpha1",
@@ -112,7 +128,9 @@ def document(clusters: int, nodes: int) -> str:
 
 def _run(command: Sequence[str]) -> float:
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-m", *command], cwd=SOURCE, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(
+        [sys.executable, "-m", *command], cwd=SOURCE, stdout=subprocess.DEVNULL, check=True
+    )
     return time.perf_counter() - began
 
 
@@ -148,7 +166,12 @@ def at_random(space: Space, length: int, source: random.Random) -> Prefix | None
     return Prefix(block.family, block.value + step * source.randrange(block.size // step), length)
 
 
-CHOICES: dict[str, Choice] = {"netmgr": sparse, "first fit": first_fit, "best fit": best_fit, "random": at_random}
+CHOICES: dict[str, Choice] = {
+    "netmgr": sparse,
+    "first fit": first_fit,
+    "best fit": best_fit,
+    "random": at_random,
+}
 
 
 @dataclass
@@ -169,7 +192,11 @@ class World:
         """Double one site; returns whether it could where it stands."""
         more = sum(held.size for held in site)
         for held in sorted(site, key=lambda held: held.length):
-            grown = self.space.grown(held, length_for(held.size + more, Family.V4)) if held.length else None
+            grown = (
+                self.space.grown(held, length_for(held.size + more, Family.V4))
+                if held.length
+                else None
+            )
             if grown is not None:
                 for part in subtract(grown, held):
                     self.space.take(part)
@@ -185,7 +212,9 @@ class World:
 
 
 def in_place(choose: Choice, doublings: int, seed: int) -> float:
-    """Share of random doublings that succeed in place, with the same order of sites for every choice."""
+    """Share of random doublings that succeed in place, with the same order of sites for every
+    choice.
+    """
     order = random.Random(seed)  # noqa: S311  a simulation, to be repeated
     world = World(choose, random.Random(f"choices {seed}"))  # noqa: S311  as above
     for _ in range(SITES):
@@ -194,7 +223,10 @@ def in_place(choose: Choice, doublings: int, seed: int) -> float:
 
 
 def _growth(doublings: int, seeds: int) -> Iterator[Figure]:
-    shares = {name: 100 * mean(in_place(c, doublings, seed) for seed in range(seeds)) for name, c in CHOICES.items()}
+    shares = {
+        name: 100 * mean(in_place(c, doublings, seed) for seed in range(seeds))
+        for name, c in CHOICES.items()
+    }
     ours = shares.pop("netmgr")
     for name, share in shares.items():
         what = f"growth in place, {SITES} sites, {doublings} doublings, {seeds} seeds"

@@ -1,4 +1,6 @@
-"""Clusters of unlike sizes that grow until the pool is nearly full: extra prefixes and refusals, beside first fit."""
+"""Clusters of unlike sizes that grow until the pool is nearly full: extra prefixes and refusals,
+beside first fit.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import mean
 
-from netmgr.plan.allocate import make_lock
-from netmgr.plan.demand import blocks, hosts_length, pods_length
-from netmgr.plan.document import Cloud, PlanDocument
-from netmgr.plan.findings import PlanRefused
-from netmgr.plan.space import Space, length_for
-from netmgr.plan_files import load_limits
+from netmgr.plan.allocate.demand import blocks, hosts_length, pods_length
+from netmgr.plan.allocate.space import Space, length_for
+from netmgr.plan.clouds.cloud import Cloud
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.files import load_limits
+from netmgr.plan.lock import PlanRefused
+from netmgr.plan.locking import make_lock
 from netmgr.prefixes import Family, Prefix
 from tests.bench.report import Figure
+from tests.builders import PLAN_KEYS
 
 POOL = Prefix.parse("10.0.0.0/11")
-CLUSTERS, EVENTS, LARGEST = 20, 40, 2000
+CLUSTERS, LARGEST = 20, 2000
 AZURE = load_limits(Cloud.AZURE)
 Nodes = dict[str, int]
 
@@ -33,7 +37,7 @@ def document(nodes: Nodes, declared: Nodes) -> PlanDocument:
         for name, count in nodes.items()
     }
     pools = {"nodes": [str(POOL)], "services": ["172.16.0.0/12"]}
-    head = {"apiVersion": "netmgr.io/v1alpha1", "kind": "NetworkPlan", "name": "growth"}
+    head = {**PLAN_KEYS, "name": "growth"}
     return PlanDocument.model_validate({**head, "pools": pools, "clusters": clusters})
 
 
@@ -77,12 +81,14 @@ def _take(space: Space, lengths: list[int]) -> bool:
     return True
 
 
-def compared(factor: float, seed: int, *, declared: bool) -> tuple[int, int, int, int]:
+def compared(
+    factor: float, seed: int, growths: int, *, declared: bool
+) -> tuple[int, int, int, int]:
     """Extra prefixes and refusals of netmgr, then of first fit, for the same events."""
     source = random.Random(seed)  # noqa: S311  a simulation, to be repeated
     ours = {f"c{number}": LARGEST // (number + 1) for number in range(CLUSTERS)}
     theirs, goal = dict(ours), dict(ours)
-    events = [source.choice(sorted(ours)) for _ in range(EVENTS)]
+    events = [source.choice(sorted(ours)) for _ in range(growths)]
     for name in events if declared else ():
         goal[name] = int(goal[name] * factor) + 1
     growth = goal if declared else {}
@@ -105,14 +111,24 @@ def compared(factor: float, seed: int, *, declared: bool) -> tuple[int, int, int
     return extra, refused[0], peer.prefixes - CLUSTERS, refused[1]
 
 
-def measure(seeds: int) -> Iterator[Figure]:
+def measure(seeds: int, growths: int) -> Iterator[Figure]:
     """Growth by a factor of 2 and 1.3, declared beforehand or not."""
     for factor in (2, 1.3):
         for declared in (False, True):
-            found = [compared(factor, seed, declared=declared) for seed in range(seeds)]
-            extra, refused, their_extra, their_refused = (mean(figures) for figures in zip(*found, strict=True))
-            what = f"x{factor} growth, {'declared' if declared else 'not declared'}, {EVENTS} events, {seeds} seeds"
-            prefixes, granted = f"prefixes of {CLUSTERS} clusters, {what}", f"growth granted, {what}"
-            yield Figure(prefixes, CLUSTERS + extra, "", CLUSTERS + their_extra, "first fit", budget=1)
-            mine, theirs = EVENTS - refused, EVENTS - their_refused
+            found = [compared(factor, seed, growths, declared=declared) for seed in range(seeds)]
+            extra, refused, their_extra, their_refused = (
+                mean(figures) for figures in zip(*found, strict=True)
+            )
+            what = (
+                f"x{factor} growth, {'declared' if declared else 'not declared'}, {growths} "
+                f"events, {seeds} seeds"
+            )
+            prefixes, granted = (
+                f"prefixes of {CLUSTERS} clusters, {what}",
+                f"growth granted, {what}",
+            )
+            yield Figure(
+                prefixes, CLUSTERS + extra, "", CLUSTERS + their_extra, "first fit", budget=1
+            )
+            mine, theirs = growths - refused, growths - their_refused
             yield Figure(granted, mine, "", theirs, "first fit", budget=1, more_is_better=True)

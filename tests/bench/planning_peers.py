@@ -1,10 +1,12 @@
-"""The job of `plan lock` and `plan check` done block by block, with netaddr or with the standard library.
+"""The job of `plan lock` and `plan check` done block by block, with netaddr or with the standard
+library.
 
-`python -m tests.bench.planning_peers LIBRARY lock|check CLUSTERS NODES FILE`, where LIBRARY is netaddr or
-ipaddress. `lock` reads what was given out before, chooses a prefix of 10.0.0.0/8 for each cluster that has
-none, gives every node an own address and two /28 blocks in it, and writes all of it down. `check` reads that
-file, sees that everything lies in its cluster and that nothing overlaps, and says what each cluster has left.
-Each library is used as its manual does, and in its quickest way where there are several.
+`python -m tests.bench.planning_peers LIBRARY lock|check CLUSTERS NODES FILE`, where LIBRARY is
+netaddr or ipaddress. `lock` reads what was given out before, chooses a prefix of 10.0.0.0/8 for
+each cluster that has none, gives every node an own address and two /28 blocks in it, and writes all
+of it down. `check` reads that file, sees that everything lies in its cluster and that nothing
+overlaps, and says what each cluster has left. Each library is used as its manual does, and in its
+quickest way where there are several.
 """
 
 from __future__ import annotations
@@ -44,14 +46,18 @@ class Netaddr:
             held = next(max(fitting, key=lambda block: block.prefixlen).subnet(length))
             free.remove(held)
             pods, hosts = held.subnet(length + 1)
-            given[name] = _texts(held, itertools.islice(hosts.subnet(32), 4, 4 + nodes), pods.subnet(28), nodes)
+            given[name] = _texts(
+                held, itertools.islice(hosts.subnet(32), 4, 4 + nodes), pods.subnet(28), nodes
+            )
         return given
 
     def check(self, given: Texts) -> list[int]:
         held = {name: [self.netaddr.IPNetwork(text) for text in own] for name, own in given.items()}
         assert all(part in own[0] for own in held.values() for part in own[1:])
         sets = {name: self.netaddr.IPSet(own[1:]) for name, own in held.items()}
-        assert all(sets[name].size == sum(part.size for part in own[1:]) for name, own in held.items())
+        assert all(
+            sets[name].size == sum(part.size for part in own[1:]) for name, own in held.items()
+        )
         assert all(sets[one].isdisjoint(sets[other]) for one, other in itertools.pairwise(sets))
         return [(self.netaddr.IPSet([own[0]]) - sets[name]).size for name, own in held.items()]
 
@@ -77,7 +83,10 @@ class Ipaddress:
         assert all(part.subnet_of(own[0]) for own in held.values() for part in own[1:])
         parts = sorted(part for own in held.values() for part in own[1:])
         assert not any(low.overlaps(high) for low, high in itertools.pairwise(parts))
-        return [own[0].num_addresses - sum(part.num_addresses for part in own[1:]) for own in held.values()]
+        return [
+            own[0].num_addresses - sum(part.num_addresses for part in own[1:])
+            for own in held.values()
+        ]
 
 
 def site_length(nodes: int) -> int:
@@ -95,7 +104,9 @@ def _missing(given: Texts, clusters: int) -> list[str]:
     return [name for number in range(clusters) if (name := f"c{number}") not in given]
 
 
-def _texts(held: object, hosts: Iterable[object], blocks: Iterator[object], nodes: int) -> list[str]:
+def _texts(
+    held: object, hosts: Iterable[object], blocks: Iterator[object], nodes: int
+) -> list[str]:
     return [str(part) for part in (held, *hosts, *itertools.islice(blocks, 2 * nodes))]
 
 

@@ -1,4 +1,5 @@
-"""Calls CNI plugins as a container runtime does, netmgr's and Debian's `ptp` alike, and takes the time.
+"""Calls CNI plugins as a container runtime does, netmgr's and Debian's `ptp` alike, and takes the
+time.
 
 A call is timed from just before the plugin's process is made until it has been waited for.
 Both plugins are started the same way: posix_spawn from a thread in the node's namespace,
@@ -15,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from netmgr.config import Backend
-from netmgr.dataplane import netns
+from netmgr.documents.node import Backend
+from netmgr.kernel import netns
 from netmgr.lab import wiring
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import Topology, cluster
@@ -74,7 +75,9 @@ class Plugin:
         return took
 
     def call_at_once(self, verb: str, pods: Sequence[str]) -> float:
-        """Run one verb for all pods, every process started before any is waited for; seconds until the last ended."""
+        """Run one verb for all pods, every process started before any is waited for; seconds until
+        the last ended.
+        """
         with wiring.inside(self.node_netns):
             began = time.perf_counter()
             processes = {self._spawn(verb, pod): pod for pod in pods}
@@ -111,9 +114,13 @@ class Plugin:
 
 
 @contextmanager
-def netmgr(backend: Backend, settings: dict[str, object] | None = None) -> Iterator[tuple[Plugin, LabNode]]:
+def netmgr(
+    backend: Backend, settings: dict[str, object] | None = None
+) -> Iterator[tuple[Plugin, LabNode]]:
     """netmgr on a node of its own, agent warm."""
-    with World(cluster(nodes=1, pods=0), backend=backend, settings={**QUIET, **(settings or {})}) as world:
+    with World(
+        cluster(nodes=1, pods=0), backend=backend, settings={**QUIET, **(settings or {})}
+    ) as world:
         yield plugin_of(world.nodes[0]), world.nodes[0]
 
 
@@ -123,7 +130,11 @@ def plugin_of(node: LabNode) -> Plugin:
     network = json.loads(conflist.read_text())
     config = {**network["plugins"][0], "name": network["name"], "cniVersion": "1.0.0"}
     return Plugin(
-        node.directory / "bin" / config["type"], config, node.namespace, node.directory / "bench", node.pods_dir
+        node.directory / "bin" / config["type"],
+        config,
+        node.namespace,
+        node.directory / "bench",
+        node.pods_dir,
     )
 
 
@@ -140,8 +151,19 @@ def ptp(topology: Topology) -> Iterator[tuple[Plugin, World]]:
             "routes": [{"dst": "0.0.0.0/0"}],
             "dataDir": str(world.directory / "host-local"),
         }
-        config = {"cniVersion": "0.4.0", "name": "bench", "type": "ptp", "ipMasq": True, "ipam": ipam}
+        config = {
+            "cniVersion": "0.4.0",
+            "name": "bench",
+            "type": "ptp",
+            "ipMasq": True,
+            "ipam": ipam,
+        }
         folder = world.directory
-        yield Plugin(DEBIAN_PLUGINS / "ptp", config, node.namespace, folder / "bench", folder / "pods"), world
+        yield (
+            Plugin(
+                DEBIAN_PLUGINS / "ptp", config, node.namespace, folder / "bench", folder / "pods"
+            ),
+            world,
+        )
     finally:
         world.down()

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured. The defaults are the benchmark; `SMOKE` only shows that it still runs."""
+    """How much is measured. The defaults are the benchmark;
+    `SMOKE` only shows that it still runs."""
 
     alone: int = 40
     burst: int = 100
@@ -24,6 +25,12 @@ class Effort:
     seconds: int = 2
     starts: int = 7
     services: int = 10_000
+    shapes: tuple[tuple[int, int], ...] = ((20, 7_500), (10, 10_000))
+    """Clusters of a plan, and nodes of each."""
+    doublings: tuple[int, ...] = (10, 40)
+    seeds: int = 300
+    growths: int = 40
+    growth_seeds: int = 10
     backends: tuple[Backend, ...] = (Backend.NFTABLES, Backend.IPTABLES_LEGACY)
 
 
@@ -37,6 +44,11 @@ SMOKE = Effort(
     seconds=1,
     starts=1,
     services=300,
+    shapes=((3, 750),),
+    doublings=(10,),
+    seeds=2,
+    growths=3,
+    growth_seeds=1,
     backends=(Backend.NFTABLES,),
 )
 

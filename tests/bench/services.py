@@ -18,8 +18,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from netmgr import programs
-from netmgr.config import Backend
-from netmgr.dataplane import netns
+from netmgr.kernel import netns
 from tests.bench import services_shapes as shapes
 from tests.bench.report import Effort, Figure
 from tests.bench.services_load import kernel_megabytes
@@ -31,30 +30,30 @@ WEIGHABLE = 2_000
 
 
 def measure(effort: Effort) -> Iterator[Figure]:
-    """Both backends beside iptables-restore."""
+    """netmgr beside iptables-restore."""
     count = effort.services
     with TemporaryDirectory() as folder:
         load, change, memory = _kube_proxy(count, Path(folder, "lock"))
-    for backend in effort.backends:
-        took = _netmgr(backend, count)
-        what = f"{count:,} Services x {shapes.ENDPOINTS} endpoints, {backend}"
-        small = 0.1 if backend is Backend.NFTABLES else 1
-        peer = "iptables-restore"
-        yield Figure(f"programming {what}", took["program"], "s", load, peer, 1)
-        yield Figure(f"one endpoint less of {what}", 1000 * took["change"], "ms", 1000 * change, peer, small)
-        if count >= WEIGHABLE:
-            yield Figure(f"kernel memory, {what}", took["kernel"], "MB", memory, peer, 1)
-        yield Figure(f"from documents to the kernel, {what}", took["load"], "s")
-        yield Figure(f"taking over from a predecessor, {what}", took["take over"], "s")
-        yield Figure(f"looking for drift where there is none, {what}", 1000 * took["idle sync"], "ms")
-        yield Figure(f"process's memory, {what}", took["memory"], "MB")
-        yield Figure(f"process's memory at most, {what}", took["peak"], "MB")
+    took = _netmgr(count)
+    what = f"{count:,} Services x {shapes.ENDPOINTS} endpoints, nftables"
+    peer = "iptables-restore"
+    yield Figure(f"programming {what}", took["program"], "s", load, peer, 1)
+    yield Figure(
+        f"one endpoint less of {what}", 1000 * took["change"], "ms", 1000 * change, peer, 0.1
+    )
+    if count >= WEIGHABLE:
+        yield Figure(f"kernel memory, {what}", took["kernel"], "MB", memory, peer, 1)
+    yield Figure(f"from documents to the kernel, {what}", took["load"], "s")
+    yield Figure(f"taking over from a predecessor, {what}", took["take over"], "s")
+    yield Figure(f"looking for drift where there is none, {what}", 1000 * took["idle sync"], "ms")
+    yield Figure(f"process's memory, {what}", took["memory"], "MB")
+    yield Figure(f"process's memory at most, {what}", took["peak"], "MB")
 
 
-def _netmgr(backend: Backend, count: int) -> dict[str, float]:
+def _netmgr(count: int) -> dict[str, float]:
     with TemporaryDirectory() as folder, _namespace():
         shapes.write_documents(Path(folder), count)
-        command = [sys.executable, "-m", "tests.bench.services_load", str(backend), folder]
+        command = [sys.executable, "-m", "tests.bench.services_load", folder]
         done = programs.run(command, cwd=SOURCE, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr.decode()
     found: dict[str, float] = json.loads(done.stdout)
@@ -81,7 +80,9 @@ def _restore(text: str, lock: Path, *, keep: bool = True) -> None:
     # A lock of its own: the whole machine's would have it wait for others, and others for it.
     environment = os.environ | {"XTABLES_LOCKFILE": str(lock)}
     program = programs.locate("iptables-legacy-restore", "iptables")
-    done = programs.run([program, *["--noflush"] * keep], stdin=text.encode(), env=environment, timeout=PATIENCE)
+    done = programs.run(
+        [program, *["--noflush"] * keep], stdin=text.encode(), env=environment, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr.decode()
 
 

@@ -1,4 +1,5 @@
-"""`python -m tests.bench.services_load BACKEND DIRECTORY`: open the Services there, and tell what each step took.
+"""`python -m tests.bench.services_load DIRECTORY`: open the Services there, and tell what each step
+took.
 
 Meant to be run by `services`, in a process and a network namespace of its own: what it weighs
 is then what an agent weighs that opens Services and does nothing else.
@@ -14,8 +15,8 @@ from pathlib import Path
 from statistics import median
 
 from netmgr.prefixes import Prefix
-from netmgr.services.choose import open_backend
 from netmgr.services.engine import Services
+from netmgr.services.nftables import NftablesServices
 from tests.bench.services_shapes import ENDPOINTS, RANGE, SPOKE, slice_file
 
 CHANGES, ROUNDS = 9, 3
@@ -26,8 +27,8 @@ SETTLING_SECONDS = 0.3
 
 def main() -> None:
     """Write a JSON object of seconds and megabytes."""
-    backend, directory = sys.argv[1], Path(sys.argv[2])
-    services = _open(backend, directory)
+    directory = Path(sys.argv[1])
+    services = _open(directory)
     found = {"load": _timed(services.start)}
     found["idle sync"] = median(_timed(services.sync) for _ in range(3))
     # The first one makes a chain for its number of endpoints.
@@ -35,15 +36,16 @@ def main() -> None:
     found["change"] = median(changes[1:])
     found |= _resident()
     services.close()
-    successor = _open(backend, directory)
+    successor = _open(directory)
     found["take over"] = _timed(successor.start)
     successor.close()
-    found["program"], found["kernel"] = _program(backend)
+    found["program"], found["kernel"] = _program()
     sys.stdout.write(json.dumps(found))
 
 
 def kernel_megabytes() -> float:
-    """What the kernel keeps for the processes of this control group: rules, sets and their elements among it.
+    """What the kernel keeps for the processes of this control group: rules, sets and their elements
+    among it.
 
     The kernel accounts for it by whoever asked for it, so that nothing else the machine does is in
     it; only the bucket arrays of sets, a tenth of them, are nobody's. Without control groups
@@ -66,27 +68,34 @@ def kernel_megabytes() -> float:
 def _numbers(path: Path, separator: str) -> dict[str, int]:
     """The numbers of a file of names and numbers, in the file's own unit."""
     lines = path.read_text(encoding="ascii").splitlines()
-    return {name: int(rest.split()[0]) for name, _, rest in (line.partition(separator) for line in lines)}
+    return {
+        name: int(rest.split()[0])
+        for name, _, rest in (line.partition(separator) for line in lines)
+    }
 
 
-def _open(backend: str, directory: Path) -> Services:
-    return Services.open(backend, [RANGE], directory, [Prefix.parse(SPOKE)])
+def _open(directory: Path) -> Services:
+    return Services.open([RANGE], directory, [Prefix.parse(SPOKE)])
 
 
 def _change(services: Services, directory: Path, number: int) -> float:
-    """One endpoint of one Service goes; what it takes from the file's being there to the kernel's having it."""
-    (directory / f"slice-{number}.json").write_text(slice_file(number, ENDPOINTS - 1), encoding="ascii")
+    """One endpoint of one Service goes; what it takes from the file's being there to the kernel's
+    having it.
+    """
+    (directory / f"slice-{number}.json").write_text(
+        slice_file(number, ENDPOINTS - 1), encoding="ascii"
+    )
     return _timed(services.refresh)
 
 
-def _program(backend: str) -> tuple[float, float]:
+def _program() -> tuple[float, float]:
     """What programming alone takes, all documents read, and how much the kernel keeps then."""
-    writer = open_backend(backend, [RANGE.seen])
+    writer = NftablesServices([RANGE.vip_range])
     wanted, took, weights = writer.held(), [], []
     writer.remove()
     for _ in range(ROUNDS):
         empty = kernel_megabytes()
-        took.append(_timed(lambda: writer.put_right(wanted)))
+        took.append(_timed(lambda: writer.reconcile(wanted)))
         full = kernel_megabytes()
         assert writer.held() == wanted
         writer.remove()
@@ -96,8 +105,14 @@ def _program(backend: str) -> tuple[float, float]:
 
 
 def _resident() -> dict[str, float]:
-    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines())
-    return {"memory": int(lines["VmRSS"].split()[0]) / 1024, "peak": int(lines["VmHWM"].split()[0]) / 1024}
+    lines = dict(
+        line.split(":", 1)
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    )
+    return {
+        "memory": int(lines["VmRSS"].split()[0]) / 1024,
+        "peak": int(lines["VmHWM"].split()[0]) / 1024,
+    }
 
 
 def _timed(step: Callable[[], object]) -> float:

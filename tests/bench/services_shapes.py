@@ -1,4 +1,6 @@
-"""Services for the benchmark: as documents, and as rules of the form that kube-proxy's iptables mode writes."""
+"""Services for the benchmark: as documents, and as rules of the form that kube-proxy's iptables
+mode writes.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from netmgr.sites import ServiceRange
+from netmgr.documents.sites import ServiceRange
 
 ENDPOINTS = 10
-RANGE = ServiceRange(seen="10.96.0.0/16", real="10.96.0.0/16")
+RANGE = ServiceRange(vip_range="10.96.0.0/16", service_cidr="10.96.0.0/16")
 SPOKE = "10.64.0.0/10"
 
 
@@ -19,14 +21,20 @@ def write_documents(directory: Path, count: int) -> None:
     """One file for each Service and each EndpointSlice, as an informer leaves them."""
     for number in range(count):
         (directory / f"service-{number}.json").write_text(service_file(number), encoding="ascii")
-        (directory / f"slice-{number}.json").write_text(slice_file(number, ENDPOINTS), encoding="ascii")
+        (directory / f"slice-{number}.json").write_text(
+            slice_file(number, ENDPOINTS), encoding="ascii"
+        )
 
 
 def service_file(number: int) -> str:
     """A Service of one TCP port."""
     ports = [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080}]
     metadata = {"name": f"s{number}", "namespace": "bench"}
-    spec = {"clusterIP": _service_address(number), "clusterIPs": [_service_address(number)], "ports": ports}
+    spec = {
+        "clusterIP": _service_address(number),
+        "clusterIPs": [_service_address(number)],
+        "ports": ports,
+    }
     return json.dumps({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
 
 
@@ -41,7 +49,8 @@ def slice_file(number: int, endpoints: int) -> str:
             "metadata": {"name": f"s{number}-x", "namespace": "bench", "labels": labels},
             "addressType": "IPv4",
             "endpoints": [
-                {"addresses": [_endpoint(number, one)], "conditions": conditions} for one in range(endpoints)
+                {"addresses": [_endpoint(number, one)], "conditions": conditions}
+                for one in range(endpoints)
             ],
             "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],
         }
@@ -61,7 +70,9 @@ def kube_proxy_rules(count: int) -> str:
 
 
 def kube_proxy_change(count: int, number: int) -> str:
-    """One endpoint less of one Service: KUBE-SERVICES is written whole, of the other chains those that changed."""
+    """One endpoint less of one Service: KUBE-SERVICES is written whole, of the other chains those
+    that changed.
+    """
     chains, rules = _service_rules(number, ENDPOINTS - 1)
     gone = _endpoint_chain(number, ENDPOINTS - 1)
     return _table(["KUBE-SERVICES", *chains, gone], [*_entry_rules(count), *rules, f"-X {gone}"])
@@ -89,9 +100,15 @@ def _service_rules(number: int, endpoints: int) -> tuple[list[str], list[str]]:
         chains.append(chain)
         chance = f"-m statistic --mode random --probability {1 / left:.10f} " if left > 1 else ""
         rules += [
-            f"-A {service} -m comment --comment {_comment(number, f' -> {address}:8080')} {chance}-j {chain}",
+            (
+                f"-A {service} -m comment --comment {_comment(number, f' -> {address}:8080')} "
+                f"{chance}-j {chain}"
+            ),
             f"-A {chain} -m comment --comment {comment} -s {address} -j KUBE-MARK-MASQ",
-            f"-A {chain} -m comment --comment {comment} -m tcp -p tcp -j DNAT --to-destination {address}:8080",
+            (
+                f"-A {chain} -m comment --comment {comment} -m tcp -p tcp -j DNAT "
+                f"--to-destination {address}:8080"
+            ),
         ]
     return chains, rules
 

@@ -22,7 +22,9 @@ def measure(effort: Effort) -> Iterator[Figure]:
         with netmgr(backend) as (_, node):
             took = median(_restart(node) for _ in range(effort.starts))
             yield Figure(f"agent start to ready, {backend}", took, "s", budget=1)
-    showing_help = median(_run([sys.executable, "-m", "netmgr", "--help"]) for _ in range(effort.starts))
+    showing_help = median(
+        _run([sys.executable, "-m", "netmgr", "--help"]) for _ in range(effort.starts)
+    )
     bare = median(_run([sys.executable, "-c", "pass"]) for _ in range(effort.starts))
     yield Figure("netmgr --help beyond bare Python", 1000 * (showing_help - bare), "ms", budget=150)
 

@@ -1,4 +1,5 @@
-"""Every benchmark still runs. With counts this small the figures mean nothing, and none is judged."""
+"""Every benchmark still runs. With counts this small the figures mean nothing,
+and none is judged."""
 
 from __future__ import annotations
 

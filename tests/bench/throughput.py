@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import Any
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.lab.topology import two_nodes
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
@@ -36,7 +36,13 @@ def measure(effort: Effort) -> Iterator[Figure]:
         for backend, world in ruled.items():
             own, other = median(rates[world]), median(rates[bare])
             yield Figure(
-                f"TCP pod to pod, two nodes, {backend}", own, "Gbit/s", other, "no rules", 0.97, more_is_better=True
+                f"TCP pod to pod, two nodes, {backend}",
+                own,
+                "Gbit/s",
+                other,
+                "no rules",
+                0.97,
+                more_is_better=True,
             )
 
 
@@ -52,10 +58,20 @@ def _transfer(world: World, seconds: int) -> float:
     sender, receiver = world.pods()
     address = str(receiver.address(Family.V4))
     server = subprocess.Popen(
-        ["nsenter", f"--net={receiver.netns}", "iperf3", "--server", "--one-off"], stdout=subprocess.DEVNULL
+        ["nsenter", f"--net={receiver.netns}", "iperf3", "--server", "--one-off"],
+        stdout=subprocess.DEVNULL,
     )
     try:
-        client = ["nsenter", f"--net={sender.netns}", "iperf3", "--client", address, "--time", str(seconds), "--json"]
+        client = [
+            "nsenter",
+            f"--net={sender.netns}",
+            "iperf3",
+            "--client",
+            address,
+            "--time",
+            str(seconds),
+            "--json",
+        ]
         report = _once_it_listens(client)
     finally:
         server.kill()
@@ -66,7 +82,9 @@ def _transfer(world: World, seconds: int) -> float:
 def _once_it_listens(client: list[str]) -> dict[str, Any]:
     deadline = time.monotonic() + PATIENCE
     while True:
-        report: dict[str, Any] = json.loads(subprocess.run(client, stdout=subprocess.PIPE, check=False).stdout)
+        report: dict[str, Any] = json.loads(
+            subprocess.run(client, stdout=subprocess.PIPE, check=False).stdout
+        )
         if "error" not in report:
             return report
         if time.monotonic() > deadline:

@@ -14,22 +14,21 @@ from typing import Protocol
 import pytest
 
 from netmgr import programs
-from netmgr.config import PRIVATE_USE, SPECIAL_USE, NodeRules
-from netmgr.dataplane import netns, rtnetlink
-from netmgr.dataplane.netlink import Netlink
+from netmgr.documents.node import PRIVATE_USE, SPECIAL_USE, NodeRules
+from netmgr.kernel import links, netns
+from netmgr.kernel.netlink import Netlink
+from netmgr.kernel.xtables.legacy import LegacyTables
+from netmgr.kernel.xtables.nft import NftTables
+from netmgr.kernel.xtables.tables import Tables
 from netmgr.lab.wiring import LOOPBACK_INDEX
 from netmgr.prefixes import Address, Prefix, merge
-from netmgr.rules.backend import RuleBackend
-from netmgr.rules.engine import Rules
+from netmgr.rules.engine import RuleBackend, Rules
 from netmgr.rules.iptables import IptablesBackend
 from netmgr.rules.iptables_chains import TABLES, chain_name
-from netmgr.rules.legacy_tables import LegacyTables
 from netmgr.rules.model import Hook, Pass, Rule, SetSpec
-from netmgr.rules.nft_tables import NftTables
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
 from netmgr.rules.sources import Sources
-from netmgr.rules.xt_table import Tables
 from tests.fakes.held import HeldSet, Hits
 from tests.fakes.rules import FakeBackend
 
@@ -52,7 +51,8 @@ def run(command: str, stdin: str = "") -> str:
     """A program's output; it must succeed."""
     words = command.split(" ")
     done = programs.run(
-        [programs.locate(words[0], "iptables ipset nftables iproute2"), *words[1:]], stdin=stdin.encode()
+        [programs.locate(words[0], "iptables ipset nftables iproute2"), *words[1:]],
+        stdin=stdin.encode(),
     )
     assert done.returncode == 0, f"{command}: {done.stderr.decode()}"
     return done.stdout.decode()
@@ -77,7 +77,9 @@ class Kernel(Protocol):
     def add_element(self, name: str, address: Address) -> None: ...
     def add_rule(self, hook: Hook) -> None: ...
     def move_first_rule_to_the_end(self, hook: Hook) -> None: ...
-    def set_counts(self, name: str, addresses: Sequence[Address], packets: int, octets: int) -> None: ...
+    def set_counts(
+        self, name: str, addresses: Sequence[Address], packets: int, octets: int
+    ) -> None: ...
     def set_drops(self, origin: str, destination: str, *, packets: int, octets: int) -> None:
         """May leave chains to be put right."""
 
@@ -92,7 +94,9 @@ class FakeKernel:
         self.backend = FakeBackend()
 
     def lose_rule(self, hook, rule):
-        self.backend.state.chains[hook] = [one for one in self.backend.state.chains[hook] if one.id != rule]
+        self.backend.state.chains[hook] = [
+            one for one in self.backend.state.chains[hook] if one.id != rule
+        ]
 
     def lose_element(self, name, address):
         del self.backend.state.sets[name].elements[address]
@@ -104,14 +108,18 @@ class FakeKernel:
         self.backend.state.sets[name].elements[address] = Hits()
 
     def add_rule(self, hook):
-        self.backend.state.chains[hook].append(Rule("(without a comment)", next(iter(RANGES)).family, (), Pass()))
+        self.backend.state.chains[hook].append(
+            Rule("(without a comment)", next(iter(RANGES)).family, (), Pass())
+        )
 
     def move_first_rule_to_the_end(self, hook):
         chain = self.backend.state.chains[hook]
         chain.append(chain.pop(0))
 
     def set_counts(self, name, addresses, packets, octets):
-        self.backend.state.sets[name].elements.update({one: Hits(packets, octets) for one in addresses})
+        self.backend.state.sets[name].elements.update(
+            {one: Hits(packets, octets) for one in addresses}
+        )
 
     def set_drops(self, origin, destination, *, packets, octets):
         self.backend.state.counters[f"isolated_{origin}_{destination}_v4"] = Hits(packets, octets)
@@ -136,11 +144,20 @@ class NftKernel:
 
     def _rules(self, hook: Hook) -> list[tuple[str, str, str]]:
         lines = run(f"nft -a list chain inet netmgr {hook}").splitlines()
-        found = (re.fullmatch(r"\s*(.*?(?: comment \"(.*) \w+\")?) # handle (\d+)", line) for line in lines)
-        return [(match[1], match[2] or "", match[3]) for match in found if match and "chain" not in match[1]]
+        found = (
+            re.fullmatch(r"\s*(.*?(?: comment \"(.*) \w+\")?) # handle (\d+)", line)
+            for line in lines
+        )
+        return [
+            (match[1], match[2] or "", match[3])
+            for match in found
+            if match and "chain" not in match[1]
+        ]
 
     def lose_rule(self, hook, rule):
-        (handle,) = [handle for _, name, handle in self._rules(hook) if rule in (name or "").split(" + ")]
+        (handle,) = [
+            handle for _, name, handle in self._rules(hook) if rule in (name or "").split(" + ")
+        ]
         run(f"nft delete rule inet netmgr {hook} handle {handle}")
 
     def lose_element(self, name, address):
@@ -157,7 +174,10 @@ class NftKernel:
 
     def move_first_rule_to_the_end(self, hook):
         text, _, handle = self._rules(hook)[0]
-        run("nft -f -", f"delete rule inet netmgr {hook} handle {handle}\nadd rule inet netmgr {hook} {text}\n")
+        run(
+            "nft -f -",
+            f"delete rule inet netmgr {hook} handle {handle}\nadd rule inet netmgr {hook} {text}\n",
+        )
 
     def set_counts(self, name, addresses, packets, octets):
         element = f"element inet netmgr {name}"
@@ -184,10 +204,13 @@ class NftKernel:
             add table inet other
             add set inet other netmgr { type ipv4_addr; counter; }
             add element inet other netmgr { 10.1.0.1 counter packets 3 bytes 300 }
-            add chain inet other forward { type filter hook forward priority mangle; policy accept; }
-            add rule inet other forward ip saddr @netmgr counter packets 7 bytes 700 accept comment "theirs"
+            add chain inet other forward { type filter hook forward priority mangle; policy \
+              accept; }
+            add rule inet other forward ip saddr @netmgr counter packets 7 bytes 700 accept \
+              comment "theirs"
             add table ip netmgr
-            add chain ip netmgr postrouting { type nat hook postrouting priority srcnat; policy accept; }
+            add chain ip netmgr postrouting { type nat hook postrouting priority srcnat; \
+              policy accept; }
             add rule ip netmgr postrouting ip daddr 203.0.113.7 masquerade
             """,
         )
@@ -208,8 +231,12 @@ class IptablesKernel:
         """Program, chain, number and text of each rule of ours at a hook."""
         for program in self._programs():
             for chain in (hook.upper(), chain_name(hook)):
-                done = programs.run([programs.locate(program, "iptables"), "-t", TABLES[hook], "-S", chain])
-                rules = [line for line in done.stdout.decode().splitlines() if line.startswith("-A")]
+                done = programs.run(
+                    [programs.locate(program, "iptables"), "-t", TABLES[hook], "-S", chain]
+                )
+                rules = [
+                    line for line in done.stdout.decode().splitlines() if line.startswith("-A")
+                ]
                 for number, line in enumerate(rules, start=1):
                     yield program, chain, number, line
 
@@ -240,19 +267,26 @@ class IptablesKernel:
         run(f"iptables-{self._variant} -t {TABLES[hook]} -A {chain_name(hook)} -s 203.0.113.1")
 
     def move_first_rule_to_the_end(self, hook):
-        rules = [line for program, chain, _, line in self._listed(hook) if chain == chain_name(hook)]
+        rules = [
+            line for program, chain, _, line in self._listed(hook) if chain == chain_name(hook)
+        ]
         run(f"iptables-{self._variant} -t {TABLES[hook]} -D {chain_name(hook)} 1")
         run(f"iptables-{self._variant}-restore --noflush", f"*{TABLES[hook]}\n{rules[0]}\nCOMMIT\n")
 
     def set_counts(self, name, addresses, packets, octets):
         add = f"-exist add netmgr-{name.replace('_', '-')}"
-        run("ipset restore", "".join(f"{add} {one} packets {packets} bytes {octets}\n" for one in addresses))
+        run(
+            "ipset restore",
+            "".join(f"{add} {one} packets {packets} bytes {octets}\n" for one in addresses),
+        )
 
     def set_drops(self, origin, destination, *, packets, octets):
         chain, name = chain_name(Hook.FORWARD), f"isolation forward {origin} {destination} v4"
         saved = run(f"iptables-{self._variant}-save -t mangle").splitlines()
         rules = [line for line in saved if line.startswith(f"-A {chain} ")]
-        counted = [f"[{packets}:{octets}] {line}" if name in line else f"[0:0] {line}" for line in rules]
+        counted = [
+            f"[{packets}:{octets}] {line}" if name in line else f"[0:0] {line}" for line in rules
+        ]
         lines = "\n".join([f"-F {chain}", *counted])
         run(f"iptables-{self._variant}-restore --noflush --counters", f"*mangle\n{lines}\nCOMMIT\n")
 
@@ -280,12 +314,17 @@ class IptablesKernel:
         for table, lines in rules.items():
             chains = ":OTHER - [0:0]\n" if "OTHER" in lines else ""
             counted = "\n".join(f"[7:700] {line}" for line in lines.splitlines())
-            run(f"iptables-{self._variant}-restore --noflush --counters", f"*{table}\n{chains}{counted}\nCOMMIT\n")
+            run(
+                f"iptables-{self._variant}-restore --noflush --counters",
+                f"*{table}\n{chains}{counted}\nCOMMIT\n",
+            )
         run(f"ip6tables-{self._variant} -t mangle -A FORWARD -c 5 500 -s 2001:db8::7 -j ACCEPT")
 
     def neighbours(self):
         tables = ("raw", "mangle", "nat")
-        saved = "".join(run(f"{program}-save -c -t {table}") for program in self._programs() for table in tables)
+        saved = "".join(
+            run(f"{program}-save -c -t {table}") for program in self._programs() for table in tables
+        )
         ours = ("NETMGR-", "netmgr-", "iptables-exporter openai", "#")
         lines = [line for line in saved.splitlines() if not any(word in line for word in ours)]
         return "\n".join(lines) + run("ipset save other")
@@ -325,7 +364,10 @@ def namespaces() -> Iterator[Callable[[str], Namespace]]:
         netns.delete(path)
 
 
-REAL = [pytest.param(name, marks=pytest.mark.root) for name in ("nftables", "iptables-legacy", "iptables-nft")]
+REAL = [
+    pytest.param(name, marks=pytest.mark.root)
+    for name in ("nftables", "iptables-legacy", "iptables-nft")
+]
 
 
 @pytest.fixture(params=["fake", *REAL])
@@ -347,7 +389,7 @@ def _real(request: pytest.FixtureRequest, folder: Path) -> Iterator[Kernel]:
     node = request.getfixturevalue("namespaces")("node")
     with netns.entered(node.descriptor):
         with Netlink() as channel:
-            channel.transact([rtnetlink.raise_index(LOOPBACK_INDEX)])
+            channel.transact([links.raise_index(LOOPBACK_INDEX)])
         kernel = KERNELS[request.param](folder)
         try:
             yield kernel

@@ -1,4 +1,6 @@
-"""A machine with a host of the hub, of its own spoke, of another spoke and of the internet around it."""
+"""A machine with a host of the hub, of its own spoke, of another spoke and of the internet around
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from netmgr.dataplane import netns
+from netmgr.kernel import netns
 from netmgr.lab import wiring
 from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Family
@@ -30,8 +32,8 @@ HOSTS = {
     "foreign": {Family.V4: "10.130.0.9", Family.V6: "fd00:2::9"},
     "internet": {Family.V4: "203.0.113.9", Family.V6: "2001:db8::9"},
 }
-SEEN = {Family.V4: "100.64.1.9", Family.V6: "fd64:1::9"}
-REAL = {Family.V4: "10.96.0.9", Family.V6: "fd96::9"}
+VIP = {Family.V4: "100.64.1.9", Family.V6: "fd64:1::9"}
+CLUSTER_IP = {Family.V4: "10.96.0.9", Family.V6: "fd96::9"}
 RANGES = ("10.96.0.0/24", "fd96::/120")
 
 
@@ -42,7 +44,14 @@ class Star:
     hosts: dict[str, int]
     sockets: ExitStack = field(default_factory=ExitStack)
 
-    def socket(self, at: str, family: Family, address: str = "", port: int = 0, kind: Any = socket.SOCK_DGRAM) -> Any:
+    def socket(
+        self,
+        at: str,
+        family: Family,
+        address: str = "",
+        port: int = 0,
+        kind: Any = socket.SOCK_DGRAM,
+    ) -> Any:
         """A bound socket at a host, or at the machine itself."""
         with netns.entered(self.hosts[at]) if at != "machine" else nullcontext():
             made = socket.socket(socket.AF_INET if family is Family.V4 else socket.AF_INET6, kind)
@@ -53,9 +62,13 @@ class Star:
 
     def at(self, host: str, family: Family) -> Any:
         """A socket at a host's own address and the port that all use."""
-        return self.socket(host, family, MACHINE[family] if host == "machine" else HOSTS[host][family], PORT)
+        return self.socket(
+            host, family, MACHINE[family] if host == "machine" else HOSTS[host][family], PORT
+        )
 
-    def source(self, sender: Any, receiver: Any, to: str, size: int = 100) -> tuple[str, int] | None:
+    def source(
+        self, sender: Any, receiver: Any, to: str, size: int = 100
+    ) -> tuple[str, int] | None:
         """Sends one datagram; where it seems to come from, or None if it does not arrive."""
         sender.sendto(b"x" * size, (to, PORT))
         receiver.settimeout(0.15)
@@ -69,7 +82,9 @@ class Star:
 
 @contextmanager
 def star(namespaces: Any, program: Any, pods: Sequence[str] = ()) -> Iterator[Star]:
-    """Wires the hosts to the calling thread's namespace, and those that are pods as netmgr wires them."""
+    """Wires the hosts to the calling thread's namespace, and those that are pods as netmgr wires
+    them.
+    """
     hosts, links, routes = {}, "", ""
     set_kernel("ipv6/conf/default/accept_dad", 0)
     set_kernel("ipv4/ip_forward", 1)
@@ -82,7 +97,8 @@ def star(namespaces: Any, program: Any, pods: Sequence[str] = ()) -> Iterator[St
             set_kernel("ipv6/conf/default/accept_dad", 0)
         link = f"{LINK_PREFIX}-{name}" if name in pods else name
         links += f"""
-            link add {link} address {MACS[0]} type veth peer name eth0 address {MACS[1]} netns {space.name}
+            link add {link} address {MACS[0]} type veth peer name eth0 address {MACS[1]} \
+              netns {space.name}
             link set {link} up
             addr add fe80::1/64 dev {link} nodad
             route add {addresses[Family.V4]} dev {link}
@@ -96,7 +112,9 @@ def star(namespaces: Any, program: Any, pods: Sequence[str] = ()) -> Iterator[St
             if name in pods:
                 program(f"ip neigh add fe80::1 lladdr {MACS[0]} dev eth0")
             wait_until_up("eth0")
-    wait_until_up(*(name for name in HOSTS if name not in pods), *(f"{LINK_PREFIX}-{name}" for name in pods))
+    wait_until_up(
+        *(name for name in HOSTS if name not in pods), *(f"{LINK_PREFIX}-{name}" for name in pods)
+    )
     program("ip -b -", routes)
     with ExitStack() as sockets:
         yield Star(hosts, sockets)

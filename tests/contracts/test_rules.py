@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from netmgr.config import NodeRules
+from netmgr.documents.node import NodeRules
 from netmgr.errors import KernelError
 from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family, Prefix
+from netmgr.rules.classifier import pod_set
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Hook
-from netmgr.rules.sorting import pod_set
 
 POD = Address.parse("10.1.0.5")
 POD6 = Address.parse("2001:db8:1::5")
@@ -77,7 +77,9 @@ def test_every_counter_is_read_and_begins_at_zero(rules):
 def test_an_admitted_pod_is_counted_and_an_expelled_one_is_not(rules):
     settle(rules)
     rules.admit([POD, POD6])
-    assert {sample.counter for sample in rules.read_pods([POD, POD6, OTHER])} == counters_of(POD, POD6)
+    assert {sample.counter for sample in rules.read_pods([POD, POD6, OTHER])} == counters_of(
+        POD, POD6
+    )
     assert not rules.plan([POD, POD6])
     rules.expel([POD, POD6])
     assert rules.read_pods([POD, POD6]) == []
@@ -146,8 +148,12 @@ def test_a_thousand_pods_are_read_whole_and_a_few_are_read_alone(kernel, rules):
     settle(rules, *pods)
     assert {sample.counter for sample in rules.read()} == NODE_COUNTERS | counters_of(*pods)
     kernel.set_counts("pod_out4", pods[-1:], 9, 900)
-    assert {sample.counter for sample in rules.read_pods([pods[0], pods[-1]])} == counters_of(pods[0], pods[-1])
-    assert Sample(Counter.of_pod(pods[-1], Traffic.INTERNET_OUT), 900, 9) in rules.read_pods([pods[-1]])
+    assert {sample.counter for sample in rules.read_pods([pods[0], pods[-1]])} == counters_of(
+        pods[0], pods[-1]
+    )
+    assert Sample(Counter.of_pod(pods[-1], Traffic.INTERNET_OUT), 900, 9) in rules.read_pods(
+        [pods[-1]]
+    )
     assert not rules.plan(pods)
 
 
@@ -174,7 +180,10 @@ def test_a_lost_rule_is_named_and_put_back_without_losing_a_pods_count(kernel, r
     kernel.lose_rule(Hook.FORWARD, "pod internet-out v4")
     plan = rules.plan([POD])
     # nftables holds the node's and the pods' counting in one rule, so that both are lost with it.
-    lost = {f"chain forward: rule '{name} internet-out v4' was missing" for name in ("pod", "node forward")}
+    lost = {
+        f"chain forward: rule '{name} internet-out v4' was missing"
+        for name in ("pod", "node forward")
+    }
     assert "chain forward: rule 'pod internet-out v4' was missing" in plan.repairs
     assert set(plan.repairs) <= lost
     assert plan.created == frozenset()
@@ -237,7 +246,7 @@ def test_rules_in_another_order_are_put_in_order(kernel, rules):
     settle(rules)
     kernel.move_first_rule_to_the_end(Hook.FORWARD)
     plan = rules.plan([])
-    assert plan.repairs == ("chain forward: the rules stood in another order",)
+    assert plan.repairs == ("chain forward: the rules were in another order",)
     rules.apply(plan)
     assert not rules.plan([])
 
@@ -265,7 +274,10 @@ def test_everything_lost_is_made_again(kernel, rules):
 def test_a_changed_policy_changes_only_what_it_must(kernel, policy, rules):
     settle(rules, POD)
     kernel.set_counts("pod_out4", [POD], 4, 4000)
-    wider = Rules(kernel.backend, replace(policy, internal=(*policy.internal, Prefix.parse("198.51.100.0/24"))))
+    wider = Rules(
+        kernel.backend,
+        replace(policy, internal=(*policy.internal, Prefix.parse("198.51.100.0/24"))),
+    )
     plan = wider.plan([POD])
     compared = kernel.backend.abilities.compares > len(policy.internal)
     altered = [sentence for sentence in plan.repairs if sentence.endswith("v4' was altered")]

@@ -1,4 +1,6 @@
-"""A hundred reconciles beside other programs' tables, chains, sets and routes, while ours are damaged every time."""
+"""A hundred reconciles beside other programs' tables, chains, sets and routes, while ours are
+damaged every time.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from netmgr.dataplane.routes import StaticRoutes
+from netmgr.dataplane.node_routes import StaticRoutes
 from netmgr.prefixes import Address, Prefix
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Hook
@@ -19,20 +21,26 @@ pytestmark = pytest.mark.root
 
 POD = Address.parse("10.1.0.5")
 ROUNDS = 100
-ROUTES = [{"to": "10.0.0.0/16", "via": "10.1.255.254"}, {"to": "fd00::/48", "via": "fd00:1:0:ff::fe"}]
+ROUTES = [
+    {"to": "10.0.0.0/16", "via": "10.1.255.254"},
+    {"to": "fd00::/48", "via": "fd00:1:0:ff::fe"},
+]
 NODE = document("node", routes=ROUTES)
 
 THEIR_NFT = """
 table inet netmgr-services {
     counter hits { packets 11 bytes 1100 }
-    set internal4 { type ipv4_addr; flags interval; counter; elements = { 10.1.0.0/24 counter packets 2 bytes 200 }; }
+    set internal4 { type ipv4_addr; flags interval; counter; elements = { 10.1.0.0/24 \
+      counter packets 2 bytes 200 }; }
     chain forward {
         type filter hook forward priority mangle; policy accept;
-        ip saddr @internal4 counter name hits comment "isolation forward spoke-a spoke-b v4 0123456789ab"
+        ip saddr @internal4 counter name hits comment "isolation forward spoke-a spoke-b v4 \
+          0123456789ab"
     }
 }
 table ip6 netmgr {
-    chain forward { type filter hook forward priority 7; policy accept; counter packets 9 bytes 900; }
+    chain forward { type filter hook forward priority 7; policy accept; counter packets 9 \
+      bytes 900; }
 }
 """
 THEIR_RULES = """*mangle
@@ -87,18 +95,31 @@ def damage(kernel, program, number: int) -> int:
 
 def theirs(kernel, program) -> str:
     """Everything that is not ours, with its counts."""
-    tables = program("nft -a list table inet netmgr-services") + program("nft -a list table ip6 netmgr")
-    filtering = [line for line in program("iptables-legacy-save -c -t filter").splitlines() if line[0] != "#"]
+    tables = program("nft -a list table inet netmgr-services") + program(
+        "nft -a list table ip6 netmgr"
+    )
+    filtering = [
+        line for line in program("iptables-legacy-save -c -t filter").splitlines() if line[0] != "#"
+    ]
     routes = [program(f"ip {family} route show table all") for family in ("-4", "-6")]
     # The kernel makes routes of its own while links come up.
-    others = [line for listed in routes for line in listed.splitlines() if not re.search("proto (110|kernel)", line)]
+    others = [
+        line
+        for listed in routes
+        for line in listed.splitlines()
+        if not re.search("proto (110|kernel)", line)
+    ]
     sets = program("ipset save netmgrs")
-    everything = "\n".join([kernel.neighbours(), tables, *filtering, *others, program("ip rule"), sets])
+    everything = "\n".join(
+        [kernel.neighbours(), tables, *filtering, *others, program("ip rule"), sets]
+    )
     # A built-in chain counts whatever passes; that belongs to nobody.
     return re.sub(r"^(:\S+ ACCEPT) .*$", r"\1", everything, flags=re.MULTILINE)
 
 
-def test_a_hundred_reconciles_put_ours_right_and_leave_everybody_elses_byte_for_byte(real_kernel, routes, program):
+def test_a_hundred_reconciles_put_ours_right_and_leave_everybody_elses_byte_for_byte(
+    real_kernel, routes, program
+):
     program("ipset create netmgrs hash:ip counters")
     program("ipset add netmgrs 10.1.0.5 packets 8 bytes 800")
     program("nft -f -", THEIR_NFT)

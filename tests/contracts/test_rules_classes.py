@@ -1,4 +1,6 @@
-"""Traffic classes on every backend: counters, drift, coming and going, and real packets to the byte."""
+"""Traffic classes on every backend: counters, drift, coming and going, and real packets to the
+byte.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from netmgr.dataplane import netns
+from netmgr.kernel import netns
 from netmgr.model import PROTECTED, Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family
+from netmgr.rules.classifier import pod_set
 from netmgr.rules.engine import Rules
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
-from netmgr.rules.sorting import pod_set
 from tests.contracts.star import HEADERS, HOSTS, MACHINE, PORT, Star, star
 from tests.fakes.sites import document
 
@@ -24,7 +26,9 @@ CLASSES = [
     {"name": "beside", "prefixes": ["10.1.0.8/32", "fd00:1::8/128"]},
     {"name": "wide", "prefixes": ["10.0.0.0/9", "fd00::/16"]},
 ]
-"""`wide` has holes in both families: the hub's prefixes and one neighbour's address; storage is not internal."""
+"""`wide` has holes in both families: the hub's prefixes and one neighbour's address; storage is not
+internal.
+"""
 
 ONE = document("node", accounting={"rule_owner": "openai", "classes": [HUB]})
 MANY = document("node", accounting={"rule_owner": "openai", "classes": CLASSES})
@@ -50,10 +54,17 @@ def test_a_second_plan_is_empty_and_every_pod_has_a_counter_for_every_class(kern
     assert rules.plan(PODS).repairs == ()
     assert not Rules(kernel.backend, Policy.of(node)).plan(PODS)
     kinds = ["internet", *node.traffic_classes, "internal"]
-    wanted = {Counter.of_pod(pod, Traffic(f"{kind}-{way}")) for pod in PODS for kind in kinds for way in ("in", "out")}
+    wanted = {
+        Counter.of_pod(pod, Traffic(f"{kind}-{way}"))
+        for pod in PODS
+        for kind in kinds
+        for way in ("in", "out")
+    }
     wanted |= {Counter.of_pod(pod, PROTECTED) for pod in PODS if node.wires_pods}
     assert {sample.counter for sample in rules.read() if sample.counter.is_pod} == wanted
-    assert {sample.counter for sample in rules.read_pods(PODS)} == wanted == set(rules.counters(PODS))
+    assert (
+        {sample.counter for sample in rules.read_pods(PODS)} == wanted == set(rules.counters(PODS))
+    )
 
 
 def test_pods_come_and_go(kernel, node):
@@ -82,17 +93,23 @@ def test_classes_come_and_go_and_cost_the_others_no_count(kernel):
     none = settled(kernel, NONE)
     assert not none.plan(PODS)
     observed = kernel.backend.observe(none._skeleton)
-    assert (observed.strays, observed.stray_chains) == (frozenset(), frozenset())
+    assert (observed.orphans, observed.orphan_chains) == (frozenset(), frozenset())
     none.remove()
     assert none.plan([]).repairs == ("the whole ruleset was missing",)
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("damage", ["flush chain inet netmgr {}", "add rule inet netmgr {} counter", "altered"])
 @pytest.mark.parametrize(
-    ("node", "chain"), [(ONE, "sort_out4"), (MANY, "sort_in6"), (MANY, "count_pod_storage_out4")], ids=["1", "2", "3"]
+    "damage", ["flush chain inet netmgr {}", "add rule inet netmgr {} counter", "altered"]
 )
-def test_a_chain_that_sorting_leads_to_is_put_right_when_it_was_altered(namespaces, program, node, chain, damage):
+@pytest.mark.parametrize(
+    ("node", "chain"),
+    [(ONE, "sort_out4"), (MANY, "sort_in6"), (MANY, "count_pod_storage_out4")],
+    ids=["1", "2", "3"],
+)
+def test_a_chain_that_sorting_leads_to_is_put_right_when_it_was_altered(
+    namespaces, program, node, chain, damage
+):
     with netns.entered(namespaces("node").descriptor):
         rules = Rules(NftablesBackend(), Policy.of(node))
         try:
@@ -100,9 +117,14 @@ def test_a_chain_that_sorting_leads_to_is_put_right_when_it_was_altered(namespac
             if damage == "altered":
                 lines = program(f"nft -a list chain inet netmgr {chain}").splitlines()
                 (comment, handle) = next(
-                    line.split("comment ")[1].split(" # handle ") for line in lines if "comment" in line
+                    line.split("comment ")[1].split(" # handle ")
+                    for line in lines
+                    if "comment" in line
                 )
-                program("nft -f -", f"replace rule inet netmgr {chain} handle {handle} counter comment {comment}\n")
+                program(
+                    "nft -f -",
+                    f"replace rule inet netmgr {chain} handle {handle} counter comment {comment}\n",
+                )
             else:
                 program("nft -f -", damage.format(chain) + "\n")
             way = "in v6" if "in6" in chain else "out v4"
@@ -122,7 +144,11 @@ def world(real_kernel, namespaces, program) -> Iterator[Star]:
     with star(namespaces, program, pods=("own", "neighbour")) as made:
         with netns.entered(made.hosts["internet"]):
             for address in STORAGE.values():
-                program(f"ip address add {address} dev eth0 {'nodad' if ':' in address else ''}".rstrip())
+                program(
+                    (
+                        f"ip address add {address} dev eth0 {'nodad' if ':' in address else ''}"
+                    ).rstrip()
+                )
         program(f"ip route add {STORAGE[Family.V4]} dev internet")
         program(f"ip route add {STORAGE[Family.V6]} via fe80::2 dev internet")
         yield made
@@ -131,7 +157,10 @@ def world(real_kernel, namespaces, program) -> Iterator[Star]:
 def counted(rules: Rules) -> dict[tuple[str, str], tuple[int, int]]:
     """Bytes and packets by address and traffic, where there are any."""
     samples = [sample for sample in rules.read() if sample.counter.is_pod and sample.packets]
-    return {(str(one.counter.subject), str(one.counter.traffic)): (one.bytes, one.packets) for one in samples}
+    return {
+        (str(one.counter.subject), str(one.counter.traffic)): (one.bytes, one.packets)
+        for one in samples
+    }
 
 
 @pytest.mark.root
@@ -142,7 +171,10 @@ def test_every_byte_is_counted_in_one_class(world, real_kernel, family, kind):
     own, neighbour, researcher, internet, foreign = (
         world.at(name, family) for name in ("own", "neighbour", "researcher", "internet", "foreign")
     )
-    storage, machine = world.socket("internet", family, STORAGE[family], PORT + 1), world.at("machine", family)
+    storage, machine = (
+        world.socket("internet", family, STORAGE[family], PORT + 1),
+        world.at("machine", family),
+    )
     pod, other = HOSTS["own"][family], HOSTS["neighbour"][family]
 
     def octets(*sizes: int) -> tuple[int, int]:
@@ -178,7 +210,9 @@ def test_every_byte_is_counted_in_one_class(world, real_kernel, family, kind):
 @FAMILIES
 def test_one_class_leaves_the_rest_to_internal(world, real_kernel, family):
     rules = settled(real_kernel, ONE)
-    own, neighbour, researcher = (world.at(name, family) for name in ("own", "neighbour", "researcher"))
+    own, neighbour, researcher = (
+        world.at(name, family) for name in ("own", "neighbour", "researcher")
+    )
     assert world.source(own, researcher, HOSTS["researcher"][family], 100)
     assert world.source(neighbour, own, HOSTS["own"][family], 200)
     header = HEADERS[family]

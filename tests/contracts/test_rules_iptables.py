@@ -1,4 +1,6 @@
-"""What holds on the iptables backend alone: the article's words, iptables' lock, and rules as iptables makes them."""
+"""What holds on the iptables backend alone: the article's words, iptables' lock, and rules as
+iptables makes them.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,16 @@ from pathlib import Path
 import pytest
 
 from netmgr import programs
-from netmgr.config import NodeRules
-from netmgr.dataplane import netns
+from netmgr.documents.node import NodeRules
 from netmgr.errors import KernelError, TryAgainLater
+from netmgr.kernel import netns
+from netmgr.kernel.xtables.legacy import LegacyTables
+from netmgr.kernel.xtables.nft import NftTables
 from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family
 from netmgr.rules.engine import Rules
 from netmgr.rules.iptables import IptablesBackend
-from netmgr.rules.legacy_tables import LegacyTables
 from netmgr.rules.model import Hook
-from netmgr.rules.nft_tables import NftTables
 from netmgr.rules.policy import NODE_HOOKS
 from tests.contracts.conftest import run
 
@@ -32,9 +34,18 @@ pytestmark = pytest.mark.root
 PODS = [Address.parse("10.1.0.5"), Address.parse("2001:db8:1::5")]
 ARTICLE = {
     '-A INPUT ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-in"',
-    '-A FORWARD ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-in"',
-    '-A OUTPUT ! -d 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-out"',
-    '-A FORWARD ! -d 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-out"',
+    (
+        '-A FORWARD ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter openai '
+        'traffic=internet-in"'
+    ),
+    (
+        '-A OUTPUT ! -d 10.0.0.0/8 -m comment --comment "iptables-exporter openai '
+        'traffic=internet-out"'
+    ),
+    (
+        '-A FORWARD ! -d 10.0.0.0/8 -m comment --comment "iptables-exporter openai '
+        'traffic=internet-out"'
+    ),
 }
 
 
@@ -74,14 +85,18 @@ def test_the_exact_rules_are_the_articles_word_for_word(backend, policy, program
     rules.apply(rules.plan(PODS))
     saved = rules_of(program("iptables-save -t mangle"))
     assert {line for line in saved if "iptables-exporter" in line} == ARTICLE
-    assert len(saved) == len(ARTICLE) + 6, "beside the article's rules: two jumps and four rules for any number of pods"
+    assert len(saved) == len(ARTICLE) + 6, (
+        "beside the article's rules: two jumps and four rules for any number of pods"
+    )
 
 
 def test_the_corrected_rules_except_loopback_and_everything_internal(backend, policy, program):
     rules = Rules(backend, policy)
     rules.apply(rules.plan(PODS))
     for suffix, save in (("4", "iptables-save"), ("6", "ip6tables-save")):
-        saved = [line for line in rules_of(program(f"{save} -t mangle")) if "iptables-exporter" in line]
+        saved = [
+            line for line in rules_of(program(f"{save} -t mangle")) if "iptables-exporter" in line
+        ]
         wording = "-m comment --comment"
         assert set(saved) == {
             f"-A {chain} ! -{link} -m set ! --match-set netmgr-internal{suffix} {side} "
@@ -96,7 +111,9 @@ def test_the_corrected_rules_except_loopback_and_everything_internal(backend, po
 
 
 @pytest.mark.parametrize("node_rules", NodeRules)
-def test_the_printed_commands_make_the_same_rules_when_a_person_types_them(backend, policy, node_rules):
+def test_the_printed_commands_make_the_same_rules_when_a_person_types_them(
+    backend, policy, node_rules
+):
     rules = Rules(backend, replace(policy, node_rules=node_rules))
     for line in rules.plan(PODS).text.splitlines():
         words = shlex.split(line)
@@ -108,26 +125,43 @@ def test_the_printed_commands_make_the_same_rules_when_a_person_types_them(backe
 
 
 def test_a_node_rule_given_twice_is_kept_once_with_its_count(backend, policy, program):
-    """That it looks into a set of ours as ours do tells that it is ours: a save and a restore made two of it."""
+    """That it looks into a set of ours as ours do tells that it is ours: a save and a restore made
+    two of it.
+    """
     rules = Rules(backend, policy)
     rules.apply(rules.plan([]))
     lines = rules_of(program("iptables-save -t mangle"))
     (rule,) = [line for line in lines if line.startswith("-A INPUT") and "NETMGR" not in line]
-    program("iptables-restore --noflush --counters", f"*mangle\n[5:500] {rule}\n[2:200] {rule}\nCOMMIT\n")
+    program(
+        "iptables-restore --noflush --counters",
+        f"*mangle\n[5:500] {rule}\n[2:200] {rule}\nCOMMIT\n",
+    )
     program("iptables -t mangle -D INPUT 2")
     plan = rules.plan([])
-    assert plan.repairs == ("chain input: rule 'node input internet-in v4' stood there more than once",)
+    assert plan.repairs == (
+        "chain input: rule 'node input internet-in v4' was there more than once",
+    )
     assert plan.created == frozenset()
     rules.apply(plan)
     assert not rules.plan([])
     assert Sample(Counter("INPUT", Family.V4, Traffic.INTERNET_IN), 500, 5) in rules.read()
 
 
-def test_a_rule_of_the_users_own_is_never_removed_whatever_its_comment_says(backend, policy, program):
+def test_a_rule_of_the_users_own_is_never_removed_whatever_its_comment_says(
+    backend, policy, program
+):
     comment = '-m comment --comment "iptables-exporter openai traffic=internet-in"'
-    theirs = {f"-A INPUT ! -s 10.0.0.0/9 {comment}", f"-A INPUT -p udp {comment}", f"-A INPUT {comment} -j ACCEPT"}
+    theirs = {
+        f"-A INPUT ! -s 10.0.0.0/9 {comment}",
+        f"-A INPUT -p udp {comment}",
+        f"-A INPUT {comment} -j ACCEPT",
+    }
     program("iptables-restore --noflush", "\n".join(["*mangle", *theirs, "COMMIT\n"]))
-    for node_rules, owner in ((NodeRules.CORRECTED, "openai"), (NodeRules.EXACT, "openai"), (NodeRules.EXACT, "other")):
+    for node_rules, owner in (
+        (NodeRules.CORRECTED, "openai"),
+        (NodeRules.EXACT, "openai"),
+        (NodeRules.EXACT, "other"),
+    ):
         rules = Rules(backend, replace(policy, node_rules=node_rules, rule_owner=owner))
         rules.apply(rules.plan(PODS))
         assert not rules.plan(PODS)
@@ -136,7 +170,9 @@ def test_a_rule_of_the_users_own_is_never_removed_whatever_its_comment_says(back
     assert theirs == set(rules_of(program("iptables-save -t mangle")))
 
 
-def test_an_altered_rule_is_nobodys_mistake_to_remove_and_ours_is_put_beside_it(backend, policy, program):
+def test_an_altered_rule_is_nobodys_mistake_to_remove_and_ours_is_put_beside_it(
+    backend, policy, program
+):
     rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
     rules.apply(rules.plan([]))
     comment = "iptables-exporter openai traffic=internet-in"
@@ -151,12 +187,16 @@ def test_an_altered_rule_is_nobodys_mistake_to_remove_and_ours_is_put_beside_it(
 
 
 def test_the_articles_rules_of_the_users_own_serve_as_they_are_and_stay(backend, policy, program):
-    """Who has the article's four rules already sees no second copy of them, and keeps them in the end."""
+    """Who has the article's four rules already sees no second copy of them, and keeps them in the
+    end.
+    """
     lines = "\n".join(f"[5:500] {line}" for line in sorted(ARTICLE))
     program("iptables-restore --noflush --counters", f"*mangle\n{lines}\nCOMMIT\n")
     rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
     rules.apply(rules.plan([]))
-    saved = [line for line in rules_of(program("iptables-save -t mangle")) if "iptables-exporter" in line]
+    saved = [
+        line for line in rules_of(program("iptables-save -t mangle")) if "iptables-exporter" in line
+    ]
     assert sorted(saved) == sorted(ARTICLE)
     assert Sample(Counter("INPUT", Family.V4, Traffic.INTERNET_IN), 500, 5) in rules.read()
     assert not rules.plan([])
@@ -170,14 +210,22 @@ def test_the_users_rule_that_equals_ours_stays_when_ours_goes(backend, policy, p
     lines = "\n".join(f"[5:500] {line}" for line in sorted(ARTICLE))
     program("iptables-restore --noflush --counters", f"*mangle\n{lines}\nCOMMIT\n")
     assert not rules.plan([])
-    assert Sample(Counter("INPUT", Family.V4, Traffic.INTERNET_IN), 0, 0) in rules.read(), "of the two, ours"
+    assert Sample(Counter("INPUT", Family.V4, Traffic.INTERNET_IN), 0, 0) in rules.read(), (
+        "of the two, ours"
+    )
     rules.remove()
-    saved = [line for line in program("iptables-save -c -t mangle").splitlines() if "iptables-exporter" in line]
+    saved = [
+        line
+        for line in program("iptables-save -c -t mangle").splitlines()
+        if "iptables-exporter" in line
+    ]
     assert sorted(saved) == sorted(f"[5:500] {line}" for line in ARTICLE)
 
 
 @pytest.mark.parametrize("node_rules", NodeRules)
-def test_another_programs_save_and_restore_of_all_tables_alters_nothing_of_ours(backend, policy, program, node_rules):
+def test_another_programs_save_and_restore_of_all_tables_alters_nothing_of_ours(
+    backend, policy, program, node_rules
+):
     rules = Rules(backend, replace(policy, node_rules=node_rules))
     rules.apply(rules.plan(PODS))
     for name in ("iptables", "ip6tables"):
@@ -187,18 +235,27 @@ def test_another_programs_save_and_restore_of_all_tables_alters_nothing_of_ours(
 
 def article_owners(program) -> set[str]:
     saved = rules_of(program("iptables-save -t mangle") + program("ip6tables-save -t mangle"))
-    return {line.split("iptables-exporter ")[1].split()[0] for line in saved if "iptables-exporter " in line}
+    return {
+        line.split("iptables-exporter ")[1].split()[0]
+        for line in saved
+        if "iptables-exporter " in line
+    }
 
 
 @pytest.mark.parametrize("now", NodeRules)
 @pytest.mark.parametrize("before", NodeRules)
-def test_the_rules_of_the_former_owner_go_when_the_owner_changes(backend, policy, program, before, now):
+def test_the_rules_of_the_former_owner_go_when_the_owner_changes(
+    backend, policy, program, before, now
+):
     former = Rules(backend, replace(policy, node_rules=before))
     former.apply(former.plan(PODS))
     rules = Rules(backend, replace(policy, node_rules=now, rule_owner="other"))
     plan = rules.plan(PODS)
     assert "chain input: rule 'node input internet-in v4' was missing" in plan.repairs
-    assert "chain input: rule 'iptables-exporter openai traffic=internet-in' does not belong there" in plan.repairs
+    assert (
+        "chain input: rule 'iptables-exporter openai traffic=internet-in' does not belong there"
+        in plan.repairs
+    )
     rules.apply(plan)
     assert not rules.plan(PODS)
     assert article_owners(program) == {"other"}
@@ -219,10 +276,19 @@ def test_removal_takes_the_former_owners_rules_along(backend, policy, program):
 def test_another_programs_rules_of_the_articles_kind_stay(backend, policy, program, node_rules):
     program("ipset create theirs hash:net")
     foreign = [
-        '-A INPUT ! -s 172.16.0.0/12 -m comment --comment "iptables-exporter them traffic=internet-in"',
+        (
+            '-A INPUT ! -s 172.16.0.0/12 -m comment --comment "iptables-exporter them '
+            'traffic=internet-in"'
+        ),
         '-A INPUT ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter them traffic=dns"',
-        '-A INPUT ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter them traffic=internet-in" -j ACCEPT',
-        '-A INPUT -m set ! --match-set theirs src -m comment --comment "iptables-exporter them traffic=internet-in"',
+        (
+            '-A INPUT ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter them '
+            'traffic=internet-in" -j ACCEPT'
+        ),
+        (
+            '-A INPUT -m set ! --match-set theirs src -m comment --comment "iptables-exporter '
+            'them traffic=internet-in"'
+        ),
     ]
     lines = "\n".join(foreign)
     program("iptables-restore --noflush", f"*mangle\n{lines}\nCOMMIT\n")
@@ -244,8 +310,35 @@ def test_a_lost_jump_means_that_the_rules_behind_it_are_not_in_force(backend, po
     assert not rules.plan([])
 
 
+@pytest.mark.parametrize("variant", ["legacy"], indirect=True)
+def test_removal_takes_chains_of_ours_that_an_older_version_left(backend, policy, program):
+    older = """
+*nat
+:NETMGR-SERVICES - [0:0]
+:NETMGR-S-0123 - [0:0]
+-A PREROUTING -j NETMGR-SERVICES
+-A PREROUTING -p tcp -j ACCEPT
+-A NETMGR-SERVICES -d 10.200.0.1/32 -p tcp -g NETMGR-S-0123
+-A NETMGR-S-0123 -p tcp -j DNAT --to-destination 10.9.0.1:8080
+COMMIT
+*filter
+:NETMGR-REFUSED - [0:0]
+-A FORWARD -j NETMGR-REFUSED
+COMMIT
+"""
+    program("iptables-restore", older)
+    rules = Rules(backend, policy)
+    rules.apply(rules.plan(PODS))
+    rules.remove()
+    saved = [program(f"iptables-save -t {table}") for table in ("nat", "filter", "mangle", "raw")]
+    assert "NETMGR" not in "".join(saved)
+    assert rules_of(saved[0]) == ["-A PREROUTING -p tcp -j ACCEPT"]
+
+
 @pytest.mark.parametrize("variant", ["nft"], indirect=True)
-def test_removal_leaves_the_built_in_chains_that_others_made_or_use_and_no_other(backend, policy, program):
+def test_removal_leaves_the_built_in_chains_that_others_made_or_use_and_no_other(
+    backend, policy, program
+):
     program("iptables -t mangle -A OUTPUT -m mark --mark 1")
     program("ip6tables -t nat -L")
     before = run("nft -s list ruleset")
@@ -261,16 +354,24 @@ def test_removal_leaves_the_built_in_chains_that_others_made_or_use_and_no_other
 
 
 @pytest.mark.parametrize("variant", ["nft"], indirect=True)
-def test_rules_are_changed_and_read_while_another_program_changes_its_own_without_a_pause(backend, policy):
-    """As kube-proxy does on a large cluster: the kernel has another generation each time that it is asked."""
+def test_rules_are_changed_and_read_while_another_program_changes_its_own_without_a_pause(
+    backend, policy
+):
+    """As kube-proxy does on a large cluster: the kernel has another generation each time that it is
+    asked.
+    """
     rules = Rules(backend, policy)
-    with subprocess.Popen([sys.executable, "-c", WITHOUT_A_PAUSE], stdout=subprocess.PIPE) as others:
+    with subprocess.Popen(
+        [sys.executable, "-c", WITHOUT_A_PAUSE], stdout=subprocess.PIPE
+    ) as others:
         try:
             assert others.stdout is not None
             others.stdout.read(1)
             for _ in range(5):
                 rules.apply(rules.plan(PODS))
-                assert len(rules.read()) == len(rules.counters(PODS)) + len(NODE_HOOKS) * len(Family)
+                assert len(rules.read()) == len(rules.counters(PODS)) + len(NODE_HOOKS) * len(
+                    Family
+                )
                 assert not rules.plan(PODS)
                 rules.remove()
         finally:
@@ -278,13 +379,13 @@ def test_rules_are_changed_and_read_while_another_program_changes_its_own_withou
 
 
 WITHOUT_A_PAUSE = """
-from netmgr.dataplane import nft_messages
-from netmgr.dataplane.nft_socket import NftSocket
+from netmgr.kernel import nf_tables
+from netmgr.kernel.nf_tables_socket import NftSocket
 channel = NftSocket()
 print("ready", flush=True)
 while True:
-    channel.commit([nft_messages.new_table("busy")])
-    channel.commit([nft_messages.delete_table("busy")])
+    channel.commit([nf_tables.new_table("busy")])
+    channel.commit([nf_tables.delete_table("busy")])
 """
 
 
@@ -292,22 +393,32 @@ while True:
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        ("add table ip mangle { flags dormant; }", "it is dormant.*wake it with: nft add table ip mangle"),
-        ("add table ip mangle\nadd chain ip mangle FORWARD", "chain FORWARD is not where iptables has it"),
+        (
+            "add table ip mangle { flags dormant; }",
+            "it is dormant.*wake it with: nft add table ip mangle",
+        ),
+        (
+            "add table ip mangle\nadd chain ip mangle FORWARD",
+            "chain FORWARD is not where iptables has it",
+        ),
         (
             "add table ip mangle\nadd chain ip mangle INPUT { type filter hook input priority 7; }",
             "chain INPUT is not where iptables has it",
         ),
     ],
 )
-def test_tables_in_which_rules_would_have_no_effect_are_refused_with_the_reason(backend, policy, made, told):
+def test_tables_in_which_rules_would_have_no_effect_are_refused_with_the_reason(
+    backend, policy, made, told
+):
     run("nft -f -", f"{made}\n")
     with pytest.raises(KernelError, match=told):
         Rules(backend, policy).plan([])
 
 
 @pytest.mark.parametrize("variant", ["legacy"], indirect=True)
-def test_changes_of_rules_wait_for_the_lock_only_so_long_and_pods_do_not_wait_at_all(backend, policy, lock_path):
+def test_changes_of_rules_wait_for_the_lock_only_so_long_and_pods_do_not_wait_at_all(
+    backend, policy, lock_path
+):
     rules = Rules(backend, policy)
     rules.apply(rules.plan([]))
     rules.remove()
@@ -326,7 +437,11 @@ def test_only_the_tables_in_use_come_into_being(backend, policy, variant):
     rules = Rules(backend, policy)
     rules.apply(rules.plan(PODS))
     legacy = Path("/proc/thread-self/net/ip_tables_names").read_text(encoding="ascii").split()
-    nft = [line.split()[2] for line in run("nft list tables").splitlines() if line.startswith("table ip ")]
+    nft = [
+        line.split()[2]
+        for line in run("nft list tables").splitlines()
+        if line.startswith("table ip ")
+    ]
     used, unused = (legacy, nft) if variant == "legacy" else (nft, legacy)
     assert sorted(used) == ["mangle", "nat", "raw"]
     assert unused == []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from netmgr.dataplane import netns
+from netmgr.kernel import netns
 from netmgr.prefixes import Address
 from netmgr.rules.engine import Rules
 from netmgr.rules.nftables import NftablesBackend
@@ -30,13 +30,19 @@ def rules(namespaces, policy) -> Iterator[Rules]:
 
 def replace_rule(program, hook: str, name: str, text: str) -> None:
     """Put other words in place of a rule's, under the comment it had."""
-    (line,) = [line for line in program(f"nft -a list chain inet netmgr {hook}").splitlines() if name in line]
+    (line,) = [
+        line
+        for line in program(f"nft -a list chain inet netmgr {hook}").splitlines()
+        if name in line
+    ]
     found = re.search(r'(comment ".*") # handle (\d+)', line)
     program("nft -f -", f"replace rule inet netmgr {hook} handle {found[2]} {text} {found[1]}\n")
 
 
 @pytest.mark.parametrize("planned_before", [True, False])
-def test_a_rule_that_was_altered_under_its_comment_is_found_and_put_right(rules, program, planned_before):
+def test_a_rule_that_was_altered_under_its_comment_is_found_and_put_right(
+    rules, program, planned_before
+):
     if planned_before:
         assert not rules.plan(PODS)
     replace_rule(program, "prerouting", "anti-spoofing v4", "ip saddr 198.51.100.77 drop")
@@ -71,7 +77,10 @@ def test_a_table_that_was_put_to_sleep_is_woken_and_counts_on(rules, program):
 
 
 def test_a_chain_that_another_program_put_into_our_table_is_told_and_goes(rules, program):
-    program("nft -f -", "add chain inet netmgr other { type filter hook forward priority -400; policy drop; }\n")
+    program(
+        "nft -f -",
+        "add chain inet netmgr other { type filter hook forward priority -400; policy drop; }\n",
+    )
     plan = rules.plan(PODS)
     assert plan.repairs == ("chain other does not belong there",)
     rules.apply(plan)

@@ -1,4 +1,6 @@
-"""Real packets from a pod's namespace through a node's to a host's: what the kernels count, drop and translate."""
+"""Real packets from a pod's namespace through a node's to a host's: what the kernels count, drop
+and translate.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from netmgr.config import NodeRules
-from netmgr.dataplane import netns
+from netmgr.documents.node import NodeRules
+from netmgr.kernel import netns
 from netmgr.model import PROTECTED, Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
@@ -35,7 +37,9 @@ PORT = 4000
 FAMILIES = pytest.mark.parametrize("family", Family, ids=lambda family: f"v{family.value}")
 
 MACS = ("02:00:00:00:00:01", "02:00:00:00:00:02")
-"""Told to both ends of each pair beforehand: neighbour discovery with internet addresses is counted too, rightly."""
+"""Told to both ends of each pair beforehand: neighbour discovery with internet addresses is counted
+too, rightly.
+"""
 
 NODE_WIRING = f"""
 link set {LINK} up
@@ -96,13 +100,17 @@ class World:
 
     def socket(self, at: int | None, family: Family, address: str, port: int = 0) -> socket.socket:
         with netns.entered(at) if at is not None else nullcontext():
-            made = socket.socket(socket.AF_INET if family is Family.V4 else socket.AF_INET6, socket.SOCK_DGRAM)
+            made = socket.socket(
+                socket.AF_INET if family is Family.V4 else socket.AF_INET6, socket.SOCK_DGRAM
+            )
             self.sockets.enter_context(made)
             made.settimeout(1)
             made.bind((address, port))
             return made
 
-    def reaches(self, sender: socket.socket, receiver: socket.socket, to: str, size: int = 100) -> str | None:
+    def reaches(
+        self, sender: socket.socket, receiver: socket.socket, to: str, size: int = 100
+    ) -> str | None:
         """Sends one datagram; the source address it arrived with, or None if it did not arrive."""
         sender.sendto(b"x" * size, (to, PORT))
         receiver.settimeout(0.2)
@@ -125,7 +133,10 @@ def world(real_kernel, namespaces, program) -> Iterator[World]:
     set_kernel("ipv4/ip_forward", 1)
     set_kernel("ipv6/conf/all/forwarding", 1)
     pairs = "".join(
-        f"link add {link} address {MACS[0]} type veth peer name eth0 address {MACS[1]} netns {far.name}\n"
+        (
+            f"link add {link} address {MACS[0]} type veth peer name eth0 address {MACS[1]} "
+            f"netns {far.name}\n"
+        )
         for link, far in ((LINK, pod), ("uplink", host))
     )
     program("ip -b -", pairs + NODE_WIRING)
@@ -150,14 +161,18 @@ def node(real_kernel, policy) -> Rules:
 
 def counts(rules: Rules) -> dict[Counter, tuple[int, int]]:
     """Bytes and packets of the counters that are not zero."""
-    return {sample.counter: (sample.bytes, sample.packets) for sample in rules.read() if sample.packets}
+    return {
+        sample.counter: (sample.bytes, sample.packets) for sample in rules.read() if sample.packets
+    }
 
 
 def refused(rules: Rules) -> dict[str, int]:
-    return {one.reason: one.packets for one in rules.drops().refused}
+    return {one["reason"]: one["packets"] for one in rules.drops().refused}
 
 
-def expected(family: Family, outward: tuple[int, int], inward: tuple[int, int]) -> dict[Counter, tuple[int, int]]:
+def expected(
+    family: Family, outward: tuple[int, int], inward: tuple[int, int]
+) -> dict[Counter, tuple[int, int]]:
     pod = Address.parse(PODS[family])
     return {
         Counter.of_pod(pod, Traffic.INTERNET_OUT): outward,
@@ -183,7 +198,9 @@ def test_internet_traffic_is_counted_to_the_byte_in_both_directions(world, node,
     outward = (sum(sizes_out) + len(sizes_out) * HEADERS[family], len(sizes_out))
     inward = (sum(sizes_in) + len(sizes_in) * HEADERS[family], len(sizes_in))
     assert counts(node) == expected(family, outward, inward)
-    pod_counters = [Sample(counter, *count) for counter, count in counts(node).items() if counter.is_pod]
+    pod_counters = [
+        Sample(counter, *count) for counter, count in counts(node).items() if counter.is_pod
+    ]
     read = [sample for sample in node.read_pods([Address.parse(PODS[family])]) if sample.packets]
     assert sorted(read, key=str) == sorted(pod_counters, key=str)
 
@@ -202,10 +219,14 @@ def test_internal_traffic_is_neither_counted_nor_translated(world, node, family)
 def test_what_comes_from_elsewhere_with_an_address_of_this_node_is_neither_forwarded_nor_billed(
     world, node, program, family, claimed
 ):
-    """IPv6 would take the node's own address from anybody; IPv4 has its own check for that, and none for pods'."""
+    """IPv6 would take the node's own address from anybody; IPv4 has its own check for that, and
+    none for pods'.
+    """
     forged = {"a pod's address": PODS, "the node's own address": NODES}[claimed][family]
     with netns.entered(world.host):
-        program(f"ip addr add {forged}/{family.width} dev eth0{' nodad' if family is Family.V6 else ''}")
+        program(
+            f"ip addr add {forged}/{family.width} dev eth0{' nodad' if family is Family.V6 else ''}"
+        )
     sender = world.socket(world.host, family, forged, PORT)
     internal = world.socket(None, family, NODE_INTERNAL[family], PORT)
     pod = world.socket(world.pod, family, PODS[family], PORT)
@@ -214,7 +235,9 @@ def test_what_comes_from_elsewhere_with_an_address_of_this_node_is_neither_forwa
         assert world.reaches(sender, pod, PODS[family]) is None
     sender.sendto(b"x", (FORGERIES["an address behind the uplink"][family], PORT))
     assert counts(node) == {}
-    assert refused(node)["forged"] >= (1 if family is Family.V6 or claimed == "a pod's address" else 0)
+    assert refused(node)["forged"] >= (
+        1 if family is Family.V6 or claimed == "a pod's address" else 0
+    )
 
 
 @FAMILIES
@@ -235,13 +258,19 @@ def test_protected_addresses_are_kept_from_pods_but_for_dns_and_excepted_namespa
 ):
     away = Address.parse(INTERNAL[family])
     protection = Protection((away.prefix,), excepted=frozenset({"trusted"}))
-    rules, pod = Rules(real_kernel.backend, replace(policy, protection=protection)), Address.parse(PODS[family])
+    rules, pod = (
+        Rules(real_kernel.backend, replace(policy, protection=protection)),
+        Address.parse(PODS[family]),
+    )
     rules.know([pod], "trusted" if excepted else "research")
     rules.apply(rules.plan([]))
     rules.admit([pod])
     assert not rules.plan([pod])
     client = world.socket(world.pod, family, PODS[family], PORT)
-    host, dns = world.socket(world.host, family, str(away), PORT), world.socket(world.host, family, str(away), 53)
+    host, dns = (
+        world.socket(world.host, family, str(away), PORT),
+        world.socket(world.host, family, str(away), 53),
+    )
     assert world.reaches(client, host, str(away), 72) == (PODS[family] if excepted else None)
     client.sendto(b"who?", (str(away), 53))
     asked = dns.recvfrom(100)[1]
@@ -261,22 +290,32 @@ def test_protected_addresses_are_kept_from_pods_but_for_dns_and_excepted_namespa
 def test_a_connection_that_is_redirected_to_an_agent_of_the_node_still_gets_there(
     world, real_kernel, policy, program, family
 ):
-    """As agents of clouds have it that answer for the metadata service: behind the translation it is another one."""
+    """As agents of clouds have it that answer for the metadata service: behind the translation it
+    is another one.
+    """
     away, own = INTERNAL[family], NODE_INTERNAL[family]
     protection = Protection((Address.parse(away).prefix,))
     rules = Rules(real_kernel.backend, replace(policy, protection=protection))
     rules.apply(rules.plan([Address.parse(PODS[family])]))
     protocol = "ip" if family is Family.V4 else "ip6"
-    chain = "add chain inet agent prerouting { type nat hook prerouting priority dstnat; policy accept; }"
+    chain = (
+        "add chain inet agent prerouting { type nat hook prerouting priority dstnat; policy "
+        "accept; }"
+    )
     rule = f"add rule inet agent prerouting {protocol} daddr {away} dnat {protocol} to {own}"
     program("nft -f -", f"add table inet agent\n{chain}\n{rule}\n")
-    client, agent = world.socket(world.pod, family, PODS[family], PORT), world.socket(None, family, own, PORT)
+    client, agent = (
+        world.socket(world.pod, family, PODS[family], PORT),
+        world.socket(None, family, own, PORT),
+    )
     assert world.reaches(client, agent, away) == PODS[family]
     assert refused(rules)["protected"] == 0
 
 
 @FAMILIES
-def test_the_nodes_own_services_are_kept_from_pods_where_that_is_asked_for(world, real_kernel, policy, family):
+def test_the_nodes_own_services_are_kept_from_pods_where_that_is_asked_for(
+    world, real_kernel, policy, family
+):
     own = Address.parse(NODE_INTERNAL[family]).prefix
     rules = Rules(real_kernel.backend, replace(policy, protection=Protection((own,), own=(own,))))
     rules.apply(rules.plan([Address.parse(PODS[family])]))
@@ -304,7 +343,9 @@ def test_it_is_the_rules_that_stop_a_forged_source_from_reaching_the_node(world,
 
 
 def test_what_a_pod_sends_from_a_link_local_address_is_dropped_and_counted(world, node):
-    """Its link needs no neighbour discovery, and an answer would cost an entry for every address that is made up."""
+    """Its link needs no neighbour discovery, and an answer would cost an entry for every address
+    that is made up.
+    """
     pod = world.socket(world.pod, Family.V6, "::")
     own = world.socket(None, Family.V6, "::", PORT)
     with netns.entered(world.pod):
@@ -318,7 +359,9 @@ def test_what_a_pod_sends_from_a_link_local_address_is_dropped_and_counted(world
 
 
 @FAMILIES
-def test_corrected_node_rules_count_the_nodes_own_internet_and_not_its_loopback(world, node, family):
+def test_corrected_node_rules_count_the_nodes_own_internet_and_not_its_loopback(
+    world, node, family
+):
     own = world.socket(None, family, "", PORT)
     host = world.socket(world.host, family, INTERNET[family], PORT)
     loop = {Family.V4: "127.0.0.1", Family.V6: "::1"}[family]
@@ -352,11 +395,15 @@ def test_counts_survive_repairs_and_changes_of_policy(world, node, real_kernel, 
     before = counts(node)
     assert before
     pods = [Address.parse(address) for address in PODS.values()]
-    narrower = tuple(prefix for prefix in policy.internal if prefix != Prefix.parse("192.168.0.0/16"))
+    narrower = tuple(
+        prefix for prefix in policy.internal if prefix != Prefix.parse("192.168.0.0/16")
+    )
     changed = Rules(real_kernel.backend, replace(policy, masquerade=False, internal=narrower))
     plan = changed.plan([*pods, Address.parse("10.1.0.77")])
     changed.apply(plan)
-    assert {counter: count for counter, count in counts(changed).items() if counter not in plan.created} == before
+    assert {
+        counter: count for counter, count in counts(changed).items() if counter not in plan.created
+    } == before
     node.apply(node.plan(pods))
     assert counts(node) == before
 

@@ -1,4 +1,5 @@
-"""Whatever happened before, a plan leads to the desired state and tells truly which counters it begins anew.
+"""Whatever happened before, a plan leads to the desired state and tells truly which counters it
+begins anew.
 
 The ledger believes `Transaction.created`: a counter that began anew without being named would
 lose bytes, one named that did not would count them twice.
@@ -12,15 +13,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from netmgr.config import NodeRules
+from netmgr.documents.node import NodeRules
 from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix
+from netmgr.rules.classifier import pod_set
 from netmgr.rules.engine import Rules
 from netmgr.rules.isolation import Isolation, Spoke
 from netmgr.rules.model import Hook
-from netmgr.rules.sorting import pod_set
 
-PODS = [Address.parse(text) for text in ("10.1.0.5", "10.1.0.6", "10.1.0.7", "2001:db8:1::5", "2001:db8:1::6")]
+PODS = [
+    Address.parse(text)
+    for text in ("10.1.0.5", "10.1.0.6", "10.1.0.7", "2001:db8:1::5", "2001:db8:1::6")
+]
 SECOND_THOUGHTS = ["internal", "masquerade", "node_rules", "isolation"]
 
 some_pods = st.frozensets(st.sampled_from(PODS))
@@ -49,7 +53,9 @@ class History:
 
     def play(self, step):
         getattr(self, step[0])(*step[1:])
-        read = {sample.counter: sample.bytes for sample in self.rules.read() if sample.counter.is_pod}
+        read = {
+            sample.counter: sample.bytes for sample in self.rules.read() if sample.counter.is_pod
+        }
         assert read == self.readings, step
 
     def reconcile(self, pods, changed):
@@ -57,14 +63,20 @@ class History:
             "internal": (*self.policy.internal, Prefix.parse("198.51.100.0/24")),
             "masquerade": False,
             "node_rules": NodeRules.EXACT,
-            "isolation": Isolation((Spoke("a", (PODS[0].prefix,)), Spoke("b", (Prefix.parse("10.2.0.0/16"),))), "a"),
+            "isolation": Isolation(
+                (Spoke("a", (PODS[0].prefix,)), Spoke("b", (Prefix.parse("10.2.0.0/16"),))), "a"
+            ),
         }
-        self.rules = Rules(self.kernel.backend, replace(self.policy, **{name: changes[name] for name in changed}))
+        self.rules = Rules(
+            self.kernel.backend, replace(self.policy, **{name: changes[name] for name in changed})
+        )
         plan = self.rules.plan(pods)
         self.rules.apply(plan)
         again = self.rules.plan(pods)
         assert not again, again.repairs
-        self.readings = {counter: self.readings.get(counter, -1) for pod in pods for counter in both(pod)}
+        self.readings = {
+            counter: self.readings.get(counter, -1) for pod in pods for counter in both(pod)
+        }
         self.readings |= dict.fromkeys((counter for counter in plan.created if counter.is_pod), 0)
         for pod in pods:
             assert self.rules.check([pod]) == []
@@ -79,7 +91,9 @@ class History:
     def admit(self, pods):
         if self.sets_are_there():
             self.rules.admit(pods)
-            self.readings = dict.fromkeys((counter for pod in pods for counter in both(pod)), 0) | self.readings
+            self.readings = (
+                dict.fromkeys((counter for pod in pods for counter in both(pod)), 0) | self.readings
+            )
 
     def expel(self, pods):
         self.rules.expel(pods)
@@ -100,7 +114,9 @@ class History:
     def lose_set(self, direction, family):
         if self.is_there(direction, family):
             self.kernel.lose_set(pod_set(direction, family))
-            lost = [one for one in self.readings if (one.traffic, one.family) == (direction, family)]
+            lost = [
+                one for one in self.readings if (one.traffic, one.family) == (direction, family)
+            ]
             for counter in lost:
                 del self.readings[counter]
 
@@ -120,7 +136,10 @@ def both(pod):
 
 
 @pytest.mark.timeout(300)
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=30,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(steps=st.lists(a_step, max_size=12))
 def test_any_history_ends_as_desired_with_every_count_accounted_for(kernel, policy, steps):
     history = History(kernel, policy, Rules(kernel.backend, policy))

@@ -1,4 +1,6 @@
-"""What every backend must do about sites and Services: recognise, repair, go away, and lose no count."""
+"""What every backend must do about sites and Services: recognise, repair, go away, and lose no
+count.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +10,31 @@ from dataclasses import replace
 import pytest
 
 from netmgr import programs
+from netmgr.api.snapshot import DroppedTotals
 from netmgr.prefixes import Prefix
 from netmgr.rules.engine import Rules
 from netmgr.rules.isolation import Isolation, Spoke
 from netmgr.rules.model import Hook
 from netmgr.rules.policy import Policy
-from netmgr.rules.readings import Dropped, Translated
 from tests.fakes.sites import SERVICES, SITES, document
 
 LONG = "a-name-as-long-as-the-name-of-a-site-can-be-which-is-63-letters"
 RENAMED = [{**site, "name": site["name"].replace("spoke", LONG[:-8])} for site in SITES]
-ADDRESSES = {"addresses": ["10.1.255.1", "10.1.255.2", "10.1.255.3", "fd00:1:0:ff::1", "fd00:1:0:ff::2"]}
-SHORT = {"services": [{"seen": "100.64.1.7", "real": "10.96.0.9"}, {"seen": "fd64:1::7", "real": "fd96::9"}]}
+ADDRESSES = {
+    "addresses": ["10.1.255.1", "10.1.255.2", "10.1.255.3", "fd00:1:0:ff::1", "fd00:1:0:ff::2"]
+}
+SHORT = {
+    "services": [
+        {"vip_range": "100.64.1.7", "service_cidr": "10.96.0.9"},
+        {"vip_range": "fd64:1::7", "service_cidr": "fd96::9"},
+    ]
+}
 MACHINES = {
     "node": document("node"),
     "node of a spoke with a long name": document("node", sites=RENAMED, site=RENAMED[1]["name"]),
-    "node of the hub": document("node", site="hub", node={"name": "machine-1"}, ranges=["10.0.3.0/24"]),
+    "node of the hub": document(
+        "node", site="hub", node={"name": "machine-1"}, ranges=["10.0.3.0/24"]
+    ),
     "hub router": document("hub-router"),
     "NAT host": document("nat-host"),
     "NAT host, many addresses": document("nat-host", nat=ADDRESSES),
@@ -63,7 +74,7 @@ def test_changing_a_machines_part_leaves_nothing_of_the_former(kernel, policy, m
     assert not plain.plan([])
     wanted = kernel.backend.observe(plain._skeleton)
     assert wanted.members.keys() == {spec.name for spec in plain._skeleton.sets}
-    assert wanted.strays == frozenset()
+    assert wanted.orphans == frozenset()
     rules = settled(kernel, machine)
     assert not rules.plan([])
 
@@ -78,8 +89,12 @@ def test_a_set_that_nothing_uses_any_more_is_told_and_removed(kernel, policy):
     node = settled(kernel, "node")
     rules = Rules(kernel.backend, policy)
     plan = rules.plan([])
-    surplus = {spec.name for spec in node._skeleton.sets} - {spec.name for spec in rules._skeleton.sets}
-    gone = [sentence for sentence in plan.repairs if sentence.startswith("set ") and ":" not in sentence]
+    surplus = {spec.name for spec in node._skeleton.sets} - {
+        spec.name for spec in rules._skeleton.sets
+    }
+    gone = [
+        sentence for sentence in plan.repairs if sentence.startswith("set ") and ":" not in sentence
+    ]
     assert len(gone) == len(surplus) > 0
     assert all(sentence.endswith("does not belong there") for sentence in gone)
 
@@ -110,7 +125,11 @@ def test_a_rule_that_is_lost_is_told_in_one_sentence_and_put_back(kernel, machin
 
 def test_a_lost_rule_of_a_netmap_is_put_back(kernel):
     rules = settled(kernel, "NAT host")
-    hook, rule = (Hook.DEPARTURE, "netmap out") if kernel.backend.abilities.rewrites else (Hook.DSTNAT, "netmap")
+    hook, rule = (
+        (Hook.DEPARTURE, "netmap out")
+        if kernel.backend.abilities.rewrites
+        else (Hook.DSTNAT, "netmap")
+    )
     kernel.lose_rule(hook, f"{rule} 100.64.1.0/24 v4")
     plan = rules.plan([])
     assert plan.repairs == (f"chain {hook}: rule '{rule} 100.64.1.0/24 v4' was missing",)
@@ -127,28 +146,41 @@ def test_a_members_loss_is_told_and_put_right(kernel):
     assert not rules.plan([])
 
 
+def dropped(origin: str, destination: str, packets: int, size: int) -> DroppedTotals:
+    return {"origin": origin, "destination": destination, "bytes": size, "packets": packets}
+
+
 def test_every_pair_and_every_range_is_read_and_begins_at_zero(kernel):
     router = settled(kernel, "hub router")
     names = [site["name"] for site in SITES[1:]]
     pairs = {(origin, to) for origin in names for to in names if origin != to}
-    assert {(one.origin, one.destination) for one in router.dropped()} == pairs
-    assert {(one.packets, one.bytes) for one in router.dropped()} == {(0, 0)}
+    assert {(one["origin"], one["destination"]) for one in router.drops().between} == pairs
+    assert {(one["packets"], one["bytes"]) for one in router.drops().between} == {(0, 0)}
     assert router.translated() == []
     host = settled(kernel, "NAT host")
-    seen_and_real = [(Prefix.parse(one["seen"]), Prefix.parse(one["real"])) for one in SERVICES]
-    assert host.translated() == [Translated(seen, real, 0, 0) for seen, real in seen_and_real]
-    assert {(one.origin, one.destination) for one in host.dropped()} == {pair for pair in pairs if "spoke-a" in pair}
+    assert host.translated() == [
+        {
+            "vip_range": one["vip_range"],
+            "service_cidr": one["service_cidr"],
+            "bytes": 0,
+            "packets": 0,
+        }
+        for one in SERVICES
+    ]
+    assert {(one["origin"], one["destination"]) for one in host.drops().between} == {
+        pair for pair in pairs if "spoke-a" in pair
+    }
 
 
 def test_where_nobody_is_kept_apart_nothing_is_read(rules):
     rules.apply(rules.plan([]))
-    assert rules.dropped() == []
+    assert rules.drops().between == []
     assert rules.translated() == []
 
 
 def test_a_missing_ruleset_reads_as_zero(kernel):
     rules = Rules(kernel.backend, Policy.of(MACHINES["node"]))
-    assert {one.packets for one in rules.dropped()} == {0}
+    assert {one["packets"] for one in rules.drops().between} == {0}
 
 
 @pytest.mark.root
@@ -170,18 +202,22 @@ def test_the_printed_commands_make_the_same_rules_when_a_person_types_them(real_
 
 
 def test_a_new_spoke_costs_the_others_no_count(kernel):
-    """On iptables a rule is its own counter, so a chain that is filled again must take the counts along."""
+    """On iptables a rule is its own counter, so a chain that is filled again must take the counts
+    along.
+    """
     policy = Policy.of(MACHINES["node"])
     rules = settled(kernel, "node")
     kernel.set_drops(*B_TO_A, packets=5, octets=500)
     rules.apply(rules.plan([]))
-    assert Dropped(*B_TO_A, 5, 500) in rules.dropped()
+    assert dropped(*B_TO_A, 5, 500) in rules.drops().between
     wider = replace(
         policy,
-        isolation=Isolation((*policy.isolation.spokes, Spoke("spoke-d", (Prefix.parse("10.4.0.0/16"),))), "spoke-a"),
+        isolation=Isolation(
+            (*policy.isolation.spokes, Spoke("spoke-d", (Prefix.parse("10.4.0.0/16"),))), "spoke-a"
+        ),
     )
     more = Rules(kernel.backend, wider)
     more.apply(more.plan([]))
     assert not more.plan([])
-    assert Dropped(*B_TO_A, 5, 500) in more.dropped()
-    assert Dropped("spoke-d", "spoke-a", 0, 0) in more.dropped()
+    assert dropped(*B_TO_A, 5, 500) in more.drops().between
+    assert dropped("spoke-d", "spoke-a", 0, 0) in more.drops().between

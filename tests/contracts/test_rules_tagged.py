@@ -1,4 +1,6 @@
-"""Other people's rules that are tagged for iptables-exporter, in all tables, of both families and both variants."""
+"""Other people's rules that are tagged for iptables-exporter, in all tables, of both families and
+both variants.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from netmgr.config import NodeRules
+from netmgr.documents.node import NodeRules
 from netmgr.prefixes import Family
 from netmgr.rules import tagged
 from netmgr.rules.engine import Rules
@@ -32,7 +34,9 @@ def rules(real_kernel, policy) -> Rules:
 
 
 def add(variant: str, family: Family, table: str, lines: str) -> None:
-    run(f"{PROGRAMS[family]}-{variant}-restore --noflush --counters", f"*{table}\n{lines}\nCOMMIT\n")
+    run(
+        f"{PROGRAMS[family]}-{variant}-restore --noflush --counters", f"*{table}\n{lines}\nCOMMIT\n"
+    )
 
 
 @pytest.mark.parametrize("variant", ["legacy", "nft"])
@@ -42,9 +46,17 @@ def test_tagged_rules_of_every_table_and_family_are_read(variant, rules):
     for number, family in enumerate(Family):
         for place, (table, chain) in enumerate(PLACES):
             head = f":{chain} - [0:0]\n" if chain == "Theirs" else ""
-            tail = {"filter": " -p tcp -m tcp --dport 80 -j DROP", "raw": " -m mark --mark 0x5"}.get(table, "")
+            tail = {
+                "filter": " -p tcp -m tcp --dport 80 -j DROP",
+                "raw": " -m mark --mark 0x5",
+            }.get(table, "")
             name = f"web of {table}"
-            add(variant, family, table, f'{head}[{place}:{number}7] -A {chain} {TAG} "iptables-exporter {name}"{tail}')
+            add(
+                variant,
+                family,
+                table,
+                f'{head}[{place}:{number}7] -A {chain} {TAG} "iptables-exporter {name}"{tail}',
+            )
             # ip6tables-nft 1.8.9 does not take the counts that it is given.
             counts = (0, 0) if (variant, family) == ("nft", Family.V6) else (place, 10 * number + 7)
             expected[Series(family, table, chain.lower(), name)] = counts
@@ -55,7 +67,12 @@ def test_tagged_rules_of_every_table_and_family_are_read(variant, rules):
 
 @pytest.mark.parametrize("variant", ["legacy", "nft"])
 def test_chains_are_counted_as_they_are_and_untagged_rules_are_not_told(variant, rules):
-    add(variant, Family.V4, "filter", f':OTHER - [0:0]\n-A OTHER {TAG} "not for exporters"\n-A OTHER -j ACCEPT')
+    add(
+        variant,
+        Family.V4,
+        "filter",
+        f':OTHER - [0:0]\n-A OTHER {TAG} "not for exporters"\n-A OTHER -j ACCEPT',
+    )
     found = rules.tagged()
     assert not found.packets
     assert found.chains[Series(Family.V4, "filter", "other")] == 2
@@ -84,13 +101,20 @@ def test_ours_are_not_among_them_marked_or_not(node_rules, real_kernel, policy):
         assert "iptables-exporter openai" in saved
         run(f"{tool}-restore --counters", saved)
     assert not rules.plan([])
-    assert not rules.tagged().packets, "what a save and a restore left without our mark counts in place of ours"
+    assert not rules.tagged().packets, (
+        "what a save and a restore left without our mark counts in place of ours"
+    )
 
 
 def test_a_rule_of_the_same_owner_over_other_packets_is_told_beside_ours(rules, real_kernel):
     rules.apply(rules.plan([]))
     variant = "nft" if real_kernel.backend.name == "iptables-nft" else "legacy"
-    add(variant, Family.V4, "mangle", f'[3:30] -A INPUT -p udp {TAG} "iptables-exporter openai traffic=internet-in"')
+    add(
+        variant,
+        Family.V4,
+        "mangle",
+        f'[3:30] -A INPUT -p udp {TAG} "iptables-exporter openai traffic=internet-in"',
+    )
     found = rules.tagged()
     assert found.bytes == {Series(Family.V4, "mangle", "input", "openai traffic=internet-in"): 30}
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.config import Backend
-from netmgr.dataplane import netns
+from netmgr.documents.node import Backend
 from netmgr.errors import SetupError
-from netmgr.rules import choose, nft_tables
-from netmgr.rules.choose import FILE_NAME, open_backend, remembered
+from netmgr.kernel import netns
+from netmgr.kernel.xtables import nft
+from netmgr.rules import choose
+from netmgr.rules.choose import FILE_NAME, in_use, open_backend, remembered
 from netmgr.rules.engine import Rules
-from netmgr.rules.variant import in_use
 from tests.contracts.conftest import run
 
 pytestmark = pytest.mark.root
@@ -60,7 +60,9 @@ def test_without_a_kubelet_the_variant_with_more_rules_is_in_use(variant):
 
 
 @pytest.mark.parametrize("variant", [LEGACY, NFT])
-def test_chains_of_ours_decide_before_everything_so_that_lost_state_finds_them(variant, policy, tmp_path):
+def test_chains_of_ours_decide_before_everything_so_that_lost_state_finds_them(
+    variant, policy, tmp_path
+):
     rules = Rules(open_backend(variant, tmp_path), policy)
     rules.apply(rules.plan([]))
     rules.close()
@@ -77,15 +79,18 @@ def test_the_choice_is_written_down_and_kept_when_the_machine_would_now_choose_o
 
 
 @pytest.mark.parametrize("choice", [Backend.NFTABLES, LEGACY])
-def test_a_variant_that_the_document_names_is_followed_and_the_former_one_is_known(choice, tmp_path):
+def test_a_variant_that_the_document_names_is_followed_and_the_former_one_is_known(
+    choice, tmp_path
+):
     (tmp_path / FILE_NAME).write_text("iptables-nft\n", encoding="ascii")
     assert opened(choice, tmp_path) == choice
     assert remembered(tmp_path) == NFT
 
 
 def test_a_kernel_that_cannot_is_told_from_the_start(tmp_path, monkeypatch):
-    # A kernel without nft_compat is not to be had here; one that has no such revision of the extension answers alike.
-    monkeypatch.setattr(nft_tables.xt_entries, "SET_REVISION", 99)
+    # A kernel without nft_compat is not to be had here; one that has no such revision of the
+    # extension answers alike.
+    monkeypatch.setattr(nft.entries, "SET_REVISION", 99)
     assert not choose.is_supported()
     assert in_use() is LEGACY
     with pytest.raises(SetupError, match=r"lacks nft_compat or xt_set.*modprobe"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from netmgr.dataplane import netns
+from netmgr.kernel import netns
 from netmgr.prefixes import Address, Prefix
 from netmgr.services.model import Endpoint, Frontend, Protocol, ServicePort
 from netmgr.services.nftables import NftablesServices
@@ -25,7 +25,7 @@ def services(namespaces) -> Iterator[NftablesServices]:
     with netns.entered(namespaces("node").descriptor):
         made = NftablesServices([Prefix.parse("100.64.1.0/24")])
         try:
-            made.put_right(WANTED)
+            made.reconcile(WANTED)
             yield made
         finally:
             made.close()
@@ -38,12 +38,17 @@ def services(namespaces) -> Iterator[NftablesServices]:
             "add table inet netmgr-services { flags dormant; }",
             "table inet netmgr-services was dormant, so that nothing of it was in effect",
         ),
-        ("add chain inet netmgr-services prerouting { policy drop; }", "chain prerouting was missing or altered"),
+        (
+            "add chain inet netmgr-services prerouting { policy drop; }",
+            "chain prerouting was missing or altered",
+        ),
     ],
 )
-def test_a_table_that_was_switched_off_or_drops_the_rest_is_told_and_put_right(services, program, harm, sentence):
+def test_a_table_that_was_switched_off_or_drops_the_rest_is_told_and_put_right(
+    services, program, harm, sentence
+):
     made = program("nft --stateless list table inet netmgr-services")
     program("nft -f -", f"{harm}\n")
-    assert services.put_right(WANTED) == [sentence]
+    assert services.reconcile(WANTED) == [sentence]
     assert program("nft --stateless list table inet netmgr-services") == made
-    assert services.put_right(WANTED) == []
+    assert services.reconcile(WANTED) == []

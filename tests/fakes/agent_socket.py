@@ -1,4 +1,4 @@
-"""An agent's read-only socket without the agent: real protocol, canned answers."""
+"""An agent's read-only socket without the agent: service_cidr protocol, canned answers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from netmgr.errors import NetmgrError
-from netmgr.ledger.book import Gap
-from netmgr.model import Traffic
-from netmgr.observer.claims import Reason
-from netmgr.observer.judge import Standing
-from netmgr.snapshot import (
+from netmgr.api.snapshot import (
     LATENCY_BUCKETS,
     AuditRatio,
     ChainSize,
@@ -30,6 +25,11 @@ from netmgr.snapshot import (
     Snapshot,
     WithdrawnAddress,
 )
+from netmgr.errors import NetmgrError
+from netmgr.ledger.tables import Gap
+from netmgr.model import Traffic
+from netmgr.observer.cached_results import Reason
+from netmgr.observer.reconcile_plan import ResultState
 
 COMMANDS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION", "invalid")
 HOOKS = (
@@ -68,19 +68,28 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "started_at": 1_600_000_000.0,
         "pods": _pods(pods, namespaces),
         "namespaces": _namespaces(namespaces),
-        "node_totals": [{"traffic": traffic, "bytes": BYTES, "packets": PACKETS} for traffic in Traffic],
+        "node_totals": [
+            {"traffic": traffic, "bytes": BYTES, "packets": PACKETS} for traffic in Traffic
+        ],
         "rules": _rules(),
         "chain_sizes": _chain_sizes(),
         "pool": _pool(),
         "ranges": _ranges(),
         "longest_delay": 0.25,
-        "result_files": [{"state": state, "count": 1} for state in (*Reason, *Standing)],
+        "result_files": [{"state": state, "count": 1} for state in (*Reason, *ResultState)],
         "cni_requests": [
-            {"command": command, "code": str(code), "count": 5} for command in COMMANDS for code in cni_codes()
+            {"command": command, "code": str(code), "count": 5}
+            for command in COMMANDS
+            for code in cni_codes()
         ],
-        "cni_latency": [{"command": command, "buckets": _buckets(), "sum": 0.0625} for command in COMMANDS],
+        "cni_latency": [
+            {"command": command, "buckets": _buckets(), "sum": 0.0625} for command in COMMANDS
+        ],
         "gaps": [{"reason": gap, "count": 0, "seconds": 0.5} for gap in Gap],
-        "unattributed": [{"traffic": traffic, "bytes": 512, "packets": 4, "forwarded": BYTES} for traffic in Traffic],
+        "unattributed": [
+            {"traffic": traffic, "bytes": 512, "packets": 4, "forwarded": BYTES}
+            for traffic in Traffic
+        ],
         "origins": _origins(),
         "audit": _audit(),
         "drift_repaired": [{"reason": area, "count": 2} for area in AREAS],
@@ -89,7 +98,9 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "role": "node",
         "isolation": _isolation(),
         "drops": _drops(),
-        "protected": [one for one in _namespaces(namespaces) if one["traffic"] == Traffic.INTERNET_OUT],
+        "protected": [
+            one for one in _namespaces(namespaces) if one["traffic"] == Traffic.INTERNET_OUT
+        ],
         "nat": _nat(),
     }
 
@@ -120,7 +131,11 @@ def _origins() -> list[OriginTotals]:
 
 def _audit() -> list[AuditRatio]:
     sides = ("forward", "links")
-    return [{"against": against, "traffic": traffic, "ratio": 0.875} for against in sides for traffic in Traffic]
+    return [
+        {"against": against, "traffic": traffic, "ratio": 0.875}
+        for against in sides
+        for traffic in Traffic
+    ]
 
 
 def _drops() -> list[RefusedTotals]:
@@ -131,7 +146,10 @@ def _drops() -> list[RefusedTotals]:
 def _isolation() -> list[DroppedTotals]:
     others = [f"spoke-{number}" for number in range(2, SPOKES + 1)]
     pairs = [pair for other in others for pair in (("spoke-1", other), (other, "spoke-1"))]
-    return [{"origin": origin, "destination": to, "bytes": BYTES, "packets": PACKETS} for origin, to in pairs]
+    return [
+        {"origin": origin, "destination": to, "bytes": BYTES, "packets": PACKETS}
+        for origin, to in pairs
+    ]
 
 
 def _nat() -> NatState:
@@ -139,9 +157,23 @@ def _nat() -> NatState:
     return {
         "translation": "endpoints",
         "source": "snat",
-        "ranges": [{"seen": seen, "real": real, "bytes": BYTES, "packets": PACKETS} for seen, real in ranges],
+        "ranges": [
+            {
+                "vip_range": vip_range,
+                "service_cidr": service_cidr,
+                "bytes": BYTES,
+                "packets": PACKETS,
+            }
+            for vip_range, service_cidr in ranges
+        ],
         "ports": [
-            {"family": family, "protocol": protocol, "budget": 64_512, "used": 16_128, "endpoint": "10.1.0.10:80"}
+            {
+                "family": family,
+                "protocol": protocol,
+                "budget": 64_512,
+                "used": 16_128,
+                "endpoint": "10.1.0.10:80",
+            }
             for family in ("ipv4", "ipv6")
             for protocol in ("tcp", "udp", "sctp")
         ],
@@ -168,7 +200,12 @@ def _pods(pods: int, namespaces: int) -> list[PodTotals]:
 
 def _namespaces(namespaces: int) -> list[NamespaceTotals]:
     return [
-        {"namespace": f"team-{number}", "traffic": traffic, "bytes": BYTES * 13, "packets": PACKETS * 13}
+        {
+            "namespace": f"team-{number}",
+            "traffic": traffic,
+            "bytes": BYTES * 13,
+            "packets": PACKETS * 13,
+        }
         for number in range(namespaces)
         for traffic in Traffic
     ]
@@ -190,7 +227,10 @@ def _rules() -> list[RuleReading]:
 
 
 def _chain_sizes() -> list[ChainSize]:
-    chains = [("raw", "prerouting"), *(("mangle", chain) for chain in ("input", "forward", "output"))]
+    chains = [
+        ("raw", "prerouting"),
+        *(("mangle", chain) for chain in ("input", "forward", "output")),
+    ]
     chains += [("mangle", "netmgr-forward"), ("nat", "postrouting")]
     return [
         {"ip_version": version, "table": table, "chain": chain, "rules": 2}
@@ -200,7 +240,9 @@ def _chain_sizes() -> list[ChainSize]:
 
 
 def _buckets() -> list[tuple[str, int]]:
-    return [(str(bound), count) for count, bound in enumerate(LATENCY_BUCKETS)] + [("+Inf", len(LATENCY_BUCKETS))]
+    return [(str(bound), count) for count, bound in enumerate(LATENCY_BUCKETS)] + [
+        ("+Inf", len(LATENCY_BUCKETS))
+    ]
 
 
 def canned(answer: object) -> Callable[[bytes], bytes]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from exporter.server import Server
 from exporter.settings import Settings
-from netmgr.snapshot import Snapshot
+from netmgr.api.snapshot import Snapshot
 
 
 @contextmanager

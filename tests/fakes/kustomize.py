@@ -1,4 +1,5 @@
-"""What `kubectl kustomize` does, as far as configs/kubernetes uses it; no such program is on the test machines.
+"""What `kubectl kustomize` does, as far as configs/kubernetes uses it; no such program is on the
+test machines.
 
 Resources, components, JSON patches that add, generated ConfigMaps under their digest, and images.
 """
@@ -39,7 +40,10 @@ def _apply(folder: Path, objects: list[Object]) -> list[Object]:
         _patch(objects, patch["target"], yaml.safe_load((folder / patch["path"]).read_text()))
     for image in document.get("images", ()):
         _name_image(objects, image)
-    names = [(item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"]) for item in objects]
+    names = [
+        (item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"])
+        for item in objects
+    ]
     assert len(set(names)) == len(names), f"{folder}: two objects of one name"
     return objects
 
@@ -57,7 +61,11 @@ def _config_map(folder: Path, generator: Object) -> Object:
 
 
 def _pods(objects: list[Object]) -> list[Object]:
-    return [item["spec"]["template"]["spec"] for item in objects if item["kind"] in {"DaemonSet", "Deployment"}]
+    return [
+        item["spec"]["template"]["spec"]
+        for item in objects
+        if item["kind"] in {"DaemonSet", "Deployment"}
+    ]
 
 
 def _refer(objects: list[Object], config_map: Object, name: str) -> None:
@@ -68,7 +76,11 @@ def _refer(objects: list[Object], config_map: Object, name: str) -> None:
 
 
 def _patch(objects: list[Object], target: Object, operations: list[Object]) -> None:
-    chosen = [item for item in objects if (item["kind"], item["metadata"]["name"]) == (target["kind"], target["name"])]
+    chosen = [
+        item
+        for item in objects
+        if (item["kind"], item["metadata"]["name"]) == (target["kind"], target["name"])
+    ]
     assert len(chosen) == 1, f"{target} names {len(chosen)} objects"
     for operation in operations:
         place: Any = chosen[0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from netmgr.ledger.ledger import Ledger
+from netmgr.ledger.store import Store
+from netmgr.ledger.totals import Totals
 from netmgr.model import Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
 
@@ -39,18 +41,35 @@ def reading(size: int, packets: int | None = None, of: Counter | None = None) ->
 
 
 def opened(path: Path, clock: Clock, boot_id: str = "boot-1") -> Ledger:
-    return Ledger.open(path, clock=clock, linger_seconds=LINGER, boot_id=boot_id)
+    return Ledger(Store(path), clock=clock, linger_seconds=LINGER, boot_id=boot_id)
 
 
 def pod_bytes(ledger: Ledger, name: str = "web-0", traffic: Traffic = OUT) -> int | None:
-    found = [total.bytes for total in ledger.totals().pods if total.pod == name and total.traffic is traffic]
+    found = [
+        total["bytes"]
+        for total in ledger.totals().pods
+        if total["pod"] == name and total["traffic"] == traffic
+    ]
     return found[0] if found else None
 
 
 def namespace_bytes(ledger: Ledger, namespace: str = "team-a", traffic: Traffic = OUT) -> int:
-    (total,) = [t for t in ledger.totals().namespaces if (t.namespace, t.traffic) == (namespace, traffic)]
-    return total.bytes
+    (total,) = [
+        t
+        for t in ledger.totals().namespaces
+        if (t["namespace"], t["traffic"]) == (namespace, traffic)
+    ]
+    return total["bytes"]
 
 
 def gaps(ledger: Ledger) -> dict[str, int]:
-    return {gap.value: count for gap, count in ledger.totals().gaps.items() if count}
+    return counts(ledger.totals())
+
+
+def counts(totals: Totals) -> dict[str, int]:
+    """How often each kind of gap was seen, of those that were."""
+    return {gap["reason"]: gap["count"] for gap in totals.gaps if gap["count"]}
+
+
+def gap_seconds(ledger: Ledger, reason: str) -> float:
+    return {gap["reason"]: gap["seconds"] for gap in ledger.totals().gaps}[reason]

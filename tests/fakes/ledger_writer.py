@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from netmgr.ledger.ledger import Ledger
+from netmgr.ledger.store import Store
 from netmgr.model import Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
 
@@ -26,7 +27,7 @@ class Clock:
 
 
 def opened(path: Path) -> Ledger:
-    return Ledger.open(path, clock=Clock(), linger_seconds=900, boot_id="boot")
+    return Ledger(Store(path), clock=Clock(), linger_seconds=900, boot_id="boot")
 
 
 def counters(pod: int) -> list[Counter]:
@@ -39,7 +40,8 @@ def begin_pods(ledger: Ledger) -> None:
 
 
 def round_of(number: int, pods: range = range(PODS)) -> list[Sample]:
-    """Reading `number` of a kernel whose every counter grows by 1000 bytes and 2 packets a round."""
+    """Reading `number` of a kernel whose every counter grows by 1000 bytes and 2 packets a
+    round."""
     return [Sample(counter, 1000 * number, 2 * number) for pod in pods for counter in counters(pod)]
 
 

@@ -1,4 +1,6 @@
-"""Azure's instance metadata service: a real HTTP server at its real address, in a namespace of the test's own."""
+"""Azure's instance metadata service: a real HTTP server at its real address, in a namespace of the
+test's own.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ DRIBBLE_SECONDS = 0.05
 
 
 def document(*interfaces: Sequence[str]) -> bytes:
-    """The body Azure documents, of interfaces whose first addresses are the machine's own; every value is a string."""
+    """The body Azure documents, of interfaces whose first addresses are the machine's own; every
+    value is a string.
+    """
 
     def entries(addresses: list[str]) -> list[dict[str, str]]:
         return [{"privateIpAddress": address, "publicIpAddress": ""} for address in addresses]

@@ -1,4 +1,5 @@
-"""A whole lab on paper: packets follow its routes from machine to machine, past every machine's rules.
+"""A whole lab on paper: packets follow its routes from machine to machine, past every machine's
+rules.
 
 The rules are those that each machine's document asks for, held by the fake kernel. What is no
 rule of netmgr's is played here: routing, kube-proxy, and the translation to endpoints.
@@ -13,7 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 
-from netmgr.config import Backend, NodeDocument
+from netmgr.documents.node import Backend, NodeDocument
+from netmgr.documents.sites import Role, SourceAddress, TranslationMode
 from netmgr.lab import planned, services
 from netmgr.lab.runtime import Sandbox
 from netmgr.lab.topology import Node, Pod, Topology
@@ -22,15 +24,13 @@ from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Hook
 from netmgr.rules.policy import Policy
-from netmgr.sites import Mapping as Translation
-from netmgr.sites import Role, SourceAddress
 from tests.fakes.passage import FORWARDED, RECEIVED, Packet
 from tests.fakes.rules import FakeBackend
 
 OTHER_KINDS = (
-    planned.Kind(ServiceMode.UNIQUE, Translation.NETMAP, SourceAddress.PRESERVE),
-    planned.Kind(ServiceMode.UNIQUE, Translation.ENDPOINTS, SourceAddress.SNAT, gateway=False),
-    planned.Kind(ServiceMode.SHARED, Translation.NETMAP, SourceAddress.SNAT, gateway=False),
+    planned.Kind(ServiceMode.UNIQUE, TranslationMode.NETMAP, SourceAddress.PRESERVE),
+    planned.Kind(ServiceMode.UNIQUE, TranslationMode.ENDPOINTS, SourceAddress.SNAT, gateway=False),
+    planned.Kind(ServiceMode.SHARED, TranslationMode.NETMAP, SourceAddress.SNAT, gateway=False),
 )
 """What the default spokes do not show."""
 
@@ -69,7 +69,9 @@ class PaperWorld:
 
     @cached_property
     def nodes(self) -> list[PaperNode]:
-        return [PaperNode(node, tuple(_pods(node, self.topology.pods))) for node in self.topology.nodes]
+        return [
+            PaperNode(node, tuple(_pods(node, self.topology.pods))) for node in self.topology.nodes
+        ]
 
     def node(self, name: str) -> PaperNode:
         return next(node for node in self.nodes if node.name == name)
@@ -88,14 +90,19 @@ class PaperWorld:
 def _pods(node: Node, pods: Sequence[Pod]) -> Iterator[Sandbox]:
     own = [pod for pod in pods if pod.node == node.host]
     for number, pod in enumerate(own):
-        first = {family: next(block for block in node.ranges if block.family is family) for family in Family}
+        first = {
+            family: next(block for block in node.ranges if block.family is family)
+            for family in Family
+        }
         addresses = tuple(Address(family, block.value + number) for family, block in first.items())
         yield Sandbox(pod, pod.name, pod.name, Path(pod.name), addresses)
 
 
 @dataclass(frozen=True)
 class Journey:
-    """Where a packet came to: the host or pod that got it, or the machine and counter that dropped it."""
+    """Where a packet came to: the host or pod that got it, or the machine and counter that dropped
+    it.
+    """
 
     src: Address
     dst: Address
@@ -133,7 +140,8 @@ class PaperNetwork:
         }
         self._hosts = {host.name: host for host in world.topology.hosts}
         self.machines = {
-            node.host: self._machine(world, node, in_force=node.host not in lawless) for node in world.topology.nodes
+            node.host: self._machine(world, node, in_force=node.host not in lawless)
+            for node in world.topology.nodes
         }
 
     def _machine(self, world: PaperWorld, node: Node, *, in_force: bool) -> Machine:
@@ -166,12 +174,18 @@ class PaperNetwork:
             host, iif = onward
         return replace(journey, dropped_by="hops")
 
-    def _pass(self, journey: Journey, host: str, iif: str) -> tuple[Journey, tuple[str, str] | None]:
+    def _pass(
+        self, journey: Journey, host: str, iif: str
+    ) -> tuple[Journey, tuple[str, str] | None]:
         """Past one host; returns the next and the link it comes in by, None at the end."""
         machine = self.machines.get(host)
         if machine is None:
             arrived = self._owners.get(journey.dst) == host
-            return (replace(journey, reached=host), None) if arrived else (journey, self._next(host, journey.dst, iif))
+            return (
+                (replace(journey, reached=host), None)
+                if arrived
+                else (journey, self._next(host, journey.dst, iif))
+            )
         dst = machine.hidden.get((journey.src, journey.dst), journey.dst)
         packet = Packet(journey.src, dst, iif=iif, way_back=iif)
         target = _routed(machine, packet, iif)
@@ -216,13 +230,17 @@ class PaperNetwork:
         following = self._owners[via]
         if host in (self._topology.internet, "fabric") or following != "fabric":
             return following, "eth0" if following != "fabric" else "internet"
-        return following, next(end.segment for end in self._topology.interfaces() if end.name == host)
+        return following, next(
+            end.segment for end in self._topology.interfaces() if end.name == host
+        )
 
     def _via(self, host: str, dst: Address, iif: str) -> Address | None:
         """The next hop: the destination itself when it is on a link."""
         known = self._hosts[host]
         for table in known.tables:
-            if table.arriving_on == iif and (hop := _longest(((r.to, r.via) for r in table.routes), dst)):
+            if table.arriving_on == iif and (
+                hop := _longest(((r.to, r.via) for r in table.routes), dst)
+            ):
                 return hop
         near = [(net, dst) for end in self._topology.attached(host) for net in end.networks]
         machine = self.machines.get(host)
@@ -239,7 +257,8 @@ def _longest(hops: Iterable[tuple[Prefix, Address]], dst: Address) -> Address | 
 def _routed(machine: Machine, packet: Packet, iif: str) -> Address:
     """The destination that the packet is routed by: translations before routing are done.
 
-    Tried on a copy that knows the connections and forgets this one; what it counts is of no matter here.
+    Tried on a copy that knows the connections and forgets this one; what it counts is of no matter
+    here.
     """
     if not iif:
         return machine.elsewhere(packet.dst)
@@ -253,12 +272,14 @@ def _elsewhere(world: PaperWorld, node: Node) -> Callable[[Address], Address]:
     spoke = next((each for each in world.topology.spokes if each.name == node.site), None)
     if spoke is None:
         return lambda address: address
-    found = services.service(world, spoke)
-    ends: Mapping[Family, Address] = {family: found.backends[0].address(family) for family in Family}
+    found = services.service(spoke, world.nodes)
+    ends: Mapping[Family, Address] = {
+        family: found.backends[0].address(family) for family in Family
+    }
     if node.role is Role.NODE:
         known = set(found.addresses)
-    elif spoke.translation is Translation.ENDPOINTS:
-        known = set(found.seen)
+    elif spoke.translation is TranslationMode.ENDPOINTS:
+        known = set(found.vips)
     else:
-        known = set(found.addresses) if services.proxies_itself(world, spoke) else set()
+        known = set(found.addresses) if services.proxies_itself(spoke, world.backend) else set()
     return lambda address: ends[address.family] if address in known else address

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field, replace
 from netmgr.model import Counter
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.model import (
+    Asking,
+    Classify,
     Count,
     Drop,
     Hook,
+    IcmpType,
     InPrefix,
     InSet,
     Masquerade,
@@ -24,14 +27,14 @@ from netmgr.rules.model import (
     OnLink,
     OriginallyTo,
     Pass,
+    Returnable,
     Rewrite,
     Rule,
     Side,
-    Sort,
     SourceNat,
     Tally,
+    UdpTo,
 )
-from netmgr.rules.packets import Asking, IcmpType, Returnable, UdpTo
 from tests.fakes.held import State
 
 FORWARDED = (Hook.PREROUTING, Hook.DSTNAT, Hook.FORWARD, Hook.POSTROUTING, Hook.DEPARTURE)
@@ -49,8 +52,8 @@ class Packet:
     """What the rules can see of a packet.
 
     `way_back` is the link its source would be routed out of, `own` the address of the link it
-    leaves by. `icmp` is its type, `udp` its ports, if it is of either protocol; `port` is whom it asks.
-    `elsewhere` translates destinations as kube-proxy on the same host does.
+    leaves by. `icmp` is its type, `udp` its ports, if it is of either protocol; `port` is whom it
+    asks. `elsewhere` translates destinations as kube-proxy on the same host does.
     """
 
     src: Address
@@ -102,7 +105,11 @@ class Passage:
         for hook in self._packet.hooks:
             if hook is not Hook.PREROUTING:
                 self._track()
-            dropped_by = self._translate(hook) if hook in (Hook.DSTNAT, Hook.POSTROUTING) else self._run(hook)
+            dropped_by = (
+                self._translate(hook)
+                if hook in (Hook.DSTNAT, Hook.POSTROUTING)
+                else self._run(hook)
+            )
             if dropped_by:
                 return self._ended(dropped_by)
         if self._connection and self._is_new:
@@ -111,7 +118,9 @@ class Passage:
 
     def _ended(self, dropped_by: str) -> Outcome:
         masqueraded = bool(self._connection and self._connection.masqueraded)
-        return Outcome(frozenset(self._counted), dropped_by, masqueraded, self._packet.src, self._packet.dst)
+        return Outcome(
+            frozenset(self._counted), dropped_by, masqueraded, self._packet.src, self._packet.dst
+        )
 
     def _track(self) -> None:
         if self._connection is not None:
@@ -132,9 +141,13 @@ class Passage:
                 self._packet = replace(packet, dst=packet.elsewhere(packet.dst))
             connection.reply = self._packet.dst, self._packet.src
         elif hook is Hook.DSTNAT:
-            self._packet = replace(packet, dst=connection.original[0] if self._is_reply else connection.reply[0])
+            self._packet = replace(
+                packet, dst=connection.original[0] if self._is_reply else connection.reply[0]
+            )
         else:
-            self._packet = replace(packet, src=connection.original[1] if self._is_reply else connection.reply[1])
+            self._packet = replace(
+                packet, src=connection.original[1] if self._is_reply else connection.reply[1]
+            )
         return ""
 
     def _run(self, hook: Hook) -> str:
@@ -153,8 +166,8 @@ class Passage:
                     self._put(side, _moved(_address(self._packet, side), prefix))
                 case Pass():
                     break
-                case Sort():
-                    self._sort(rule.action)
+                case Classify():
+                    self._classify(rule.action)
                 case Netmap() | SourceNat() | Masquerade():
                     self._decide(rule.action)
                     break
@@ -162,8 +175,8 @@ class Passage:
 
     def _decide(self, action: Netmap | SourceNat | Masquerade) -> None:
         match action:
-            case Netmap(real):
-                self._put(Side.DESTINATION, _moved(self._packet.dst, real))
+            case Netmap(service_cidr):
+                self._put(Side.DESTINATION, _moved(self._packet.dst, service_cidr))
             case SourceNat(address):
                 self._put(Side.SOURCE, address)
             case Masquerade():
@@ -171,16 +184,22 @@ class Passage:
                 self._connection.masqueraded = True
                 self._put(Side.SOURCE, self._packet.own or self._packet.src)
 
-    def _sort(self, sort: Sort) -> None:
-        peer, pod = _address(self._packet, sort.peer), _address(self._packet, sort.pod)
-        holding = [one.counts for one in sort.branches if any(prefix.holds(peer) for prefix in one.prefixes)]
-        for counts in holding or [sort.rest]:
+    def _classify(self, action: Classify) -> None:
+        peer, pod = _address(self._packet, action.peer), _address(self._packet, action.pod)
+        holding = [
+            one.counts
+            for one in action.branches
+            if any(prefix.holds(peer) for prefix in one.prefixes)
+        ]
+        for counts in holding or [action.rest]:
             if counts:
                 self._look_up(counts, pod)
 
     def _put(self, side: Side, address: Address) -> None:
         packet = self._packet
-        source, destination = (address, packet.dst) if side is Side.SOURCE else (packet.src, address)
+        source, destination = (
+            (address, packet.dst) if side is Side.SOURCE else (packet.src, address)
+        )
         self._packet = replace(packet, src=source, dst=destination)
 
     def _matches(self, rule: Rule, hook: Hook) -> bool:
@@ -197,7 +216,9 @@ class Passage:
                 incoming = packet.iif if hook in ARRIVING else ""
                 outgoing = packet.oif if hook in LEAVING else ""
                 link = incoming if side is Side.SOURCE else outgoing
-                return (link.startswith(name[:-1]) if name.endswith("*") else link == name) != negated
+                return (
+                    link.startswith(name[:-1]) if name.endswith("*") else link == name
+                ) != negated
             case Returnable(negated):
                 return (packet.way_back == packet.iif) != negated
             case IcmpType(number):

@@ -13,15 +13,15 @@ from collections.abc import Sequence
 
 from netmgr.errors import KernelError
 from netmgr.model import Sample
-from netmgr.rules.model import Abilities, Element, Observed, Ruleset, Seen, SetSpec
+from netmgr.rules.model import Abilities, Element, Observed, ObservedRule, Ruleset, SetSpec
 from netmgr.rules.policy import PodSets
 from netmgr.rules.tagged import Serving
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
     DeclareCounter,
+    DeleteOrphan,
     DeleteSet,
-    DeleteStray,
     DropChain,
     FillChain,
     Operation,
@@ -33,12 +33,14 @@ from tests.fakes.passage import Connection, Outcome, Packet, Passage
 
 
 class FakeBackend:
-    """Implements netmgr.rules.backend.RuleBackend."""
+    """Implements netmgr.rules.engine.RuleBackend."""
 
     name = "fake"
 
     def __init__(self, *, rewrites: bool = True) -> None:
-        self.abilities = Abilities() if rewrites else Abilities(rewrites=False, compares=0, sorts=False)
+        self.abilities = (
+            Abilities() if rewrites else Abilities(rewrites=False, compares=0, verdict_maps=False)
+        )
         self.state = State()
         self.connections: list[Connection] = []
         self._lock = threading.RLock()
@@ -55,11 +57,12 @@ class FakeBackend:
         return Observed(
             members={name: frozenset(held.elements) for name, held in sound.items()},
             chains={
-                hook: tuple(Seen(rule.id, rule in rules) for rule in chain) for hook, chain in state.chains.items()
+                hook: tuple(ObservedRule(rule.id, rule in rules) for rule in chain)
+                for hook, chain in state.chains.items()
             },
             counters=frozenset(state.counters),
             malformed=frozenset(state.sets).intersection(specs) - frozenset(sound),
-            strays=frozenset(state.sets).difference(specs),
+            orphans=frozenset(state.sets).difference(specs),
         )
 
     def apply(self, operations: Sequence[Operation]) -> None:
@@ -78,10 +81,18 @@ class FakeBackend:
     def read(self, desired: Ruleset) -> list[Sample]:
         with self._lock:
             held = [one for one in self.state.sets.values() if one.spec.counts is not None]
-            pods = [(one.spec.counter(element), tally) for one in held for element, tally in one.elements.items()]
+            pods = [
+                (one.spec.counter(element), tally)
+                for one in held
+                for element, tally in one.elements.items()
+            ]
             known = desired.node_counters()
-            node = [(known[name], tally) for name, tally in self.state.counters.items() if name in known]
-            return [Sample(counter, tally.bytes, tally.packets) for counter, tally in (*pods, *node)]
+            node = [
+                (known[name], tally) for name, tally in self.state.counters.items() if name in known
+            ]
+            return [
+                Sample(counter, tally.bytes, tally.packets) for counter, tally in (*pods, *node)
+            ]
 
     def read_pods(self, pods: PodSets) -> list[Sample]:
         with self._lock:
@@ -89,14 +100,17 @@ class FakeBackend:
                 Sample(spec.counter(address), tally.bytes, tally.packets)
                 for spec, members in pods.items()
                 for address in members
-                if (held := self.state.sets.get(spec.name)) and (tally := held.elements.get(address))
+                if (held := self.state.sets.get(spec.name))
+                and (tally := held.elements.get(address))
             ]
 
     def tallies(self, desired: Ruleset) -> dict[str, tuple[int, int]]:
         with self._lock:
             counters = self.state.counters
             return {
-                name: (counters[name].packets, counters[name].bytes) for name in desired.tallies() if name in counters
+                name: (counters[name].packets, counters[name].bytes)
+                for name in desired.tallies()
+                if name in counters
             }
 
     def serving(self, _desired: Ruleset) -> Serving:
@@ -115,7 +129,9 @@ class FakeBackend:
             case DropChain(hook):
                 self.state.chains.pop(hook, None)
             case FillChain(hook, rules):
-                for name in {name for rule in rules for name in rule.set_names} - self.state.sets.keys():
+                for name in {
+                    name for rule in rules for name in rule.set_names
+                } - self.state.sets.keys():
                     raise KernelError(f"fill chain {hook}: set {name}", errno.ENOENT)
                 self.state.chains[hook] = list(rules)
             case DeclareCounter(name):
@@ -124,13 +140,15 @@ class FakeBackend:
                 self.state.sets.setdefault(spec.name, HeldSet(spec))
             case DeleteSet(spec):
                 self._delete(spec.name)
-            case DeleteStray(name):
+            case DeleteOrphan(name):
                 self._delete(name)
             case AddElements() | RemoveElements() | ReplaceElements():
                 self._change(operation, self._held(operation.spec).elements)
 
     @staticmethod
-    def _change(operation: AddElements | RemoveElements | ReplaceElements, elements: dict[Element, Hits]) -> None:
+    def _change(
+        operation: AddElements | RemoveElements | ReplaceElements, elements: dict[Element, Hits]
+    ) -> None:
         if isinstance(operation, ReplaceElements):
             elements.clear()
         for element in operation.elements:

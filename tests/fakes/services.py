@@ -10,9 +10,9 @@ from netmgr.services.slots import rearranged, rendezvous, slot_count
 
 
 class FakeServices:
-    """A backend without a kernel. `programmed` may be harmed by tests as other programs harm a kernel."""
-
-    name = "fake"
+    """A backend without a kernel. `programmed` may be harmed by tests as other programs harm a
+    kernel.
+    """
 
     def __init__(self) -> None:
         self.programmed: dict[ServicePort, Frontend] = {}
@@ -23,24 +23,30 @@ class FakeServices:
     def held(self) -> dict[ServicePort, Frontend]:
         return dict(self.programmed)
 
-    def put_right(self, wanted: Mapping[ServicePort, Frontend]) -> list[str]:
+    def reconcile(self, wanted: Mapping[ServicePort, Frontend]) -> list[str]:
         known = _told(wanted) if self._known is None else self._known
-        wrong = [seen for seen in known.keys() | self.programmed.keys() if self.programmed.get(seen) != known.get(seen)]
-        self.change({seen: known.get(seen) for seen in wrong})
-        self.change({seen: wanted.get(seen) for seen in known.keys() | wanted.keys()})
-        return [f"{seen} was not as it should be" for seen in sorted(wrong)]
+        wrong = [
+            vip
+            for vip in known.keys() | self.programmed.keys()
+            if self.programmed.get(vip) != known.get(vip)
+        ]
+        self.change({vip: known.get(vip) for vip in wrong})
+        self.change({vip: wanted.get(vip) for vip in known.keys() | wanted.keys()})
+        return [f"{vip} was not as it should be" for vip in sorted(wrong)]
 
     def change(self, changes: Mapping[ServicePort, Frontend | None]) -> None:
-        for seen, frontend in changes.items():
+        for vip, frontend in changes.items():
             if frontend is None:
                 for table in (self.programmed, self._slots, self._hits):
-                    table.pop(seen, None)
+                    table.pop(vip, None)
                 continue
-            self.programmed |= _told({seen: frontend})
-            self._slots[seen] = rearranged(self._slots.get(seen, ()), frontend.endpoints)
-            self._hits.setdefault(seen, 0)
+            self.programmed |= _told({vip: frontend})
+            self._slots[vip] = rearranged(self._slots.get(vip, ()), frontend.endpoints)
+            self._hits.setdefault(vip, 0)
         after = {**(self._known or {}), **changes}
-        self._known = _told({seen: frontend for seen, frontend in after.items() if frontend is not None})
+        self._known = _told(
+            {vip: frontend for vip, frontend in after.items() if frontend is not None}
+        )
 
     def hits(self) -> dict[ServicePort, int]:
         return dict(self._hits)
@@ -51,19 +57,19 @@ class FakeServices:
     def close(self) -> None:
         pass
 
-    def connect(self, seen: ServicePort, client: Address, drawn: int = 0) -> Endpoint | None:
+    def connect(self, vip: ServicePort, client: Address, drawn: int = 0) -> Endpoint | None:
         """The endpoint of a new connection, `drawn` being the random number; None: refused."""
-        frontend = self.programmed.get(seen)
+        frontend = self.programmed.get(vip)
         if frontend is None or not frontend.endpoints:
             return None
-        self._hits[seen] += 1
+        self._hits[vip] += 1
         if frontend.sticky:
             slots = rendezvous(frontend.endpoints, slot_count(len(frontend.endpoints)))
             return slots[hash(client) % len(slots)]
-        slots = self._slots[seen]
+        slots = self._slots[vip]
         return slots[drawn % len(slots)]
 
 
 def _told(services: Mapping[ServicePort, Frontend]) -> dict[ServicePort, Frontend]:
     """As a kernel tells it: without endpoints there is nothing to be sticky about."""
-    return {seen: one if one.endpoints else Frontend(frozenset()) for seen, one in services.items()}
+    return {vip: one if one.endpoints else Frontend(frozenset()) for vip, one in services.items()}

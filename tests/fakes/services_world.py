@@ -1,4 +1,5 @@
-"""A client, a NAT host and a spoke in namespaces of their own, and conversations through the NAT host.
+"""A client, a NAT host and a spoke in namespaces of their own, and conversations through the NAT
+host.
 
 The client's addresses are kept (`preserve`), so that nothing but the Services' own translation
 is at work; the spoke's way back leads through the NAT host.
@@ -16,25 +17,24 @@ from pathlib import Path
 from typing import Any, Self
 
 from netmgr import programs
-from netmgr.config import Backend
-from netmgr.dataplane import netns
+from netmgr.documents.sites import ServiceRange
+from netmgr.kernel import netns
 from netmgr.lab import wiring
 from netmgr.lab.exchange import open_socket
 from netmgr.lab.topology import EVERYTHING, Host, Interface, InterfaceAddress, Link, Route, Topology
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.services.engine import Services
 from netmgr.services.model import Protocol
-from netmgr.sites import ServiceRange
 
 RANGES = (
-    ServiceRange(seen="10.200.0.0/16", real="10.96.0.0/16"),
-    ServiceRange(seen="fd00:200::/112", real="fd00:96::/112"),
+    ServiceRange(vip_range="10.200.0.0/16", service_cidr="10.96.0.0/16"),
+    ServiceRange(vip_range="fd00:200::/112", service_cidr="fd00:96::/112"),
 )
 SPOKE = (Prefix.parse("10.9.0.0/16"), Prefix.parse("fd00:9::/64"))
 CLIENTS = {Family.V4: "10.1.1.{}", Family.V6: "fd00:1:1::{:x}"}
 ENDPOINTS = {Family.V4: "10.9.0.{}", Family.V6: "fd00:9::{:x}"}
-REAL = {Family.V4: "10.96.0.{}", Family.V6: "fd00:96::{:x}"}
-SEEN = {Family.V4: "10.200.0.{}", Family.V6: "fd00:200::{:x}"}
+CLUSTER_IP = {Family.V4: "10.96.0.{}", Family.V6: "fd00:96::{:x}"}
+VIP = {Family.V4: "10.200.0.{}", Family.V6: "fd00:200::{:x}"}
 ENDPOINT_COUNT, CLIENT_COUNT = 4, 30
 TARGET_PORT = 8080
 _ADDRESS_TYPE = {Family.V4: "IPv4", Family.V6: "IPv6"}
@@ -47,7 +47,7 @@ def service(
 ) -> dict[str, Any]:
     """A Service as Kubernetes has it; its address ends in `number`."""
     spec = {
-        "clusterIP": REAL[family].format(number),
+        "clusterIP": CLUSTER_IP[family].format(number),
         "ports": [{"name": "main", "protocol": protocol, "port": port, "targetPort": TARGET_PORT}],
         "sessionAffinity": "ClientIP" if sticky else "None",
     }
@@ -87,8 +87,7 @@ def slice_of(
 class ServicesWorld:
     """The three hosts, the documents, and the Services that the NAT host opens."""
 
-    def __init__(self, backend: Backend, directory: Path, name: str) -> None:
-        self.backend = backend
+    def __init__(self, directory: Path, name: str) -> None:
         self.documents = directory
         self._pins = Path("/run/netns") / f"services-{name}"
         self.services: Services | None = None
@@ -125,14 +124,23 @@ class ServicesWorld:
         with wiring.inside(self.host(host)):
             for prefix in prefixes:
                 done = programs.run(
-                    ["ip", f"-{prefix.family.value}", "route", "add", "local", str(prefix), "dev", "lo"]
+                    [
+                        "ip",
+                        f"-{prefix.family.value}",
+                        "route",
+                        "add",
+                        "local",
+                        str(prefix),
+                        "dev",
+                        "lo",
+                    ]
                 )
                 assert done.returncode == 0, done.stderr
 
     def open(self) -> None:
         """Begin to open what the documents say."""
         with wiring.inside(self.host("nat")):
-            self.services = Services.open(str(self.backend), RANGES, self.documents, SPOKE)
+            self.services = Services.open(RANGES, self.documents, SPOKE)
             self.services.start()
 
     def close(self) -> None:
@@ -194,7 +202,9 @@ class ServicesWorld:
         _tell_destination(opened, family)
         return opened
 
-    def client(self, kind: socket.SocketKind, family: Family, number: int = 1, port: int = 0) -> socket.socket:
+    def client(
+        self, kind: socket.SocketKind, family: Family, number: int = 1, port: int = 0
+    ) -> socket.socket:
         """A client's socket with the address of this number."""
         opened = open_socket(self.host("client"), family, kind)
         opened.settimeout(3)
@@ -204,44 +214,47 @@ class ServicesWorld:
 
     @contextmanager
     def connection(
-        self, seen: str, family: Family, number: int = 1, port: int = 80
+        self, vip: str, family: Family, number: int = 1, port: int = 80
     ) -> Iterator[tuple[socket.socket, socket.socket]]:
         """An established TCP connection: the client's end and the endpoint's."""
         server = self.server(Protocol.TCP, family)
         with self.client(socket.SOCK_STREAM, family, number) as near:
-            near.connect((seen, port))
+            near.connect((vip, port))
             far, _ = server.accept()
             far.settimeout(3)
             with far:
                 yield near, far
 
-    def tcp(self, seen: str, family: Family, number: int = 1, port: int = 80) -> int:
-        """The number of the endpoint that a new TCP connection reaches; a byte goes there and back."""
-        with self.connection(seen, family, number, port) as (near, far):
+    def tcp(self, vip: str, family: Family, number: int = 1, port: int = 80) -> int:
+        """The number of the endpoint that a new TCP connection reaches;
+        a byte goes there and back."""
+        with self.connection(vip, family, number, port) as (near, far):
             near.sendall(b"?")
             assert far.recv(1) == b"?"
             far.sendall(b"!")
             assert near.recv(1) == b"!"
-            assert near.getpeername()[0] == seen
+            assert near.getpeername()[0] == vip
             return endpoint_number(far.getsockname()[0], family)
 
-    def udp(self, seen: str, family: Family, client: socket.socket, port: int = 80) -> int:
-        """The number of the endpoint that a datagram reaches; its answer comes back from where it was sent to."""
+    def udp(self, vip: str, family: Family, client: socket.socket, port: int = 80) -> int:
+        """The number of the endpoint that a datagram reaches; its answer comes back from where it
+        was sent to.
+        """
         server = self.server(Protocol.UDP, family)
-        client.sendto(b"?", (seen, port))
+        client.sendto(b"?", (vip, port))
         reached, sender, extra = _received(server)
         server.sendmsg([b"!"], extra, 0, sender)
         _, came_from = client.recvfrom(1)
-        assert came_from[:2] == (seen, port)
+        assert came_from[:2] == (vip, port)
         return endpoint_number(reached, family)
 
-    def sctp(self, seen: str, family: Family, source_port: int, port: int = 80) -> tuple[int, int]:
+    def sctp(self, vip: str, family: Family, source_port: int, port: int = 80) -> tuple[int, int]:
         """The number of the endpoint, and the port, that a packet with an INIT chunk reaches."""
         server = self.server(Protocol.SCTP, family)
         with self._raw("client", family) as client:
             _may_have_any_address(client, family)
             client.bind((CLIENTS[family].format(1), 0))
-            client.sendto(sctp_init(source_port, port), (seen, 0))
+            client.sendto(sctp_init(source_port, port), (vip, 0))
             reached, _, _, data = _received_whole(server)
         packet = data[20:] if family is Family.V4 else data
         return endpoint_number(reached, family), struct.unpack_from("!H", packet, 2)[0]
@@ -278,8 +291,18 @@ def _received_whole(server: socket.socket) -> tuple[str, Any, list[Any], bytes]:
     data, ancillary, _, sender = server.recvmsg(2048, 256)
     level, kind, info = ancillary[0]
     if level == socket.IPPROTO_IP:
-        return socket.inet_ntoa(info[8:12]), sender, [(level, kind, bytes(4) + info[8:12] + bytes(4))], data
-    return socket.inet_ntop(socket.AF_INET6, info[:16]), sender, [(level, kind, info[:16] + bytes(4))], data
+        return (
+            socket.inet_ntoa(info[8:12]),
+            sender,
+            [(level, kind, bytes(4) + info[8:12] + bytes(4))],
+            data,
+        )
+    return (
+        socket.inet_ntop(socket.AF_INET6, info[:16]),
+        sender,
+        [(level, kind, info[:16] + bytes(4))],
+        data,
+    )
 
 
 def _tell_destination(opened: socket.socket, family: Family) -> None:
@@ -290,7 +313,8 @@ def _tell_destination(opened: socket.socket, family: Family) -> None:
 
 
 def _may_have_any_address(opened: socket.socket, family: Family) -> None:
-    """IPv6 takes an address for the host's own only if it stands on a link, not by a route alone."""
+    """IPv6 takes an address for the host's own only if it stands on a link,
+    not by a route alone."""
     if family is Family.V6:
         opened.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
 
@@ -305,11 +329,14 @@ def _topology() -> Topology:
         return Interface(host, name, own)
 
     def everything(v4: str, v6: str) -> tuple[Route, ...]:
-        return tuple(Route(to, Address.parse(via)) for to, via in zip(EVERYTHING, (v4, v6), strict=True))
+        return tuple(
+            Route(to, Address.parse(via)) for to, via in zip(EVERYTHING, (v4, v6), strict=True)
+        )
 
     def through(prefixes: Iterable[str], *gateways: str) -> tuple[Route, ...]:
         return tuple(
-            Route(Prefix.parse(prefix), Address.parse(via)) for prefix, via in zip(prefixes, gateways, strict=True)
+            Route(Prefix.parse(prefix), Address.parse(via))
+            for prefix, via in zip(prefixes, gateways, strict=True)
         )
 
     back = through(("10.1.1.0/24", "fd00:1:1::/64"), "10.1.0.1", "fd00:1::1")
@@ -322,7 +349,17 @@ def _topology() -> Topology:
             Host("spoke", everything("10.2.0.2", "fd00:2::2")),
         ),
         links=(
-            Link((end("client", "up", "10.1.0.1", "fd00:1::1"), end("nat", "hub", "10.1.0.2", "fd00:1::2"))),
-            Link((end("nat", "spoke", "10.2.0.2", "fd00:2::2"), end("spoke", "up", "10.2.0.1", "fd00:2::1"))),
+            Link(
+                (
+                    end("client", "up", "10.1.0.1", "fd00:1::1"),
+                    end("nat", "hub", "10.1.0.2", "fd00:1::2"),
+                )
+            ),
+            Link(
+                (
+                    end("nat", "spoke", "10.2.0.2", "fd00:2::2"),
+                    end("spoke", "up", "10.2.0.1", "fd00:2::1"),
+                )
+            ),
         ),
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from netmgr.config import NodeDocument
+from netmgr.documents.node import NodeDocument
+from tests.builders import NODE_KEYS
 
 SITES = [
     {"name": "hub", "prefixes": ["10.0.0.0/16", "fd00::/48"]},
@@ -20,11 +21,13 @@ SITES = [
     },
     {"name": "spoke-c", "prefixes": ["10.3.0.0/16", "fd00:3::/48"]},
 ]
-"""The third spoke opens no Services. All spokes have the Service ranges 10.96.0.0/24 and fd96::/120 inside."""
+"""The third spoke opens no Services. All spokes have the Service ranges 10.96.0.0/24 and fd96::/120
+inside.
+"""
 
 SERVICES = [
-    {"seen": "100.64.1.0/24", "real": "10.96.0.0/24"},
-    {"seen": "fd64:1::/120", "real": "fd96::/120"},
+    {"vip_range": "100.64.1.0/24", "service_cidr": "10.96.0.0/24"},
+    {"vip_range": "fd64:1::/120", "service_cidr": "fd96::/120"},
 ]
 """What the first spoke's NAT host opens."""
 
@@ -37,8 +40,7 @@ def document(role: str = "node", **keys: Any) -> NodeDocument:
         "nat-host": {"site": "spoke-a", "nat": {"services": SERVICES, **keys.pop("nat", {})}},
     }
     told = {
-        "apiVersion": "netmgr.io/v1alpha1",
-        "kind": "Node",
+        **NODE_KEYS,
         "node": {"name": "machine-1", "addresses": ["10.1.255.1", "fd00:1:0:ff::1"]},
         "role": role,
         "sites": SITES,

@@ -45,4 +45,8 @@ def modules(texts: dict[str, str]) -> dict[str, ast.Module]:
 @pytest.fixture(scope="session")
 def product(modules: dict[str, ast.Module]) -> dict[str, ast.Module]:
     """Syntax trees of what is shipped."""
-    return {name: tree for name, tree in modules.items() if name.startswith(("netmgr/", "cni/", "exporter/"))}
+    return {
+        name: tree
+        for name, tree in modules.items()
+        if name.startswith(("netmgr/", "cni/", "exporter/"))
+    }

@@ -56,11 +56,15 @@ def test_a_lock_pins_what_pyproject_allows(top: Path, lock: str) -> None:
     for requirement in map(Requirement, _wanted(top)[lock]):
         pinned = pins.get(canonicalize_name(requirement.name))
         assert pinned is not None, f"{requirement} is not in {lock}.lock: make lock"
-        assert requirement.specifier.contains(pinned), f"{lock}.lock pins {pinned}, not {requirement}: make lock"
+        assert requirement.specifier.contains(pinned), (
+            f"{lock}.lock pins {pinned}, not {requirement}: make lock"
+        )
 
 
 def test_the_locks_agree_with_each_other(top: Path) -> None:
     everything = _read(top, "dev")
     for lock in ("build", "runtime"):
         pins = _read(top, lock)
-        assert pins == pins | {name: version for name, version in everything.items() if name in pins}
+        assert pins == pins | {
+            name: version for name, version in everything.items() if name in pins
+        }

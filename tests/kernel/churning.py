@@ -62,7 +62,9 @@ class Sink:
     def wait_for(self, number: int) -> None:
         """Wait until everything of a pod has arrived."""
         with self._news:
-            assert self._news.wait_for(lambda: self._arrived[number] >= PACKETS, 10), f"packets of {number} were lost"
+            assert self._news.wait_for(lambda: self._arrived[number] >= PACKETS, 10), (
+                f"packets of {number} were lost"
+            )
 
     def close(self) -> None:
         self._ending.set()
@@ -73,8 +75,9 @@ class Sink:
 class PollingReader:
     """Reads the connection table every five seconds, as conntrack-polling exporters do.
 
-    What grew since the last poll belongs to the pod that has the address now; nobody has it any more where the
-    pod is gone. `remembering` is what it would have counted had it known every pod there ever was.
+    What grew since the last poll belongs to the pod that has the address now; nobody has it any
+    more where the pod is gone. `remembering` is what it would have counted had it known every pod
+    there ever was.
     """
 
     def __init__(self, node: Path, owners: Callable[[], dict[str, str]]) -> None:
@@ -99,7 +102,9 @@ class PollingReader:
         with wiring.inside(self._node):
             table = Path("/proc/thread-self/net/nf_conntrack").read_text()
         owners, self.polls = self._owners(), self.polls + 1
-        for *flow, size in (found.groups() for line in table.splitlines() if (found := _ORIGINAL.search(line))):
+        for *flow, size in (
+            found.groups() for line in table.splitlines() if (found := _ORIGINAL.search(line))
+        ):
             grown = int(size) - self._seen.get(tuple(flow), 0)
             self._seen[tuple(flow)] = int(size)
             self.remembering += grown
@@ -113,7 +118,8 @@ class PollingReader:
 
 @dataclass
 class Churn:
-    """Runs pods, several at a time: each is attached, sends, and is detached when all of it has arrived.
+    """Runs pods, several at a time: each is attached, sends, and is detached when all of it has
+    arrived.
 
     `starting_seconds` is what a runtime takes from the end of ADD until the pod's program can send.
     """
@@ -165,9 +171,11 @@ class Churn:
             return f"{sent - got:,} bytes lost ({1 - got / sent:.2%})"
 
         return (
-            f"{mode}: {len(self.sent)} pods lived {sum(self.lives) / len(self.lives) * 1000:.0f} ms on average "
+            f"{mode}: {len(self.sent)} pods lived "
+            f"{sum(self.lives) / len(self.lives) * 1000:.0f} ms on average "
             f"(longest {max(self.lives) * 1000:.0f} ms) and sent {sent:,} bytes\n"
             f"  netmgr: {loss(sum(counted.values()))}\n"
-            f"  connection table, {reader.polls} polls {POLL_SECONDS:g} s apart: {loss(reader.attributed.total())}; "
+            f"  connection table, {reader.polls} polls {POLL_SECONDS:g} s apart: "
+            f"{loss(reader.attributed.total())}; "
             f"with a memory of every pod: {loss(reader.remembering)}"
         )

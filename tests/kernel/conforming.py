@@ -1,4 +1,6 @@
-"""A container runtime that can be as wrong as it likes: executes the installed plugin with any variables and bytes."""
+"""A container runtime that can be as wrong as it likes: executes the installed plugin with any
+variables and bytes.
+"""
 
 import json
 import os
@@ -9,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from netmgr.dataplane import netns
+from netmgr.kernel import netns
 from netmgr.lab.world import World
 
 DEBIAN_PLUGINS = Path("/usr/lib/cni")
@@ -74,19 +76,30 @@ class Caller:
         return {name: value for name, value in given.items() if value is not None}
 
     def execute(self, variables, stdin):
-        done = subprocess.run([self.plugin], env=variables, input=stdin, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(
+            [self.plugin], env=variables, input=stdin, capture_output=True, timeout=60, check=False
+        )
         assert done.stderr == b""
         return Answer(done.returncode, json.loads(done.stdout) if done.stdout else None)
 
     def call(self, command, pod=None, version="1.0.0", keys=None, **changes):
-        """A request as it should be, but for `keys` of the configuration and `changes` of the variables."""
-        return self.execute(self.variables(command, pod, **changes), config(version, **(keys or {})))
+        """A request as it should be, but for `keys` of the configuration and `changes` of the
+        variables.
+        """
+        return self.execute(
+            self.variables(command, pod, **changes), config(version, **(keys or {}))
+        )
 
     @contextmanager
     def begun(self, command, pod, **changes):
-        """A request whose plugin runs and waits for its configuration: call what is yielded to hand it over."""
+        """A request whose plugin runs and waits for its configuration: call what is yielded to hand
+        it over.
+        """
         process = subprocess.Popen(
-            [self.plugin], env=self.variables(command, pod, **changes), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [self.plugin],
+            env=self.variables(command, pod, **changes),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         try:
             _wait_until_started(process)
@@ -118,7 +131,9 @@ class Caller:
 
 
 def config(version="1.0.0", **keys):
-    """A configuration; a key of `...` is left out, and `__` stands for what names of Python cannot hold."""
+    """A configuration; a key of `...` is left out, and `__` stands for what names of Python cannot
+    hold.
+    """
     given = {"cniVersion": version, "name": "netmgr", "type": "netmgr"} | keys
     return json.dumps({key: value for key, value in given.items() if value is not ...}).encode()
 
@@ -131,7 +146,10 @@ def valid(*pods):
 @contextmanager
 def one_node(topology, **settings):
     """A world whose agent repairs nothing by itself, so that what a test broke stays broken."""
-    patient = {"reconcile_seconds": 3600, "pool": {"cooldown_seconds": 0, "conntrack_wait_seconds": 0}}
+    patient = {
+        "reconcile_seconds": 3600,
+        "pool": {"cooldown_seconds": 0, "conntrack_wait_seconds": 0},
+    }
     name = f"cni-{os.getpid()}-{uuid.uuid4().hex[:6]}"
     backend = settings.pop("backend")
     with World(topology, backend=backend, name=name, settings=patient | settings) as world:
@@ -139,7 +157,9 @@ def one_node(topology, **settings):
 
 
 def eventually(holds, seconds=5.0):
-    """Whether it holds within some time: a link is taken down at once, but the kernel needs a while to remove it."""
+    """Whether it holds within some time: a link is taken down at once, but the kernel needs a while
+    to remove it.
+    """
     deadline = time.monotonic() + seconds
     while not (held := holds()) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -167,7 +187,12 @@ def ptp(cni, command, pod, state):
     }
     entered = ["nsenter", f"--net={cni.node.namespace}", str(DEBIAN_PLUGINS / "ptp")]
     done = subprocess.run(
-        entered, env=environment, input=json.dumps(config).encode(), capture_output=True, timeout=60, check=False
+        entered,
+        env=environment,
+        input=json.dumps(config).encode(),
+        capture_output=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stdout
     return json.loads(done.stdout) if done.stdout else {}
@@ -177,6 +202,8 @@ POLL = {"x86_64": "7", "aarch64": "73"}[os.uname().machine]
 
 
 def _wait_until_started(process):
-    """The plugin notes when it began before it reads: once it sleeps in poll(2) or ppoll(2), it has."""
+    """The plugin notes when it began before it reads: once it sleeps in poll(2) or ppoll(2), it
+    has.
+    """
     while Path(f"/proc/{process.pid}/syscall").read_text().split()[0] != POLL:
         time.sleep(0.001)

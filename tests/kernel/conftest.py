@@ -1,4 +1,5 @@
-"""Worlds for the kernel tests: the lab's own builder, on both backends, with names nobody else has."""
+"""Worlds for the kernel tests: the lab's own builder, on both backends,
+with names nobody else has."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from itertools import count
 
 import pytest
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
+from netmgr.lab.nodes import LabNode
 from netmgr.lab.runtime import Sandbox
 from netmgr.lab.topology import two_nodes
 from netmgr.lab.world import World
@@ -41,8 +43,23 @@ def world(backend: Backend) -> Iterator[World]:
 
 
 @pytest.fixture
+def node(world: World) -> LabNode:
+    """The first node of the module's world."""
+    return world.node("node-1")
+
+
+@pytest.fixture
+def pod(node: LabNode) -> Iterator[Sandbox]:
+    """A pod for one test."""
+    made = node.add(f"pod-{next(_numbers)}")
+    yield made
+    node.runtime.delete(made)
+
+
+@pytest.fixture
 def new_pod(world: World) -> Iterator[Callable[[str], Sandbox]]:
-    """Runs pods with names of their own on the node that is named; they are deleted after the test."""
+    """Runs pods with names of their own on the node that is named;
+    they are deleted after the test."""
     made: list[Sandbox] = []
 
     def add(node: str = "node-1") -> Sandbox:

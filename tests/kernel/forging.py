@@ -1,6 +1,8 @@
-"""Frames that a pod should not send, and a pod that sends them with one capability alone or with all.
+"""Frames that a pod should not send, and a pod that sends them with one capability alone or with
+all.
 
-Run as a program, this reads frames as hexadecimal lines and sends each by the interface that is named.
+Run as a program, this reads frames as hexadecimal lines and sends each by the interface that is
+named.
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ from netmgr.prefixes import Address, Family
 ALL_NODES, ALL_ROUTERS = Address.parse("ff02::1"), Address.parse("ff02::2")
 BROADCAST = Address.parse("255.255.255.255")
 ARP_REQUEST, ARP_REPLY = 1, 2
-ROUTER_SOLICITATION, ROUTER_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT, REDIRECT = range(133, 138)
+(
+    ROUTER_SOLICITATION,
+    ROUTER_ADVERTISEMENT,
+    NEIGHBOUR_SOLICITATION,
+    NEIGHBOUR_ADVERTISEMENT,
+    REDIRECT,
+) = range(133, 138)
 ECHO_REQUEST6 = 128
 REDIRECT4 = 5
 UDP, ICMP, ICMP6 = 17, 1, 58
@@ -37,9 +45,16 @@ class Power(StrEnum):
 
 def send(sandbox: Sandbox, frames: Iterable[bytes], power: Power) -> None:
     """Have a process of the pod send the frames as they are."""
-    bounds = [f"--bounding-set=-all,+{_NET_RAW}", f"--inh-caps=-all,+{_NET_RAW}", f"--ambient-caps=+{_NET_RAW}"]
-    limited = ["setpriv", "--reuid=65534", "--clear-groups", *bounds] if power is Power.NET_RAW else []
-    # The interpreter behind the virtual environment's link, which a user without privileges may not be able to follow.
+    bounds = [
+        f"--bounding-set=-all,+{_NET_RAW}",
+        f"--inh-caps=-all,+{_NET_RAW}",
+        f"--ambient-caps=+{_NET_RAW}",
+    ]
+    limited = (
+        ["setpriv", "--reuid=65534", "--clear-groups", *bounds] if power is Power.NET_RAW else []
+    )
+    # The interpreter behind the virtual environment's link, which a user without privileges may not
+    # be able to follow.
     command = [
         "nsenter",
         f"--net={sandbox.netns}",
@@ -50,7 +65,9 @@ def send(sandbox: Sandbox, frames: Iterable[bytes], power: Power) -> None:
         "-c",
         _SENDER,
     ]
-    done = programs.run([*command, INTERFACE], stdin="\n".join(frame.hex() for frame in frames).encode())
+    done = programs.run(
+        [*command, INTERFACE], stdin="\n".join(frame.hex() for frame in frames).encode()
+    )
     assert done.returncode == 0, done.stderr.decode()
 
 
@@ -65,20 +82,30 @@ for line in sys.stdin:
 
 def mac_of(sandbox: Sandbox) -> bytes:
     """Hardware address of the pod's interface."""
-    done = programs.run(["nsenter", f"--net={sandbox.netns}", "ip", "-o", "link", "show", INTERFACE])
+    done = programs.run(
+        ["nsenter", f"--net={sandbox.netns}", "ip", "-o", "link", "show", INTERFACE]
+    )
     assert done.returncode == 0, done.stderr.decode()
     return bytes.fromhex(done.stdout.decode().split("link/ether ")[1].split()[0].replace(":", ""))
 
 
-def ip(source: Address, destination: Address, protocol: int, payload: bytes, hops: int = 255) -> bytes:
+def ip(
+    source: Address, destination: Address, protocol: int, payload: bytes, hops: int = 255
+) -> bytes:
     """A packet to the node, with its Ethernet header; checksums are right."""
     if source.family is Family.V6:
-        header = struct.pack("!IHBB", 6 << 28, len(payload), protocol, hops) + source.packed + destination.packed
+        header = (
+            struct.pack("!IHBB", 6 << 28, len(payload), protocol, hops)
+            + source.packed
+            + destination.packed
+        )
     else:
         bare = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(payload), 0, 0, hops, protocol, 0)
         bare += source.packed + destination.packed
         header = bare[:10] + struct.pack("!H", _checksum(bare)) + bare[12:]
-    return _ethernet(HOST_MAC, b"\x02" + os.urandom(5), _ETHERTYPE[source.family]) + header + payload
+    return (
+        _ethernet(HOST_MAC, b"\x02" + os.urandom(5), _ETHERTYPE[source.family]) + header + payload
+    )
 
 
 def _ethernet(destination: bytes, source: bytes, kind: int) -> bytes:
@@ -89,13 +116,20 @@ def icmp6(source: Address, destination: Address, kind: int, body: bytes) -> byte
     """An ICMPv6 packet; `body` is what follows the checksum."""
     message = struct.pack("!BBH", kind, 0, 0) + body
     pseudo = source.packed + destination.packed + struct.pack("!II", len(message), ICMP6)
-    return ip(source, destination, ICMP6, message[:2] + struct.pack("!H", _checksum(pseudo + message)) + message[4:])
+    return ip(
+        source,
+        destination,
+        ICMP6,
+        message[:2] + struct.pack("!H", _checksum(pseudo + message)) + message[4:],
+    )
 
 
 def icmp4(source: Address, destination: Address, kind: int, code: int, body: bytes) -> bytes:
     """An ICMP packet; `body` is what follows the checksum."""
     message = struct.pack("!BBH", kind, code, 0) + body
-    return ip(source, destination, ICMP, message[:2] + struct.pack("!H", _checksum(message)) + message[4:])
+    return ip(
+        source, destination, ICMP, message[:2] + struct.pack("!H", _checksum(message)) + message[4:]
+    )
 
 
 def udp(source: Address, destination: Address, ports: tuple[int, int], data: bytes) -> bytes:
@@ -103,23 +137,41 @@ def udp(source: Address, destination: Address, ports: tuple[int, int], data: byt
     header = struct.pack("!HHHH", *ports, 8 + len(data), 0)
     shape = "!II" if source.family is Family.V6 else "!HH"
     pseudo = source.packed + destination.packed + struct.pack(shape, 8 + len(data), UDP)
-    return ip(source, destination, UDP, header[:6] + struct.pack("!H", _checksum(pseudo + header + data)) + data)
+    return ip(
+        source,
+        destination,
+        UDP,
+        header[:6] + struct.pack("!H", _checksum(pseudo + header + data)) + data,
+    )
 
 
 def arp(operation: int, sender: Address, target: Address, mac: bytes) -> bytes:
     """An ARP packet to everybody."""
-    body = struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation) + mac + sender.packed + bytes(6) + target.packed
+    body = (
+        struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation)
+        + mac
+        + sender.packed
+        + bytes(6)
+        + target.packed
+    )
     return _ethernet(b"\xff" * 6, mac, _ARP) + body
 
 
 def link_layer(kind: int, mac: bytes) -> bytes:
-    """The option of neighbour discovery that tells a hardware address; kind 1 is the source's, 2 the target's."""
+    """The option of neighbour discovery that tells a hardware address; kind 1 is the source's, 2
+    the target's.
+    """
     return bytes([kind, 1]) + mac
 
 
-def router_advertisement(source: Address, *, destination: Address = ALL_NODES, routes: Iterable[Address] = ()) -> bytes:
+def router_advertisement(
+    source: Address, *, destination: Address = ALL_NODES, routes: Iterable[Address] = ()
+) -> bytes:
     """Offers a default route, addresses of 2001:db8:bad::/64, and routes to single addresses."""
-    prefix = struct.pack("!BBBBIII", 3, 4, 64, 0xC0, 3600, 3600, 0) + Address.parse("2001:db8:bad::").packed
+    prefix = (
+        struct.pack("!BBBBIII", 3, 4, 64, 0xC0, 3600, 3600, 0)
+        + Address.parse("2001:db8:bad::").packed
+    )
     body = struct.pack("!BBHII", 64, 0, 1800, 0, 0) + link_layer(1, b"\x02\0\0\0\0\x66") + prefix
     for route in routes:
         body += struct.pack("!BBBBI", 24, 3, 128, 0x08, 3600) + route.packed

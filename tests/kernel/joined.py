@@ -1,10 +1,12 @@
-"""Three sites around one machine that joins them, whose agent the tests start as hub router or NAT host.
+"""Three sites around one machine that joins them, whose agent the tests start as hub router or NAT
+host.
 
     researcher (hub) ──┐
     a (spoke) ─────────┼── machine
     b (spoke) ─────────┘
 
-Spoke `a` has a Service range: `a` itself holds one address of it, and the machine knows the way there.
+Spoke `a` has a Service range: `a` itself holds one address of it, and the machine knows the way
+there.
 """
 
 from __future__ import annotations
@@ -22,16 +24,25 @@ from typing import Any
 
 import yaml
 
-from netmgr.config import Backend
-from netmgr.dataplane.netlink import Netlink
-from netmgr.dataplane.rtnetlink import NLM_F_ACK, Operation
+from netmgr.documents.node import Backend
 from netmgr.errors import NetmgrError
+from netmgr.kernel.netlink import NLM_F_ACK, Netlink, Operation
 from netmgr.lab import wiring
 from netmgr.lab.exchange import open_socket
 from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import EVERYTHING, Host, Interface, InterfaceAddress, Link, Node, Route, Topology
+from netmgr.lab.topology import (
+    EVERYTHING,
+    Host,
+    Interface,
+    InterfaceAddress,
+    Link,
+    Node,
+    Route,
+    Topology,
+)
 from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family, Prefix
+from tests.builders import NODE_KEYS
 
 MACHINE = "machine"
 HOSTS = ("researcher", "a", "b")
@@ -40,8 +51,8 @@ NETWORKS = {
     Family.V6: tuple(map(Prefix.parse, ("fd00:1000::/64", "fd00:1001::/64", "fd00:1002::/64"))),
 }
 LENGTH = {Family.V4: 24, Family.V6: 64}
-SEEN = {Family.V4: Prefix.parse("10.100.0.0/28"), Family.V6: Prefix.parse("fd00:100::/124")}
-REAL = {Family.V4: Prefix.parse("10.96.0.0/28"), Family.V6: Prefix.parse("fd00:96::/124")}
+VIP_RANGE = {Family.V4: Prefix.parse("10.100.0.0/28"), Family.V6: Prefix.parse("fd00:100::/124")}
+SERVICE_CIDR = {Family.V4: Prefix.parse("10.96.0.0/28"), Family.V6: Prefix.parse("fd00:96::/124")}
 SERVICE = 10
 """Place of the Service's address in its range."""
 
@@ -63,14 +74,14 @@ def gateway(host: str, family: Family) -> Address:
     return _at(NETWORKS[family][HOSTS.index(host)], 2)
 
 
-def seen(family: Family) -> Address:
+def vip(family: Family) -> Address:
     """The Service's address as the hub sees it."""
-    return _at(SEEN[family], SERVICE)
+    return _at(VIP_RANGE[family], SERVICE)
 
 
-def real(family: Family) -> Address:
+def cluster_ip(family: Family) -> Address:
     """The Service's address inside its spoke."""
-    return _at(REAL[family], SERVICE)
+    return _at(SERVICE_CIDR[family], SERVICE)
 
 
 def _at(prefix: Prefix, place: int) -> Address:
@@ -79,14 +90,16 @@ def _at(prefix: Prefix, place: int) -> Address:
 
 def topology() -> Topology:
     """The hosts and links above."""
-    services = tuple(Route(REAL[family], own("a", family)) for family in Family)
+    services = tuple(Route(SERVICE_CIDR[family], own("a", family)) for family in Family)
     hosts = [Host(MACHINE, services)]
     links = []
     for host in HOSTS:
-        hosts.append(Host(host, tuple(Route(every, gateway(host, every.family)) for every in EVERYTHING)))
+        hosts.append(
+            Host(host, tuple(Route(every, gateway(host, every.family)) for every in EVERYTHING))
+        )
         here = tuple(InterfaceAddress(own(host, family), LENGTH[family]) for family in Family)
         if host == "a":
-            here += tuple(InterfaceAddress(real(family), family.width) for family in Family)
+            here += tuple(InterfaceAddress(cluster_ip(family), family.width) for family in Family)
         there = tuple(InterfaceAddress(gateway(host, family), LENGTH[family]) for family in Family)
         links.append(Link((Interface(host, "eth0", here), Interface(MACHINE, host, there))))
     return Topology("researcher", tuple(hosts), tuple(links))
@@ -97,7 +110,7 @@ SITES = [
     {
         "name": "a",
         "prefixes": [str(NETWORKS[family][1]) for family in Family],
-        "services": [str(SEEN[family]) for family in Family],
+        "services": [str(VIP_RANGE[family]) for family in Family],
     },
     {"name": "b", "prefixes": [str(NETWORKS[family][2]) for family in Family]},
 ]
@@ -106,16 +119,24 @@ HUB_ROUTER: dict[str, Any] = {"role": "hub-router", "site": "hub", "sites": SITE
 
 def nat_host(**keys: Any) -> dict[str, Any]:
     """Keys of the document of spoke a's NAT host."""
-    services = [{"seen": str(SEEN[family]), "real": str(REAL[family])} for family in Family]
+    services = [
+        {"vip_range": str(VIP_RANGE[family]), "service_cidr": str(SERVICE_CIDR[family])}
+        for family in Family
+    ]
     addresses = [str(gateway("a", family)) for family in Family]
     nat = {"services": services, "addresses": addresses} | keys
     return {"role": "nat-host", "site": "a", "sites": SITES, "nat": nat}
 
 
 def _service(name: str) -> dict[str, Any]:
-    addresses = [str(real(family)) for family in Family]
+    addresses = [str(cluster_ip(family)) for family in Family]
     spec = {"clusterIP": addresses[0], "clusterIPs": addresses, "ports": [{"port": 80}]}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "web", "name": name}, "spec": spec}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"namespace": "web", "name": name},
+        "spec": spec,
+    }
 
 
 def _slice(name: str, family: Family, port: int) -> dict[str, Any]:
@@ -148,12 +169,21 @@ class Joined:
 
     def start(self, settings: dict[str, Any]) -> None:
         """Start the agent with these keys of node.yaml, and wait until it is ready."""
+        self.write_document(settings)
+        self.agent.start_agent()
+        self.wait_until(self._is_ready)
+
+    def write_document(self, settings: dict[str, Any]) -> None:
+        """Write the agent's node.yaml with these keys."""
         self.agent.directory.mkdir(parents=True, exist_ok=True)
         self.agent.run_dir.mkdir(exist_ok=True)
         document = {
-            "apiVersion": "netmgr.io/v1alpha1",
-            "kind": "Node",
-            "node": {"name": MACHINE, "addresses": [str(gateway("a", family)) for family in Family], "uplink": "a"},
+            **NODE_KEYS,
+            "node": {
+                "name": MACHINE,
+                "addresses": [str(gateway("a", family)) for family in Family],
+                "uplink": "a",
+            },
             "state_dir": str(self.agent.directory / "state"),
             "run_dir": str(self.agent.run_dir),
             "reconcile_seconds": 0.3,
@@ -161,8 +191,6 @@ class Joined:
             "backend": self.world.backend.value,
         }
         self.agent.document.write_text(yaml.safe_dump(document | settings, sort_keys=False))
-        self.agent.start_agent()
-        self.wait_until(self._is_ready)
 
     def _is_ready(self) -> bool:
         try:
@@ -189,14 +217,21 @@ class Joined:
         self.start(settings)
 
     def rules(self) -> str:
-        """Every rule in the machine's kernel, with its handle where it has one: a rule that is made anew differs."""
+        """Every rule in the machine's kernel, with its handle where it has one: a rule that is made
+        anew differs.
+        """
         if self.world.backend is not Backend.IPTABLES_LEGACY:
             listed = self.run("nft", "--stateless", "--handle", "list", "ruleset")
             # Made anew by every agent, which it shows to be there.
             return re.sub(r"table inet netmgr-agent \{.*?\n\}\n", "", listed, flags=re.DOTALL)
         tables = (f"ip{family}tables-legacy-save" for family in ("", "6"))
         # Not the tables' names: one that comes into being has no rule yet.
-        return "".join(line for table in tables for line in self.run(table).splitlines() if line.startswith("-A"))
+        return "".join(
+            line
+            for table in tables
+            for line in self.run(table).splitlines()
+            if line.startswith("-A")
+        )
 
     @property
     def documents(self) -> Path:
@@ -204,9 +239,12 @@ class Joined:
         return self.agent.directory / "services"
 
     def write_services(self, ports: dict[Family, int], *, name: str = "api") -> None:
-        """Have one Service, port 80, whose only endpoint is `a` on these ports; written as a whole."""
+        """Have one Service, port 80, whose only endpoint is `a` on these ports;
+        written as a whole."""
         self.documents.mkdir(parents=True, exist_ok=True)
-        text = yaml.safe_dump_all([_service(name), *(_slice(name, family, port) for family, port in ports.items())])
+        text = yaml.safe_dump_all(
+            [_service(name), *(_slice(name, family, port) for family, port in ports.items())]
+        )
         scratch = self.documents / f".{name}"
         scratch.write_text(text)
         scratch.rename(self.documents / f"{name}.yaml")
@@ -235,10 +273,14 @@ class Joined:
 
     def repaired(self, reason: str) -> int:
         """How often the agent put something of this kind right."""
-        return {item["reason"]: item["count"] for item in self.agent.snapshot()["drift_repaired"]}.get(reason, 0)
+        return {
+            item["reason"]: item["count"] for item in self.agent.snapshot()["drift_repaired"]
+        }.get(reason, 0)
 
     def send(self, source: str, target: str, family: Family, *, to: Address | None = None) -> str:
-        """Send one datagram from host to host, to another address of its if given; whom the target saw, or nobody."""
+        """Send one datagram from host to host, to another address of its if given; whom the target
+        saw, or nobody.
+        """
         kind = socket.SOCK_DGRAM
         with ExitStack() as closing:
             far = closing.enter_context(open_socket(self.namespace(target), family, kind))
@@ -256,7 +298,17 @@ class Joined:
 def joined(backend: Backend, name: str) -> Iterator[Joined]:
     """The world, without an agent yet."""
     with World(topology(), backend=backend, name=name) as world:
-        node = Node(host=MACHINE, uplink="a", addresses=tuple(gateway("a", family) for family in Family), ranges=())
-        agent = LabNode(node, world.namespace(MACHINE), world.directory / "nodes" / MACHINE, world.directory / "pods")
+        node = Node(
+            host=MACHINE,
+            uplink="a",
+            addresses=tuple(gateway("a", family) for family in Family),
+            ranges=(),
+        )
+        agent = LabNode(
+            node,
+            world.namespace(MACHINE),
+            world.directory / "nodes" / MACHINE,
+            world.directory / "pods",
+        )
         yield Joined(world, agent)
         agent.stop_agent()

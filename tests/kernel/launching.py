@@ -88,7 +88,12 @@ def variables(command, **more):
 
 def execute(plugin, command, stdin=CONFIG, **more):
     return subprocess.run(
-        [plugin.launcher], input=stdin, env=variables(command, **more), capture_output=True, timeout=30, check=False
+        [plugin.launcher],
+        input=stdin,
+        env=variables(command, **more),
+        capture_output=True,
+        timeout=30,
+        check=False,
     )
 
 
@@ -100,7 +105,9 @@ def error_of(outcome):
 
 
 def elf(program):
-    """The machine of an ELF file (elf(5): 62 is x86-64, 183 AArch64), and whether it names a loader."""
+    """The machine of an ELF file (elf(5): 62 is x86-64, 183 AArch64), and whether it names a
+    loader.
+    """
     image = program.read_bytes()
     assert image[:6] == b"\x7fELF\x02\x01", "no 64-bit little-endian ELF"
     (machine,) = struct.unpack_from("<H", image, 18)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.errors import NetmgrError
 from netmgr.lab import wiring
 from netmgr.lab.exchange import End, datagrams
@@ -42,7 +42,11 @@ class ObservedNode:
         runtime.bin_dir.symlink_to(PLUGINS)
         runtime.conf_dir.mkdir()
         ranges = [[{"subnet": subnet}] for subnet in SUBNETS]
-        ipam = {"type": "host-local", "ranges": ranges, "dataDir": str(self.node.directory / "ipam")}
+        ipam = {
+            "type": "host-local",
+            "ranges": ranges,
+            "dataDir": str(self.node.directory / "ipam"),
+        }
         ipam["routes"] = [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
         wired: dict[str, Any] = {"type": plugin, "ipMasq": True, "ipam": ipam}
         if plugin == "bridge":
@@ -89,11 +93,16 @@ class ObservedNode:
 
     def talk(self, pod: Sandbox, forth: int = 20, back: int = 30) -> Amounts:
         """Exchange datagrams with the internet in both families; what that should count."""
-        out, home = [100 + number for number in range(forth)], [7 * number for number in range(forth)]
+        out, home = (
+            [100 + number for number in range(forth)],
+            [7 * number for number in range(forth)],
+        )
         totals = {"internet-out": (0, 0), "internet-in": (0, 0)}
         for family in Family:
             there = End(self.world.internet, INTERNET[family])
-            heard = datagrams(End(pod.netns, pod.address(family)), there, out, [back + size for size in home])
+            heard = datagrams(
+                End(pod.netns, pod.address(family)), there, out, [back + size for size in home]
+            )
             for traffic, tally in (("internet-out", heard.forth), ("internet-in", heard.back)):
                 size, packets = totals[traffic]
                 totals[traffic] = size + tally.bytes, packets + tally.packets
@@ -114,7 +123,11 @@ class ObservedNode:
 
     def files(self) -> dict[str, int]:
         """The cache's files by what became of them, those with any."""
-        return {item["state"]: item["count"] for item in self.node.snapshot()["result_files"] if item["count"]}
+        return {
+            item["state"]: item["count"]
+            for item in self.node.snapshot()["result_files"]
+            if item["count"]
+        }
 
     def gaps(self) -> dict[str, int]:
         return {gap["reason"]: gap["count"] for gap in self.node.snapshot()["gaps"] if gap["count"]}

@@ -1,6 +1,7 @@
 """A real Prometheus in a namespace of a lab, by the files in configs/, and its HTTP API.
 
-Of the committed files only what a lab must have otherwise is changed: the targets, and intervals of a second.
+Of the committed files only what a lab must have otherwise is changed: the targets, and intervals of
+a second.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Prometheus:
     def wait_for(self, expression: str, is_enough: Callable[[Result], bool]) -> Result:
         deadline = time.monotonic() + PATIENCE
         while not is_enough(result := self._tried(expression)):
-            assert time.monotonic() < deadline, f"{expression}: {result}\n{self.log.read_text()[-2000:]}"
+            assert time.monotonic() < deadline, (
+                f"{expression}: {result}\n{self.log.read_text()[-2000:]}"
+            )
             time.sleep(0.2)
         return result
 

@@ -1,4 +1,6 @@
-"""A pod that spends bytes, and what its node says of them: to the byte, since the agent reads when it is asked."""
+"""A pod that spends bytes, and what its node says of them: to the byte, since the agent reads when
+it is asked.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Spender:
     sandbox: Sandbox
 
     def send(self, size: int = 1000) -> int:
-        """Have one packet reach the internet, of so many bytes; it is on its way once, or not at all."""
+        """Have one packet reach the internet, of so many bytes; it is on its way once, or not at
+        all.
+        """
         with (
             open_socket(self.sandbox.netns, Family.V4, socket.SOCK_DGRAM) as near,
             open_socket(self.world.internet, Family.V4, socket.SOCK_DGRAM) as far,
@@ -38,7 +42,11 @@ class Spender:
 
     def counted(self) -> int:
         rows = self.node.snapshot()["pods"]
-        (size,) = [row["bytes"] for row in rows if (row["pod"], row["traffic"]) == (self.sandbox.pod.name, OUT)]
+        (size,) = [
+            row["bytes"]
+            for row in rows
+            if (row["pod"], row["traffic"]) == (self.sandbox.pod.name, OUT)
+        ]
         return size
 
     @property

@@ -24,10 +24,14 @@ class Stall:
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(None, use_errno=True)
-        self._listener = library.fanotify_init(_CLOEXEC | _CLASS_CONTENT, os.O_RDONLY | os.O_CLOEXEC)
+        self._listener = library.fanotify_init(
+            _CLOEXEC | _CLASS_CONTENT, os.O_RDONLY | os.O_CLOEXEC
+        )
         assert self._listener >= 0, os.strerror(ctypes.get_errno())
         place = os.fsencode(path)
-        marked = library.fanotify_mark(self._listener, _MARK_ADD, ctypes.c_uint64(_OPEN_PERM), _AT_FDCWD, place)
+        marked = library.fanotify_mark(
+            self._listener, _MARK_ADD, ctypes.c_uint64(_OPEN_PERM), _AT_FDCWD, place
+        )
         assert marked == 0, os.strerror(ctypes.get_errno())
 
     def holds_somebody(self) -> bool:

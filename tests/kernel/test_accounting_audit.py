@@ -1,4 +1,6 @@
-"""The audit on the real kernel: pods against forward rules and links, and who used the internet when."""
+"""The audit on the real kernel: pods against forward rules and links, and who used the internet
+when.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.config import Backend
-from netmgr.dataplane import netns
+from netmgr.documents.node import Backend
+from netmgr.kernel import netns
 from netmgr.lab import wiring
 from netmgr.lab.exchange import End, datagram_bytes, datagrams, stream
 from netmgr.lab.nodes import LabNode
@@ -40,25 +42,20 @@ _numbers = count(1)
 @pytest.fixture(scope="module")
 def world(backend: Backend) -> Iterator[World]:
     room = replace(cluster(nodes=1, pods=20), pods=())
-    settings = {"accounting": {"min_reading_seconds": 0, "reading_seconds": 60}, "reconcile_seconds": 3600}
-    with World(room, backend=backend, name=f"audit-{os.getpid()}-{next(_numbers)}", settings=settings) as made:
+    settings = {
+        "accounting": {"min_reading_seconds": 0, "reading_seconds": 60},
+        "reconcile_seconds": 3600,
+    }
+    with World(
+        room, backend=backend, name=f"audit-{os.getpid()}-{next(_numbers)}", settings=settings
+    ) as made:
         yield made
 
 
-@pytest.fixture
-def node(world: World) -> LabNode:
-    return world.node("node-1")
-
-
-@pytest.fixture
-def pod(node: LabNode) -> Iterator[Sandbox]:
-    made = node.add(f"pod-{next(_numbers)}")
-    yield made
-    node.runtime.delete(made)
-
-
 def inside(node: LabNode, *command: str) -> None:
-    subprocess.run(["nsenter", f"--net={node.namespace}", *command], check=True, capture_output=True)
+    subprocess.run(
+        ["nsenter", f"--net={node.namespace}", *command], check=True, capture_output=True
+    )
 
 
 def forward(node: LabNode) -> dict[str, dict[str, int]]:
@@ -68,7 +65,9 @@ def forward(node: LabNode) -> dict[str, dict[str, int]]:
 
 
 def link_of(node: LabNode, pod: Sandbox) -> dict[str, dict[str, int]]:
-    mine = [one for one in node.ask("audit")["links"] if one["pods"] == [f"research/{pod.pod.name}"]]
+    mine = [
+        one for one in node.ask("audit")["links"] if one["pods"] == [f"research/{pod.pod.name}"]
+    ]
     return {one["direction"]: one for one in mine}
 
 
@@ -87,22 +86,42 @@ def wait_until_it_sends(namespace: Path, link: str) -> None:
 
 @contextmanager
 def guest(node: LabNode) -> Iterator[Callable[[int], None]]:
-    """A container that is no pod, behind the node; calling it sends so many bytes to the internet."""
+    """A container that is no pod, behind the node;
+    calling it sends so many bytes to the internet."""
     path = node.pods_dir / "guest"
     wiring.make_host(Host("guest"), path)
     try:
-        inside(node, "ip", "link", "add", "guest0", "type", "veth", "peer", "name", "eth0", "netns", str(path))
+        inside(
+            node,
+            "ip",
+            "link",
+            "add",
+            "guest0",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            str(path),
+        )
         inside(node, "ip", "address", "add", "10.99.0.1/24", "dev", "guest0")
         inside(node, "ip", "link", "set", "guest0", "up")
         enter = ["nsenter", f"--net={path}", "ip"]
-        for words in (f"address add {GUEST}/24 dev eth0", "link set eth0 up", "route add default via 10.99.0.1"):
+        for words in (
+            f"address add {GUEST}/24 dev eth0",
+            "link set eth0 up",
+            "route add default via 10.99.0.1",
+        ):
             subprocess.run([*enter, *words.split()], check=True)
         for place, name in ((node.namespace, "guest0"), (path, "eth0")):
             wait_until_it_sends(place, name)
         with wiring.inside(path):
             sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with sender:
-            yield lambda size: sender.sendto(bytes(size - 28), (str(INTERNET[Family.V4]), 9)) and None
+            yield (
+                lambda size: sender.sendto(bytes(size - 28), (str(INTERNET[Family.V4]), 9)) and None
+            )
     finally:
         inside(node, "ip", "link", "del", "guest0")
         netns.delete(path)
@@ -136,13 +155,18 @@ def test_a_segmented_stream_counts_alike_on_the_link_and_in_the_rules(
 ) -> None:
     size = 20_000_000
     before = link_of(node, pod)["out"]
-    stream(End(pod.netns, pod.address(Family.V4)), End(world.internet, INTERNET[Family.V4]), size, 0)
+    stream(
+        End(pod.netns, pod.address(Family.V4)), End(world.internet, INTERNET[Family.V4]), size, 0
+    )
     after = link_of(node, pod)["out"]
     packets = after["packets"] - before["packets"]
     assert packets < size / 1500 / 2, "the kernel did not hand over whole super-packets"
     assert abs(packets - (after["counted_packets"] - before["counted_packets"])) < 10
     assert 0 <= after["rest"] - before["rest"] < NEIGHBOURS
-    print(f"{size:,} bytes of payload: {packets:,} packets on link and rules, {size // 1448:,} segments on a wire")  # noqa: T201  the figure is what the test is for
+    print(  # noqa: T201  the figure is what the test is for
+        f"{size:,} bytes of payload: {packets:,} packets on link and rules, "
+        f"{size // 1448:,} segments on a wire"
+    )
 
 
 def test_traffic_of_a_container_that_is_no_pod_is_unattributed_to_the_byte(
@@ -156,7 +180,11 @@ def test_traffic_of_a_container_that_is_no_pod_is_unattributed_to_the_byte(
         talk(world, pod, Family.V4, [500] * 5)
         node.snapshot()
         assert exported(node) == {IN: before[IN], OUT: before[OUT] + 2700}
-    ratio = {one["traffic"]: one["ratio"] for one in node.ask("audit")["ratios"] if one["against"] == "forward"}
+    ratio = {
+        one["traffic"]: one["ratio"]
+        for one in node.ask("audit")["ratios"]
+        if one["against"] == "forward"
+    }
     assert ratio[OUT] < ratio[IN] <= 1
 
 
@@ -214,7 +242,9 @@ def test_the_links_share_is_exported(world: World, node: LabNode, pod: Sandbox) 
     assert {(one["against"], one["traffic"]) for one in answer["ratios"]} == {
         (against, traffic) for against in ("forward", "links") for traffic in (IN, OUT)
     }
-    assert 'netmgr_accounting_audit_ratio{against="forward",traffic="internet-out"}' in node.scrape()
+    assert (
+        'netmgr_accounting_audit_ratio{against="forward",traffic="internet-out"}' in node.scrape()
+    )
 
 
 def test_the_audit_is_printed_with_its_reasons(world: World, node: LabNode, pod: Sandbox) -> None:
@@ -234,7 +264,9 @@ def test_the_audit_is_printed_with_its_reasons(world: World, node: LabNode, pod:
         "addresses that no pod",
     ):
         assert words in shown.stdout
-    document = json.loads(netmgr("node", "audit", "-o", "json", "--socket", str(node.ledger_socket)).stdout)
+    document = json.loads(
+        netmgr("node", "audit", "-o", "json", "--socket", str(node.ledger_socket)).stdout
+    )
     assert {one["traffic"] for one in document["forward"]} == {IN, OUT}
 
 
@@ -243,21 +275,32 @@ def netmgr(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_usage_tells_pods_that_are_gone_whether_or_not_the_agent_is_there(world: World, node: LabNode) -> None:
+def test_usage_tells_pods_that_are_gone_whether_or_not_the_agent_is_there(
+    world: World, node: LabNode
+) -> None:
     name = f"gone-{next(_numbers)}"
     gone = node.add(name, "night-shift")
     sent = talk(world, gone, Family.V6, [1000] * 7)
     node.runtime.delete(gone)
     assert sent == 7 * datagram_bytes(Family.V6, 1000)
-    where = ("--socket", str(node.ledger_socket), "--ledger", str(node.directory / "state" / "ledger.sqlite"))
+    where = (
+        "--socket",
+        str(node.ledger_socket),
+        "--ledger",
+        str(node.directory / "state" / "ledger.sqlite"),
+    )
     rows = csv_rows(*where)
-    assert {(row["traffic"], row["bytes"], row["packets"]) for row in rows if row["pod"] == name} == {
+    assert {
+        (row["traffic"], row["bytes"], row["packets"]) for row in rows if row["pod"] == name
+    } == {
         (IN, str(sent), "7"),
         (OUT, str(sent), "7"),
     }
     table = netmgr("usage", "--since", "2h", *where).stdout
     assert any("night-shift" in line and "7.3 kB" in line for line in table.splitlines()), table
-    by_class = json.loads(netmgr("usage", "--by", "class", "--by", "hour", "-o", "json", *where).stdout)
+    by_class = json.loads(
+        netmgr("usage", "--by", "class", "--by", "hour", "-o", "json", *where).stdout
+    )
     assert {row["traffic"] for row in by_class["rows"]} == {IN, OUT}
     assert all(row["hour"].endswith(":00Z") for row in by_class["rows"])
     node.stop_agent()
@@ -277,7 +320,11 @@ def csv_rows(*where: str) -> list[dict[str, str]]:
 
 
 def test_times_that_are_none_are_refused_with_examples(tmp_path: Path) -> None:
-    for arguments in (("--since", "yesteryear"), ("--since", "2h", "--until", "3h"), ("--since", "99999999999d")):
+    for arguments in (
+        ("--since", "yesteryear"),
+        ("--since", "2h", "--until", "3h"),
+        ("--since", "99999999999d"),
+    ):
         done = netmgr("usage", *arguments, "--socket", str(tmp_path / "none"))
         assert done.returncode == 1
         assert arguments[-1] in done.stderr
@@ -285,7 +332,12 @@ def test_times_that_are_none_are_refused_with_examples(tmp_path: Path) -> None:
 
 
 def test_a_question_that_is_none_is_refused(node: LabNode) -> None:
-    for arguments in ({"since": "nan"}, {"since": "0", "until": "1e300"}, {"since": "0", "by": "colour"}, {}):
+    for arguments in (
+        {"since": "nan"},
+        {"since": "0", "until": "1e300"},
+        {"since": "0", "by": "colour"},
+        {},
+    ):
         with pytest.raises(Exception, match="not a query"):
             node.ask("usage", **{"until": str(time.time()), "by": "pod"} | arguments)
 
@@ -295,7 +347,9 @@ def test_the_nodes_total_is_split_into_what_pods_the_node_and_others_exchanged(
 ) -> None:
     def parts() -> dict[tuple[str, str], int]:
         node.snapshot()
-        return {(part["origin"], part["traffic"]): part["bytes"] for part in node.snapshot()["origins"]}
+        return {
+            (part["origin"], part["traffic"]): part["bytes"] for part in node.snapshot()["origins"]
+        }
 
     def whole() -> dict[str, int]:
         return {total["traffic"]: total["bytes"] for total in node.snapshot()["node_totals"]}
@@ -307,7 +361,9 @@ def test_the_nodes_total_is_split_into_what_pods_the_node_and_others_exchanged(
         own = End(node.namespace, next(a for a in node.node.addresses if a.family is Family.V6))
         of_node = datagrams(own, End(world.internet, INTERNET[Family.V6]), [900] * 2, [100] * 2)
         after, total = parts(), whole()
-    grown = {key: size - before.get(key, 0) for key, size in after.items() if size != before.get(key, 0)}
+    grown = {
+        key: size - before.get(key, 0) for key, size in after.items() if size != before.get(key, 0)
+    }
     assert grown == {
         ("pods", OUT): of_pod,
         ("pods", IN): of_pod,
@@ -316,4 +372,6 @@ def test_the_nodes_total_is_split_into_what_pods_the_node_and_others_exchanged(
         ("unattributed", OUT): 1300,
     }
     for traffic in (IN, OUT):
-        assert total[traffic] - whole_before[traffic] == sum(size for (_, way), size in grown.items() if way == traffic)
+        assert total[traffic] - whole_before[traffic] == sum(
+            size for (_, way), size in grown.items() if way == traffic
+        )

@@ -1,4 +1,6 @@
-"""A thousand pods that live under a second: counted to the byte with CNI, and nearly so by an observer."""
+"""A thousand pods that live under a second: counted to the byte with CNI, and nearly so by an
+observer.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.config import Backend
-from netmgr.dataplane import desired, netns, rtnetlink
-from netmgr.dataplane.netlink import Netlink, index_of, open_in
-from netmgr.dataplane.rtnetlink import VethEnd
+from netmgr.dataplane import desired
+from netmgr.documents.node import Backend
 from netmgr.errors import NetmgrError
+from netmgr.kernel import links, neighbours, netns, routes
+from netmgr.kernel.links import VethEnd
+from netmgr.kernel.netlink import Netlink, index_of, open_in
 from netmgr.lab import wiring
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.runtime import Sandbox
@@ -34,7 +37,9 @@ pytestmark = pytest.mark.root
 PODS = int(os.environ.get("NETMGR_CHURN_PODS", "1000"))
 OBSERVER_LOSS = 0.01
 STARTING_SECONDS = 0.25
-"""Assumed for what Kubernetes does between the end of ADD and a pod's first byte: two containers made and started."""
+"""Assumed for what Kubernetes does between the end of ADD and a pod's first byte: two containers
+made and started.
+"""
 READING_SECONDS = 0.6
 """A little more than `min_reading_seconds`."""
 OUT = "internet-out"
@@ -48,17 +53,25 @@ def backend() -> Backend:
 
 def counted(node: LabNode, namespace: str = "research") -> dict[str, int]:
     rows = node.snapshot()["pods"]
-    return {row["pod"]: row["bytes"] for row in rows if (row["namespace"], row["traffic"]) == (namespace, OUT)}
+    return {
+        row["pod"]: row["bytes"]
+        for row in rows
+        if (row["namespace"], row["traffic"]) == (namespace, OUT)
+    }
 
 
 def gaps(node: LabNode) -> dict[str, int]:
     return {one["reason"]: one["count"] for one in node.snapshot()["gaps"] if one["count"]}
 
 
-def test_a_thousand_short_lived_pods_lose_no_byte(capsys: pytest.CaptureFixture[str], backend: Backend) -> None:
+def test_a_thousand_short_lived_pods_lose_no_byte(
+    capsys: pytest.CaptureFixture[str], backend: Backend
+) -> None:
     room = replace(cluster(nodes=1, pods=1), pods=())
     settings = {"ranges": ["10.200.0.0/21"]}  # no address comes twice, however quickly they come
-    with World(room, backend=backend, name=f"churn-{os.getpid()}", settings=settings, exporters=False) as world:
+    with World(
+        room, backend=backend, name=f"churn-{os.getpid()}", settings=settings, exporters=False
+    ) as world:
         node = world.node("node-1")
         churn = Churn(world, node.namespace, node.add, node.runtime.delete, at_once=8)
         reader = churn.run(PODS)
@@ -84,7 +97,11 @@ class OtherPlugin:
         number = int(name.rpartition("-")[2])
         address = Address(Family.V4, Address.parse("10.88.0.1").value + number)
         sandbox = Sandbox(
-            Pod(name, self.node.name), uuid.uuid4().hex, str(uuid.uuid4()), self.node.pods_dir / name, (address,)
+            Pod(name, self.node.name),
+            uuid.uuid4().hex,
+            str(uuid.uuid4()),
+            self.node.pods_dir / name,
+            (address,),
         )
         wiring.make_host(Host(name), sandbox.netns)
         self._wire(sandbox)
@@ -95,7 +112,9 @@ class OtherPlugin:
     def _attachment(sandbox: Sandbox) -> Attachment:
         key = AttachmentKey(sandbox.container_id, "eth0")
         link = f"veth{sandbox.container_id[:8]}"
-        return Attachment(key, PodRef("research", sandbox.pod.name), sandbox.addresses, link, str(sandbox.netns))
+        return Attachment(
+            key, PodRef("research", sandbox.pod.name), sandbox.addresses, link, str(sandbox.netns)
+        )
 
     def _wire(self, sandbox: Sandbox) -> None:
         made = self._attachment(sandbox)
@@ -104,10 +123,14 @@ class OtherPlugin:
         try:
             with wiring.inside(self.node.namespace):
                 self.channel.transact(
-                    [rtnetlink.create_veth(VethEnd(made.host_link, desired.HOST_MAC, 1500), pod, descriptor)]
+                    [
+                        links.create_veth(
+                            VethEnd(made.host_link, desired.HOST_MAC, 1500), pod, descriptor
+                        )
+                    ]
                 )
                 index = index_of(made.host_link)
-                self.channel.transact([rtnetlink.raise_index(index)])
+                self.channel.transact([links.raise_index(index)])
                 channel, pod_index = open_in(descriptor, "eth0")
             with channel:
                 channel.transact(desired.pod_side(made, pod_index))
@@ -116,9 +139,9 @@ class OtherPlugin:
         (address,) = sandbox.addresses
         self.channel.transact(
             [
-                rtnetlink.add_neighbour(address, pod.mac, index),
-                rtnetlink.add_route(address.prefix, index, protocol=RTPROT_BOOT),
-                rtnetlink.settle_link(index),
+                neighbours.add_neighbour(address, pod.mac, index),
+                routes.add_route(address.prefix, index, protocol=RTPROT_BOOT),
+                links.settle_link(index),
             ]
         )
 
@@ -145,14 +168,17 @@ class OtherPlugin:
         self._file(sandbox).write_text(json.dumps(entry))
 
     def delete(self, sandbox: Sandbox) -> None:
-        # The namespace takes the pair along, many at a time; deleting it by itself would cost the kernel 20 ms.
-        self.channel.transact([rtnetlink.lower_link(self._attachment(sandbox).host_link, 0)])
+        # The namespace takes the pair along, many at a time; deleting it by itself would cost the
+        # kernel 20 ms.
+        self.channel.transact([links.lower_link(self._attachment(sandbox).host_link, 0)])
         self._file(sandbox).unlink()
         netns.delete(sandbox.netns)
 
 
 def translate(node: LabNode) -> None:
-    """Forward and masquerade, as ptp does with `ipMasq`; the latter also makes the kernel track connections."""
+    """Forward and masquerade, as ptp does with `ipMasq`; the latter also makes the kernel track
+    connections.
+    """
     with wiring.inside(node.namespace):
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     rules = (
@@ -177,7 +203,9 @@ def observed(backend: Backend) -> Iterator[World]:
     name = f"churn-observed-{os.getpid()}"
     settings = {"cni": False, "ranges": []}
     world = World(cluster(nodes=1, pods=0), backend=backend, name=name, settings=settings)
-    world._settings["cni_results_dir"] = str(world._root / name / "nodes" / "node-1" / "cache" / "results")
+    world._settings["cni_results_dir"] = str(
+        world._root / name / "nodes" / "node-1" / "cache" / "results"
+    )
     try:
         world.build()
         wiring.wait_until_up(world.topology, world.directory / "netns")
@@ -195,7 +223,14 @@ def test_an_observer_of_a_thousand_short_lived_pods_loses_little_and_says_how_mu
     translate(node)
     node.start_agent()
     wait_until_ready(node)
-    churn = Churn(observed, node.namespace, plugin.add, plugin.delete, at_once=16, starting_seconds=STARTING_SECONDS)
+    churn = Churn(
+        observed,
+        node.namespace,
+        plugin.add,
+        plugin.delete,
+        at_once=16,
+        starting_seconds=STARTING_SECONDS,
+    )
     reader = churn.run(PODS)
     node.snapshot()
     time.sleep(READING_SECONDS)

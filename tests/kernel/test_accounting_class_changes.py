@@ -1,4 +1,6 @@
-"""Classes of traffic that a node document no longer names: what they counted last stays, their sets go."""
+"""Classes of traffic that a node document no longer names: what they counted last stays, their sets
+go.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import pytest
 import yaml
 
 from netmgr import programs
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.lab.exchange import End, datagrams
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import INTERNET, cluster
@@ -28,27 +30,39 @@ def world(backend: Backend, lab_name: str) -> Iterator[World]:
     classes = [{"name": "far", "prefixes": [str(address.prefix) for address in INTERNET.values()]}]
     accounting = {"reading_seconds": 300, "min_reading_seconds": 0, "classes": classes}
     settings = {"accounting": accounting, "reconcile_seconds": 3600}
-    with World(cluster(nodes=1, pods=1), backend=backend, name=lab_name, settings=settings, exporters=False) as made:
+    with World(
+        cluster(nodes=1, pods=1), backend=backend, name=lab_name, settings=settings, exporters=False
+    ) as made:
         yield made
 
 
 def exchanged(world: World) -> int:
-    """Have the first node's pod exchange something with the class, in both families; bytes each way."""
+    """Have the first node's pod exchange something with the class, in both families; bytes each
+    way.
+    """
     pod = world.node("node-1").runtime.sandboxes()[0]
-    ends = [(End(pod.netns, pod.address(family)), End(world.internet, INTERNET[family])) for family in Family]
+    ends = [
+        (End(pod.netns, pod.address(family)), End(world.internet, INTERNET[family]))
+        for family in Family
+    ]
     return sum(datagrams(own, peer, SIZES, SIZES).forth.bytes for own, peer in ends)
 
 
 def counted(node: LabNode, kind: str) -> dict[str, int]:
     """What the node's namespaces were counted for in one class, in bytes."""
     totals = node.snapshot()["namespaces"]
-    return {one["traffic"]: one["bytes"] for one in totals if one["traffic"].rpartition("-")[0] == kind}
+    return {
+        one["traffic"]: one["bytes"] for one in totals if one["traffic"].rpartition("-")[0] == kind
+    }
 
 
 def sets(node: LabNode) -> str:
     """The names of all sets in the node's namespace."""
     enter = ["nsenter", f"--net={node.namespace}"]
-    listings = [programs.run([*enter, *command]) for command in (["nft", "list", "sets"], ["ipset", "list", "-n"])]
+    listings = [
+        programs.run([*enter, *command])
+        for command in (["nft", "list", "sets"], ["ipset", "list", "-n"])
+    ]
     return "\n".join(one.stdout.decode() for one in listings)
 
 
@@ -61,7 +75,11 @@ def document(node: LabNode, backend: Backend, classes: tuple[dict[str, Any], ...
 
 
 @pytest.mark.parametrize("moves", [False, True], ids=["same-backend", "other-backend"])
-def test_what_a_former_class_counted_unread_is_not_lost(world: World, backend: Backend, moves: bool) -> None:  # noqa: FBT001  a parameter of the test
+def test_what_a_former_class_counted_unread_is_not_lost(
+    world: World,
+    backend: Backend,
+    moves: bool,  # noqa: FBT001  a parameter of the test
+) -> None:
     node = world.node("node-1")
     sent = exchanged(world)
     assert counted(node, "far") == {"far-in": sent, "far-out": sent}

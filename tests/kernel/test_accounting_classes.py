@@ -1,4 +1,6 @@
-"""Traffic classes from node.yaml to the exporter's page: every byte in one class, and all of them the pod's whole."""
+"""Traffic classes from node.yaml to the exporter's page: every byte in one class, and all of them
+the pod's whole.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.lab.capture import Tally
 from netmgr.lab.exchange import End, datagrams, stream
 from netmgr.lab.nodes import LabNode
@@ -23,7 +25,9 @@ from netmgr.prefixes import Family
 pytestmark = pytest.mark.root
 
 NEIGHBOURLY = 4
-"""Packets that node and pod may exchange meanwhile to find each other: they pass the link and no forward hook."""
+"""Packets that node and pod may exchange meanwhile to find each other: they pass the link and no
+forward hook.
+"""
 
 SIZES = [1, 700, 1200]
 
@@ -44,7 +48,11 @@ def of(pods: list[Sandbox], node: str) -> list[Sandbox]:
 
 def told(node: LabNode, pod: Sandbox) -> dict[str, Tally]:
     """What the agent tells of a pod, by traffic, where there was any."""
-    entries = [entry for entry in node.snapshot()["pods"] if entry["pod"] == pod.pod.name and entry["packets"]]
+    entries = [
+        entry
+        for entry in node.snapshot()["pods"]
+        if entry["pod"] == pod.pod.name and entry["packets"]
+    ]
     return {entry["traffic"]: Tally(entry["bytes"], entry["packets"]) for entry in entries}
 
 
@@ -55,7 +63,9 @@ def exported(node: LabNode, pod: Sandbox) -> dict[str, int]:
     return {
         sample.labels["traffic"]: int(sample.value)
         for sample in samples
-        if sample.name == "netmgr_pod_traffic_bytes_total" and sample.labels["pod"] == pod.pod.name and sample.value
+        if sample.name == "netmgr_pod_traffic_bytes_total"
+        and sample.labels["pod"] == pod.pod.name
+        and sample.value
     }
 
 
@@ -101,7 +111,10 @@ def test_the_classes_add_up_to_all_that_passes_the_pods_link(world: World, famil
     node = world.node("node-1")
     own = End(pod.netns, pod.address(family))
     before, carried_before = told(node, pod), carried(node, pod)
-    for peer in (End(world.internet, INTERNET[family]), *(End(one.netns, one.address(family)) for one in (near, far))):
+    for peer in (
+        End(world.internet, INTERNET[family]),
+        *(End(one.netns, one.address(family)) for one in (near, far)),
+    ):
         stream(own, peer, 200_000, 50_000)
     carried_now = carried(node, pod)
 
@@ -109,7 +122,9 @@ def test_the_classes_add_up_to_all_that_passes_the_pods_link(world: World, famil
         now = told(node, pod)
         grown = {kind: tally - before.get(kind, Tally()) for kind, tally in now.items()}
         return [
-            carried_now[way] - carried_before[way] - sum((grown[kind] for kind in grown if kind.endswith(way)), Tally())
+            carried_now[way]
+            - carried_before[way]
+            - sum((grown[kind] for kind in grown if kind.endswith(way)), Tally())
             for way in ("in", "out")
         ]
 
@@ -117,15 +132,28 @@ def test_the_classes_add_up_to_all_that_passes_the_pods_link(world: World, famil
     deadline = time.monotonic() + 5
     while max(rest.packets for rest in missing()) > NEIGHBOURLY and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert all(0 <= rest.packets <= NEIGHBOURLY and 0 <= rest.bytes <= 100 * NEIGHBOURLY for rest in missing())
+    assert all(
+        0 <= rest.packets <= NEIGHBOURLY and 0 <= rest.bytes <= 100 * NEIGHBOURLY
+        for rest in missing()
+    )
 
 
 def carried(node: LabNode, pod: Sandbox) -> dict[str, Tally]:
-    """What the kernel counts on the node's end of the pod's link, without Ethernet's 14 bytes a packet."""
+    """What the kernel counts on the node's end of the pod's link, without Ethernet's 14 bytes a
+    packet.
+    """
     with inside(node.namespace):
-        links = json.loads(subprocess.run(["ip", "-s", "-j", "link"], check=True, stdout=subprocess.PIPE).stdout)
-        routes = subprocess.run(["ip", "route"], check=True, stdout=subprocess.PIPE, text=True).stdout
-    name = next(line.split()[2] for line in routes.splitlines() if line.startswith(f"{pod.address(Family.V4)} dev "))
+        links = json.loads(
+            subprocess.run(["ip", "-s", "-j", "link"], check=True, stdout=subprocess.PIPE).stdout
+        )
+        routes = subprocess.run(
+            ["ip", "route"], check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
+    name = next(
+        line.split()[2]
+        for line in routes.splitlines()
+        if line.startswith(f"{pod.address(Family.V4)} dev ")
+    )
     counts = next(link["stats64"] for link in links if link["ifname"] == name)
     return {
         way: Tally(counts[side]["bytes"] - 14 * counts[side]["packets"], counts[side]["packets"])

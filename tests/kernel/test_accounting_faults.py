@@ -1,7 +1,8 @@
-"""Faults from outside on the real kernel: every byte is counted, or a gap tells of it and for how long.
+"""Faults from outside on the real kernel: every byte is counted, or a gap tells of it and for how
+long.
 
-The agents here read and reconcile only when they are asked to or when a test says so, so that what is lost is known
-to the byte.
+The agents here read and reconcile only when they are asked to or when a test says so, so that what
+is lost is known to the byte.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from netmgr import programs
-from netmgr.config import Backend
-from netmgr.dataplane import netns
+from netmgr.documents.node import Backend
+from netmgr.kernel import netns
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import cluster
 from netmgr.lab.world import World
@@ -34,14 +35,14 @@ _numbers = count(1)
 @pytest.fixture(scope="module")
 def world(backend: Backend) -> Iterator[World]:
     room = replace(cluster(nodes=1, pods=20), pods=())
-    settings = {"accounting": {"min_reading_seconds": 0, "reading_seconds": 300}, "reconcile_seconds": 1}
-    with World(room, backend=backend, name=f"faults-{os.getpid()}-{next(_numbers)}", settings=settings) as made:
+    settings = {
+        "accounting": {"min_reading_seconds": 0, "reading_seconds": 300},
+        "reconcile_seconds": 1,
+    }
+    with World(
+        room, backend=backend, name=f"faults-{os.getpid()}-{next(_numbers)}", settings=settings
+    ) as made:
         yield made
-
-
-@pytest.fixture
-def node(world: World) -> LabNode:
-    return world.node("node-1")
 
 
 @pytest.fixture
@@ -59,16 +60,22 @@ def eventually(holds: Callable[[], object]) -> None:
 
 
 def repairs(node: LabNode) -> int:
-    return sum(one["count"] for one in node.snapshot()["drift_repaired"] if one["reason"] == "rules")
+    return sum(
+        one["count"] for one in node.snapshot()["drift_repaired"] if one["reason"] == "rules"
+    )
 
 
 def everything(backend: Backend) -> list[list[str]]:
     if backend is Backend.NFTABLES:
         return [["nft", "flush", "ruleset"]]
     tables = [
-        (program, table) for program in ("iptables-legacy", "ip6tables-legacy") for table in ("raw", "mangle", "nat")
+        (program, table)
+        for program in ("iptables-legacy", "ip6tables-legacy")
+        for table in ("raw", "mangle", "nat")
     ]
-    return [[program, "-t", table, what] for program, table in tables for what in ("-F", "-X")] + [["ipset", "destroy"]]
+    return [[program, "-t", table, what] for program, table in tables for what in ("-F", "-X")] + [
+        ["ipset", "destroy"]
+    ]
 
 
 def rules_alone(backend: Backend) -> list[list[str]]:
@@ -100,10 +107,14 @@ def test_what_is_lost_while_rules_are_gone_is_a_gap_as_long_as_it_was(
     whole = time.monotonic() - read_at
     after = spender.send()
     counted = spender.counted()
-    assert counted in {kept + (unread if counters_stay else 0) + after + late for late in (0, missed)}
+    assert counted in {
+        kept + (unread if counters_stay else 0) + after + late for late in (0, missed)
+    }
     times, seconds = (now - then for now, then in zip(gaps(node)["removed"], before, strict=True))
     assert times >= 1
-    assert 0 < seconds <= whole + 1.1, "the gap tells of a longer time than there was since all was well"
+    assert 0 < seconds <= whole + 1.1, (
+        "the gap tells of a longer time than there was since all was well"
+    )
 
 
 def test_rules_that_were_lost_while_no_agent_was_there_are_a_gap_too(
@@ -148,7 +159,11 @@ def test_a_pod_that_went_with_its_rules_while_no_agent_was_there_is_a_gap(
 
 
 def _is_back(node: LabNode, backend: Backend) -> bool:
-    command = ["nft", "list", "table", "inet", "netmgr"] if backend is Backend.NFTABLES else ["ipset", "list", "-n"]
+    command = (
+        ["nft", "list", "table", "inet", "netmgr"]
+        if backend is Backend.NFTABLES
+        else ["ipset", "list", "-n"]
+    )
     return "pod_out4" in run(node, *command).stdout.replace("-", "_")
 
 
@@ -181,11 +196,25 @@ def test_zeroed_counters_are_a_gap_and_what_they_show_since_counts(
     spender.send()
     if backend is Backend.NFTABLES:
         table = ["inet", "netmgr", "pod_out4", f"{{ {spender.address} }}"]
-        assert run(node, "nft", f"delete element {' '.join(table)}; add element {' '.join(table)}").returncode == 0
+        assert (
+            run(
+                node, "nft", f"delete element {' '.join(table)}; add element {' '.join(table)}"
+            ).returncode
+            == 0
+        )
     else:
         assert (
             run(
-                node, "ipset", "-exist", "add", "netmgr-pod-out4", spender.address, "packets", "0", "bytes", "0"
+                node,
+                "ipset",
+                "-exist",
+                "add",
+                "netmgr-pod-out4",
+                spender.address,
+                "packets",
+                "0",
+                "bytes",
+                "0",
             ).returncode
             == 0
         )
@@ -197,12 +226,17 @@ def test_zeroed_counters_are_a_gap_and_what_they_show_since_counts(
 
 
 @pytest.mark.parametrize("edge", [1 << 63, 1 << 64], ids=["2**63", "2**64"])
-def test_a_counter_that_wraps_loses_nothing(node: LabNode, spender: Spender, backend: Backend, edge: int) -> None:
+def test_a_counter_that_wraps_loses_nothing(
+    node: LabNode, spender: Spender, backend: Backend, edge: int
+) -> None:
     spender.send()
     preset = edge - 1500
     if backend is Backend.NFTABLES:
         element = f"inet netmgr pod_out4 {{ {spender.address}"
-        commands = f"delete element {element} }}; add element {element} counter packets 9 bytes {preset} }}"
+        commands = (
+            f"delete element {element} }}; add element {element} counter packets 9 bytes "
+            f"{preset} }}"
+        )
         done = run(node, "nft", commands)
     else:
         words = f"-exist add netmgr-pod-out4 {spender.address} packets 9 bytes {preset}"
@@ -255,7 +289,9 @@ def test_counting_goes_on_while_the_disk_is_full_and_the_time_to_durable_is_expo
     second = gaps(node)["not-durable"]
     assert first[0] == second[0] == 1
     assert second[1] >= first[1] + 0.3
-    shown = re.search(r'netmgr_accounting_gap_seconds_total\{reason="not-durable"\} (\S+)', node.scrape())
+    shown = re.search(
+        r'netmgr_accounting_gap_seconds_total\{reason="not-durable"\} (\S+)', node.scrape()
+    )
     assert shown
     assert float(shown[1]) >= second[1]
     small_disk.unlink()

@@ -1,4 +1,6 @@
-"""Host-network pods counted by their cgroup on the real kernel: to the byte, apart from the node's own."""
+"""Host-network pods counted by their cgroup on the real kernel: to the byte, apart from the node's
+own.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.lab.exchange import End, datagram_bytes, datagrams, open_socket
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import INTERNET, cluster
@@ -25,7 +27,9 @@ from netmgr.prefixes import Family
 pytestmark = pytest.mark.root
 
 UNIFIED = next(
-    path for path in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")) if (path / "cgroup.procs").exists()
+    path
+    for path in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
+    if (path / "cgroup.procs").exists()
 )
 IN, OUT = "internet-in", "internet-out"
 PATIENCE = 10.0
@@ -72,13 +76,10 @@ def world(backend: Backend, cgroups: Path, tmp_path: Path) -> Iterator[World]:
         "min_reading_seconds": 0,
     }
     settings = {"accounting": accounting, "reconcile_seconds": 0.3}
-    with World(room, backend=backend, name=f"host-pods-{os.getpid()}", settings=settings, exporters=False) as made:
+    with World(
+        room, backend=backend, name=f"host-pods-{os.getpid()}", settings=settings, exporters=False
+    ) as made:
         yield made
-
-
-@pytest.fixture
-def node(world: World) -> LabNode:
-    return world.node("node-1")
 
 
 @dataclass
@@ -107,7 +108,9 @@ class Process:
 @contextmanager
 def process(world: World, namespace: Path, cgroup: Path | None) -> Iterator[Process]:
     command = ["nsenter", f"--net={namespace}", sys.executable, "-c", TALKER]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
         try:
             assert running.stdout
             assert running.stdout.readline() == "ready\n"
@@ -120,7 +123,9 @@ def process(world: World, namespace: Path, cgroup: Path | None) -> Iterator[Proc
 
 
 def kubelets(cgroups: Path, logs: Path, name: str, *, slices: bool = False) -> Path:
-    """What kubelet makes for a pod: a cgroup with one for a container in it, and a directory for logs."""
+    """What kubelet makes for a pod: a cgroup with one for a container in it, and a directory for
+    logs.
+    """
     uid = str(uuid.uuid4())
     (logs / f"kube-system_{name}_{uid}").mkdir()
     if slices:
@@ -148,13 +153,21 @@ def wait_for(node: LabNode, name: str, *, live: bool) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.IPTABLES_LEGACY], indirect=True, ids=str)
+@pytest.mark.parametrize(
+    "backend", [Backend.NFTABLES, Backend.IPTABLES_LEGACY], indirect=True, ids=str
+)
 def test_a_host_network_pod_is_counted_to_the_byte_and_the_rest_is_the_nodes_own(
     world: World, node: LabNode, cgroups: Path, tmp_path: Path
 ) -> None:
-    apiserver, proxy = kubelets(cgroups, tmp_path, "apiserver"), kubelets(cgroups, tmp_path, "proxy", slices=True)
+    apiserver, proxy = (
+        kubelets(cgroups, tmp_path, "apiserver"),
+        kubelets(cgroups, tmp_path, "proxy", slices=True),
+    )
     sent = {"apiserver": [0, 0], "proxy": [0, 0]}
-    with process(world, node.namespace, apiserver) as one, process(world, node.namespace, proxy) as two:
+    with (
+        process(world, node.namespace, apiserver) as one,
+        process(world, node.namespace, proxy) as two,
+    ):
         wait_for(node, "apiserver", live=True)
         wait_for(node, "proxy", live=True)
         before = origins(node)
@@ -166,7 +179,9 @@ def test_a_host_network_pod_is_counted_to_the_byte_and_the_rest_is_the_nodes_own
         of_node = datagrams(own, End(world.internet, INTERNET[Family.V4]), [777] * 3, [50] * 3)
         for name, (out, back) in sent.items():
             assert counted(node, name) == {OUT: out, IN: back}
-        grown = {key: size - before[key] for key, size in origins(node).items() if size != before[key]}
+        grown = {
+            key: size - before[key] for key, size in origins(node).items() if size != before[key]
+        }
         assert grown == {
             ("host-pods", OUT): sum(out for out, _ in sent.values()),
             ("host-pods", IN): sum(back for _, back in sent.values()),
@@ -190,7 +205,16 @@ def test_a_host_network_pods_bytes_survive_its_end_the_agents_and_the_rules(
         out, back = out + more[0], back + more[1]
         assert counted(node, "etcd") == {OUT: out, IN: back}
         subprocess.run(
-            ["nsenter", f"--net={node.namespace}", "nft", "delete", "table", "inet", "netmgr-host-pods"], check=True
+            [
+                "nsenter",
+                f"--net={node.namespace}",
+                "nft",
+                "delete",
+                "table",
+                "inet",
+                "netmgr-host-pods",
+            ],
+            check=True,
         )
         time.sleep(1)
         more = talker.talk(Family.V6, 2, 900, 90)
@@ -204,15 +228,28 @@ def test_a_host_network_pods_bytes_survive_its_end_the_agents_and_the_rules(
     container.parent.rmdir()
     wait_for(node, "etcd", live=False)
     assert counted(node, "etcd") == {OUT: out, IN: back}
-    listed = ["nsenter", f"--net={node.namespace}", "nft", "list", "table", "inet", "netmgr-host-pods"]
-    assert "packets" not in subprocess.run(listed, check=True, capture_output=True, text=True).stdout
+    listed = [
+        "nsenter",
+        f"--net={node.namespace}",
+        "nft",
+        "list",
+        "table",
+        "inet",
+        "netmgr-host-pods",
+    ]
+    assert (
+        "packets" not in subprocess.run(listed, check=True, capture_output=True, text=True).stdout
+    )
 
 
 def test_a_pod_with_a_network_of_its_own_is_none_of_these(
     world: World, node: LabNode, cgroups: Path, tmp_path: Path
 ) -> None:
     sandbox = node.add("own-network")
-    container, unnamed = kubelets(cgroups, tmp_path, "own-network"), cgroups / "kubepods" / f"pod{uuid.uuid4()}"
+    container, unnamed = (
+        kubelets(cgroups, tmp_path, "own-network"),
+        cgroups / "kubepods" / f"pod{uuid.uuid4()}",
+    )
     unnamed.mkdir()
     with process(world, sandbox.netns, container), process(world, node.namespace, unnamed):
         time.sleep(1)
@@ -228,13 +265,18 @@ def test_what_was_counted_ends_where_it_is_no_longer_asked_for(
         out, _ = talker.talk(Family.V4, 4, 500, 20)
         assert counted(node, "dns")[OUT] == out
         node.stop_agent()
-        node.document.write_text(node.document.read_text().replace("host_pods: true", "host_pods: false"))
+        node.document.write_text(
+            node.document.read_text().replace("host_pods: true", "host_pods: false")
+        )
         node.start_agent()
         node.wait_until_ready()
         wait_for(node, "dns", live=False)
         assert counted(node, "dns")[OUT] == out
         tables = ["nsenter", f"--net={node.namespace}", "nft", "list", "tables"]
-        assert "host-pods" not in subprocess.run(tables, check=True, capture_output=True, text=True).stdout
+        assert (
+            "host-pods"
+            not in subprocess.run(tables, check=True, capture_output=True, text=True).stdout
+        )
 
 
 def test_a_new_range_is_no_internet_to_host_network_pods_either_and_costs_no_count(
@@ -243,7 +285,9 @@ def test_a_new_range_is_no_internet_to_host_network_pods_either_and_costs_no_cou
     with process(world, node.namespace, kubelets(cgroups, tmp_path, "lasting")) as pod:
         wait_for(node, "lasting", live=True)
         sent, received = pod.talk(Family.V4, 3, 100, 200)
-        node.document.write_text(node.document.read_text().replace("ranges:\n", "ranges:\n- 198.51.100.0/28\n"))
+        node.document.write_text(
+            node.document.read_text().replace("ranges:\n", "ranges:\n- 198.51.100.0/28\n")
+        )
         deadline = time.monotonic() + PATIENCE
         while "198.51.100.0/28" not in internal(node) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -255,5 +299,14 @@ def test_a_new_range_is_no_internet_to_host_network_pods_either_and_costs_no_cou
 
 def internal(node: LabNode) -> str:
     """What host-network pods are not counted for."""
-    command = ["nsenter", f"--net={node.namespace}", "nft", "list", "set", "inet", "netmgr-host-pods", "internal4"]
+    command = [
+        "nsenter",
+        f"--net={node.namespace}",
+        "nft",
+        "list",
+        "set",
+        "inet",
+        "netmgr-host-pods",
+        "internal4",
+    ]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -1,4 +1,6 @@
-"""The ledger's file lost, cut, or replaced by another: live counters bring it up, and a gap tells of the loss."""
+"""The ledger's file lost, cut, or replaced by another: live counters bring it up, and a gap tells
+of the loss.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,14 @@ import pytest
 
 from netmgr.agent.main import SystemClock
 from netmgr.agent.recovery import boot_id
-from netmgr.config import Backend
 from netmgr.dataplane import desired
-from netmgr.ipam.store import Store
+from netmgr.documents.node import Backend
+from netmgr.ipam.store import Store as LeaseStore
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import cluster
 from netmgr.lab.world import World
 from netmgr.ledger.ledger import MARK_FILE, Ledger
+from netmgr.ledger.store import Store
 from netmgr.model import Attachment, AttachmentKey, Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
 from tests.kernel.spending import OUT, Spender, gaps
@@ -35,14 +38,14 @@ _numbers = count(1)
 @pytest.fixture(scope="module")
 def world(backend: Backend) -> Iterator[World]:
     room = replace(cluster(nodes=1, pods=40), pods=())
-    settings = {"accounting": {"min_reading_seconds": 0, "reading_seconds": 300}, "reconcile_seconds": 1}
-    with World(room, backend=backend, name=f"lost-{os.getpid()}-{next(_numbers)}", settings=settings) as made:
+    settings = {
+        "accounting": {"min_reading_seconds": 0, "reading_seconds": 300},
+        "reconcile_seconds": 1,
+    }
+    with World(
+        room, backend=backend, name=f"lost-{os.getpid()}-{next(_numbers)}", settings=settings
+    ) as made:
         yield made
-
-
-@pytest.fixture
-def node(world: World) -> LabNode:
-    return world.node("node-1")
 
 
 def new_spender(world: World, node: LabNode) -> Spender:
@@ -93,7 +96,7 @@ def replace_by_another_machines(path: Path) -> None:
     remove(path)
     elsewhere = path.with_name("elsewhere") / path.name
     elsewhere.parent.mkdir()
-    other = Ledger.open(elsewhere, clock=SystemClock(), linger_seconds=900, boot_id="another")
+    other = Ledger(Store(elsewhere), clock=SystemClock(), linger_seconds=900, boot_id="another")
     other.examine([], has_counters=False)
     mine = Counter.of_pod(Address.parse("10.9.8.7"), Traffic.INTERNET_OUT)
     other.begin([mine], PodRef("elsewhere", "web", "uid"))
@@ -109,7 +112,11 @@ def node_total(node: LabNode) -> int:
 
 
 def namespaces(node: LabNode) -> dict[str, int]:
-    return {one["namespace"]: one["bytes"] for one in node.snapshot()["namespaces"] if one["traffic"] == OUT}
+    return {
+        one["namespace"]: one["bytes"]
+        for one in node.snapshot()["namespaces"]
+        if one["traffic"] == OUT
+    }
 
 
 def restart(node: LabNode) -> None:
@@ -118,17 +125,24 @@ def restart(node: LabNode) -> None:
 
 
 def restored(node: LabNode) -> int:
-    return sum(one["count"] for one in node.snapshot()["drift_repaired"] if one["reason"] == "files")
+    return sum(
+        one["count"] for one in node.snapshot()["drift_repaired"] if one["reason"] == "files"
+    )
 
 
-def changed(before: dict[str, tuple[int, float]], after: dict[str, tuple[int, float]]) -> dict[str, int]:
+def changed(
+    before: dict[str, tuple[int, float]], after: dict[str, tuple[int, float]]
+) -> dict[str, int]:
     return {
-        reason: after[reason][0] - before.get(reason, (0, 0))[0] for reason in after if after[reason] != before[reason]
+        reason: after[reason][0] - before.get(reason, (0, 0))[0]
+        for reason in after
+        if after[reason] != before[reason]
     }
 
 
 @pytest.mark.parametrize(
-    "harm", [remove, cut_to_nothing, cut_in_half, write_into_the_middle, replace_by_another_machines]
+    "harm",
+    [remove, cut_to_nothing, cut_in_half, write_into_the_middle, replace_by_another_machines],
 )
 def test_books_that_were_lost_are_rebuilt_from_live_counters_and_reported(
     world: World, node: LabNode, spender: Spender, harm: Callable[[Path], None]
@@ -144,7 +158,9 @@ def test_books_that_were_lost_are_rebuilt_from_live_counters_and_reported(
     sent += spender.send()
     restart(node)
     assert spender.counted() == sent
-    assert node_total(node) == total + 1000, "the node's counters live on, and all they show is counted"
+    assert node_total(node) == total + 1000, (
+        "the node's counters live on, and all they show is counted"
+    )
     assert gone.sandbox.pod.namespace not in namespaces(node)
     assert "elsewhere" not in namespaces(node)
     found = gaps(node)
@@ -189,7 +205,9 @@ def test_an_older_copy_is_recognised_by_the_kernel_and_brought_up(
     assert node.snapshot()["state_rebuilds"] == 1
 
 
-def test_a_log_that_was_removed_makes_an_older_copy_too(world: World, node: LabNode, spender: Spender) -> None:
+def test_a_log_that_was_removed_makes_an_older_copy_too(
+    world: World, node: LabNode, spender: Spender
+) -> None:
     gone = new_spender(world, node)
     gone.send()
     before = gaps(node)
@@ -237,17 +255,23 @@ def test_a_file_that_is_harmed_under_a_running_agent_is_written_again(
     assert (spender.counted(), gaps(node)) == (sent, before)
 
 
-def test_a_pod_that_an_agent_was_killed_before_it_counted_is_no_gap(node: LabNode, spender: Spender) -> None:
+def test_a_pod_that_an_agent_was_killed_before_it_counted_is_no_gap(
+    node: LabNode, spender: Spender
+) -> None:
     """Its counters are in the books, and neither they nor a link are in the kernel."""
     before = gaps(node)
     node.kill_agent()
     pod = PodRef(f"team-{next(_numbers)}", "unborn", "uid-unborn")
     addresses = tuple(neighbour(spender.sandbox.address(family)) for family in Family)
     key = AttachmentKey(pod.name, "eth0")
-    memory = Store.open(node.directory / "state" / "ipam.sqlite")
-    memory.hold(Attachment(key, pod, addresses, desired.host_link_name(key), "/run/netns/none", 1.0))
+    memory = LeaseStore(node.directory / "state" / "ipam.sqlite")
+    memory.hold(
+        Attachment(key, pod, addresses, desired.host_link_name(key), "/run/netns/none", 1.0)
+    )
     memory.close()
-    books = Ledger.open(ledger_of(node), clock=SystemClock(), linger_seconds=900, boot_id=boot_id())
+    books = Ledger(
+        Store(ledger_of(node)), clock=SystemClock(), linger_seconds=900, boot_id=boot_id()
+    )
     books.begin([Counter.of_pod(address, way) for address in addresses for way in Traffic], pod)
     books.close()
     restart(node)

@@ -1,4 +1,6 @@
-"""What the forward hook counts beside what a wire carries: the figures that docs/accounting.md gives."""
+"""What the forward hook counts beside what a wire carries: the figures that docs/accounting.md
+gives.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from itertools import count
 
 import pytest
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.lab.exchange import open_socket
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.runtime import Sandbox
@@ -34,7 +36,8 @@ TCP_HEADER = 20 + 12
 
 UDP_SEGMENT = 103
 SEGS_OUT, BYTES_SENT = 136, 200
-"""Offsets in struct tcp_info (linux/tcp.h): segments as on a wire, and bytes, repetitions included."""
+"""Offsets in struct tcp_info (linux/tcp.h): segments as on a wire, and bytes, repetitions included.
+"""
 
 _numbers = count(1)
 
@@ -43,20 +46,10 @@ _numbers = count(1)
 def world(backend: Backend) -> Iterator[World]:
     room = replace(cluster(nodes=1, pods=20), pods=())
     settings = {"accounting": {"min_reading_seconds": 0}}
-    with World(room, backend=backend, name=f"wire-{os.getpid()}-{next(_numbers)}", settings=settings) as made:
+    with World(
+        room, backend=backend, name=f"wire-{os.getpid()}-{next(_numbers)}", settings=settings
+    ) as made:
         yield made
-
-
-@pytest.fixture
-def node(world: World) -> LabNode:
-    return world.node("node-1")
-
-
-@pytest.fixture
-def pod(node: LabNode) -> Iterator[Sandbox]:
-    made = node.add(f"pod-{next(_numbers)}")
-    yield made
-    node.runtime.delete(made)
 
 
 def counted(node: LabNode, pod: Sandbox) -> int:
@@ -66,7 +59,9 @@ def counted(node: LabNode, pod: Sandbox) -> int:
 
 def tell(what: str, family: Family, shown: int, wire: int) -> float:
     less = 1 - shown / wire
-    sys.stdout.write(f"{what} IPv{family.value}: counted {shown:,}, on a wire {wire:,}: {less:.2%} less\n")
+    sys.stdout.write(
+        f"{what} IPv{family.value}: counted {shown:,}, on a wire {wire:,}: {less:.2%} less\n"
+    )
     return less
 
 
@@ -144,7 +139,10 @@ def test_fragments_are_counted_as_the_datagram_that_connection_tracking_made_of_
 
 def test_what_a_later_rule_drops_is_counted(world: World, node: LabNode, pod: Sandbox) -> None:
     chain = "{ type filter hook forward priority 0; policy drop; }"
-    assert run(node, "nft", f"add table inet others; add chain inet others forward {chain}").returncode == 0
+    assert (
+        run(node, "nft", f"add table inet others; add chain inet others forward {chain}").returncode
+        == 0
+    )
     try:
         with (
             open_socket(world.internet, Family.V4, socket.SOCK_DGRAM) as far,

@@ -1,4 +1,6 @@
-"""A hundred times something of netmgr's is altered or taken away: it is put back, and all else stays as it is."""
+"""A hundred times something of netmgr's is altered or taken away: it is put back, and all else
+stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from itertools import cycle, islice
 
 import pytest
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.joined import Joined, joined, nat_host, own
 
@@ -42,7 +44,11 @@ table ip netmgr-not-quite {
 FOREIGN = (
     "ipset create foreign hash:ip",
     "ipset add foreign 192.0.2.1",
-    *(f"ip{family}tables-legacy -t {table} -N FOREIGN" for family in ("", "6") for table in ("mangle", "nat")),
+    *(
+        f"ip{family}tables-legacy -t {table} -N FOREIGN"
+        for family in ("", "6")
+        for table in ("mangle", "nat")
+    ),
     "iptables-legacy -t mangle -I FORWARD -m set --match-set foreign src -j DROP",
     "iptables-legacy -t mangle -A FORWARD -j FOREIGN",
     "iptables-legacy -t mangle -A FOREIGN -m comment --comment NETMGR -j ACCEPT",
@@ -84,12 +90,24 @@ def world(request: pytest.FixtureRequest) -> Iterator[Joined]:
 
 def foreign(world: Joined) -> list[str]:
     """Everything in the machine's kernel that is not netmgr's, with the packets it counted."""
-    nft = [world.run("nft", "-a", "list", "table", *name.split()) for name in ("inet foreign", "ip netmgr-not-quite")]
-    rules = [line for save in ("iptables", "ip6tables") for line in world.run(f"{save}-legacy-save").splitlines()]
+    nft = [
+        world.run("nft", "-a", "list", "table", *name.split())
+        for name in ("inet foreign", "ip netmgr-not-quite")
+    ]
+    rules = [
+        line
+        for save in ("iptables", "ip6tables")
+        for line in world.run(f"{save}-legacy-save").splitlines()
+    ]
     kept = [line for line in rules if "FOREIGN" in line or ("-A" in line and "NETMGR-" not in line)]
     kept = [line for line in kept if "iptables-exporter" not in line]
     routes = world.run("ip", "route").splitlines() + world.run("ip", "-6", "route").splitlines()
-    return [*nft, *kept, world.run("ipset", "list", "foreign"), *(line for line in routes if "proto 110" not in line)]
+    return [
+        *nft,
+        *kept,
+        world.run("ipset", "list", "foreign"),
+        *(line for line in routes if "proto 110" not in line),
+    ]
 
 
 def repairs(world: Joined) -> dict[str, int]:
@@ -113,5 +131,7 @@ def test_what_is_ours_is_put_back_and_what_is_not_is_left_alone(world: Joined) -
 
 def without_handles(rules: str) -> list[str]:
     """Without the ledger's mark as well, which moves with every gap."""
-    lines = re.sub(r"(set ledger_mark6 .*?elements = ){.*?}", r"\1{}", rules, flags=re.DOTALL).splitlines()
+    lines = re.sub(
+        r"(set ledger_mark6 .*?elements = ){.*?}", r"\1{}", rules, flags=re.DOTALL
+    ).splitlines()
     return sorted(line.split(" # handle ")[0] for line in lines)

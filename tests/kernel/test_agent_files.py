@@ -1,4 +1,6 @@
-"""State and run directory removed or replaced under a running agent: noticed, reported, made again, nothing lost."""
+"""State and run directory removed or replaced under a running agent: noticed, reported, made again,
+nothing lost.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from netmgr import readers
-from netmgr.config import Backend
+from netmgr.api import client
+from netmgr.documents.node import Backend
 from netmgr.errors import LabError, NetmgrError
 from netmgr.lab.exchange import End, datagrams
 from netmgr.lab.nodes import LabNode
@@ -25,6 +27,7 @@ from netmgr.lab.runtime import Sandbox
 from netmgr.lab.topology import INTERNET, two_nodes
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
+from tests.builders import NODE_KEYS
 
 pytestmark = pytest.mark.root
 
@@ -32,14 +35,23 @@ NewPod = Callable[..., Sandbox]
 NOTICED_SECONDS = 15.0
 SENT = [100, 200, 300]
 HEADERS = (20 + 8, 40 + 8)
-EVERYTHING = ("state/agent.lock", "state/ipam.sqlite", "state/ledger.sqlite", "state/rules-backend", "state/spool")
+EVERYTHING = (
+    "state/agent.lock",
+    "state/ipam.sqlite",
+    "state/ledger.sqlite",
+    "state/rules-backend",
+    "state/spool",
+)
 SOCKETS = ("run/agent.lock", "run/cni.sock", "run/ledger.sock")
 ROLES: dict[str, dict[str, object]] = {
     "observer": {"cni": False},
     "hub-router": {"role": "hub-router"},
     "nat-host": {
         "role": "nat-host",
-        "nat": {"source": "preserve", "services": [{"seen": "10.99.0.0/24", "real": "10.98.0.0/24"}]},
+        "nat": {
+            "source": "preserve",
+            "services": [{"vip_range": "10.99.0.0/24", "service_cidr": "10.98.0.0/24"}],
+        },
     },
 }
 
@@ -48,13 +60,10 @@ ROLES: dict[str, dict[str, object]] = {
 def world(backend: Backend) -> Iterator[World]:
     topology = replace(two_nodes(pods=100), pods=())
     settings = {"reconcile_seconds": 0.5}
-    with World(topology, backend=backend, name=f"files-{os.getpid()}-{backend[:4]}", settings=settings) as made:
+    with World(
+        topology, backend=backend, name=f"files-{os.getpid()}-{backend[:4]}", settings=settings
+    ) as made:
         yield made
-
-
-@pytest.fixture
-def node(world: World) -> LabNode:
-    return world.node("node-1")
 
 
 def eventually(condition: Callable[[], object], seconds: float = NOTICED_SECONDS) -> None:
@@ -72,19 +81,32 @@ def views(node: LabNode) -> dict[str, list[str]]:
 
 
 def repairs(node: LabNode) -> int:
-    return next(item["count"] for item in node.snapshot()["drift_repaired"] if item["reason"] == "files")
+    return next(
+        item["count"] for item in node.snapshot()["drift_repaired"] if item["reason"] == "files"
+    )
 
 
 def sent(node: LabNode, sandbox: Sandbox) -> int:
     rows = node.snapshot()["pods"]
-    return next(row["bytes"] for row in rows if row["pod"] == sandbox.pod.name and row["traffic"] == "internet-out")
+    return next(
+        row["bytes"]
+        for row in rows
+        if row["pod"] == sandbox.pod.name and row["traffic"] == "internet-out"
+    )
 
 
 def send(world: World, node: LabNode, sandbox: Sandbox) -> None:
     """Have a fresh pod send to the internet, until its agent's books have all of it."""
     for family in Family:
-        datagrams(End(sandbox.netns, sandbox.address(family)), End(world.internet, INTERNET[family]), SENT, SENT)
-    eventually(lambda: sent(node, sandbox) == sum(len(SENT) * headers + sum(SENT) for headers in HEADERS))
+        datagrams(
+            End(sandbox.netns, sandbox.address(family)),
+            End(world.internet, INTERNET[family]),
+            SENT,
+            SENT,
+        )
+    eventually(
+        lambda: sent(node, sandbox) == sum(len(SENT) * headers + sum(SENT) for headers in HEADERS)
+    )
 
 
 def remove(path: Path) -> None:
@@ -94,7 +116,9 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
-@pytest.mark.parametrize("removed", ["state", "run", "state/ipam.sqlite-wal", *EVERYTHING, *SOCKETS])
+@pytest.mark.parametrize(
+    "removed", ["state", "run", "state/ipam.sqlite-wal", *EVERYTHING, *SOCKETS]
+)
 def test_what_is_removed_is_made_again_and_nothing_is_lost(
     world: World, node: LabNode, new_pod: NewPod, removed: str
 ) -> None:
@@ -127,7 +151,9 @@ def test_an_older_copy_is_set_aside_and_what_the_agent_knows_stays(
     old = new_pod("node-1")
     node.stop_agent()
     state = node.directory / "state"
-    copies = {name: shutil.copy(state / name, node.directory) for name in ("ipam.sqlite", "ledger.sqlite")}
+    copies = {
+        name: shutil.copy(state / name, node.directory) for name in ("ipam.sqlite", "ledger.sqlite")
+    }
     node.start_agent()
     node.wait_until_ready()
     new = new_pod("node-1")
@@ -135,7 +161,12 @@ def test_an_older_copy_is_set_aside_and_what_the_agent_knows_stays(
     before = views(node), sent(node, new)
     for name, copy in copies.items():
         Path(copy).replace(state / name)
-    eventually(lambda: list(state.glob("ipam.sqlite.replaced-*")) and list(state.glob("ledger.sqlite.replaced-*")))
+    eventually(
+        lambda: (
+            list(state.glob("ipam.sqlite.replaced-*"))
+            and list(state.glob("ledger.sqlite.replaced-*"))
+        )
+    )
     eventually(lambda: not node.runtime.status())
     node.kill_agent()
     node.start_agent()
@@ -166,14 +197,22 @@ def test_what_cannot_be_made_again_is_reported_until_it_can(node: LabNode, new_p
 
 
 def test_what_stands_in_anothers_way_is_not_unlinked(node: LabNode) -> None:
-    """A socket that somebody answers is somebody's: the agent says so, and takes the name when it is free."""
+    """A socket that somebody answers is somebody's: the agent says so, and takes the name when it
+    is free.
+    """
     path = node.run_dir / "cni.sock"
     path.unlink()
-    program = f"import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.bind({str(path)!r})\ns.listen()\ninput()"
+    program = (
+        "import socket, sys\ns = "
+        f"socket.socket(socket.AF_UNIX)\ns.bind({str(path)!r})\ns.listen()\ninput()"
+    )
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as other:
         try:
             eventually(
-                lambda: f"{path}: another process answers here" in node.snapshot()["reason"] or not path.exists()
+                lambda: (
+                    f"{path}: another process answers here" in node.snapshot()["reason"]
+                    or not path.exists()
+                )
             )
         finally:
             other.communicate(b"\n")
@@ -183,7 +222,11 @@ def test_what_stands_in_anothers_way_is_not_unlinked(node: LabNode) -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_agents_of_every_role_do_so(tmp_path: Path, role: str) -> None:
     place = {"state_dir": str(tmp_path / "state"), "run_dir": str(tmp_path / "run")}
-    head = {"apiVersion": "netmgr.io/v1alpha1", "kind": "Node", "node": {"name": "one"}, "reconcile_seconds": 0.2}
+    head = {
+        **NODE_KEYS,
+        "node": {"name": "one"},
+        "reconcile_seconds": 0.2,
+    }
     document = tmp_path / "node.yaml"
     document.write_text(yaml.safe_dump({**head, **place, "backend": "nftables", **ROLES[role]}))
     command = ["unshare", "--net", sys.executable, "-m", "netmgr", "agent", "-c", str(document)]
@@ -192,9 +235,15 @@ def test_agents_of_every_role_do_so(tmp_path: Path, role: str) -> None:
             eventually(lambda: asked(tmp_path)["ready"], 30)
             for name in ("state", "run"):
                 shutil.rmtree(tmp_path / name)
-            eventually(lambda: asked(tmp_path)["ready"] and (tmp_path / "state" / "ledger.sqlite").exists())
-            (repaired,) = (item for item in asked(tmp_path)["drift_repaired"] if item["reason"] == "files")
-            assert repaired["count"] >= len(("two lock files", "the ledger", "the backend's mark", "the socket"))
+            eventually(
+                lambda: asked(tmp_path)["ready"] and (tmp_path / "state" / "ledger.sqlite").exists()
+            )
+            (repaired,) = (
+                item for item in asked(tmp_path)["drift_repaired"] if item["reason"] == "files"
+            )
+            assert repaired["count"] >= len(
+                ("two lock files", "the ledger", "the backend's mark", "the socket")
+            )
         finally:
             agent.terminate()
         assert agent.wait(30) == 0
@@ -202,6 +251,6 @@ def test_agents_of_every_role_do_so(tmp_path: Path, role: str) -> None:
 
 def asked(directory: Path) -> dict[str, Any]:
     try:
-        return readers.ask(directory / "run" / "ledger.sock", "snapshot", timeout=5)
+        return client.ask(directory / "run" / "ledger.sock", "snapshot", timeout=5)
     except OSError as error:
         raise LabError(str(error)) from None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.joined import HUB_ROUTER, SITES, Joined, joined, own
 
@@ -40,13 +40,18 @@ def routes(world: Joined) -> str:
 def test_a_hub_router_forwards_as_soon_as_it_is_ready(router: Joined, family: Family) -> None:
     assert router.send("researcher", "a", family) == str(own("researcher", family))
     snapshot = router.agent.snapshot()
-    assert {item["reason"]: item["count"] for item in snapshot["drift_repaired"]}.keys() >= {"rules", "routes"}
+    assert {item["reason"]: item["count"] for item in snapshot["drift_repaired"]}.keys() >= {
+        "rules",
+        "routes",
+    }
     assert not any(item["count"] for item in snapshot["drift_repaired"])
     assert (snapshot["role"], snapshot["pool"], snapshot["pods"]) == ("hub-router", [], [])
 
 
 @FAMILIES
-def test_forwarding_that_somebody_switched_off_is_put_back_and_told(router: Joined, family: Family) -> None:
+def test_forwarding_that_somebody_switched_off_is_put_back_and_told(
+    router: Joined, family: Family
+) -> None:
     router.run("sysctl", "-w", f"{SWITCHES[family]}=0")
     router.wait_until(lambda: router.repaired("forwarding") > 0)
     assert router.send("researcher", "a", family)

@@ -9,16 +9,35 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from netmgr.config import Backend
-from netmgr.dataplane.ports import PORTS_PER_ADDRESS
+from netmgr.documents.node import Backend
+from netmgr.kernel.conntrack import PORTS_PER_ADDRESS
 from netmgr.lab.exchange import open_socket
 from netmgr.prefixes import Family
-from tests.kernel.joined import HUB_ROUTER, REAL, SEEN, Joined, gateway, joined, nat_host, own, real, seen
+from tests.kernel.joined import (
+    HUB_ROUTER,
+    SERVICE_CIDR,
+    VIP_RANGE,
+    Joined,
+    cluster_ip,
+    gateway,
+    joined,
+    nat_host,
+    own,
+    vip,
+)
 
 pytestmark = pytest.mark.root
 
 Connection = tuple[socket.socket, socket.socket]
-TRANSLATIONS = pytest.mark.parametrize("translation", ["netmap", "endpoints"])
+TRANSLATIONS = pytest.mark.parametrize(
+    ("world", "translation"),
+    [
+        (Backend.NFTABLES, "netmap"),
+        (Backend.NFTABLES, "endpoints"),
+        (Backend.IPTABLES_LEGACY, "netmap"),
+    ],
+    indirect=["world"],
+)
 SOURCES = pytest.mark.parametrize("source", ["snat", "preserve"])
 
 
@@ -30,23 +49,31 @@ def world(request: pytest.FixtureRequest) -> Iterator[Joined]:
 
 @contextmanager
 def connected(world: Joined, translation: str = "netmap") -> Iterator[dict[Family, Connection]]:
-    """An established connection of each family from the researcher to the Service as the hub sees it; both ends."""
+    """An established connection of each family from the researcher to the Service as the hub sees
+    it; both ends.
+    """
     with ExitStack() as closing:
         listeners: dict[Family, socket.socket] = {}
         for family in Family:
-            listeners[family] = closing.enter_context(open_socket(world.namespace("a"), family, socket.SOCK_STREAM))
-            address = real(family) if translation == "netmap" else own("a", family)
+            listeners[family] = closing.enter_context(
+                open_socket(world.namespace("a"), family, socket.SOCK_STREAM)
+            )
+            address = cluster_ip(family) if translation == "netmap" else own("a", family)
             listeners[family].bind((str(address), 0))
             listeners[family].listen(1)
         ports = {family: listener.getsockname()[1] for family, listener in listeners.items()}
         if translation == "endpoints":
             world.write_services(ports)
-            world.wait_until(lambda: len(world.agent.ask("nat", services="all")["services"]) == len(Family))
+            world.wait_until(
+                lambda: len(world.agent.ask("nat", services="all")["services"]) == len(Family)
+            )
             ports = dict.fromkeys(ports, 80)
         found: dict[Family, Connection] = {}
         for family, listener in listeners.items():
-            near = closing.enter_context(open_socket(world.namespace("researcher"), family, socket.SOCK_STREAM))
-            near.connect((str(seen(family)), ports[family]))
+            near = closing.enter_context(
+                open_socket(world.namespace("researcher"), family, socket.SOCK_STREAM)
+            )
+            near.connect((str(vip(family)), ports[family]))
             found[family] = near, closing.enter_context(listener.accept()[0])
         yield found
 
@@ -59,19 +86,26 @@ def talk(near: socket.socket, far: socket.socket) -> None:
 
 @SOURCES
 @TRANSLATIONS
-def test_established_connections_outlive_a_killed_agent(world: Joined, translation: str, source: str) -> None:
+def test_established_connections_outlive_a_killed_agent(
+    world: Joined, translation: str, source: str
+) -> None:
     settings = nat_host(translation=translation, source=source, documents=str(world.documents))
     try:
         world.documents.mkdir(parents=True)
         world.start(settings)
         with connected(world, translation) as ends:
-            expected = [str(gateway("a", one) if source == "snat" else own("researcher", one)) for one in Family]
+            expected = [
+                str(gateway("a", one) if source == "snat" else own("researcher", one))
+                for one in Family
+            ]
             assert [far.getpeername()[0] for _, far in ends.values()] == expected
             rules = world.rules()
             world.agent.kill_agent()
             for family, (near, far) in ends.items():
                 talk(near, far)
-                with open_socket(world.namespace("researcher"), family, socket.SOCK_STREAM) as another:
+                with open_socket(
+                    world.namespace("researcher"), family, socket.SOCK_STREAM
+                ) as another:
                     another.connect(near.getpeername()[:2])
             world.start(settings)
             for near, far in ends.values():
@@ -82,11 +116,39 @@ def test_established_connections_outlive_a_killed_agent(world: Joined, translati
         world.stop()
 
 
+@pytest.mark.parametrize("world", [Backend.IPTABLES_LEGACY], indirect=True)
+def test_services_are_refused_where_iptables_turns_out_to_be_the_legacy_variant(
+    world: Joined,
+) -> None:
+    state = world.agent.directory / "state"
+    state.mkdir(parents=True)
+    (state / "rules-backend").write_text("iptables-legacy\n")
+    world.write_document(nat_host(translation="endpoints") | {"backend": "iptables"})
+    try:
+        world.agent.start_agent()
+        message = (
+            f"{world.agent.document}: nat.translation: endpoints needs nftables, and backend: "
+            "iptables is iptables-legacy on this machine; set backend: nftables, or translation: "
+            "netmap"
+        )
+        # Its message first: right after the start there is no agent yet, either.
+        world.wait_until(lambda: message in world.log())
+        world.wait_until(lambda: not world.agent.agent_pid())
+    finally:
+        world.stop()
+
+
 def test_what_was_translated_and_the_ports_it_takes_are_told(world: Joined) -> None:
     world.start(nat_host())
     try:
         assert world.agent.snapshot()["nat"]["ranges"] == [
-            {"seen": str(SEEN[family]), "real": str(REAL[family]), "bytes": 0, "packets": 0} for family in Family
+            {
+                "vip_range": str(VIP_RANGE[family]),
+                "service_cidr": str(SERVICE_CIDR[family]),
+                "bytes": 0,
+                "packets": 0,
+            }
+            for family in Family
         ]
         with connected(world) as ends:
             for near, far in ends.values():
@@ -98,20 +160,25 @@ def test_what_was_translated_and_the_ports_it_takes_are_told(world: Joined) -> N
         tcp = [one for one in nat["ports"] if one["protocol"] == "tcp"]
         assert [(one["budget"], one["used"]) for one in tcp] == [(PORTS_PER_ADDRESS, 1)] * 2
         assert [one["endpoint"] for one in tcp] == [
-            shape.format(*endpoint) for shape, endpoint in zip(("{}:{}", "[{}]:{}"), endpoints, strict=True)
+            shape.format(*endpoint)
+            for shape, endpoint in zip(("{}:{}", "[{}]:{}"), endpoints, strict=True)
         ]
         assert [one["used"] for one in nat["ports"] if one["protocol"] == "sctp"] == [0, 0]
     finally:
         world.stop()
 
 
-def test_ports_of_a_link_s_own_address_are_told_where_the_document_names_none(world: Joined) -> None:
+def test_ports_of_a_link_s_own_address_are_told_where_the_document_names_none(
+    world: Joined,
+) -> None:
     unnamed = nat_host(addresses=[]) | {"node": {"name": "unnamed", "uplink": "a"}}
     world.start(unnamed)
     try:
         with connected(world):
             world.restart(unnamed)
-            tcp = [one for one in world.agent.snapshot()["nat"]["ports"] if one["protocol"] == "tcp"]
+            tcp = [
+                one for one in world.agent.snapshot()["nat"]["ports"] if one["protocol"] == "tcp"
+            ]
         assert [(one["budget"], one["used"]) for one in tcp] == [(PORTS_PER_ADDRESS, 1)] * 2
     finally:
         world.stop()
@@ -125,7 +192,9 @@ def test_ports_are_no_matter_where_clients_keep_their_address(world: Joined) -> 
         world.stop()
 
 
-@pytest.mark.parametrize(("settings", "pairs"), [(HUB_ROUTER, 2), (nat_host(), 2)], ids=["hub-router", "nat-host"])
+@pytest.mark.parametrize(
+    ("settings", "pairs"), [(HUB_ROUTER, 2), (nat_host(), 2)], ids=["hub-router", "nat-host"]
+)
 def test_what_is_dropped_between_spokes_is_told_from_the_first_packet(
     world: Joined, settings: dict[str, object], pairs: int
 ) -> None:

@@ -1,4 +1,6 @@
-"""A document that is wrong about its machine stops the agent while kernel and file system are as they were."""
+"""A document that is wrong about its machine stops the agent while kernel and file system are as
+they were.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,14 @@ import pytest
 import yaml
 
 from netmgr import programs
-from netmgr.dataplane import netns
+from netmgr.kernel import netns
+from tests.builders import NODE_KEYS
+from tests.kernel.namespaces import inside
 
 pytestmark = pytest.mark.root
 
 SYSCTLS = ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding")
-SERVICES = {"seen": "10.100.0.0/24", "real": "10.96.0.0/24"}
+SERVICES = {"vip_range": "10.100.0.0/24", "service_cidr": "10.96.0.0/24"}
 NAT = {"services": [SERVICES]}
 STATE = (
     ["ip", "-o", "link"],
@@ -49,26 +53,31 @@ def machine() -> Iterator[Path]:
         netns.delete(path)
 
 
-def inside(namespace: Path, *command: str) -> str:
-    done = programs.run(["nsenter", f"--net={namespace}", *command])
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
-
-
 def kernel_state(namespace: Path) -> str:
     return "\n".join(inside(namespace, *command) for command in STATE)
 
 
 @pytest.fixture
 def refusal(machine: Path, tmp_path: Path) -> Callable[..., str]:
-    """What an agent says about a document of these keys, which must stop it before it changes anything."""
+    """What an agent says about a document of these keys, which must stop it before it changes
+    anything.
+    """
 
     def start(**keys: Any) -> str:
         (tmp_path / "a-file").touch()
         document = tmp_path / "node.yaml"
         document.write_text(yaml.safe_dump(sound(tmp_path) | keys, sort_keys=False))
         kernel, files = kernel_state(machine), listing(tmp_path)
-        command = ["nsenter", f"--net={machine}", sys.executable, "-m", "netmgr", "agent", "-c", str(document)]
+        command = [
+            "nsenter",
+            f"--net={machine}",
+            sys.executable,
+            "-m",
+            "netmgr",
+            "agent",
+            "-c",
+            str(document),
+        ]
         done = programs.run(command, timeout=20)
         said = done.stderr.decode()
         assert kernel_state(machine) == kernel
@@ -79,18 +88,22 @@ def refusal(machine: Path, tmp_path: Path) -> Callable[..., str]:
     return start
 
 
-def test_a_link_that_the_rules_would_take_for_a_pods_is_refused_by_its_name(machine: Path, refusal) -> None:
+def test_a_link_that_the_rules_would_take_for_a_pods_is_refused_by_its_name(
+    machine: Path, refusal
+) -> None:
     inside(machine, "ip", "link", "add", "nm-bond", "type", "veth", "peer", "far1")
     try:
-        assert "node: this node has an interface nm-bond; names that begin with nm are pods' links" in refusal()
+        assert (
+            "node: this node has an interface nm-bond; names that begin with nm are pods' links"
+            in refusal()
+        )
     finally:
         inside(machine, "ip", "link", "del", "nm-bond")
 
 
 def sound(directory: Path) -> dict[str, Any]:
     return {
-        "apiVersion": "netmgr.io/v1alpha1",
-        "kind": "Node",
+        **NODE_KEYS,
         "node": {"name": "node-1", "uplink": "up0"},
         "ranges": ["10.128.0.0/28"],
         "state_dir": str(directory / "state"),
@@ -105,13 +118,22 @@ def listing(directory: Path) -> list[tuple[Path, int]]:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"node": {"name": "node-1", "uplink": "eth9"}}, ":5: node.uplink: this node has no interface 'eth9'"),
+        (
+            {"node": {"name": "node-1", "uplink": "eth9"}},
+            ":5: node.uplink: this node has no interface 'eth9'",
+        ),
         (
             {"node": {"name": "node-1", "addresses": ["10.64.0.10", "10.64.0.99"]}},
-            ":7: node.addresses[1]: no link of this machine has 10.64.0.99; correct it, or leave it out",
+            (
+                ":7: node.addresses[1]: no link of this machine has 10.64.0.99; correct it, "
+                "or leave it out"
+            ),
         ),
         ({"reader_group": "nobodies"}, ":10: reader_group: this node has no group 'nobodies'"),
-        ({"ranges": ["10.64.0.0/24"]}, ":7: ranges[0]: 10.64.0.0/24 holds the node's own address 10.64.0.10 (up0)"),
+        (
+            {"ranges": ["10.64.0.0/24"]},
+            ":7: ranges[0]: 10.64.0.0/24 holds the node's own address 10.64.0.10 (up0)",
+        ),
         (
             {"ranges": ["10.128.0.0/28", "2001:db8::/112"]},
             ":8: ranges[1]: 2001:db8::/112 holds the node's own address 2001:db8::10 (up0)",
@@ -127,12 +149,21 @@ def listing(directory: Path) -> list[tuple[Path, int]]:
             "nat.addresses[0]: no link of this machine has 10.64.0.11",
         ),
         (
-            {"node": {"name": "nat-1", "addresses": ["10.64.0.12"]}, "role": "nat-host", "ranges": [], "nat": NAT},
+            {
+                "node": {"name": "nat-1", "addresses": ["10.64.0.12"]},
+                "role": "nat-host",
+                "ranges": [],
+                "nat": NAT,
+            },
             ":6: node.addresses[0]: no link of this machine has 10.64.0.12",
         ),
         (
-            {"role": "nat-host", "ranges": [], "nat": {"services": [SERVICES | {"seen": "10.64.0.0/24"}]}},
-            "nat.services[0].seen: 10.64.0.0/24 holds the node's own address 10.64.0.10 (up0)",
+            {
+                "role": "nat-host",
+                "ranges": [],
+                "nat": {"services": [SERVICES | {"vip_range": "10.64.0.0/24"}]},
+            },
+            "nat.services[0].vip_range: 10.64.0.0/24 holds the node's own address 10.64.0.10 (up0)",
         ),
         (
             {"node": {"name": "r", "uplink": "eth9"}, "role": "hub-router", "ranges": []},
@@ -156,12 +187,16 @@ def test_a_directory_that_is_a_file_is_refused(refusal: Callable[..., str], tmp_
 
 
 def test_every_fault_is_named_at_once(refusal: Callable[..., str]) -> None:
-    said = refusal(node={"name": "node-1", "uplink": "eth9"}, ranges=["10.64.0.10"], reader_group="nobodies")
+    said = refusal(
+        node={"name": "node-1", "uplink": "eth9"}, ranges=["10.64.0.10"], reader_group="nobodies"
+    )
     assert [key in said for key in ("node.uplink", "ranges[0]", "reader_group")] == [True] * 3
 
 
 @pytest.mark.parametrize("name", ["default", "up0"])
-def test_ranges_of_ipv6_are_refused_where_it_is_off(machine: Path, refusal: Callable[..., str], name: str) -> None:
+def test_ranges_of_ipv6_are_refused_where_it_is_off(
+    machine: Path, refusal: Callable[..., str], name: str
+) -> None:
     """Every ADD would fail otherwise, while the agent says that it is ready."""
     setting = f"net.ipv6.conf.{name}.disable_ipv6"
     inside(machine, "sysctl", "-w", f"{setting}=1")

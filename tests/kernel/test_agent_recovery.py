@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from netmgr import programs
-from netmgr.config import Backend
-from netmgr.dataplane import netns
 from netmgr.dataplane.desired import REAP_GROUP, host_link_name
+from netmgr.documents.node import Backend
 from netmgr.errors import LabError
+from netmgr.kernel import netns
 from netmgr.lab.exchange import End, datagrams
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.runtime import Sandbox
@@ -27,6 +27,7 @@ from netmgr.lab.topology import INTERNET, two_nodes
 from netmgr.lab.world import World
 from netmgr.model import AttachmentKey
 from netmgr.prefixes import Family
+from tests.kernel.namespaces import inside
 
 pytestmark = pytest.mark.root
 
@@ -39,13 +40,10 @@ def world(backend: Backend) -> Iterator[World]:
     """Two nodes whose agents reconcile every half second."""
     topology = replace(two_nodes(pods=100), pods=())
     settings = {"reconcile_seconds": 0.5}
-    with World(topology, backend=backend, name=f"recovery-{os.getpid()}-{backend[-6:]}", settings=settings) as made:
+    with World(
+        topology, backend=backend, name=f"recovery-{os.getpid()}-{backend[-6:]}", settings=settings
+    ) as made:
         yield made
-
-
-@pytest.fixture
-def node(world: World) -> LabNode:
-    return world.node("node-1")
 
 
 @pytest.fixture
@@ -57,17 +55,16 @@ def restarted(node: LabNode):
     node.wait_until_ready()
 
 
-def inside(node: LabNode, *command: str) -> str:
-    done = programs.run(["nsenter", f"--net={node.namespace}", *command])
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
-
-
 def kernel_state(node: LabNode) -> str:
     """Everything netmgr could have changed in the node's namespace, once the reaper is done."""
-    eventually(lambda: f"group {REAP_GROUP}" not in inside(node, "ip", "-o", "link"))
-    commands = (["ip", "-o", "link"], ["ip", "route"], ["ip", "-6", "route"], ["nft", "-s", "list", "ruleset"])
-    return "\n".join(inside(node, *command) for command in commands)
+    eventually(lambda: f"group {REAP_GROUP}" not in inside(node.namespace, "ip", "-o", "link"))
+    commands = (
+        ["ip", "-o", "link"],
+        ["ip", "route"],
+        ["ip", "-6", "route"],
+        ["nft", "-s", "list", "ruleset"],
+    )
+    return "\n".join(inside(node.namespace, *command) for command in commands)
 
 
 def eventually(condition: Callable[[], object], seconds: float = RECONCILED_SECONDS) -> None:
@@ -79,7 +76,12 @@ def eventually(condition: Callable[[], object], seconds: float = RECONCILED_SECO
 
 def reaches_internet(world: World, sandbox: Sandbox, family: Family = Family.V4) -> bool:
     with suppress(LabError):
-        datagrams(End(sandbox.netns, sandbox.address(family)), End(world.internet, INTERNET[family]), [100], [100])
+        datagrams(
+            End(sandbox.netns, sandbox.address(family)),
+            End(world.internet, INTERNET[family]),
+            [100],
+            [100],
+        )
         return True
     return False
 
@@ -134,7 +136,9 @@ def damage_file(path: Path, how: str) -> None:
 def test_a_bad_document_stops_the_agent_before_it_changes_anything(
     node: LabNode, tmp_path: Path, replacement: tuple[str, str], message: str
 ) -> None:
-    text = node.document.read_text().replace(str(node.directory), str(tmp_path)).replace(*replacement)
+    text = (
+        node.document.read_text().replace(str(node.directory), str(tmp_path)).replace(*replacement)
+    )
     document = tmp_path / "node.yaml"
     document.write_text(text)
     before = kernel_state(node)
@@ -148,18 +152,36 @@ def test_a_bad_document_stops_the_agent_before_it_changes_anything(
 
 
 def run_agent(node: LabNode, document: Path) -> programs.Outcome:
-    command = ["nsenter", f"--net={node.namespace}", sys.executable, "-m", "netmgr", "agent", "-c", str(document)]
+    command = [
+        "nsenter",
+        f"--net={node.namespace}",
+        sys.executable,
+        "-m",
+        "netmgr",
+        "agent",
+        "-c",
+        str(document),
+    ]
     return programs.run(command, timeout=60)
 
 
-def test_a_lost_route_is_put_back_and_reported(world: World, node: LabNode, new_pod: NewPod) -> None:
+def test_a_lost_route_is_put_back_and_reported(
+    world: World, node: LabNode, new_pod: NewPod
+) -> None:
     sandbox = new_pod("node-1")
     repaired = repairs(node, "wiring")
 
     def is_lost() -> bool:
         # On a busy machine it may be back before anybody has looked.
         for family in Family:
-            inside(node, "ip", f"-{family.value}", "route", "flush", str(sandbox.address(family).prefix))
+            inside(
+                node.namespace,
+                "ip",
+                f"-{family.value}",
+                "route",
+                "flush",
+                str(sandbox.address(family).prefix),
+            )
         return "host route to" in faults(node, sandbox)
 
     eventually(is_lost)
@@ -170,7 +192,7 @@ def test_a_lost_route_is_put_back_and_reported(world: World, node: LabNode, new_
 
 def test_a_lowered_link_is_raised_again(world: World, node: LabNode, new_pod: NewPod) -> None:
     sandbox = new_pod("node-1")
-    inside(node, "ip", "link", "set", host_link(node, sandbox), "down")
+    inside(node.namespace, "ip", "link", "set", host_link(node, sandbox), "down")
     # A datagram that is sent too early is waited for in vain for seconds.
     eventually(lambda: not faults(node, sandbox))
     eventually(lambda: reaches_internet(world, sandbox))
@@ -192,20 +214,22 @@ def test_an_add_right_after_another_program_flushed_everything_succeeds(
 
 def flush_rules(node: LabNode, backend: Backend) -> None:
     if backend is Backend.NFTABLES:
-        inside(node, "nft", "flush", "ruleset")
+        inside(node.namespace, "nft", "flush", "ruleset")
         return
     for program in ("iptables-legacy", "ip6tables-legacy"):
         for table in ("raw", "mangle", "nat"):
-            inside(node, program, "-t", table, "-F")
-            inside(node, program, "-t", table, "-X")
-    inside(node, "ipset", "destroy")
+            inside(node.namespace, program, "-t", table, "-F")
+            inside(node.namespace, program, "-t", table, "-X")
+    inside(node.namespace, "ipset", "destroy")
 
 
 @contextmanager
 def table_owned_by_another_program(node: LabNode) -> Iterator[None]:
     """An nftables table that only the program which made it may change, and which ends with it."""
     command = ["nsenter", f"--net={node.namespace}", "nft", "--interactive"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as owner:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as owner:
         assert owner.stdin is not None
         owner.stdin.write("delete table inet netmgr; add table inet netmgr { flags owner; }\n")
         owner.stdin.flush()
@@ -217,7 +241,10 @@ def table_owned_by_another_program(node: LabNode) -> Iterator[None]:
 def legacy_tables_locked_by_another_program(node: LabNode) -> Iterator[None]:
     with Path("/run/xtables.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        elsewhere = {"XTABLES_LOCKFILE": "/run/netmgr-test-xtables.lock", "PATH": os.environ["PATH"]}
+        elsewhere = {
+            "XTABLES_LOCKFILE": "/run/netmgr-test-xtables.lock",
+            "PATH": os.environ["PATH"],
+        }
         flush = ["nsenter", f"--net={node.namespace}", "iptables-legacy", "-t", "mangle", "-F"]
         assert programs.run(flush, env=elsewhere).returncode == 0
         yield
@@ -232,7 +259,7 @@ def test_status_says_that_running_pods_suffer_while_the_rules_cannot_be_put_back
         Backend.IPTABLES_LEGACY: legacy_tables_locked_by_another_program,
     }
     with obstacles[backend](node):
-        eventually(lambda: "rules cannot be put right" in node.runtime.status(), 30)
+        eventually(lambda: "rules cannot be reconciled" in node.runtime.status(), 30)
         assert node.snapshot()["ready"] is False
     eventually(lambda: not node.runtime.status(), 30)
 
@@ -246,46 +273,62 @@ def faults(node: LabNode, sandbox: Sandbox) -> str:
 
 
 def test_a_stray_route_of_ours_is_removed_and_others_routes_stay(node: LabNode) -> None:
-    inside(node, "ip", "route", "add", "198.51.100.7/32", "dev", "lo", "proto", "110")
-    inside(node, "ip", "route", "add", "198.51.100.8/32", "dev", "lo", "proto", "111")
-    eventually(lambda: "198.51.100.7" not in inside(node, "ip", "route"))
-    assert "198.51.100.8" in inside(node, "ip", "route")
-    inside(node, "ip", "route", "del", "198.51.100.8/32")
+    inside(node.namespace, "ip", "route", "add", "198.51.100.7/32", "dev", "lo", "proto", "110")
+    inside(node.namespace, "ip", "route", "add", "198.51.100.8/32", "dev", "lo", "proto", "111")
+    eventually(lambda: "198.51.100.7" not in inside(node.namespace, "ip", "route"))
+    assert "198.51.100.8" in inside(node.namespace, "ip", "route")
+    inside(node.namespace, "ip", "route", "del", "198.51.100.8/32")
 
 
 def repairs(node: LabNode, area: str) -> int:
-    return {item["reason"]: item["count"] for item in node.snapshot()["drift_repaired"]}.get(area, 0)
+    return {item["reason"]: item["count"] for item in node.snapshot()["drift_repaired"]}.get(
+        area, 0
+    )
 
 
 def host_link(node: LabNode, sandbox: Sandbox) -> str:
     return next(
-        item["host_link"] for item in node.ask("pods")["attachments"] if item["container_id"] == sandbox.container_id
+        item["host_link"]
+        for item in node.ask("pods")["attachments"]
+        if item["container_id"] == sandbox.container_id
     )
 
 
-def test_a_sandbox_that_vanished_without_del_gives_its_addresses_back(node: LabNode, new_pod: NewPod) -> None:
+def test_a_sandbox_that_vanished_without_del_gives_its_addresses_back(
+    node: LabNode, new_pod: NewPod
+) -> None:
     sandbox = new_pod("node-1")
     link = host_link(node, sandbox)
     netns.delete(sandbox.netns)
     eventually(lambda: sandbox.pod.name not in views(node))
-    assert link not in inside(node, "ip", "-o", "link")
+    assert link not in inside(node.namespace, "ip", "-o", "link")
     assert 'why="its sandbox is gone"' in (node.directory / "agent.log").read_text()
 
 
 @pytest.mark.usefixtures("restarted")
 def test_a_reboot_ends_the_attachments_and_keeps_the_totals(node: LabNode, new_pod: NewPod) -> None:
     sandbox = new_pod("node-1")
-    world_total = {(i["namespace"], i["traffic"]): i["bytes"] for i in node.snapshot()["namespaces"]}
+    world_total = {
+        (i["namespace"], i["traffic"]): i["bytes"] for i in node.snapshot()["namespaces"]
+    }
     node.stop_agent()
     # What a reboot leaves: the state of another boot, and a kernel that knows of nothing.
     with sqlite3.connect(node.directory / "state" / "ipam.sqlite") as connection:
         connection.execute("UPDATE facts SET value = 'the boot before' WHERE name = 'boot_id'")
     connection.close()
-    inside(node, "ip", "link", "del", host_link_name(AttachmentKey(sandbox.container_id, "eth0")))
+    inside(
+        node.namespace,
+        "ip",
+        "link",
+        "del",
+        host_link_name(AttachmentKey(sandbox.container_id, "eth0")),
+    )
     node.start_agent()
     node.wait_until_ready()
     assert sandbox.pod.name not in views(node)
-    assert {(i["namespace"], i["traffic"]): i["bytes"] for i in node.snapshot()["namespaces"]} == world_total
+    assert {
+        (i["namespace"], i["traffic"]): i["bytes"] for i in node.snapshot()["namespaces"]
+    } == world_total
     assert new_pod("node-1").addresses != sandbox.addresses
 
 
@@ -315,11 +358,24 @@ def test_another_backend_takes_over_and_the_former_ones_rules_go(
 
 def ours_on(node: LabNode, backend: Backend) -> list[str]:
     if backend is Backend.NFTABLES:
-        return [line for line in inside(node, "nft", "list", "tables").splitlines() if line == "table inet netmgr"]
-    saved = [inside(node, f"{backend}-save"), inside(node, f"{backend.replace('iptables', 'ip6tables')}-save")]
+        return [
+            line
+            for line in inside(node.namespace, "nft", "list", "tables").splitlines()
+            if line == "table inet netmgr"
+        ]
+    saved = [
+        inside(node.namespace, f"{backend}-save"),
+        inside(node.namespace, f"{backend.replace('iptables', 'ip6tables')}-save"),
+    ]
     # The variants of iptables have the sets in common.
-    sets = [inside(node, "ipset", "list", "-n")] if node.snapshot()["backend"] in (backend, Backend.NFTABLES) else []
-    return [line for text in (*saved, *sets) for line in text.splitlines() if "netmgr" in line.lower()]
+    sets = (
+        [inside(node.namespace, "ipset", "list", "-n")]
+        if node.snapshot()["backend"] in (backend, Backend.NFTABLES)
+        else []
+    )
+    return [
+        line for text in (*saved, *sets) for line in text.splitlines() if "netmgr" in line.lower()
+    ]
 
 
 def pod_bytes(node: LabNode, sandbox: Sandbox) -> int:
@@ -347,7 +403,7 @@ def test_a_failed_add_leaves_nothing_behind(node: LabNode, new_pod: NewPod) -> N
 
 def test_the_mtu_of_pods_follows_the_uplink(world: World, node: LabNode) -> None:
     uplink = node.node.uplink
-    inside(node, "ip", "link", "set", uplink, "mtu", "1400")
+    inside(node.namespace, "ip", "link", "set", uplink, "mtu", "1400")
     try:
 
         def has_small_mtu() -> bool:
@@ -355,11 +411,13 @@ def test_the_mtu_of_pods_follows_the_uplink(world: World, node: LabNode) -> None
             try:
                 return (
                     "mtu 1400"
-                    in programs.run(["nsenter", f"--net={sandbox.netns}", "ip", "link", "show", "eth0"]).stdout.decode()
+                    in programs.run(
+                        ["nsenter", f"--net={sandbox.netns}", "ip", "link", "show", "eth0"]
+                    ).stdout.decode()
                 )
             finally:
                 node.runtime.delete(sandbox)
 
         eventually(has_small_mtu)
     finally:
-        inside(node, "ip", "link", "set", uplink, "mtu", "1500")
+        inside(node.namespace, "ip", "link", "set", uplink, "mtu", "1500")

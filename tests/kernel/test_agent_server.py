@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.agent.server import READER_SECONDS, UnixServer
-from netmgr.config import Backend
+from netmgr.api.server import READER_SECONDS, UnixServer
+from netmgr.documents.node import Backend
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import two_nodes
 from netmgr.lab.world import World
@@ -170,7 +170,9 @@ def test_more_readers_than_workers_all_get_their_answer(tmp_path: Path) -> None:
     assert [received(connection) for connection in crowd] == [b"slow\n"] * len(crowd)
 
 
-def test_what_was_asked_is_answered_when_the_server_stops(server: UnixServer, tmp_path: Path) -> None:
+def test_what_was_asked_is_answered_when_the_server_stops(
+    server: UnixServer, tmp_path: Path
+) -> None:
     idle = [connected(tmp_path / "s") for _ in range(WORKERS - 1)]
     crowd = [asked(tmp_path / "s", b"slow\n") for _ in range(WORKERS)]
     time.sleep(0.2)
@@ -182,4 +184,7 @@ def test_what_was_asked_is_answered_when_the_server_stops(server: UnixServer, tm
 
 
 def test_a_line_without_end_is_refused(node: LabNode) -> None:
-    assert "not a query" in json.loads(received(asked(node.ledger_socket, b"[" + b" " * 8000)))["error"]
+    assert (
+        "not a query"
+        in json.loads(received(asked(node.ledger_socket, b"[" + b" " * 8000)))["error"]
+    )

@@ -35,11 +35,6 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture
-def node(world: World) -> LabNode:
-    return world.node("node-1")
-
-
-@pytest.fixture
 def stopped(node: LabNode) -> Iterator[LabNode]:
     """The node with its agent killed; the agent runs again after the test."""
     node.kill_agent()
@@ -59,10 +54,17 @@ def views(node: LabNode) -> dict[str, list[str]]:
 
 def assert_reaches_internet(world: World, sandbox: Sandbox) -> None:
     for family in Family:
-        datagrams(End(sandbox.netns, sandbox.address(family)), End(world.internet, INTERNET[family]), [100], [100])
+        datagrams(
+            End(sandbox.netns, sandbox.address(family)),
+            End(world.internet, INTERNET[family]),
+            [100],
+            [100],
+        )
 
 
-def test_pods_stay_connected_when_the_state_file_was_removed(world: World, node: LabNode, new_pod: NewPod) -> None:
+def test_pods_stay_connected_when_the_state_file_was_removed(
+    world: World, node: LabNode, new_pod: NewPod
+) -> None:
     sandbox = new_pod("node-1")
     before = views(node)
     node.kill_agent()
@@ -112,7 +114,9 @@ def test_a_spooled_del_of_an_earlier_life_leaves_a_newer_attachment_alone(
 def small_disk(stopped: LabNode) -> Iterator[Path]:
     """The node's state on a disk of 1 MB; gives the path of a file to fill it with."""
     state = stopped.directory / "state"
-    assert programs.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(state)]).returncode == 0
+    assert (
+        programs.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(state)]).returncode == 0
+    )
     try:
         stopped.start_agent()
         stopped.wait_until_ready()

@@ -1,4 +1,6 @@
-"""A change of backend: every packet is counted once; where the new one cannot be used, the former rules stay."""
+"""A change of backend: every packet is counted once; where the new one cannot be used, the former
+rules stay.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,14 @@ from pathlib import Path
 import pytest
 
 from netmgr import programs
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.lab.exchange import open_socket
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import INTERNET, cluster
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from netmgr.rules.choose import FILE_NAME
+from tests.kernel.namespaces import inside
 from tests.kernel.spending import HEADERS, OUT, Spender, gaps
 
 pytestmark = pytest.mark.root
@@ -39,31 +42,42 @@ def without_library_of(backend: Backend, directory: Path) -> dict[str, str]:
     if backend is Backend.NFTABLES:
         (directory / "libnftables.so.1").touch()
     else:
-        (directory / "iptc.py").write_text("raise ImportError('libip4tc is damaged')\n", encoding="ascii")
+        (directory / "iptc.py").write_text(
+            "raise ImportError('libip4tc is damaged')\n", encoding="ascii"
+        )
     source = str(Path(__file__).resolve().parents[2])
     return {**os.environ, "LD_LIBRARY_PATH": str(directory), "PYTHONPATH": f"{directory}:{source}"}
 
 
-def inside(node: LabNode, *command: str) -> str:
-    done = programs.run(["nsenter", f"--net={node.namespace}", *command])
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
-
-
 def rules(node: LabNode) -> str:
-    saved = [inside(node, f"{program}-save") for program in ("iptables-legacy", "ip6tables-legacy")]
+    saved = [
+        inside(node.namespace, f"{program}-save")
+        for program in ("iptables-legacy", "ip6tables-legacy")
+    ]
     lines = [line for text in saved for line in text.splitlines() if line.startswith("-A")]
-    return "\n".join([inside(node, "nft", "-s", "list", "ruleset"), *lines, inside(node, "ipset", "list", "-n")])
+    return "\n".join(
+        [
+            inside(node.namespace, "nft", "-s", "list", "ruleset"),
+            *lines,
+            inside(node.namespace, "ipset", "list", "-n"),
+        ]
+    )
 
 
-def test_the_rules_stay_when_the_new_backend_cannot_be_used(node: LabNode, backend: Backend, tmp_path: Path) -> None:
+def test_the_rules_stay_when_the_new_backend_cannot_be_used(
+    node: LabNode, backend: Backend, tmp_path: Path
+) -> None:
     node.stop_agent()
     before, other = rules(node), OTHER[backend]
     assert "netmgr" in before
-    node.document.write_text(node.document.read_text().replace(f"backend: {backend}", f"backend: {other}"))
+    node.document.write_text(
+        node.document.read_text().replace(f"backend: {backend}", f"backend: {other}")
+    )
     agent = [sys.executable, "-m", "netmgr", "agent", "--config", str(node.document)]
     done = programs.run(
-        ["nsenter", f"--net={node.namespace}", *agent], env=without_library_of(other, tmp_path), timeout=30
+        ["nsenter", f"--net={node.namespace}", *agent],
+        env=without_library_of(other, tmp_path),
+        timeout=30,
     )
     assert done.returncode != 0
     assert "apt-get install" in done.stderr.decode()
@@ -80,9 +94,14 @@ CHANGES = [
 
 
 @pytest.fixture
-def counting(lab_name: str, request: pytest.FixtureRequest) -> Iterator[tuple[World, LabNode, Spender, Backend]]:
+def counting(
+    lab_name: str, request: pytest.FixtureRequest
+) -> Iterator[tuple[World, LabNode, Spender, Backend]]:
     former, successor = request.param
-    settings = {"accounting": {"min_reading_seconds": 0, "reading_seconds": 300}, "reconcile_seconds": 1}
+    settings = {
+        "accounting": {"min_reading_seconds": 0, "reading_seconds": 300},
+        "reconcile_seconds": 1,
+    }
     room = replace(cluster(nodes=1, pods=20), pods=())
     with World(room, backend=former, name=lab_name, settings=settings) as world:
         node = world.nodes[0]
@@ -97,7 +116,9 @@ def change(node: LabNode, successor: Backend) -> None:
     node.wait_until_ready()
 
 
-@pytest.mark.parametrize("counting", CHANGES, indirect=True, ids=lambda pair: f"{pair[0]}-{pair[1]}")
+@pytest.mark.parametrize(
+    "counting", CHANGES, indirect=True, ids=lambda pair: f"{pair[0]}-{pair[1]}"
+)
 def test_what_a_pod_sent_before_and_after_a_change_is_counted_once_and_no_gap(
     counting: tuple[World, LabNode, Spender, Backend],
 ) -> None:
@@ -148,7 +169,9 @@ class Stream(threading.Thread):
                 self.sent += 1000
 
 
-@pytest.mark.parametrize("counting", CHANGES, indirect=True, ids=lambda pair: f"{pair[0]}-{pair[1]}")
+@pytest.mark.parametrize(
+    "counting", CHANGES, indirect=True, ids=lambda pair: f"{pair[0]}-{pair[1]}"
+)
 def test_what_a_change_loses_in_traffic_is_within_the_gap_that_it_reports(
     counting: tuple[World, LabNode, Spender, Backend],
 ) -> None:
@@ -169,7 +192,8 @@ def test_what_a_change_loses_in_traffic_is_within_the_gap_that_it_reports(
     lost = stream.sent - spender.counted()
     rate = stream.sent / seconds
     sys.stdout.write(
-        f"{successor}: {rate / 1000:.0f} packets/s, {lost} bytes lost, {times} gaps, {lost_seconds:.4f} s\n"
+        f"{successor}: {rate / 1000:.0f} packets/s, {lost} bytes lost, {times} gaps, "
+        f"{lost_seconds:.4f} s\n"
     )
     assert lost >= 0, "a packet was counted twice"
     if not times:

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.lab.topology import cluster
 from tests.kernel.conforming import one_node
 

@@ -1,4 +1,6 @@
-"""A pod's interface gets another hardware address: by `tuning` in the chain, or by whoever administers the pod."""
+"""A pod's interface gets another hardware address: by `tuning` in the chain, or by whoever
+administers the pod.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from netmgr import programs
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.errors import LabError
 from netmgr.lab.exchange import End, datagrams
 from netmgr.lab.topology import INTERNET, cluster
 from netmgr.prefixes import Address
 from tests.kernel.conforming import Caller, Pod, eventually, one_node
+from tests.kernel.namespaces import inside
 
 pytestmark = pytest.mark.root
 
@@ -40,12 +42,6 @@ def pod(cni: Caller) -> Iterator[Pod]:
         yield made
 
 
-def inside(namespace: Path, *command: str) -> str:
-    done = programs.run(["nsenter", f"--net={namespace}", *command])
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
-
-
 def add(cni: Caller, pod: Pod, **changes: str) -> dict[str, Any]:
     answer = cni.call("ADD", pod, **changes)
     assert answer.exit_code == 0, answer.body
@@ -55,8 +51,19 @@ def add(cni: Caller, pod: Pod, **changes: str) -> dict[str, Any]:
 
 def tuned(pod: Pod, result: dict[str, Any], **keys: object) -> dict[str, Any]:
     """What comes of the chain's second plugin, Debian's `tuning`."""
-    config = {"cniVersion": "1.0.0", "name": "netmgr", "type": "tuning", "prevResult": result, **keys}
-    environment = {**pod.variables, "CNI_COMMAND": "ADD", "CNI_PATH": str(DEBIAN_PLUGINS), "PATH": os.defpath}
+    config = {
+        "cniVersion": "1.0.0",
+        "name": "netmgr",
+        "type": "tuning",
+        "prevResult": result,
+        **keys,
+    }
+    environment = {
+        **pod.variables,
+        "CNI_COMMAND": "ADD",
+        "CNI_PATH": str(DEBIAN_PLUGINS),
+        "PATH": os.defpath,
+    }
     done = subprocess.run(
         [DEBIAN_PLUGINS / "tuning"],
         env=environment,
@@ -77,7 +84,10 @@ def talks(cni: Caller, pod: Pod, result: dict[str, Any]) -> bool:
     """Whether the pod sends to the internet and hears from the node, in both families."""
     with suppress(LabError):
         for address in addresses(result):
-            own, node = End(pod.netns, address), End(cni.node.namespace, cni.node.node.address(address.family))
+            own, node = (
+                End(pod.netns, address),
+                End(cni.node.namespace, cni.node.node.address(address.family)),
+            )
             datagrams(own, End(cni.world.internet, INTERNET[address.family]), [100], [100])
             datagrams(node, own, [100], [100])
         return True
@@ -85,12 +95,17 @@ def talks(cni: Caller, pod: Pod, result: dict[str, Any]) -> bool:
 
 
 def is_followed(cni: Caller, pod: Pod, result: dict[str, Any], ifname: str = "eth0") -> bool:
-    """Whether both ends know each other. A datagram that is sent before would be waited for in vain for seconds."""
+    """Whether both ends know each other. A datagram that is sent before would be waited for in vain
+    for seconds.
+    """
     mac = json.loads(inside(pod.netns, "ip", "-j", "link", "show", ifname))[0]["address"]
     listed = json.loads(inside(cni.node.namespace, "ip", "-j", "neigh", "show", "nud", "permanent"))
     known = {entry["dst"]: entry["lladdr"] for entry in listed}
     gateways = inside(pod.netns, "ip", "neigh", "show", "dev", ifname, "nud", "permanent")
-    return all(known.get(str(address)) == mac for address in addresses(result)) and len(gateways.splitlines()) == 2
+    return (
+        all(known.get(str(address)) == mac for address in addresses(result))
+        and len(gateways.splitlines()) == 2
+    )
 
 
 def test_a_chain_with_tuning_gives_a_pod_that_works(cni: Caller, pod: Pod, tmp_path: Path) -> None:
@@ -111,7 +126,9 @@ def test_the_pod_works_without_anybody_asking(cni: Caller, pod: Pod, tmp_path: P
     assert talks(cni, pod, result)
 
 
-def test_an_add_that_comes_again_finds_the_pod_as_it_is(cni: Caller, pod: Pod, tmp_path: Path) -> None:
+def test_an_add_that_comes_again_finds_the_pod_as_it_is(
+    cni: Caller, pod: Pod, tmp_path: Path
+) -> None:
     first = add(cni, pod)
     result = tuned(pod, first, mac=MAC, dataDir=str(tmp_path))
     again = add(cni, pod)
@@ -195,7 +212,10 @@ def test_a_lost_route_is_put_back_with_the_mac_of_now(cni: Caller, pod: Pod) -> 
 
 def test_a_pod_that_changes_without_an_end_costs_nobody_else(cni: Caller, pod: Pod) -> None:
     add(cni, pod)
-    loop = "while :; do ip link set eth0 address 02:00:00:00:0c:01; ip link set eth0 address 02:00:00:00:0c:02; done"
+    loop = (
+        "while :; do ip link set eth0 address 02:00:00:00:0c:01; ip link set eth0 address "
+        "02:00:00:00:0c:02; done"
+    )
     with cni.sandbox() as other:
         noise = subprocess.Popen(["nsenter", f"--net={pod.netns}", "sh", "-c", loop])
         try:

@@ -1,4 +1,6 @@
-"""Whatever a machine refuses ends a command in one sentence with what to do, and never in a traceback."""
+"""Whatever a machine refuses ends a command in one sentence with what to do, and never in a
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,18 @@ import pytest
 import yaml
 
 from netmgr import errors
+from tests.builders import NODE_KEYS
 
 pytestmark = pytest.mark.root
 
-NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
+NOBODY = [
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "--bounding-set=-all",
+    "--inh-caps=-all",
+]
 FILES = ("missing", "binary", "folder", "empty", "empty/below")
 COMMANDS = (
     "agent -c {}",
@@ -28,7 +38,10 @@ COMMANDS = (
     "plan adopt {}",
 )
 
-INSTALLING = ("cni install --bin-dir {}/a --conf-dir {}/b --state-dir {}/c", "cni uninstall --bin-dir {}")
+INSTALLING = (
+    "cni install --bin-dir {}/a --conf-dir {}/b --state-dir {}/c",
+    "cni uninstall --bin-dir {}",
+)
 CASES = [
     *product(COMMANDS, FILES),
     *product(INSTALLING, ("binary", "empty", "empty/below", "read-only")),
@@ -45,21 +58,33 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (made / "folder").mkdir()
     (made / "empty").touch()
     (made / "read-only").mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(made / "read-only")], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(made / "read-only")], check=True
+    )
     yield made
     subprocess.run(["umount", str(made / "read-only")], check=True)
 
 
-def run(place: Path, *arguments: str, user: tuple[str, ...] | list[str] = ()) -> subprocess.CompletedProcess[str]:
+def run(
+    place: Path, *arguments: str, user: tuple[str, ...] | list[str] = ()
+) -> subprocess.CompletedProcess[str]:
     """In a network namespace of its own, so that nothing of this machine can be changed."""
     command = ["unshare", "--net", *user, sys.executable, "-m", "netmgr", *arguments]
-    return subprocess.run(command, check=False, cwd=place, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        command, check=False, cwd=place, capture_output=True, text=True, timeout=60
+    )
 
 
 def document(place: Path, state_dir: Path, run_dir: Path) -> str:
-    content = {"apiVersion": "netmgr.io/v1alpha1", "kind": "Node", "node": {"name": "one"}, "ranges": ["10.9.0.0/28"]}
+    content = {
+        **NODE_KEYS,
+        "node": {"name": "one"},
+        "ranges": ["10.9.0.0/28"],
+    }
     path = place / "node.yaml"
-    path.write_text(yaml.safe_dump({**content, "state_dir": str(state_dir), "run_dir": str(run_dir)}))
+    path.write_text(
+        yaml.safe_dump({**content, "state_dir": str(state_dir), "run_dir": str(run_dir)})
+    )
     path.chmod(0o644)
     return str(path)
 
@@ -73,13 +98,19 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], *parts: str) -> 
 
 @pytest.mark.parametrize(("command", "file"), CASES)
 def test_a_path_that_is_not_what_it_should_be(place: Path, command: str, file: str) -> None:
-    assert_one_sentence(run(place, *(f"{place / file}".join(word.split("{}")) for word in command.split())))
+    assert_one_sentence(
+        run(place, *(f"{place / file}".join(word.split("{}")) for word in command.split()))
+    )
 
 
 @pytest.mark.parametrize("file", ["missing", "folder", "empty/below"])
 def test_a_launcher_that_is_no_file(place: Path, tmp_path: Path, file: str) -> None:
     where = [f"--{key}={tmp_path / key}" for key in ("bin-dir", "conf-dir", "state-dir")]
-    assert_one_sentence(run(place, "cni", "install", *where, "--launcher", str(place / file)), str(place / file), "; ")
+    assert_one_sentence(
+        run(place, "cni", "install", *where, "--launcher", str(place / file)),
+        str(place / file),
+        "; ",
+    )
     assert not (tmp_path / "conf-dir").exists()
 
 
@@ -87,12 +118,22 @@ def test_a_launcher_that_is_no_file(place: Path, tmp_path: Path, file: str) -> N
 @pytest.mark.parametrize(
     ("where", "reason"), [("/proc/none", "No such file"), ("read-only/x", "Read-only file system")]
 )
-def test_a_directory_that_cannot_be_made(place: Path, tmp_path: Path, which: str, where: str, reason: str) -> None:
-    directories = {"state_dir": tmp_path / "state", "run_dir": tmp_path / "run", which: place / where}
-    assert_one_sentence(run(place, "agent", "-c", document(place, **directories)), str(place / where), reason)
+def test_a_directory_that_cannot_be_made(
+    place: Path, tmp_path: Path, which: str, where: str, reason: str
+) -> None:
+    directories = {
+        "state_dir": tmp_path / "state",
+        "run_dir": tmp_path / "run",
+        which: place / where,
+    }
+    assert_one_sentence(
+        run(place, "agent", "-c", document(place, **directories)), str(place / where), reason
+    )
 
 
-@pytest.mark.parametrize("command", ["agent -c node.yaml", "host clean --state-dir gone --run-dir gone"])
+@pytest.mark.parametrize(
+    "command", ["agent -c node.yaml", "host clean --state-dir gone --run-dir gone"]
+)
 def test_without_root(place: Path, tmp_path: Path, command: str) -> None:
     document(place, tmp_path / "state", tmp_path / "run")
     assert_one_sentence(run(place, *command.split(), user=NOBODY), "run it as root")
@@ -107,7 +148,10 @@ def test_without_root_nothing_is_installed(place: Path) -> None:
 
 
 def test_a_remedy_follows_what_the_system_said(tmp_path: Path) -> None:
-    for path, remedy in ((tmp_path / "none", "make it first"), (tmp_path, "name a file: this is a directory")):
+    for path, remedy in (
+        (tmp_path / "none", "make it first"),
+        (tmp_path, "name a file: this is a directory"),
+    ):
         with pytest.raises(OSError) as caught:  # noqa: PT011  any of them
             path.read_bytes()
         assert str(errors.of_system(caught.value)).startswith(f"{path}: ")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.lab.exchange import End, datagrams
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.runtime import Sandbox
@@ -32,11 +32,6 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     return request.param
 
 
-@pytest.fixture
-def node(world: World) -> LabNode:
-    return world.node("node-1")
-
-
 def netmgr(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "netmgr", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -50,10 +45,17 @@ def answer(node: LabNode, *arguments: str) -> str:
 
 def send(world: World, sandbox: Sandbox) -> None:
     family = Family.V4
-    datagrams(End(sandbox.netns, sandbox.address(family)), End(world.internet, INTERNET[family]), PAYLOADS, PAYLOADS)
+    datagrams(
+        End(sandbox.netns, sandbox.address(family)),
+        End(world.internet, INTERNET[family]),
+        PAYLOADS,
+        PAYLOADS,
+    )
 
 
-def test_status_shows_readiness_addresses_and_traffic(world: World, node: LabNode, new_pod: NewPod) -> None:
+def test_status_shows_readiness_addresses_and_traffic(
+    world: World, node: LabNode, new_pod: NewPod
+) -> None:
     send(world, new_pod("node-1"))
     shown = answer(node, "status")
     assert "node node-1 is ready" in shown
@@ -65,14 +67,20 @@ def test_status_shows_readiness_addresses_and_traffic(world: World, node: LabNod
     assert {pool["family"] for pool in document["pool"]} == {"ipv4", "ipv6"}
 
 
-def test_pods_are_listed_with_addresses_and_bytes(world: World, node: LabNode, new_pod: NewPod) -> None:
+def test_pods_are_listed_with_addresses_and_bytes(
+    world: World, node: LabNode, new_pod: NewPod
+) -> None:
     sandbox = new_pod("node-1")
     send(world, sandbox)
     row = next(line for line in answer(node, "pods").splitlines() if sandbox.pod.name in line)
     assert str(sandbox.address(Family.V4)) in row
     assert "51.4 kB" in row
     document = json.loads(answer(node, "pods", "-o", "json"))
-    sent = [t["bytes"] for t in document["pods"] if (t["pod"], t["traffic"]) == (sandbox.pod.name, "internet-out")]
+    sent = [
+        t["bytes"]
+        for t in document["pods"]
+        if (t["pod"], t["traffic"]) == (sandbox.pod.name, "internet-out")
+    ]
     assert sent == [IP_BYTES]
     assert sandbox.container_id in {item["container_id"] for item in document["attachments"]}
 
@@ -88,7 +96,11 @@ def test_explain_names_the_key_of_the_document(node: LabNode, new_pod: NewPod) -
     number = lines.index("ranges:") + 2
     assert told["where"] == f"{node.document}:{number}: ranges[0]"
     internet = json.loads(answer(node, "explain", "203.0.113.1", "-o", "json"))
-    assert (internet["role"], internet["counted"], internet["masqueraded"]) == ("internet", True, True)
+    assert (internet["role"], internet["counted"], internet["masqueraded"]) == (
+        "internet",
+        True,
+        True,
+    )
 
 
 def test_top_shows_who_uses_the_internet_now(world: World, node: LabNode, new_pod: NewPod) -> None:
@@ -124,7 +136,10 @@ def test_a_users_mistake_is_one_sentence_and_no_traceback(
 
 
 def test_a_document_can_be_checked_without_running_anything(node: LabNode, tmp_path: Path) -> None:
-    assert netmgr("agent", "--check", "--config", str(node.document)).stdout == f"{node.document}: valid\n"
+    assert (
+        netmgr("agent", "--check", "--config", str(node.document)).stdout
+        == f"{node.document}: valid\n"
+    )
     wrong = tmp_path / "node.yaml"
     wrong.write_text(node.document.read_text() + "masquerad: true\n")
     done = netmgr("agent", "--check", "--config", str(wrong))

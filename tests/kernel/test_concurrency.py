@@ -12,11 +12,11 @@ from typing import TypeVar
 import pytest
 from pyroute2 import IPRoute
 
-from netmgr.agent.locks import TURNS
-from netmgr.config import Backend
+from netmgr.agent.requests import TURNS
 from netmgr.dataplane.desired import REAP_GROUP
-from netmgr.dataplane.rtnetlink import RTN_BLACKHOLE
+from netmgr.documents.node import Backend
 from netmgr.errors import LabError
+from netmgr.kernel.routes import RTN_BLACKHOLE
 from netmgr.lab import wiring
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.runtime import Sandbox
@@ -38,7 +38,9 @@ Outcome = TypeVar("Outcome")
 
 @pytest.fixture(params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
 def node(request: pytest.FixtureRequest, lab_name: str) -> Iterator[LabNode]:
-    with World(cluster(nodes=1, pods=0), backend=request.param, name=lab_name, settings=room_for(CROWD)) as world:
+    with World(
+        cluster(nodes=1, pods=0), backend=request.param, name=lab_name, settings=room_for(CROWD)
+    ) as world:
         yield world.nodes[0]
 
 
@@ -76,7 +78,8 @@ def rules(node: LabNode) -> str:
     shown = [["nft", "list", "ruleset"], ["ipset", "list"]]
     entered = ["nsenter", f"--net={node.namespace}"]
     return "\n".join(
-        subprocess.run([*entered, *command], capture_output=True, check=True, text=True).stdout for command in shown
+        subprocess.run([*entered, *command], capture_output=True, check=True, text=True).stdout
+        for command in shown
     )
 
 
@@ -88,7 +91,10 @@ def counted_in_kernel(node: LabNode, addresses: Iterable[Address]) -> list[Addre
 
 def pool(node: LabNode) -> dict[str, tuple[int, int]]:
     """(allocated, cooling down) by family."""
-    return {state["family"]: (state["allocated"], state["cooldown"]) for state in node.snapshot()["pool"]}
+    return {
+        state["family"]: (state["allocated"], state["cooldown"])
+        for state in node.snapshot()["pool"]
+    }
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -122,7 +128,9 @@ def test_adds_are_answered_while_many_requests_of_one_pod_hang_and_links_of_othe
     with stalled(stuck.netns) as stall, ThreadPoolExecutor(1 + HANGING + CROWD // 10) as runtime:
         adding = runtime.submit(node.runtime.execute, "ADD", stuck)
         wait_until(stall.holds_somebody)
-        assert pool(node)["ipv4"] == (len(gone), 0), "no address is held before the sandbox is known to be there"
+        assert pool(node)["ipv4"] == (len(gone), 0), (
+            "no address is held before the sandbox is known to be there"
+        )
         deletions = [runtime.submit(node.runtime.execute, "DEL", stuck) for _ in range(HANGING)]
         leaving = [runtime.submit(node.runtime.delete, sandbox) for sandbox in gone]
         added, longest, most_links = [], 0.0, 0

@@ -1,12 +1,13 @@
-"""The CNI specification, held against the installed plugin and a real agent: what each verb does."""
+"""The CNI specification, held against the installed plugin and a real agent:
+what each verb does."""
 
 import ipaddress
 
 import pytest
 from pyroute2 import IPRoute
 
-from netmgr.config import Backend
-from netmgr.dataplane import netns
+from netmgr.documents.node import Backend
+from netmgr.kernel import netns
 from netmgr.lab import wiring
 from netmgr.lab.topology import cluster
 from tests.kernel.conforming import CASES, VERSIONS, eventually, one_node, valid
@@ -41,25 +42,37 @@ def addresses(result):
 
 
 def links(namespace):
-    """Name to (hardware address, MTU, addresses, default gateways) of every link but the loopback."""
+    """Name to (hardware address, MTU, addresses,
+    default gateways) of every link but the loopback."""
     seen = {}
     with wiring.inside(namespace), IPRoute() as route:
         carried, routes = list(route.get_addr()), list(route.get_routes())
         for link in route.get_links():
             own = [
-                f"{entry.get('address')}/{entry['prefixlen']}" for entry in carried if entry["index"] == link["index"]
+                f"{entry.get('address')}/{entry['prefixlen']}"
+                for entry in carried
+                if entry["index"] == link["index"]
             ]
             gateways = [
-                entry.get("gateway") for entry in routes if not entry["dst_len"] and entry.get("oif") == link["index"]
+                entry.get("gateway")
+                for entry in routes
+                if not entry["dst_len"] and entry.get("oif") == link["index"]
             ]
-            seen[link.get("ifname")] = (link.get("address"), link.get("mtu"), own, [each for each in gateways if each])
+            seen[link.get("ifname")] = (
+                link.get("address"),
+                link.get("mtu"),
+                own,
+                [each for each in gateways if each],
+            )
     seen.pop("lo", None)
     return seen
 
 
 def is_up(namespace, name):
     with wiring.inside(namespace), IPRoute() as route:
-        return any(link["flags"] & IFF_UP for link in route.get_links() if link.get("ifname") == name)
+        return any(
+            link["flags"] & IFF_UP for link in route.get_links() if link.get("ifname") == name
+        )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -81,7 +94,9 @@ def test_every_family_has_an_address_of_the_nodes_ranges(cni, pod):
     given = [ipaddress.ip_interface(text) for text in addresses(added(cni, pod))]
     ranges = [ipaddress.ip_network(str(block)) for block in cni.node.node.ranges]
     assert sorted(each.version for each in given) == [4, 6]
-    assert all(any(each.ip in block for block in ranges if block.version == each.version) for each in given)
+    assert all(
+        any(each.ip in block for block in ranges if block.version == each.version) for each in given
+    )
 
 
 def test_add_again_answers_the_same_and_takes_no_second_address(cni, pod):
@@ -152,7 +167,9 @@ def test_del_takes_back_everything(cni, pod):
     assert cni.call("DEL", pod).exit_code == 0
     assert cni.occupancy() == before
     assert not is_up(cni.node.namespace, host)
-    assert eventually(lambda: host not in links(cni.node.namespace) and "eth0" not in links(pod.netns))
+    assert eventually(
+        lambda: host not in links(cni.node.namespace) and "eth0" not in links(pod.netns)
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -227,7 +244,9 @@ def test_gc_removes_exactly_what_is_not_listed(cni):
         answer = cni.call("GC", version="1.1.0", keys=valid(kept, other))
         assert (answer.exit_code, answer.body) == (0, None)
         checks = {
-            each.container: cni.call("CHECK", each, keys={"prevResult": results[each.container]}).code
+            each.container: cni.call(
+                "CHECK", each, keys={"prevResult": results[each.container]}
+            ).code
             for each in (kept, lost, other)
         }
         assert checks == {kept.container: 0, lost.container: 104, other.container: 0}
@@ -241,7 +260,9 @@ def test_gc_tells_interfaces_of_one_container_apart(cni, pod):
     assert cni.call("CHECK", pod, keys={"prevResult": result}).code == 104
 
 
-@pytest.mark.parametrize("keys", [valid(), {"cni.dev/attachments": []}, {"cni.dev/valid-attachments": None}])
+@pytest.mark.parametrize(
+    "keys", [valid(), {"cni.dev/attachments": []}, {"cni.dev/valid-attachments": None}]
+)
 def test_gc_with_nothing_valid_removes_everything(cni, pod, keys):
     added(cni, pod)
     assert cni.call("GC", version="1.1.0", keys=keys).exit_code == 0
@@ -254,7 +275,9 @@ def test_gc_without_a_list_collects_only_what_lost_its_sandbox(cni, pod):
     with cni.sandbox() as gone:
         added(cni, gone)
         netns.delete(gone.netns)
-        assert eventually(lambda: cni.call("GC", version="1.1.0").exit_code == 0 and cni.occupancy()["ipv4"] == 1)
+        assert eventually(
+            lambda: cni.call("GC", version="1.1.0").exit_code == 0 and cni.occupancy()["ipv4"] == 1
+        )
     assert cni.call("CHECK", pod, keys={"prevResult": result}).exit_code == 0
 
 

@@ -1,4 +1,6 @@
-"""CHECK finds whatever was taken from an attachment, and says what; STATUS and an absent agent tell the truth."""
+"""CHECK finds whatever was taken from an attachment, and says what; STATUS and an absent agent tell
+the truth.
+"""
 
 import json
 import subprocess
@@ -6,17 +8,24 @@ import subprocess
 import pytest
 
 from cni.wire import decode_request
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.lab.topology import cluster
 from tests.kernel.conforming import eventually, one_node
 from tests.unit import cni_shapes
 
 pytestmark = pytest.mark.root
 
-V4_ONLY = {"ranges": ["10.128.16.0/31"], "pool": {"cooldown_seconds": 1, "conntrack_wait_seconds": 0}}
+V4_ONLY = {
+    "ranges": ["10.128.16.0/31"],
+    "pool": {"cooldown_seconds": 1, "conntrack_wait_seconds": 0},
+}
 
 
-@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT], ids=str)
+@pytest.fixture(
+    scope="module",
+    params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT],
+    ids=str,
+)
 def cni(request):
     with one_node(cluster(nodes=1, pods=0), backend=request.param) as caller:
         yield caller
@@ -45,7 +54,9 @@ class Attached:
     def uncount(self, address, family):
         """Take an address out of the set by which its outgoing traffic is counted."""
         if self.is_nftables:
-            self.on_node("nft", "delete", "element", "inet", "netmgr", f"pod_out{family}", f"{{ {address} }}")
+            self.on_node(
+                "nft", "delete", "element", "inet", "netmgr", f"pod_out{family}", f"{{ {address} }}"
+            )
         else:
             self.on_node("ipset", "del", f"netmgr-pod-out{family}", address)
 
@@ -173,7 +184,9 @@ WRONG = {
     "pod's MAC": lambda result: altered(result, pod_mac="02:00:00:00:00:01"),
     "host's MAC": lambda result: altered(result, host_mac="02:00:00:00:00:01"),
     "host link": lambda result: altered(result, host_name="nm000000000000"),
-    "another link of the host": lambda result: altered(result, host_name="lo", host_mac=..., host_mtu=...),
+    "another link of the host": lambda result: altered(
+        result, host_name="lo", host_mac=..., host_mtu=...
+    ),
     "pod link": lambda result: altered(result, pod_name="eth1"),
     "sandbox": lambda result: altered(result, pod_sandbox="/run/netns/other"),
     "pod link on the host": lambda result: altered(result, pod_sandbox=...),
@@ -181,18 +194,31 @@ WRONG = {
     "pod's MTU": lambda result: altered(result, pod_mtu=9000),
     "no interfaces": lambda result: altered(result, interfaces=[], ips=[]),
     "no addresses": lambda result: altered(result, ips=[]),
-    "addresses left out": lambda result: {key: value for key, value in result.items() if key != "ips"},
+    "addresses left out": lambda result: {
+        key: value for key, value in result.items() if key != "ips"
+    },
     "one address": lambda result: altered(result, ips=result["ips"][:1]),
     "prefix length": lambda result: altered(
-        result, ips=[entry | {"address": entry["address"].replace("/32", "/24")} for entry in result["ips"]]
+        result,
+        ips=[
+            entry | {"address": entry["address"].replace("/32", "/24")} for entry in result["ips"]
+        ],
     ),
-    "address on the host": lambda result: altered(result, ips=[entry | {"interface": 0} for entry in result["ips"]]),
-    "address of nobody": lambda result: altered(result, ips=[*result["ips"], {"address": "203.0.113.9/32"}]),
+    "address on the host": lambda result: altered(
+        result, ips=[entry | {"interface": 0} for entry in result["ips"]]
+    ),
+    "address of nobody": lambda result: altered(
+        result, ips=[*result["ips"], {"address": "203.0.113.9/32"}]
+    ),
     "extra route": lambda result: with_route(result, dst="198.51.100.0/24"),
     "extra v6 route": lambda result: with_route(result, dst="2001:db8::/64", gw="fe80::1"),
     "gateway": lambda result: altered(result, routes=[{"dst": "0.0.0.0/0", "gw": "169.254.1.2"}]),
-    "table": lambda result: altered(result, routes=[{"dst": "0.0.0.0/0", "gw": "169.254.1.1", "table": 100}]),
-    "metric": lambda result: altered(result, routes=[{"dst": "0.0.0.0/0", "gw": "169.254.1.1", "priority": 7}]),
+    "table": lambda result: altered(
+        result, routes=[{"dst": "0.0.0.0/0", "gw": "169.254.1.1", "table": 100}]
+    ),
+    "metric": lambda result: altered(
+        result, routes=[{"dst": "0.0.0.0/0", "gw": "169.254.1.1", "priority": 7}]
+    ),
     "nothing at all": lambda _: {},
 }
 
@@ -200,16 +226,22 @@ HARMLESS = {
     "itself": altered,
     "MACs left out": lambda result: altered(result, pod_mac=..., host_mac=...),
     "MTUs left out": lambda result: altered(result, pod_mtu=..., host_mtu=...),
-    "MAC in capitals": lambda result: altered(result, pod_mac=result["interfaces"][1]["mac"].upper()),
+    "MAC in capitals": lambda result: altered(
+        result, pod_mac=result["interfaces"][1]["mac"].upper()
+    ),
     "no routes": lambda result: altered(result, routes=[]),
-    "a link of the host's": lambda result: altered(result, interfaces=[*result["interfaces"], {"name": "lo"}]),
+    "a link of the host's": lambda result: altered(
+        result, interfaces=[*result["interfaces"], {"name": "lo"}]
+    ),
     "a device": lambda result: altered(
         result, interfaces=[*result["interfaces"], {"name": "vf0", "pciID": "0000:04:00.5"}]
     ),
     "a VM's own namespace": lambda result: altered(
         result, interfaces=[*result["interfaces"], {"name": "tap0", "sandbox": "vm-1"}]
     ),
-    "address of no interface": lambda result: altered(result, ips=[*result["ips"], {"address": "127.0.0.1/8"}]),
+    "address of no interface": lambda result: altered(
+        result, ips=[*result["ips"], {"address": "127.0.0.1/8"}]
+    ),
 }
 
 
@@ -232,7 +264,9 @@ def test_check_finds_what_the_kernel_has_otherwise_than_the_previous_result(cni,
 
 
 @pytest.mark.parametrize("harmless", HARMLESS)
-def test_check_lets_a_previous_result_leave_things_out_and_other_plugins_add_theirs(cni, checked, harmless):
+def test_check_lets_a_previous_result_leave_things_out_and_other_plugins_add_theirs(
+    cni, checked, harmless
+):
     pod, result = checked
     answer = cni.call("CHECK", pod, "1.1.0", {"prevResult": HARMLESS[harmless](result)})
     assert answer.exit_code == 0, answer.body
@@ -250,16 +284,40 @@ def test_check_finds_an_mtu_that_was_changed(cni):
 def test_check_finds_routes_of_a_later_plugin_in_whatever_table_they_are(cni):
     with cni.sandbox() as pod:
         attached = Attached(cni, pod)
-        attached.in_pod("ip", "route", "add", "198.51.100.0/24", "via", "169.254.1.1", "dev", "eth0", "table", "1000")
-        for route in ({"dst": "198.51.100.0/24"}, {"dst": "198.51.100.0/24", "gw": "169.254.1.1", "table": 1000}):
-            assert check(cni, attached, prevResult=with_route(attached.result, **route)).exit_code == 0
-        assert failed(check(cni, attached, prevResult=with_route(attached.result, dst="198.51.100.0/24", table=254)))
+        attached.in_pod(
+            "ip",
+            "route",
+            "add",
+            "198.51.100.0/24",
+            "via",
+            "169.254.1.1",
+            "dev",
+            "eth0",
+            "table",
+            "1000",
+        )
+        for route in (
+            {"dst": "198.51.100.0/24"},
+            {"dst": "198.51.100.0/24", "gw": "169.254.1.1", "table": 1000},
+        ):
+            assert (
+                check(cni, attached, prevResult=with_route(attached.result, **route)).exit_code == 0
+            )
+        assert failed(
+            check(
+                cni,
+                attached,
+                prevResult=with_route(attached.result, dst="198.51.100.0/24", table=254),
+            )
+        )
 
 
 def test_check_of_a_sandbox_that_is_gone_says_so_once(cni):
     with cni.sandbox() as pod:
         attached = Attached(cni, pod)
-        answer = cni.call("CHECK", pod, keys={"prevResult": attached.result}, CNI_NETNS="/run/netns/absent")
+        answer = cni.call(
+            "CHECK", pod, keys={"prevResult": attached.result}, CNI_NETNS="/run/netns/absent"
+        )
         assert failed(answer)
         assert answer.body["msg"].count("/run/netns/absent") == 1
 
@@ -267,9 +325,13 @@ def test_check_of_a_sandbox_that_is_gone_says_so_once(cni):
 def test_check_lets_a_later_plugin_add_things(cni):
     with cni.sandbox() as pod:
         attached = Attached(cni, pod)
-        attached.in_pod("ip", "route", "add", "198.51.100.0/24", "via", "169.254.1.1", "dev", "eth0")
+        attached.in_pod(
+            "ip", "route", "add", "198.51.100.0/24", "via", "169.254.1.1", "dev", "eth0"
+        )
         attached.in_pod("ip", "link", "set", "lo", "up")
-        later = attached.result | {"routes": [*attached.result["routes"], {"dst": "198.51.100.0/24"}]}
+        later = attached.result | {
+            "routes": [*attached.result["routes"], {"dst": "198.51.100.0/24"}]
+        }
         assert check(cni, attached, prevResult=later).exit_code == 0
 
 

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from cni.wire import encode_request
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.lab.topology import cluster
 from tests.kernel.conforming import ALLOWED, CASES, VERSIONS, Answer, config, one_node, valid
 from tests.unit import cni_shapes
@@ -22,7 +22,18 @@ REQUIRED = {
 }
 MALFORMED = {
     "CNI_CONTAINERID": ("-c1", "a/b", "a b", "\u00e4"),
-    "CNI_IFNAME": ("0123456789abcdef", ".", "..", "a/b", "a:b", "a b", "e%d", "ä0", "eth\udcff", "all"),
+    "CNI_IFNAME": (
+        "0123456789abcdef",
+        ".",
+        "..",
+        "a/b",
+        "a:b",
+        "a b",
+        "e%d",
+        "ä0",
+        "eth\udcff",
+        "all",
+    ),
     "CNI_NETNS": ("relative/path",),
     "CNI_PATH": (),
 }
@@ -89,7 +100,8 @@ def test_an_unknown_verb_is_refused(cni, standing, command):
 
 
 @pytest.mark.parametrize(
-    ("command", "version"), [(verb, each) for verb in ALLOWED for each in VERSIONS if each not in ALLOWED[verb]]
+    ("command", "version"),
+    [(verb, each) for verb in ALLOWED for each in VERSIONS if each not in ALLOWED[verb]],
 )
 def test_a_verb_is_refused_in_versions_older_than_it(cni, standing, command, version):
     assert command in refused(cni.call(command, standing, version, keys_of(command)), 1, version)
@@ -99,7 +111,8 @@ CARRIED_OUT = {("DEL", 7), ("DEL", 1)}
 
 
 @pytest.mark.parametrize(
-    ("command", "code"), [(verb, code) for verb in ALLOWED for code in BAD_STDIN if (verb, code) not in CARRIED_OUT]
+    ("command", "code"),
+    [(verb, code) for verb in ALLOWED for code in BAD_STDIN if (verb, code) not in CARRIED_OUT],
 )
 def test_a_bad_configuration_is_refused(cni, standing, command, code):
     for stdin in BAD_STDIN[code]:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from netmgr import programs
-from netmgr.dataplane import conntrack, netns
+from netmgr.kernel import conntrack, netns
 from netmgr.prefixes import Address
+from tests.kernel.usable import wait_until_usable
 
 pytestmark = pytest.mark.root
 
@@ -20,22 +21,30 @@ add table inet t
 add chain inet t c { type filter hook output priority 0; }
 add rule inet t c ct state new accept
 """
-NAMED = {Address.parse(text) for text in ("203.0.113.5", "203.0.113.7", "2001:db8::5", "2001:db8::7")}
+NAMED = {
+    Address.parse(text) for text in ("203.0.113.5", "203.0.113.7", "2001:db8::5", "2001:db8::7")
+}
 STRANGERS = {Address.parse(text) for text in ("203.0.113.9", "2001:db8::9")}
 
 
 @pytest.fixture
 def _inside() -> Iterator[None]:
-    """The test's thread in a namespace of its own, where all of NAMED are local and connections are tracked."""
+    """The test's thread in a namespace of its own, where all of NAMED are local and connections are
+    tracked.
+    """
     path = Path(f"/run/netns/conntrack-{os.getpid()}")
     netns.create(path)
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with netns.entered(descriptor):
-            commands = ["link set lo up", *(f"address add {a.prefix} dev lo" for a in sorted(NAMED))]
+            commands = [
+                "link set lo up",
+                *(f"address add {a.prefix} dev lo" for a in sorted(NAMED)),
+            ]
             for command in commands:
                 assert programs.run(["ip", *command.split()]).returncode == 0
             assert programs.run(["nft", "-f", "-"], stdin=TRACKING).returncode == 0
+            wait_until_usable(NAMED)
             yield
     finally:
         os.close(descriptor)
@@ -54,7 +63,7 @@ def test_both_ends_of_a_connection_are_named_and_nobody_else(
     monkeypatch: pytest.MonkeyPatch, walk_seconds: int
 ) -> None:
     monkeypatch.setattr(conntrack, "_WALK_SECONDS", walk_seconds)
-    assert conntrack.named(NAMED | STRANGERS) == set()
+    assert conntrack.tracked(NAMED | STRANGERS) == set()
     connect(socket.AF_INET, "203.0.113.5", "203.0.113.7")
     connect(socket.AF_INET6, "2001:db8::5", "2001:db8::7")
-    assert conntrack.named(NAMED | STRANGERS) == NAMED
+    assert conntrack.tracked(NAMED | STRANGERS) == NAMED

@@ -1,4 +1,6 @@
-"""`netmgr host clean` leaves a machine as it was before its agent, and nothing of anybody else's is touched."""
+"""`netmgr host clean` leaves a machine as it was before its agent, and nothing of anybody else's is
+touched.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import cluster
 from netmgr.lab.world import World
@@ -56,7 +58,11 @@ def everything(node: LabNode) -> dict[str, list[str]]:
     saved = [line for program in FAMILIES for line in inside(node, program).splitlines()]
     return {
         "nftables": inside(node, "nft -s list ruleset").splitlines(),
-        "iptables": [line for line in saved if line.startswith("-A") or (line[:1] == ":" and "NETMGR" in line)],
+        "iptables": [
+            line
+            for line in saved
+            if line.startswith("-A") or (line[:1] == ":" and "NETMGR" in line)
+        ],
         "ipset": inside(node, "ipset list -n").splitlines(),
         "links": [line.split()[1] for line in inside(node, "ip -o link").splitlines()],
         "routes": inside(node, "ip route show table all").splitlines(),
@@ -64,13 +70,17 @@ def everything(node: LabNode) -> dict[str, list[str]]:
     }
 
 
-def departures(before: dict[str, list[str]], after: dict[str, list[str]]) -> list[str]:
+def drift(before: dict[str, list[str]], after: dict[str, list[str]]) -> list[str]:
     return [
         f"{kind}: {sign} {line}"
         for kind in before
-        for sign, here, there in (("-", before[kind], after[kind]), ("+", after[kind], before[kind]))
+        for sign, here, there in (
+            ("-", before[kind], after[kind]),
+            ("+", after[kind], before[kind]),
+        )
         for line in here
-        if line not in there and not line.startswith("anycast")  # the kernel's own, of forwarding, which stays on
+        if line not in there
+        and not line.startswith("anycast")  # the kernel's own, of forwarding, which stays on
     ]
 
 
@@ -78,21 +88,49 @@ def clean(
     node: LabNode, *options: str, state_dir: Path | None = None, run_dir: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     owner = ["--rule-owner", "lab-owner"]
-    where = ["--state-dir", str(state_dir or node.directory / "state"), "--run-dir", str(run_dir or node.run_dir)]
-    confined = ["setpriv", "--no-new-privs", f"--bounding-set={','.join(['-all', *capabilities()])}"]
-    command = ["nsenter", f"--net={node.namespace}", *confined, sys.executable, "-m", "netmgr", "host", "clean"]
-    return subprocess.run([*command, *where, *owner, *options], check=False, capture_output=True, text=True)
+    where = [
+        "--state-dir",
+        str(state_dir or node.directory / "state"),
+        "--run-dir",
+        str(run_dir or node.run_dir),
+    ]
+    confined = [
+        "setpriv",
+        "--no-new-privs",
+        f"--bounding-set={','.join(['-all', *capabilities()])}",
+    ]
+    command = [
+        "nsenter",
+        f"--net={node.namespace}",
+        *confined,
+        sys.executable,
+        "-m",
+        "netmgr",
+        "host",
+        "clean",
+    ]
+    return subprocess.run(
+        [*command, *where, *owner, *options], check=False, capture_output=True, text=True
+    )
 
 
 def capabilities() -> list[str]:
     """Those that the manifests give this command."""
     (found,) = [item for item in build(UNINSTALL) if item["kind"] == "DaemonSet"]
-    (clean,) = [item for item in found["spec"]["template"]["spec"]["initContainers"] if item["name"] == "clean"]
+    (clean,) = [
+        item
+        for item in found["spec"]["template"]["spec"]["initContainers"]
+        if item["name"] == "clean"
+    ]
     return [f"+{each.lower()}" for each in clean["securityContext"]["capabilities"]["add"]]
 
 
-def test_rules_of_a_backend_that_the_mark_does_not_name_go_too(world: World, backend: Backend) -> None:
-    """As an agent leaves them that is killed while it changes its backend: the mark names the former one."""
+def test_rules_of_a_backend_that_the_mark_does_not_name_go_too(
+    world: World, backend: Backend
+) -> None:
+    """As an agent leaves them that is killed while it changes its backend: the mark names the
+    former one.
+    """
     (node,) = world.nodes
     before = everything(node)
     node.write_document()
@@ -104,10 +142,12 @@ def test_rules_of_a_backend_that_the_mark_does_not_name_go_too(world: World, bac
     (node.directory / "state" / FILE_NAME).write_text(f"{former}\n")
     done = clean(node)
     assert done.returncode == 0, done.stderr
-    assert not departures(before, everything(node))
+    assert not drift(before, everything(node))
 
 
-@pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.IPTABLES_LEGACY], indirect=True, ids=str)
+@pytest.mark.parametrize(
+    "backend", [Backend.NFTABLES, Backend.IPTABLES_LEGACY], indirect=True, ids=str
+)
 def test_what_others_have_of_another_variant_keeps_nothing_of_ours(world: World) -> None:
     (node,) = world.nodes
     for command in ("nft add table ip mangle", "nft add chain ip mangle FORWARD"):
@@ -121,7 +161,7 @@ def test_what_others_have_of_another_variant_keeps_nothing_of_ours(world: World)
     done = clean(node)
     assert done.returncode == 0, done.stderr
     assert "iptables-nft, which the agent did not use last, was not looked into: " in done.stdout
-    assert not departures(before, everything(node))
+    assert not drift(before, everything(node))
 
 
 def test_a_machine_is_left_as_it_was(world: World, tmp_path: Path):
@@ -156,9 +196,9 @@ def test_a_machine_is_left_as_it_was(world: World, tmp_path: Path):
     done = clean(node, "--with-pods")
     assert done.returncode == 0, done.stderr
     assert "of a pod was removed" in done.stdout
-    assert not departures(before, everything(node))
+    assert not drift(before, everything(node))
     assert not (node.directory / "state").exists()
     assert not node.run_dir.exists()
     again = clean(node)
     assert again.returncode == 0, again.stderr
-    assert not departures(before, everything(node))
+    assert not drift(before, everything(node))

@@ -1,4 +1,6 @@
-"""Whose a link is: for names as long as Kubernetes allows, after a loss of memory, and when an ADD fails midway."""
+"""Whose a link is: for names as long as Kubernetes allows, after a loss of memory, and when an ADD
+fails midway.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from netmgr import programs
-from netmgr.config import Backend
 from netmgr.dataplane.desired import host_link_name
+from netmgr.documents.node import Backend
 from netmgr.lab.topology import cluster
 from netmgr.model import AttachmentKey
 from tests.kernel.conforming import Caller, Pod, eventually, one_node
+from tests.kernel.namespaces import inside
 
 pytestmark = pytest.mark.root
 
@@ -40,7 +43,9 @@ def pod(cni: Caller) -> Iterator[Pod]:
 
 def named(pod: Pod, namespace: str, name: str, container: str = "") -> Pod:
     """The sandbox under another identity."""
-    arguments = f"IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name};K8S_POD_UID={UID}"
+    arguments = (
+        f"IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name};K8S_POD_UID={UID}"
+    )
     return replace(pod, container=container or pod.container, more={"CNI_ARGS": arguments})
 
 
@@ -59,15 +64,12 @@ IDENTITIES: dict[str, Callable[[Pod], Pod]] = {
 }
 
 
-def inside(namespace: Path, *command: str) -> str:
-    done = programs.run(["nsenter", f"--net={namespace}", *command])
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
-
-
 def node_links(cni: Caller) -> list[str]:
     """Names of the links of pods in the node's namespace."""
-    listed = (line.split(": ")[1].split("@")[0] for line in inside(cni.node.namespace, "ip", "-o", "link").splitlines())
+    listed = (
+        line.split(": ")[1].split("@")[0]
+        for line in inside(cni.node.namespace, "ip", "-o", "link").splitlines()
+    )
     return [name for name in listed if name.startswith("nm")]
 
 
@@ -155,11 +157,16 @@ def alternative_name_taken(cni: Caller, pod: Pod) -> Iterator[None]:
 @contextmanager
 def table_of_another_program(cni: Caller) -> Iterator[None]:
     command = ["nsenter", f"--net={cni.node.namespace}", "nft", "--interactive"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
         assert owner.stdin is not None
         assert owner.stdout is not None
         # Printed once the line before is done.
-        owner.stdin.write("delete table inet netmgr; add table inet netmgr { flags owner; }\nlist table inet netmgr\n")
+        owner.stdin.write(
+            "delete table inet netmgr; add table inet netmgr { flags owner; }\nlist table "
+            "inet netmgr\n"
+        )
         owner.stdin.flush()
         while "flags owner" not in owner.stdout.readline():
             pass
@@ -184,7 +191,10 @@ def tables_locked_by_another_program(cni: Caller) -> Iterator[None]:
     Path(elsewhere["XTABLES_LOCKFILE"]).unlink(missing_ok=True)
 
 
-UNCHANGEABLE = {Backend.NFTABLES: table_of_another_program, Backend.IPTABLES_LEGACY: tables_locked_by_another_program}
+UNCHANGEABLE = {
+    Backend.NFTABLES: table_of_another_program,
+    Backend.IPTABLES_LEGACY: tables_locked_by_another_program,
+}
 
 
 OBSTACLES: dict[str, Callable[[Caller, Pod], AbstractContextManager[None]]] = {
@@ -196,7 +206,9 @@ OBSTACLES: dict[str, Callable[[Caller, Pod], AbstractContextManager[None]]] = {
 
 
 @pytest.mark.parametrize("obstacle", OBSTACLES)
-def test_a_failed_add_leaves_nothing_whatever_step_failed(cni: Caller, pod: Pod, obstacle: str) -> None:
+def test_a_failed_add_leaves_nothing_whatever_step_failed(
+    cni: Caller, pod: Pod, obstacle: str
+) -> None:
     long = named(pod, LONGEST_NAMESPACE, LONGEST_NAME)
     before = (cni.occupancy(), attachments(cni))
     with OBSTACLES[obstacle](cni, long):

@@ -1,4 +1,6 @@
-"""Byte-exact: what pods exchange with the internet is counted, all of it and nothing else, whatever happens."""
+"""Byte-exact: what pods exchange with the internet is counted, all of it and nothing else, whatever
+happens.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +49,14 @@ def counted(node: LabNode, pod: Sandbox) -> dict[Traffic, Tally]:
 
 def node_total(node: LabNode) -> dict[Traffic, Tally]:
     return {
-        Traffic(entry["traffic"]): Tally(entry["bytes"], entry["packets"]) for entry in node.snapshot()["node_totals"]
+        Traffic(entry["traffic"]): Tally(entry["bytes"], entry["packets"])
+        for entry in node.snapshot()["node_totals"]
     }
 
 
-def settled(look: Callable[[], dict[Traffic, Tally]], expected: dict[Traffic, Tally]) -> dict[Traffic, Tally]:
+def settled(
+    look: Callable[[], dict[Traffic, Tally]], expected: dict[Traffic, Tally]
+) -> dict[Traffic, Tally]:
     """Look until it is as expected, for at most 3 s: readings are a moment apart."""
     deadline = time.monotonic() + 3
     while (found := look()) != expected and time.monotonic() < deadline:
@@ -66,8 +71,15 @@ def still(look: Callable[[], dict[Traffic, Tally]]) -> dict[Traffic, Tally]:
 
 
 def converse(world: World, pod: Sandbox, family: Family, rounds: int = 1) -> dict[Traffic, Tally]:
-    """Datagrams of every size to the internet and back, sizes differing by direction; returns what was sent."""
-    heard = datagrams(end_of(pod, family), internet(world, family), SIZES * rounds, (SIZES[1:] + SIZES[-1:]) * rounds)
+    """Datagrams of every size to the internet and back, sizes differing by direction; returns what
+    was sent.
+    """
+    heard = datagrams(
+        end_of(pod, family),
+        internet(world, family),
+        SIZES * rounds,
+        (SIZES[1:] + SIZES[-1:]) * rounds,
+    )
     return {OUT: heard.forth, IN: heard.back}
 
 
@@ -76,10 +88,16 @@ def total(*sent: dict[Traffic, Tally]) -> dict[Traffic, Tally]:
 
 
 @FAMILIES
-def test_udp_is_counted_to_the_byte_for_each_pod_and_direction(world: World, new_pod: NewPod, family: Family) -> None:
+def test_udp_is_counted_to_the_byte_for_each_pod_and_direction(
+    world: World, new_pod: NewPod, family: Family
+) -> None:
     pods = [new_pod("node-1"), new_pod("node-1"), new_pod("node-2")]
     sent = [converse(world, pod, family, rounds) for rounds, pod in enumerate(pods, start=1)]
-    assert sent[0][OUT].bytes == sum(datagram_bytes(family, size) for size in SIZES) != sent[0][IN].bytes
+    assert (
+        sent[0][OUT].bytes
+        == sum(datagram_bytes(family, size) for size in SIZES)
+        != sent[0][IN].bytes
+    )
     for pod, expected in zip(pods, sent, strict=True):
         node = world.node(pod.pod.node)
         assert settled(lambda: counted(node, pod), expected) == expected  # noqa: B023 (called at once)
@@ -92,7 +110,9 @@ def test_both_families_of_a_pod_add_up(world: World, new_pod: NewPod) -> None:
 
 
 @FAMILIES
-def test_what_comes_from_the_internet_unasked_for_is_counted(world: World, new_pod: NewPod, family: Family) -> None:
+def test_what_comes_from_the_internet_unasked_for_is_counted(
+    world: World, new_pod: NewPod, family: Family
+) -> None:
     """A datagram more than the pod answered: incoming traffic is not derived from outgoing."""
     pod, node = new_pod(), world.node("node-1")
     with (
@@ -106,13 +126,18 @@ def test_what_comes_from_the_internet_unasked_for_is_counted(world: World, new_p
         for _ in range(3):
             far.sendto(b"x" * 1000, peer)
             near.recv(2000)
-    expected = {OUT: Tally(datagram_bytes(family, 5), 1), IN: Tally(3 * datagram_bytes(family, 1000), 3)}
+    expected = {
+        OUT: Tally(datagram_bytes(family, 5), 1),
+        IN: Tally(3 * datagram_bytes(family, 1000), 3),
+    }
     assert settled(lambda: counted(node, pod), expected) == expected
 
 
 @FAMILIES
 @pytest.mark.parametrize("peer", ["same node", "other node", "own node", "other node itself"])
-def test_internal_traffic_counts_zero(world: World, new_pod: NewPod, family: Family, peer: str) -> None:
+def test_internal_traffic_counts_zero(
+    world: World, new_pod: NewPod, family: Family, peer: str
+) -> None:
     pod, node = new_pod("node-1"), world.node("node-1")
     if peer in {"same node", "other node"}:
         far = end_of(new_pod("node-1" if peer == "same node" else "node-2"), family)
@@ -145,14 +170,18 @@ def test_the_nodes_own_internet_traffic_counts_for_the_node_and_no_pod(
 ) -> None:
     pod, node = new_pod(), world.node("node-1")
     before = still(lambda: node_total(node))
-    heard = datagrams(End(node.namespace, node.node.address(family)), internet(world, family), SIZES, SIZES[::-1])
+    heard = datagrams(
+        End(node.namespace, node.node.address(family)), internet(world, family), SIZES, SIZES[::-1]
+    )
     expected = total(before, {OUT: heard.forth, IN: heard.back})
     assert settled(lambda: node_total(node), expected) == expected
     assert counted(node, pod) == NOTHING
 
 
 @FAMILIES
-def test_a_pod_deleted_right_after_sending_loses_nothing(world: World, new_pod: NewPod, family: Family) -> None:
+def test_a_pod_deleted_right_after_sending_loses_nothing(
+    world: World, new_pod: NewPod, family: Family
+) -> None:
     node = world.node("node-1")
     for _ in range(3):
         pod = new_pod()
@@ -182,7 +211,9 @@ def test_a_namespaces_total_keeps_what_its_deleted_pods_sent(world: World) -> No
 
 
 @pytest.mark.parametrize("restart_at", ["in the middle", "at the end"])
-def test_an_agent_killed_in_mid_traffic_loses_nothing(world: World, new_pod: NewPod, restart_at: str) -> None:
+def test_an_agent_killed_in_mid_traffic_loses_nothing(
+    world: World, new_pod: NewPod, restart_at: str
+) -> None:
     pod, node = new_pod(), world.node("node-1")
     before_node = still(lambda: node_total(node))
     sent: list[dict[Traffic, Tally]] = []
@@ -219,7 +250,9 @@ def test_an_agent_killed_in_mid_traffic_loses_nothing(world: World, new_pod: New
     assert sum(gap["count"] for gap in node.snapshot()["gaps"]) == 0
 
 
-def test_an_agent_killed_again_and_again_counts_nothing_twice(world: World, new_pod: NewPod) -> None:
+def test_an_agent_killed_again_and_again_counts_nothing_twice(
+    world: World, new_pod: NewPod
+) -> None:
     pod, node = new_pod(), world.node("node-1")
     sent = []
     for _ in range(3):

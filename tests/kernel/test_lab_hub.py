@@ -1,4 +1,6 @@
-"""A hub and three spokes on the real kernel: who reaches whom, as whom, and what keeps the others out."""
+"""A hub and three spokes on the real kernel: who reaches whom, as whom, and what keeps the others
+out.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from netmgr.config import Backend
-from netmgr.lab import matrix, planned, probing, services, tracked, verify
+from netmgr.documents.node import Backend
+from netmgr.documents.sites import HUB, Role
+from netmgr.lab import matrix, planned, probing, services, verify
 from netmgr.lab.exchange import End, open_socket
 from netmgr.lab.probing import Outcome
 from netmgr.lab.topology import Spoke
 from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
-from netmgr.sites import HUB, Role
 from tests.fakes.network import OTHER_KINDS, PaperNetwork
 
 pytestmark = pytest.mark.root
@@ -30,7 +32,9 @@ SECONDS = 20
 
 @pytest.fixture(scope="module")
 def world(backend) -> Iterator[World]:
-    with World(planned.network(3, 2, 2), backend=backend, name=f"hub-{os.getpid()}", exporters=False) as made:
+    with World(
+        planned.network(3, 2, 2), backend=backend, name=f"hub-{os.getpid()}", exporters=False
+    ) as made:
         yield made
 
 
@@ -50,31 +54,38 @@ def test_the_whole_matrix_is_as_the_design_says(world: World) -> None:
 
 def test_spokes_of_other_kinds_are_as_the_design_says_too(backend: Backend) -> None:
     with World(
-        planned.network(3, 1, 2, OTHER_KINDS), backend=backend, name=f"others-{os.getpid()}", exporters=False
+        planned.network(3, 1, 2, OTHER_KINDS),
+        backend=backend,
+        name=f"others-{os.getpid()}",
+        exporters=False,
     ) as world:
         found = verify.verify(world)
         assert [row for row in found.rows if not row.agrees] == []
         assert found.agrees, found
 
 
-def test_the_matrix_of_the_rules_is_what_was_measured(world: World, outcomes: Sequence[Outcome]) -> None:
+def test_the_matrix_of_the_rules_is_what_was_measured(
+    world: World, outcomes: Sequence[Outcome]
+) -> None:
     on = PaperNetwork(world)
     for outcome in outcomes:
         probe = outcome.probe
         on.forget()
         journey = on.send(probe.origin.name, probe.near.address, probe.target)
-        assert (journey.src if journey.reached else None) == outcome.seen, probe
+        assert (journey.src if journey.reached else None) == outcome.source, probe
 
 
 @FAMILIES
 def test_one_service_address_leads_to_two_spokes_through_two_ranges(
     world: World, outcomes: Sequence[Outcome], family: Family
 ) -> None:
-    one, two = (services.service(world, spoke) for spoke in world.topology.spokes[:2])
+    one, two = (services.service(spoke, world.nodes) for spoke in world.topology.spokes[:2])
     assert one.address(family, inside=True) == two.address(family, inside=True)
     seen = {one.address(family, inside=False): one, two.address(family, inside=False): two}
     assert len(seen) == 2
-    reached = [each for each in outcomes if each.probe.origin.site == HUB and each.probe.target in seen]
+    reached = [
+        each for each in outcomes if each.probe.origin.site == HUB and each.probe.target in seen
+    ]
     assert {each.probe.target for each in reached} == seen.keys()
     assert all(each.answered for each in reached)
 
@@ -93,7 +104,9 @@ def talk(client: End, target: Address, servers: Sequence[End], times: int) -> No
 
 
 def listening(closing: ExitStack, end: End) -> socket.socket:
-    listener = closing.enter_context(open_socket(end.namespace, end.address.family, socket.SOCK_STREAM))
+    listener = closing.enter_context(
+        open_socket(end.namespace, end.address.family, socket.SOCK_STREAM)
+    )
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((str(end.address), services.TARGET_PORT))
     listener.listen(16)
@@ -116,31 +129,40 @@ def accepted(listeners: Sequence[socket.socket]) -> socket.socket:
 
 
 @FAMILIES
-def test_after_a_thousand_connections_each_way_none_is_half_open(world: World, family: Family) -> None:
+def test_after_a_thousand_connections_each_way_none_is_half_open(
+    world: World, family: Family
+) -> None:
     researcher, *others = matrix.origins(world)
     hub = researcher.end(family)
     pods = [origin.end(family) for origin in others if origin.who is matrix.Who.POD]
     share = CONNECTIONS // len(pods) + 1
     for spoke, pod in zip(world.topology.spokes, pods, strict=True):
-        found = services.service(world, spoke)
+        found = services.service(spoke, world.nodes)
         ends = [End(one.netns, one.address(family)) for one in found.backends]
         talk(hub, found.address(family, inside=False), ends, share)
         talk(pod, hub.address, [hub], share)
         talk(hub, pod.address, [pod], share // 10)
-    tracked_in = {machine.name: len(tracked.connections(machine.namespace)) for machine in matrix.machines(world)}
+    tracked_in = {
+        machine.name: len(verify.connections(machine.namespace))
+        for machine in matrix.machines(world)
+    }
     for spoke in world.topology.spokes:
         assert tracked_in[spoke.nat_host] >= share, "connections did not pass the NAT host"
     assert list(verify.half_open(world)) == []
 
 
 @contextmanager
-def opened(world: World, spoke: Spoke, family: Family) -> Iterator[tuple[socket.socket, socket.socket]]:
+def opened(
+    world: World, spoke: Spoke, family: Family
+) -> Iterator[tuple[socket.socket, socket.socket]]:
     """A connection from the researcher to a spoke's Service: both ends."""
     researcher = next(matrix.origins(world)).end(family)
-    found = services.service(world, spoke)
+    found = services.service(spoke, world.nodes)
     with open_socket(researcher.namespace, family, socket.SOCK_STREAM) as near:
         with ExitStack() as closing:
-            listeners = [listening(closing, End(one.netns, one.address(family))) for one in found.backends]
+            listeners = [
+                listening(closing, End(one.netns, one.address(family))) for one in found.backends
+            ]
             near.connect((str(found.address(family, inside=False)), services.PORT))
             far = accepted(listeners)
         with far:
@@ -155,10 +177,14 @@ def ping(near: socket.socket, far: socket.socket) -> None:
 
 
 @FAMILIES
-def test_connections_survive_the_nat_hosts_agents_and_new_ones_need_none(world: World, family: Family) -> None:
+def test_connections_survive_the_nat_hosts_agents_and_new_ones_need_none(
+    world: World, family: Family
+) -> None:
     hosts = [world.node(spoke.nat_host) for spoke in world.topology.spokes]
     with ExitStack() as closing:
-        ends = [closing.enter_context(opened(world, spoke, family)) for spoke in world.topology.spokes]
+        ends = [
+            closing.enter_context(opened(world, spoke, family)) for spoke in world.topology.spokes
+        ]
         for host in hosts:
             host.kill_agent()
         for spoke, pair in zip(world.topology.spokes, ends, strict=True):
@@ -180,8 +206,13 @@ def lawless(world: World, name: str) -> None:
     node = world.node(name)
     node.kill_agent()
     netns = f"--net={node.namespace}"
-    for command in (["nft", "flush", "ruleset"], *([f"{each}-legacy", "-t", "mangle", "-F"] for each in TOOLS)):
-        subprocess.run(["nsenter", netns, *command], check=True, capture_output=True, timeout=SECONDS)
+    for command in (
+        ["nft", "flush", "ruleset"],
+        *([f"{each}-legacy", "-t", "mangle", "-F"] for each in TOOLS),
+    ):
+        subprocess.run(
+            ["nsenter", netns, *command], check=True, capture_output=True, timeout=SECONDS
+        )
 
 
 TOOLS = ("iptables", "ip6tables")
@@ -214,16 +245,22 @@ def test_the_router_s_rules_alone_keep_spokes_apart(world: World, family: Family
     assert risen(world, before) == {verify.Pair("router-0.hub", "spoke-1", "spoke-2"): 1}
 
 
-def test_the_nodes_rules_alone_keep_spokes_apart_and_without_any_they_would_be_joined(world: World) -> None:
+def test_the_nodes_rules_alone_keep_spokes_apart_and_without_any_they_would_be_joined(
+    world: World,
+) -> None:
     router = next(node for node in world.nodes if node.node.role is Role.HUB_ROUTER)
     lawless(world, router.name)
     try:
         for family in Family:
-            assert sent(world, "rogue.spoke-1", "rogue.spoke-2", family), "the fabric joins what no rule parts"
+            assert sent(world, "rogue.spoke-1", "rogue.spoke-2", family), (
+                "the fabric joins what no rule parts"
+            )
             for machine in ("spoke-2-cpu-0", "nat-0.spoke-2"):
                 before = dropped_by(world, machine)
                 assert not sent(world, "rogue.spoke-1", machine, family)
-                assert dropped_by(world, machine) - before == {verify.Pair(machine, "spoke-1", "spoke-2"): 1}
+                assert dropped_by(world, machine) - before == {
+                    verify.Pair(machine, "spoke-1", "spoke-2"): 1
+                }
     finally:
         router.start_agent()
         router.wait_until_ready()

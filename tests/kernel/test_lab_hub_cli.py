@@ -27,7 +27,9 @@ Lab = Callable[..., subprocess.CompletedProcess[str]]
 def run(verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "netmgr", "lab", verb, "--name", NAME, *arguments]
     wide = {**os.environ, "COLUMNS": "160"}
-    return subprocess.run(command, cwd=TOP, env=wide, capture_output=True, text=True, timeout=SECONDS, check=False)
+    return subprocess.run(
+        command, cwd=TOP, env=wide, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,9 @@ def test_up_and_status_tell_of_every_machine_and_its_role(up) -> None:
 def test_the_lab_keeps_the_plan_it_was_drawn_from(up) -> None:
     plan = Path(up["directory"]) / "plan.yaml"
     command = [sys.executable, "-m", "netmgr", "plan", "reach", "--file", str(plan)]
-    reach = subprocess.run(command, cwd=TOP, capture_output=True, text=True, timeout=SECONDS, check=False)
+    reach = subprocess.run(
+        command, cwd=TOP, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
     assert reach.returncode == 0, reach.stdout + reach.stderr
 
 
@@ -83,7 +87,10 @@ def test_the_picture_is_of_what_runs(up) -> None:
     for node in up["nodes"]:
         assert node["name"] in words
     live = json.loads(run("show", "-o", "json").stdout)
-    addresses = {host["name"]: [a for link in host["links"] for a in link["addresses"]] for host in live["hosts"]}
+    addresses = {
+        host["name"]: [a for link in host["links"] for a in link["addresses"]]
+        for host in live["hosts"]
+    }
     assert addresses["researcher"] == up["researcher"]
     assert "researcher" in run("show").stdout
 
@@ -102,7 +109,11 @@ def test_commands_run_at_the_researcher_s(up) -> None:
 @pytest.mark.usefixtures("up")
 def test_the_exporter_tells_each_pair_of_spokes_apart() -> None:
     node = World.open(NAME).node("spoke-1-cpu-0")
-    samples = [sample for family in text_string_to_metric_families(node.scrape()) for sample in family.samples]
+    samples = [
+        sample
+        for family in text_string_to_metric_families(node.scrape())
+        for sample in family.samples
+    ]
     dropped = {
         (sample.labels["from"], sample.labels["to"]): sample.value
         for sample in samples
@@ -114,7 +125,12 @@ def test_the_exporter_tells_each_pair_of_spokes_apart() -> None:
 
 @pytest.mark.usefixtures("up")
 def test_verify_fails_and_names_what_is_not_as_it_should_be() -> None:
-    assert run("exec", "spoke-1-cpu-0", "--", "nft", "delete", "table", *PROXY_TABLE.split()).returncode == 0
+    assert (
+        run(
+            "exec", "spoke-1-cpu-0", "--", "nft", "delete", "table", *PROXY_TABLE.split()
+        ).returncode
+        == 0
+    )
     found = run("verify", "-o", "json")
     assert found.returncode == 1
     wrong = [row for row in json.loads(found.stdout)["matrix"] if not row["agrees"]]

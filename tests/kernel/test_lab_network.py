@@ -1,4 +1,6 @@
-"""What pods can and cannot do on the network: who others see them as, whom they cannot pretend to be."""
+"""What pods can and cannot do on the network: who others see them as, whom they cannot pretend to
+be.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from netmgr.dataplane import rtnetlink
-from netmgr.dataplane.netlink import Netlink
+from netmgr.kernel import links
+from netmgr.kernel.netlink import Netlink
 from netmgr.lab import wiring
 from netmgr.lab.exchange import End, datagrams, open_socket, stream
 from netmgr.lab.runtime import Sandbox
@@ -56,17 +58,21 @@ def send_from(pod: Sandbox, source: Address, listener: socket.socket) -> Address
 def give(pod: Sandbox, address: Address) -> None:
     """Put an address onto the pod's interface, as root inside the pod can."""
     with wiring.inside(pod.netns), Netlink() as channel:
-        channel.transact([rtnetlink.add_address(address, socket.if_nametoindex("eth0"))])
+        channel.transact([links.add_address(address, socket.if_nametoindex("eth0"))])
 
 
 @FAMILIES
-def test_the_first_packet_after_an_add_arrives_and_is_answered(world: World, new_pod: NewPod, family: Family) -> None:
+def test_the_first_packet_after_an_add_arrives_and_is_answered(
+    world: World, new_pod: NewPod, family: Family
+) -> None:
     for _ in range(20):
         datagrams(end_of(new_pod(), family), internet(world, family), [100], [100])
 
 
 @FAMILIES
-@pytest.mark.parametrize("target", ["internet", "pod on the same node", "pod on another node", "its node"])
+@pytest.mark.parametrize(
+    "target", ["internet", "pod on the same node", "pod on another node", "its node"]
+)
 @pytest.mark.parametrize("stolen_from", ["neighbour", "stranger", "nobody"])
 def test_a_pod_sending_with_anothers_address_gets_nothing_through(
     world: World, new_pod: NewPod, family: Family, target: str, stolen_from: str
@@ -96,12 +102,18 @@ def test_the_internet_sees_the_nodes_address(world: World, new_pod: NewPod, fami
     for name in ("node-1", "node-2"):
         pod = new_pod(name)
         with listening(internet(world, family)) as listener:
-            assert send_from(pod, pod.address(family), listener) == world.node(name).node.address(family)
+            assert send_from(pod, pod.address(family), listener) == world.node(name).node.address(
+                family
+            )
 
 
 @FAMILIES
-@pytest.mark.parametrize("target", ["pod on the same node", "pod on another node", "its node", "another node"])
-def test_inside_the_cluster_a_pod_is_seen_as_itself(world: World, new_pod: NewPod, family: Family, target: str) -> None:
+@pytest.mark.parametrize(
+    "target", ["pod on the same node", "pod on another node", "its node", "another node"]
+)
+def test_inside_the_cluster_a_pod_is_seen_as_itself(
+    world: World, new_pod: NewPod, family: Family, target: str
+) -> None:
     pod = new_pod("node-1")
     home, away = world.node("node-1"), world.node("node-2")
     far = {
@@ -162,7 +174,9 @@ def test_a_connection_outlives_the_agents_restart(world: World, new_pod: NewPod)
             assert near.recv(100) == b"after"
 
 
-def test_a_pod_deleted_while_the_agent_is_away_is_gone_once_it_is_back(world: World, new_pod: NewPod) -> None:
+def test_a_pod_deleted_while_the_agent_is_away_is_gone_once_it_is_back(
+    world: World, new_pod: NewPod
+) -> None:
     pod, node = new_pod(), world.node("node-1")
     node.kill_agent()
     try:

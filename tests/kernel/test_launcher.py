@@ -16,7 +16,17 @@ import pytest
 from cni.install import Installation, install
 from cni.wire import MAX_MESSAGE, STARTED, decode_request, encode_request
 from netmgr.programs import SEARCH_PATH
-from tests.kernel.launching import CONFIG, MIB, agents, answering, elf, error_of, execute, layout, variables
+from tests.kernel.launching import (
+    CONFIG,
+    MIB,
+    agents,
+    answering,
+    elf,
+    error_of,
+    execute,
+    layout,
+    variables,
+)
 
 pytestmark = pytest.mark.programs
 
@@ -43,8 +53,12 @@ def test_request_arrives_to_the_byte(plugin, agent):
     (message,) = listening.requests
     started = re.search(rb"NETMGR_STARTED=(\d+)\0", message)
     assert message == (
-        b"netmgr-cni 1\0CNI_COMMAND=ADD\0CNI_CONTAINERID=c1\0CNI_NETNS=/run/netns/pod\0CNI_IFNAME=eth0\0"
-        b"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAME=web\0CNI_PATH=/opt/cni/bin\0" + started.group() + b"\0" + CONFIG
+        b"netmgr-cni 1\0CNI_COMMAND=ADD\0CNI_CONTAINERID=c1\0"
+        b"CNI_NETNS=/run/netns/pod\0CNI_IFNAME=eth0\0"
+        b"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAME=web\0CNI_PATH=/opt/cni/bin\0"
+        + started.group()
+        + b"\0"
+        + CONFIG
     )
     assert before < int(started.group(1)) < time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
@@ -121,7 +135,9 @@ def test_version_is_answered_without_an_agent(plugin, stdin, version):
     }
 
 
-@pytest.mark.parametrize("text", ["", "/run/x.sock", "/run/x.sock\n", "relative\n/spool\n", "/a\n/b\n/c\n", "\n\n"])
+@pytest.mark.parametrize(
+    "text", ["", "/run/x.sock", "/run/x.sock\n", "relative\n/spool\n", "/a\n/b\n/c\n", "\n\n"]
+)
 def test_a_damaged_path_file_is_told(plugin, text):
     plugin.paths_file.write_text(text)
     error = error_of(execute(plugin, "DEL"))
@@ -163,7 +179,9 @@ def is_waiting(process):
 
 def test_a_plugin_that_is_removed_while_it_waits_for_its_input_finds_its_agent(plugin, agent):
     listening = agent(plugin, answering(b"0\n"))
-    with subprocess.Popen([plugin.launcher], env=variables("ADD"), stdin=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [plugin.launcher], env=variables("ADD"), stdin=subprocess.PIPE
+    ) as process:
         deadline = time.monotonic() + 10
         while not is_waiting(process):
             assert time.monotonic() < deadline
@@ -185,7 +203,8 @@ def test_paths_have_a_default(plugin):
 
 def test_two_plugins_side_by_side_have_their_own_agents(tmp_path, agent):
     plans = [
-        layout(tmp_path, run_dir=tmp_path / name, state_dir=tmp_path / name, name=name) for name in ("left", "right")
+        layout(tmp_path, run_dir=tmp_path / name, state_dir=tmp_path / name, name=name)
+        for name in ("left", "right")
     ]
     for index, plan in enumerate(plans):
         install(plan)
@@ -202,7 +221,9 @@ def test_a_path_that_is_no_json_still_gives_json(tmp_path):
 def test_many_at_once_are_all_answered(plugin, agent):
     listening = agent(plugin, answering(b"0\n{}"))
     with ThreadPoolExecutor(16) as pool:
-        outcomes = list(pool.map(lambda index: execute(plugin, "ADD", CNI_CONTAINERID=f"c{index}"), range(100)))
+        outcomes = list(
+            pool.map(lambda index: execute(plugin, "ADD", CNI_CONTAINERID=f"c{index}"), range(100))
+        )
     assert {(outcome.returncode, outcome.stdout) for outcome in outcomes} == {(0, b"{}")}
     containers = {decode_request(message)[0]["CNI_CONTAINERID"] for message in listening.requests}
     assert len(containers) == 100
@@ -232,4 +253,6 @@ def test_start_up_is_printed(plugin, capsys):
         durations.append(time.perf_counter() - begin)
     size, median = plugin.launcher.stat().st_size // 1024, statistics.median(durations) * 1000
     with capsys.disabled():
-        sys.stdout.write(f"\nlauncher of {size} KiB: start, VERSION, end in {median:.2f} ms (median of 30)\n")
+        sys.stdout.write(
+            f"\nlauncher of {size} KiB: start, VERSION, end in {median:.2f} ms (median of 30)\n"
+        )

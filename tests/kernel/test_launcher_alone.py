@@ -12,10 +12,19 @@ import pytest
 
 from cni import build
 from cni.install import install
-from cni.variables import Verb, check_text, check_variables
+from cni.request import Verb, check_text, check_variables
 from cni.wire import STARTED, decode_request
 from netmgr.errors import InvalidEnvironment
-from tests.kernel.launching import CONFIG, MIB, agents, answering, error_of, execute, layout, variables
+from tests.kernel.launching import (
+    CONFIG,
+    MIB,
+    agents,
+    answering,
+    error_of,
+    execute,
+    layout,
+    variables,
+)
 
 pytestmark = pytest.mark.programs
 
@@ -28,7 +37,11 @@ def quick_launcher(tmp_path_factory):
     target = tmp_path_factory.mktemp("launcher") / "quick"
     compiler = next(build.available(build.host_architecture()))
     patience = tuple(f"-D{name}_MS={QUICK_MS}" for name in ("STDIN", "SEND", "REPLY"))
-    build.build(target, build.host_architecture(), iter([build.Compiler(compiler.name, compiler.command + patience)]))
+    build.build(
+        target,
+        build.host_architecture(),
+        iter([build.Compiler(compiler.name, compiler.command + patience)]),
+    )
     return target
 
 
@@ -98,7 +111,9 @@ AWAY = [
 
 
 @pytest.mark.parametrize("away", AWAY)
-@pytest.mark.parametrize(("command", "code"), [("ADD", 11), ("CHECK", 11), ("GC", 11), ("STATUS", 50)])
+@pytest.mark.parametrize(
+    ("command", "code"), [("ADD", 11), ("CHECK", 11), ("GC", 11), ("STATUS", 50)]
+)
 def test_what_is_answered_while_the_agent_is_away(plugin, agent, away, command, code):
     away(plugin, agent)
     error = error_of(execute(plugin, command))
@@ -123,7 +138,9 @@ INVALID = [
 @pytest.mark.parametrize("away", [no_socket, closes_after_the_request])
 @pytest.mark.parametrize("changes", INVALID, ids=str)
 @pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK"])
-def test_what_can_never_succeed_is_refused_by_name_and_not_kept(plugin, agent, away, command, changes):
+def test_what_can_never_succeed_is_refused_by_name_and_not_kept(
+    plugin, agent, away, command, changes
+):
     away(plugin, agent)
     error = error_of(execute(plugin, command, **changes))
     assert (error["code"], error["cniVersion"]) == (4, "1.0.0")
@@ -138,7 +155,14 @@ def test_an_unknown_verb_is_refused_while_the_agent_is_away(plugin):
 
 def test_bytes_that_are_not_utf8_never_reach_the_agent(plugin, agent):
     listening = agent(plugin, answering(b"0\n"))
-    for broken in (b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82", b"\x80"):
+    for broken in (
+        b"\xff",
+        b"\xc0\x80",
+        b"\xed\xa0\x80",
+        b"\xf4\x90\x80\x80",
+        b"\xe2\x82",
+        b"\x80",
+    ):
         error = error_of(execute(plugin, "ADD", CNI_IFNAME=os.fsdecode(b"eth" + broken)))
         assert (error["code"], "CNI_IFNAME" in error["msg"]) == (4, True)
     assert listening.requests == []
@@ -181,7 +205,13 @@ def test_a_del_is_kept_and_succeeds_while_the_agent_is_away(plugin, agent, away)
 
 
 def test_a_del_that_comes_again_is_kept_once(plugin):
-    for container, ifname in (("c1", "eth0"), ("c1", "eth0"), ("c1", "net1"), ("c2", "eth0"), ("c1e", "th0")):
+    for container, ifname in (
+        ("c1", "eth0"),
+        ("c1", "eth0"),
+        ("c1", "net1"),
+        ("c2", "eth0"),
+        ("c1e", "th0"),
+    ):
         execute(plugin, "DEL", CNI_CONTAINERID=container, CNI_IFNAME=ifname)
     assert len(spooled(plugin)) == 4
 
@@ -247,7 +277,10 @@ def test_an_agent_whose_queue_is_full_is_not_waited_for_forever(impatient_plugin
 
 def test_a_standard_input_without_end_is_not_waited_for_forever(impatient_plugin):
     process = subprocess.Popen(
-        [impatient_plugin.launcher], env=variables("ADD"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [impatient_plugin.launcher],
+        env=variables("ADD"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     try:
         process.stdin.write(CONFIG)

@@ -21,7 +21,9 @@ MACHINES = {"amd64": 62, "arm64": 183}
 BROKEN = Compiler("broken", ("false",))
 ZIGLANG = pytest.mark.skipif(
     importlib.util.find_spec("ziglang") is None,
-    reason="ziglang is not installed (411 MB); get it with: pip install -r .ci/launcher-compiler.lock",
+    reason=(
+        "ziglang is not installed (411 MB); get it with: pip install -r .ci/launcher-compiler.lock"
+    ),
 )
 
 
@@ -30,14 +32,28 @@ def compilers(architecture, name):
 
 
 def version_answer(program):
-    outcome = subprocess.run([program], input=b"{}", env=variables("VERSION"), capture_output=True, check=True)
+    outcome = subprocess.run(
+        [program], input=b"{}", env=variables("VERSION"), capture_output=True, check=True
+    )
     return json.loads(outcome.stdout)
 
 
 def test_the_source_has_no_warning_in_it(tmp_path):
     compiler = next(build.available(HOST))
-    strict = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wshadow", "-Wconversion", "-O2", "-static")
-    outcome = programs.run((*compiler.command, *strict, "-o", tmp_path / "launcher", build.SOURCE), timeout=600)
+    strict = (
+        "-std=c11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wpedantic",
+        "-Wshadow",
+        "-Wconversion",
+        "-O2",
+        "-static",
+    )
+    outcome = programs.run(
+        (*compiler.command, *strict, "-o", tmp_path / "launcher", build.SOURCE), timeout=600
+    )
     assert outcome.stderr == b""
     assert outcome.returncode == 0
 
@@ -100,12 +116,25 @@ def test_ziglang_compiles_for_every_architecture(tmp_path, architecture):
 
 
 def test_a_wheel_is_tagged_for_the_machine_whose_program_it_carries(tmp_path):
-    """pip on another architecture refuses such a wheel, instead of installing a plugin that cannot run there."""
+    """pip on another architecture refuses such a wheel, instead of installing a plugin that cannot
+    run there.
+    """
     source = build.SOURCE.parent.parent
-    command = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir")
+    command = (
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+    )
     subprocess.run([*command, tmp_path, source], check=True)
     (wheel,) = tmp_path.glob("*.whl")
     machine = build.MACHINES[HOST]
     assert wheel.name.endswith(f"-py3-none-manylinux2014_{machine}.musllinux_1_1_{machine}.whl")
     with zipfile.ZipFile(wheel) as packed:
-        assert [name for name in packed.namelist() if name.startswith("cni/bin/")] == [f"cni/bin/netmgr-cni-{HOST}"]
+        assert [name for name in packed.namelist() if name.startswith("cni/bin/")] == [
+            f"cni/bin/netmgr-cni-{HOST}"
+        ]

@@ -17,7 +17,7 @@ import pytest
 
 from cni import build
 from cni.install import install
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.errors import LabError
 from netmgr.lab.exchange import End, datagrams
 from netmgr.lab.nodes import LabNode
@@ -62,7 +62,9 @@ def next_protocol(tmp_path_factory: pytest.TempPathFactory) -> Path:
     greeting = '#define GREETING "netmgr-cni '
     source = build.SOURCE.read_text()
     assert f'{greeting}1"' in source
-    return compiled(source.replace(f'{greeting}1"', f'{greeting}2"'), tmp_path_factory.mktemp("next"))
+    return compiled(
+        source.replace(f'{greeting}1"', f'{greeting}2"'), tmp_path_factory.mktemp("next")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +80,9 @@ def node(world: World) -> LabNode:
 
 @pytest.fixture
 def put(node: LabNode) -> Iterator[Callable[[Path], None]]:
-    """Puts another launcher where the node's runtime finds its plugin; the node's own returns after the test."""
+    """Puts another launcher where the node's runtime finds its plugin; the node's own returns after
+    the test.
+    """
     place = node.runtime.bin_dir / "netmgr"
     own = place.read_bytes()
 
@@ -100,7 +104,11 @@ def talk(world: World, sandbox: Sandbox) -> None:
 def sent(node: LabNode, sandbox: Sandbox) -> int:
     time.sleep(0.1)
     rows = node.snapshot()["pods"]
-    return sum(row["bytes"] for row in rows if (row["pod"], row["traffic"]) == (sandbox.pod.name, "internet-out"))
+    return sum(
+        row["bytes"]
+        for row in rows
+        if (row["pod"], row["traffic"]) == (sandbox.pod.name, "internet-out")
+    )
 
 
 def test_the_first_launcher_is_served_by_this_agent(
@@ -159,7 +167,9 @@ def test_this_launcher_is_understood_by_an_agent_of_the_first_version(tmp_path: 
         outcome = execute(plan, "ADD")
     assert (outcome.returncode, outcome.stdout) == (0, answer)
     environment, stdin = as_the_first_agent_read_it(listening.requests[0])
-    assert {name: value for name, value in environment.items() if name.startswith("CNI_")} == variables("ADD")
+    assert {
+        name: value for name, value in environment.items() if name.startswith("CNI_")
+    } == variables("ADD")
     assert stdin == CONFIG
 
 
@@ -177,7 +187,9 @@ def test_another_protocol_is_refused_with_what_to_do(
 ):
     sandbox = node.add("refused")
     put(next_protocol)
-    with pytest.raises(LabError, match=r"code 5: .*speaks b'netmgr-cni 2'.* install the launcher again"):
+    with pytest.raises(
+        LabError, match=r"code 5: .*speaks b'netmgr-cni 2'.* install the launcher again"
+    ):
         node.runtime.execute(command, None if command == "STATUS" else sandbox)
     node.install_plugin()
     node.runtime.delete(sandbox)
@@ -186,7 +198,12 @@ def test_another_protocol_is_refused_with_what_to_do(
 def test_a_refusal_by_an_older_agent_reaches_the_runtime_as_it_is(tmp_path: Path):
     plan = layout(tmp_path)
     install(plan)
-    refusal = {"cniVersion": "1.0.0", "code": 5, "msg": "the launcher speaks another protocol", "details": ""}
+    refusal = {
+        "cniVersion": "1.0.0",
+        "code": 5,
+        "msg": "the launcher speaks another protocol",
+        "details": "",
+    }
     with agents() as start:
         start(plan, answering(b"1\n" + json.dumps(refusal).encode()))
         error = error_of(execute(plan, "ADD"))

@@ -1,11 +1,13 @@
-"""Links on which the kernel has no IPv6: it is switched off (`ipv6.disable=1`), or they are below its least MTU."""
+"""Links on which the kernel has no IPv6: it is switched off (`ipv6.disable=1`), or they are below
+its least MTU.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from netmgr import programs
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.lab.topology import cluster
 from tests.kernel.conforming import Caller, eventually, one_node
 
@@ -33,6 +35,8 @@ def is_attached(cni: Caller) -> bool:
 
 def test_a_node_of_ipv4_alone_attaches_pods(backend: Backend) -> None:
     topology = cluster(nodes=1, pods=0)
-    with one_node(topology, backend=backend, ranges=["10.128.0.0/24"], reconcile_seconds=0.3) as cni:
+    with one_node(
+        topology, backend=backend, ranges=["10.128.0.0/24"], reconcile_seconds=0.3
+    ) as cni:
         output(cni.node.namespace, "ip", "link", "set", cni.node.node.uplink, "mtu", str(TOO_SMALL))
         assert eventually(lambda: is_attached(cni))

@@ -1,4 +1,6 @@
-"""The agent does all its work with exactly the capabilities that the manifests add, and in vain with any fewer."""
+"""The agent does all its work with exactly the capabilities that the manifests add, and in vain
+with any fewer.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from netmgr.config import Backend
+from netmgr.api.client import read_snapshot
+from netmgr.documents.node import Backend
 from netmgr.errors import LabError, NetmgrError
 from netmgr.lab import exchange
 from netmgr.lab.nodes import LabNode
@@ -24,29 +27,38 @@ from netmgr.lab.topology import INTERNET, cluster
 from netmgr.lab.unprivileged import NOBODY
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
-from netmgr.readers import read_snapshot
 from tests.fakes.kustomize import build
 
 pytestmark = pytest.mark.root
 
 OVERLAYS = Path(__file__).parents[2] / "configs" / "kubernetes" / "overlays"
-READ_ONLY_SYSCTLS = 'mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec "$@"'
+READ_ONLY_SYSCTLS = (
+    'mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec "$@"'
+)
 START_SECONDS = 15.0
 AT_ONCE_SECONDS = 3.0
 
 
 def added(overlay: str, name: str, container: str = "agent") -> list[str]:
     """The capabilities that an overlay gives a container."""
-    (found,) = [item for item in build(OVERLAYS / overlay) if item["metadata"]["name"] == name and "spec" in item]
+    (found,) = [
+        item
+        for item in build(OVERLAYS / overlay)
+        if item["metadata"]["name"] == name and "spec" in item
+    ]
     pod = found["spec"]["template"]["spec"]
-    (chosen,) = [item for item in (*pod["initContainers"], *pod["containers"]) if item["name"] == container]
+    (chosen,) = [
+        item for item in (*pod["initContainers"], *pod["containers"]) if item["name"] == container
+    ]
     capabilities = chosen["securityContext"]["capabilities"]
     assert capabilities["drop"] == ["ALL"]
     return [capability.lower() for capability in capabilities.get("add", ())]
 
 
 @contextmanager
-def confined(node: LabNode, capabilities: list[str], *mounts: str) -> Iterator[subprocess.Popen[bytes]]:
+def confined(
+    node: LabNode, capabilities: list[str], *mounts: str
+) -> Iterator[subprocess.Popen[bytes]]:
     """The node's agent with these capabilities alone, started by the command `mounts`."""
     bounding = ",".join(["-all", *(f"+{capability}" for capability in capabilities)])
     inside = ["nsenter", f"--net={node.namespace}"]
@@ -64,7 +76,9 @@ def confined(node: LabNode, capabilities: list[str], *mounts: str) -> Iterator[s
 @pytest.fixture(scope="module")
 def node(backend: Backend) -> Iterator[LabNode]:
     settings = {"reconcile_seconds": 60}
-    with World(cluster(nodes=1, pods=0), backend=backend, exporters=False, settings=settings) as world:
+    with World(
+        cluster(nodes=1, pods=0), backend=backend, exporters=False, settings=settings
+    ) as world:
         world.nodes[0].stop_agent()  # it has switched forwarding on, which an init container does
         yield world.nodes[0]
 
@@ -79,7 +93,9 @@ def ready(node: LabNode, process: subprocess.Popen[bytes]) -> bool:
 
 
 def serves(node: LabNode, process: subprocess.Popen[bytes]) -> bool:
-    """Whether a pod comes, talks to the internet, is counted, is read of by the exporter's user, and goes."""
+    """Whether a pod comes, talks to the internet, is counted, is read of by the exporter's user,
+    and goes.
+    """
     if not ready(node, process):
         return False
     try:
@@ -90,7 +106,9 @@ def serves(node: LabNode, process: subprocess.Popen[bytes]) -> bool:
         with exchange.open_socket(sandbox.netns, Family.V4, socket.SOCK_DGRAM) as pod:
             pod.sendto(b"x" * 100, (str(INTERNET[Family.V4]), 9000))
         time.sleep(0.2)
-        assert 128 in {row["bytes"] for row in node.snapshot()["pods"] if row["pod"] == sandbox.pod.name}
+        assert 128 in {
+            row["bytes"] for row in node.snapshot()["pods"] if row["pod"] == sandbox.pod.name
+        }
         node.runtime.check(sandbox)
         return node.ledger_socket.stat().st_gid == NOBODY
     except NetmgrError:
@@ -114,14 +132,19 @@ def test_the_agent_starts_where_sysctls_are_read_only_once_forwarding_is_on(node
 @pytest.mark.parametrize(
     ("backend", "missing"),
     [
-        *((Backend.NFTABLES, missing) for missing in ("net_admin", "sys_admin", "net_raw", "chown")),
+        *(
+            (Backend.NFTABLES, missing)
+            for missing in ("net_admin", "sys_admin", "net_raw", "chown")
+        ),
         (Backend.IPTABLES_LEGACY, "net_raw"),
         (Backend.IPTABLES_NFT, "net_raw"),
     ],
     indirect=["backend"],
     ids=str,
 )
-def test_the_manifest_adds_nothing_that_the_agent_could_do_without(node: LabNode, backend: Backend, missing: str):
+def test_the_manifest_adds_nothing_that_the_agent_could_do_without(
+    node: LabNode, backend: Backend, missing: str
+):
     capabilities = added("cni", "netmgr")
     assert missing in capabilities
     assert len(capabilities) == 5
@@ -163,19 +186,25 @@ def test_the_plugin_is_installed_without_any_capability(node: LabNode):
     where = [f"--{key}-dir={folder / key}" for key in ("bin", "conf", "run", "state")]
     assert added("cni", "netmgr", "plugin") == []
     confinement = ["setpriv", "--no-new-privs", "--bounding-set=-all"]
-    done = subprocess.run([*confinement, sys.executable, "-m", "netmgr", "cni", "install", *where], check=False)
+    done = subprocess.run(
+        [*confinement, sys.executable, "-m", "netmgr", "cni", "install", *where], check=False
+    )
     assert done.returncode == 0
     assert (folder / "conf" / "10-netmgr.conflist").exists()
 
 
 NAT_HOST = {
+    "backend": "nftables",  # the only one that holds the Services of `translation: endpoints`
     "role": "nat-host",
     "site": "a",
     "sites": [
         {"name": "hub", "prefixes": ["10.200.0.0/16"]},
         {"name": "a", "prefixes": ["10.0.0.0/9"], "services": ["100.64.0.0/24"]},
     ],
-    "nat": {"services": [{"seen": "100.64.0.0/24", "real": "172.20.0.0/24"}], "translation": "endpoints"},
+    "nat": {
+        "services": [{"vip_range": "100.64.0.0/24", "service_cidr": "172.20.0.0/24"}],
+        "translation": "endpoints",
+    },
 }
 SERVICE = {
     "apiVersion": "v1",
@@ -202,7 +231,9 @@ def wait(holds: Callable[[], bool], folder: Path) -> None:
 
 @contextmanager
 def beside(node: LabNode, document: dict[str, Any], capabilities: list[str]) -> Iterator[Path]:
-    """An agent of another document in the node's namespace, with a state of its own; its reader's socket."""
+    """An agent of another document in the node's namespace, with a state of its own; its reader's
+    socket.
+    """
     folder = node.directory / f"beside-{time.monotonic_ns()}"
     folder.mkdir()
     given = yaml.safe_load(node.document.read_text())

@@ -1,4 +1,6 @@
-"""An agent with `cni: off` counts for the pods of Debian's plugins, to the byte, and does nothing else."""
+"""An agent with `cni: off` counts for the pods of Debian's plugins, to the byte, and does nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from netmgr.config import Backend
-from netmgr.dataplane import netns
+from netmgr.documents.node import Backend
+from netmgr.kernel import netns
 from netmgr.lab.runtime import Sandbox
 from netmgr.lab.topology import INTERNET
 from netmgr.prefixes import Family
@@ -48,13 +50,17 @@ def new_pod(node: ObservedNode, name: str) -> Sandbox:
 
 def test_every_byte_of_a_pod_is_counted_under_its_name_and_stays_when_it_goes(node: ObservedNode):
     pods = [new_pod(node, "first"), new_pod(node, "second")]
-    sent = {pod.pod.name: node.talk(pod, forth=10 * number) for number, pod in enumerate(pods, start=1)}
+    sent = {
+        pod.pod.name: node.talk(pod, forth=10 * number) for number, pod in enumerate(pods, start=1)
+    }
     assert {name: node.counted(name) for name in sent} == sent
     for pod in pods:
         node.delete(pod)
     node.wait_until(lambda: not node.live())
     assert {name: node.counted(name) for name in sent} == sent
-    assert node.gaps().keys() <= {"late"}, "a busy machine may have held the agent up, but nothing was lost"
+    assert node.gaps().keys() <= {"late"}, (
+        "a busy machine may have held the agent up, but nothing was lost"
+    )
 
 
 def test_a_result_whose_pod_is_gone_begins_nothing_and_holds_nobody_up(node: ObservedNode):
@@ -70,7 +76,9 @@ def test_a_result_whose_pod_is_gone_begins_nothing_and_holds_nobody_up(node: Obs
     path.unlink()
 
 
-def test_an_address_that_changes_hands_while_the_old_result_stays_is_the_new_pods(node: ObservedNode):
+def test_an_address_that_changes_hands_while_the_old_result_stays_is_the_new_pods(
+    node: ObservedNode,
+):
     node.forget_addresses()
     old = new_pod(node, "old")
     sent = node.talk(old)
@@ -109,7 +117,9 @@ def test_a_sandbox_that_dies_without_a_del_keeps_its_total(node: ObservedNode):
     assert node.counted("crashed") == sent
 
 
-def test_an_agent_that_is_killed_loses_nothing_of_pods_that_stay_or_go_meanwhile(node: ObservedNode):
+def test_an_agent_that_is_killed_loses_nothing_of_pods_that_stay_or_go_meanwhile(
+    node: ObservedNode,
+):
     staying, going = new_pod(node, "staying"), new_pod(node, "going")
     before, late = node.talk(staying), node.gaps().get("late")
     node.node.kill_agent()
@@ -135,7 +145,9 @@ def test_books_that_were_lost_are_rebuilt_for_the_pods_that_are_there(node: Obse
     assert node.gaps() == {"ledger-lost": 1}
 
 
-def test_what_a_pod_sent_while_the_agent_was_away_is_told_as_a_gap_and_shown_by_the_nodes_rules(node: ObservedNode):
+def test_what_a_pod_sent_while_the_agent_was_away_is_told_as_a_gap_and_shown_by_the_nodes_rules(
+    node: ObservedNode,
+):
     late, unaccounted = node.gaps().get("late", 0), node.unaccounted()
     node.node.stop_agent()
     pod = node.add("early")
@@ -149,7 +161,9 @@ def test_what_a_pod_sent_while_the_agent_was_away_is_told_as_a_gap_and_shown_by_
     assert node.unaccounted() - unaccounted == sum(size for size, _ in missed.values())
 
 
-def test_a_cache_directory_that_vanishes_ends_nobody_and_is_watched_when_it_returns(node: ObservedNode):
+def test_a_cache_directory_that_vanishes_ends_nobody_and_is_watched_when_it_returns(
+    node: ObservedNode,
+):
     pod = new_pod(node, "before")
     aside = node.results.with_name("aside")
     node.results.rename(aside)
@@ -173,10 +187,19 @@ def test_what_is_no_result_is_passed_over_and_counted(node: ObservedNode):
     pod = new_pod(node, "good")
     text = node.result_file(pod).read_text()
     (hostile / "evil").write_text(text.replace('"good"', '"evil\\n\\"} 1\\u0000"'))
-    stolen = text.replace('"good"', '"thief"').replace(str(pod.address(Family.V4)), str(INTERNET[Family.V4]))
+    stolen = text.replace('"good"', '"thief"').replace(
+        str(pod.address(Family.V4)), str(INTERNET[Family.V4])
+    )
     (hostile / "thief").write_text(re.sub("veth[0-9a-f]+", node.node.node.uplink, stolen))
     node.wait_until(lambda: node.files().get("stale"))
-    expected = {"counted": 1, "stale": 1, "malformed": 1, "too-large": 1, "unreadable": 2, "unfit-name": 1}
+    expected = {
+        "counted": 1,
+        "stale": 1,
+        "malformed": 1,
+        "too-large": 1,
+        "unreadable": 2,
+        "unfit-name": 1,
+    }
     assert node.files() == expected
     sent = node.talk(pod)
     assert node.counted("good") == sent
@@ -215,6 +238,9 @@ def test_an_observer_does_not_make_the_node_a_router():
 
 def added(*amounts: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
     return {
-        traffic: (sum(item[traffic][0] for item in amounts), sum(item[traffic][1] for item in amounts))
+        traffic: (
+            sum(item[traffic][0] for item in amounts),
+            sum(item[traffic][1] for item in amounts),
+        )
         for traffic in NOTHING
     }

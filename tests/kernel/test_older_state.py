@@ -1,4 +1,6 @@
-"""An older copy of the agent's state of addresses is put in its place: running pods keep their links."""
+"""An older copy of the agent's state of addresses is put in its place: running pods keep their
+links.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.lab.exchange import End, datagrams
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.runtime import Sandbox
@@ -32,11 +34,6 @@ def world(backend: Backend, lab_name: str) -> Iterator[World]:
     topology = replace(two_nodes(pods=8), pods=())
     with World(topology, backend=backend, name=lab_name, settings=SETTINGS) as made:
         yield made
-
-
-@pytest.fixture
-def node(world: World) -> LabNode:
-    return world.node("node-1")
 
 
 def copy_of_state(node: LabNode, name: str = "copy") -> Path:
@@ -72,7 +69,12 @@ def assert_connected(world: World, *sandboxes: Sandbox) -> None:
     for sandbox in sandboxes:
         world.node("node-1").runtime.check(sandbox)
         for family in Family:
-            datagrams(End(sandbox.netns, sandbox.address(family)), End(world.internet, INTERNET[family]), [100], [100])
+            datagrams(
+                End(sandbox.netns, sandbox.address(family)),
+                End(world.internet, INTERNET[family]),
+                [100],
+                [100],
+            )
 
 
 def other_boot(copy: Path) -> None:
@@ -80,7 +82,9 @@ def other_boot(copy: Path) -> None:
         connection.execute("UPDATE facts SET value = 'the boot before' WHERE name = 'boot_id'")
 
 
-@pytest.mark.parametrize("alter", [lambda _copy: None, other_boot], ids=["of this boot", "of the boot before"])
+@pytest.mark.parametrize(
+    "alter", [lambda _copy: None, other_boot], ids=["of this boot", "of the boot before"]
+)
 def test_pods_that_came_since_keep_their_links_and_addresses(
     world: World, node: LabNode, alter: Callable[[Path], None]
 ) -> None:
@@ -95,7 +99,7 @@ def test_pods_that_came_since_keep_their_links_and_addresses(
     assert node.snapshot()["state_rebuilds"] == 1
     log = (node.directory / "agent.log").read_text()
     assert "ipam-state-older-than-kernel" in log
-    assert "stray" not in log
+    assert "orphan" not in log
     newest = node.add("newest")
     assert not set(newest.addresses) & {*first.addresses, *later.addresses, *last.addresses}
     for sandbox in (first, later, last, newest):

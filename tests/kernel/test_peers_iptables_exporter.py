@@ -1,4 +1,6 @@
-"""The article's own exporter, PyPI iptables-exporter 0.9.3, reads the same rules on the same node as ours."""
+"""The article's own exporter, PyPI iptables-exporter 0.9.3, reads the same rules on the same node
+as ours.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.lab import wiring
-from netmgr.lab.counted import wait_for
+from netmgr.lab.comparison import wait_for
 from netmgr.lab.exchange import End, datagrams
 from netmgr.lab.nodes import EXPORTER_PORT, LabNode
 from netmgr.lab.topology import INTERNET, cluster
@@ -36,7 +38,9 @@ prometheus_client.exposition.HTTPServer = http.server.HTTPServer
 from iptables_exporter.main import main
 main()
 """
-"""It imports HTTPServer from prometheus_client, where today's versions no longer have it; that is all we add."""
+"""It imports HTTPServer from prometheus_client, where today's versions no longer have it; that is
+all we add.
+"""
 
 PATIENCE = 10
 """Seconds until the thread that reads others' rules must have been round."""
@@ -93,7 +97,10 @@ def use_the_internet(world: World) -> None:
 
 def series(page: str) -> Series:
     return {
-        (sample.name, *(sample.labels.get(name, "") for name in ("ip_version", "table", "chain", "rule"))): sample.value
+        (
+            sample.name,
+            *(sample.labels.get(name, "") for name in ("ip_version", "table", "chain", "rule")),
+        ): sample.value
         for metric in text_string_to_metric_families(page)
         for sample in metric.samples
         if sample.name in NAMES
@@ -110,7 +117,9 @@ def theirs(node: LabNode) -> Series:
 
 
 def ours(world: World) -> Series:
-    """Fetched from the fabric's internal address, so that the fetching itself is no internet traffic."""
+    """Fetched from the fabric's internal address, so that the fetching itself is no internet
+    traffic.
+    """
     with wiring.inside(world.namespace("fabric")):
         address = str(world.nodes[0].node.address(Family.V4))
         connection = http.client.HTTPConnection(address, EXPORTER_PORT, timeout=10)
@@ -125,7 +134,11 @@ def test_both_exporters_give_the_same_values_under_the_same_names(world: World):
     use_the_internet(world)
     expected = theirs(world.nodes[0])
     assert wait_for(lambda: ours(world), expected, PATIENCE) == expected
-    counted = {(version, chain, rule) for (name, version, _, chain, rule), value in expected.items() if value > 0}
+    counted = {
+        (version, chain, rule)
+        for (name, version, _, chain, rule), value in expected.items()
+        if value > 0
+    }
     directions = ("openai traffic=internet-in", "openai traffic=internet-out")
     assert {(version, "forward", rule) for version in "46" for rule in directions} <= counted
     assert {(version, "input", directions[0]) for version in "46"} <= counted
@@ -137,7 +150,14 @@ def test_the_users_own_rules_of_all_tables_go_on_under_the_same_names(world: Wor
     add_foreign_rules(node)
     use_the_internet(world)
     expected = theirs(node)
-    names = {"ssh in", "web", "nat 7", "labels", "openai traffic=internet-in", "openai traffic=internet-out"}
+    names = {
+        "ssh in",
+        "web",
+        "nat 7",
+        "labels",
+        "openai traffic=internet-in",
+        "openai traffic=internet-out",
+    }
     assert {rule for _, _, _, _, rule in expected} == {"", *names}
     assert expected["iptables_bytes_total", "6", "filter", "web", "web"] == 400
     assert wait_for(lambda: ours(world), expected, PATIENCE) == expected
@@ -148,12 +168,18 @@ def test_rules_in_the_legacy_tables_are_told_with_the_other_backends_too(backend
     with world_with(backend) as world:
         node = world.nodes[0]
         add_foreign_rules(node)
-        expected = {name: value for name, value in theirs(node).items() if name[0] != "iptables_rules"}
+        expected = {
+            name: value for name, value in theirs(node).items() if name[0] != "iptables_rules"
+        }
         # With the words of ours: told as the sum of both, as their exporter does.
         shared = {name for name in expected if name[-1].startswith("openai")}
 
         def found() -> Series:
-            return {name: value for name, value in ours(world).items() if name in expected.keys() - shared}
+            return {
+                name: value
+                for name, value in ours(world).items()
+                if name in expected.keys() - shared
+            }
 
         wanted = {name: value for name, value in expected.items() if name not in shared}
         assert wait_for(found, wanted, PATIENCE) == wanted
@@ -165,18 +191,28 @@ def test_plain_iptables_of_todays_distributions_shows_the_articles_rules_and_the
         node = world.nodes[0]
         assert node.snapshot()["backend"] == Backend.IPTABLES_NFT
         saved = in_node(node, "iptables-nft-save", "-t", "mangle").splitlines()
-        assert sorted(line for line in saved if '"iptables-exporter ' in line) == sorted(ARTICLE.splitlines())
+        assert sorted(line for line in saved if '"iptables-exporter ' in line) == sorted(
+            ARTICLE.splitlines()
+        )
         use_the_internet(world)
-        shown = in_node(node, "iptables-nft", "-t", "mangle", "-L", "FORWARD", "-v", "-n", "-x").splitlines()
+        shown = in_node(
+            node, "iptables-nft", "-t", "mangle", "-L", "FORWARD", "-v", "-n", "-x"
+        ).splitlines()
         counted = [line.split()[1] for line in shown if "traffic=internet-in" in line]
-        told = ours(world)["iptables_bytes_total", "4", "mangle", "forward", "openai traffic=internet-in"]
+        told = ours(world)[
+            "iptables_bytes_total", "4", "mangle", "forward", "openai traffic=internet-in"
+        ]
         assert counted == [str(int(told))]
         assert told == 5 * (700 + 28)
 
 
 def add_foreign_rules(node: LabNode) -> None:
     for program in ("iptables-legacy-restore", "ip6tables-legacy-restore"):
-        rules = FOREIGN if program.startswith("iptables") else FOREIGN.replace("198.51.100.0/24", "2001:db8:5::/48")
+        rules = (
+            FOREIGN
+            if program.startswith("iptables")
+            else FOREIGN.replace("198.51.100.0/24", "2001:db8:5::/48")
+        )
         entered = ["nsenter", f"--net={node.namespace}", program, "--noflush", "--counters"]
         subprocess.run(entered, input=rules, check=True, text=True)
 

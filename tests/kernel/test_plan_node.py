@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from netmgr import documents, plan_files
-from netmgr.config import NodeDocument
+from netmgr.documents import loader
+from netmgr.documents.node import NodeDocument
 from netmgr.lab.exchange import End, datagrams, open_socket
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.runtime import Sandbox
@@ -31,9 +31,9 @@ from netmgr.lab.topology import (
     Topology,
 )
 from netmgr.lab.world import World
-from netmgr.plan import nodes
+from netmgr.plan import files, machines
 from netmgr.plan.lock import Segment
-from netmgr.plan.nodes import PlannedNode
+from netmgr.plan.machines import PlannedNode
 from netmgr.prefixes import Address, Family, Prefix
 
 pytestmark = pytest.mark.root
@@ -41,7 +41,10 @@ pytestmark = pytest.mark.root
 PLAN = Path(__file__).parent.parent / "golden" / "render" / "plan.yaml"
 NAMES = ("training-gpu-17", "training-system-3", "evals-cpu-17")
 """Two nodes of one cluster, and one of another, whose Services see clients' own addresses."""
-BESIDE_INTERNET = {Family.V4: Address.parse("203.0.113.254"), Family.V6: Address.parse("2001:db8:ffff::fe")}
+BESIDE_INTERNET = {
+    Family.V4: Address.parse("203.0.113.254"),
+    Family.V6: Address.parse("2001:db8:ffff::fe"),
+}
 ON_LINK = {Family.V4: 24, Family.V6: 64}
 SIZES = [0, 700, 1400]
 
@@ -54,15 +57,15 @@ def rendered(name: str) -> str:
 
 
 def planned(name: str) -> PlannedNode:
-    lock = plan_files.load_lock(plan_files.lock_path(PLAN))
+    lock = files.load_lock(files.lock_path(PLAN))
     assert lock is not None
-    node = nodes.named(lock, name)
+    node = machines.node_named(lock, name)
     assert node is not None
     return node
 
 
 def nat_hosts(node: PlannedNode) -> tuple[Prefix, ...]:
-    lock = plan_files.load_lock(plan_files.lock_path(PLAN))
+    lock = files.load_lock(files.lock_path(PLAN))
     assert lock is not None
     return lock.clusters[node.cluster].nat.prefixes
 
@@ -73,17 +76,27 @@ def gateways(segment: Segment) -> list[Address]:
 
 
 def interface(
-    host: str, name: str, addresses: list[Address], lengths: list[int], on_link: tuple[Prefix, ...] = ()
+    host: str,
+    name: str,
+    addresses: list[Address],
+    lengths: list[int],
+    on_link: tuple[Prefix, ...] = (),
 ) -> Interface:
     return Interface(host, name, tuple(map(InterfaceAddress, addresses, lengths)), on_link)
 
 
 def topology() -> Topology:
-    """Nodes on one fabric, each where its own document says it is; a link has the NAT hosts of its cluster."""
+    """Nodes on one fabric, each where its own document says it is; a link has the NAT hosts of its
+    cluster.
+    """
     places = [planned(name) for name in NAMES]
-    texts = [documents.parse(rendered(name), name, NodeDocument) for name in NAMES]
+    texts = [loader.parse(rendered(name), name, NodeDocument) for name in NAMES]
     lengths = [[layout.hosts.length for layout in place.segment.layouts] for place in places]
-    inward = [Route(layout.hosts, BESIDE_INTERNET[layout.hosts.family]) for p in places for layout in p.segment.layouts]
+    inward = [
+        Route(layout.hosts, BESIDE_INTERNET[layout.hosts.family])
+        for p in places
+        for layout in p.segment.layouts
+    ]
     to_pods = [
         Route(block, next(a for a in text.node.addresses if a.family is block.family))
         for text in texts
@@ -100,7 +113,9 @@ def topology() -> Topology:
                 interface(name, "eth0", list(text.node.addresses), length, nat_hosts(place)),
             )
         )
-        for number, (name, place, text, length) in enumerate(zip(NAMES, places, texts, lengths, strict=True))
+        for number, (name, place, text, length) in enumerate(
+            zip(NAMES, places, texts, lengths, strict=True)
+        )
     ]
     outside = [ON_LINK[family] for family in Family]
     beside = Link(
@@ -111,17 +126,26 @@ def topology() -> Topology:
     )
     return Topology(
         internet="internet",
-        hosts=(Host("internet", tuple(inward)), Host("fabric", tuple(to_pods), forwards=True), *hosts),
+        hosts=(
+            Host("internet", tuple(inward)),
+            Host("fabric", tuple(to_pods), forwards=True),
+            *hosts,
+        ),
         links=(beside, *links),
         nodes=tuple(
-            Node(name, "eth0", text.node.addresses, text.ranges) for name, text in zip(NAMES, texts, strict=True)
+            Node(name, "eth0", text.node.addresses, text.ranges)
+            for name, text in zip(NAMES, texts, strict=True)
         ),
     )
 
 
 def restart_on_the_rendered_document(node: LabNode) -> None:
     node.stop_agent()
-    here = {"state_dir": node.directory / "state", "run_dir": node.run_dir, "reader_group": "nogroup"}
+    here = {
+        "state_dir": node.directory / "state",
+        "run_dir": node.run_dir,
+        "reader_group": "nogroup",
+    }
     text = rendered(node.name) + "".join(f"{key}: {value}\n" for key, value in here.items())
     node.document.write_text(text)
     node.start_agent()
@@ -166,7 +190,9 @@ def settled(world: World, pod: Sandbox, expected: dict[str, int]) -> dict[str, i
     return seen
 
 
-def test_pods_get_addresses_of_the_blocks_that_the_plan_gave_their_node(world: World, pods: list[Sandbox]) -> None:
+def test_pods_get_addresses_of_the_blocks_that_the_plan_gave_their_node(
+    world: World, pods: list[Sandbox]
+) -> None:
     for pod in pods:
         blocks = planned(pod.pod.node).blocks
         for family in Family:
@@ -175,12 +201,21 @@ def test_pods_get_addresses_of_the_blocks_that_the_plan_gave_their_node(world: W
 
 
 @pytest.mark.parametrize("family", list(Family), ids=["v4", "v6"])
-def test_the_internet_is_counted_and_the_plan_is_not(world: World, pods: list[Sandbox], family: Family) -> None:
+def test_the_internet_is_counted_and_the_plan_is_not(
+    world: World, pods: list[Sandbox], family: Family
+) -> None:
     one, other, _ = pods
     before = ledger_of(world, one)
-    internal = datagrams(End(one.netns, one.address(family)), End(other.netns, other.address(family)), SIZES, SIZES)
+    internal = datagrams(
+        End(one.netns, one.address(family)), End(other.netns, other.address(family)), SIZES, SIZES
+    )
     assert internal.forth.packets == len(SIZES)
-    heard = datagrams(End(one.netns, one.address(family)), End(world.internet, INTERNET[family]), SIZES, SIZES[::-1])
+    heard = datagrams(
+        End(one.netns, one.address(family)),
+        End(world.internet, INTERNET[family]),
+        SIZES,
+        SIZES[::-1],
+    )
     expected = {
         "internet-out": before.get("internet-out", 0) + heard.forth.bytes,
         "internet-in": before.get("internet-in", 0) + heard.back.bytes,
@@ -194,7 +229,10 @@ def test_another_cluster_is_not_reached_and_what_it_sends_is_dropped(
 ) -> None:
     one, _, other = pods
     for near, far in ((one, other), (other, one)):
-        pair = {"origin": near.pod.node.partition("-")[0], "destination": far.pod.node.partition("-")[0]}
+        pair = {
+            "origin": near.pod.node.partition("-")[0],
+            "destination": far.pod.node.partition("-")[0],
+        }
         before = dropped(world, near.pod.node, pair)
         assert not arrives(near, far, family)
         wait_for(lambda: dropped(world, near.pod.node, pair) == before + 1)  # noqa: B023  called in this round
@@ -227,7 +265,16 @@ def test_the_way_back_to_researchers_is_the_nat_host(world: World) -> None:
 
 def routes(world: World, node: str) -> list[str]:
     """Those of ours by a gateway."""
-    command = ["nsenter", f"--net={world.namespace(node)}", "ip", "-4", "route", "show", "proto", "110"]
+    command = [
+        "nsenter",
+        f"--net={world.namespace(node)}",
+        "ip",
+        "-4",
+        "route",
+        "show",
+        "proto",
+        "110",
+    ]
     listed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout
     return [line.strip() for line in listed.splitlines() if " via " in line]
 
@@ -239,5 +286,7 @@ def test_the_accounting_carries_the_owner_of_the_plan(world: World) -> None:
 
 def test_every_address_of_the_topology_is_the_plans(world: World) -> None:
     hosts = chain.from_iterable(planned(name).hosts for name in NAMES)
-    uplinks = {a.address for end in world.topology.interfaces() if end.host in NAMES for a in end.addresses}
+    uplinks = {
+        a.address for end in world.topology.interfaces() if end.host in NAMES for a in end.addresses
+    }
     assert uplinks == set(hosts)

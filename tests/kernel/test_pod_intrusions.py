@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from netmgr import programs
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.lab.exchange import End, datagrams
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.runtime import Sandbox
@@ -49,29 +49,45 @@ class Scene(NamedTuple):
 
     def link(self, sandbox: Sandbox) -> str:
         pods = self.node.ask("pods")["attachments"]
-        return next(item["host_link"] for item in pods if item["container_id"] == sandbox.container_id)
+        return next(
+            item["host_link"] for item in pods if item["container_id"] == sandbox.container_id
+        )
 
     def state(self) -> list[str]:
         """Routes, addresses and permanent neighbours of the node."""
-        lines = self.run("ip", "-4", "route").splitlines() + self.run("ip", "-6", "route").splitlines()
+        lines = (
+            self.run("ip", "-4", "route").splitlines() + self.run("ip", "-6", "route").splitlines()
+        )
         lines += self.run("ip", "-o", "addr").splitlines()
         return sorted(line.split(" expires ")[0].split(" valid_lft ")[0].strip() for line in lines)
 
     def neighbours(self) -> list[str]:
         """Entries that are not permanent, of pods' links."""
-        listed = [*self.run("ip", "-4", "neigh").splitlines(), *self.run("ip", "-6", "neigh").splitlines()]
+        listed = [
+            *self.run("ip", "-4", "neigh").splitlines(),
+            *self.run("ip", "-6", "neigh").splitlines(),
+        ]
         return [line for line in listed if " dev nm" in line and "PERMANENT" not in line]
 
     def drops(self) -> dict[str, int]:
         return {item["reason"]: item["packets"] for item in self.node.snapshot()["drops"]}
 
     def protected(self) -> int:
-        return sum(row["packets"] for row in self.node.snapshot()["protected"] if row["namespace"] == "research")
+        return sum(
+            row["packets"]
+            for row in self.node.snapshot()["protected"]
+            if row["namespace"] == "research"
+        )
 
     def pods_work(self) -> None:
         for family in {address.family for address in self.victim.addresses}:
             for pod in (self.intruder, self.victim):
-                datagrams(End(pod.netns, pod.address(family)), End(self.world.internet, INTERNET[family]), [100], [100])
+                datagrams(
+                    End(pod.netns, pod.address(family)),
+                    End(self.world.internet, INTERNET[family]),
+                    [100],
+                    [100],
+                )
             ends = (End(one.netns, one.address(family)) for one in (self.intruder, self.victim))
             datagrams(*ends, [100], [100])
 
@@ -95,7 +111,13 @@ def scene(backend: Backend, stack: str) -> Iterator[Scene]:
         node = world.node("node-1")
         for setting in TAKES_EVERYTHING:
             programs.run(
-                ["nsenter", f"--net={node.namespace}", "sysctl", "-qw", f"net.ipv6.conf.{setting}.accept_ra=2"]
+                [
+                    "nsenter",
+                    f"--net={node.namespace}",
+                    "sysctl",
+                    "-qw",
+                    f"net.ipv6.conf.{setting}.accept_ra=2",
+                ]
             )
         yield Scene(world, node, node.add("intruder"), node.add("victim"))
 
@@ -105,12 +127,19 @@ def everything(scene: Scene, stack: str) -> Iterator[bytes]:
     mac = forging.mac_of(scene.intruder)
     yield from discovery(EVIL, mac, scene.victim)
     for family in STACKS[stack]:
-        pod, victim, node = (one.address(family) for one in (scene.intruder, scene.victim, scene.node.node))
+        pod, victim, node = (
+            one.address(family) for one in (scene.intruder, scene.victim, scene.node.node)
+        )
         if family is Family.V6:
             yield from discovery(pod, mac, scene.victim)
             yield forging.udp(pod, node, (547, 546), b"\x07" + bytes(40))
         else:
-            quoted = struct.pack("!BBHHHBBH", 0x45, 0, 28, 0, 0, 64, 17, 0) + node.packed + victim.packed + bytes(8)
+            quoted = (
+                struct.pack("!BBHHHBBH", 0x45, 0, 28, 0, 0, 64, 17, 0)
+                + node.packed
+                + victim.packed
+                + bytes(8)
+            )
             for code in range(4):
                 yield forging.icmp4(pod, node, forging.REDIRECT4, code, pod.packed + quoted)
             yield forging.udp(pod, BROADCAST, (67, 68), bytes(240))
@@ -118,32 +147,49 @@ def everything(scene: Scene, stack: str) -> Iterator[bytes]:
     yield forging.udp(EVIL, ALL_NODES, (547, 546), b"\x07" + bytes(40))
     for operation in (forging.ARP_REQUEST, forging.ARP_REPLY):
         for sender in ("10.64.1.1", "10.129.0.5", "169.254.1.1"):
-            yield forging.arp(operation, Address.parse(sender), scene.node.node.address(Family.V4), mac)
+            yield forging.arp(
+                operation, Address.parse(sender), scene.node.node.address(Family.V4), mac
+            )
             yield forging.arp(operation, Address.parse(sender), Address.parse(sender), mac)
 
 
 def discovery(source: Address, mac: bytes, victim: Sandbox) -> Iterator[bytes]:
     """Every type of neighbour discovery, from one source."""
-    targets = [ALL_NODES, Address.parse("2001:db8:bad::1"), *(a for a in victim.addresses if a.family is Family.V6)]
+    targets = [
+        ALL_NODES,
+        Address.parse("2001:db8:bad::1"),
+        *(a for a in victim.addresses if a.family is Family.V6),
+    ]
     yield forging.router_advertisement(source, routes=targets[1:])
-    yield forging.icmp6(source, ALL_ROUTERS, forging.ROUTER_SOLICITATION, bytes(4) + link_layer(1, mac))
+    yield forging.icmp6(
+        source, ALL_ROUTERS, forging.ROUTER_SOLICITATION, bytes(4) + link_layer(1, mac)
+    )
     for target in targets[1:]:
         yield forging.icmp6(
-            source, ALL_NODES, forging.NEIGHBOUR_SOLICITATION, bytes(4) + target.packed + link_layer(1, mac)
+            source,
+            ALL_NODES,
+            forging.NEIGHBOUR_SOLICITATION,
+            bytes(4) + target.packed + link_layer(1, mac),
         )
         told = struct.pack("!I", 0xE << 28) + target.packed + link_layer(2, mac)
         yield forging.icmp6(source, ALL_NODES, forging.NEIGHBOUR_ADVERTISEMENT, told)
-        yield forging.icmp6(source, ALL_NODES, forging.REDIRECT, bytes(4) + source.packed + target.packed)
+        yield forging.icmp6(
+            source, ALL_NODES, forging.REDIRECT, bytes(4) + source.packed + target.packed
+        )
 
 
 @POWERS
-def test_what_a_pod_advertises_changes_nothing_on_its_node(scene: Scene, stack: str, power: Power) -> None:
+def test_what_a_pod_advertises_changes_nothing_on_its_node(
+    scene: Scene, stack: str, power: Power
+) -> None:
     before, dropped = scene.state(), scene.drops()
     forging.send(scene.intruder, everything(scene, stack), power)
     time.sleep(0.3)
     assert scene.state() == before
     assert not scene.neighbours()
-    grown = {reason for reason, packets in scene.drops().items() if packets > dropped.get(reason, 0)}
+    grown = {
+        reason for reason, packets in scene.drops().items() if packets > dropped.get(reason, 0)
+    }
     assert {"router", "link-local", "redirect", "dhcp"} <= grown
     scene.pods_work()
 
@@ -157,7 +203,9 @@ def test_the_links_themselves_take_no_advertisement_when_there_are_no_rules(
         if backend is Backend.NFTABLES:
             scene.run("nft", "delete", "table", "inet", "netmgr")
         else:
-            for program, table in product(("iptables-legacy", "ip6tables-legacy"), ("raw", "mangle")):
+            for program, table in product(
+                ("iptables-legacy", "ip6tables-legacy"), ("raw", "mangle")
+            ):
                 scene.run(program, "-t", table, "-F")
         forging.send(scene.intruder, everything(scene, stack), Power.NET_RAW)
         time.sleep(0.3)
@@ -170,11 +218,19 @@ def test_the_links_themselves_take_no_advertisement_when_there_are_no_rules(
 @POWERS
 def test_invented_neighbours_cost_the_node_no_entries(scene: Scene, power: Power) -> None:
     node, mac = scene.node.node, forging.mac_of(scene.intruder)
-    asked = [address for address in (*node.addresses, Address.parse("169.254.1.1")) if address.family is Family.V4]
+    asked = [
+        address
+        for address in (*node.addresses, Address.parse("169.254.1.1"))
+        if address.family is Family.V4
+    ]
     frames = []
     for number in range(INVENTED):
         local = Address(Family.V6, EVIL.value + 1 + number)
-        frames.append(forging.icmp6(local, ALL_ROUTERS, forging.ROUTER_SOLICITATION, bytes(4) + link_layer(1, mac)))
+        frames.append(
+            forging.icmp6(
+                local, ALL_ROUTERS, forging.ROUTER_SOLICITATION, bytes(4) + link_layer(1, mac)
+            )
+        )
         frames.append(forging.icmp6(local, ALL_NODES, forging.ECHO_REQUEST6, bytes(8)))
         frames.append(forging.udp(local, node.address(Family.V6), (4000, 4001), b"?"))
         invented = Address(Family.V4, Address.parse("10.200.0.1").value + number)
@@ -185,8 +241,13 @@ def test_invented_neighbours_cost_the_node_no_entries(scene: Scene, power: Power
 
 
 @POWERS
-def test_the_metadata_service_is_kept_from_pods_and_counted_for_their_namespace(scene: Scene, power: Power) -> None:
-    metadata = {Family.V4: Address.parse("169.254.169.254"), Family.V6: Address.parse("fd00:ec2::254")}
+def test_the_metadata_service_is_kept_from_pods_and_counted_for_their_namespace(
+    scene: Scene, power: Power
+) -> None:
+    metadata = {
+        Family.V4: Address.parse("169.254.169.254"),
+        Family.V6: Address.parse("fd00:ec2::254"),
+    }
     pod, before = scene.intruder, scene.protected()
     frames = [forging.udp(one, metadata[one.family], (4000, 80), b"GET") for one in pod.addresses]
     forging.send(pod, frames, power)
@@ -195,11 +256,18 @@ def test_the_metadata_service_is_kept_from_pods_and_counted_for_their_namespace(
     assert not [row for row in scene.node.snapshot()["pods"] if row["traffic"] == "protected-out"]
 
 
-def test_pods_of_an_excepted_namespace_reach_what_is_protected_also_after_a_restart(scene: Scene) -> None:
-    metadata = {Family.V4: Address.parse("169.254.169.254"), Family.V6: Address.parse("fd00:ec2::254")}
+def test_pods_of_an_excepted_namespace_reach_what_is_protected_also_after_a_restart(
+    scene: Scene,
+) -> None:
+    metadata = {
+        Family.V4: Address.parse("169.254.169.254"),
+        Family.V6: Address.parse("fd00:ec2::254"),
+    }
     pod, before = scene.node.add("trusted-pod", "trusted"), scene.drops()["protected"]
     try:
-        frames = [forging.udp(one, metadata[one.family], (4000, 80), b"GET") for one in pod.addresses]
+        frames = [
+            forging.udp(one, metadata[one.family], (4000, 80), b"GET") for one in pod.addresses
+        ]
         forging.send(pod, frames, Power.NET_RAW)
         scene.node.stop_agent()
         scene.node.start_agent()
@@ -219,7 +287,9 @@ def eventually(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def test_what_stands_where_only_netmgrs_routes_may_is_removed_reported_and_counted(scene: Scene) -> None:
+def test_what_stands_where_only_netmgrs_routes_may_is_removed_reported_and_counted(
+    scene: Scene,
+) -> None:
     before = scene.state()
     intruder, repairs = scene.link(scene.intruder), wiring_repairs(scene)
     harm = [
@@ -241,11 +311,16 @@ def test_what_stands_where_only_netmgrs_routes_may_is_removed_reported_and_count
 
 
 def wiring_repairs(scene: Scene) -> int:
-    return sum(item["count"] for item in scene.node.snapshot()["drift_repaired"] if item["reason"] == "wiring")
+    return sum(
+        item["count"]
+        for item in scene.node.snapshot()["drift_repaired"]
+        if item["reason"] == "wiring"
+    )
 
 
 @pytest.mark.parametrize(
-    "setting", ["accept_ra=2", "autoconf=1", "accept_redirects=1", "arp on", "ipv4 accept_redirects=1"]
+    "setting",
+    ["accept_ra=2", "autoconf=1", "accept_redirects=1", "arp on", "ipv4 accept_redirects=1"],
 )
 def test_a_links_settings_are_kept(scene: Scene, setting: str) -> None:
     link, repairs = scene.link(scene.intruder), wiring_repairs(scene)
@@ -266,7 +341,9 @@ def test_a_links_settings_are_kept(scene: Scene, setting: str) -> None:
 
 def test_routes_to_pods_have_a_metric_that_nobody_undercuts(scene: Scene) -> None:
     for address in scene.victim.addresses:
-        (route,) = scene.run("ip", f"-{address.family.value}", "-o", "route", "show", str(address)).splitlines()
+        (route,) = scene.run(
+            "ip", f"-{address.family.value}", "-o", "route", "show", str(address)
+        ).splitlines()
         assert ("metric 1 " in route) == (address.family is Family.V6)
         assert "metric" in route or address.family is Family.V4
 

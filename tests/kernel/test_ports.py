@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from netmgr import programs
-from netmgr.dataplane import netns, ports
-from netmgr.dataplane.ports import Busiest
+from netmgr.kernel import conntrack, netns
+from netmgr.kernel.conntrack import Busiest
 from netmgr.prefixes import Address, Family
+from tests.kernel.usable import wait_until_usable
 
 pytestmark = pytest.mark.root
 
@@ -46,6 +47,8 @@ def _inside() -> Iterator[None]:
             for command in commands:
                 assert programs.run(["ip", *command.split()]).returncode == 0
             assert programs.run(["nft", "-f", "-"], stdin=TRANSLATING).returncode == 0
+            own = (CLIENT[Family.V6], str(OWN[Family.V6]), ENDPOINT[Family.V6])
+            wait_until_usable(Address.parse(text) for text in own)
             yield
     finally:
         os.close(descriptor)
@@ -62,27 +65,33 @@ def send(family: Family, count: int, port: int, source: str = "") -> None:
 
 @pytest.mark.usefixtures("_inside")
 @pytest.mark.parametrize("family", list(Family), ids=["v4", "v6"])
-@pytest.mark.parametrize("tuple_bytes", [ports._TUPLE_BYTES, dict.fromkeys(Family, 0)], ids=["as known", "otherwise"])
+@pytest.mark.parametrize(
+    "tuple_bytes", [conntrack._TUPLE_BYTES, dict.fromkeys(Family, 0)], ids=["as known", "otherwise"]
+)
 def test_the_busiest_endpoint_counts_and_nothing_that_is_not_translated(
     monkeypatch: pytest.MonkeyPatch, tuple_bytes: dict[Family, int], family: Family
 ) -> None:
-    monkeypatch.setattr(ports, "_TUPLE_BYTES", tuple_bytes)
-    assert ports.busiest([OWN[family]]) == {(family, protocol): NOBODY for protocol in ("tcp", "udp", "sctp")}
+    monkeypatch.setattr(conntrack, "_TUPLE_BYTES", tuple_bytes)
+    assert conntrack.busiest([OWN[family]]) == {
+        (family, protocol): NOBODY for protocol in ("tcp", "udp", "sctp")
+    }
     send(family, 20, port=53)
     send(family, 30, port=80)
     send(family, 50, port=90, source=ENDPOINT[family])
-    found = ports.busiest([OWN[family]])
+    found = conntrack.busiest([OWN[family]])
     assert found[family, "udp"] == Busiest(30, SHOWN[family].format(80))
     assert found[family, "tcp"] == NOBODY
     with socket.create_server((ENDPOINT[family], 0), family=SOCKET[family]) as server:
         port = server.getsockname()[1]
         with socket.create_connection((ENDPOINT[family], port), source_address=(CLIENT[family], 0)):
-            assert ports.busiest([OWN[family]])[family, "tcp"] == Busiest(1, SHOWN[family].format(port))
+            assert conntrack.busiest([OWN[family]])[family, "tcp"] == Busiest(
+                1, SHOWN[family].format(port)
+            )
     stranger = Address(family, OWN[family].value + 1)
-    assert ports.busiest([stranger])[family, "udp"] == NOBODY
+    assert conntrack.busiest([stranger])[family, "udp"] == NOBODY
 
 
 @pytest.mark.usefixtures("_inside")
 def test_no_connections_are_no_fault() -> None:
-    assert ports.busiest([]) == {}
-    assert set(ports.busiest(OWN.values()).values()) == {NOBODY}
+    assert conntrack.busiest([]) == {}
+    assert set(conntrack.busiest(OWN.values()).values()) == {NOBODY}

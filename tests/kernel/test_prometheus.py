@@ -1,4 +1,6 @@
-"""A real Prometheus scrapes the nodes of a lab, by the files in configs/, and has an answer for every dashboard."""
+"""A real Prometheus scrapes the nodes of a lab, by the files in configs/, and has an answer for
+every dashboard.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -16,6 +20,9 @@ from exporter.monitoring.__main__ import main
 from exporter.monitoring.files import PORT
 from exporter.monitoring.recording import BUSIEST_PODS, CLUSTER_BYTES, NAMESPACE_BYTES
 from netmgr.errors import LabError
+from netmgr.kube import health
+from netmgr.kube.api import Api
+from netmgr.kube.health import Telemetry
 from netmgr.lab import wiring
 from netmgr.lab.exchange import End, datagrams
 from netmgr.lab.topology import INTERNET, Pod, cluster
@@ -33,27 +40,54 @@ NAMESPACES = {"research": ("pod-1", "pod-2"), "serving": ("pod-3",)}
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    pods = tuple(Pod(pod, "node-1", namespace) for namespace, names in NAMESPACES.items() for pod in names)
-    with World(replace(cluster(nodes=2, pods=3), pods=pods), name=f"prometheus-{os.getpid()}") as made:
+    pods = tuple(
+        Pod(pod, "node-1", namespace) for namespace, names in NAMESPACES.items() for pod in names
+    )
+    with World(
+        replace(cluster(nodes=2, pods=3), pods=pods), name=f"prometheus-{os.getpid()}"
+    ) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def prometheus(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    fabric = world.namespace("fabric")
     targets = [f"{node.node.address(Family.V4)}:{PORT}" for node in world.nodes]
-    with scraping(world.namespace("fabric"), targets, tmp_path_factory.mktemp("prometheus")) as running:
+    targets.append(controller_metrics(fabric))
+    with scraping(fabric, targets, tmp_path_factory.mktemp("prometheus")) as running:
         yield running
+
+
+def controller_metrics(namespace: Path) -> str:
+    """Serve the figures of a leading range controller; a lab has no API server for a whole one."""
+    telemetry = Telemetry(cast(Api, SimpleNamespace(asked=dict)))
+    telemetry.leader.set(1)
+    telemetry.nodes.labels("served").set(2)
+    telemetry.allocations.labels("gpu", "used").set(2)
+    with wiring.inside(namespace):
+        port = health.serve(telemetry.registry, "127.0.0.1:0", str)
+    return f"127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="module")
 def busy(world: World, prometheus: Prometheus) -> Prometheus:
-    """Prometheus after the pods were busy between two scrapes and more: traffic, a new pod, a failed request."""
-    prometheus.wait_for(f"count(up{{job='netmgr'}} == 1) == {len(world.nodes)}", bool)
+    """Prometheus after the pods were busy between two scrapes and more: traffic, a new pod, a
+    failed request.
+    """
+    prometheus.wait_for(f"count(up{{job='netmgr'}} == 1) == {len(world.nodes) + 1}", bool)
     with_traffic = {pod.pod.name: number for number, pod in enumerate(world.pods(), 1)}
     for _ in range(2):
         for pod in world.pods():
-            near, far = End(pod.netns, pod.address(Family.V4)), End(world.internet, INTERNET[Family.V4])
-            datagrams(near, far, [1200] * 20 * with_traffic[pod.pod.name], [100] * 20 * with_traffic[pod.pod.name])
+            near, far = (
+                End(pod.netns, pod.address(Family.V4)),
+                End(world.internet, INTERNET[Family.V4]),
+            )
+            datagrams(
+                near,
+                far,
+                [1200] * 20 * with_traffic[pod.pod.name],
+                [100] * 20 * with_traffic[pod.pod.name],
+            )
         stranger = replace(world.pods()[0], container_id="stranger")
         with pytest.raises(LabError):
             world.nodes[0].runtime.execute("CHECK", stranger, {"cniVersion": "1.1.0", "ips": []})
@@ -81,7 +115,19 @@ def test_a_dashboard_is_drawn_from_the_answers(
     busy: Prometheus, dashboard: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with wiring.inside(busy.namespace):
-        assert main(["--draw", dashboard.stem, "--prometheus", f"127.0.0.1:{WEB_PORT}", "--hours", "0.01"]) == 0
+        assert (
+            main(
+                [
+                    "--draw",
+                    dashboard.stem,
+                    "--prometheus",
+                    f"127.0.0.1:{WEB_PORT}",
+                    "--hours",
+                    "0.01",
+                ]
+            )
+            == 0
+        )
     picture = ET.fromstring(capsys.readouterr().out)  # noqa: S314 (our own picture)
     words = [text.text for text in picture.iter(f"{SVG}text")]
     panels = json.loads(dashboard.read_text())["panels"]
@@ -99,12 +145,17 @@ def test_the_busiest_pods_and_namespaces_are_those_that_sent_most(busy: Promethe
     assert [series["metric"]["pod"] for series in pods] == ["pod-3", "pod-2", "pod-1"]
     namespaces = by(busy.query(f"{NAMESPACE_BYTES.name}{out}"), "namespace")
     assert math.isclose(namespaces["research",], namespaces["serving",], rel_tol=0.3)
-    assert {series["metric"]["cluster"] for series in busy.query(CLUSTER_BYTES.name)} == {"training"}
+    assert {series["metric"]["cluster"] for series in busy.query(CLUSTER_BYTES.name)} == {
+        "training"
+    }
 
 
 def test_the_counters_arrive_to_the_byte(busy: Prometheus, world: World) -> None:
     labels = ("namespace", "pod", "traffic")
-    told = {tuple(total[label] for label in labels): total["bytes"] for total in world.nodes[0].snapshot()["pods"]}
+    told = {
+        tuple(total[label] for label in labels): total["bytes"]
+        for total in world.nodes[0].snapshot()["pods"]
+    }
     stored = by(busy.query('netmgr_pod_traffic_bytes_total{pod!="short"}'), *labels)
     assert stored == told
     assert stored["serving", "pod-3", "internet-out"] == 2 * 20 * 3 * (1200 + 28)
@@ -112,8 +163,12 @@ def test_the_counters_arrive_to_the_byte(busy: Prometheus, world: World) -> None
 
 def test_every_rule_is_evaluated_without_complaint(busy: Prometheus) -> None:
     rules = [rule for group in busy.get("rules")["groups"] for rule in group["rules"]]
-    assert {(rule["name"], rule.get("lastError", "")) for rule in rules if rule["health"] != "ok"} == set()
-    assert [rule["name"] for rule in rules if rule["type"] == "alerting" and rule["state"] == "firing"] == []
+    assert {
+        (rule["name"], rule.get("lastError", "")) for rule in rules if rule["health"] != "ok"
+    } == set()
+    assert [
+        rule["name"] for rule in rules if rule["type"] == "alerting" and rule["state"] == "firing"
+    ] == []
 
 
 def test_an_agent_that_dies_is_noticed(busy: Prometheus, world: World) -> None:

@@ -1,4 +1,6 @@
-"""The dashboard of hub and spokes has an answer for every query, from a NAT host that drops, translates and refuses."""
+"""The dashboard of hub and spokes has an answer for every query, from a NAT host that drops,
+translates and refuses.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ import pytest
 
 from exporter.monitoring.files import PORT
 from exporter.monitoring.recording import ISOLATION
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.lab.exchange import open_socket
 from netmgr.lab.unprivileged import NOBODY
 from netmgr.prefixes import Family
-from tests.kernel.joined import MACHINE, Joined, joined, nat_host, own, seen
+from tests.kernel.joined import MACHINE, Joined, joined, nat_host, own, vip
 from tests.kernel.scraped import CONFIGS, Prometheus, queries, scraping
 
 pytestmark = pytest.mark.root
@@ -27,16 +29,21 @@ def machine() -> Iterator[Joined]:
     """A NAT host whose one Service has a connection, beside a document that cannot be used."""
     with joined(Backend.NFTABLES, f"test-{os.getpid()}-sites") as made:
         listener = open_socket(made.namespace("a"), Family.V4, socket.SOCK_STREAM)
-        with listener, open_socket(made.namespace("researcher"), Family.V4, socket.SOCK_STREAM) as near:
+        with (
+            listener,
+            open_socket(made.namespace("researcher"), Family.V4, socket.SOCK_STREAM) as near,
+        ):
             listener.bind((str(own("a", Family.V4)), 0))
             listener.listen(16)
             made.write_services({Family.V4: listener.getsockname()[1]})
             (made.documents / "wrong.yaml").write_text(
                 "kind: Service\nmetadata: {name: wrong}\nspec: {clusterIP: 1.1}\n"
             )
-            settings = nat_host(translation="endpoints", documents=str(made.documents)) | {"reader_group": NOBODY}
+            settings = nat_host(translation="endpoints", documents=str(made.documents)) | {
+                "reader_group": NOBODY
+            }
             made.start(settings)
-            near.connect((str(seen(Family.V4)), 80))
+            near.connect((str(vip(Family.V4)), 80))
             made.restart(settings)
             made.agent.start_exporter()
             yield made
@@ -49,18 +56,25 @@ def busy(machine: Joined, prometheus: Prometheus) -> None:
         assert machine.send(*pair, Family.V4) == ""
     for _ in range(3):
         with open_socket(machine.namespace("researcher"), Family.V4, socket.SOCK_STREAM) as near:
-            near.connect((str(seen(Family.V4)), 80))
+            near.connect((str(vip(Family.V4)), 80))
 
 
-def test_every_query_of_the_dashboard_has_a_result(machine: Joined, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_every_query_of_the_dashboard_has_a_result(
+    machine: Joined, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     with scraping(
         machine.namespace(MACHINE), [f"127.0.0.1:{PORT}"], tmp_path_factory.mktemp("prometheus")
     ) as prometheus:
         prometheus.wait_for("netmgr_up == 1", bool)
         busy(machine, prometheus)
         for expression in queries(DASHBOARD):
-            prometheus.wait_for(expression, lambda result: any(float(one["value"][1]) > 0 for one in result))
-        pairs = {(one["metric"]["from"], one["metric"]["to"]) for one in prometheus.query(f"{ISOLATION.name} > 0")}
+            prometheus.wait_for(
+                expression, lambda result: any(float(one["value"][1]) > 0 for one in result)
+            )
+        pairs = {
+            (one["metric"]["from"], one["metric"]["to"])
+            for one in prometheus.query(f"{ISOLATION.name} > 0")
+        }
         assert pairs == {("a", "b"), ("b", "a")}
         raw = prometheus.query("netmgr_isolation_dropped_packets_total")
         assert [one["value"][1] for one in raw] == ["1", "1"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.errors import LabError
 from netmgr.lab import exchange
 from netmgr.lab.nodes import LabNode
@@ -39,7 +39,9 @@ DATAGRAM = 20 + 8 + len(b"forth")
 @pytest.fixture(scope="module")
 def world(backend: Backend) -> Iterator[World]:
     name = f"ranges-{os.getpid()}-{backend.value[:3]}"
-    with World(cluster(nodes=1, pods=0), backend=backend, name=name, settings=SETTINGS, exporters=False) as made:
+    with World(
+        cluster(nodes=1, pods=0), backend=backend, name=name, settings=SETTINGS, exporters=False
+    ) as made:
         yield made
 
 
@@ -66,7 +68,9 @@ def cloud(node: LabNode) -> Iterator[MetadataServer]:
 def write(node: LabNode, **keys: Any) -> None:
     text = yaml.safe_load(node.document.read_text())
     text |= keys
-    node.document.write_text(yaml.safe_dump({key: value for key, value in text.items() if value is not None}))
+    node.document.write_text(
+        yaml.safe_dump({key: value for key, value in text.items() if value is not None})
+    )
 
 
 def follow_cloud(node: LabNode) -> None:
@@ -95,7 +99,9 @@ def address(sandbox: Sandbox) -> str:
 
 
 def seen_by_the_internet(world: World, sandbox: Sandbox) -> str:
-    """Whose address a datagram of the pod's has when it arrives there, and that its answer comes back."""
+    """Whose address a datagram of the pod's has when it arrives there, and that its answer comes
+    back.
+    """
     with (
         exchange.open_socket(world.internet, Family.V4, socket.SOCK_DGRAM) as server,
         exchange.open_socket(sandbox.netns, Family.V4, socket.SOCK_DGRAM) as pod,
@@ -110,13 +116,19 @@ def seen_by_the_internet(world: World, sandbox: Sandbox) -> str:
 
 def sent(node: LabNode, pod: str) -> int:
     rows = node.snapshot()["pods"]
-    return sum(row["bytes"] for row in rows if (row["pod"], row["traffic"]) == (pod, "internet-out"))
+    return sum(
+        row["bytes"] for row in rows if (row["pod"], row["traffic"]) == (pod, "internet-out")
+    )
 
 
 def has_rule_for(node: LabNode, text: str) -> bool:
     backend = node.snapshot()["backend"]
-    command = ["nft", "list", "table", "inet", "netmgr"] if backend == "nftables" else ["ipset", "list"]
-    done = subprocess.run(["nsenter", f"--net={node.namespace}", *command], check=True, capture_output=True, text=True)
+    command = (
+        ["nft", "list", "table", "inet", "netmgr"] if backend == "nftables" else ["ipset", "list"]
+    )
+    done = subprocess.run(
+        ["nsenter", f"--net={node.namespace}", *command], check=True, capture_output=True, text=True
+    )
     return text in done.stdout.replace(",", " ").split()
 
 
@@ -124,7 +136,9 @@ def log(node: LabNode) -> str:
     return (node.directory / "agent.log").read_text()
 
 
-def test_the_pool_grows_and_shrinks_while_pods_live(world: World, node: LabNode, cloud: MetadataServer):
+def test_the_pool_grows_and_shrinks_while_pods_live(
+    world: World, node: LabNode, cloud: MetadataServer
+):
     offer(cloud, node, 1, 2)
     follow_cloud(node)
     node.wait_until_ready()
@@ -143,7 +157,10 @@ def test_the_pool_grows_and_shrinks_while_pods_live(world: World, node: LabNode,
     (pool,) = node.snapshot()["pool"]
     assert [pool[state] for state in ("allocated", "free", "withdrawn")] == [1, 1, 1]
     assert address(node.add("third")) == "10.128.0.3"
-    assert node.ask("explain", address="10.128.0.3")["because"] == "the machine's metadata (range_source: azure)"
+    assert (
+        node.ask("explain", address="10.128.0.3")["because"]
+        == "the machine's metadata (range_source: azure)"
+    )
     assert seen_by_the_internet(world, first) == str(node.node.addresses[0])
     soon(lambda: sent(node, "first") == 2 * DATAGRAM, lambda: sent(node, "first"))
     assert "withdrawn-address-held address=10.128.0.1 pod=research/first" in log(node)
@@ -162,13 +179,18 @@ def test_the_pool_grows_and_shrinks_while_pods_live(world: World, node: LabNode,
 
 
 @ON_ONE_BACKEND
-def test_a_source_that_fails_costs_nobody_anything_and_is_asked_with_back_off(node: LabNode, cloud: MetadataServer):
+def test_a_source_that_fails_costs_nobody_anything_and_is_asked_with_back_off(
+    node: LabNode, cloud: MetadataServer
+):
     offer(cloud, node, 1, 2)
     follow_cloud(node)
     node.wait_until_ready()
     node.add("first")
     cloud.answer = http(b"{}", "429 Too Many Requests")
-    soon(lambda: "asks to be asked less often (429" in node.snapshot()["ranges"]["failing"], lambda: log(node))
+    soon(
+        lambda: "asks to be asked less often (429" in node.snapshot()["ranges"]["failing"],
+        lambda: log(node),
+    )
     began = time.monotonic()
     time.sleep(4)
     asked = [at for at, _ in cloud.requests if at > began]
@@ -185,7 +207,9 @@ def test_a_source_that_fails_costs_nobody_anything_and_is_asked_with_back_off(no
 
 
 @ON_ONE_BACKEND
-def test_what_contradicts_the_plan_or_the_node_is_not_used_and_told(node: LabNode, cloud: MetadataServer):
+def test_what_contradicts_the_plan_or_the_node_is_not_used_and_told(
+    node: LabNode, cloud: MetadataServer
+):
     sites = [
         {"name": "hub", "prefixes": ["10.200.0.0/16"]},
         {"name": "a", "prefixes": ["10.64.0.0/16", "10.128.0.0/30"]},
@@ -203,20 +227,29 @@ def test_what_contradicts_the_plan_or_the_node_is_not_used_and_told(node: LabNod
         assert "10.128.0.2/32 is not used: 10.128.0.2 is set on lo" in failing
         assert free(node) == 1
     finally:
-        subprocess.run(["nsenter", f"--net={node.namespace}", "ip", "address", "del", *link[3:]], check=True)
+        subprocess.run(
+            ["nsenter", f"--net={node.namespace}", "ip", "address", "del", *link[3:]], check=True
+        )
 
 
 @ON_ONE_BACKEND
-def test_an_answer_of_which_nothing_can_be_used_is_not_remembered(node: LabNode, cloud: MetadataServer):
+def test_an_answer_of_which_nothing_can_be_used_is_not_remembered(
+    node: LabNode, cloud: MetadataServer
+):
     offer(cloud, node, 1, 2)
     follow_cloud(node)
     node.wait_until_ready()
     own = [str(one) for one in node.node.addresses]
     cloud.answer = http(document([*own, "127.0.0.5"]))
-    soon(lambda: "127.0.0.5/32 is not used" in node.snapshot()["ranges"]["failing"], lambda: log(node))
+    soon(
+        lambda: "127.0.0.5/32 is not used" in node.snapshot()["ranges"]["failing"],
+        lambda: log(node),
+    )
     node.stop_agent()
     node.start_agent()  # is told the same
-    soon(lambda: "no range is known to give addresses of" in node.runtime.status(), lambda: log(node))
+    soon(
+        lambda: "no range is known to give addresses of" in node.runtime.status(), lambda: log(node)
+    )
     node.stop_agent()
     cloud.answer = None
     node.start_agent()
@@ -230,7 +263,9 @@ def test_without_any_answer_yet_adds_are_refused_and_served_as_soon_as_there_is_
 ):
     cloud.answer = http(b"<html>", "200 OK")
     follow_cloud(node)
-    soon(lambda: "no range is known to give addresses of" in node.runtime.status(), lambda: log(node))
+    soon(
+        lambda: "no range is known to give addresses of" in node.runtime.status(), lambda: log(node)
+    )
     with pytest.raises(LabError, match="no range is known to give addresses of"):
         node.add("early")
     offer(cloud, node, 5)
@@ -256,7 +291,9 @@ def test_a_document_that_is_edited_is_followed_and_a_broken_one_is_told(node: La
 
 
 @ON_ONE_BACKEND
-def test_status_shows_withdrawn_addresses_and_a_failing_source(node: LabNode, cloud: MetadataServer):
+def test_status_shows_withdrawn_addresses_and_a_failing_source(
+    node: LabNode, cloud: MetadataServer
+):
     offer(cloud, node, 1)
     follow_cloud(node)
     node.wait_until_ready()
@@ -265,7 +302,15 @@ def test_status_shows_withdrawn_addresses_and_a_failing_source(node: LabNode, cl
     soon(lambda: node.snapshot()["ranges"]["withdrawn"] != [], lambda: log(node))
     cloud.answer = None
     soon(lambda: node.snapshot()["ranges"]["failing"] != "", lambda: log(node))
-    command = [sys.executable, "-m", "netmgr", "node", "status", "--socket", str(node.ledger_socket)]
+    command = [
+        sys.executable,
+        "-m",
+        "netmgr",
+        "node",
+        "status",
+        "--socket",
+        str(node.ledger_socket),
+    ]
     shown = subprocess.run(command, check=False, capture_output=True, text=True).stdout
     words = " ".join(shown.split())
     assert "10.128.0.1 was withdrawn; research/first holds it" in words

@@ -1,4 +1,6 @@
-"""Asking the instance metadata service at its own address: what is said, and what is made of every bad answer."""
+"""Asking the instance metadata service at its own address: what is said, and what is made of every
+bad answer.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.dataplane import netns
 from netmgr.errors import RangesUnknown
+from netmgr.kernel import netns
 from netmgr.lab import wiring
 from netmgr.prefixes import Prefix
 from netmgr.ranges.azure import ENDPOINT, AzureRanges
@@ -68,8 +70,13 @@ def test_the_request_is_the_documented_one_whatever_proxies_the_environment_name
     assert "x-forwarded-for" not in text.lower()
 
 
-def test_an_answer_may_come_in_chunks_or_end_with_the_connection(machine: Path, server: MetadataServer):
-    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(GOOD), GOOD)
+def test_an_answer_may_come_in_chunks_or_end_with_the_connection(
+    machine: Path, server: MetadataServer
+):
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (
+        len(GOOD),
+        GOOD,
+    )
     for answer in (chunked, b"HTTP/1.0 200 OK\r\n\r\n" + GOOD):
         server.answer = answer
         assert ask(machine) == POOL
@@ -84,7 +91,10 @@ def test_an_answer_may_come_in_chunks_or_end_with_the_connection(machine: Path, 
         (http(GOOD, Content_Length=str(len(GOOD) + 1)), "no whole HTTP answer: IncompleteRead"),
         (b"HTTP/1.0 200 OK\r\n\r\n" + GOOD[:-9], "not JSON"),
         (http(b"<html/>"), "not JSON"),
-        (http(GOOD, "301 Moved", Location="http://203.0.113.9/"), "redirects to http://203.0.113.9/, which is not"),
+        (
+            http(GOOD, "301 Moved", Location="http://203.0.113.9/"),
+            "redirects to http://203.0.113.9/, which is not",
+        ),
         (http(GOOD, "500 Broken"), r"answers \(500 Broken\)"),
         (http(b"", "404 Not Found"), r"answers \(404 Not Found\)"),
         (http(b" " * (MAX_BYTES + 1) + GOOD), "more than 512 KiB"),
@@ -92,14 +102,21 @@ def test_an_answer_may_come_in_chunks_or_end_with_the_connection(machine: Path, 
     ],
     ids=range(11),
 )
-def test_a_bad_answer_is_told_for_what_it_is(machine: Path, server: MetadataServer, answer: bytes | None, reason: str):
+def test_a_bad_answer_is_told_for_what_it_is(
+    machine: Path, server: MetadataServer, answer: bytes | None, reason: str
+):
     server.answer = answer
     assert re.search(reason, refusal(machine).message)
 
 
 @pytest.mark.parametrize(
     ("header", "seconds"),
-    [({}, 0), ({"Retry_After": "17"}, 17), ({"Retry_After": "9" * 50}, MAX_RETRY_AFTER), ({"Retry_After": "soon"}, 0)],
+    [
+        ({}, 0),
+        ({"Retry_After": "17"}, 17),
+        ({"Retry_After": "9" * 50}, MAX_RETRY_AFTER),
+        ({"Retry_After": "soon"}, 0),
+    ],
     ids=["none", "seconds", "an age", "nonsense"],
 )
 def test_throttling_says_how_long_to_stay_away(
@@ -112,7 +129,11 @@ def test_throttling_says_how_long_to_stay_away(
 
 
 @pytest.mark.parametrize("dribbles", [False, True], ids=["silent", "a byte now and then"])
-def test_a_server_that_takes_its_time_is_given_up(machine: Path, server: MetadataServer, dribbles: bool):  # noqa: FBT001  pytest's way
+def test_a_server_that_takes_its_time_is_given_up(
+    machine: Path,
+    server: MetadataServer,
+    dribbles: bool,  # noqa: FBT001  pytest's way
+):
     server.answer, server.dribbles, server.pause = http(GOOD), dribbles, 0 if dribbles else 30
     began = time.monotonic()
     assert "no whole answer within 0.5 s" in refusal(machine).message

@@ -1,8 +1,10 @@
-"""What a runtime asks for is honoured, or refused with its reason; and a sandbox that is none is refused early."""
+"""What a runtime asks for is honoured, or refused with its reason; and a sandbox that is none is
+refused early.
+"""
 
 import pytest
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.lab.topology import cluster
 from netmgr.prefixes import Address
 from tests.kernel.conforming import eventually, one_node
@@ -85,7 +87,12 @@ def test_an_address_that_is_held_is_refused_with_its_holder_and_nothing_is_left(
     with cni.sandbox() as first, cni.sandbox() as second:
         v4 = addresses(cni.call("ADD", first))[0]
         before = cni.occupancy()
-        code = refused(cni, cni.call("ADD", second, CNI_ARGS=arguments(second, f"IP={v4}")), v4, first.container)
+        code = refused(
+            cni,
+            cni.call("ADD", second, CNI_ARGS=arguments(second, f"IP={v4}")),
+            v4,
+            first.container,
+        )
         assert (code, cni.occupancy()) == (101, before)
 
 
@@ -115,7 +122,11 @@ def test_another_wish_of_the_same_container_is_carried_out(cni):
 
 def test_malformed_wishes_are_refused_before_anything_is_given(cni):
     with cni.sandbox() as pod:
-        for keys in ({"runtimeConfig": {"ips": ["10.1"]}}, {"runtimeConfig": {"dns": 7}}, {"args": {"cni": 7}}):
+        for keys in (
+            {"runtimeConfig": {"ips": ["10.1"]}},
+            {"runtimeConfig": {"dns": 7}},
+            {"args": {"cni": 7}},
+        ):
             assert refused(cni, cni.call("ADD", pod, keys=keys)) == 7
         assert refused(cni, cni.call("ADD", pod, CNI_ARGS="IP=10.1"), "CNI_ARGS: IP") == 4
         assert cni.occupancy() == {"ipv4": 0, "ipv6": 0}
@@ -123,7 +134,10 @@ def test_malformed_wishes_are_refused_before_anything_is_given(cni):
 
 def test_what_chained_plugins_are_asked_for_is_no_error_and_is_logged(cni):
     with cni.sandbox() as pod:
-        runtime = {"portMappings": [{"hostPort": 80, "containerPort": 80}], "bandwidth": {"ingressRate": 1}}
+        runtime = {
+            "portMappings": [{"hostPort": 80, "containerPort": 80}],
+            "bandwidth": {"ingressRate": 1},
+        }
         addresses(cni.call("ADD", pod, keys={"runtimeConfig": runtime | {"aliases": ["web"]}}))
         log = (cni.node.directory / "agent.log").read_text()
         assert f"container={pod.container} keys=\"'portMappings','bandwidth','aliases'\"" in log
@@ -147,7 +161,9 @@ def test_a_namespace_that_is_not_there_is_an_unknown_container(cni, tmp_path):
     with cni.sandbox() as pod:
         before = cni.node.snapshot()["pool"]
         for path in (tmp_path / "absent", "/dev/null/absent"):
-            assert refused(cni, cni.call("ADD", pod, CNI_NETNS=str(path)), "CNI_NETNS", str(path)) == 3
+            assert (
+                refused(cni, cni.call("ADD", pod, CNI_NETNS=str(path)), "CNI_NETNS", str(path)) == 3
+            )
         assert cni.node.snapshot()["pool"] == before
 
 
@@ -162,5 +178,7 @@ def test_what_is_no_network_namespace_is_refused_as_such(cni, tmp_path):
     with cni.sandbox() as pod:
         before = cni.node.snapshot()["pool"]
         for path in ("/dev/null", tmp_path, "/proc/self/ns/mnt"):
-            assert refused(cni, cni.call("ADD", pod, CNI_NETNS=str(path)), "CNI_NETNS", str(path)) == 4
+            assert (
+                refused(cni, cni.call("ADD", pod, CNI_NETNS=str(path)), "CNI_NETNS", str(path)) == 4
+            )
         assert cni.node.snapshot()["pool"] == before

@@ -1,4 +1,6 @@
-"""A sandbox that outlives its attachment: whoever is attached next finds nothing of the former (CNI 1.1.0, "DEL")."""
+"""A sandbox that outlives its attachment: whoever is attached next finds nothing of the former (CNI
+1.1.0, "DEL").
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from netmgr import programs
-from netmgr.config import Backend
-from netmgr.dataplane import netns
+from netmgr.documents.node import Backend
+from netmgr.kernel import netns
 from netmgr.lab.topology import cluster
 from tests.kernel.conforming import Caller, Pod, eventually, one_node, ptp
+from tests.kernel.namespaces import inside
 
 pytestmark = pytest.mark.root
 
@@ -23,7 +25,9 @@ MANY = 200
 
 @pytest.fixture(scope="module")
 def cni(backend: Backend) -> Iterator[Caller]:
-    with one_node(cluster(nodes=1, pods=0), backend=backend, ranges=["10.128.0.0/24", "fd00:128::/112"]) as caller:
+    with one_node(
+        cluster(nodes=1, pods=0), backend=backend, ranges=["10.128.0.0/24", "fd00:128::/112"]
+    ) as caller:
         yield caller
 
 
@@ -33,22 +37,24 @@ def pod(cni: Caller) -> Iterator[Pod]:
         yield made
 
 
-def inside(namespace: Path, *command: str) -> str:
-    done = programs.run(["nsenter", f"--net={namespace}", *command])
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
-
-
 def carried(namespace: Path) -> dict[str, list[str]]:
     """Addresses by link, the loopback's left out."""
     listed = json.loads(inside(namespace, "ip", "-j", "address"))
-    return {link["ifname"]: [each["local"] for each in link["addr_info"]] for link in listed if link["ifname"] != "lo"}
+    return {
+        link["ifname"]: [each["local"] for each in link["addr_info"]]
+        for link in listed
+        if link["ifname"] != "lo"
+    }
 
 
 def is_free_of(namespace: Path, ifname: str = "eth0") -> bool:
-    """Whether the name is free, and no link that waits to be deleted has kept an address or a route."""
+    """Whether the name is free, and no link that waits to be deleted has kept an address or a
+    route.
+    """
     left = carried(namespace)
-    routes = inside(namespace, "ip", "route", "show", "table", "all") + inside(namespace, "ip", "-6", "route")
+    routes = inside(namespace, "ip", "route", "show", "table", "all") + inside(
+        namespace, "ip", "-6", "route"
+    )
     return ifname not in left and not any(left.values()) and "default" not in routes
 
 
@@ -59,7 +65,9 @@ def add(cni: Caller, pod: Pod, **changes: str) -> dict[str, Any]:
     return answer.body
 
 
-def test_del_leaves_neither_name_nor_addresses_nor_routes_in_the_sandbox(cni: Caller, pod: Pod) -> None:
+def test_del_leaves_neither_name_nor_addresses_nor_routes_in_the_sandbox(
+    cni: Caller, pod: Pod
+) -> None:
     add(cni, pod)
     inside(pod.netns, "ip", "address", "add", "198.51.100.9/24", "dev", "eth0")
     inside(pod.netns, "sysctl", "-qw", "net.ipv6.conf.eth0.keep_addr_on_down=1")
@@ -99,7 +107,9 @@ def test_del_touches_no_other_sandbox_that_came_to_be_at_the_path(cni: Caller, p
         assert eventually(lambda: "eth0" not in carried(pod.netns))
 
 
-def test_a_hundred_containers_one_after_the_other_have_the_same_sandbox(cni: Caller, pod: Pod) -> None:
+def test_a_hundred_containers_one_after_the_other_have_the_same_sandbox(
+    cni: Caller, pod: Pod
+) -> None:
     for number in range(MANY):
         each = replace(pod, container=f"{pod.container}-{number}")
         add(cni, each)
@@ -113,7 +123,9 @@ def test_one_container_is_attached_again_and_again(cni: Caller, pod: Pod) -> Non
         assert cni.call("DEL", pod).exit_code == 0
 
 
-def test_another_plugin_and_netmgr_take_turns_in_one_sandbox(cni: Caller, pod: Pod, tmp_path: Path) -> None:
+def test_another_plugin_and_netmgr_take_turns_in_one_sandbox(
+    cni: Caller, pod: Pod, tmp_path: Path
+) -> None:
     for _ in range(6):
         add(cni, pod)
         assert cni.call("DEL", pod).exit_code == 0

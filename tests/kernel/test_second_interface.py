@@ -1,4 +1,6 @@
-"""A pod with two of our interfaces: each is reached, and answers, by itself; nothing of one stays when it goes."""
+"""A pod with two of our interfaces: each is reached, and answers, by itself; nothing of one stays
+when it goes.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from netmgr import programs
-from netmgr.config import Backend
-from netmgr.dataplane import netns
+from netmgr.documents.node import Backend
+from netmgr.kernel import netns
 from netmgr.lab.exchange import End, datagrams, open_socket
 from netmgr.lab.topology import INTERNET, two_nodes
 from netmgr.prefixes import Address, Family
 from tests.kernel.conforming import Caller, Pod, one_node, ptp
+from tests.kernel.namespaces import inside
 
 pytestmark = pytest.mark.root
 
@@ -23,7 +25,9 @@ INTERFACES = ("eth0", "net1", "net2")
 
 @pytest.fixture(scope="module")
 def cni(backend: Backend) -> Iterator[Caller]:
-    with one_node(two_nodes(pods=0), backend=backend, accounting={"reading_seconds": 0.2}) as caller:
+    with one_node(
+        two_nodes(pods=0), backend=backend, accounting={"reading_seconds": 0.2}
+    ) as caller:
         yield caller
 
 
@@ -33,12 +37,6 @@ def pod(cni: Caller) -> Iterator[Pod]:
         yield made
         for ifname in INTERFACES[1:]:
             cni.call("DEL", made, CNI_IFNAME=ifname)
-
-
-def inside(namespace: Path, *command: str) -> str:
-    done = programs.run(["nsenter", f"--net={namespace}", *command])
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
 
 
 def add(cni: Caller, pod: Pod, ifname: str) -> dict[str, object]:
@@ -74,7 +72,9 @@ def rules(pod: Pod) -> str:
 
 
 @pytest.mark.parametrize("order", [INTERFACES, INTERFACES[::-1]], ids=" ".join)
-def test_every_interface_talks_to_the_internet_and_to_the_node(cni: Caller, pod: Pod, order: tuple[str, ...]) -> None:
+def test_every_interface_talks_to_the_internet_and_to_the_node(
+    cni: Caller, pod: Pod, order: tuple[str, ...]
+) -> None:
     results = {ifname: add(cni, pod, ifname) for ifname in order}
     for ifname, result in results.items():
         for address in addresses(result):
@@ -86,7 +86,9 @@ def test_every_interface_talks_to_the_internet_and_to_the_node(cni: Caller, pod:
         assert cni.call("CHECK", pod, CNI_IFNAME=ifname, keys={"prevResult": result}).exit_code == 0
 
 
-def test_an_interface_beside_another_plugins_talks_as_well(cni: Caller, pod: Pod, tmp_path: Path) -> None:
+def test_an_interface_beside_another_plugins_talks_as_well(
+    cni: Caller, pod: Pod, tmp_path: Path
+) -> None:
     ptp(cni, "ADD", pod, tmp_path)
     try:
         result = add(cni, pod, "net1")
@@ -103,7 +105,16 @@ def test_an_interface_can_be_chosen_by_name_as_well(cni: Caller, pod: Pod) -> No
     for ifname in INTERFACES:
         add(cni, pod, ifname)
         for family in Family:
-            shown = inside(pod.netns, "ip", f"-{family.value}", "route", "get", str(INTERNET[family]), "oif", ifname)
+            shown = inside(
+                pod.netns,
+                "ip",
+                f"-{family.value}",
+                "route",
+                "get",
+                str(INTERNET[family]),
+                "oif",
+                ifname,
+            )
             assert f"dev {ifname}" in shown
     for family in Family:
         shown = inside(pod.netns, "ip", f"-{family.value}", "route", "get", str(INTERNET[family]))
@@ -117,14 +128,32 @@ def test_check_misses_a_rule_and_a_route(cni: Caller, pod: Pod) -> None:
     for family in Family:
         ip = ("ip", f"-{family.value}")
         inside(pod.netns, *ip, "route", "flush", "table", table)
-        assert fault(cni, pod, result) == f"default route of table {table} is missing in the sandbox"
+        assert (
+            fault(cni, pod, result) == f"default route of table {table} is missing in the sandbox"
+        )
         via = "169.254.1.1" if family is Family.V4 else "fe80::1"
-        inside(pod.netns, *ip, "route", "add", "default", "via", via, "dev", "net1", "onlink", "table", table)
+        inside(
+            pod.netns,
+            *ip,
+            "route",
+            "add",
+            "default",
+            "via",
+            via,
+            "dev",
+            "net1",
+            "onlink",
+            "table",
+            table,
+        )
         assert fault(cni, pod, result) == ""
         address = next(each for each in addresses(result) if each.family is family)
         rule = ("from", str(address), "table", table, "pref", "30000")
         inside(pod.netns, *ip, "rule", "del", *rule)
-        assert fault(cni, pod, result) == f"rule of {address} for table {table} is missing in the sandbox"
+        assert (
+            fault(cni, pod, result)
+            == f"rule of {address} for table {table} is missing in the sandbox"
+        )
         inside(pod.netns, *ip, "rule", "add", *rule)
     assert fault(cni, pod, result) == ""
 

@@ -12,13 +12,18 @@ from itertools import count
 
 import pytest
 
-from netmgr.config import Backend
 from netmgr.lab import wiring
 from netmgr.prefixes import Address, Family
 from netmgr.services import connections
 from netmgr.services.model import Protocol, ServicePort
-from netmgr.services.xt_rules import bucket, bucket_chain
-from tests.fakes.services_world import CLIENT_COUNT, SEEN, TARGET_PORT, ServicesWorld, service, slice_of
+from tests.fakes.services_world import (
+    CLIENT_COUNT,
+    TARGET_PORT,
+    VIP,
+    ServicesWorld,
+    service,
+    slice_of,
+)
 
 pytestmark = pytest.mark.root
 
@@ -34,8 +39,9 @@ _numbers = count(1)
 
 
 @pytest.fixture(scope="module")
-def services_world(backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicesWorld]:
-    with ServicesWorld(backend, tmp_path_factory.mktemp("documents"), f"{os.getpid()}-{next(_numbers)}") as world:
+def services_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicesWorld]:
+    name = f"{os.getpid()}-{next(_numbers)}"
+    with ServicesWorld(tmp_path_factory.mktemp("documents"), name) as world:
         yield world
 
 
@@ -50,9 +56,11 @@ def number() -> int:
     return next(_numbers) + 10
 
 
-def test_connections_spread_evenly_over_the_ready_endpoints(services_world: ServicesWorld, family: Family, number: int):
+def test_connections_spread_evenly_over_the_ready_endpoints(
+    services_world: ServicesWorld, family: Family, number: int
+):
     services_world.write(service(number, family), slice_of(number, family, [1, 2, 3]))
-    reached = Counter(services_world.tcp(SEEN[family].format(number), family) for _ in range(240))
+    reached = Counter(services_world.tcp(VIP[family].format(number), family) for _ in range(240))
     assert reached.keys() == {1, 2, 3}
     # 80 each on average, with a standard deviation of 7.3.
     assert all(45 <= share <= 115 for share in reached.values()), reached
@@ -61,31 +69,36 @@ def test_connections_spread_evenly_over_the_ready_endpoints(services_world: Serv
 def test_datagrams_reach_an_endpoint_and_answers_come_from_the_service(
     services_world: ServicesWorld, family: Family, number: int
 ):
-    services_world.write(service(number, family, protocol="UDP"), slice_of(number, family, [1, 2], protocol="UDP"))
+    services_world.write(
+        service(number, family, protocol="UDP"), slice_of(number, family, [1, 2], protocol="UDP")
+    )
     reached = Counter()
     for _ in range(60):
         with services_world.client(socket.SOCK_DGRAM, family) as client:
-            reached[services_world.udp(SEEN[family].format(number), family, client)] += 1
+            reached[services_world.udp(VIP[family].format(number), family, client)] += 1
     assert reached.keys() == {1, 2}
     assert min(reached.values()) > 10, reached
 
 
-def test_sctp_reaches_every_endpoint_at_its_own_port(services_world: ServicesWorld, family: Family, number: int):
+def test_sctp_reaches_every_endpoint_at_its_own_port(
+    services_world: ServicesWorld, family: Family, number: int
+):
     services_world.write(
-        service(number, family, protocol="SCTP", port=38412), slice_of(number, family, [1, 2], protocol="SCTP")
+        service(number, family, protocol="SCTP", port=38412),
+        slice_of(number, family, [1, 2], protocol="SCTP"),
     )
-    seen = SEEN[family].format(number)
-    reached = {services_world.sctp(seen, family, 20000 + at, 38412) for at in range(24)}
+    vip = VIP[family].format(number)
+    reached = {services_world.sctp(vip, family, 20000 + at, 38412) for at in range(24)}
     assert reached == {(1, TARGET_PORT), (2, TARGET_PORT)}
 
 
 def test_a_sticky_client_stays_while_others_spread_and_only_those_of_a_gone_endpoint_move(
     services_world: ServicesWorld, family: Family, number: int
 ):
-    seen = SEEN[family].format(number)
+    vip = VIP[family].format(number)
 
     def reached() -> dict[int, int]:
-        return {one: services_world.tcp(seen, family, one) for one in range(1, CLIENT_COUNT + 1)}
+        return {one: services_world.tcp(vip, family, one) for one in range(1, CLIENT_COUNT + 1)}
 
     services_world.write(service(number, family, sticky=True), slice_of(number, family, [1, 2, 3]))
     first = reached()
@@ -96,17 +109,24 @@ def test_a_sticky_client_stays_while_others_spread_and_only_those_of_a_gone_endp
     assert reached() == first
     services_world.write(slice_of(number, family, [1, 3]))
     second = reached()
-    assert {one for one in first if second[one] != first[one]} == {one for one in first if first[one] == 2}
+    assert {one for one in first if second[one] != first[one]} == {
+        one for one in first if first[one] == 2
+    }
 
 
 @pytest.mark.parametrize("port", [80, 81], ids=["a service without endpoints", "no service"])
-def test_what_nobody_serves_is_refused_at_once(services_world: ServicesWorld, family: Family, number: int, port: int):
+def test_what_nobody_serves_is_refused_at_once(
+    services_world: ServicesWorld, family: Family, number: int, port: int
+):
     services_world.write(service(number, family), slice_of(number, family, []))
-    seen, began = SEEN[family].format(number), time.monotonic()
-    with services_world.client(socket.SOCK_STREAM, family) as client, pytest.raises(ConnectionRefusedError):
-        client.connect((seen, port))
+    vip, began = VIP[family].format(number), time.monotonic()
+    with (
+        services_world.client(socket.SOCK_STREAM, family) as client,
+        pytest.raises(ConnectionRefusedError),
+    ):
+        client.connect((vip, port))
     with services_world.client(socket.SOCK_DGRAM, family) as client:
-        client.connect((seen, port))
+        client.connect((vip, port))
         client.send(b"?")
         with pytest.raises(ConnectionRefusedError):
             client.recv(1)
@@ -116,7 +136,7 @@ def test_what_nobody_serves_is_refused_at_once(services_world: ServicesWorld, fa
 def test_an_endpoint_removed_under_load_gets_no_new_connection_once_the_change_is_applied(
     services_world: ServicesWorld, family: Family, number: int
 ):
-    seen = SEEN[family].format(number)
+    vip = VIP[family].format(number)
     services_world.write(service(number, family), slice_of(number, family, [1, 2, 3]))
     begun: list[tuple[float, int]] = []
     stopping = threading.Event()
@@ -124,7 +144,7 @@ def test_an_endpoint_removed_under_load_gets_no_new_connection_once_the_change_i
     def load() -> None:
         while not stopping.is_set():
             at = time.monotonic()
-            begun.append((at, services_world.tcp(seen, family)))
+            begun.append((at, services_world.tcp(vip, family)))
 
     worker = threading.Thread(target=load)
     worker.start()
@@ -144,63 +164,73 @@ def test_an_endpoint_removed_under_load_gets_no_new_connection_once_the_change_i
 def test_a_terminating_endpoint_keeps_its_connections_and_gets_no_new_ones(
     services_world: ServicesWorld, family: Family, number: int
 ):
-    seen = SEEN[family].format(number)
+    vip = VIP[family].format(number)
     services_world.write(service(number, family), slice_of(number, family, [1]))
-    with services_world.connection(seen, family) as (near, far):
+    with services_world.connection(vip, family) as (near, far):
         services_world.write(slice_of(number, family, [2], terminating=[1]))
-        assert {services_world.tcp(seen, family) for _ in range(12)} == {2}
+        assert {services_world.tcp(vip, family) for _ in range(12)} == {2}
         services_world.write(slice_of(number, family, [2]))
         far.sendall(b"still here")
         assert near.recv(20) == b"still here"
 
 
-def test_terminating_endpoints_serve_when_nothing_else_does(services_world: ServicesWorld, family: Family, number: int):
+def test_terminating_endpoints_serve_when_nothing_else_does(
+    services_world: ServicesWorld, family: Family, number: int
+):
     services_world.write(service(number, family), slice_of(number, family, [], terminating=[1, 2]))
-    assert services_world.tcp(SEEN[family].format(number), family) in (1, 2)
+    assert services_world.tcp(VIP[family].format(number), family) in (1, 2)
 
 
 @pytest.mark.parametrize("most", [0, 16], ids=["all listed", "found by port"])
 def test_a_udp_client_with_a_fixed_port_moves_on_when_its_endpoint_is_gone(
-    services_world: ServicesWorld, family: Family, number: int, most: int, monkeypatch: pytest.MonkeyPatch
+    services_world: ServicesWorld,
+    family: Family,
+    number: int,
+    most: int,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(connections, "_LOOKS_BY_PORT", most)
-    seen = SEEN[family].format(number)
-    services_world.write(service(number, family, protocol="UDP"), slice_of(number, family, [1], protocol="UDP"))
+    vip = VIP[family].format(number)
+    services_world.write(
+        service(number, family, protocol="UDP"), slice_of(number, family, [1], protocol="UDP")
+    )
     with services_world.client(socket.SOCK_DGRAM, family) as client:
-        assert services_world.udp(seen, family, client) == 1
+        assert services_world.udp(vip, family, client) == 1
         services_world.write(slice_of(number, family, [2], terminating=[1], protocol="UDP"))
-        assert services_world.udp(seen, family, client) == 1
+        assert services_world.udp(vip, family, client) == 1
         services_world.write(slice_of(number, family, [2], protocol="UDP"))
-        assert services_world.udp(seen, family, client) == 2
+        assert services_world.udp(vip, family, client) == 2
 
 
 def test_a_udp_client_from_before_the_service_was_there_reaches_it_then(
     services_world: ServicesWorld, family: Family, number: int
 ):
-    seen = SEEN[family].format(number)
+    vip = VIP[family].format(number)
     services_world.run("nft", "-f", "-", stdin=TRACKING)
     with services_world.client(socket.SOCK_DGRAM, family) as client:
         with wiring.inside(services_world.host("nat")):
             services_world.services.remove()
         services_world.close()
-        client.sendto(b"?", (seen, 80))
+        client.sendto(b"?", (vip, 80))
         time.sleep(0.05)
         services_world.open()
-        services_world.write(service(number, family, protocol="UDP"), slice_of(number, family, [1], protocol="UDP"))
-        assert services_world.udp(seen, family, client) == 1
+        services_world.write(
+            service(number, family, protocol="UDP"), slice_of(number, family, [1], protocol="UDP")
+        )
+        assert services_world.udp(vip, family, client) == 1
 
 
-def test_what_was_counted_survives_repairs(services_world: ServicesWorld, family: Family, number: int):
+def test_what_was_counted_survives_repairs(
+    services_world: ServicesWorld, family: Family, number: int
+):
     services_world.write(service(number, family), slice_of(number, family, [1]))
-    seen = ServicePort(Address.parse(SEEN[family].format(number)), Protocol.TCP, 80)
+    vip = ServicePort(Address.parse(VIP[family].format(number)), Protocol.TCP, 80)
     for _ in range(3):
-        services_world.tcp(str(seen.address), family)
-    if services_world.backend is Backend.NFTABLES:
-        element = f"{seen.address} . tcp . 80 . 0"
-        services_world.run("nft", f"delete element inet netmgr-services endpoints{family.value} {{ {element} }}")
-    else:
-        program = "iptables-legacy" if family is Family.V4 else "ip6tables-legacy"
-        services_world.run(program, "-t", "nat", "-A", bucket_chain(bucket(seen.address)), "-j", "RETURN")
+        services_world.tcp(str(vip.address), family)
+    element = f"{vip.address} . tcp . 80 . 0"
+    services_world.run(
+        "nft", f"delete element inet netmgr-services endpoints{family.value} {{ {element} }}"
+    )
     assert services_world.sync() != []
     assert hits(services_world, number) == 3
 
@@ -211,15 +241,19 @@ def hits(world: ServicesWorld, number: int) -> int | None:
     return status.hits
 
 
-def test_connections_are_counted_by_service(services_world: ServicesWorld, family: Family, number: int):
+def test_connections_are_counted_by_service(
+    services_world: ServicesWorld, family: Family, number: int
+):
     services_world.write(service(number, family), slice_of(number, family, [1]))
     for _ in range(5):
-        services_world.tcp(SEEN[family].format(number), family)
+        services_world.tcp(VIP[family].format(number), family)
     services_world.write(slice_of(number, family, [1, 2]))
     with wiring.inside(services_world.host("nat")):
-        (status,) = [one for one in services_world.services.status() if one.service.name == f"s{number}"]
+        (status,) = [
+            one for one in services_world.services.status() if one.service.name == f"s{number}"
+        ]
     assert status.hits == 5
-    assert status.seen.protocol is Protocol.TCP
+    assert status.vip.protocol is Protocol.TCP
     assert [str(one.address)[-1] for one in status.ready] == ["1", "2"]
 
 

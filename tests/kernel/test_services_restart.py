@@ -14,25 +14,23 @@ from pathlib import Path
 import pytest
 
 from netmgr import programs
-from netmgr.config import Backend
-from netmgr.dataplane.nft_socket import NftSocket
+from netmgr.kernel.nf_tables_socket import NftSocket
 from netmgr.lab import wiring
 from netmgr.prefixes import Family
-from tests.fakes.services_world import RANGES, SEEN, SPOKE, ServicesWorld, service, slice_of
+from tests.fakes.services_world import RANGES, SPOKE, VIP, ServicesWorld, service, slice_of
 
 pytestmark = pytest.mark.root
 
 _numbers = count(1)
-_SAVING = ("iptables-legacy", "ip6tables-legacy")
 _OPENER = """
     import sys, time
     from pathlib import Path
     from netmgr.prefixes import Prefix
     from netmgr.services.engine import Services
-    from netmgr.sites import ServiceRange
-    backend, documents = sys.argv[1:3]
-    ranges = [ServiceRange(seen=one, real=other) for one, other in zip(sys.argv[3:5], sys.argv[5:7])]
-    services = Services.open(backend, ranges, Path(documents), [Prefix.parse(one) for one in sys.argv[7:]])
+    from netmgr.documents.sites import ServiceRange
+    both = zip(sys.argv[2:4], sys.argv[4:6])
+    ranges = [ServiceRange(vip_range=one, service_cidr=other) for one, other in both]
+    services = Services.open(ranges, Path(sys.argv[1]), [Prefix.parse(one) for one in sys.argv[6:]])
     services.start()
     print("open", flush=True)
     time.sleep(60)
@@ -40,29 +38,27 @@ _OPENER = """
 
 
 @pytest.fixture(scope="module")
-def services_world(backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicesWorld]:
+def services_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicesWorld]:
     name = f"again-{os.getpid()}-{next(_numbers)}"
-    with ServicesWorld(backend, tmp_path_factory.mktemp("documents"), name) as world:
+    with ServicesWorld(tmp_path_factory.mktemp("documents"), name) as world:
         for family, number in ((Family.V4, 1), (Family.V6, 2)):
             world.write(service(number, family), slice_of(number, family, [1, 2, 3]))
-            world.write(service(number + 2, family, sticky=True), slice_of(number + 2, family, [1, 2, 3]))
+            world.write(
+                service(number + 2, family, sticky=True), slice_of(number + 2, family, [1, 2, 3])
+            )
         yield world
 
 
-def kernel_rules(world: ServicesWorld) -> str | int:
-    """What the kernel holds: for nftables the number of transactions so far, which no write goes past."""
-    with wiring.inside(world.host("nat")):
-        if world.backend is Backend.NFTABLES:
-            with NftSocket() as nftables:
-                return nftables.generation()
-        listed = "".join(programs.run([f"{name}-save"]).stdout.decode() for name in _SAVING)
-    return "\n".join(line.partition("[")[0] for line in listed.splitlines() if line[:1] != "#")
+def generation(world: ServicesWorld) -> int:
+    """The number of transactions so far, which no write goes past."""
+    with wiring.inside(world.host("nat")), NftSocket() as nftables:
+        return nftables.generation()
 
 
 def killed_opener(world: ServicesWorld) -> None:
     """Open the Services in a process of its own, and kill it."""
-    ranges = [str(one.seen) for one in RANGES] + [str(one.real) for one in RANGES]
-    arguments = [str(world.backend), str(world.documents), *ranges, *map(str, SPOKE)]
+    ranges = [str(one.vip_range) for one in RANGES] + [str(one.service_cidr) for one in RANGES]
+    arguments = [str(world.documents), *ranges, *map(str, SPOKE)]
     with wiring.inside(world.host("nat")):
         opener = programs.start(
             [sys.executable, "-c", textwrap.dedent(_OPENER), *arguments],
@@ -82,18 +78,18 @@ def killed_opener(world: ServicesWorld) -> None:
 def test_a_killed_opener_leaves_connections_and_its_successor_changes_nothing(
     services_world: ServicesWorld, family: Family
 ):
-    seen = SEEN[family].format(1 if family is Family.V4 else 2)
+    vip = VIP[family].format(1 if family is Family.V4 else 2)
     services_world.close()
-    before = kernel_rules(services_world)
-    with services_world.connection(seen, family) as (near, far):
+    before = generation(services_world)
+    with services_world.connection(vip, family) as (near, far):
         killed_opener(services_world)
         far.sendall(b"still here")
         assert near.recv(20) == b"still here"
-        assert {services_world.tcp(seen, family) for _ in range(24)} == {1, 2, 3}
+        assert {services_world.tcp(vip, family) for _ in range(24)} == {1, 2, 3}
         services_world.open()
         near.sendall(b"and here")
         assert far.recv(20) == b"and here"
-    assert kernel_rules(services_world) == before
+    assert generation(services_world) == before
 
 
 def test_what_changed_while_nobody_was_there_is_caught_up_with(services_world: ServicesWorld):
@@ -101,27 +97,29 @@ def test_what_changed_while_nobody_was_there_is_caught_up_with(services_world: S
     (services_world.documents / "EndpointSlice-s1-x.json").unlink()
     (services_world.documents / "Service-s3.json").unlink()
     services_world.open()
-    seen = SEEN[Family.V4]
+    vip = VIP[Family.V4]
     for number in (1, 3):
         with pytest.raises(ConnectionRefusedError):
-            services_world.tcp(seen.format(number), Family.V4)
-    assert services_world.tcp(SEEN[Family.V6].format(2), Family.V6) in (1, 2, 3)
+            services_world.tcp(vip.format(number), Family.V4)
+    assert services_world.tcp(VIP[Family.V6].format(2), Family.V6) in (1, 2, 3)
 
 
-def test_nothing_is_taken_away_at_a_start_while_a_document_cannot_be_read(services_world: ServicesWorld):
-    family, seen = Family.V6, SEEN[Family.V6].format(2)
+def test_nothing_is_taken_away_at_a_start_while_a_document_cannot_be_read(
+    services_world: ServicesWorld,
+):
+    family, vip = Family.V6, VIP[Family.V6].format(2)
     path = services_world.documents / "Service-s2.json"
     sound = path.read_text()
     services_world.close()
     path.write_text(sound[:40])
     services_world.open()
-    assert services_world.tcp(seen, family) in (1, 2, 3)
+    assert services_world.tcp(vip, family) in (1, 2, 3)
     assert services_world.sync() == []
-    assert services_world.tcp(seen, family) in (1, 2, 3)
+    assert services_world.tcp(vip, family) in (1, 2, 3)
     (fault,) = services_world.services.faults()
     assert fault.startswith(f"{path}:")
     path.unlink()
     services_world.refresh()
     assert services_world.services.faults() == []
     with pytest.raises(ConnectionRefusedError):
-        services_world.tcp(seen, family)
+        services_world.tcp(vip, family)

@@ -1,4 +1,6 @@
-"""The DELs that launchers kept: done in order, one after the other, whatever else lies in the spool."""
+"""The DELs that launchers kept: done in order, one after the other, whatever else lies in the
+spool.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_the_oldest_is_done_first_and_what_is_done_is_removed(tmp_path: Path, server: Server) -> None:
+def test_the_oldest_is_done_first_and_what_is_done_is_removed(
+    tmp_path: Path, server: Server
+) -> None:
     for name, age in (("young.del", 1), ("old.del", 3), ("middle.del", 2)):
         put(tmp_path, name, age=age)
     replay(tmp_path, server)
@@ -54,14 +58,19 @@ def test_the_oldest_is_done_first_and_what_is_done_is_removed(tmp_path: Path, se
 def test_a_request_at_fault_is_set_aside_and_one_that_failed_here_stays(
     tmp_path: Path, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.codes = {b"wrong.del": InvalidNetworkConfig.cni_code, b"later.del": TryAgainLater.cni_code}
+    server.codes = {
+        b"wrong.del": InvalidNetworkConfig.cni_code,
+        b"later.del": TryAgainLater.cni_code,
+    }
     for name in ("wrong.del", "later.del"):
         put(tmp_path, name)
     for _ in range(2):
         replay(tmp_path, server)
     assert names(tmp_path) == ["later.del", "wrong.del.refused"]
     assert server.served.count(b"wrong.del") == 1
-    assert [record.levelname for record in caplog.records if "wrong.del.refused" in record.getMessage()] == ["ERROR"]
+    assert [
+        record.levelname for record in caplog.records if "wrong.del.refused" in record.getMessage()
+    ] == ["ERROR"]
 
 
 def test_a_request_that_ends_in_a_fault_of_ours_is_set_aside_and_holds_no_later_one_up(
@@ -128,7 +137,9 @@ def test_a_file_that_cannot_be_read_holds_no_later_one_up(tmp_path: Path, server
     assert names(tmp_path) == []
 
 
-def test_what_a_launcher_left_unfinished_goes_once_nobody_can_be_writing_it(tmp_path: Path, server: Server) -> None:
+def test_what_a_launcher_left_unfinished_goes_once_nobody_can_be_writing_it(
+    tmp_path: Path, server: Server
+) -> None:
     put(tmp_path, ".0123456789abcdef.4711", age=HOUR + 60)
     put(tmp_path, ".0123456789abcdef.4712", age=HOUR - 60)
     put(tmp_path, ".somebody-elses", age=2 * HOUR)

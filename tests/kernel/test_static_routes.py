@@ -1,4 +1,6 @@
-"""Routes whose gateway no link of the machine has are the network's own business, and the others are installed."""
+"""Routes whose gateway no link of the machine has are the network's own business, and the others
+are installed.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.dataplane import netns
-from netmgr.dataplane.routes import StaticRoutes
-from netmgr.sites import StaticRoute
+from netmgr.dataplane.node_routes import StaticRoutes
+from netmgr.documents.sites import StaticRoute
+from netmgr.kernel import netns
 
 pytestmark = pytest.mark.root
 
@@ -22,7 +24,9 @@ FAR = (("192.0.3.0/24", "10.9.0.4"), ("2001:db8:3::/48", "fd00:9::4"))
 
 
 def ip(*arguments: str) -> str:
-    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=10).stdout
+    return subprocess.run(
+        ["ip", *arguments], check=True, capture_output=True, text=True, timeout=10
+    ).stdout
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +50,9 @@ def machine() -> Iterator[None]:
         netns.delete(path)
 
 
-def test_a_gateway_on_no_link_is_told_once_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gateway_on_no_link_is_told_once_and_stops_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.WARNING)
     wanted = [StaticRoute.model_validate({"to": to, "via": via}) for to, via in (*FAR, *NEAR)]
     with closing(StaticRoutes(wanted)) as routes:

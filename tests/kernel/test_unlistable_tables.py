@@ -1,4 +1,5 @@
-"""An agent beside rules that this machine's libnftables cannot list: a newer program's, for instance.
+"""An agent beside rules that this machine's libnftables cannot list: a newer program's, for
+instance.
 
 libnftables 1.0.6 ends its process by an assertion when it lists a rule that looks up again what
 came out of a map. Whoever asks it for more than one's own has to expect that.
@@ -12,12 +13,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from netmgr.dataplane import nft_messages as nft
-from netmgr.dataplane.nft_socket import NftSocket
+from netmgr.documents.sites import Role
+from netmgr.kernel import nf_tables as nft
+from netmgr.kernel.nf_tables_socket import NftSocket
 from netmgr.lab import planned, wiring
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.world import World
-from netmgr.sites import Role
 
 pytestmark = pytest.mark.root
 
@@ -49,7 +50,10 @@ def make_unlistable() -> None:
         nft.Expression("lookup", {1: b"numbers\0", 2: nft.number(1), 3: nft.number(1)}),
         nft.Expression("lookup", {1: b"verdicts\0", 2: nft.number(1), 3: nft.number(0)}),
     )
-    operations = [nft.new_table("foreign"), *(nft.new_set("foreign", spec, at) for at, spec in enumerate(sets, 1))]
+    operations = [
+        nft.new_table("foreign"),
+        *(nft.new_set("foreign", spec, at) for at, spec in enumerate(sets, 1)),
+    ]
     operations += nft.new_chain("foreign", nft.Chain("chain", (rule,)))
     socket = NftSocket()
     socket.commit(operations)
@@ -71,14 +75,24 @@ def test_the_table_is_still_as_it_was(node: LabNode) -> None:
         socket = NftSocket()
         rules = list(socket.list_of(nft.list_all(nft.GET_RULE, "foreign"), nft.rule_of))
         socket.close()
-    assert [(table, chain) for table, chain, _ in rules if table == "foreign"] == [("foreign", "chain")]
+    assert [(table, chain) for table, chain, _ in rules if table == "foreign"] == [
+        ("foreign", "chain")
+    ]
 
 
 def test_a_nat_hosts_own_tables_can_be_listed() -> None:
     with World(planned.network(2, 1, 1), name=f"listed-{os.getpid()}", exporters=False) as world:
         for spoke in world.topology.spokes:
-            command = ["nsenter", f"--net={world.namespace(spoke.nat_host)}", "nft", "list", "ruleset"]
-            listed = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+            command = [
+                "nsenter",
+                f"--net={world.namespace(spoke.nat_host)}",
+                "nft",
+                "list",
+                "ruleset",
+            ]
+            listed = subprocess.run(
+                command, capture_output=True, text=True, timeout=SECONDS, check=False
+            )
             assert listed.returncode == 0, listed.stderr
             assert "table inet netmgr" in listed.stdout
         assert "table inet netmgr-services" in listed.stdout

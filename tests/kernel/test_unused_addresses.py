@@ -1,4 +1,6 @@
-"""Packets to an address of the ranges that no pod has end at the node: they go in no circle and are not counted."""
+"""Packets to an address of the ranges that no pod has end at the node: they go in no circle and are
+not counted.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ from netmgr.prefixes import Address, Family
 
 pytestmark = pytest.mark.root
 
-FABRIC = {Family.V4: ("10.128.0.0/9", "203.0.113.254"), Family.V6: ("fd00:128::/32", "2001:db8:ffff::fe")}
+FABRIC = {
+    Family.V4: ("10.128.0.0/9", "203.0.113.254"),
+    Family.V6: ("fd00:128::/32", "2001:db8:ffff::fe"),
+}
 _AF = {Family.V4: socket.AF_INET, Family.V6: socket.AF_INET6}
 IP = {Family.V4: ["ip"], Family.V6: ["ip", "-6"]}
 
@@ -34,11 +39,6 @@ def world() -> Iterator[World]:
         yield made
 
 
-@pytest.fixture
-def node(world: World) -> LabNode:
-    return world.node("node-1")
-
-
 def inside(namespace: Path, *command: str) -> str:
     enter = ["nsenter", f"--net={namespace}", *command]
     return subprocess.run(enter, check=True, capture_output=True, text=True, timeout=10).stdout
@@ -46,7 +46,10 @@ def inside(namespace: Path, *command: str) -> str:
 
 def probe(world: World, address: Address) -> None:
     """Send ten datagrams from the internet."""
-    with wiring.inside(world.internet), socket.socket(_AF[address.family], socket.SOCK_DGRAM) as sender:
+    with (
+        wiring.inside(world.internet),
+        socket.socket(_AF[address.family], socket.SOCK_DGRAM) as sender,
+    ):
         for _ in range(10):
             sender.sendto(bytes(972), (str(address), 9))
     time.sleep(0.3)
@@ -67,7 +70,9 @@ def blackholes(node: LabNode) -> int:
 
 
 @pytest.mark.parametrize("family", Family, ids=lambda family: f"v{family.value}")
-def test_a_scan_of_addresses_that_no_pod_has_counts_nothing(world: World, node: LabNode, family: Family) -> None:
+def test_a_scan_of_addresses_that_no_pod_has_counts_nothing(
+    world: World, node: LabNode, family: Family
+) -> None:
     block = next(block for block in node.node.ranges if block.family is family)
     before = received(node)
     probe(world, Address(family, block.last - 1))
@@ -75,7 +80,9 @@ def test_a_scan_of_addresses_that_no_pod_has_counts_nothing(world: World, node: 
 
 
 @pytest.mark.parametrize("family", Family, ids=lambda family: f"v{family.value}")
-def test_what_still_comes_for_a_pod_that_has_ended_counts_nothing(world: World, node: LabNode, family: Family) -> None:
+def test_what_still_comes_for_a_pod_that_has_ended_counts_nothing(
+    world: World, node: LabNode, family: Family
+) -> None:
     pod = node.add(f"short-{family.value}")
     address = pod.address(family)
     datagrams(End(pod.netns, address), End(world.internet, INTERNET[family]), [100], [900])
@@ -85,7 +92,9 @@ def test_what_still_comes_for_a_pod_that_has_ended_counts_nothing(world: World, 
     assert received(node) == before
 
 
-def test_blackholes_that_somebody_removes_come_back_and_withdrawn_ranges_lose_theirs(node: LabNode) -> None:
+def test_blackholes_that_somebody_removes_come_back_and_withdrawn_ranges_lose_theirs(
+    node: LabNode,
+) -> None:
     made = len(node.node.ranges)
     assert blackholes(node) == made
     for family in Family:

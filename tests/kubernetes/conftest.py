@@ -47,12 +47,16 @@ def starter(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Starter]:
 
 @pytest.fixture
 def no_nodes(control_plane: ControlPlane, starter: Starter) -> Iterator[None]:
-    """A cluster without Nodes, and afterwards without them and what a controller of the manifests remembers."""
+    """A cluster without Nodes, and afterwards without them and what a controller of the manifests
+    remembers.
+    """
     assert not control_plane.ask("GET", "/api/v1/nodes?limit=1")["items"]
     yield
     starter.stop()
     control_plane.forget("/registry/minions/", "/api/v1/nodes")
-    control_plane.ask("DELETE", "/api/v1/namespaces/netmgr-claims/configmaps?labelSelector=netmgr.io/claims-of")
+    control_plane.ask(
+        "DELETE", "/api/v1/namespaces/netmgr-claims/configmaps?labelSelector=netmgr.io/claims-of"
+    )
     control_plane.ask("DELETE", "/api/v1/namespaces/default/events")
     control_plane.ask("DELETE", "/apis/coordination.k8s.io/v1/namespaces/netmgr-claims/leases")
 
@@ -68,7 +72,9 @@ def installed(control_plane: ControlPlane) -> ControlPlane:
 
 @pytest.fixture
 def services(installed: ControlPlane, starter: Starter) -> Iterator[Starter]:
-    """A namespace for Services, and who starts followers; afterwards there are none but the server's own."""
+    """A namespace for Services, and who starts followers; afterwards there are none but the
+    server's own.
+    """
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "test-services"}}
     installed.answer("POST", "/api/v1/namespaces", body)
     yield starter

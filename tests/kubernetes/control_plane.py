@@ -1,4 +1,6 @@
-"""A real control plane on the loopback: etcd and kube-apiserver with RBAC, in a folder of their own."""
+"""A real control plane on the loopback: etcd and kube-apiserver with RBAC, in a folder of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -103,8 +105,12 @@ class ControlPlane:
     def _etcd(self) -> str:
         return f"http://127.0.0.1:{self.etcd_port}"
 
-    def ask(self, method: str, path: str, body: object = None, *, token: str = "", kind: str = "json") -> Object:
-        """One request, by the administrator unless a token is given; raises Refused for any answer but success."""
+    def ask(
+        self, method: str, path: str, body: object = None, *, token: str = "", kind: str = "json"
+    ) -> Object:
+        """One request, by the administrator unless a token is given; raises Refused for any answer
+        but success.
+        """
         status, text = self.answer(method, path, body, token=token, kind=kind)
         if status not in range(200, 300):
             raise Refused(status, text)
@@ -113,8 +119,12 @@ class ControlPlane:
     def answer(
         self, method: str, path: str, body: object = None, *, token: str = "", kind: str = "json"
     ) -> tuple[int, str]:
-        """Status and text of one request; connections are kept, and made anew when the server was."""
-        headers = {"Authorization": f"Bearer {token or self.admin}", "Content-Type": f"application/{kind}"}
+        """Status and text of one request; connections are kept,
+        and made anew when the server was."""
+        headers = {
+            "Authorization": f"Bearer {token or self.admin}",
+            "Content-Type": f"application/{kind}",
+        }
         text = None if body is None else json.dumps(body)
         kept: HTTPSConnection | None = getattr(self._kept, "connection", None)
         if kept is not None:
@@ -130,8 +140,11 @@ class ControlPlane:
         return answer
 
     def forget(self, prefix: str, path: str) -> None:
-        """Delete all that is stored under a prefix, at once: a request for each would take seconds."""
-        first, after = (base64.b64encode(key.encode()).decode() for key in (prefix, prefix[:-1] + "0"))
+        """Delete all that is stored under a prefix, at once:
+        a request for each would take seconds."""
+        first, after = (
+            base64.b64encode(key.encode()).decode() for key in (prefix, prefix[:-1] + "0")
+        )
         connection = HTTPConnection("127.0.0.1", self.etcd_port, timeout=30)
         range_of_keys = json.dumps({"key": first, "range_end": after})
         assert _exchange(connection, "POST", "/v3/kv/deleterange", range_of_keys, {})[0] == 200
@@ -155,7 +168,11 @@ class ControlPlane:
         """How many requests the server has answered, by (verb, resource), from its own metrics."""
         page = self.ask("GET", "/metrics")["text"]
         # The whole page has megabytes, and is asked for while the server and netmgr are at work.
-        lines = [line for line in page.splitlines() if line.startswith((f"# TYPE {REQUESTS} ", f"{REQUESTS}{{"))]
+        lines = [
+            line
+            for line in page.splitlines()
+            if line.startswith((f"# TYPE {REQUESTS} ", f"{REQUESTS}{{"))
+        ]
         (family,) = text_string_to_metric_families("\n".join([*lines, ""]))
         counts: Counter[tuple[str, str]] = Counter()
         for sample in family.samples:
@@ -187,7 +204,9 @@ class ControlPlane:
     def _run(self, program: str, *options: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{program}.log").open("ab") as log:
             command = [programs.folder() / program, *options]
-            return subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=_environment())
+            return subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=self.folder, env=_environment()
+            )
 
     def _is_ready(self) -> bool:
         try:
@@ -214,8 +233,14 @@ def _exchange(
 
 
 def _environment() -> dict[str, str]:
-    """No proxy, none of the variables that etcd takes for options, and memory rather than time for Go's collector."""
-    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith(("ETCD_", "HTTP"))}
+    """No proxy, none of the variables that etcd takes for options, and memory rather than time for
+    Go's collector.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.upper().startswith(("ETCD_", "HTTP"))
+    }
     return kept | {"GOGC": "400"}
 
 

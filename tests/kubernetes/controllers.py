@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
-from netmgr import plan_files
-from netmgr.plan.allocate import make_lock
+from netmgr.plan import files
+from netmgr.plan.locking import make_lock
 from tests.kubernetes.control_plane import ControlPlane, Object
 
 POOL = "netmgr.io/node-pool"
@@ -46,16 +46,18 @@ def write_plan(folder: Path, pools: str, *, v6: bool = False, lock: bool = True)
 
 def relock(plan: Path) -> None:
     """The lock that answers a plan."""
-    document = plan_files.load_plan(plan)
-    before = plan_files.load_lock(plan_files.lock_path(plan))
-    limits = plan_files.limits_of(document, plan)
-    plan_files.write_lock(plan_files.lock_path(plan), make_lock(document, before, limits))
+    document = files.load_plan(plan)
+    before = files.load_lock(files.lock_path(plan))
+    limits = files.limits_of(document, plan)
+    files.write_lock(files.lock_path(plan), make_lock(document, before, limits))
 
 
 def make_account(plane: ControlPlane, namespace: str, name: str = "controller") -> str:
     """A service account that may do what a controller does."""
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
-    plane.ask("POST", path, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
+    plane.ask(
+        "POST", path, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
+    )
     subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
     rbac = "/apis/rbac.authorization.k8s.io/v1"
     for scope, prefix, rules, role_name in (
@@ -66,14 +68,20 @@ def make_account(plane: ControlPlane, namespace: str, name: str = "controller") 
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": f"{prefix}Role",
             "metadata": {"name": role_name},
-            "rules": [{"apiGroups": [g], "resources": [r], "verbs": list(verbs)} for g, r, verbs in rules],
+            "rules": [
+                {"apiGroups": [g], "resources": [r], "verbs": list(verbs)} for g, r, verbs in rules
+            ],
         }
         plane.ask("POST", f"{rbac}{scope}/{prefix.lower()}roles", role)
         binding = {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": f"{prefix}RoleBinding",
             "metadata": {"name": role_name},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": f"{prefix}Role", "name": role_name},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": f"{prefix}Role",
+                "name": role_name,
+            },
             "subjects": [subject],
         }
         plane.ask("POST", f"{rbac}{scope}/{prefix.lower()}rolebindings", binding)
@@ -116,7 +124,10 @@ class Program:
     def most_memory(self) -> int:
         """The most memory it ever had at once, in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
+        return (
+            int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
+            * 1024
+        )
 
 
 @dataclass
@@ -134,21 +145,34 @@ class Starter:
         )
 
     def start(
-        self, *arguments: str, account: Path, port: int = 0, environment: Mapping[str, str] | None = None
+        self,
+        *arguments: str,
+        account: Path,
+        port: int = 0,
+        environment: Mapping[str, str] | None = None,
     ) -> Program:
         """Start `netmgr` with these arguments, and `environment` beside what a pod has."""
         log = self.folder / f"program-{len(self.started)}.log"
         command = [sys.executable, "-m", "netmgr", *arguments, f"--service-account={account}"]
-        kept = {k: v for k, v in os.environ.items() if "PROXY" not in k.upper() and k != "KUBECONFIG"}
+        kept = {
+            k: v for k, v in os.environ.items() if "PROXY" not in k.upper() and k != "KUBECONFIG"
+        }
         variables = kept | self.plane.environment | dict(environment or {})
         with log.open("wb") as stream:
             process = subprocess.Popen(command, stdout=stream, stderr=stream, env=variables)
         self.started.append(Program(process, log, port))
         return self.started[-1]
 
-    def controller(self, plan: Path, account: Path, namespace: str, *more: str, port: int = 0) -> Program:
+    def controller(
+        self, plan: Path, account: Path, namespace: str, *more: str, port: int = 0
+    ) -> Program:
         """Start a controller of the cluster `train`."""
-        options = [f"--plan={plan}", "--cluster=train", f"--namespace={namespace}", f"--listen=127.0.0.1:{port}"]
+        options = [
+            f"--plan={plan}",
+            "--cluster=train",
+            f"--namespace={namespace}",
+            f"--listen=127.0.0.1:{port}",
+        ]
         return self.start("controller", *options, *more, account=account, port=port)
 
     def stop(self) -> None:
@@ -179,10 +203,17 @@ class Crowd:
     def _one(self, method: str, path: str, body: Object | None) -> None:
         if not hasattr(self._local, "connection"):
             context = ssl.create_default_context(cafile=str(self._plane.authority))
-            self._local.connection = HTTPSConnection("127.0.0.1", self._plane.port, timeout=60, context=context)
+            self._local.connection = HTTPSConnection(
+                "127.0.0.1", self._plane.port, timeout=60, context=context
+            )
             self._open.append(self._local.connection)
-        headers = {"Authorization": f"Bearer {self._plane.admin}", "Content-Type": "application/json"}
-        self._local.connection.request(method, path, None if body is None else json.dumps(body), headers)
+        headers = {
+            "Authorization": f"Bearer {self._plane.admin}",
+            "Content-Type": "application/json",
+        }
+        self._local.connection.request(
+            method, path, None if body is None else json.dumps(body), headers
+        )
         reply = self._local.connection.getresponse()
         text = reply.read()
         assert reply.status in range(200, 300), text
@@ -191,7 +222,12 @@ class Crowd:
 def node(name: str, pool: str | None = None, **spec: object) -> Object:
     """A Node object as a kubelet registers it."""
     labels = {POOL: pool} if pool else {}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": spec}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "spec": spec,
+    }
 
 
 def add_nodes(plane: ControlPlane, nodes: Iterable[Object]) -> None:
@@ -207,7 +243,11 @@ def all_nodes(plane: ControlPlane) -> dict[str, Object]:
 def pod_cidrs(plane: ControlPlane) -> dict[str, list[str]]:
     """The podCIDRs of the Nodes that have any."""
     nodes = all_nodes(plane)
-    return {name: each["spec"]["podCIDRs"] for name, each in nodes.items() if each["spec"].get("podCIDRs")}
+    return {
+        name: each["spec"]["podCIDRs"]
+        for name, each in nodes.items()
+        if each["spec"].get("podCIDRs")
+    }
 
 
 def eventually(holds: Callable[[], object], seconds: float = 30, every: float = 0.1) -> None:

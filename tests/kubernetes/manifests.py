@@ -1,4 +1,5 @@
-"""What kustomize makes of configs/kubernetes, applied to a real API server as `kubectl apply` does."""
+"""What kustomize makes of configs/kubernetes,
+applied to a real API server as `kubectl apply` does."""
 
 from __future__ import annotations
 
@@ -32,7 +33,11 @@ def path_of(plane: ControlPlane, found: Object) -> str:
     """Where an object stands, as the server's discovery tells."""
     version, metadata = found["apiVersion"], found["metadata"]
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    kinds = {each["kind"]: each for each in plane.ask("GET", root)["resources"] if "/" not in each["name"]}
+    kinds = {
+        each["kind"]: each
+        for each in plane.ask("GET", root)["resources"]
+        if "/" not in each["name"]
+    }
     kind = kinds[found["kind"]]
     scope = f"/namespaces/{metadata['namespace']}" if kind["namespaced"] else ""
     return f"{root}{scope}/{kind['name']}/{metadata['name']}"

@@ -1,4 +1,6 @@
-"""Where kube-apiserver, etcd and kustomize are: in KUBEBUILDER_ASSETS, or where `make envtest` puts them."""
+"""Where kube-apiserver, etcd and kustomize are: in KUBEBUILDER_ASSETS, or where `make envtest` puts
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def folder() -> Path:
     if named := os.environ.get("KUBEBUILDER_ASSETS"):
         return Path(named)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    versions = hashlib.sha256((MODULE / "go.mod").read_bytes() + (MODULE / "go.sum").read_bytes()).hexdigest()
+    versions = hashlib.sha256(
+        (MODULE / "go.mod").read_bytes() + (MODULE / "go.sum").read_bytes()
+    ).hexdigest()
     return cache / "netmgr" / "envtest" / versions[:12]
 
 
@@ -26,14 +30,19 @@ def missing() -> str:
     if all(map(_has, NEEDED)) and any(map(_has, BUILDERS)):
         return ""
     return (
-        f"no kube-apiserver, etcd and kubectl in {folder()}: get them with `make envtest` (ten minutes, once), "
+        f"no kube-apiserver, etcd and kubectl in {folder()}: get them with `make envtest` "
+        "(ten minutes, once), "
         "or name a folder that has them in KUBEBUILDER_ASSETS"
     )
 
 
 def kustomize() -> list[str]:
     """The command that builds a kustomization."""
-    return [str(folder() / "kustomize"), "build"] if _has("kustomize") else [str(folder() / "kubectl"), "kustomize"]
+    return (
+        [str(folder() / "kustomize"), "build"]
+        if _has("kustomize")
+        else [str(folder() / "kubectl"), "kustomize"]
+    )
 
 
 def _has(program: str) -> bool:

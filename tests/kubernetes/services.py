@@ -22,7 +22,12 @@ def follow(starter: Starter, folder: Path, way: Way | None = None) -> Program:
 
 def service(name: str, **spec: object) -> Object:
     ports = [{"name": "http", "port": 80, "protocol": "TCP"}]
-    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {"ports": ports} | spec}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"ports": ports} | spec,
+    }
 
 
 def endpoint_slice(owner: str, address: str, name: str = "") -> Object:
@@ -53,10 +58,15 @@ def true(plane: ControlPlane) -> dict[str, tuple[str, tuple[str, ...]]]:
     """The same, as the server has them."""
     endpoints: dict[str, list[str]] = {}
     for each in plane.ask("GET", "/apis/discovery.k8s.io/v1/endpointslices")["items"]:
-        owner = f"{each['metadata']['namespace']}_{each['metadata']['labels']['kubernetes.io/service-name']}"
-        endpoints.setdefault(owner, []).extend(a for e in each["endpoints"] or [] for a in e["addresses"])
+        metadata = each["metadata"]
+        owner = f"{metadata['namespace']}_{metadata['labels']['kubernetes.io/service-name']}"
+        endpoints.setdefault(owner, []).extend(
+            a for e in each["endpoints"] or [] for a in e["addresses"]
+        )
     services = plane.ask("GET", "/api/v1/services")["items"]
-    names = {f"{each['metadata']['namespace']}_{each['metadata']['name']}": each for each in services}
+    names = {
+        f"{each['metadata']['namespace']}_{each['metadata']['name']}": each for each in services
+    }
     return {
         name: (each["spec"]["clusterIP"], tuple(sorted(endpoints.get(name, []))))
         for name, each in names.items()

@@ -11,7 +11,9 @@ pytestmark = pytest.mark.kubernetes
 ACCOUNT = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "someone"}}
 
 
-def test_an_account_without_a_role_may_see_no_nodes(control_plane: ControlPlane, namespace: str) -> None:
+def test_an_account_without_a_role_may_see_no_nodes(
+    control_plane: ControlPlane, namespace: str
+) -> None:
     control_plane.ask("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", ACCOUNT)
     token = control_plane.token(namespace, "someone")
     with pytest.raises(Refused, match=f"403.*system:serviceaccount:{namespace}:someone"):

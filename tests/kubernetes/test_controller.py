@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from netmgr import plan_files
 from netmgr.kube.node_document import RANGES
-from netmgr.plan import nodes as planned
+from netmgr.plan import files
+from netmgr.plan import machines as planned
 from netmgr.prefixes import merge
 from tests.kubernetes.control_plane import ControlPlane, Object, free_ports
 from tests.kubernetes.controllers import (
@@ -47,9 +47,9 @@ def start(control_plane: ControlPlane, namespace: str, starter: Starter, plan: P
 
 
 def ranges_of(plan: Path, name: str) -> list[str]:
-    lock = plan_files.load_lock(plan_files.lock_path(plan))
+    lock = files.load_lock(files.lock_path(plan))
     assert lock is not None
-    found = planned.named(lock, name)
+    found = planned.node_named(lock, name)
     assert found is not None
     return [str(prefix) for prefix in merge(found.blocks)]
 
@@ -59,7 +59,9 @@ def events_of(plane: ControlPlane, name: str) -> dict[str, Object]:
     return {event["reason"]: event for event in plane.ask("GET", path)["items"]}
 
 
-def test_a_node_gets_the_ranges_that_the_plan_has_for_it(control_plane: ControlPlane, start: Start, plan: Path) -> None:
+def test_a_node_gets_the_ranges_that_the_plan_has_for_it(
+    control_plane: ControlPlane, start: Start, plan: Path
+) -> None:
     add_nodes(control_plane, [node("train-gpu-2", "gpu")])
     start()
     eventually(lambda: pod_cidrs(control_plane))
@@ -79,7 +81,7 @@ def test_a_node_gets_the_ranges_that_the_plan_has_for_it(control_plane: ControlP
 def test_metrics_and_health_are_told_over_http(
     control_plane: ControlPlane, namespace: str, starter: Starter, plan: Path
 ) -> None:
-    lock = plan_files.load_lock(plan_files.lock_path(plan))
+    lock = files.load_lock(files.lock_path(plan))
     assert lock is not None
     capacity = lock.clusters["train"].node_pools["gpu"].capacity
     (port,) = free_ports(1)
@@ -97,8 +99,8 @@ def test_metrics_and_health_are_told_over_http(
         "netmgr_controller_assignments_total 1.0",
         'netmgr_controller_nodes{state="served"} 1.0',
         'netmgr_controller_nodes{state="waiting"} 0.0',
-        'netmgr_controller_places{pool="gpu",state="held"} 1.0',
-        f'netmgr_controller_places{{pool="gpu",state="free"}} {capacity - 1}.0',
+        'netmgr_controller_allocations{pool="gpu",state="held"} 1.0',
+        f'netmgr_controller_allocations{{pool="gpu",state="free"}} {capacity - 1}.0',
         "netmgr_controller_plan_refused 0.0",
         "netmgr_controller_lists 1.0",
         'netmgr_controller_api_requests_total{code="201",verb="POST"}',
@@ -110,7 +112,9 @@ def test_metrics_and_health_are_told_over_http(
     assert "give --listen" in taken.said
 
 
-def test_a_node_that_cannot_be_served_is_told_why(control_plane: ControlPlane, start: Start, plan: Path) -> None:
+def test_a_node_that_cannot_be_served_is_told_why(
+    control_plane: ControlPlane, start: Start, plan: Path
+) -> None:
     taken = ranges_of(plan, "train-gpu-1")
     nat_host = node("nat-host")
     nat_host["metadata"]["labels"] = {"node-restriction.kubernetes.io/netmgr-role": "nat-host"}
@@ -136,7 +140,12 @@ def test_a_node_that_cannot_be_served_is_told_why(control_plane: ControlPlane, s
     }
     for name, reason in reasons.items():
         eventually(lambda name=name, reason=reason: reason in events_of(control_plane, name))
-    eventually(lambda: sum("NodePoolFull" in events_of(control_plane, f"late-{number}") for number in range(3)) == 1)
+    eventually(
+        lambda: (
+            sum("NodePoolFull" in events_of(control_plane, f"late-{number}") for number in range(3))
+            == 1
+        )
+    )
     assert not events_of(control_plane, "nat-host"), "it runs no pods"
     assert "Node two" in events_of(control_plane, "one")["PodCIDRTaken"]["message"]
     assert "192.168.7.0/24" in events_of(control_plane, "outside")["PodCIDROutsidePlan"]["message"]
@@ -164,14 +173,18 @@ def test_a_place_rests_after_its_node_across_a_restart_of_the_controller(
     control_plane.ask("DELETE", "/api/v1/nodes/b")
     add_nodes(control_plane, [node("b", "odd")])
     eventually(lambda: "b" in pod_cidrs(control_plane), seconds=5)
-    assert pod_cidrs(control_plane)["b"] == had, "the same machine, registered anew, keeps its place"
+    assert pod_cidrs(control_plane)["b"] == had, (
+        "the same machine, registered anew, keeps its allocation"
+    )
 
 
-def test_a_plan_that_would_move_a_node_is_refused(control_plane: ControlPlane, start: Start, plan: Path) -> None:
+def test_a_plan_that_would_move_a_node_is_refused(
+    control_plane: ControlPlane, start: Start, plan: Path
+) -> None:
     running = start()
     add_nodes(control_plane, [node("a", "gpu")])
     eventually(lambda: pod_cidrs(control_plane))
-    lock = plan_files.lock_path(plan)
+    lock = files.lock_path(plan)
     kept = lock.read_text()
     write_plan(plan.parent, "{gpu: {nodes: 3, surge: 0, pods_per_node: 100}}", v6=True, lock=False)
     lock.unlink()
@@ -199,30 +212,52 @@ def test_claims_that_were_lost_are_made_anew_from_the_nodes(
     eventually(lambda: len(pod_cidrs(control_plane)) == 2)
     first.end()
     claims = f"/api/v1/namespaces/{namespace}/configmaps"
-    before = {each["metadata"]["name"]: each["data"] for each in control_plane.ask("GET", claims)["items"]}
+    before = {
+        each["metadata"]["name"]: each["data"] for each in control_plane.ask("GET", claims)["items"]
+    }
     assert len(before) == 2
     control_plane.ask("DELETE", claims)
     start()
     add_nodes(control_plane, [node("c", "gpu")])
     eventually(lambda: len(pod_cidrs(control_plane)) == 3)
-    found = {each["metadata"]["name"]: each["data"] for each in control_plane.ask("GET", claims)["items"]}
-    assert {name: {key: data[key] for key in before[name]} for name, data in found.items()} == before
+    found = {
+        each["metadata"]["name"]: each["data"] for each in control_plane.ask("GET", claims)["items"]
+    }
+    assert {
+        name: {key: data[key] for key in before[name]} for name, data in found.items()
+    } == before
     assert len({cidrs[0] for cidrs in pod_cidrs(control_plane).values()}) == 3
 
 
 @pytest.mark.parametrize(
     ("annotations", "said"),
     [
-        ({}, "ConfigMap netmgr-claims-train-gpu-0 has the label netmgr.io/claims-of and no annotation"),
+        (
+            {},
+            (
+                "ConfigMap netmgr-claims-train-gpu-0 has the label netmgr.io/claims-of but no "
+                "annotation"
+            ),
+        ),
         ({"netmgr.io/node-pool": "gpu"}, "claim 7 of node pool gpu cannot be read"),
     ],
 )
 def test_claims_that_cannot_be_read_end_a_controller_that_says_so(
-    control_plane: ControlPlane, namespace: str, start: Start, annotations: dict[str, str], said: str
+    control_plane: ControlPlane,
+    namespace: str,
+    start: Start,
+    annotations: dict[str, str],
+    said: str,
 ) -> None:
     metadata = {"name": "netmgr-claims-train-gpu-0", "labels": {"netmgr.io/claims-of": "train"}}
-    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata | {"annotations": annotations}}
-    control_plane.ask("POST", f"/api/v1/namespaces/{namespace}/configmaps", body | {"data": {"7": "half a cla"}})
+    body = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata | {"annotations": annotations},
+    }
+    control_plane.ask(
+        "POST", f"/api/v1/namespaces/{namespace}/configmaps", body | {"data": {"7": "half a cla"}}
+    )
     running = start()
     assert running.process.wait(20) != 0
     assert said in running.said
@@ -237,10 +272,17 @@ REFUSING: tuple[tuple[str, Object], ...] = (
             "spec": {
                 "matchConstraints": {
                     "resourceRules": [
-                        {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"]}
+                        {
+                            "apiGroups": [""],
+                            "apiVersions": ["v1"],
+                            "operations": ["UPDATE"],
+                            "resources": ["nodes"],
+                        }
                     ]
                 },
-                "validations": [{"expression": "object.metadata.name != 'a-frozen'", "message": "it is frozen"}],
+                "validations": [
+                    {"expression": "object.metadata.name != 'a-frozen'", "message": "it is frozen"}
+                ],
             },
         },
     ),
@@ -256,7 +298,8 @@ REFUSING: tuple[tuple[str, Object], ...] = (
 
 @pytest.fixture
 def frozen(control_plane: ControlPlane) -> Iterator[Callable[[], None]]:
-    """A policy of the cluster's that lets nobody write the Node `a-frozen`, and how it is lifted."""
+    """A policy of the cluster's that lets nobody write the Node `a-frozen`,
+    and how it is lifted."""
     version = "admissionregistration.k8s.io/v1"
     for kind, policy in REFUSING:
         body = policy | {"apiVersion": version, "metadata": {"name": "frozen"}}
@@ -277,8 +320,12 @@ def test_a_node_that_the_server_lets_nobody_write_keeps_no_other_waiting(
     add_nodes(control_plane, [node("a-frozen", "gpu")])
     touch = {"metadata": {"labels": {"touched": "yes"}}}
     path = "/api/v1/nodes/a-frozen?dryRun=All"
-    eventually(lambda: control_plane.answer("PATCH", path, touch, kind="merge-patch+json")[0] == 422)
-    add_nodes(control_plane, [*(node(f"b-{number}", "gpu") for number in range(50)), node("unlabelled")])
+    eventually(
+        lambda: control_plane.answer("PATCH", path, touch, kind="merge-patch+json")[0] == 422
+    )
+    add_nodes(
+        control_plane, [*(node(f"b-{number}", "gpu") for number in range(50)), node("unlabelled")]
+    )
     (port,) = free_ports(1)
     running = start(port=port)
     eventually(lambda: len(pod_cidrs(control_plane)) == 50, seconds=20)
@@ -288,6 +335,10 @@ def test_a_node_that_the_server_lets_nobody_write_keeps_no_other_waiting(
         line = f'netmgr_controller_nodes{{state="{state}"}} {number}.0'
         eventually(lambda line=line: line in running.page("metrics"))
     frozen()
-    eventually(lambda: control_plane.answer("PATCH", path, touch, kind="merge-patch+json")[0] == 200)
-    add_nodes(control_plane, [node("c", "gpu")])  # what is new is looked at at once, whatever was refused
+    eventually(
+        lambda: control_plane.answer("PATCH", path, touch, kind="merge-patch+json")[0] == 200
+    )
+    add_nodes(
+        control_plane, [node("c", "gpu")]
+    )  # what is new is looked at at once, whatever was refused
     eventually(lambda: {"a-frozen", "c"} <= pod_cidrs(control_plane).keys())

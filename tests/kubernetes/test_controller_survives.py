@@ -1,4 +1,6 @@
-"""What a controller and its successor do when leaders, tokens and the API server itself go away; and 7,500 Nodes."""
+"""What a controller and its successor do when leaders, tokens and the API server itself go away;
+and 7,500 Nodes.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def test_7500_nodes_are_assigned_and_none_twice(
     with installed.counted() as asked:
         begun = time.monotonic()
         controller = starter.controller(plan, starter.account("netmgr", ACCOUNT), "netmgr-claims")
-        eventually(lambda: installed.requests()["PATCH", "nodes"] - before >= MANY, seconds=200, every=0.5)
+        eventually(
+            lambda: installed.requests()["PATCH", "nodes"] - before >= MANY, seconds=200, every=0.5
+        )
         taken = time.monotonic() - begun
     assert len({tuple(cidrs) for cidrs in pod_cidrs(installed).values()}) == MANY
     assert_none_twice(installed)
@@ -51,8 +55,10 @@ def test_7500_nodes_are_assigned_and_none_twice(
     lists = asked["LIST", "nodes"]
     with capsys.disabled():
         sys.stdout.write(
-            f"\n{MANY} Nodes assigned in {taken:.1f} s ({MANY / taken:.0f} a second), started included: "
-            f"{wrote / MANY:.3f} writes of Nodes for each, {claims} of claims and {lists} pages of lists in all, "
+            f"\n{MANY} Nodes assigned in {taken:.1f} s ({MANY / taken:.0f} a second), "
+            "started included: "
+            f"{wrote / MANY:.3f} writes of Nodes for each, {claims} of claims and {lists} "
+            "pages of lists in all, "
             f"{controller.most_memory >> 20} MB\n"
         )
     assert MANY <= wrote <= MANY * 1.01
@@ -85,7 +91,9 @@ def test_an_api_server_that_restarts_in_the_middle_is_waited_for(
 ) -> None:
     number = 400
     plan = write_plan(tmp_path, f"{{gpu: {{nodes: {number}, surge: 0}}}}")
-    controller = starter.controller(plan, starter.account("netmgr", ACCOUNT), "netmgr-claims", "--lease-seconds=5")
+    controller = starter.controller(
+        plan, starter.account("netmgr", ACCOUNT), "netmgr-claims", "--lease-seconds=5"
+    )
     eventually(lambda: " leading " in controller.said)
     add_nodes(installed, (node(f"vmss{i:06}", "gpu") for i in range(number)))
     eventually(lambda: controller.said.count(" assigned ") > 20, every=0.02)
@@ -122,7 +130,8 @@ def test_a_token_that_is_no_longer_taken_is_read_again_from_its_file(
 def test_two_controllers_that_both_think_they_lead_give_nothing_twice(
     control_plane: ControlPlane, starter: Starter, tmp_path: Path, namespace: str
 ) -> None:
-    """Without any election: each has a Lease of its own, and the claims alone stand between them."""
+    """Without any election: each has a Lease of its own,
+    and the claims alone stand between them."""
     number = 60
     plan = write_plan(tmp_path, f"{{gpu: {{nodes: {number}, surge: 0}}}}")
     account = starter.account(namespace, make_account(control_plane, namespace))

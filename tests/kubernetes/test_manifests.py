@@ -1,4 +1,6 @@
-"""Every manifest is taken by a real API server, and every account may do what it needs and nothing else."""
+"""Every manifest is taken by a real API server, and every account may do what it needs and nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,31 @@ INVALID = 422
 
 MERGE = "merge-patch+json"
 NODES, EVENTS, CONFIG_MAPS = ("", "nodes"), ("", "events"), ("", "configmaps")
-SERVICES, SLICES, LEASES = ("", "services"), ("discovery.k8s.io", "endpointslices"), ("coordination.k8s.io", "leases")
+SERVICES, SLICES, LEASES = (
+    ("", "services"),
+    ("discovery.k8s.io", "endpointslices"),
+    ("coordination.k8s.io", "leases"),
+)
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 EVERYTHING = (
     *(NODES, EVENTS, CONFIG_MAPS, SERVICES, SLICES, LEASES),
-    *(("", name) for name in ("pods", "secrets", "namespaces", "endpoints", "serviceaccounts", "nodes/status")),
+    *(
+        ("", name)
+        for name in (
+            "pods",
+            "secrets",
+            "namespaces",
+            "endpoints",
+            "serviceaccounts",
+            "nodes/status",
+        )
+    ),
     *(("", name) for name in ("pods/exec", "nodes/proxy", "serviceaccounts/token")),
     *(("apps", name) for name in ("daemonsets", "deployments")),
-    *(("rbac.authorization.k8s.io", name) for name in ("clusterroles", "clusterrolebindings", "roles")),
+    *(
+        ("rbac.authorization.k8s.io", name)
+        for name in ("clusterroles", "clusterrolebindings", "roles")
+    ),
 )
 ALLOWED: dict[str, dict[tuple[tuple[str, str], str], set[str]]] = {
     "netmgr-node": {(NODES, ""): {"get"}, (EVENTS, "default"): {"create"}},
@@ -66,15 +85,21 @@ def holds(wanted: object, found: object) -> bool:
     """Whether what was asked for is there; the server fills in more."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(
-            key in found and holds(value, found[key]) for key, value in wanted.items() if value not in ({}, None)
+            key in found and holds(value, found[key])
+            for key, value in wanted.items()
+            if value not in ({}, None)
         )
     if isinstance(wanted, list):
-        return isinstance(found, list) and len(wanted) == len(found) and all(map(holds, wanted, found))
+        return (
+            isinstance(found, list) and len(wanted) == len(found) and all(map(holds, wanted, found))
+        )
     return wanted == found
 
 
 @pytest.mark.parametrize("overlay", manifests.OVERLAYS)
-def test_every_object_of_an_overlay_is_applied_and_read_back(control_plane: ControlPlane, overlay: str) -> None:
+def test_every_object_of_an_overlay_is_applied_and_read_back(
+    control_plane: ControlPlane, overlay: str
+) -> None:
     for wanted in manifests.build(manifests.HERE / "overlays" / overlay):
         manifests.apply(control_plane, wanted)
         found = control_plane.ask("GET", manifests.path_of(control_plane, wanted))
@@ -85,9 +110,14 @@ def test_every_object_of_an_overlay_is_applied_and_read_back(control_plane: Cont
         )
 
 
-def test_the_pod_monitor_is_added_where_the_prometheus_operator_is(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_the_pod_monitor_is_added_where_the_prometheus_operator_is(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
     above = os.path.relpath(manifests.HERE, tmp_path.resolve())
-    lines = [f"resources: [{above}/overlays/controller]", f"components: [{above}/components/pod-monitor]"]
+    lines = [
+        f"resources: [{above}/overlays/controller]",
+        f"components: [{above}/components/pod-monitor]",
+    ]
     (tmp_path / "kustomization.yaml").write_text("\n".join(lines))
     (wanted,) = [found for found in manifests.build(tmp_path) if found["kind"] == "PodMonitor"]
     manifests.apply(control_plane, yaml.safe_load(POD_MONITORS))
@@ -97,7 +127,9 @@ def test_the_pod_monitor_is_added_where_the_prometheus_operator_is(control_plane
 
 
 @pytest.mark.parametrize("account", ALLOWED)
-def test_an_account_may_do_what_it_needs_and_nothing_else(installed: ControlPlane, account: str) -> None:
+def test_an_account_may_do_what_it_needs_and_nothing_else(
+    installed: ControlPlane, account: str
+) -> None:
     token = installed.token("netmgr", account)
     wrong = []
     for group_and_resource in EVERYTHING:
@@ -107,7 +139,10 @@ def test_an_account_may_do_what_it_needs_and_nothing_else(installed: ControlPlan
                 here = ALLOWED[account].get((group_and_resource, namespace), set())
                 may = verb in everywhere | here
                 if _may(installed, token, verb, group_and_resource, namespace) != may:
-                    wrong.append(f"{verb} {group_and_resource} in {namespace or 'all namespaces'}: should be {may}")
+                    wrong.append(
+                        f"{verb} {group_and_resource} in {namespace or 'all namespaces'}: "
+                        f"should be {may}"
+                    )
     assert not wrong, "\n".join(wrong)
 
 
@@ -120,14 +155,18 @@ def test_the_controllers_lease_is_its_own_and_no_other(installed: ControlPlane) 
 
 @pytest.fixture
 def guarded(installed: ControlPlane) -> Iterator[tuple[ControlPlane, str, str]]:
-    """A Node, and the controller's token once its admission policy is in force, which takes the server a moment."""
+    """A Node, and the controller's token once its admission policy is in force, which takes the
+    server a moment.
+    """
     token = installed.token("netmgr", "netmgr-controller")
     path = "/api/v1/nodes/guarded"
     installed.ask("POST", "/api/v1/nodes", node("guarded", "gpu"))
 
     def refused() -> bool:
         return (
-            installed.answer("PATCH", path, {"metadata": {"labels": {"probe": "x"}}}, token=token, kind=MERGE)[0]
+            installed.answer(
+                "PATCH", path, {"metadata": {"labels": {"probe": "x"}}}, token=token, kind=MERGE
+            )[0]
             == INVALID
         )
 
@@ -157,20 +196,38 @@ def test_the_controller_may_change_nothing_of_a_node_but_its_ranges(
     before = plane.ask("GET", path)
     status, text = plane.answer("PATCH", path, body, token=token, kind=MERGE)
     assert (status, "netmgr-controller may" in str(text)) == (INVALID, True), text
-    assert plane.ask("GET", path)["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+    assert (
+        plane.ask("GET", path)["metadata"]["resourceVersion"]
+        == before["metadata"]["resourceVersion"]
+    )
 
 
-def test_the_controller_gives_ranges_and_others_are_not_concerned(guarded: tuple[ControlPlane, str, str]) -> None:
+def test_the_controller_gives_ranges_and_others_are_not_concerned(
+    guarded: tuple[ControlPlane, str, str],
+) -> None:
     plane, path, token = guarded
     ranges = {"metadata": {"annotations": {"netmgr.io/ranges": "10.0.0.0/28,10.0.1.0/28"}}}
     given = ranges | {"spec": {"podCIDR": "10.0.0.0/28", "podCIDRs": ["10.0.0.0/28"]}}
     plane.ask("PATCH", path, given, token=token, kind=MERGE)
-    plane.ask("PATCH", path, {"metadata": {"annotations": {"netmgr.io/ranges": None}}}, token=token, kind=MERGE)
+    plane.ask(
+        "PATCH",
+        path,
+        {"metadata": {"annotations": {"netmgr.io/ranges": None}}},
+        token=token,
+        kind=MERGE,
+    )
     plane.ask("PATCH", path, {"spec": {"unschedulable": True}}, kind=MERGE)
     assert plane.ask("GET", path)["spec"]["podCIDRs"] == ["10.0.0.0/28"]
 
 
-def _may(plane: ControlPlane, token: str, verb: str, resource: tuple[str, str], namespace: str, name: str = "") -> bool:
+def _may(
+    plane: ControlPlane,
+    token: str,
+    verb: str,
+    resource: tuple[str, str],
+    namespace: str,
+    name: str = "",
+) -> bool:
     """What the server says to the account itself (SelfSubjectAccessReview)."""
     group, path = resource
     kind, _, part = path.partition("/")
@@ -180,6 +237,6 @@ def _may(plane: ControlPlane, token: str, verb: str, resource: tuple[str, str], 
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": attributes | {"namespace": namespace, "name": name}},
     }
-    return plane.ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body, token=token)["status"][
-        "allowed"
-    ]
+    return plane.ask(
+        "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body, token=token
+    )["status"]["allowed"]

@@ -1,4 +1,6 @@
-"""A NAT host as the manifests run it: a sidecar that follows the API server, and an agent that never heard of one."""
+"""A NAT host as the manifests run it: a sidecar that follows the API server, and an agent that
+never heard of one.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
-from tests.kernel.joined import PORT, Joined, joined, nat_host, own, real, seen
+from tests.kernel.joined import PORT, Joined, cluster_ip, joined, nat_host, own, vip
 from tests.kubernetes.control_plane import ControlPlane, Object
 from tests.kubernetes.controllers import Starter, eventually
 from tests.kubernetes.services import HOME, SLICES_OF, endpoint_slice, follow, service
@@ -35,15 +37,21 @@ def endpoint(address: str) -> Object:
 
 
 def reached(world: Joined) -> str:
-    """Whom the endpoint sees when a researcher sends to the Service as the hub sees it; nobody when nothing comes."""
-    return world.send("researcher", "a", Family.V4, to=seen(Family.V4))
+    """Whom the endpoint sees when a researcher sends to the Service as the hub sees it; nobody when
+    nothing comes.
+    """
+    return world.send("researcher", "a", Family.V4, to=vip(Family.V4))
 
 
 def test_a_service_of_the_api_server_is_reached_from_the_hub_as_long_as_it_has_an_endpoint(
     installed: ControlPlane, world: Joined
 ) -> None:
     assert reached(world) == ""
-    installed.ask("POST", f"{HOME}/services", service("api", ports=[UDP], clusterIP=str(real(Family.V4))))
+    installed.ask(
+        "POST",
+        f"{HOME}/services",
+        service("api", ports=[UDP], clusterIP=str(cluster_ip(Family.V4))),
+    )
     installed.ask("POST", SLICES_OF, endpoint(str(own("a", Family.V4))))
     eventually(lambda: reached(world))
     installed.ask("PUT", f"{SLICES_OF}/api-1", endpoint("10.1.0.77"))

@@ -1,4 +1,6 @@
-"""`netmgr kube node`, the init container: one request, one document, or a clear error and nothing at all."""
+"""`netmgr kube node`, the init container: one request, one document, or a clear error and nothing
+at all.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from netmgr import documents
-from netmgr.config import Backend, NodeDocument
-from netmgr.kube.places import Place, Slot
+from netmgr.documents import loader
+from netmgr.documents.node import Backend, NodeDocument
+from netmgr.kube.allocations import NodeAllocation, NodeIndex
 from netmgr.lab.topology import two_nodes
 from netmgr.lab.world import World
 from tests.kubernetes import manifests
@@ -47,8 +49,17 @@ def render(installed: ControlPlane, starter: Starter, tmp_path: Path, to: Path) 
     def run(template: str, name: str = "a") -> Outcome:
         to.parent.mkdir(exist_ok=True)
         (tmp_path / "template.yaml").write_text(template)
-        command = [sys.executable, "-m", "netmgr", "kube", "node", f"--template={tmp_path / 'template.yaml'}"]
-        environment = {k: v for k, v in os.environ.items() if k != "KUBECONFIG"} | installed.environment
+        command = [
+            sys.executable,
+            "-m",
+            "netmgr",
+            "kube",
+            "node",
+            f"--template={tmp_path / 'template.yaml'}",
+        ]
+        environment = {
+            k: v for k, v in os.environ.items() if k != "KUBECONFIG"
+        } | installed.environment
         return subprocess.run(
             [*command, f"--to={to}", f"--service-account={account}", "--wait=1"],
             env=environment | {"NODE_NAME": name},
@@ -61,10 +72,14 @@ def render(installed: ControlPlane, starter: Starter, tmp_path: Path, to: Path) 
     return run
 
 
-def register(plane: ControlPlane, name: str, addresses: list[str], cidrs: list[str], **annotations: str) -> None:
+def register(
+    plane: ControlPlane, name: str, addresses: list[str], cidrs: list[str], **annotations: str
+) -> None:
     spec: Object = {"podCIDR": cidrs[0], "podCIDRs": cidrs} if cidrs else {}
     made = node(name, **spec)
-    made["metadata"]["annotations"] = {f"netmgr.io/{key}": value for key, value in annotations.items()}
+    made["metadata"]["annotations"] = {
+        f"netmgr.io/{key}": value for key, value in annotations.items()
+    }
     add_nodes(plane, [made])
     entries = [{"type": "InternalIP", "address": address} for address in addresses]
     status = {"status": {"addresses": [*entries, {"type": "Hostname", "address": name}]}}
@@ -73,18 +88,22 @@ def register(plane: ControlPlane, name: str, addresses: list[str], cidrs: list[s
 
 def events_of(plane: ControlPlane, name: str) -> str:
     path = f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={name}"
-    return " ".join(f"{event['reason']}: {event['message']}" for event in plane.ask("GET", path)["items"])
+    return " ".join(
+        f"{event['reason']}: {event['message']}" for event in plane.ask("GET", path)["items"]
+    )
 
 
-def test_one_request_makes_a_dual_stack_document(installed: ControlPlane, render: Render, to: Path) -> None:
+def test_one_request_makes_a_dual_stack_document(
+    installed: ControlPlane, render: Render, to: Path
+) -> None:
     register(installed, "a", ["10.0.0.4", "fd00:10::4"], ["10.1.0.0/27", "fd00:10:0:1::/112"])
     with installed.counted() as asked:
         outcome = render(HEAD + SITES + "node: {uplink: eth7}\nmtu: 1400\n")
     assert outcome.returncode == 0, outcome.stderr
-    assert {key: count for key, count in asked.items() if key[1] in ("nodes", "events", "pods")} == {
-        ("GET", "nodes"): 1
-    }
-    found = documents.load(to, NodeDocument)
+    assert {
+        key: count for key, count in asked.items() if key[1] in ("nodes", "events", "pods")
+    } == {("GET", "nodes"): 1}
+    found = loader.load(to, NodeDocument)
     assert found.node.name == "a"
     assert [str(address) for address in found.node.addresses] == ["10.0.0.4", "fd00:10::4"]
     assert (found.node.uplink, found.mtu, found.site) == ("eth7", 1400, "train")
@@ -98,7 +117,7 @@ def test_a_plugin_that_is_off_needs_no_ranges_however_that_is_written(
     register(installed, "a", ["10.0.0.4"], [])
     outcome = render(HEAD + f"cni: {switch}\n")
     assert outcome.returncode == 0, outcome.stderr
-    found = documents.load(to, NodeDocument)
+    found = loader.load(to, NodeDocument)
     assert (found.cni, found.ranges) == (False, ())
 
 
@@ -107,12 +126,20 @@ def test_all_the_ranges_that_pod_cidrs_cannot_say_come_from_the_annotation(
 ) -> None:
     register(installed, "a", ["10.0.0.4"], ["10.1.0.16/28"], ranges="10.1.0.16/28,10.1.0.32/29")
     assert render(HEAD).returncode == 0
-    assert [str(prefix) for prefix in documents.load(to, NodeDocument).ranges] == ["10.1.0.16/28", "10.1.0.32/29"]
+    assert [str(prefix) for prefix in loader.load(to, NodeDocument).ranges] == [
+        "10.1.0.16/28",
+        "10.1.0.32/29",
+    ]
 
 
-def test_outside_a_pod_a_kubeconfig_says_whom_to_ask(installed: ControlPlane, to: Path, tmp_path: Path) -> None:
+def test_outside_a_pod_a_kubeconfig_says_whom_to_ask(
+    installed: ControlPlane, to: Path, tmp_path: Path
+) -> None:
     register(installed, "a", ["10.0.0.4"], ["10.1.0.0/27"])
-    cluster = {"server": f"https://127.0.0.1:{installed.port}", "certificate-authority": str(installed.authority)}
+    cluster = {
+        "server": f"https://127.0.0.1:{installed.port}",
+        "certificate-authority": str(installed.authority),
+    }
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -124,9 +151,18 @@ def test_outside_a_pod_a_kubeconfig_says_whom_to_ask(installed: ControlPlane, to
     (tmp_path / "config").write_text(json.dumps(config))
     (tmp_path / "template.yaml").write_text(HEAD)
     to.parent.mkdir()
-    command = ["kube", "node", "--node-name=a", f"--template={tmp_path / 'template.yaml'}", f"--to={to}"]
+    command = [
+        "kube",
+        "node",
+        "--node-name=a",
+        f"--template={tmp_path / 'template.yaml'}",
+        f"--to={to}",
+    ]
     environment = {k: v for k, v in os.environ.items() if k != "KUBECONFIG"}
-    for option, code in ((f"--kubeconfig={tmp_path / 'config'}", 0), (f"--service-account={tmp_path}", 2)):
+    for option, code in (
+        (f"--kubeconfig={tmp_path / 'config'}", 0),
+        (f"--service-account={tmp_path}", 2),
+    ):
         outcome = subprocess.run(
             [sys.executable, "-m", "netmgr", *command, option],
             check=False,
@@ -137,7 +173,7 @@ def test_outside_a_pod_a_kubeconfig_says_whom_to_ask(installed: ControlPlane, to
         )
         assert outcome.returncode == code, outcome.stderr
     assert "give --kubeconfig" in outcome.stderr
-    assert documents.load(to, NodeDocument).node.name == "a"
+    assert loader.load(to, NodeDocument).node.name == "a"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +192,7 @@ def test_the_templates_of_the_manifests_become_documents(
     register(installed, "a", [address], cidrs)
     outcome = render((OVERLAYS / template).read_text())
     assert outcome.returncode == 0, outcome.stderr
-    found = documents.load(to, NodeDocument)
+    found = loader.load(to, NodeDocument)
     assert [str(prefix) for prefix in found.ranges] == cidrs
     assert [str(each) for each in found.node.addresses] == [address]
 
@@ -170,7 +206,7 @@ def test_the_templates_of_the_manifests_become_documents(
         (["10.1.0.0/27"], "10.1.0.0/2x", HEAD, "annotation netmgr.io/ranges"),
         (["10.1.0.0/27"], "", HEAD + "ranges: [10.1.0.0/27]\n", "the template has ranges"),
         (["10.1.0.0/27"], "", HEAD + "node: {name: b}\n", "the template has node.name"),
-        (["10.1.0.0/27"], "", HEAD + "node: [b]\n", "node is no mapping"),
+        (["10.1.0.0/27"], "", HEAD + "node: [b]\n", "node is not a mapping"),
         (["10.1.0.0/27"], "", HEAD + "colour: blue\n", "colour: unknown key"),
         ([], "", HEAD + "cni: perhaps\n", "cni: "),
         (["10.1.0.0/27"], "", "{", "is not YAML"),
@@ -178,7 +214,13 @@ def test_the_templates_of_the_manifests_become_documents(
     ],
 )
 def test_what_is_wrong_is_told_in_the_log_and_on_the_node_and_nothing_is_written(
-    installed: ControlPlane, render: Render, to: Path, cidrs: list[str], annotation: str, template: str, said: str
+    installed: ControlPlane,
+    render: Render,
+    to: Path,
+    cidrs: list[str],
+    annotation: str,
+    template: str,
+    said: str,
 ) -> None:
     register(installed, "a", ["10.0.0.4"], cidrs, **({"ranges": annotation} if annotation else {}))
     to.parent.mkdir()
@@ -191,7 +233,9 @@ def test_what_is_wrong_is_told_in_the_log_and_on_the_node_and_nothing_is_written
     assert [path.read_text() for path in to.parent.iterdir()] == ["the one before"]
 
 
-def test_what_stays_wrong_is_told_again_by_the_same_event(installed: ControlPlane, render: Render, to: Path) -> None:
+def test_what_stays_wrong_is_told_again_by_the_same_event(
+    installed: ControlPlane, render: Render, to: Path
+) -> None:
     register(installed, "a", ["10.0.0.4"], [])
     outcomes = [render(HEAD) for _ in range(2)]
     assert [outcome.returncode for outcome in outcomes] == [2, 2]
@@ -200,8 +244,12 @@ def test_what_stays_wrong_is_told_again_by_the_same_event(installed: ControlPlan
     assert list(to.parent.iterdir()) == []
 
 
-def test_a_node_without_an_address_of_its_own_is_waited_for(installed: ControlPlane, render: Render, to: Path) -> None:
-    """So a kubelet registers it for an external cloud provider, which says its addresses some seconds later."""
+def test_a_node_without_an_address_of_its_own_is_waited_for(
+    installed: ControlPlane, render: Render, to: Path
+) -> None:
+    """So a kubelet registers it for an external cloud provider, which says its addresses some
+    seconds later.
+    """
     register(installed, "a", [], ["10.1.0.0/27"])
     outcome = render(HEAD)
     assert outcome.returncode == 2
@@ -211,7 +259,9 @@ def test_a_node_without_an_address_of_its_own_is_waited_for(installed: ControlPl
     told = {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.4"}]}}
     installed.ask("PATCH", "/api/v1/nodes/a/status", told, kind="merge-patch+json")
     assert render(HEAD).returncode == 0
-    assert [str(address) for address in documents.load(to, NodeDocument).node.addresses] == ["10.0.0.4"]
+    assert [str(address) for address in loader.load(to, NodeDocument).node.addresses] == [
+        "10.0.0.4"
+    ]
 
 
 def test_without_a_node_object_the_error_names_it(render: Render, to: Path) -> None:
@@ -221,7 +271,9 @@ def test_without_a_node_object_the_error_names_it(render: Render, to: Path) -> N
     assert not to.exists()
 
 
-def test_a_server_that_is_away_is_asked_again_for_a_while(installed: ControlPlane, render: Render, to: Path) -> None:
+def test_a_server_that_is_away_is_asked_again_for_a_while(
+    installed: ControlPlane, render: Render, to: Path
+) -> None:
     installed.stop_server()
     try:
         outcome = render(HEAD)
@@ -234,22 +286,29 @@ def test_a_server_that_is_away_is_asked_again_for_a_while(installed: ControlPlan
 
 
 @pytest.mark.root
-def test_an_agent_start_costs_one_request_and_pods_cost_none(installed: ControlPlane, render: Render, to: Path) -> None:
+def test_an_agent_start_costs_one_request_and_pods_cost_none(
+    installed: ControlPlane, render: Render, to: Path
+) -> None:
     quiet = replace(two_nodes(pods=100), pods=())
     with World(quiet, backend=Backend.NFTABLES, name=f"test-{os.getpid()}-api") as world:
         lab_node = world.node("node-1")
         planned = next(each for each in quiet.nodes if each.host == "node-1")
-        place = Place.of(Slot("lab", 0), planned.ranges)
-        cidrs, ranges = list(map(str, place.cidrs)), place.annotation
+        allocation = NodeAllocation.of(NodeIndex("lab", 0), planned.ranges)
+        cidrs, ranges = list(map(str, allocation.cidrs)), allocation.annotation
         register(installed, "node-1", list(map(str, planned.addresses)), cidrs, ranges=ranges)
         lab_node.stop_agent()
-        here = f"state_dir: {lab_node.directory / 'state'}\nrun_dir: {lab_node.run_dir}\nreader_group: nogroup\n"
+        here = (
+            f"state_dir: {lab_node.directory / 'state'}\nrun_dir: "
+            f"{lab_node.run_dir}\nreader_group: nogroup\n"
+        )
         with installed.counted() as asked:
             assert render(HEAD + here, "node-1").returncode == 0
             lab_node.document.write_text(to.read_text())
             lab_node.start_agent()
             lab_node.wait_until_ready()
-        assert {key: number for key, number in asked.items() if key[1] in SEEN} == {("GET", "nodes"): 1}
+        assert {key: number for key, number in asked.items() if key[1] in SEEN} == {
+            ("GET", "nodes"): 1
+        }
         with installed.counted() as asked:
             for number in range(8):
                 sandbox = lab_node.add(f"pod-{number}")

@@ -17,7 +17,9 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
 
 class Taker:
-    """Notes how many requests had been answered when each object came, keeps no object, and has enough of one list."""
+    """Notes how many requests had been answered when each object came, keeps no object, and has
+    enough of one list.
+    """
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -35,7 +37,9 @@ class Taker:
 
 
 def test_a_list_is_taken_a_page_at_a_time(installed: ControlPlane, starter: Starter) -> None:
-    """Nodes as their kubelets fill them in have 15 kB each: nobody may need to hold 7,500 of them at once."""
+    """Nodes as their kubelets fill them in have 15 kB each: nobody may need to hold 7,500 of them
+    at once.
+    """
     names = [f"n{number:04}" for number in range(PAGE + 20)]
     add_nodes(installed, map(node, names))
     api = connect(None, starter.account("netmgr", "netmgr-controller"), installed.environment)

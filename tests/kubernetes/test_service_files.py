@@ -1,4 +1,6 @@
-"""`netmgr kube services` on a real API server: the folder says what the cluster says, through everything."""
+"""`netmgr kube services` on a real API server: the folder says what the cluster says, through
+everything.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ import pytest
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.controllers import Crowd, Starter, eventually
 from tests.kubernetes.cutting import Way
-from tests.kubernetes.services import HOME, SLICES_OF, create, endpoint_slice, follow, said, service, true
+from tests.kubernetes.services import (
+    HOME,
+    SLICES_OF,
+    create,
+    endpoint_slice,
+    follow,
+    said,
+    service,
+    true,
+)
 
 pytestmark = pytest.mark.kubernetes
 
@@ -52,7 +63,8 @@ def test_services_come_change_and_go_through_two_watches(
         eventually(follows, every=0.2)
         lag = time.monotonic() - created
         changed = [
-            (f"{SLICES_OF}/s{number}-1", endpoint_slice(f"s{number}", f"10.2.0.{number}")) for number in range(100)
+            (f"{SLICES_OF}/s{number}-1", endpoint_slice(f"s{number}", f"10.2.0.{number}"))
+            for number in range(100)
         ]
         Crowd(installed).ask("PUT", changed)
         eventually(follows, every=0.2)
@@ -65,16 +77,22 @@ def test_services_come_change_and_go_through_two_watches(
     assert [asked["LIST", kind] for kind in FOLLOWED] == [1 + compared, 1 + compared]
     with capsys.disabled():
         sys.stdout.write(
-            f"\n{MANY} Services with slices: made in {created - begun:.1f} s, files true {lag:.2f} s later\n"
+            f"\n{MANY} Services with slices: made in {created - begun:.1f} s, files true "
+            f"{lag:.2f} s later\n"
         )
 
 
-def test_a_service_without_an_address_has_no_file(installed: ControlPlane, services: Starter, folder: Path) -> None:
+def test_a_service_without_an_address_has_no_file(
+    installed: ControlPlane, services: Starter, folder: Path
+) -> None:
     Crowd(installed).ask(
         "POST",
         [
             (f"{HOME}/services", service("headless", clusterIP="None")),
-            (f"{HOME}/services", service("elsewhere", type="ExternalName", externalName="example.com")),
+            (
+                f"{HOME}/services",
+                service("elsewhere", type="ExternalName", externalName="example.com"),
+            ),
         ],
     )
     create(installed, ["shown"])
@@ -114,9 +132,13 @@ def test_a_dropped_watch_goes_on_without_listing_again(
         create(installed, ["c"])
         installed.ask("DELETE", f"{HOME}/services/a")
         time.sleep(1.5)
-        assert "test-services_a" in said(folder), "what was known last stays while the server is away"
+        assert "test-services_a" in said(folder), (
+            "what was known last stays while the server is away"
+        )
         way.mend()
-        eventually(lambda: "test-services_c" in said(folder) and "test-services_a" not in said(folder))
+        eventually(
+            lambda: "test-services_c" in said(folder) and "test-services_a" not in said(folder)
+        )
     assert asked["LIST", "services"] == asked["LIST", "endpointslices"] == 0
     assert program.process.poll() is None
 

@@ -1,4 +1,6 @@
-"""From a real API server to the kernel: the files follow the Services, and a NAT host's map follows the files."""
+"""From a cluster_ip API server to the kernel: the files follow the Services, and a NAT host's map
+follows the files.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.dataplane import netns
+from netmgr.documents.sites import ServiceRange
+from netmgr.kernel import netns
 from netmgr.prefixes import Address, Prefix
-from netmgr.services.choose import open_backend
 from netmgr.services.engine import Services
-from netmgr.sites import ServiceRange
+from netmgr.services.nftables import NftablesServices
 from tests.kubernetes.control_plane import SERVICE_RANGE, ControlPlane
 from tests.kubernetes.controllers import Crowd, Starter
 from tests.kubernetes.services import HOME, SLICES_OF, create, endpoint_slice, follow, true
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.root]
 
-SEEN = Prefix.parse("172.16.0.0/12")
-RANGE = ServiceRange(seen=SEEN, real=Prefix.parse(SERVICE_RANGE))
-SHIFT = SEEN.value - RANGE.real.value
+VIP_RANGE = Prefix.parse("172.16.0.0/12")
+RANGE = ServiceRange(vip_range=VIP_RANGE, service_cidr=Prefix.parse(SERVICE_RANGE))
+SHIFT = VIP_RANGE.value - RANGE.service_cidr.value
 Map = dict[str, list[str]]
 
 
@@ -33,7 +35,6 @@ Map = dict[str, list[str]]
 class Host:
     """A network namespace, and what translates in it."""
 
-    backend: str
     descriptor: int
 
     def inside(self) -> AbstractContextManager[None]:
@@ -42,9 +43,12 @@ class Host:
     def in_kernel(self) -> Map:
         """What the kernel translates, read anew."""
         with self.inside():
-            opened = open_backend(self.backend, [SEEN])
+            opened = NftablesServices([VIP_RANGE])
             try:
-                return {str(seen): sorted(map(str, front.endpoints)) for seen, front in opened.held().items()}
+                return {
+                    str(vip): sorted(map(str, front.endpoints))
+                    for vip, front in opened.held().items()
+                }
             finally:
                 opened.close()
 
@@ -59,12 +63,12 @@ class Host:
                     engine.refresh()
 
 
-@pytest.fixture(params=["nftables", "iptables"])
-def host(request: pytest.FixtureRequest) -> Iterator[Host]:
+@pytest.fixture
+def host() -> Iterator[Host]:
     path = Path("/run/netns") / f"test-{os.getpid()}-map"
     netns.create(path)
     descriptor = os.open(path, os.O_RDONLY)
-    yield Host(request.param, descriptor)
+    yield Host(descriptor)
     os.close(descriptor)
     netns.delete(path)
 
@@ -72,7 +76,7 @@ def host(request: pytest.FixtureRequest) -> Iterator[Host]:
 @pytest.fixture
 def engine(host: Host, tmp_path: Path) -> Iterator[Services]:
     with host.inside():
-        made = Services.open(host.backend, [RANGE], tmp_path / "cluster")
+        made = Services.open([RANGE], tmp_path / "cluster")
         made.start()
     yield made
     with host.inside():
@@ -84,17 +88,17 @@ def wanted(plane: ControlPlane) -> Map:
     """What it should translate, as the API server has it."""
     found = {}
     for name, (text, endpoints) in true(plane).items():
-        real = Address.parse(text)
-        seen = Address(real.family, real.value + SHIFT)
+        cluster_ip = Address.parse(text)
+        vip = Address(cluster_ip.family, cluster_ip.value + SHIFT)
         port = 443 if name == "default_kubernetes" else 80
-        found[f"{seen}:{port}/tcp"] = [f"{endpoint}:8080" for endpoint in endpoints]
+        found[f"{vip}:{port}/tcp"] = [f"{endpoint}:8080" for endpoint in endpoints]
     return found
 
 
 def test_services_of_the_api_server_are_what_the_kernel_translates(
     installed: ControlPlane, services: Starter, host: Host, engine: Services, tmp_path: Path
 ) -> None:
-    many = 1000 if host.backend == "nftables" else 100
+    many = 1000
     with installed.counted() as asked:
         follow(services, tmp_path / "cluster")
         create(installed, ["first"])
@@ -102,9 +106,13 @@ def test_services_of_the_api_server_are_what_the_kernel_translates(
         create(installed, (f"s{number}" for number in range(many)))
         host.follows(engine, installed)
         changed = (endpoint_slice(f"s{number}", f"10.2.0.{number}") for number in range(50))
-        Crowd(installed).ask("PUT", ((f"{SLICES_OF}/{each['metadata']['name']}", each) for each in changed))
+        Crowd(installed).ask(
+            "PUT", ((f"{SLICES_OF}/{each['metadata']['name']}", each) for each in changed)
+        )
         host.follows(engine, installed)
-        Crowd(installed).ask("DELETE", ((f"{HOME}/services/s{number}", None) for number in range(many // 2)))
+        Crowd(installed).ask(
+            "DELETE", ((f"{HOME}/services/s{number}", None) for number in range(many // 2))
+        )
         host.follows(engine, installed)
     # Each comparison lists both kinds once; the follower did so once at its start.
     assert asked["LIST", "services"] == asked["LIST", "endpointslices"] == 1 + 4

@@ -1,4 +1,6 @@
-"""What answers in the API server's place may say what nobody foresaw: a process of which a thread died of it ends."""
+"""What answers in the API server's place may say what nobody foresaw: a process of which a thread
+died of it ends.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ pytestmark = pytest.mark.kubernetes
 
 GOOD_LIST = {"metadata": {"resourceVersion": "1"}, "items": []}
 NO_VERSION = {"metadata": {}, "items": []}
-ODD_NODES = {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "without-a-uid"}}]}
+ODD_NODES = {
+    "metadata": {"resourceVersion": "1"},
+    "items": [{"metadata": {"name": "without-a-uid"}}],
+}
 ODD_CLAIMS = {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {}}]}
 
 
@@ -103,7 +108,9 @@ def ends(program: Program) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "claims"), [(ODD_NODES, GOOD_LIST), (GOOD_LIST, ODD_CLAIMS)], ids=["reflector", "rounds"]
+    ("nodes", "claims"),
+    [(ODD_NODES, GOOD_LIST), (GOOD_LIST, ODD_CLAIMS)],
+    ids=["reflector", "rounds"],
 )
 def test_a_controller_ends_with_its_threads(
     odd: Odd, kubeconfig: Path, tmp_path: Path, nodes: object, claims: object
@@ -114,6 +121,8 @@ def test_a_controller_ends_with_its_threads(
     ends(start(tmp_path, kubeconfig, "controller", *options))
 
 
-def test_a_follower_of_services_ends_with_its_threads(odd: Odd, kubeconfig: Path, tmp_path: Path) -> None:
+def test_a_follower_of_services_ends_with_its_threads(
+    odd: Odd, kubeconfig: Path, tmp_path: Path
+) -> None:
     odd.answers = {"services": NO_VERSION}
     ends(start(tmp_path, kubeconfig, "kube", "services", f"--to={tmp_path / 'services'}"))

@@ -1,4 +1,6 @@
-"""Cut prefixes are disjoint, cover what was claimed, and give every address to the longest claim that holds it."""
+"""Cut prefixes are disjoint, cover what was claimed, and give every address to the longest claim
+that holds it.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from netmgr.classes import carve
-from netmgr.config import RESERVED_USE, SPECIAL_USE, NodeDocument
+from netmgr.documents.classes import disjoint
+from netmgr.documents.node import RESERVED_USE, SPECIAL_USE, NodeDocument
 from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix, PrefixTable, overlaps
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
+from tests.builders import NODE_KEYS
 from tests.fakes.passage import Packet
 from tests.fakes.rules import FakeBackend
 
@@ -41,12 +44,14 @@ def probes(prefixes):
 @settings(max_examples=60)
 @given(claims=some_claims)
 def test_pieces_are_disjoint_cover_the_claims_and_go_to_the_longest(claims):
-    pieces = carve(claims)
+    pieces = disjoint(claims)
     everything = [piece for found in pieces.values() for piece in found]
     assert list(overlaps(everything)) == []
     longest = PrefixTable(dict(claims).items())
     for address in probes([*dict(claims), *everything]):
-        holding = [label for label, found in pieces.items() if any(piece.holds(address) for piece in found)]
+        holding = [
+            label for label, found in pieces.items() if any(piece.holds(address) for piece in found)
+        ]
         match = longest.match(address)
         assert holding == ([match[1]] if match else [])
 
@@ -62,12 +67,15 @@ def test_every_packet_of_a_pod_is_counted_once_in_each_direction_and_in_the_righ
     claimed = data.draw(st.lists(a_prefix(), min_size=1, max_size=6, unique=True))
     classes = {name: claimed[number::3] for number, name in enumerate(NAMES) if claimed[number::3]}
     keys = {
-        "apiVersion": "netmgr.io/v1alpha1",
-        "kind": "Node",
+        **NODE_KEYS,
         "node": {"name": "n"},
         "ranges": ["10.1.0.0/24", "fd00:1::/112"],
         "cni": not is_observing,
-        "accounting": {"classes": [{"name": name, "prefixes": [*map(str, found)]} for name, found in classes.items()]},
+        "accounting": {
+            "classes": [
+                {"name": name, "prefixes": [*map(str, found)]} for name, found in classes.items()
+            ]
+        },
     }
     try:
         document = NodeDocument.model_validate(keys)
@@ -77,15 +85,26 @@ def test_every_packet_of_a_pod_is_counted_once_in_each_direction_and_in_the_righ
     kernel = FakeBackend(rewrites=is_rewriting)
     rules = Rules(kernel, Policy.of(document))
     rules.apply(rules.plan(PODS))
-    internal = [(prefix, "internal") for prefix in (*SPECIAL_USE, *RESERVED_USE, *document.internal)]
-    table = PrefixTable([*internal, *((prefix, name) for name, found in classes.items() for prefix in found)])
+    internal = [
+        (prefix, "internal") for prefix in (*SPECIAL_USE, *RESERVED_USE, *document.internal)
+    ]
+    table = PrefixTable(
+        [*internal, *((prefix, name) for name, found in classes.items() for prefix in found)]
+    )
     pod = data.draw(st.sampled_from(PODS))
     edges = probes([*claimed, *document.internal_prefixes])
-    peer = data.draw(st.sampled_from([one for one in edges if one.family is pod.family and one not in PODS]))
+    peer = data.draw(
+        st.sampled_from([one for one in edges if one.family is pod.family and one not in PODS])
+    )
     match = table.match(peer)
     within = any(one.holds(peer) for one in document.ranges)
     kind = match[1] if match else "internal" if within else "internet"
-    for src, dst, links, way in ((pod, peer, ("nm0", "eth0"), "out"), (peer, pod, ("eth0", "nm0"), "in")):
+    for src, dst, links, way in (
+        (pod, peer, ("nm0", "eth0"), "out"),
+        (peer, pod, ("eth0", "nm0"), "in"),
+    ):
         sent = kernel.send(Packet(src, dst, iif=links[0], oif=links[1], way_back=links[0]))
         if not sent.dropped_by:
-            assert {one for one in sent.counted if one.is_pod} == {Counter.of_pod(pod, Traffic(f"{kind}-{way}"))}
+            assert {one for one in sent.counted if one.is_pod} == {
+                Counter.of_pod(pod, Traffic(f"{kind}-{way}"))
+            }

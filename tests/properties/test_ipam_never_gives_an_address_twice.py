@@ -1,4 +1,5 @@
-"""No order of ADD, DEL, crash and restart gives an address to two pods, or gives it again too early.
+"""No order of ADD, DEL, crash and restart gives an address to two pods, or gives it again too
+early.
 
 The model remembers who was told which address, and when it was given back. The process dies
 before any SQL statement, or right after a commit; what the next one finds is the file as it
@@ -35,7 +36,8 @@ class Death(BaseException):
 
 
 class MortalConnection:
-    """An SQLite connection whose process dies `steps_left` statements from now; None is for ever."""
+    """An SQLite connection whose process dies `steps_left` statements from now;
+    None is for ever."""
 
     def __init__(self, connection, store):
         self._connection = connection
@@ -108,8 +110,10 @@ class Ipam(RuleBasedStateMachine):
         self._open()
 
     def _open(self, steps: int | None = None):
-        self.store = MortalStore.open(self.folder / "ipam.sqlite")
-        self.leases = Leases(self.store, self.ranges, Timing(COOLDOWN, CONNECTION_WAIT), self.clock, self._lookup)
+        self.store = MortalStore(self.folder / "ipam.sqlite")
+        self.leases = Leases(
+            self.store, self.ranges, Timing(COOLDOWN, CONNECTION_WAIT), self.clock, self._lookup
+        )
         self.store.arm(steps)
         self.full = False
 
@@ -120,14 +124,16 @@ class Ipam(RuleBasedStateMachine):
         attachment = self.leases.get(key)
         if attachment is None:
             try:
-                attachment = self.leases.reserve(key, PodRef("ns", key.container_id), "nm0", "/run/netns/x")
+                attachment = self.leases.reserve(
+                    key, PodRef("ns", key.container_id), "nm0", "/run/netns/x"
+                )
             except CapacityError:
                 self._check_pool_is_really_empty()
                 return
             except StateError:
                 assert self.full
                 return
-            self._check_is_rested(attachment)
+            self._check_cooldown_is_over(attachment)
             self._check_is_of_the_ranges(attachment)
         self.told[key] = attachment.addresses
 
@@ -140,28 +146,35 @@ class Ipam(RuleBasedStateMachine):
                 for value in range(block.value, block.last + 1)
             }
             held = {address for a in self.leases.all() for address in a.addresses}
-            resting = {
-                a for a in usable if self.clock.time - self.released.get(a, -1e9) < COOLDOWN or a in self.connected
+            in_cooldown = {
+                a
+                for a in usable
+                if self.clock.time - self.released.get(a, -1e9) < COOLDOWN or a in self.connected
             }
             # How long ago exactly an address was released before a reboot nobody can know.
-            if usable <= held | resting | self.released_before_boot:
+            if usable <= held | in_cooldown | self.released_before_boot:
                 return
         raise AssertionError("refused although an address of each family was free")
 
-    def _check_is_rested(self, attachment: Attachment):
+    def _check_cooldown_is_over(self, attachment: Attachment):
         for address in attachment.addresses:
-            rested = self.clock.time - self.released.get(address, float("-inf"))
-            assert rested >= COOLDOWN, f"{address} was given again after {rested} s"
-            assert address not in self.connected or rested >= COOLDOWN + CONNECTION_WAIT
+            released_for = self.clock.time - self.released.get(address, float("-inf"))
+            assert released_for >= COOLDOWN, f"{address} was given again after {released_for} s"
+            assert address not in self.connected or released_for >= COOLDOWN + CONNECTION_WAIT
 
     def _check_is_of_the_ranges(self, attachment: Attachment):
-        assert {address.family for address in attachment.addresses} == {block.family for block in self.ranges}
-        assert all(any(block.holds(address) for block in self.ranges) for address in attachment.addresses)
+        assert {address.family for address in attachment.addresses} == {
+            block.family for block in self.ranges
+        }
+        assert all(
+            any(block.holds(address) for block in self.ranges) for address in attachment.addresses
+        )
 
     def _delete(self, key: AttachmentKey) -> None:
         attachment = self.leases.get(key)
         if attachment is not None:
-            # The moment counts from which the store knows of it: an unanswered DEL may be undone by a crash.
+            # The moment counts from which the store knows of it: an unanswered DEL may be undone by
+            # a crash.
             self.leases.release(attachment)
             for address in attachment.addresses:
                 self.released[address] = self.clock.time
@@ -196,8 +209,8 @@ class Ipam(RuleBasedStateMachine):
         self.full = full
         self.store._connection._connection.execute(f"PRAGMA query_only = {int(full)}")
         if not full:
-            self.leases.checkpoint()
-            assert self.leases.durable
+            self.store.checkpoint()
+            assert self.store.durable
 
     @rule()
     def machine_is_rebooted(self):
@@ -205,7 +218,9 @@ class Ipam(RuleBasedStateMachine):
         self._restart_from_the_files_as_they_are()
         for attachment in self.leases.all():
             self._delete(attachment.key)
-        self.released_before_boot = set(self.released) - {a for a, at in self.released.items() if at == self.clock.time}
+        self.released_before_boot = set(self.released) - {
+            a for a, at in self.released.items() if at == self.clock.time
+        }
         self.told.clear()
 
     @rule()
@@ -218,7 +233,9 @@ class Ipam(RuleBasedStateMachine):
 
     @rule(steps=st.integers(0, 9), key=st.sampled_from(KEYS), adding=st.booleans())
     def dies_in_the_middle(self, steps, key, adding):
-        """A killed request was never answered: an ADD's runtime sends DEL, a DEL's runtime repeats it."""
+        """A killed request was never answered: an ADD's runtime sends DEL, a DEL's runtime repeats
+        it.
+        """
         self.store.steps_left = steps
         before = self.leases.get(key)
         try:
@@ -248,7 +265,7 @@ class Ipam(RuleBasedStateMachine):
             if (self.folder / name).exists():
                 shutil.copy(self.folder / name, copy / name)
         self.store.steps_left = None
-        self.leases.close()
+        self.store.close()
         for name in ("ipam.sqlite", "ipam.sqlite-wal", "ipam.sqlite-shm"):
             (self.folder / name).unlink(missing_ok=True)
             if (copy / name).exists():
@@ -264,9 +281,15 @@ class Ipam(RuleBasedStateMachine):
     def withdrawn_are_exactly_the_held_ones_of_no_range(self):
         if hasattr(self, "leases"):
             held = {address for attachment in self.leases.all() for address in attachment.addresses}
-            strays = {address for address in held if not any(block.holds(address) for block in self.ranges)}
-            assert set(self.leases.withdrawn()) == strays
-            assert sum(state.withdrawn for state in self.leases.occupancy().values()) == len(strays)
+            orphans = {
+                address
+                for address in held
+                if not any(block.holds(address) for block in self.ranges)
+            }
+            assert set(self.leases.withdrawn()) == orphans
+            assert sum(state["withdrawn"] for state in self.leases.occupancy().values()) == len(
+                orphans
+            )
 
     @invariant()
     def what_a_runtime_was_told_is_remembered(self):
@@ -276,7 +299,7 @@ class Ipam(RuleBasedStateMachine):
 
     def teardown(self):
         if hasattr(self, "leases"):
-            self.leases.close()
+            self.store.close()
         shutil.rmtree(self.folder)
 
 

@@ -1,4 +1,6 @@
-"""However Nodes come, go, return and are written, and however many controllers are at it: no range is two Nodes'."""
+"""However Nodes come, go, return and are written, and however many controllers are at it: no range
+is two Nodes'.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,21 @@ from dataclasses import replace
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from netmgr.kube.assigning import Decision, NodeView, Reason, decide, ended
-from netmgr.kube.claims import SHARD, Claim, moved, read, shard_name, write
-from netmgr.kube.places import Place, Places, Slot
-from netmgr.plan.allocate import make_lock
+from netmgr.kube.allocations import Claim, NodeAllocation, NodeAllocations, NodeIndex
+from netmgr.kube.assigning import Decision, NodeView, Reason, decide, released
+from netmgr.kube.claim_store import SHARD, read, shard_name, write
+from netmgr.kube.plan_watch import moved
+from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.limits import CloudLimits
-from netmgr.plan_files import load_limits
+from netmgr.plan.files import load_limits
+from netmgr.plan.locking import make_lock
 from netmgr.prefixes import Prefix, overlaps
+from tests.builders import PLAN_KEYS
 
 QUARANTINE = 100.0
 LIKELY = 0.7
 PLAN = {
-    "apiVersion": "netmgr.io/v1alpha1",
-    "kind": "NetworkPlan",
+    **PLAN_KEYS,
     "name": "test",
     "cloud": "none",
     "pools": {"nodes": ["10.0.0.0/8", "fd00:10::/40"], "services": ["172.16.0.0/12"]},
@@ -38,16 +41,20 @@ PLAN = {
 }
 
 
-def places_of(plan: dict[str, object]) -> Places:
+def allocations_of(plan: dict[str, object]) -> NodeAllocations:
     document = PlanDocument.model_validate(plan)
     limits: CloudLimits = load_limits(document.cloud)
-    return Places(make_lock(document, None, limits), "train")
+    return NodeAllocations(make_lock(document, None, limits), "train")
 
 
-PLACES = places_of(PLAN)
-ALL = [Slot(pool, number) for pool, capacity in PLACES.capacity.items() for number in range(capacity)]
+ALLOCATIONS = allocations_of(PLAN)
+ALL = [
+    NodeIndex(pool, number)
+    for pool, capacity in ALLOCATIONS.capacity.items()
+    for number in range(capacity)
+]
 NAMES = ["train-gpu-0", "train-gpu-4", "train-cpu-1", *(f"vmss{number}" for number in range(6))]
-ACROSS = Prefix.parse(str(PLACES.at(Slot("cpu", 0)).ranges[0].network) + "/27")
+ACROSS = Prefix.parse(str(ALLOCATIONS.at(NodeIndex("cpu", 0)).ranges[0].network) + "/27")
 STRANGE = [Prefix.parse("192.168.0.0/24"), ACROSS]
 
 
@@ -56,7 +63,7 @@ class Controller:
 
     def __init__(self, machine: Cluster) -> None:
         self.machine = machine
-        self.claims: dict[Slot, Claim] = {}
+        self.claims: dict[NodeIndex, Claim] = {}
         self.versions: dict[str, int] = {}
         self.nodes: list[NodeView] = []
 
@@ -71,7 +78,7 @@ class Cluster:
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.nodes: dict[str, NodeView] = {}
-        self.claims: dict[Slot, Claim] = {}
+        self.claims: dict[NodeIndex, Claim] = {}
         self.versions: dict[str, int] = {}
         self.now = 0.0
         self.uids = 0
@@ -80,23 +87,32 @@ class Cluster:
 
     def step(self) -> None:
         """Something happens."""
-        steps = {self.node_comes: 4, self.node_goes: 2, self.time_passes: 1, self.a_controller_works: 6}
+        steps = {
+            self.node_comes: 4,
+            self.node_goes: 2,
+            self.time_passes: 1,
+            self.a_controller_works: 6,
+        }
         self.chance.choices(list(steps), list(steps.values()))[0]()
 
     def node_comes(self) -> None:
-        name, pool = self.chance.choice(NAMES), self.chance.choice(["cpu", "cpu", "cpu", "gpu", "none", None])
+        name, pool = (
+            self.chance.choice(NAMES),
+            self.chance.choice(["cpu", "cpu", "cpu", "gpu", "none", None]),
+        )
         if name not in self.nodes:
             self.uids += 1
             self.nodes[name] = NodeView(name, f"uid-{self.uids}", f"{self.chance.random()}", pool)
 
     def found_already(self) -> None:
         """Before any controller ran, something else gave these; it must be switched off since."""
-        for cidrs in (PLACES.at(Slot("cpu", 0)), PLACES.at(Slot("gpu", 3))):
+        for cidrs in (ALLOCATIONS.at(NodeIndex("cpu", 0)), ALLOCATIONS.at(NodeIndex("gpu", 3))):
             self.node_comes()
             name = self.chance.choice(list(self.nodes))
             if cidrs and not self.nodes[name].cidrs:
                 self.nodes[name] = replace(
-                    self.nodes[name], cidrs=self.chance.choice([cidrs.cidrs, *((one,) for one in STRANGE)])
+                    self.nodes[name],
+                    cidrs=self.chance.choice([cidrs.cidrs, *((one,) for one in STRANGE)]),
                 )
         if list(overlaps(cidr for node in self.nodes.values() for cidr in node.cidrs)):
             self.nodes.clear()
@@ -110,49 +126,57 @@ class Cluster:
         self.now += self.chance.choice([1.0, 40.0, QUARANTINE])
 
     def a_controller_works(self) -> None:
-        """It may not have heard of the last changes, nor read what the other wrote, and be killed before it tells."""
+        """It may not have heard of the last changes, nor read what the other wrote, and be killed
+        before it tells.
+        """
         controller = self.chance.choice(self.controllers)
         if not controller.nodes or self.chance.random() < LIKELY:
             controller.nodes = list(self.nodes.values())
         if self.chance.random() > LIKELY:
             controller.load()
-        decision = decide(PLACES, controller.claims, controller.nodes, self.now, QUARANTINE)
+        decision = decide(ALLOCATIONS, controller.claims, controller.nodes, self.now, QUARANTINE)
         if not self.are_gone(controller, decision) or not self.write(controller, decision):
             return
         uids = {node.name: node.uid for node in controller.nodes}
-        for name, place in decision.assignments.items():
+        for name, allocation in decision.assignments.items():
             if self.chance.random() < LIKELY:
-                self.tell(name, uids[name], place)
+                self.tell(name, uids[name], allocation)
 
     def are_gone(self, controller: Controller, decision: Decision) -> bool:
         """A controller asks for Nodes before it believes that they are gone."""
-        known, there = ({node.uid for node in nodes} for nodes in (controller.nodes, self.nodes.values()))
-        return not ({claim.uid for claim in ended(controller.claims, decision)} - known) & there
+        known, there = (
+            {node.uid for node in nodes} for nodes in (controller.nodes, self.nodes.values())
+        )
+        return not ({claim.uid for claim in released(controller.claims, decision)} - known) & there
 
     def write(self, controller: Controller, decision: Decision) -> bool:
-        shards: dict[str, dict[Slot, Claim | None]] = {}
-        for slot, claim in decision.claims.items():
-            shards.setdefault(shard_name("train", slot), {})[slot] = claim
+        shards: dict[str, dict[NodeIndex, Claim | None]] = {}
+        for index, claim in decision.claims.items():
+            shards.setdefault(shard_name("train", index), {})[index] = claim
         for name, entries in shards.items():
             if controller.versions.get(name, 0) != self.versions.get(name, 0):
                 controller.load()  # refused: somebody wrote first
                 return False
             self.versions[name] = controller.versions[name] = self.versions.get(name, 0) + 1
-            for slot, claim in entries.items():
-                for book in (self.claims, controller.claims):
-                    book.pop(slot, None) if claim is None else book.update({slot: claim})
+            for index, claim in entries.items():
+                for claims in (self.claims, controller.claims):
+                    claims.pop(index, None) if claim is None else claims.update({index: claim})
         return True
 
-    def tell(self, name: str, uid: str, place: Place) -> None:
+    def tell(self, name: str, uid: str, allocation: NodeAllocation) -> None:
         """As the server takes it: bound to the UID, and podCIDRs never change."""
         node = self.nodes.get(name)
-        if node and node.uid == uid and node.cidrs in ((), place.cidrs):
-            self.check_rest(node, place)
-            self.nodes[name] = replace(node, cidrs=place.cidrs, annotation=place.annotation)
+        if node and node.uid == uid and node.cidrs in ((), allocation.cidrs):
+            self.check_cooldown(node, allocation)
+            self.nodes[name] = replace(
+                node, cidrs=allocation.cidrs, annotation=allocation.annotation
+            )
 
-    def check_rest(self, node: NodeView, place: Place) -> None:
-        name, since = self.gone.get(place.cidrs, (node.name, 0.0))
-        assert node.cidrs or name == node.name or self.now >= since + QUARANTINE, "it rests"
+    def check_cooldown(self, node: NodeView, allocation: NodeAllocation) -> None:
+        name, since = self.gone.get(allocation.cidrs, (node.name, 0.0))
+        assert node.cidrs or name == node.name or self.now >= since + QUARANTINE, (
+            "it is in cooldown"
+        )
 
 
 @given(seed=st.integers(0, 1 << 32))
@@ -171,46 +195,49 @@ def views(number: int, pool: str = "gpu") -> Iterator[NodeView]:
 
 def test_nothing_changes_in_the_second_round() -> None:
     nodes = list(views(4))
-    first = decide(PLACES, {}, nodes, 0, QUARANTINE)
+    first = decide(ALLOCATIONS, {}, nodes, 0, QUARANTINE)
     assert set(first.assignments) == {node.name for node in nodes}
-    told = [replace(n, cidrs=(p := first.assignments[n.name]).cidrs, annotation=p.annotation) for n in nodes]
-    claims = {slot: claim for slot, claim in first.claims.items() if claim}
-    second = decide(PLACES, claims, told, 1, QUARANTINE)
+    told = [
+        replace(n, cidrs=(p := first.assignments[n.name]).cidrs, annotation=p.annotation)
+        for n in nodes
+    ]
+    claims = {index: claim for index, claim in first.claims.items() if claim}
+    second = decide(ALLOCATIONS, claims, told, 1, QUARANTINE)
     assert (second.claims, second.assignments, second.refusals) == ({}, {}, [])
 
 
 def test_claims_are_read_as_they_were_written() -> None:
-    decision = decide(PLACES, {}, list(views(3)), 0, QUARANTINE)
-    for slot, claim in decision.claims.items():
+    decision = decide(ALLOCATIONS, {}, list(views(3)), 0, QUARANTINE)
+    for index, claim in decision.claims.items():
         assert claim
         rested = replace(claim, released=1234.5)
         for each in (claim, rested):
-            assert list(read(slot.pool, {str(slot.number): write(each)})) == [each]
+            assert list(read(index.pool, {str(index.number): write(each)})) == [each]
 
 
 def test_a_shard_of_the_longest_names_fits_an_object() -> None:
-    place = PLACES.at(Slot("gpu", 0))
-    assert place
-    longest = Claim(place, "n" * 253, "u" * 36, 1e9)
+    allocation = ALLOCATIONS.at(NodeIndex("gpu", 0))
+    assert allocation
+    longest = Claim(allocation, "n" * 253, "u" * 36, 1e9)
     assert SHARD * (len(write(longest)) + 10) < 1 << 18
 
 
-def test_a_full_pool_says_how_many_rest() -> None:
+def test_a_full_pool_says_how_many_are_in_cooldown() -> None:
     nodes = list(views(6))
-    first = decide(PLACES, {}, nodes, 0, QUARANTINE)
+    first = decide(ALLOCATIONS, {}, nodes, 0, QUARANTINE)
     assert [(r.reason, r.node.name) for r in first.refusals] == [(Reason.POOL_FULL, "n5")]
-    claims = {slot: claim for slot, claim in first.claims.items() if claim}
-    second = decide(PLACES, claims, [nodes[5]], 10, QUARANTINE)
-    assert "5 rest" in second.refusals[0].message
-    rested = claims | {slot: claim for slot, claim in second.claims.items() if claim}
-    assert not decide(PLACES, rested, [nodes[5]], 10 + QUARANTINE, QUARANTINE).refusals
+    claims = {index: claim for index, claim in first.claims.items() if claim}
+    second = decide(ALLOCATIONS, claims, [nodes[5]], 10, QUARANTINE)
+    assert "5 in cooldown" in second.refusals[0].message
+    rested = claims | {index: claim for index, claim in second.claims.items() if claim}
+    assert not decide(ALLOCATIONS, rested, [nodes[5]], 10 + QUARANTINE, QUARANTINE).refusals
 
 
-def test_a_plan_that_moves_or_forgets_a_place_is_told_and_one_that_grows_is_not() -> None:
-    decision = decide(PLACES, {}, [*views(2), NodeView("c", "uc", "9", "cpu")], 0, QUARANTINE)
-    claims = {slot: claim for slot, claim in decision.claims.items() if claim}
-    assert not list(moved(PLACES, claims))
+def test_a_plan_that_moves_or_forgets_an_allocation_is_refused_and_one_that_grows_is_not() -> None:
+    decision = decide(ALLOCATIONS, {}, [*views(2), NodeView("c", "uc", "9", "cpu")], 0, QUARANTINE)
+    claims = {index: claim for index, claim in decision.claims.items() if claim}
+    assert not list(moved(ALLOCATIONS, claims))
     smaller = {"train": {"node_pools": {"gpu": {"nodes": 5, "surge": 0, "pods_per_node": 10}}}}
-    sentences = list(moved(places_of(PLAN | {"clusters": smaller}), claims))
-    assert any("Node n1 (gpu/1)" in sentence for sentence in sentences)
-    assert any("Node c (cpu/0)" in sentence and "says nothing" in sentence for sentence in sentences)
+    moves = list(moved(allocations_of(PLAN | {"clusters": smaller}), claims))
+    assert any("Node n1 (gpu/1)" in move for move in moves)
+    assert any("Node c (cpu/0)" in move and "says nothing" in move for move in moves)

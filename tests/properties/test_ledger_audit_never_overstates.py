@@ -1,4 +1,6 @@
-"""Whatever passes while a reading is taken, and whoever zeroes a rule: unattributed bytes are never overstated."""
+"""Whatever passes while a reading is taken, and whoever zeroes a rule: unattributed bytes are never
+overstated.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,15 @@ MEMORY = Path("/dev/shm")  # noqa: S108  mkdtemp's names are safe; thousands of 
 
 
 class Node(RuleBasedStateMachine):
-    """`hidden` is what zeroed rules can at most hide: what pods sent before, others until the audit is settled."""
+    """`hidden` is what zeroed rules can at most hide: what pods sent before, others until the audit
+    is settled.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="netmgr-audit-", dir=MEMORY if MEMORY.is_dir() else None))
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="netmgr-audit-", dir=MEMORY if MEMORY.is_dir() else None)
+        )
         self.clock = Clock()
         self.kernel = dict.fromkeys((POD, *RULES), 0)
         self.others = self.shown = self.hidden = self.unsettled = self.unread = 0

@@ -1,4 +1,5 @@
-"""No order of traffic, foreign meddling, crashes and restarts makes the ledger lose or invent a byte.
+"""No order of traffic, foreign meddling, crashes and restarts makes the ledger lose or invent a
+byte.
 
 A model kernel counts beside the ledger. The agent of this model follows the ledger's rules
 as the real one does, and dies where it is told to: before any statement, between any two
@@ -18,10 +19,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from netmgr.ledger.book import Gap
-from netmgr.ledger.history import By, Period, Usage
+from netmgr.api.snapshot import UsageRow
+from netmgr.ledger.history import By, Period
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.store import Store
+from netmgr.ledger.tables import Gap
 from netmgr.model import Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
 
@@ -86,7 +88,9 @@ class Clock:
 class World(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="netmgr-ledger-", dir=MEMORY if MEMORY.is_dir() else None))
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="netmgr-ledger-", dir=MEMORY if MEMORY.is_dir() else None)
+        )
         self.lives = 0
         self.clock = Clock()
         self.kernel: dict[Counter, KernelCounter] = {}
@@ -120,7 +124,9 @@ class World(RuleBasedStateMachine):
         self.revive()
 
     def survives(self, call: Callable[[], object], done: Callable[[], None] = lambda: None) -> bool:
-        """Do `call`; `done` tells the model that it is durable, whether or not the agent outlived it."""
+        """Do `call`; `done` tells the model that it is durable, whether or not the agent outlived
+        it.
+        """
         self.store.committed = False
         try:
             call()
@@ -160,7 +166,9 @@ class World(RuleBasedStateMachine):
             if sample.bytes < size or sample.packets < packets:
                 assert state.meddled
                 self.gaps[Gap.RESET] += 1
-            elif state.meddled:  # grown past its old value since: nobody can tell, and that much is lost
+            elif (
+                state.meddled
+            ):  # grown past its old value since: nobody can tell, and that much is lost
                 self.lost[state.owner.namespace] += size
             state.base, state.meddled = sample.bytes, False
             self.last[sample.counter] = sample.bytes, sample.packets
@@ -217,7 +225,12 @@ class World(RuleBasedStateMachine):
                 self.kernel.pop(counter, None)
 
     @precondition(lambda self: self.running)
-    @rule(pick=PICK, traffic=st.sampled_from(Traffic), size=st.integers(1, 5000), packets=st.integers(1, 3))
+    @rule(
+        pick=PICK,
+        traffic=st.sampled_from(Traffic),
+        size=st.integers(1, 5000),
+        packets=st.integers(1, 3),
+    )
     def pass_traffic(self, pick: int, traffic: Traffic, size: int, packets: int) -> None:
         address, pod = sorted(self.running.items())[pick % len(self.running)]
         state = self.kernel.get(Counter.of_pod(address, traffic))
@@ -263,7 +276,9 @@ class World(RuleBasedStateMachine):
             before = self.ledger.totals()
             self.ledger.post(self.samples(self.kernel))
             assert self.ledger.totals() == before
-            assert len({total.namespace for total in before.namespaces}) * len(Traffic) == len(before.namespaces)
+            assert len({total["namespace"] for total in before.namespaces}) * len(Traffic) == len(
+                before.namespaces
+            )
 
     @rule(seconds=st.floats(0, 2 * LINGER))
     def wait(self, seconds: float) -> None:
@@ -282,7 +297,7 @@ class World(RuleBasedStateMachine):
             unread[state.owner.namespace] += state.unread
         totals: dict[str, int] = defaultdict(int)
         for total in self.ledger.totals().namespaces:
-            totals[total.namespace] += total.bytes
+            totals[total["namespace"]] += total["bytes"]
         for namespace in ("team-a", "team-b"):
             expected = self.passed[namespace] - self.lost[namespace] - unread[namespace]
             assert totals[namespace] == expected, namespace
@@ -290,21 +305,33 @@ class World(RuleBasedStateMachine):
         self.shown = totals
 
     def hourly_rollups_sum_to_the_totals(self) -> None:
-        """Asked at the moments that matter: opening the file anew for every step would take most of the time."""
-        summed = {(row.namespace, row.traffic): (row.bytes, row.packets) for row in self.usage(By.NAMESPACE)}
-        totals = {(one.namespace, one.traffic): (one.bytes, one.packets) for one in self.ledger.totals().namespaces}
+        """Asked at the moments that matter: opening the file anew for every step would take most of
+        the time.
+        """
+        summed = {
+            (row["namespace"], row["traffic"]): (row["bytes"], row["packets"])
+            for row in self.usage(By.NAMESPACE)
+        }
+        totals = {
+            (one["namespace"], one["traffic"]): (one["bytes"], one["packets"])
+            for one in self.ledger.totals().namespaces
+        }
         assert summed == {key: sums for key, sums in totals.items() if sums != (0, 0)}
 
-    def usage(self, *by: By) -> list[Usage]:
+    def usage(self, *by: By) -> list[UsageRow]:
         return self.ledger.usage(Period(-1_000_000, 1_000_000), by)
 
     @invariant()
     def every_loss_that_shows_is_reported(self) -> None:
-        assert self.ledger.totals().gaps == self.gaps
+        assert {gap["reason"]: gap["count"] for gap in self.ledger.totals().gaps} == self.gaps
 
     @invariant()
     def a_series_is_live_exactly_while_its_pod_runs(self) -> None:
-        live = {(total.namespace, total.pod) for total in self.ledger.totals().pods if total.live}
+        live = {
+            (total["namespace"], total["pod"])
+            for total in self.ledger.totals().pods
+            if total["live"]
+        }
         assert live == {(pod.namespace, pod.name) for pod in self.running.values()}
 
 

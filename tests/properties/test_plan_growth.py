@@ -1,4 +1,6 @@
-"""A demand that no single free block holds is divided, so that no growth is refused that steps would reach."""
+"""A demand that no single free block holds is divided, so that no growth is refused that steps
+would reach.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,14 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from netmgr.plan.allocate import make_lock
+from netmgr.plan.check.verify import verify
+from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.diff import Kind, diff
-from netmgr.plan.document import Cloud, PlanDocument
-from netmgr.plan.findings import PlanRefused
-from netmgr.plan.lock import LockDocument
-from netmgr.plan.verify import verify
-from netmgr.plan_files import load_limits
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.files import load_limits
+from netmgr.plan.lock import LockDocument, PlanRefused
+from netmgr.plan.locking import make_lock
+from tests.builders import PLAN_KEYS
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -24,8 +27,7 @@ AZURE = load_limits(Cloud.AZURE)
 def document(nodes: dict[str, int], pool: str, pods: int = 31) -> PlanDocument:
     return PlanDocument.model_validate(
         {
-            "apiVersion": "netmgr.io/v1alpha1",
-            "kind": "NetworkPlan",
+            **PLAN_KEYS,
             "name": "growing",
             "pools": {"nodes": [pool], "services": ["172.16.0.0/12"]},
             "clusters": {
@@ -39,7 +41,9 @@ def document(nodes: dict[str, int], pool: str, pods: int = 31) -> PlanDocument:
     )
 
 
-def grown(nodes: dict[str, int], pool: str, before: LockDocument | None, pods: int = 31) -> LockDocument | None:
+def grown(
+    nodes: dict[str, int], pool: str, before: LockDocument | None, pods: int = 31
+) -> LockDocument | None:
     try:
         return make_lock(document(nodes, pool, pods), before, AZURE)
     except PlanRefused:

@@ -8,16 +8,17 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netmgr import documents, plan_files
-from netmgr.config import NodeDocument
-from netmgr.plan.allocate import make_lock
+from netmgr.documents import loader
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.sites import Role, SourceAddress, site_of
+from netmgr.plan import files
+from netmgr.plan.check.fleet import contradictions, drift
+from netmgr.plan.check.reach import matrix, weakened
 from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.fleet import contradictions
-from netmgr.plan.reach import matrix, weakened
-from netmgr.render.departures import departures
-from netmgr.render.node import Documents
-from netmgr.sites import Role, SourceAddress, belonging
+from netmgr.plan.locking import make_lock
+from netmgr.plan.render.node import Documents
+from tests.builders import PLAN_KEYS
 
 SERVICES = st.fixed_dictionaries(
     {
@@ -47,9 +48,15 @@ PLANS = st.fixed_dictionaries(
         "pools": st.sampled_from(
             [
                 {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
-                {"nodes": ["10.0.0.0/12", "10.64.0.0/12", "fd00:10::/40"], "services": ["172.16.0.0/12"]},
+                {
+                    "nodes": ["10.0.0.0/12", "10.64.0.0/12", "fd00:10::/40"],
+                    "services": ["172.16.0.0/12"],
+                },
                 {"nodes": ["100.64.0.0/11"], "services": ["192.168.0.0/16"]},
-                {"nodes": ["10.0.0.0/8", "fd00:10::/40"], "services": ["172.16.0.0/12", "fd00:5e::/100"]},
+                {
+                    "nodes": ["10.0.0.0/8", "fd00:10::/40"],
+                    "services": ["172.16.0.0/12", "fd00:5e::/100"],
+                },
             ]
         ),
     }
@@ -58,43 +65,48 @@ PLANS = st.fixed_dictionaries(
 
 def document(drawn: dict[str, Any]) -> PlanDocument:
     fixed = {
-        "apiVersion": "netmgr.io/v1alpha1",
-        "kind": "NetworkPlan",
+        **PLAN_KEYS,
         "name": "drawn",
         "shared_services": [
             "100.127.0.0/17" if "172.16.0.0/12" in drawn["pools"]["services"] else "172.31.0.0/17",
             "fd00:5a::/100",
         ],
     }
-    return documents.parse(yaml.safe_dump(fixed | drawn), "plan.yaml", PlanDocument)
+    return loader.parse(yaml.safe_dump(fixed | drawn), "plan.yaml", PlanDocument)
 
 
 @settings(max_examples=25)
 @given(PLANS, st.sets(st.sampled_from(["routes", "groups", "routers"]), max_size=1))
-def test_spokes_stay_apart_even_with_one_layer_missing(drawn: dict[str, Any], missing: set[str]) -> None:
+def test_spokes_stay_apart_even_with_one_layer_missing(
+    drawn: dict[str, Any], missing: set[str]
+) -> None:
     plan = document(drawn)
-    limits = plan_files.load_limits(plan.cloud)
+    limits = files.load_limits(plan.cloud)
     lock = make_lock(plan, None, limits)
     cells = matrix(weakened(network(plan, lock, limits), missing))
     assert [cell.wrong for cell in cells if cell.wrong] == []
     spokes = len(plan.clusters)
-    assert sum(cell.verdict == "dropped" for cell in cells) == 2 * spokes * (spokes - 1)
+    assert sum(cell.outcome == "dropped" for cell in cells) == 2 * spokes * (spokes - 1)
 
 
 @settings(max_examples=25)
 @given(PLANS, st.sampled_from(["azure", "none"]))
-def test_every_machines_document_is_valid_and_suits_all_others(drawn: dict[str, Any], cloud: str) -> None:
+def test_every_machines_document_is_valid_and_suits_all_others(
+    drawn: dict[str, Any], cloud: str
+) -> None:
     plan = document(drawn | {"cloud": cloud})
-    lock = make_lock(plan, None, plan_files.load_limits(plan.cloud))
-    machines = {name: NodeDocument.model_validate(text) for name, text in Documents(plan, lock).every()}
+    lock = make_lock(plan, None, files.load_limits(plan.cloud))
+    machines = {
+        name: NodeDocument.model_validate(text) for name, text in Documents(plan, lock).every()
+    }
     assert list(contradictions(machines)) == []
-    assert list(departures(machines, plan, lock, "plan.lock.yaml")) == []
+    assert list(drift(machines, plan, lock, "plan.lock.yaml")) == []
     families = plan.pools.service_families
     for machine in machines.values():
         assert [site.name for site in machine.sites] == ["hub", *sorted(plan.clusters)]
-        assert [belonging(machine.sites, own).site for own in machine.node.addresses] == [machine.site] * len(
-            machine.node.addresses
-        )
+        assert [site_of(machine.sites, own).site for own in machine.node.addresses] == [
+            machine.site
+        ] * len(machine.node.addresses)
         if machine.role is not Role.NODE:
             assert tuple(own.family for own in machine.node.addresses) == families
         elif plan.clusters[machine.site].services.source is SourceAddress.PRESERVE:

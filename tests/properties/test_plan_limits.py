@@ -6,26 +6,33 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from netmgr.plan.allocate import make_lock
-from netmgr.plan.check import check_limits, check_plan
+from netmgr.documents.diagnostics import Diagnostic, Severity
+from netmgr.plan.check.checks import check_limits, check_plan
+from netmgr.plan.check.verify import verify
+from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.findings import Finding, PlanRefused, Severity
-from netmgr.plan.limits import CloudLimits
-from netmgr.plan.lock import LockDocument
-from netmgr.plan.verify import verify
-from netmgr.plan_files import load_limits
+from netmgr.plan.files import load_limits
+from netmgr.plan.lock import LockDocument, PlanRefused
+from netmgr.plan.locking import make_lock
+from tests.builders import PLAN_KEYS
 
 EXAMPLES = 80
 
 pytestmark = pytest.mark.timeout(120)
 
 pools = st.fixed_dictionaries(
-    {"nodes": st.integers(0, 3000), "pods_per_node": st.integers(1, 60), "surge": st.sampled_from([0, 5, "10%"])},
+    {
+        "nodes": st.integers(0, 3000),
+        "pods_per_node": st.integers(1, 60),
+        "surge": st.sampled_from([0, 5, "10%"]),
+    },
     optional={"addressing": st.sampled_from(["blocks", "single"])},
 )
 clusters = st.fixed_dictionaries(
     {
-        "node_pools": st.dictionaries(st.sampled_from(["gpu", "cpu", "system"]), pools, min_size=1, max_size=3),
+        "node_pools": st.dictionaries(
+            st.sampled_from(["gpu", "cpu", "system"]), pools, min_size=1, max_size=3
+        ),
         "services": st.just({"length": 24}),
         "nat_hosts": st.integers(1, 8),
     }
@@ -43,12 +50,15 @@ quotas = st.sampled_from([500, 3_000, 20_000, 65_536])
 def document(clusters: object, pools: object, quota: int) -> PlanDocument:
     return PlanDocument.model_validate(
         {
-            "apiVersion": "netmgr.io/v1alpha1",
-            "kind": "NetworkPlan",
+            **PLAN_KEYS,
             "name": "drawn",
             "pools": pools,
             "clusters": clusters,
-            "limits": {"mappings_per_vnet": quota, "mappings_per_peered_group": 10**9, "peerings_per_vnet": 10**6},
+            "limits": {
+                "mappings_per_network": quota,
+                "mappings_per_peered_group": 10**9,
+                "peerings_per_network": 10**6,
+            },
         }
     )
 
@@ -57,7 +67,7 @@ def limits_of(plan: PlanDocument) -> CloudLimits:
     return load_limits(plan.cloud).agreed(plan.limits)
 
 
-def errors(plan: PlanDocument, lock: LockDocument) -> list[Finding]:
+def errors(plan: PlanDocument, lock: LockDocument) -> list[Diagnostic]:
     limits = limits_of(plan)
     found = [*verify(lock), *check_plan(plan, lock, limits), *check_limits(plan, lock, limits)[1]]
     return [finding for finding in found if finding.severity is Severity.ERROR]
@@ -72,9 +82,15 @@ def test_check_accepts_whatever_lock_makes(clusters: object, pools: object, quot
     assert make_lock(plan, lock, limits_of(plan)) == lock
 
 
-@given(st.lists(st.dictionaries(st.sampled_from("ab"), clusters, min_size=1), min_size=2, max_size=5), ranges, quotas)
+@given(
+    st.lists(st.dictionaries(st.sampled_from("ab"), clusters, min_size=1), min_size=2, max_size=5),
+    ranges,
+    quotas,
+)
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
-def test_check_accepts_it_after_every_change_of_the_plan(steps: list[object], pools: object, quota: int) -> None:
+def test_check_accepts_it_after_every_change_of_the_plan(
+    steps: list[object], pools: object, quota: int
+) -> None:
     lock: LockDocument | None = None
     for clusters in steps:
         plan = document(clusters, pools, quota)
@@ -89,7 +105,9 @@ def test_check_accepts_it_after_every_change_of_the_plan(steps: list[object], po
 def test_a_cluster_that_needs_several_vnets_leaves_room_for_its_nat_hosts(nodes: int) -> None:
     pool = {"nodes": nodes, "pods_per_node": 60, "surge": 0}
     plan = document(
-        {"a": {"node_pools": {"gpu": pool}}}, {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]}, 65_536
+        {"a": {"node_pools": {"gpu": pool}}},
+        {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
+        65_536,
     )
     lock = make_lock(plan, None, limits_of(plan))
     assert errors(plan, lock) == []
@@ -99,10 +117,15 @@ def test_two_node_pools_can_grow_as_far_as_their_segments_promise() -> None:
     pools = {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]}
     spec = {"pods_per_node": 60, "surge": 0}
     plan = document(
-        {"a": {"node_pools": {"gpu": {**spec, "nodes": 5000}, "cpu": {**spec, "nodes": 5000}}}}, pools, 65_536
+        {"a": {"node_pools": {"gpu": {**spec, "nodes": 5000}, "cpu": {**spec, "nodes": 5000}}}},
+        pools,
+        65_536,
     )
     lock = make_lock(plan, None, limits_of(plan))
-    full = {name: {**spec, "nodes": held.capacity} for name, held in lock.clusters["a"].node_pools.items()}
+    full = {
+        name: {**spec, "nodes": held.capacity}
+        for name, held in lock.clusters["a"].node_pools.items()
+    }
     plan = document({"a": {"node_pools": full}}, pools, 65_536)
     after = make_lock(plan, lock, limits_of(plan))
     assert after == lock

@@ -1,4 +1,6 @@
-"""What holds for every plan: nothing overlaps, nothing moves, and the lock is a function of plan and previous lock."""
+"""What holds for every plan: nothing overlaps, nothing moves, and the lock is a function of plan
+and previous lock.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,17 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, assume, given, reject, settings
 
-from netmgr.plan import nodes
-from netmgr.plan.allocate import make_lock
+from netmgr.plan import machines
+from netmgr.plan.check.verify import derive, verify
+from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.diff import Kind, diff
-from netmgr.plan.document import Cloud, PlanDocument
-from netmgr.plan.findings import PlanRefused
-from netmgr.plan.grow import grown_plan, kept_nodes
-from netmgr.plan.lock import LockDocument
-from netmgr.plan.verify import derive, verify
-from netmgr.plan_files import load_limits
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.files import load_limits
+from netmgr.plan.growth import grown_plan, kept_nodes
+from netmgr.plan.lock import LockDocument, PlanRefused
+from netmgr.plan.locking import make_lock
 from netmgr.prefixes import Prefix, overlaps
+from tests.builders import PLAN_KEYS
 
 LIMITS = {cloud: load_limits(cloud) for cloud in Cloud}
 EXAMPLES = 60
@@ -37,7 +40,9 @@ node_pools = st.fixed_dictionaries(
 )
 clusters = st.fixed_dictionaries(
     {
-        "node_pools": st.dictionaries(st.sampled_from(["gpu", "cpu", "system"]), node_pools, min_size=1, max_size=3),
+        "node_pools": st.dictionaries(
+            st.sampled_from(["gpu", "cpu", "system"]), node_pools, min_size=1, max_size=3
+        ),
         "services": st.fixed_dictionaries(
             {"length": st.integers(18, 24), "mode": st.sampled_from(["unique", "shared"])},
             optional={"length_v6": st.integers(112, 116)},
@@ -54,8 +59,7 @@ def documents(draw: st.DrawFn) -> dict[str, object]:
             total = sum(pool["nodes"] for pool in found[name]["node_pools"].values())
             found[name]["grow_to"] = total * draw(st.integers(1, 4))
     return {
-        "apiVersion": "netmgr.io/v1alpha1",
-        "kind": "NetworkPlan",
+        **PLAN_KEYS,
         "name": "drawn",
         "cloud": draw(st.sampled_from(["azure", "none"])),
         "pools": draw(
@@ -64,11 +68,16 @@ def documents(draw: st.DrawFn) -> dict[str, object]:
                     {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
                     {"nodes": ["10.0.0.0/9", "10.192.0.0/10"], "services": ["172.16.0.0/12"]},
                     {"nodes": ["10.0.0.0/8", "fd00:1::/40"], "services": ["172.16.0.0/12"]},
-                    {"nodes": ["10.0.0.0/8", "fd00:1::/40"], "services": ["172.16.0.0/12", "fd00:5e::/104"]},
+                    {
+                        "nodes": ["10.0.0.0/8", "fd00:1::/40"],
+                        "services": ["172.16.0.0/12", "fd00:5e::/104"],
+                    },
                 ]
             )
         ),
-        "exclude": draw(st.sampled_from([[], [{"prefix": "10.64.0.0/16"}, {"prefix": "172.17.0.0/24"}]])),
+        "exclude": draw(
+            st.sampled_from([[], [{"prefix": "10.64.0.0/16"}, {"prefix": "172.17.0.0/24"}]])
+        ),
         "pinned": draw(st.sampled_from([{}, {"vpn": ["10.20.0.0/14"], "c1": ["10.96.0.0/13"]}])),
         "shared_services": ["100.64.0.0/16", "fd00:5a::/112"],
         "clusters": found,
@@ -98,15 +107,17 @@ def held(lock: LockDocument) -> list[Prefix]:
     """Everything that is one owner's alone."""
     sites = [lock.hub.prefixes, *(cluster.prefixes for cluster in lock.clusters.values())]
     return [each.reserve for site in sites for each in site] + [
-        seen for cluster in lock.clusters.values() for seen in cluster.services.seen
+        vip_range for cluster in lock.clusters.values() for vip_range in cluster.services.vip_ranges
     ]
 
 
 def assert_sound(lock: LockDocument) -> None:
-    layouts = [layout for _, _, segment in nodes.segments(lock) for layout in segment.layouts]
+    layouts = [layout for _, _, segment in machines.segments(lock) for layout in segment.layouts]
     subnets = [prefix for layout in layouts for prefix in (layout.hosts, layout.pods)]
     subnets += [prefix for cluster in lock.clusters.values() for prefix in cluster.nat.prefixes]
-    subnets += [prefix for subnet in (lock.hub.routers, *lock.hub.researchers) for prefix in subnet.prefixes]
+    subnets += [
+        prefix for subnet in (lock.hub.routers, *lock.hub.researchers) for prefix in subnet.prefixes
+    ]
     assert list(overlaps(subnets)) == []
     assert list(overlaps(held(lock))) == []
     assert [*verify(lock), *derive(lock, LIMITS.values())] == []
@@ -129,16 +140,23 @@ def test_nothing_overlaps_and_every_planned_node_has_its_place(data: dict[str, o
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much])
 def test_nodes_never_share_an_address(data: dict[str, object], source: random.Random) -> None:
     lock = fitting(data)
-    for cluster, pool, segment in nodes.segments(lock):
-        places = sorted({0, segment.nodes - 1, *(source.randrange(segment.nodes) for _ in range(3))})
-        found = [nodes.node(lock, cluster, pool, segment.first + place) for place in places]
-        own = [prefix for node in found if node for prefix in (*node.blocks, *(host.prefix for host in node.hosts))]
+    for cluster, pool, segment in machines.segments(lock):
+        places = sorted(
+            {0, segment.nodes - 1, *(source.randrange(segment.nodes) for _ in range(3))}
+        )
+        found = [machines.node(lock, cluster, pool, segment.first + place) for place in places]
+        own = [
+            prefix
+            for node in found
+            if node
+            for prefix in (*node.blocks, *(host.prefix for host in node.hosts))
+        ]
         assert list(overlaps(own)) == []
         for node in found:
             assert node is not None
-            assert nodes.named(lock, node.name) == node
-            assert all(nodes.owning(lock, host) == node for host in node.hosts)
-            assert all(nodes.owning(lock, block.network) == node for block in node.blocks)
+            assert machines.node_named(lock, node.name) == node
+            assert all(machines.node_owning(lock, host) == node for host in node.hosts)
+            assert all(machines.node_owning(lock, block.network) == node for block in node.blocks)
 
 
 @given(documents())
@@ -206,29 +224,42 @@ def test_services_in_ipv6_come_beside_what_there_is(data: dict[str, object]) -> 
         assert cluster.node_pools == former.node_pools
         assert cluster.services.pairs[0] == former.services.pairs[0]
         assert [len(hosts) for hosts in cluster.nat.hosts] == [2, 2]
-        for seen, real in cluster.services.pairs:
-            assert (seen.family, seen.length) == (real.family, real.length)
-            assert (seen == real) == (cluster.services.mode == "unique")
+        for vip_range, service_cidr in cluster.services.pairs:
+            assert (vip_range.family, vip_range.length) == (
+                service_cidr.family,
+                service_cidr.length,
+            )
+            assert (vip_range == service_cidr) == (cluster.services.mode == "unique")
 
 
 @given(documents())
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much])
 def test_what_does_not_fit_is_refused_with_a_reason(data: dict[str, object]) -> None:
-    data = {**data, "pools": {"nodes": ["10.0.0.0/13"], "services": ["172.16.0.0/20"]}, "exclude": [], "pinned": {}}
+    data = {
+        **data,
+        "pools": {"nodes": ["10.0.0.0/13"], "services": ["172.16.0.0/20"]},
+        "exclude": [],
+        "pinned": {},
+    }
     found = outcome(PlanDocument.model_validate(data))
     if isinstance(found, PlanRefused):
-        assert ("too few" in str(found) and "largest request" in str(found)) or "pools.services" in str(found)
-        assert all(finding.path and finding.remedy for finding in found.findings)
+        assert (
+            "too few" in str(found) and "largest request" in str(found)
+        ) or "pools.services" in str(found)
+        assert all(each.at.key and each.remedy for each in found.diagnostics)
         return
     pool = Prefix.parse("10.0.0.0/13")
-    assert all(pool.covers(each.reserve) for cluster in found.clusters.values() for each in cluster.prefixes)
+    assert all(
+        pool.covers(each.reserve)
+        for cluster in found.clusters.values()
+        for each in cluster.prefixes
+    )
 
 
 def test_segments_of_a_pool_follow_one_another() -> None:
     pool = {"nodes": 100, "pods_per_node": 31, "surge": 0}
     data = {
-        "apiVersion": "netmgr.io/v1alpha1",
-        "kind": "NetworkPlan",
+        **PLAN_KEYS,
         "name": "drawn",
         "pools": {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
         "clusters": {"c": {"node_pools": {"gpu": pool}}},

@@ -1,4 +1,6 @@
-"""What holds for every plan that pins subnets and Service ranges, and excludes live subnets of its own clusters."""
+"""What holds for every plan that pins subnets and Service ranges, and excludes live subnets of its
+own clusters.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from pydantic import ValidationError
 
-from netmgr.plan.allocate import make_lock
-from netmgr.plan.carve import taken_by
-from netmgr.plan.check import check_limits, check_plan
-from netmgr.plan.document import Cloud, PlanDocument
-from netmgr.plan.findings import PlanRefused, Severity
-from netmgr.plan.lock import LockDocument
-from netmgr.plan.verify import derive, verify
-from netmgr.plan_files import load_limits
+from netmgr.documents.diagnostics import Severity
+from netmgr.plan.allocate.subnetting import taken_by
+from netmgr.plan.check.checks import check_limits, check_plan
+from netmgr.plan.check.verify import derive, verify
+from netmgr.plan.clouds.cloud import Cloud
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.files import load_limits
+from netmgr.plan.lock import LockDocument, PlanRefused
+from netmgr.plan.locking import make_lock
 from netmgr.prefixes import Family, Prefix
 
 pytestmark = pytest.mark.timeout(120)
@@ -28,7 +31,11 @@ VNET = Prefix.parse("10.4.0.0/16")
 def inside(lengths: st.SearchStrategy[int]) -> st.SearchStrategy[str]:
     """A prefix of the VNet."""
     return st.tuples(lengths, st.integers(0, (1 << 16) - 1)).map(
-        lambda drawn: str(Prefix(Family.V4, (VNET.value + drawn[1]) >> (32 - drawn[0]) << (32 - drawn[0]), drawn[0]))
+        lambda drawn: str(
+            Prefix(
+                Family.V4, (VNET.value + drawn[1]) >> (32 - drawn[0]) << (32 - drawn[0]), drawn[0]
+            )
+        )
     )
 
 
@@ -36,7 +43,9 @@ node_pools = st.fixed_dictionaries(
     {"nodes": st.sampled_from([0, 5, 100, 500]), "pods_per_node": st.sampled_from([4, 15, 31, 60])},
     optional={
         "subnets": st.lists(
-            st.fixed_dictionaries({"hosts": inside(st.integers(22, 28)), "pods": inside(st.integers(18, 24))}),
+            st.fixed_dictionaries(
+                {"hosts": inside(st.integers(22, 28)), "pods": inside(st.integers(18, 24))}
+            ),
             max_size=2,
         )
     },
@@ -55,11 +64,16 @@ documents = st.fixed_dictionaries(
             ]
         ),
         "pinned": st.just({"alpha": [str(VNET)]}),
-        "exclude": st.lists(inside(st.integers(20, 26)).map(lambda prefix: {"prefix": prefix}), max_size=2),
+        "exclude": st.lists(
+            inside(st.integers(20, 26)).map(lambda prefix: {"prefix": prefix}), max_size=2
+        ),
         "clusters": st.fixed_dictionaries(
             {
                 "alpha": st.fixed_dictionaries(
-                    {"services": services, "node_pools": st.fixed_dictionaries({"a": node_pools, "b": node_pools})}
+                    {
+                        "services": services,
+                        "node_pools": st.fixed_dictionaries({"a": node_pools, "b": node_pools}),
+                    }
                 ),
                 "beta": st.just({"services": {"length": 20}, "node_pools": {"c": {"nodes": 100}}}),
             }
@@ -77,8 +91,13 @@ def locked(data: dict[str, Any], previous: LockDocument | None = None) -> LockDo
 
 
 @given(documents, st.booleans())
-@settings(max_examples=80, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
-def test_what_is_pinned_is_there_and_what_is_live_is_left_alone(data: dict[str, Any], later: bool) -> None:  # noqa: FBT001  drawn
+@settings(
+    max_examples=80, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+)
+def test_what_is_pinned_is_there_and_what_is_live_is_left_alone(
+    data: dict[str, Any],
+    later: bool,  # noqa: FBT001  drawn
+) -> None:
     before = {**data, "exclude": [], "pinned": {}, "clusters": {"beta": data["clusters"]["beta"]}}
     lock = locked(data, locked(before) if later else None)
     plan = PlanDocument.model_validate(data)

@@ -1,4 +1,6 @@
-"""The buddy tree of free space says what netaddr's sets say, and its choices are what they claim to be."""
+"""The buddy tree of free space says what netaddr's sets say, and its choices are what they claim to
+be.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import hypothesis.strategies as st
 import netaddr
 from hypothesis import given
 
-from netmgr.plan.space import Space, enclosing, length_for, subtract
+from netmgr.plan.allocate.space import Space, enclosing, length_for, subtract
 from netmgr.prefixes import Family, Prefix
 
 ROOT = Prefix.parse("10.0.0.0/24")
@@ -47,7 +49,9 @@ def test_free_is_what_an_ipset_contains(moves: list[tuple[str, Prefix]], block: 
 
 
 @given(steps, st.integers(ROOT.length, SMALLEST))
-def test_every_choice_finds_room_when_there_is_some(moves: list[tuple[str, Prefix]], length: int) -> None:
+def test_every_choice_finds_room_when_there_is_some(
+    moves: list[tuple[str, Prefix]], length: int
+) -> None:
     space, peer = played(moves)
     fitting = [block for block in peer.iter_cidrs() if block.prefixlen <= length]
     for choice in (space.packed(length), space.sparse(length), space.topmost(length)):
@@ -57,7 +61,9 @@ def test_every_choice_finds_room_when_there_is_some(moves: list[tuple[str, Prefi
         widest = min(block.prefixlen for block in fitting)
         assert space.is_free(enclosing(space.sparse(length), widest))
         assert space.topmost(length).last == max(block.last for block in fitting)
-        assert not any(space.is_free(enclosing(space.packed(length), near)) for near in _shorter(fitting))
+        assert not any(
+            space.is_free(enclosing(space.packed(length), near)) for near in _shorter(fitting)
+        )
 
 
 def _shorter(fitting: list[netaddr.IPNetwork]) -> list[int]:
@@ -66,7 +72,9 @@ def _shorter(fitting: list[netaddr.IPNetwork]) -> list[int]:
 
 
 @given(steps, blocks, st.integers(0, SMALLEST))
-def test_growth_takes_only_what_is_free(moves: list[tuple[str, Prefix]], block: Prefix, length: int) -> None:
+def test_growth_takes_only_what_is_free(
+    moves: list[tuple[str, Prefix]], block: Prefix, length: int
+) -> None:
     space, peer = played(moves)
     grown = space.grown(block, length)
     if grown is not None and length <= block.length:

@@ -16,13 +16,19 @@ from netmgr.prefixes import Address, Family, Prefix, PrefixTable, merge, overlap
 def prefixes(draw, family: Family | None = None, shortest: int = 0) -> Prefix:
     family = family or draw(st.sampled_from(Family))
     length = draw(st.integers(shortest, family.width))
-    value = draw(st.integers(0, (1 << family.width) - 1)) >> (family.width - length) << (family.width - length)
+    value = (
+        draw(st.integers(0, (1 << family.width) - 1))
+        >> (family.width - length)
+        << (family.width - length)
+    )
     return Prefix(family, value, length)
 
 
 # Short lengths in a small corner, so that neighbours and overlaps really occur.
 crowded = st.builds(
-    lambda value, length: Prefix(Family.V4, (0x0A000000 | value) >> (32 - length) << (32 - length), length),
+    lambda value, length: Prefix(
+        Family.V4, (0x0A000000 | value) >> (32 - length) << (32 - length), length
+    ),
     st.integers(0, 255),
     st.integers(26, 32),
 )
@@ -48,7 +54,9 @@ def test_overlap_and_cover(one, other):
 
 @given(st.lists(crowded, max_size=12))
 def test_merging_gives_the_same_addresses_in_the_fewest_blocks(blocks):
-    assert [str(block) for block in merge(blocks)] == [str(cidr) for cidr in netaddr.cidr_merge(list(map(str, blocks)))]
+    assert [str(block) for block in merge(blocks)] == [
+        str(cidr) for cidr in netaddr.cidr_merge(list(map(str, blocks)))
+    ]
 
 
 @given(st.lists(crowded, max_size=10, unique=True))
@@ -77,7 +85,18 @@ def test_host_bits_are_refused_with_the_prefix_that_was_meant(prefix, data):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "10.0.0.0/33", "10.0.0.0/", "10.0.0/8", "010.0.0.1", "::1/129", "fe80::1%eth0", "10.0.0.0/-1", "x"]
+    "text",
+    [
+        "",
+        "10.0.0.0/33",
+        "10.0.0.0/",
+        "10.0.0/8",
+        "010.0.0.1",
+        "::1/129",
+        "fe80::1%eth0",
+        "10.0.0.0/-1",
+        "x",
+    ],
 )
 def test_malformed_text_is_refused(text):
     with pytest.raises(ValueError, match=r"is not an IP address|prefix length"):

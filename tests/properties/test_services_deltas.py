@@ -24,7 +24,9 @@ def frontends(family: Family) -> st.SearchStrategy[Frontend]:
     return st.builds(Frontend, st.frozensets(st.sampled_from(endpoints)), st.booleans())
 
 
-changes = st.fixed_dictionaries({}, optional={port: st.none() | frontends(port.family) for port in PORTS})
+changes = st.fixed_dictionaries(
+    {}, optional={port: st.none() | frontends(port.family) for port in PORTS}
+)
 
 
 class Table:
@@ -47,7 +49,9 @@ class Table:
         return touched
 
     def chosen(self) -> dict[bytes, frozenset[Endpoint]]:
-        """Endpoints by ServicePort, whatever their slots; the slots must be numbered from 0 without a gap."""
+        """Endpoints by ServicePort, whatever their slots; the slots must be numbered from 0 without
+        a gap.
+        """
         found: dict[bytes, dict[int, Endpoint]] = {}
         for family in Family:
             for key, data in self.elements[endpoint_map(family)].items():
@@ -63,17 +67,17 @@ def test_deltas_add_up_to_what_a_fresh_load_gives(sequence):
     wanted: dict[ServicePort, Frontend] = {}
     for step in sequence:
         delta, after = Delta(), {}
-        for seen, frontend in step.items():
-            before = state.get(seen)
-            after[seen] = None if frontend is None else nft_diff.placed(frontend, before)
-            nft_diff.between(seen, before, after[seen], delta)
+        for vip, frontend in step.items():
+            before = state.get(vip)
+            after[vip] = None if frontend is None else nft_diff.placed(frontend, before)
+            nft_diff.between(vip, before, after[vip], delta)
         table.carry_out(delta)
-        state = nft_diff.merged(state, after)
-        wanted = {seen: it for seen, it in (wanted | step).items() if it is not None}
+        state = nft_diff.update(state, after)
+        wanted = {vip: it for vip, it in (wanted | step).items() if it is not None}
         assert nft_diff.against(table.elements, state).is_empty
         assert nft_diff.changes(state, wanted) == {}
     fresh = Table()
-    loaded = {seen: nft_diff.placed(frontend, None) for seen, frontend in wanted.items()}
+    loaded = {vip: nft_diff.placed(frontend, None) for vip, frontend in wanted.items()}
     fresh.carry_out(nft_diff.against(fresh.elements, loaded))
     assert table.chosen() == fresh.chosen()
     unlike = {name for name in table.elements if table.elements[name] != fresh.elements[name]}
@@ -82,12 +86,12 @@ def test_deltas_add_up_to_what_a_fresh_load_gives(sequence):
 
 @given(frontends(Family.V4), st.integers(0, 5))
 def test_an_endpoint_less_costs_a_handful_of_elements(frontend, number):
-    seen = PORTS[0]
+    vip = PORTS[0]
     plain = Frontend(frontend.endpoints, sticky=False)
     before = nft_diff.placed(plain, None)
     gone = sorted(plain.endpoints)[number % len(plain.endpoints)] if plain.endpoints else None
     after = nft_diff.placed(Frontend(plain.endpoints - {gone}), before)
     table, delta = Table(), Delta()
-    table.carry_out(nft_diff.against(table.elements, {seen: before}))
-    nft_diff.between(seen, before, after, delta)
+    table.carry_out(nft_diff.against(table.elements, {vip: before}))
+    nft_diff.between(vip, before, after, delta)
     assert table.carry_out(delta) <= 5

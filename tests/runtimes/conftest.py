@@ -35,7 +35,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _programs() -> None:
-    require("busybox", "cc", "conmon", "containerd", "crun", "ctr", "ip", "nft", "nsenter", "podman", "runc", "unshare")
+    require(
+        "busybox",
+        "cc",
+        "conmon",
+        "containerd",
+        "crun",
+        "ctr",
+        "ip",
+        "nft",
+        "nsenter",
+        "podman",
+        "runc",
+        "unshare",
+    )
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +74,9 @@ def node(world: World) -> Node:
 
 @pytest.fixture
 def internet(world: World, node: Node) -> Iterator[Internet]:
-    with Internet(world.internet, (str(node.address(Family.V4)), str(node.address(Family.V6)))) as internet:
+    with Internet(
+        world.internet, (str(node.address(Family.V4)), str(node.address(Family.V6)))
+    ) as internet:
         yield internet
 
 

@@ -31,9 +31,13 @@ class SandboxConfig:
     host_ports: Mapping[int, int] = field(default_factory=dict)
 
     def message(self) -> Message:
-        """PodSandboxConfig: metadata 1 (PodSandboxMetadata: name 1, uid 2, namespace 3), hostname 2, port_mappings 5
-        (PortMapping: container_port 2, host_port 3; its protocol is TCP when it is left out), linux 8."""
-        ports: list[Message] = [{2: inside, 3: outside} for outside, inside in self.host_ports.items()]
+        """PodSandboxConfig: metadata 1 (PodSandboxMetadata: name 1, uid 2, namespace 3), hostname
+        2, port_mappings 5 (PortMapping: container_port 2, host_port 3; its protocol is TCP when it
+        is left out), linux 8.
+        """
+        ports: list[Message] = [
+            {2: inside, 3: outside} for outside, inside in self.host_ports.items()
+        ]
         said: Message = {1: {1: self.name, 2: self.uid, 3: self.namespace}, 2: self.name, 5: ports}
         return said | {8: {1: f"/{self.namespace}"}}
 
@@ -43,10 +47,14 @@ class Cri:
 
     def __init__(self, socket: Path) -> None:
         # containerd refuses the default authority, which is the socket's path percent-encoded.
-        self._channel = grpc.insecure_channel(f"unix:{socket}", options=[("grpc.default_authority", "localhost")])
+        self._channel = grpc.insecure_channel(
+            f"unix:{socket}", options=[("grpc.default_authority", "localhost")]
+        )
 
     def network_is_ready(self) -> bool:
-        """StatusResponse: status 1, its conditions 1 (RuntimeCondition: type 1, status 2, left out when false)."""
+        """StatusResponse: status 1, its conditions 1 (RuntimeCondition: type 1, status 2, left out
+        when false).
+        """
         status = next(values(self._call("Status", {}), 1))
         return any(
             next(values(condition, 1)) == b"NetworkReady" and 1 in values(condition, 2)
@@ -58,7 +66,9 @@ class Cri:
         return next(values(self._call("RunPodSandbox", {1: config.message()}), 1)).decode()
 
     def addresses(self, sandbox: str) -> list[str]:
-        """PodSandboxStatusResponse: status 1, its network 5 (ip 1, additional_ips 2, each with ip 1)."""
+        """PodSandboxStatusResponse: status 1, its network 5 (ip 1, additional_ips 2, each with ip
+        1).
+        """
         status = next(values(self._call("PodSandboxStatus", {1: sandbox}), 1))
         network = next(values(status, 5))
         found = [*values(network, 1), *(next(values(more, 1)) for more in values(network, 2))]
@@ -82,7 +92,9 @@ class Cri:
 
 def encode(message: Message) -> bytes:
     """A message as bytes."""
-    repeated = ((number, value if isinstance(value, list) else [value]) for number, value in message.items())
+    repeated = (
+        (number, value if isinstance(value, list) else [value]) for number, value in message.items()
+    )
     return b"".join(_field(number, each) for number, those in repeated for each in those)
 
 
@@ -104,7 +116,13 @@ def values(message: bytes, number: int) -> Iterator[bytes | int]:
 def _field(number: int, value: str | bytes | int | Message) -> bytes:
     if isinstance(value, int):
         return _as_varint(number << 3 | VARINT) + _as_varint(value)
-    content = encode(value) if isinstance(value, dict) else value.encode() if isinstance(value, str) else value
+    content = (
+        encode(value)
+        if isinstance(value, dict)
+        else value.encode()
+        if isinstance(value, str)
+        else value
+    )
     return _as_varint(number << 3 | LENGTH_DELIMITED) + _as_varint(len(content)) + content
 
 

@@ -1,4 +1,6 @@
-"""The container engines under test, each behind the same three verbs: run a pod, speak in it, remove it."""
+"""The container engines under test, each behind the same three verbs: run a pod, speak in it,
+remove it.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ bin_dirs = ["%s"]
 
 def major(program: str) -> int:
     """The first number of a program's version."""
-    shown = subprocess.run([program, "--version"], env={"PATH": PATH}, capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        [program, "--version"], env={"PATH": PATH}, capture_output=True, text=True, check=True
+    )
     found = re.search(r"\b(\d+)\.\d+", shown.stdout)
     assert found, f"{program} --version printed no version: {shown.stdout}"
     return int(found[1])
@@ -135,7 +139,10 @@ class Ctr:
         self.machine.running[f"ctr-{pod}"].wait(20)
 
     def _is_running(self, pod: str) -> bool:
-        return any(line.split()[::2] == [pod, "RUNNING"] for line in self.machine.run("ctr", "task", "ls").splitlines())
+        return any(
+            line.split()[::2] == [pod, "RUNNING"]
+            for line in self.machine.run("ctr", "task", "ls").splitlines()
+        )
 
 
 class ContainerdCri:
@@ -188,15 +195,20 @@ class Podman:
 
 
 def start_containerd(machine: Machine, probe: bytes, namespace: str) -> None:
-    """Start containerd, as it is configured or else with these tests' configuration, and give it the image."""
+    """Start containerd, as it is configured or else with these tests' configuration, and give it
+    the image.
+    """
     if not machine.written(CONTAINERD_CONFIG):
         machine.write(CONTAINERD_CONFIG, containerd_config())
     machine.start("containerd", "containerd")
     wait_until(lambda: _answers(machine), lambda: machine.log("containerd"))
     machine.write("/run/image.tar", images.oci_archive(IMAGE, list(PAUSE), probe))
-    # From release 2 the daemon unpacks an image itself, with its own snapshotter, unless told otherwise.
+    # From release 2 the daemon unpacks an image itself, with its own snapshotter, unless told
+    # otherwise.
     local = () if major("containerd") < 2 else ("--local",)
-    machine.run("ctr", "--namespace", namespace, "image", "import", *local, *NATIVE, "/run/image.tar")
+    machine.run(
+        "ctr", "--namespace", namespace, "image", "import", *local, *NATIVE, "/run/image.tar"
+    )
 
 
 def _answers(machine: Machine) -> bool:

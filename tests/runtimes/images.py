@@ -1,4 +1,6 @@
-"""Container images made on the spot from this machine's static busybox and a probe: nothing is downloaded."""
+"""Container images made on the spot from this machine's static busybox and a probe: nothing is
+downloaded.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Blob:
 
 
 def build_probe(folder: Path) -> bytes:
-    """The program that sends datagrams from inside a pod (probe.c), linked so that it needs no library."""
+    """The program that sends datagrams from inside a pod (probe.c), linked so that it needs no
+    library.
+    """
     source, target = Path(__file__).with_name("probe.c"), folder / "probe"
     subprocess.run(["cc", "-static", "-O1", "-Wall", "-Werror", "-o", target, source], check=True)
     return target.read_bytes()
@@ -44,7 +48,11 @@ def build_probe(folder: Path) -> bytes:
 def root_files(probe: bytes) -> dict[str, bytes | str]:
     """Paths of a root file system: bytes for a program, text for the target of a link."""
     busybox = next(path for path in BUSYBOX if path.exists()).read_bytes()
-    return {"bin/busybox": busybox, "bin/probe": probe, **{f"bin/{applet}": "busybox" for applet in APPLETS}}
+    return {
+        "bin/busybox": busybox,
+        "bin/probe": probe,
+        **{f"bin/{applet}": "busybox" for applet in APPLETS},
+    }
 
 
 def oci_archive(name: str, command: list[str], probe: bytes) -> bytes:
@@ -61,14 +69,24 @@ def oci_archive(name: str, command: list[str], probe: bytes) -> bytes:
     )
     manifest = _json(
         MANIFEST,
-        {"schemaVersion": 2, "mediaType": MANIFEST, "config": config.descriptor(), "layers": [layer.descriptor()]},
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": config.descriptor(),
+            "layers": [layer.descriptor()],
+        },
     )
-    index = {"manifests": [{**manifest.descriptor(), "annotations": {"io.containerd.image.name": name}}]}
+    index = {
+        "manifests": [{**manifest.descriptor(), "annotations": {"io.containerd.image.name": name}}]
+    }
     return _tar(
         {
             "oci-layout": json.dumps({"imageLayoutVersion": "1.0.0"}).encode(),
             "index.json": json.dumps({"schemaVersion": 2, **index}).encode(),
-            **{f"blobs/{blob.digest.replace(':', '/')}": blob.content for blob in (layer, config, manifest)},
+            **{
+                f"blobs/{blob.digest.replace(':', '/')}": blob.content
+                for blob in (layer, config, manifest)
+            },
         }
     )
 

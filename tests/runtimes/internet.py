@@ -1,4 +1,5 @@
-"""The internet host of a test's world: answers datagrams and web requests, and counts on its own."""
+"""The internet host of a test's world: answers datagrams and web requests,
+and counts on its own."""
 
 from __future__ import annotations
 
@@ -75,7 +76,9 @@ class Internet:
             self._web = _Web(("::", WEB_PORT), _Page)
         self._web.visitors = self.visitors
         self._nft("-f", "-", stdin=METER.format(v4=self.node[0], v6=self.node[1]))
-        self._threads = [threading.Thread(target=serve) for serve in (self._serve_echo, self._web.serve_forever)]
+        self._threads = [
+            threading.Thread(target=serve) for serve in (self._serve_echo, self._web.serve_forever)
+        ]
         for thread in self._threads:
             thread.start()
         return self
@@ -90,7 +93,9 @@ class Internet:
 
     def meter(self) -> dict[str, tuple[int, int]]:
         """(bytes, packets) by direction, IP headers included."""
-        listed = json.loads(self._nft("-j", "list", "counters", "table", "inet", "witness"))["nftables"]
+        listed = json.loads(self._nft("-j", "list", "counters", "table", "inet", "witness"))[
+            "nftables"
+        ]
         counters = [entry["counter"] for entry in listed if "counter" in entry]
         return {counter["name"]: (counter["bytes"], counter["packets"]) for counter in counters}
 
@@ -108,7 +113,9 @@ class Internet:
 
     def _nft(self, *arguments: str, stdin: str = "") -> str:
         command = ["nsenter", f"--net={self.netns}", "nft", *arguments]
-        return subprocess.run(command, input=stdin, capture_output=True, check=True, text=True).stdout
+        return subprocess.run(
+            command, input=stdin, capture_output=True, check=True, text=True
+        ).stdout
 
 
 def _plain(address: str) -> str:

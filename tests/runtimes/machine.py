@@ -3,7 +3,8 @@
 Container runtimes have their paths built in: /opt/cni/bin, /etc/cni/net.d, /run/containerd.
 So each gets a machine of its own, made of kernel namespaces:
 
-- mounts: /etc, /opt, /usr/lib/cni and /var/lib are this machine's, but what is written there goes to
+- mounts: /etc, /opt, /usr/lib/cni and /var/lib are this machine's, but what is written there
+  goes to
   memory; /run is empty; /sys and /proc show this machine alone;
 - processes: they see each other only, and all end with the first one, whatever they became;
 - control groups: one branch below the present one, in cgroup v2 alone;
@@ -32,7 +33,8 @@ done
 cd /
 exec "$@"
 """
-"""Shell text that runs its arguments in the machine's control groups: nsenter does not join them."""
+"""Shell text that runs its arguments in the machine's control groups: nsenter does not join them.
+"""
 
 
 class MachineError(Exception):
@@ -76,7 +78,9 @@ class Machine:
 
     def sweep(self) -> None:
         """Remove the machine's control groups, which are all that can outlive it."""
-        subprocess.run(_unshared("sweep", self.cgroup, self._scratch), env={"PATH": PATH}, check=True)
+        subprocess.run(
+            _unshared("sweep", self.cgroup, self._scratch), env={"PATH": PATH}, check=True
+        )
 
     @property
     def _scratch(self) -> Path:
@@ -88,29 +92,57 @@ class Machine:
         """The command that runs `command` in every namespace of the machine."""
         assert self._holder is not None
         own = Path(f"/proc/{self._holder.pid}/ns")
-        spaces = (f"--net={own}/net", f"--mount={own}/mnt", f"--pid={own}/pid_for_children", f"--cgroup={own}/cgroup")
+        spaces = (
+            f"--net={own}/net",
+            f"--mount={own}/mnt",
+            f"--pid={own}/pid_for_children",
+            f"--cgroup={own}/cgroup",
+        )
         # Entering a mount namespace leaves a chroot; --root returns to it.
-        return ["nsenter", *spaces, f"--root=/proc/{self._holder.pid}/root", "--", "sh", "-c", JOIN, "sh", *command]
+        return [
+            "nsenter",
+            *spaces,
+            f"--root=/proc/{self._holder.pid}/root",
+            "--",
+            "sh",
+            "-c",
+            JOIN,
+            "sh",
+            *command,
+        ]
 
-    def run(self, *command: str | Path, stdin: bytes = b"", timeout: float = 60, check: bool = True) -> str:
+    def run(
+        self, *command: str | Path, stdin: bytes = b"", timeout: float = 60, check: bool = True
+    ) -> str:
         """Run a program to its end and return its standard output.
 
         Raises:
             MachineError: it failed, and `check` is on.
         """
         done = subprocess.run(
-            self.inside(command), input=stdin, capture_output=True, env={"PATH": PATH}, timeout=timeout, check=False
+            self.inside(command),
+            input=stdin,
+            capture_output=True,
+            env={"PATH": PATH},
+            timeout=timeout,
+            check=False,
         )
         if check and done.returncode != 0:
             shown = " ".join(map(str, command))
-            raise MachineError(f"{shown}: exit {done.returncode}\n{(done.stdout + done.stderr).decode()}")
+            raise MachineError(
+                f"{shown}: exit {done.returncode}\n{(done.stdout + done.stderr).decode()}"
+            )
         return done.stdout.decode()
 
     def start(self, name: str, *command: str | Path) -> subprocess.Popen[bytes]:
         """Start a program that runs until the machine ends, its output in `logs/<name>.log`."""
         with (self.logs / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                self.inside(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={"PATH": PATH}
+                self.inside(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={"PATH": PATH},
             )
         self.running[name] = process
         return process
@@ -122,7 +154,9 @@ class Machine:
     def path(self, inside: str) -> Path:
         """How a path of the machine is reached from outside, while the machine is there."""
         assert self._holder is not None
-        children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
+        children = (
+            Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
+        )
         return Path(f"/proc/{children[0]}/root", inside.lstrip("/"))
 
     def write(self, inside: str, content: str | bytes, mode: int = 0o644) -> None:
@@ -145,7 +179,8 @@ def _unshared(verb: str, name: str, scratch: Path) -> list[str | Path]:
     the namespace's real root is made private, and ours is bound to `scratch` and entered there.
     """
     prepared = (
-        'nsenter --mount=/proc/self/ns/mnt mount --make-rprivate / && mount --rbind / "$4" && exec chroot "$4" sh "$@"'
+        'nsenter --mount=/proc/self/ns/mnt mount --make-rprivate / && mount --rbind / "$4" '
+        '&& exec chroot "$4" sh "$@"'
     )
     unshared = ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", prepared, "sh"]
     return [*unshared, SCRIPT, verb, name, scratch]

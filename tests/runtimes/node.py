@@ -1,4 +1,6 @@
-"""A node as an installation leaves it: netmgr's agent and plugin in their default places on a machine."""
+"""A node as an installation leaves it: netmgr's agent and plugin in their default places on a
+machine.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ from typing import TypeVar
 
 import yaml
 
+from netmgr.api.snapshot import Snapshot
 from netmgr.lab.topology import Node
-from netmgr.snapshot import Snapshot
+from tests.builders import NODE_KEYS
 from tests.runtimes.machine import Machine
 
 DOCUMENT = "/etc/netmgr/node.yaml"
@@ -36,7 +39,8 @@ class NetmgrNode:
     backend: str
 
     def start(self, *options: str) -> str:
-        """Install the plugin with these options and start the agent; what the installation printed."""
+        """Install the plugin with these options and start the agent;
+        what the installation printed."""
         self.machine.write(DOCUMENT, yaml.safe_dump(self._document()))
         self.machine.start("agent", *NETMGR, "agent", "--config", DOCUMENT)
         printed = self.machine.run(*NETMGR, "cni", "install", *options)
@@ -53,7 +57,11 @@ class NetmgrNode:
 
     def counted(self, namespace: str, pod: str) -> dict[str, tuple[int, int]]:
         """(bytes, packets) of a pod by direction."""
-        rows = [row for row in self.snapshot()["pods"] if (row["namespace"], row["pod"]) == (namespace, pod)]
+        rows = [
+            row
+            for row in self.snapshot()["pods"]
+            if (row["namespace"], row["pod"]) == (namespace, pod)
+        ]
         return {row["traffic"]: (row["bytes"], row["packets"]) for row in rows}
 
     def addresses(self, state: str) -> int:
@@ -65,12 +73,19 @@ class NetmgrNode:
         shown = {
             "link": self.machine.run("ip", "-o", "link", "show", "type", "veth"),
             "route": self.machine.run("ip", "route", "show", "table", "all"),
-            "rule": self.machine.run("nft", "list", "ruleset") if self.backend == "nftables" else self._ipsets(),
+            "rule": self.machine.run("nft", "list", "ruleset")
+            if self.backend == "nftables"
+            else self._ipsets(),
             "result": self.machine.run("sh", "-c", "ls /var/lib/cni/results 2>/dev/null || true"),
         }
         uplink = f" {self.node.uplink}@"
         found = [line for line in shown["link"].splitlines() if uplink not in line]
-        found += [line for name in ("route", "rule") for line in shown[name].splitlines() if address in line.split()]
+        found += [
+            line
+            for name in ("route", "rule")
+            for line in shown[name].splitlines()
+            if address in line.split()
+        ]
         return found + shown["result"].split()
 
     def _ipsets(self) -> str:
@@ -78,8 +93,7 @@ class NetmgrNode:
 
     def _document(self) -> dict[str, object]:
         return {
-            "apiVersion": "netmgr.io/v1alpha1",
-            "kind": "Node",
+            **NODE_KEYS,
             "node": {
                 "name": self.node.host,
                 "addresses": [str(address) for address in self.node.addresses],

@@ -1,7 +1,8 @@
-"""Agent and exporter in real containers, with what the manifests give them: capabilities, a read-only root, seccomp.
+"""Agent and exporter in real containers, with what the manifests give them: capabilities, a
+read-only root, seccomp.
 
-The containers' root is this machine's own. NETMGR_IMAGE_ROOT names the root of an image that `make image` built
-instead, for example as `podman image mount` shows it.
+The containers' root is this machine's own. NETMGR_IMAGE_ROOT names the root of an image that `make
+image` built instead, for example as `podman image mount` shows it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ pytestmark = [pytest.mark.root, pytest.mark.runtimes]
 OVERLAY = SOURCE / "configs" / "kubernetes" / "overlays" / "cni"
 ROOT = "/run/image"
 IMAGE_ROOT = os.environ.get("NETMGR_IMAGE_ROOT", "")
-SCRAPE = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9119/metrics', timeout=5).read().decode())"
+SCRAPE = (
+    "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9119/metrics', "
+    "timeout=5).read().decode())"
+)
 
 
 def manifest() -> dict[str, Any]:
@@ -37,24 +41,48 @@ def manifest() -> dict[str, Any]:
 
 
 def contained(name: str) -> list[str]:
-    """The command that runs `name` of the manifest as a kubelet would; the image is this machine."""
+    """The command that runs `name` of the manifest as a kubelet would;
+    the image is this machine."""
     pod = manifest()
     (container,) = [item for item in pod["containers"] if item["name"] == name]
     context = container["securityContext"]
     assert context["readOnlyRootFilesystem"]
     assert not context["allowPrivilegeEscalation"]
     assert pod["hostNetwork"]
-    where = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    where = {
+        volume["name"]: volume["hostPath"]["path"]
+        for volume in pod["volumes"]
+        if "hostPath" in volume
+    }
     where["document"] = str(Path(DOCUMENT).parent)
-    options = ["--network", "host", "--read-only", "--read-only-tmpfs=false", "--security-opt", "no-new-privileges"]
-    options += ["--cap-drop", "all", *(f"--cap-add={each}" for each in context["capabilities"].get("add", ()))]
-    options += ["--user", f"{context['runAsUser']}:{context.get('runAsGroup', 0)}", "--ulimit", "host"]
+    options = [
+        "--network",
+        "host",
+        "--read-only",
+        "--read-only-tmpfs=false",
+        "--security-opt",
+        "no-new-privileges",
+    ]
+    options += [
+        "--cap-drop",
+        "all",
+        *(f"--cap-add={each}" for each in context["capabilities"].get("add", ())),
+    ]
+    options += [
+        "--user",
+        f"{context['runAsUser']}:{context.get('runAsGroup', 0)}",
+        "--ulimit",
+        "host",
+    ]
     for mount in container["volumeMounts"]:
         modes = ["ro"] if mount.get("readOnly") else ["rw"]
         modes += ["rslave"] if mount.get("mountPropagation") == "HostToContainer" else []
         options += ["--volume", f"{where[mount['name']]}:{mount['mountPath']}:{','.join(modes)}"]
     if IMAGE_ROOT:
-        environment, command = {"PATH": "/opt/netmgr/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, container["command"]
+        environment, command = (
+            {"PATH": "/opt/netmgr/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+            container["command"],
+        )
     else:
         environment = {"PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-m", *container["command"]]
@@ -70,7 +98,16 @@ class ContainedNode(NetmgrNode):
         machine.write("/etc/containers/containers.conf", containers_conf())
         machine.write("/etc/containers/storage.conf", STORAGE_CONF)
         machine.write(DOCUMENT, yaml.safe_dump(self._document() | {"reader_group": 65534}))
-        machine.run("mkdir", "-p", "/run/netmgr", "/run/netns", "/var/lib/netmgr", ROOT, "/run/upper", "/run/work")
+        machine.run(
+            "mkdir",
+            "-p",
+            "/run/netmgr",
+            "/run/netns",
+            "/var/lib/netmgr",
+            ROOT,
+            "/run/upper",
+            "/run/work",
+        )
         machine.run("touch", "/run/xtables.lock")
         machine.run("mount", "--make-shared", "/run")
         overlay = f"lowerdir={IMAGE_ROOT or '/'},upperdir=/run/upper,workdir=/run/work"
@@ -104,7 +141,9 @@ def test_pods_are_wired_counted_and_scraped_from_within_containers(
 
     for probe_name in ("readinessProbe", "livenessProbe"):
         (command,) = [
-            each[probe_name]["exec"]["command"] for each in manifest()["containers"] if each["name"] == "agent"
+            each[probe_name]["exec"]["command"]
+            for each in manifest()["containers"]
+            if each["name"] == "agent"
         ]
         assert command[0] == "python3"
         python = "python3" if IMAGE_ROOT else sys.executable
@@ -119,13 +158,23 @@ def test_pods_are_wired_counted_and_scraped_from_within_containers(
 
     wait_until(scraped, lambda: machine.log("exporter"))
     sent = internet.meter()["internet-out"][0]
-    (line,) = [each for each in page if each.startswith("netmgr_pod_traffic_bytes_total{") and "internet-out" in each]
+    (line,) = [
+        each
+        for each in page
+        if each.startswith("netmgr_pod_traffic_bytes_total{") and "internet-out" in each
+    ]
     assert float(line.split()[-1]) == sent
 
-    status = machine.path("/proc") / machine.run("pgrep", "-f", "netmgr agent").split()[-1] / "status"
-    shown = dict(entry.split(":\t", 1) for entry in status.read_text().splitlines() if ":\t" in entry)
+    status = (
+        machine.path("/proc") / machine.run("pgrep", "-f", "netmgr agent").split()[-1] / "status"
+    )
+    shown = dict(
+        entry.split(":\t", 1) for entry in status.read_text().splitlines() if ":\t" in entry
+    )
     assert (shown["NoNewPrivs"], shown["Seccomp"]) == ("1", "2")
     (agent,) = [each for each in manifest()["containers"] if each["name"] == "agent"]
-    assert int(shown["CapBnd"], 16).bit_count() == len(agent["securityContext"]["capabilities"]["add"])
+    assert int(shown["CapBnd"], 16).bit_count() == len(
+        agent["securityContext"]["capabilities"]["add"]
+    )
     engine.remove("inside")
     assert settled(lambda: contained_node.addresses("allocated"), lambda: 0) == 0

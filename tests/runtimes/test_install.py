@@ -1,4 +1,6 @@
-"""`netmgr cni install` without options, as in README: the runtime finds the plugin, pods get their host ports."""
+"""`netmgr cni install` without options, as in README: the runtime finds the plugin, pods get their
+host ports.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from tests.runtimes.node import NETMGR, NetmgrNode, wait_until
 pytestmark = [pytest.mark.root, pytest.mark.runtimes]
 
 DEBIANS_PLUGINS = "/usr/lib/cni"
-"""Where Debian's containerd looks, and its containernetworking-plugins are: not upstream's /opt/cni/bin."""
+"""Where Debian's containerd looks, and its containernetworking-plugins are: not upstream's
+/opt/cni/bin.
+"""
 
 HOST_PORT, POD_PORT = 18080, 8080
 
@@ -32,16 +36,22 @@ def bare(machine: Machine, node: Node) -> NetmgrNode:
 
 def test_the_configuration_that_debian_ships_is_followed(machine: Machine):
     printed = machine.run(*NETMGR, "cni", "install")
-    assert f"containerd looks in {DEBIANS_PLUGINS} and /etc/cni/net.d (containerd config dump)" in printed
+    assert (
+        f"containerd looks in {DEBIANS_PLUGINS} and /etc/cni/net.d (containerd config dump)"
+        in printed
+    )
     assert machine.path(f"{DEBIANS_PLUGINS}/netmgr").exists()
     assert f"removed {DEBIANS_PLUGINS}/netmgr" in machine.run(*NETMGR, "cni", "uninstall")
 
 
 @pytest.mark.parametrize("bin_dir", ["/opt/cni/bin", "/etc/plugins"])
 def test_the_plugin_goes_where_containerd_looks(machine: Machine, bin_dir: str):
-    """The release of containerd that runs here reads its own configuration, drop-in file included."""
+    """The release of containerd that runs here reads its own configuration,
+    drop-in file included."""
     version = 2 if major("containerd") < 2 else 3
-    machine.write(CONTAINERD_CONFIG, f'version = {version}\nimports = ["/etc/containerd/conf.d/*.toml"]\n')
+    machine.write(
+        CONTAINERD_CONFIG, f'version = {version}\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
+    )
     machine.write("/etc/containerd/conf.d/cni.toml", containerd_config(bin_dir))
     machine.run(*NETMGR, "cni", "install")
     assert machine.path(f"{bin_dir}/netmgr").exists()
@@ -56,14 +66,31 @@ def test_a_pod_of_the_runtime_gets_its_network_and_its_host_port(
     assert [plugin["type"] for plugin in conflist["plugins"]] == ["netmgr", "portmap"]
     engine = ContainerdCri(machine, probe)
     engine.run("server", {HOST_PORT: POD_PORT})
-    serve = ("ctr", "--namespace", "k8s.io", "task", "exec", "--exec-id", "serve", engine.ids["server"])
-    machine.start("server", *serve, "sh", "-c", f"while true; do echo hello from the pod | nc -l -p {POD_PORT}; done")
+    serve = (
+        "ctr",
+        "--namespace",
+        "k8s.io",
+        "task",
+        "exec",
+        "--exec-id",
+        "serve",
+        engine.ids["server"],
+    )
+    machine.start(
+        "server",
+        *serve,
+        "sh",
+        "-c",
+        f"while true; do echo hello from the pod | nc -l -p {POD_PORT}; done",
+    )
 
     def asked() -> str:
         target = (str(node.address(Family.V4)), str(HOST_PORT))
         return _from(world.namespace(world.internet), "busybox", "nc", "-w", "2", *target)
 
-    wait_until(lambda: asked() == "hello from the pod\n", lambda: machine.run("iptables-save", "-t", "nat"))
+    wait_until(
+        lambda: asked() == "hello from the pod\n", lambda: machine.run("iptables-save", "-t", "nat")
+    )
     engine.remove("server")
     assert asked() == ""
 

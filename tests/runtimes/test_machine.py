@@ -1,4 +1,5 @@
-"""The machine the engines run in takes everything with it when it ends, however that comes about."""
+"""The machine the engines run in takes everything with it when it ends,
+however that comes about."""
 
 from __future__ import annotations
 

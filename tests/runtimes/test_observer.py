@@ -1,4 +1,6 @@
-"""An observing agent beside real engines whose pods Debian's plugins wire: their bytes under their names."""
+"""An observing agent beside real engines whose pods Debian's plugins wire: their bytes under their
+names.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,16 @@ IPAM = {
 
 
 class ObservedNode(NetmgrNode):
-    """As an administrator has it who keeps another plugin: nothing of netmgr's is installed but the agent."""
+    """As an administrator has it who keeps another plugin: nothing of netmgr's is installed but the
+    agent.
+    """
 
     def start(self) -> None:
         self.machine.write(DOCUMENT, yaml.safe_dump(self._document()))
         self.machine.run("mkdir", "-p", "/opt/cni/bin")
-        self.machine.run("cp", *(f"/usr/lib/cni/{name}" for name in (*PLUGINS, "host-local")), "/opt/cni/bin/")
+        self.machine.run(
+            "cp", *(f"/usr/lib/cni/{name}" for name in (*PLUGINS, "host-local")), "/opt/cni/bin/"
+        )
         self.start_agent()
 
     def start_agent(self) -> None:
@@ -44,8 +50,14 @@ class ObservedNode(NetmgrNode):
         wait_until(self._is_ready, lambda: f"the agent is not ready:\n{self.machine.log('agent')}")
 
     def use(self, plugin: str) -> None:
-        """Have the engines give their pods this plugin's network; it has the name that podman is told."""
-        network = {"cniVersion": "0.4.0", "name": "netmgr", "plugins": [{**PLUGINS[plugin], "ipam": IPAM}]}
+        """Have the engines give their pods this plugin's network; it has the name that podman is
+        told.
+        """
+        network = {
+            "cniVersion": "0.4.0",
+            "name": "netmgr",
+            "plugins": [{**PLUGINS[plugin], "ipam": IPAM}],
+        }
         self.machine.write("/etc/cni/net.d/10-others.conflist", json.dumps(network))
 
     def gaps(self) -> dict[str, int]:
@@ -54,7 +66,11 @@ class ObservedNode(NetmgrNode):
     def all_counted(self) -> dict[str, tuple[int, int]]:
         """(bytes, packets) of all pods together by direction."""
         rows = self.snapshot()["namespaces"]
-        return {row["traffic"]: (row["bytes"], row["packets"]) for row in rows if row["namespace"] == "-"}
+        return {
+            row["traffic"]: (row["bytes"], row["packets"])
+            for row in rows
+            if row["namespace"] == "-"
+        }
 
     def live(self) -> set[tuple[str, str]]:
         return {(row["namespace"], row["pod"]) for row in self.snapshot()["pods"] if row["live"]}
@@ -78,7 +94,9 @@ def test_a_pod_of_another_plugin_is_counted_to_the_byte_and_kept_when_it_is_gone
     runtime = ENGINES[engine_name](observed.machine, probe)
     pod = runtime.run("talker")
     for family in Family:
-        runtime.speak("talker", "probe", str(INTERNET[family]), str(ECHO_PORT), str(DATAGRAMS), str(PAYLOAD))
+        runtime.speak(
+            "talker", "probe", str(INTERNET[family]), str(ECHO_PORT), str(DATAGRAMS), str(PAYLOAD)
+        )
         request = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc {INTERNET[family]} {WEB_PORT}"
         assert PAGE.decode() in runtime.speak("talker", "sh", "-c", request)
     assert settled(lambda: observed.counted(*pod), internet.meter) == internet.meter()
@@ -86,7 +104,9 @@ def test_a_pod_of_another_plugin_is_counted_to_the_byte_and_kept_when_it_is_gone
     runtime.remove("talker")
     assert settled(observed.live, set) == set()
     assert observed.counted(*pod) == internet.meter()
-    assert observed.gaps().keys() <= {"late"}, "a busy machine may have held the agent up, but nothing was lost"
+    assert observed.gaps().keys() <= {"late"}, (
+        "a busy machine may have held the agent up, but nothing was lost"
+    )
 
 
 def test_pods_that_speak_in_their_first_instant_and_end_lose_nothing(
@@ -99,9 +119,21 @@ def test_pods_that_speak_in_their_first_instant_and_end_lose_nothing(
     on_network = ("--network", "netmgr", "--ulimit", "host")
     for number in range(SHORT_LIVED):
         if podman:
-            podman.run("podman", "run", "--rm", *on_network, "--name", f"p{number}", "--rootfs", "/run/root", *speak)
+            podman.run(
+                "podman",
+                "run",
+                "--rm",
+                *on_network,
+                "--name",
+                f"p{number}",
+                "--rootfs",
+                "/run/root",
+                *speak,
+            )
         containerd.run("ctr", "run", "--rm", "--cni", *NATIVE, IMAGE, f"c{number}", *speak)
     sent, pods = internet.meter(), SHORT_LIVED * (2 if podman else 1)
     assert sent["internet-out"] == (pods * DATAGRAMS * (PAYLOAD + 28), pods * DATAGRAMS)
     assert settled(observed.all_counted, lambda: sent) == sent
-    assert observed.gaps().keys() <= {"late"}, "a busy machine may have held the agent up, but nothing was lost"
+    assert observed.gaps().keys() <= {"late"}, (
+        "a busy machine may have held the agent up, but nothing was lost"
+    )

@@ -1,5 +1,6 @@
-"""Real container engines start pods through the installed plugin; what netmgr counted is compared with
-what the internet host counted on its own side."""
+"""Real container engines start pods through the installed plugin; what netmgr counted is compared
+with what the internet host counted on its own side.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def test_a_pod_reaches_the_internet_as_its_node_and_every_byte_is_counted_as_the
 
 
 @pytest.mark.usefixtures("internet")
-def test_a_removed_pod_leaves_nothing_but_a_resting_address(engine: Engine, netmgr_node: NetmgrNode):
+def test_a_removed_pod_leaves_nothing_but_a_resting_address(
+    engine: Engine, netmgr_node: NetmgrNode
+):
     engine.run("passing")
     held = addresses_on_eth0(engine, "passing")
     exchange(engine, "passing", Family.V4)

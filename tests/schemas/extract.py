@@ -1,10 +1,12 @@
-"""Writes the schema files of this folder: what Terraform's azurerm provider and Azure's own models take.
+"""Writes the schema files of this folder: what Terraform's azurerm provider and Azure's own models
+take.
 
     python tests/schemas/extract.py
 
-The provider's arguments are read out of the types that CDK for Terraform generates from its schema, the cloud's
-properties out of the serializers of Azure's JavaScript packages; npm fetches both, node reads the latter. Only
-what a rendering uses is kept. A star after a name says that it must be given.
+The provider's arguments are read out of the types that CDK for Terraform generates from its schema,
+the cloud's properties out of the serializers of Azure's JavaScript packages; npm fetches both, node
+reads the latter. Only what a rendering uses is kept. A star after a name says that it must be
+given.
 """
 
 from __future__ import annotations
@@ -95,7 +97,11 @@ _ENTRY = re.compile(
 def package(name: str, version: str, into: Path) -> Path:
     """A package of the registry, unpacked."""
     packed = subprocess.run(
-        ["npm", "pack", "--silent", f"{name}@{version}"], cwd=into, check=True, capture_output=True, text=True
+        ["npm", "pack", "--silent", f"{name}@{version}"],
+        cwd=into,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     folder = into / name.replace("/", "-")
     folder.mkdir()
@@ -114,13 +120,21 @@ def azurerm(into: Path) -> dict[str, Any]:
         own = re.search(r"export interface (\w+)Config extends", types)
         assert own, kind
         found[f"azurerm_{kind}"] = dict(_arguments(code, types, own[1], ""))
-    return {"provider": f"hashicorp/azurerm {provider}", "source": _source(AZURERM), "resources": found}
+    return {
+        "provider": f"hashicorp/azurerm {provider}",
+        "source": _source(AZURERM),
+        "resources": found,
+    }
 
 
 def _arguments(code: str, types: str, resource: str, block: str) -> Iterator[tuple[str, Any]]:
     """Of a resource itself, or of one of its blocks."""
     interface = f"{resource}{block}" if block else f"{resource}Config"
-    begin = f"function {interface[0].lower()}{interface[1:]}ToHclTerraform(" if block else "synthesizeHclAttributes()"
+    begin = (
+        f"function {interface[0].lower()}{interface[1:]}ToHclTerraform("
+        if block
+        else "synthesizeHclAttributes()"
+    )
     body = code[code.index(begin) :]
     body = body[: body.index("\n    };" if block else "\n        };")]
     members = re.search(rf"export interface {interface} .*?^\}}", types, re.MULTILINE | re.DOTALL)
@@ -140,7 +154,11 @@ def azure(into: Path) -> dict[str, Any]:
     """Properties of the models, by the names and at the depth that they have in a request."""
     found: dict[str, Any] = {}
     for provider, (name, version, api) in AZURE.items():
-        module = next(path for path in package(name, version, into).rglob("models/mappers.js") if "esm" in str(path))
+        module = next(
+            path
+            for path in package(name, version, into).rglob("models/mappers.js")
+            if "esm" in str(path)
+        )
         code = _PRINT_MAPPERS.replace("MODULE", str(module))
         printed = subprocess.run(
             ["node", "--input-type=module", "-e", code], check=True, capture_output=True, text=True
@@ -154,7 +172,10 @@ def azure(into: Path) -> dict[str, Any]:
 def _properties(model: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for each in model.values():
         if not each.get("readOnly"):
-            yield each["serializedName"] + ("*" if each.get("required") else ""), _type(each["type"])
+            yield (
+                each["serializedName"] + ("*" if each.get("required") else ""),
+                _type(each["type"]),
+            )
 
 
 def _type(kind: dict[str, Any]) -> str:
@@ -171,7 +192,9 @@ def main() -> None:
     """Fetch, read, write."""
     with tempfile.TemporaryDirectory() as folder:
         for name, schema in (("azurerm", azurerm(Path(folder))), ("azure", azure(Path(folder)))):
-            (HERE / f"{name}.json").write_text(json.dumps(schema, indent=1) + "\n", encoding="utf-8")
+            (HERE / f"{name}.json").write_text(
+                json.dumps(schema, indent=1) + "\n", encoding="utf-8"
+            )
 
 
 if __name__ == "__main__":

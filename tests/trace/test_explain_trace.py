@@ -7,14 +7,14 @@ from functools import cache
 
 import pytest
 
-from netmgr.config import Backend, NodeDocument
-from netmgr.explain import Passage, explain
+from netmgr.documents.explain import PacketPath, explain
+from netmgr.documents.node import Backend, NodeDocument
+from netmgr.documents.sites import HUB, Role, TranslationMode
 from netmgr.lab import planned
 from netmgr.lab.topology import Node, Topology
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
-from netmgr.sites import HUB, Mapping, Role
 from tests.fakes.network import OTHER_KINDS
 from tests.fakes.passage import Packet
 from tests.fakes.rules import FakeBackend
@@ -30,23 +30,36 @@ def drawn(name: str) -> Topology:
 
 
 def targets(document: NodeDocument) -> Iterator[Address]:
-    """Some address of every prefix of every site, of the pods', of what is translated, and of none of them."""
+    """Some address of every prefix of every site, of the pods', of what is translated, and of none
+    of them.
+    """
     prefixes = [prefix for site in document.sites for prefix in site.every_prefix]
     prefixes += (
-        [*document.ranges, *(item.real for item in document.nat.services if document.nat)] if document.nat else []
+        [*document.ranges, *(item.service_cidr for item in document.nat.services if document.nat)]
+        if document.nat
+        else []
     )
     for prefix in prefixes:
-        yield from (Address(prefix.family, prefix.value + place) for place in (1, prefix.size // 2, prefix.size - 2))
+        yield from (
+            Address(prefix.family, prefix.value + place)
+            for place in (1, prefix.size // 2, prefix.size - 2)
+        )
     yield from (*INTERNET, *NOBODYS)
 
 
 def sender(document: NodeDocument, address: Address) -> tuple[Address, str]:
-    """Whose packets the machine is asked about, and the link they come in by: a pod's of its own, or who passes it."""
+    """Whose packets the machine is asked about, and the link they come in by: a pod's of its own,
+    or who passes it.
+    """
     if document.role is Role.NODE:
         return first(document.ranges, address.family), "nm0"
-    is_service = document.nat and any(item.seen.holds(address) for item in document.nat.services)
+    is_service = document.nat and any(
+        item.vip_range.holds(address) for item in document.nat.services
+    )
     site = HUB if is_service else document.site
-    return first(next(each.prefixes for each in document.sites if each.name == site), address.family), "eth0"
+    return first(
+        next(each.prefixes for each in document.sites if each.name == site), address.family
+    ), "eth0"
 
 
 def first(prefixes: tuple[Prefix, ...], family: Family) -> Address:
@@ -54,17 +67,17 @@ def first(prefixes: tuple[Prefix, ...], family: Family) -> Address:
     return Address(family, block.value + 3)
 
 
-def fate(document: NodeDocument, kernel: FakeBackend, address: Address) -> Passage:
+def fate(document: NodeDocument, kernel: FakeBackend, address: Address) -> PacketPath:
     """What the rules do to the first packet of a connection."""
     source, link = sender(document, address)
     kernel.connections.clear()
     packet = Packet(source, address, iif=link, oif="eth0", way_back=link, own=OWN[address.family])
     outcome = kernel.send(packet)
     if outcome.dropped_by:
-        return Passage.DROPPED
+        return PacketPath.DROPPED
     if outcome.dst != address or (document.nat and outcome.src != source):
-        return Passage.TRANSLATED
-    return Passage.MASQUERADED if outcome.src != source else Passage.NATIVE
+        return PacketPath.TRANSLATED
+    return PacketPath.MASQUERADED if outcome.src != source else PacketPath.NATIVE
 
 
 @pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
@@ -78,14 +91,22 @@ def test_a_packet_fares_as_explained_on_every_machine(kinds: str, backend: Backe
         rules.apply(rules.plan(list(pods(node))))
         for address in targets(document):
             told = explain(document, address, [])
-            if document.nat and document.nat.translation is Mapping.ENDPOINTS and told["passage"] == Passage.TRANSLATED:
+            if (
+                document.nat
+                and document.nat.translation is TranslationMode.ENDPOINTS
+                and told["path"] == PacketPath.TRANSLATED
+            ):
                 continue  # by netmgr.services, of which these rules know nothing
             # To whom a NAT host is on the way, the packet leaves here as it is.
-            expected = Passage.NATIVE if told["passage"] == Passage.NAT_HOST else told["passage"]
-            assert (node.host, str(address), fate(document, kernel, address)) == (node.host, str(address), expected)
-            checked.add((document.role, told["passage"]))
-    wanted = {(Role.NODE, passage) for passage in Passage if passage is not Passage.TRANSLATED}
-    wanted |= {(Role.HUB_ROUTER, Passage.MASQUERADED), (Role.NAT_HOST, Passage.DROPPED)}
+            expected = PacketPath.NATIVE if told["path"] == PacketPath.NAT_HOST else told["path"]
+            assert (node.host, str(address), fate(document, kernel, address)) == (
+                node.host,
+                str(address),
+                expected,
+            )
+            checked.add((document.role, told["path"]))
+    wanted = {(Role.NODE, path) for path in PacketPath if path is not PacketPath.TRANSLATED}
+    wanted |= {(Role.HUB_ROUTER, PacketPath.MASQUERADED), (Role.NAT_HOST, PacketPath.DROPPED)}
     assert wanted <= checked
 
 

@@ -1,4 +1,6 @@
-"""Who reaches whom, computed: every machine's rules along the lab's routes, held against design and plan."""
+"""Who reaches whom, computed: every machine's rules along the lab's routes, held against design and
+plan.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from netmgr import plan_files
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
+from netmgr.documents.sites import HUB, Role
 from netmgr.lab import matrix, planned
-from netmgr.plan import reach
+from netmgr.plan import files
+from netmgr.plan.check import reach
 from netmgr.plan.derive import network
 from netmgr.prefixes import Family
-from netmgr.sites import HUB, Role
 from tests.fakes.network import OTHER_KINDS, Journey, PaperNetwork, PaperWorld
 
 WORLDS = pytest.mark.parametrize("kinds", [planned.KINDS, OTHER_KINDS], ids=["default", "others"])
@@ -52,38 +54,48 @@ def test_the_rules_let_through_what_the_design_says_and_as_whom(
     on = PaperNetwork(world)
     for probe in matrix.probes(world):
         journey = traced(on, probe)
-        if probe.seen is None:
+        if probe.expected_source is None:
             pair = f"isolated_{probe.origin.site}_{probe.site}_v{probe.target.family.value}"
             assert (journey.dropped_at, journey.dropped_by) == (probe.origin.machine, pair)
         else:
-            assert journey.reached in {end.namespace.name for end in probe.listeners}, (probe, journey)
-            assert journey.src == probe.seen, (probe, journey)
+            assert journey.reached in {end.namespace.name for end in probe.listeners}, (
+                probe,
+                journey,
+            )
+            assert journey.src == probe.expected_source, (probe, journey)
 
 
 @WORLDS
 @BACKENDS
-def test_answers_find_their_way_back_translated_as_they_went(backend: Backend, kinds: Sequence[planned.Kind]) -> None:
+def test_answers_find_their_way_back_translated_as_they_went(
+    backend: Backend, kinds: Sequence[planned.Kind]
+) -> None:
     world = paper(backend, kinds)
     on = PaperNetwork(world)
     for probe in matrix.probes(world):
-        if probe.seen is not None:
+        if probe.expected_source is not None:
             there = traced(on, probe)
             back = on.send(there.reached, there.dst, there.src)
-            assert (back.reached, back.dst) == (probe.origin.name, probe.near.address), (probe, back)
+            assert (back.reached, back.dst) == (probe.origin.name, probe.near.address), (
+                probe,
+                back,
+            )
 
 
 @WORLDS
 def test_the_plan_s_matrix_is_the_matrix_of_the_rules(kinds: Sequence[planned.Kind]) -> None:
     world, plan = paper(Backend.NFTABLES, kinds), planned.plan(3, 2, kinds)
     cells = {
-        (cell.origin, cell.owner, cell.target): cell.verdict
-        for cell in reach.matrix(network(plan, planned.lock(plan), plan_files.load_limits(plan.cloud)))
+        (cell.origin, cell.owner, cell.target): cell.outcome
+        for cell in reach.matrix(network(plan, planned.lock(plan), files.load_limits(plan.cloud)))
     }
     on = PaperNetwork(world)
     found = defaultdict(set)
     for probe in matrix.probes(world):
         journey = traced(on, probe)
-        found[probe.origin.site, probe.site, KINDS[probe.kind]].add("reached" if journey.reached else "dropped")
+        found[probe.origin.site, probe.site, KINDS[probe.kind]].add(
+            "reached" if journey.reached else "dropped"
+        )
     assert {key: {cells[key]} for key in found} == found
     assert {origin for origin, _, _ in found} == {HUB, *plan.clusters}
     assert cells.keys() - found.keys() == {(HUB, HUB, reach.Target.NODES)}
@@ -98,7 +110,10 @@ def between_rogues(world: PaperWorld, on: PaperNetwork, family: Family) -> Journ
 @FAMILIES
 def test_the_router_s_rules_alone_keep_spokes_apart(world: PaperWorld, family: Family) -> None:
     journey = between_rogues(world, PaperNetwork(world), family)
-    assert (journey.dropped_at, journey.dropped_by) == ("router-0.hub", f"isolated_spoke-1_spoke-2_v{family.value}")
+    assert (journey.dropped_at, journey.dropped_by) == (
+        "router-0.hub",
+        f"isolated_spoke-1_spoke-2_v{family.value}",
+    )
 
 
 @FAMILIES
@@ -113,9 +128,15 @@ def test_the_nodes_rules_alone_keep_spokes_apart(world: PaperWorld, family: Fami
     }
     for machine, target in targets.items():
         inward = on.send("rogue.spoke-1", rogue, target)
-        assert (inward.dropped_at, inward.dropped_by) == (machine, f"isolated_spoke-1_spoke-2_v{family.value}")
+        assert (inward.dropped_at, inward.dropped_by) == (
+            machine,
+            f"isolated_spoke-1_spoke-2_v{family.value}",
+        )
         outward = on.send(machine, world.topology.address(machine, family), rogue)
-        assert (outward.dropped_at, outward.dropped_by) == (machine, f"isolated_spoke-2_spoke-1_v{family.value}")
+        assert (outward.dropped_at, outward.dropped_by) == (
+            machine,
+            f"isolated_spoke-2_spoke-1_v{family.value}",
+        )
 
 
 @FAMILIES

@@ -1,4 +1,6 @@
-"""Packets between sites, to Services and back, through the fake kernel with either way of translating."""
+"""Packets between sites, to Services and back, through the fake kernel with either way of
+translating.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +8,26 @@ from collections.abc import Callable
 
 import pytest
 
-from netmgr.prefixes import Address, Prefix
+from netmgr.prefixes import Address
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
-from netmgr.rules.readings import Dropped, Translated
 from tests.fakes.passage import FORWARDED, RECEIVED, SENT, Outcome, Packet
 from tests.fakes.rules import FakeBackend
 from tests.fakes.sites import document
 
-HUB, A, A2, B, B2, C, WEB = "10.0.0.9", "10.1.0.9", "10.1.7.8", "10.2.0.9", "10.130.0.9", "10.3.0.9", "203.0.113.9"
+HUB, A, A2, B, B2, C, WEB = (
+    "10.0.0.9",
+    "10.1.0.9",
+    "10.1.7.8",
+    "10.2.0.9",
+    "10.130.0.9",
+    "10.3.0.9",
+    "203.0.113.9",
+)
 HUB6, A6, B6, WEB6 = "fd00::9", "fd00:1::9", "fd00:2::9", "2001:db8::9"
 NODE, NODE6 = "10.1.255.1", "fd00:1:0:ff::1"
-SEEN, SEEN6, SEEN_B = "100.64.1.9", "fd64:1::9", "100.64.2.9"
-REAL, REAL6 = "10.96.0.9", "fd96::9"
+VIP, VIP6, VIP_B = "100.64.1.9", "fd64:1::9", "100.64.2.9"
+CLUSTER_IP, CLUSTER_IP6 = "10.96.0.9", "fd96::9"
 PASSES = ""
 
 FORWARDS = {
@@ -26,27 +35,49 @@ FORWARDS = {
         (A, B, "isolated_spoke-a_spoke-b_v4"),
         (B, A, "isolated_spoke-b_spoke-a_v4"),
         (B2, A, "isolated_spoke-b_spoke-a_v4"),
-        (A, SEEN_B, "isolated_spoke-a_spoke-b_v4"),
+        (A, VIP_B, "isolated_spoke-a_spoke-b_v4"),
         (C, A, "isolated_spoke-c_spoke-a_v4"),
         (A6, B6, "isolated_spoke-a_spoke-b_v6"),
         (B6, A6, "isolated_spoke-b_spoke-a_v6"),
-        *[(src, dst, PASSES) for src, dst in [(A, A2), (A, HUB), (HUB, A), (A6, HUB6), (HUB6, A6), (A, WEB), (WEB, A)]],
+        *[
+            (src, dst, PASSES)
+            for src, dst in [
+                (A, A2),
+                (A, HUB),
+                (HUB, A),
+                (A6, HUB6),
+                (HUB6, A6),
+                (A, WEB),
+                (WEB, A),
+            ]
+        ],
     ],
     "hub-router": [
         (A, B, "isolated_spoke-a_spoke-b_v4"),
         (B2, A, "isolated_spoke-b_spoke-a_v4"),
         (B, C, "isolated_spoke-b_spoke-c_v4"),
-        (C, SEEN, "isolated_spoke-c_spoke-a_v4"),
-        (B6, SEEN6, "isolated_spoke-b_spoke-a_v6"),
-        *[(src, dst, PASSES) for src, dst in [(A, A2), (B, B2), (HUB, SEEN), (A, HUB), (HUB, B), (B6, HUB6), (C, WEB)]],
+        (C, VIP, "isolated_spoke-c_spoke-a_v4"),
+        (B6, VIP6, "isolated_spoke-b_spoke-a_v6"),
+        *[
+            (src, dst, PASSES)
+            for src, dst in [
+                (A, A2),
+                (B, B2),
+                (HUB, VIP),
+                (A, HUB),
+                (HUB, B),
+                (B6, HUB6),
+                (C, WEB),
+            ]
+        ],
     ],
     "nat-host": [
-        (B, SEEN, "isolated_spoke-b_spoke-a_v4"),
-        (C, SEEN, "isolated_spoke-c_spoke-a_v4"),
-        (B6, SEEN6, "isolated_spoke-b_spoke-a_v6"),
-        (B, REAL, "isolated_spoke-b_spoke-a_v4"),
-        (HUB, SEEN, PASSES),
-        (HUB6, SEEN6, PASSES),
+        (B, VIP, "isolated_spoke-b_spoke-a_v4"),
+        (C, VIP, "isolated_spoke-c_spoke-a_v4"),
+        (B6, VIP6, "isolated_spoke-b_spoke-a_v6"),
+        (B, CLUSTER_IP, "isolated_spoke-b_spoke-a_v4"),
+        (HUB, VIP, PASSES),
+        (HUB6, VIP6, PASSES),
     ],
 }
 
@@ -62,9 +93,12 @@ def machine(request) -> Callable[..., Rules]:
 
 
 def send(rules: Rules, src: str, dst: str, hooks=FORWARDED, **keys) -> Outcome:
-    """As it would come in: from the node's pod by the pod's link, from the machine itself by none."""
+    """As it would come in: from the node's pod by the pod's link,
+    from the machine itself by none."""
     link = {A: "nm0123456789ab", A6: "nm0123456789ab", NODE: "", "127.0.0.1": "lo"}.get(src, "eth0")
-    packet = Packet(Address.parse(src), Address.parse(dst), hooks, **{"iif": link, "way_back": link, **keys})
+    packet = Packet(
+        Address.parse(src), Address.parse(dst), hooks, **{"iif": link, "way_back": link, **keys}
+    )
     return rules.backend.send(packet)
 
 
@@ -73,9 +107,12 @@ def ends(outcome: Outcome) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("role", "src", "dst", "dropped_by"), [(role, *case) for role, cases in FORWARDS.items() for case in cases]
+    ("role", "src", "dst", "dropped_by"),
+    [(role, *case) for role, cases in FORWARDS.items() for case in cases],
 )
-def test_a_forwarded_packet_is_dropped_by_the_pairs_rule_and_by_no_other(machine, role, src, dst, dropped_by):
+def test_a_forwarded_packet_is_dropped_by_the_pairs_rule_and_by_no_other(
+    machine, role, src, dst, dropped_by
+):
     assert send(machine(role), src, dst).dropped_by == dropped_by
 
 
@@ -99,14 +136,16 @@ def test_a_forwarded_packet_is_dropped_by_the_pairs_rule_and_by_no_other(machine
     ],
 )
 @pytest.mark.parametrize("role", ["node", "nat-host"])
-def test_a_machine_of_a_spoke_does_not_exchange_packets_with_another(machine, role, src, dst, hooks, dropped_by):
+def test_a_machine_of_a_spoke_does_not_exchange_packets_with_another(
+    machine, role, src, dst, hooks, dropped_by
+):
     assert send(machine(role), src, dst, hooks).dropped_by == dropped_by
 
 
 def test_a_node_of_the_hub_keeps_nobody_apart(machine):
     rules = machine("node", site="hub", node={"name": "desk"}, ranges=["10.0.3.0/24"])
     assert [send(rules, src, dst).dropped_by for src, dst in [(HUB, A), (B, HUB)]] == ["", ""]
-    assert rules.dropped() == []
+    assert rules.drops().between == []
 
 
 def test_what_is_dropped_is_told_by_pair_over_hooks_and_families(machine):
@@ -119,74 +158,90 @@ def test_what_is_dropped_is_told_by_pair_over_hooks_and_families(machine):
         (A, A2, FORWARDED),
     ]:
         send(rules, src, dst, hooks)
-    assert [one for one in rules.dropped() if one.packets] == [
-        Dropped("spoke-a", "spoke-b", 3, 300),
-        Dropped("spoke-b", "spoke-a", 1, 100),
+    assert [one for one in rules.drops().between if one["packets"]] == [
+        {"origin": "spoke-a", "destination": "spoke-b", "bytes": 300, "packets": 3},
+        {"origin": "spoke-b", "destination": "spoke-a", "bytes": 100, "packets": 1},
     ]
 
 
-@pytest.mark.parametrize(("src", "dst", "is_masqueraded"), [(A, WEB, True), (B6, WEB6, True), (A, HUB, False)])
-def test_a_hub_router_masquerades_what_leaves_for_the_internet_alone(machine, src, dst, is_masqueraded):
+@pytest.mark.parametrize(
+    ("src", "dst", "is_masqueraded"), [(A, WEB, True), (B6, WEB6, True), (A, HUB, False)]
+)
+def test_a_hub_router_masquerades_what_leaves_for_the_internet_alone(
+    machine, src, dst, is_masqueraded
+):
     assert send(machine("hub-router"), src, dst).masqueraded is is_masqueraded
     assert not send(machine("hub-router", masquerade=False), src, dst).masqueraded
 
 
-@pytest.mark.parametrize(("client", "seen", "real", "host"), [(HUB, SEEN, REAL, NODE), (HUB6, SEEN6, REAL6, NODE6)])
+@pytest.mark.parametrize(
+    ("client", "vip", "cluster_ip", "host"),
+    [(HUB, VIP, CLUSTER_IP, NODE), (HUB6, VIP6, CLUSTER_IP6, NODE6)],
+)
 def test_a_client_of_the_hub_reaches_a_service_and_its_answer_comes_from_where_it_asked(
-    machine, client, seen, real, host
+    machine, client, vip, cluster_ip, host
 ):
     rules = machine("nat-host")
-    there = send(rules, client, seen)
-    assert ends(there) == (host, real)
-    assert ends(send(rules, real, host)) == (seen, client)
-    assert [(one.packets, one.bytes) for one in rules.translated() if one.packets] == [(2, 200)]
+    there = send(rules, client, vip)
+    assert ends(there) == (host, cluster_ip)
+    assert ends(send(rules, cluster_ip, host)) == (vip, client)
+    assert [(one["packets"], one["bytes"]) for one in rules.translated() if one["packets"]] == [
+        (2, 200)
+    ]
 
 
 def test_a_preserved_source_is_not_touched_on_the_way_there_nor_back(machine):
     rules = machine("nat-host", nat={"source": "preserve"})
-    assert ends(send(rules, HUB, SEEN)) == (HUB, REAL)
-    assert ends(send(rules, REAL, HUB)) == (SEEN, HUB)
+    assert ends(send(rules, HUB, VIP)) == (HUB, CLUSTER_IP)
+    assert ends(send(rules, CLUSTER_IP, HUB)) == (VIP, HUB)
 
 
 def test_kube_proxy_on_the_same_host_finds_the_services_address_where_packets_are_rewritten():
     rules = Rules(FakeBackend(), Policy.of(document("nat-host")))
     rules.apply(rules.plan([]))
-    endpoint = {Address.parse(REAL): Address.parse(A)}
-    there = send(rules, HUB, SEEN, elsewhere=lambda address: endpoint.get(address, address))
+    endpoint = {Address.parse(CLUSTER_IP): Address.parse(A)}
+    there = send(rules, HUB, VIP, elsewhere=lambda address: endpoint.get(address, address))
     assert ends(there) == (NODE, A)
-    assert ends(send(rules, A, NODE)) == (SEEN, HUB)
+    assert ends(send(rules, A, NODE)) == (VIP, HUB)
 
 
 def test_with_endpoints_only_the_source_is_translated_here(machine):
     rules = machine("nat-host", nat={"translation": "endpoints"})
-    endpoint = {Address.parse(SEEN): Address.parse(A)}
-    assert ends(send(rules, HUB, SEEN, elsewhere=lambda address: endpoint.get(address, address))) == (NODE, A)
-    assert ends(send(rules, A, NODE)) == (SEEN, HUB)
-    assert rules.translated()[0] == Translated(Prefix.parse("100.64.1.0/24"), Prefix.parse("10.96.0.0/24"), 2, 200)
+    endpoint = {Address.parse(VIP): Address.parse(A)}
+    assert ends(
+        send(rules, HUB, VIP, elsewhere=lambda address: endpoint.get(address, address))
+    ) == (NODE, A)
+    assert ends(send(rules, A, NODE)) == (VIP, HUB)
+    assert rules.translated()[0] == {
+        "vip_range": "100.64.1.0/24",
+        "service_cidr": "10.96.0.0/24",
+        "bytes": 200,
+        "packets": 2,
+    }
 
 
 def test_connections_take_the_hosts_addresses_in_turn(machine):
     addresses = ["10.1.255.1", "10.1.255.2", "10.1.255.3", NODE6]
     rules = machine("nat-host", nat={"addresses": addresses})
-    sources = [str(send(rules, f"10.0.0.{number}", SEEN).src) for number in range(1, 7)]
+    sources = [str(send(rules, f"10.0.0.{number}", VIP).src) for number in range(1, 7)]
     assert sorted(sources) == sorted(addresses[:3] * 2)
-    assert str(send(rules, "10.0.0.1", SEEN).src) == sources[0], "a connection keeps its address"
+    assert str(send(rules, "10.0.0.1", VIP).src) == sources[0], "a connection keeps its address"
 
 
 @pytest.mark.parametrize("own", [A, A6])
 def test_within_the_spoke_nothing_is_translated(machine, own):
     rules = machine("nat-host")
-    real = REAL if own == A else REAL6
-    assert ends(send(rules, own, real)) == (own, real)
-    assert ends(send(rules, real, own)) == (real, own)
+    cluster_ip = CLUSTER_IP if own == A else CLUSTER_IP6
+    assert ends(send(rules, own, cluster_ip)) == (own, cluster_ip)
+    assert ends(send(rules, cluster_ip, own)) == (cluster_ip, own)
 
 
-@pytest.mark.parametrize(("own", "seen"), [(A, SEEN), (A6, SEEN6)])
-def test_what_is_not_translated_is_not_sent_round_in_circles(machine, own, seen):
-    outcome = send(machine("nat-host"), own, seen)
-    assert (ends(outcome), outcome.dropped_by[:8]) == ((own, seen), "stranded")
+@pytest.mark.parametrize(("own", "vip"), [(A, VIP), (A6, VIP6)])
+def test_what_is_not_translated_is_not_sent_round_in_circles(machine, own, vip):
+    outcome = send(machine("nat-host"), own, vip)
+    assert (ends(outcome), outcome.dropped_by[:8]) == ((own, vip), "stranded")
 
 
 def test_a_range_that_the_hub_sees_where_it_is_is_passed_on_to_the_next_machine(machine):
-    same = {"services": [{"seen": "100.64.1.0/24", "real": "100.64.1.0/24"}]}
-    assert send(machine("nat-host", nat=same), A, SEEN).dropped_by == PASSES
+    same = {"services": [{"vip_range": "100.64.1.0/24", "service_cidr": "100.64.1.0/24"}]}
+    assert send(machine("nat-host", nat=same), A, VIP).dropped_by == PASSES

@@ -1,4 +1,6 @@
-"""Packets through the fake kernel: which counters each hits, and whether it is dropped or translated."""
+"""Packets through the fake kernel: which counters each hits, and whether it is dropped or
+translated.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from netmgr.config import PLATFORM as PLATFORMS
-from netmgr.config import PRIVATE_USE, SPECIAL_USE, NodeRules
+from netmgr.documents.node import PLATFORM as PLATFORMS
+from netmgr.documents.node import PRIVATE_USE, SPECIAL_USE, NodeRules
 from netmgr.model import PROTECTED, Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules.engine import Rules
@@ -20,17 +22,31 @@ from tests.fakes.rules import FakeBackend
 POD, NEIGHBOUR, NODE, WEB = "10.1.0.5", "10.1.0.6", "10.9.0.1", "203.0.113.9"
 POD6, NEIGHBOUR6, WEB6 = "2001:db8:1::5", "2001:db8:1::6", "2001:db8:ffff::9"
 NODE2, EVERYBODY = "10.9.0.2", "255.255.255.255"
-UNKNOWN, PLATFORM, METADATA, PUBLIC_NODE = "10.1.0.99", "168.63.129.16", "169.254.169.254", "198.51.100.1"
+UNKNOWN, PLATFORM, METADATA, PUBLIC_NODE = (
+    "10.1.0.99",
+    "168.63.129.16",
+    "169.254.169.254",
+    "198.51.100.1",
+)
 METADATA6 = "fd00:ec2::254"
 LINK, OTHER_LINK, UPLINK = "nm0123456789ab", "nmba9876543210", "eth0"
 IN, OUT = Traffic.INTERNET_IN, Traffic.INTERNET_OUT
 
 
 def packet(
-    src: str, dst: str, iif: str = "", oif: str = "", *, way_back: str | None = None, hooks=FORWARDED, **keys
+    src: str,
+    dst: str,
+    iif: str = "",
+    oif: str = "",
+    *,
+    way_back: str | None = None,
+    hooks=FORWARDED,
+    **keys,
 ) -> Packet:
     back = iif if way_back is None else way_back
-    return Packet(Address.parse(src), Address.parse(dst), hooks, iif=iif, oif=oif, way_back=back, **keys)
+    return Packet(
+        Address.parse(src), Address.parse(dst), hooks, iif=iif, oif=oif, way_back=back, **keys
+    )
 
 
 def pod(address: str, traffic: Traffic) -> Counter:
@@ -48,7 +64,9 @@ def counted(*counters: Counter, masqueraded: bool = False) -> Outcome:
 NOTHING = counted()
 FORGED, FORGED6 = Outcome(dropped_by="spoofed4"), Outcome(dropped_by="spoofed6")
 AWAY = Outcome(frozenset({Counter.of_pod(Address.parse(POD), PROTECTED)}), dropped_by="protected4")
-AWAY6 = Outcome(frozenset({Counter.of_pod(Address.parse(POD6), PROTECTED)}), dropped_by="protected6")
+AWAY6 = Outcome(
+    frozenset({Counter.of_pod(Address.parse(POD6), PROTECTED)}), dropped_by="protected6"
+)
 NEAR, ELSEWHERE = Outcome(dropped_by="link_local6"), Outcome(dropped_by="forged4")
 OUTWARD = counted(pod(POD, OUT), node("FORWARD", OUT), masqueraded=True)
 OUTWARD6 = counted(pod(POD6, OUT), node("FORWARD", OUT, Family.V6), masqueraded=True)
@@ -56,7 +74,10 @@ INWARD6 = counted(pod(POD6, IN), node("FORWARD", IN, Family.V6))
 
 BOTH_MODES = {
     "pod to the internet": (packet(POD, WEB, LINK, UPLINK), OUTWARD),
-    "internet to a pod": (packet(WEB, POD, UPLINK, LINK), counted(pod(POD, IN), node("FORWARD", IN))),
+    "internet to a pod": (
+        packet(WEB, POD, UPLINK, LINK),
+        counted(pod(POD, IN), node("FORWARD", IN)),
+    ),
     "pod to the internet, v6": (packet(POD6, WEB6, LINK, UPLINK), OUTWARD6),
     "internet to a pod, v6": (packet(WEB6, POD6, UPLINK, LINK), INWARD6),
     "pod to a pod of the node": (packet(POD, NEIGHBOUR, LINK, OTHER_LINK), NOTHING),
@@ -64,41 +85,98 @@ BOTH_MODES = {
     "pod to a private address elsewhere": (packet(POD, "10.77.0.1", LINK, UPLINK), NOTHING),
     "pod to the node": (packet(POD, NODE, LINK, hooks=RECEIVED), NOTHING),
     "node to a pod": (packet(NODE, POD, oif=LINK, hooks=SENT), NOTHING),
-    "node to the internet": (packet(NODE, WEB, oif=UPLINK, hooks=SENT), counted(node("OUTPUT", OUT))),
+    "node to the internet": (
+        packet(NODE, WEB, oif=UPLINK, hooks=SENT),
+        counted(node("OUTPUT", OUT)),
+    ),
     "internet to the node": (packet(WEB, NODE, UPLINK, hooks=RECEIVED), counted(node("INPUT", IN))),
     "an address of a range that no pod has": (
         packet(UNKNOWN, WEB, LINK, UPLINK),
         counted(node("FORWARD", OUT), masqueraded=True),
     ),
-    "forwarded for somebody else": (packet("10.50.0.1", WEB, "br0", UPLINK), counted(node("FORWARD", OUT))),
+    "forwarded for somebody else": (
+        packet("10.50.0.1", WEB, "br0", UPLINK),
+        counted(node("FORWARD", OUT)),
+    ),
     "a neighbour's address": (packet(NEIGHBOUR, WEB, LINK, UPLINK, way_back=OTHER_LINK), FORGED),
-    "an internet address from a pod": (packet(WEB, NEIGHBOUR, LINK, OTHER_LINK, way_back=UPLINK), FORGED),
-    "a neighbour's address to the node": (packet(NEIGHBOUR, NODE, LINK, way_back=OTHER_LINK, hooks=RECEIVED), FORGED),
-    "a neighbour's address, v6": (packet(NEIGHBOUR6, WEB6, LINK, UPLINK, way_back=OTHER_LINK), FORGED6),
+    "an internet address from a pod": (
+        packet(WEB, NEIGHBOUR, LINK, OTHER_LINK, way_back=UPLINK),
+        FORGED,
+    ),
+    "a neighbour's address to the node": (
+        packet(NEIGHBOUR, NODE, LINK, way_back=OTHER_LINK, hooks=RECEIVED),
+        FORGED,
+    ),
+    "a neighbour's address, v6": (
+        packet(NEIGHBOUR6, WEB6, LINK, UPLINK, way_back=OTHER_LINK),
+        FORGED6,
+    ),
     "no way back, v6": (packet("2001:db8:2::1", WEB6, LINK, UPLINK, way_back=""), FORGED6),
     "asymmetric routing of the uplink is not ours": (
         packet(WEB, POD, UPLINK, LINK, way_back="eth1"),
         counted(pod(POD, IN), node("FORWARD", IN)),
     ),
     "neighbour discovery": (packet("fe80::5", "fe80::1", LINK, hooks=RECEIVED, icmp=135), NEAR),
-    "duplicate address detection": (packet("::", "ff02::1:ff00:5", LINK, hooks=RECEIVED, icmp=135), NEAR),
-    "neighbour discovery of the uplink": (packet("fe80::5", "ff02::1", UPLINK, hooks=RECEIVED, icmp=135), NOTHING),
-    "a router of the uplink": (packet("fe80::5", "ff02::1", UPLINK, hooks=RECEIVED, icmp=134), NOTHING),
-    "a pod as router": (packet("fe80::5", "ff02::1", LINK, hooks=RECEIVED, icmp=134), Outcome(dropped_by="router6")),
-    "a redirect": (packet(POD, NODE, LINK, hooks=RECEIVED, icmp=5), Outcome(dropped_by="redirect4")),
+    "duplicate address detection": (
+        packet("::", "ff02::1:ff00:5", LINK, hooks=RECEIVED, icmp=135),
+        NEAR,
+    ),
+    "neighbour discovery of the uplink": (
+        packet("fe80::5", "ff02::1", UPLINK, hooks=RECEIVED, icmp=135),
+        NOTHING,
+    ),
+    "a router of the uplink": (
+        packet("fe80::5", "ff02::1", UPLINK, hooks=RECEIVED, icmp=134),
+        NOTHING,
+    ),
+    "a pod as router": (
+        packet("fe80::5", "ff02::1", LINK, hooks=RECEIVED, icmp=134),
+        Outcome(dropped_by="router6"),
+    ),
+    "a redirect": (
+        packet(POD, NODE, LINK, hooks=RECEIVED, icmp=5),
+        Outcome(dropped_by="redirect4"),
+    ),
     "a redirect of the uplink": (packet(NODE2, NODE, UPLINK, hooks=RECEIVED, icmp=5), NOTHING),
-    "a redirect, v6": (packet("fe80::5", "fe80::1", LINK, hooks=RECEIVED, icmp=137), Outcome(dropped_by="redirect6")),
-    "a DHCP answer": (packet(POD, EVERYBODY, LINK, hooks=RECEIVED, udp=(67, 68)), Outcome(dropped_by="dhcp4")),
-    "a DHCP answer of the uplink": (packet(NODE2, EVERYBODY, UPLINK, hooks=RECEIVED, udp=(67, 68)), NOTHING),
-    "a DHCP answer, v6": (packet(POD6, "ff02::1", LINK, hooks=RECEIVED, udp=(547, 546)), Outcome(dropped_by="dhcp6")),
+    "a redirect, v6": (
+        packet("fe80::5", "fe80::1", LINK, hooks=RECEIVED, icmp=137),
+        Outcome(dropped_by="redirect6"),
+    ),
+    "a DHCP answer": (
+        packet(POD, EVERYBODY, LINK, hooks=RECEIVED, udp=(67, 68)),
+        Outcome(dropped_by="dhcp4"),
+    ),
+    "a DHCP answer of the uplink": (
+        packet(NODE2, EVERYBODY, UPLINK, hooks=RECEIVED, udp=(67, 68)),
+        NOTHING,
+    ),
+    "a DHCP answer, v6": (
+        packet(POD6, "ff02::1", LINK, hooks=RECEIVED, udp=(547, 546)),
+        Outcome(dropped_by="dhcp6"),
+    ),
     "a pod's address from elsewhere": (packet(POD, WEB, UPLINK, UPLINK), ELSEWHERE),
-    "a pod's address from elsewhere, to the node": (packet(POD, NODE, UPLINK, hooks=RECEIVED), ELSEWHERE),
-    "a pod's address from elsewhere, v6": (packet(POD6, WEB6, "eth1", UPLINK), Outcome(dropped_by="forged6")),
+    "a pod's address from elsewhere, to the node": (
+        packet(POD, NODE, UPLINK, hooks=RECEIVED),
+        ELSEWHERE,
+    ),
+    "a pod's address from elsewhere, v6": (
+        packet(POD6, WEB6, "eth1", UPLINK),
+        Outcome(dropped_by="forged6"),
+    ),
     "a pod to the metadata, v6": (packet(POD6, METADATA6, LINK, UPLINK), AWAY6),
-    "loopback from elsewhere": (packet("127.0.0.1", NODE, UPLINK, way_back="lo", hooks=RECEIVED), ELSEWHERE),
+    "loopback from elsewhere": (
+        packet("127.0.0.1", NODE, UPLINK, way_back="lo", hooks=RECEIVED),
+        ELSEWHERE,
+    ),
     "loopback from a pod": (packet("127.0.0.1", NODE, LINK, way_back="lo", hooks=RECEIVED), FORGED),
-    "the node's own address to many, heard by itself": (packet(NODE, "224.0.0.251", UPLINK, hooks=RECEIVED), NOTHING),
-    "the node's own address from elsewhere": (packet(NODE, POD, UPLINK, LINK, way_back="lo"), ELSEWHERE),
+    "the node's own address to many, heard by itself": (
+        packet(NODE, "224.0.0.251", UPLINK, hooks=RECEIVED),
+        NOTHING,
+    ),
+    "the node's own address from elsewhere": (
+        packet(NODE, POD, UPLINK, LINK, way_back="lo"),
+        ELSEWHERE,
+    ),
     "loopback, v6": (packet("::1", "::1", "lo", "lo", hooks=LOOPED), NOTHING),
 }
 
@@ -108,7 +186,10 @@ CORRECTED = {
     "an excepted pod to the metadata": (packet(NEIGHBOUR, METADATA, OTHER_LINK, UPLINK), NOTHING),
     "a pod to the metadata": (packet(POD, METADATA, LINK, UPLINK), AWAY),
     "loopback": (packet("127.0.0.1", "127.0.0.1", "lo", "lo", hooks=LOOPED), NOTHING),
-    "node to its own public address": (packet(PUBLIC_NODE, PUBLIC_NODE, "lo", "lo", hooks=LOOPED), NOTHING),
+    "node to its own public address": (
+        packet(PUBLIC_NODE, PUBLIC_NODE, "lo", "lo", hooks=LOOPED),
+        NOTHING,
+    ),
     "node to the platform": (packet(NODE, PLATFORM, oif=UPLINK, hooks=SENT), NOTHING),
     "node to instance metadata": (packet(NODE, METADATA, oif=UPLINK, hooks=SENT), NOTHING),
     "other private range": (packet("192.168.1.1", NODE, UPLINK, hooks=RECEIVED), NOTHING),
@@ -119,17 +200,26 @@ EXACT = {
         packet("127.0.0.1", "127.0.0.1", "lo", "lo", hooks=LOOPED),
         counted(node("OUTPUT", OUT), node("INPUT", IN)),
     ),
-    "node to the platform": (packet(NODE, PLATFORM, oif=UPLINK, hooks=SENT), counted(node("OUTPUT", OUT))),
+    "node to the platform": (
+        packet(NODE, PLATFORM, oif=UPLINK, hooks=SENT),
+        counted(node("OUTPUT", OUT)),
+    ),
     "a pod to the metadata's DNS": (
         packet(POD, METADATA, LINK, UPLINK, port=53),
         counted(node("FORWARD", OUT)),
     ),
-    "other private range": (packet("192.168.1.1", NODE, UPLINK, hooks=RECEIVED), counted(node("INPUT", IN))),
+    "other private range": (
+        packet("192.168.1.1", NODE, UPLINK, hooks=RECEIVED),
+        counted(node("INPUT", IN)),
+    ),
 }
 
 TABLE = [
     pytest.param(mode, sent, outcome, id=f"{mode}: {name}")
-    for mode, table in ((NodeRules.CORRECTED, BOTH_MODES | CORRECTED), (NodeRules.EXACT, BOTH_MODES | EXACT))
+    for mode, table in (
+        (NodeRules.CORRECTED, BOTH_MODES | CORRECTED),
+        (NodeRules.EXACT, BOTH_MODES | EXACT),
+    )
     for name, (sent, outcome) in table.items()
 ]
 
@@ -146,7 +236,9 @@ def kernel_with() -> Callable[..., FakeBackend]:
             rule_owner="openai",
             exact_prefix=Prefix.parse("10.0.0.0/8"),
             protection=Protection(PLATFORMS, excepted=frozenset({"trusted"})),
-            sources=Sources(own=tuple(merge((*ranges, *map(Prefix.parse, (NODE, "127.0.0.0/8", "::1")))))),
+            sources=Sources(
+                own=tuple(merge((*ranges, *map(Prefix.parse, (NODE, "127.0.0.0/8", "::1")))))
+            ),
         )
         kernel = FakeBackend()
         rules = Rules(kernel, policy)

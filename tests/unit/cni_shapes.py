@@ -1,4 +1,5 @@
-"""The shapes of CNI answers, written down from the specifications 0.3.0 to 1.1.0 ("Result" and "Result Types").
+"""The shapes of CNI answers, written down from the specifications 0.3.0 to 1.1.0 ("Result" and
+"Result Types").
 
 Nothing here is taken from the code under test: a shape is a mapping from key to a check, a
 key that ends in "?" may be missing, and any other key is refused.
@@ -74,7 +75,14 @@ def mapping(**shape):
     return check
 
 
-DNS = mapping(**{"nameservers?": array(address), "domain?": text, "search?": array(text), "options?": array(text)})
+DNS = mapping(
+    **{
+        "nameservers?": array(address),
+        "domain?": text,
+        "search?": array(text),
+        "options?": array(text),
+    }
+)
 ROUTES_OLD = array(mapping(**{"dst": destination, "gw?": address}))
 ROUTES_1_1 = array(
     mapping(
@@ -92,11 +100,25 @@ ROUTES_1_1 = array(
 INTERFACES_OLD = array(mapping(**{"name": name, "mac?": mac, "sandbox?": text}))
 INTERFACES_1_1 = array(
     mapping(
-        **{"name": name, "mac?": mac, "mtu?": unsigned, "sandbox?": text, "socketPath?": text, "pciID?": text},
+        **{
+            "name": name,
+            "mac?": mac,
+            "mtu?": unsigned,
+            "sandbox?": text,
+            "socketPath?": text,
+            "pciID?": text,
+        },
     )
 )
 IPS_OLD = array(
-    mapping(**{"version": one_of("4", "6"), "address": cidr_address, "gateway?": address, "interface?": unsigned})
+    mapping(
+        **{
+            "version": one_of("4", "6"),
+            "address": cidr_address,
+            "gateway?": address,
+            "interface?": unsigned,
+        }
+    )
 )
 IPS = array(mapping(**{"address": cidr_address, "gateway?": address, "interface?": unsigned}))
 
@@ -117,15 +139,22 @@ RESERVED_CODES = (1, 2, 3, 4, 5, 6, 7, 11, 50, 51)
 
 
 def success(result, version):
-    """Check a result of ADD: its shape, and that what refers to something refers to something there."""
+    """Check a result of ADD: its shape, and that what refers to something refers to something
+    there.
+    """
     SUCCESS[version](result)
     for entry in result.get("ips", []):
-        assert entry.get("interface", 0) < len(result["interfaces"]), f"{entry} refers to no interface"
+        assert entry.get("interface", 0) < len(result["interfaces"]), (
+            f"{entry} refers to no interface"
+        )
         if "version" in entry:
             assert ipaddress.ip_interface(entry["address"]).version == int(entry["version"])
 
 
 def error(result):
-    """Check an error: every key, and a code that is the specification's or free for plugins to use."""
+    """Check an error: every key, and a code that is the specification's or free for plugins to
+    use."""
     mapping(**{"cniVersion": name, "code": unsigned, "msg": name, "details?": text})(result)
-    assert result["code"] in RESERVED_CODES or result["code"] >= 100, f"code {result['code']} is nobody's"
+    assert result["code"] in RESERVED_CODES or result["code"] >= 100, (
+        f"code {result['code']} is nobody's"
+    )

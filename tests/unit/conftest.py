@@ -1,4 +1,6 @@
-"""What several unit tests share: golden files, the plan that the renderings are shown with, a running exporter."""
+"""What several unit tests share: golden files, the plan that the renderings are shown with, a
+running exporter.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from netmgr import plan_files, programs
+from netmgr import programs
+from netmgr.cli.main import main
+from netmgr.plan import files
 from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
@@ -26,19 +30,19 @@ ROOT = GOLDEN.parent.parent
 
 @pytest.fixture(scope="session")
 def rendered_plan() -> PlanDocument:
-    return plan_files.load_plan(GOLDEN / "render" / "plan.yaml")
+    return files.load_plan(GOLDEN / "render" / "plan.yaml")
 
 
 @pytest.fixture(scope="session")
 def rendered_lock() -> LockDocument:
-    lock = plan_files.load_lock(GOLDEN / "render" / "plan.lock.yaml")
+    lock = files.load_lock(GOLDEN / "render" / "plan.lock.yaml")
     assert lock is not None
     return lock
 
 
 @pytest.fixture(scope="session")
 def rendered_network(rendered_plan: PlanDocument, rendered_lock: LockDocument) -> Network:
-    return network(rendered_plan, rendered_lock, plan_files.load_limits(rendered_plan.cloud))
+    return network(rendered_plan, rendered_lock, files.load_limits(rendered_plan.cloud))
 
 
 @pytest.fixture
@@ -49,9 +53,36 @@ def golden() -> Callable[[str, str], None]:
         path = GOLDEN / name
         if os.environ.get("NETMGR_UPDATE_GOLDEN") == "1":
             path.write_text(text, encoding="utf-8")
-        assert text == path.read_text("utf-8"), "judge the difference, then run again with NETMGR_UPDATE_GOLDEN=1"
+        assert text == path.read_text("utf-8"), (
+            "judge the difference, then run again with NETMGR_UPDATE_GOLDEN=1"
+        )
 
     return compare
+
+
+@pytest.fixture
+def plan(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The plan of the test's module, its `PLAN`, as a file."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(request.module.PLAN)
+    return path
+
+
+@pytest.fixture
+def run(
+    plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """Runs `netmgr plan …` on that file; gives its exit code and all that it printed."""
+
+    def command(*arguments: str) -> tuple[int, str]:
+        monkeypatch.chdir(plan.parent)
+        monkeypatch.setattr(sys, "argv", ["netmgr", "plan", *arguments, "-f", str(plan)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        return int(ended.value.code or 0), shown.out + shown.err
+
+    return command
 
 
 @pytest.fixture
@@ -72,7 +103,9 @@ def started(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[byt
         log = tmp_path / f"log-{len(running)}"
         with log.open("wb") as stderr:
             environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-            running.append(programs.start([sys.executable, *arguments], env=environment, stderr=stderr))
+            running.append(
+                programs.start([sys.executable, *arguments], env=environment, stderr=stderr)
+            )
         deadline = time.monotonic() + 20
         while not (found := re.search(r"listening .* port=(\d+)", log.read_text())):
             assert running[-1].poll() is None and time.monotonic() < deadline, log.read_text()  # noqa: PT018  both halves say the same: not ready in time

@@ -7,28 +7,33 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillWaiting
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from netmgr.agent import files
+from netmgr.agent.accounting import Accounting
 from netmgr.agent.accounts import Accounts
-from netmgr.agent.gateway import NoPods
-from netmgr.agent.opening import Books
-from netmgr.agent.queries import Queries
-from netmgr.agent.tagged_rules import TaggedRules
-from netmgr.agent.telemetry import Telemetry
-from netmgr.config import NodeDocument
+from netmgr.agent.components import Agent
+from netmgr.agent.files import FILES
+from netmgr.agent.queries import Readers
+from netmgr.documents.node import NodeDocument
 from netmgr.ledger.ledger import Ledger
+from netmgr.ledger.store import Store
 from netmgr.model import Sample
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Ruleset
 from netmgr.rules.policy import Policy
+from tests.builders import NODE_KEYS
 from tests.fakes.ledger_tools import LINGER, Clock
 from tests.fakes.rules import FakeBackend
 
 QUESTION = b'{"version": 1, "query": "health"}\n'
-HEAD = {"apiVersion": "netmgr.io/v1alpha1", "kind": "Node", "node": {"name": "one"}, "ranges": ["10.1.0.0/24"]}
+HEAD = {
+    **NODE_KEYS,
+    "node": {"name": "one"},
+    "ranges": ["10.1.0.0/24"],
+}
 
 
 class HangingBackend(FakeBackend):
@@ -44,34 +49,39 @@ class HangingBackend(FakeBackend):
         return super().read(desired)
 
 
-class Agent:
-    """As much of one as answers probes."""
+class Probed:
+    """As much of an agent as answers probes."""
 
     def __init__(self, state_dir: Path) -> None:
         document = NodeDocument.model_validate(HEAD)
-        self.kernel, self.telemetry = HangingBackend(), Telemetry()
+        self.kernel = HangingBackend()
         rules = Rules(self.kernel, Policy.of(document))
-        self.ledger = Ledger.open(state_dir / "ledger.sqlite", clock=Clock(), linger_seconds=LINGER, boot_id="boot-1")
+        self.ledger = Ledger(
+            Store(state_dir / "ledger.sqlite"),
+            clock=Clock(),
+            linger_seconds=LINGER,
+            boot_id="boot-1",
+        )
         self.accounts = Accounts(rules, self.ledger, Clock(), 0)
-        books = Books(self.accounts, rules, TaggedRules(rules, 60))
-        pods = NoPods(self.telemetry.failing)
-        self.queries = Queries(state_dir / "node.yaml", document, books, self.telemetry, Clock(), pods)
+        agent = Agent(state_dir / "node.yaml", document, Clock(), (), ExitStack())
+        self.health, self.readers = agent.health, Readers(agent)
+        agent.components += [Accounting(agent, self.accounts, rules, self.ledger), self.readers]
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    made = Agent(tmp_path)
+def agent(tmp_path: Path) -> Iterator[Probed]:
+    made = Probed(tmp_path)
     yield made
     made.kernel.goes_on.set()
     made.ledger.close()
 
 
-def test_no_answer_comes_while_a_reading_hangs(agent: Agent) -> None:
+def test_no_answer_comes_while_a_reading_hangs(agent: Probed) -> None:
     with ThreadPoolExecutor(2) as workers:
         workers.submit(agent.accounts.read)
         try:
             assert agent.kernel.is_asked.wait(10)
-            answer = workers.submit(agent.queries.answer, QUESTION)
+            answer = workers.submit(agent.readers.answer, QUESTION)
             with pytest.raises(StillWaiting):
                 answer.result(0.3)
         finally:
@@ -79,7 +89,10 @@ def test_no_answer_comes_while_a_reading_hangs(agent: Agent) -> None:
         assert json.loads(answer.result(10)) == {"version": 1, "files": ""}
 
 
-def test_files_that_cannot_be_made_again_are_reported(agent: Agent) -> None:
-    agent.telemetry.failing[files.STEP] = "/var/lib/netmgr: cannot be made or written"
-    assert json.loads(agent.queries.answer(QUESTION))["files"] == "/var/lib/netmgr: cannot be made or written"
+def test_files_that_cannot_be_made_again_are_reported(agent: Probed) -> None:
+    agent.health.failing[FILES] = "/var/lib/netmgr: cannot be made or written"
+    assert (
+        json.loads(agent.readers.answer(QUESTION))["files"]
+        == "/var/lib/netmgr: cannot be made or written"
+    )
     assert not agent.kernel.is_asked.is_set(), "a probe reads no counters"

@@ -53,7 +53,9 @@ def test_samples_are_conflists_of_ours(sample):
 
 
 def test_one_version_can_be_asked_for(tmp_path, launcher):
-    plan = Installation(tmp_path / "bin", tmp_path / "conf", network="pods", name="nm2", cni_version="0.4.0")
+    plan = Installation(
+        tmp_path / "bin", tmp_path / "conf", network="pods", name="nm2", cni_version="0.4.0"
+    )
     document = installer.conflist(plan)
     capabilities = dict.fromkeys(CAPABILITIES, True)
     assert document == {
@@ -182,7 +184,9 @@ def test_uninstalling_nothing_says_so(tmp_path):
         uninstall(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"files": {}}', '{"files": 1, "directories": []}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"files": {}}', '{"files": 1, "directories": []}']
+)
 def test_a_damaged_manifest_is_told(plan, launcher, text):
     install(plan, launcher)
     (plan.bin_dir / "netmgr.installed").write_text(text)
@@ -198,7 +202,9 @@ class Interrupted(Exception):
 def test_an_interrupted_update_can_be_finished_or_removed(plan, launcher, monkeypatch, writes):
     install(plan, launcher)
     launcher.write_bytes(b"\x7fELF " + build.MARK + b"two")
-    moved = Installation(plan.bin_dir, plan.conf_dir, plan.run_dir / "x", plan.state_dir, network="pods")
+    moved = Installation(
+        plan.bin_dir, plan.conf_dir, plan.run_dir / "x", plan.state_dir, network="pods"
+    )
     write, done = installer.durable.write, []
 
     def failing(path, content, mode):
@@ -288,7 +294,9 @@ def test_an_extended_configuration_survives_the_next_installation(plan, launcher
     assert install(plan, launcher) == [plan.launcher]
     assert install(plan, launcher) == []
     assert plan.conflist.read_text() == text
-    assert installer.remarks(plan) == [f"{plan.conflist}: was extended since netmgr installed it, and is kept as it is"]
+    assert installer.remarks(plan) == [
+        f"{plan.conflist}: was extended since netmgr installed it, and is kept as it is"
+    ]
 
 
 def test_an_extended_configuration_of_another_network_is_not_taken_for_ours(plan, launcher):

@@ -2,7 +2,14 @@ import json
 
 import pytest
 
-from cni.results import SUPPORTED_VERSIONS, Wiring, add_result, at_least, error_result, version_result
+from cni.results import (
+    SUPPORTED_VERSIONS,
+    Wiring,
+    add_result,
+    at_least,
+    error_result,
+    version_result,
+)
 from netmgr.errors import InvalidEnvironment, KernelError
 from netmgr.prefixes import Address, Family
 from tests.unit import cni_shapes
@@ -56,12 +63,22 @@ def test_addresses_belong_to_the_sandbox_interface():
 
 def test_each_family_has_one_default_route():
     result = add_result("1.0.0", WIRING)
-    assert result["routes"] == [{"dst": "0.0.0.0/0", "gw": "169.254.1.1"}, {"dst": "::/0", "gw": "fe80::1"}]
+    assert result["routes"] == [
+        {"dst": "0.0.0.0/0", "gw": "169.254.1.1"},
+        {"dst": "::/0", "gw": "fe80::1"},
+    ]
 
 
 def test_a_pod_of_one_family_gets_no_route_of_the_other():
     single = Wiring(
-        "nm0", "ee:ee:ee:ee:ee:ee", "eth0", "02:00:00:00:00:01", "/run/netns/pod", (V6,), WIRING.gateways, 1500
+        "nm0",
+        "ee:ee:ee:ee:ee:ee",
+        "eth0",
+        "02:00:00:00:00:01",
+        "/run/netns/pod",
+        (V6,),
+        WIRING.gateways,
+        1500,
     )
     assert [route["dst"] for route in add_result("1.1.0", single)["routes"]] == ["::/0"]
 
@@ -69,7 +86,10 @@ def test_a_pod_of_one_family_gets_no_route_of_the_other():
 def test_the_result_of_earlier_plugins_is_kept_and_indices_stay_true():
     result = as_sent(add_result("1.0.0", WIRING, previous=UPSTREAM))
     cni_shapes.success(result, "1.0.0")
-    owners = {entry["address"]: result["interfaces"][entry["interface"]]["name"] for entry in result["ips"]}
+    owners = {
+        entry["address"]: result["interfaces"][entry["interface"]]["name"]
+        for entry in result["ips"]
+    }
     assert owners == {"127.0.0.1/8": "lo", "203.0.113.5/32": "eth0", "2001:db8::5/128": "eth0"}
     assert result["routes"][0] == {"dst": "198.51.100.0/24"}
     assert result["dns"] == {"nameservers": ["203.0.113.53"]}
@@ -83,10 +103,15 @@ def test_dns_of_the_configuration_is_passed_on():
 def test_version_answer_lists_every_version():
     result = as_sent(version_result("0.4.0"))
     cni_shapes.VERSIONS(result)
-    assert result == {"cniVersion": "0.4.0", "supportedVersions": ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]}
+    assert result == {
+        "cniVersion": "0.4.0",
+        "supportedVersions": ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"],
+    }
 
 
-@pytest.mark.parametrize("error", [InvalidEnvironment("CNI_IFNAME: bad"), KernelError("setns", 1, "in pod")])
+@pytest.mark.parametrize(
+    "error", [InvalidEnvironment("CNI_IFNAME: bad"), KernelError("setns", 1, "in pod")]
+)
 def test_errors_have_the_shape_of_the_specification(error):
     result = as_sent(error_result("1.0.0", error))
     cni_shapes.error(result)

@@ -23,14 +23,23 @@ def requested(config, **args):
             {"runtimeConfig": {"ips": ["fd00::9", "10.1.0.9"], "mac": "C2:11:22:33:44:55"}},
             {"IP": "10.1.0.1", "MAC": "x"},
         ),
-        ({"args": {"cni": {"ips": ["10.1.0.9", "fd00::9"], "mac": "c2:11:22:33:44:55"}}}, {"IP": "10.1.0.1"}),
+        (
+            {"args": {"cni": {"ips": ["10.1.0.9", "fd00::9"], "mac": "c2:11:22:33:44:55"}}},
+            {"IP": "10.1.0.1"},
+        ),
         ({}, {"IP": "10.1.0.9,fd00::9", "MAC": "c2:11:22:33:44:55"}),
         (
             {"runtimeConfig": {"ips": [], "mac": ""}, "args": {"cni": None}},
             {"IP": "10.1.0.9,fd00::9", "MAC": "c2:11:22:33:44:55"},
         ),
     ],
-    ids=["capabilities", "capabilities before CNI_ARGS", "args before CNI_ARGS", "CNI_ARGS", "empty is nothing"],
+    ids=[
+        "capabilities",
+        "capabilities before CNI_ARGS",
+        "args before CNI_ARGS",
+        "CNI_ARGS",
+        "empty is nothing",
+    ],
 )
 def test_each_place_is_read_and_the_first_that_names_something_decides(config, args):
     assert requested(config, **args) == Requested((V4, V6), MAC)
@@ -40,7 +49,9 @@ def test_one_family_may_be_asked_for_and_the_same_address_twice():
     assert requested({"runtimeConfig": {"ips": ["10.1.0.9", "10.1.0.9/24"]}}) == Requested((V4,))
 
 
-@pytest.mark.parametrize("config", [{}, {"runtimeConfig": None, "args": {}}, {"runtimeConfig": {"ips": None}}])
+@pytest.mark.parametrize(
+    "config", [{}, {"runtimeConfig": None, "args": {}}, {"runtimeConfig": {"ips": None}}]
+)
 def test_most_runtimes_ask_for_nothing(config):
     runtime = parse_runtime_config(config, {})
     assert (runtime.requested, runtime.dns, runtime.ignored) == (Requested(), {}, ())
@@ -75,7 +86,9 @@ def test_a_malformed_wish_is_refused_by_its_key(config):
         requested(config)
 
 
-@pytest.mark.parametrize("args", [{"IP": "x"}, {"IP": "10.1.0.9,10.1.0.8"}, {"MAC": "01:00:5e:00:00:01"}], ids=str)
+@pytest.mark.parametrize(
+    "args", [{"IP": "x"}, {"IP": "10.1.0.9,10.1.0.8"}, {"MAC": "01:00:5e:00:00:01"}], ids=str
+)
 def test_a_malformed_argument_is_refused_by_its_key(args):
     with pytest.raises(InvalidEnvironment, match=f"CNI_ARGS: {next(iter(args))}"):
         requested({}, **args)
@@ -85,9 +98,20 @@ def test_the_capability_dns_speaks_as_results_do():
     given = {"servers": ["10.0.0.10"], "searches": ["a.example"], "options": ["ndots:5"]}
     expected = {"nameservers": ["10.0.0.10"], "search": ["a.example"], "options": ["ndots:5"]}
     assert parse_runtime_config({"runtimeConfig": {"dns": given}}, {}).dns == expected
-    assert parse_runtime_config({"runtimeConfig": {"dns": {"servers": [], "searches": None}}}, {}).dns == {}
+    assert (
+        parse_runtime_config({"runtimeConfig": {"dns": {"servers": [], "searches": None}}}, {}).dns
+        == {}
+    )
 
 
 def test_what_is_for_other_plugins_is_named_unless_it_is_empty():
-    others = {"portMappings": [{"hostPort": 80}], "bandwidth": {}, "aliases": ["web"], "ips": ["10.1.0.9"]}
-    assert parse_runtime_config({"runtimeConfig": others}, {}).ignored == ("portMappings", "aliases")
+    others = {
+        "portMappings": [{"hostPort": 80}],
+        "bandwidth": {},
+        "aliases": ["web"],
+        "ips": ["10.1.0.9"],
+    }
+    assert parse_runtime_config({"runtimeConfig": others}, {}).ignored == (
+        "portMappings",
+        "aliases",
+    )

@@ -37,7 +37,9 @@ NETWORKS = Path("/etc/cni/net.d")
         pytest.param(CONTAINERD_2_0, HERE, NETWORKS, id="2.0"),
         pytest.param(VERSION_3, THERE, Path("/srv/net.d"), id="2.1 and newer"),
         pytest.param("version = 3\n", runtimes.DEFAULT_BIN_DIR, NETWORKS, id="nothing said"),
-        pytest.param('disabled_plugins = ["cri"]\n', runtimes.DEFAULT_BIN_DIR, NETWORKS, id="docker's"),
+        pytest.param(
+            'disabled_plugins = ["cri"]\n', runtimes.DEFAULT_BIN_DIR, NETWORKS, id="docker's"
+        ),
     ],
 )
 def test_containerd_says_where_it_looks(dump, bin_dir, conf_dir):
@@ -51,9 +53,15 @@ def test_a_dump_that_is_no_toml_is_an_error_with_its_source():
 
 def test_crio_takes_each_key_from_the_last_file_that_has_it(tmp_path):
     (tmp_path / "crio.conf.d").mkdir()
-    (tmp_path / "crio.conf").write_text('[crio.network]\nnetwork_dir = "/srv/net.d/"\nplugin_dirs = ["/a", "/b"]\n')
-    (tmp_path / "crio.conf.d" / "10-first.conf").write_text('[crio.network]\nplugin_dirs = ["/usr/libexec/cni"]\n')
-    (tmp_path / "crio.conf.d" / "20-second.conf").write_text('[crio.runtime]\ndefault_runtime = "crun"\n')
+    (tmp_path / "crio.conf").write_text(
+        '[crio.network]\nnetwork_dir = "/srv/net.d/"\nplugin_dirs = ["/a", "/b"]\n'
+    )
+    (tmp_path / "crio.conf.d" / "10-first.conf").write_text(
+        '[crio.network]\nplugin_dirs = ["/usr/libexec/cni"]\n'
+    )
+    (tmp_path / "crio.conf.d" / "20-second.conf").write_text(
+        '[crio.runtime]\ndefault_runtime = "crun"\n'
+    )
     (found,) = runtimes._crio(tmp_path / "crio.conf")
     source = str(tmp_path / "crio.conf.d" / "10-first.conf")
     assert found == Runtime("CRI-O", THERE, Path("/srv/net.d"), source)
@@ -75,7 +83,11 @@ def test_a_damaged_file_of_crio_is_named(tmp_path):
 def test_directories_that_are_given_win():
     there = Runtime("containerd", HERE, NETWORKS, "dump")
     chosen = runtimes.chosen([there], Path("/x"), None)
-    assert chosen == (Path("/x"), NETWORKS, "containerd looks in /usr/lib/cni and /etc/cni/net.d (dump)")
+    assert chosen == (
+        Path("/x"),
+        NETWORKS,
+        "containerd looks in /usr/lib/cni and /etc/cni/net.d (dump)",
+    )
     assert runtimes.directories(Path("/x"), Path("/y")) == (Path("/x"), Path("/y"), "")
 
 
@@ -89,7 +101,12 @@ def test_without_a_runtime_the_defaults_are_said():
 
 
 def test_runtimes_that_disagree_need_a_word():
-    both = [Runtime("containerd", HERE, NETWORKS, "dump"), Runtime("CRI-O", THERE, NETWORKS, "crio.conf")]
-    with pytest.raises(SetupError, match=r"containerd looks in /usr/lib/cni .*, CRI-O looks in .*--bin-dir"):
+    both = [
+        Runtime("containerd", HERE, NETWORKS, "dump"),
+        Runtime("CRI-O", THERE, NETWORKS, "crio.conf"),
+    ]
+    with pytest.raises(
+        SetupError, match=r"containerd looks in /usr/lib/cni .*, CRI-O looks in .*--bin-dir"
+    ):
         runtimes.chosen(both, None, None)
     assert runtimes.chosen(both, HERE, None)[:2] == (HERE, NETWORKS)

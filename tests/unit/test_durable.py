@@ -1,4 +1,5 @@
-"""Small files are old or new, never half, and what is read back is held against what it should be."""
+"""Small files are old or new, never half, and what is read back is held against what it should
+be."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from netmgr import durable
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.errors import StateError
 
 WRITER = """
@@ -33,7 +34,9 @@ def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new(tmp_path: Path) 
     path = tmp_path / "written"
     for delay in (0.001, 0.004, 0.009, 0.02):
         writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+            [sys.executable, "-c", WRITER, str(path)],
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
         )
         with writer:
             writer.stdout.readline()
@@ -51,7 +54,9 @@ def test_a_file_keeps_its_mode_or_gets_the_one_that_is_asked_for(tmp_path: Path)
 
 
 def test_what_cannot_be_written_is_told_and_nothing_stays_behind(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="missing/file: cannot be written: No such file or directory"):
+    with pytest.raises(
+        StateError, match="missing/file: cannot be written: No such file or directory"
+    ):
         durable.write(tmp_path / "missing" / "file", b"x")
     (tmp_path / "folder").mkdir()
     with pytest.raises(StateError, match="folder: cannot be written: Is a directory"):

@@ -57,7 +57,8 @@ from netmgr.durable import write_many
 print("ready", flush=True)
 while True:
     for letter in b"ab":
-        write_many(Path(sys.argv[1]), ((str(number), bytes([letter]) * 100_000) for number in range(20)))
+        files = ((str(number), bytes([letter]) * 100_000) for number in range(20))
+        write_many(Path(sys.argv[1]), files)
 """
 
 
@@ -67,7 +68,9 @@ def test_a_writer_that_is_killed_leaves_every_file_old_or_new(tmp_path: Path) ->
     folder.mkdir()
     for delay in (0.005, 0.02, 0.05):
         command = [sys.executable, "-c", WRITER, str(folder)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as writer:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+        ) as writer:
             writer.stdout.readline()
             time.sleep(delay)
             writer.send_signal(signal.SIGKILL)

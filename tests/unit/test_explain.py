@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from netmgr.config import NodeDocument
-from netmgr.documents import parse
-from netmgr.explain import explain
+from netmgr.documents.explain import explain
+from netmgr.documents.loader import parse
+from netmgr.documents.node import NodeDocument
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address
 
@@ -20,7 +20,9 @@ internal: [10.0.0.0/8, 198.51.100.0/24]
     "node.yaml",
     NodeDocument,
 )
-POD = Attachment(AttachmentKey("c", "eth0"), PodRef("ns", "web"), (Address.parse("10.1.0.3"),), "nm0", "")
+POD = Attachment(
+    AttachmentKey("c", "eth0"), PodRef("ns", "web"), (Address.parse("10.1.0.3"),), "nm0", ""
+)
 
 
 @pytest.mark.parametrize(
@@ -30,10 +32,34 @@ POD = Attachment(AttachmentKey("c", "eth0"), PodRef("ns", "web"), (Address.parse
         ("10.1.0.4", "range", "10.1.0.0/28", "ranges[0] of node.yaml", False),
         ("10.9.9.9", "internal", "10.0.0.0/8", "internal[0] of node.yaml", False),
         ("198.51.100.1", "internal", "198.51.100.0/24", "internal[1] of node.yaml", False),
-        ("169.254.9.254", "special-use", "169.254.0.0/16", "special-use prefixes are never internet", False),
-        ("169.254.169.254", "protected", "169.254.169.254/32", "the default of protect[0] of node.yaml", False),
-        ("198.19.0.1", "special-use", "198.18.0.0/15", "special-use prefixes are never internet", False),
-        ("240.0.0.1", "special-use", "240.0.0.0/4", "special-use prefixes are never internet", False),
+        (
+            "169.254.9.254",
+            "special-use",
+            "169.254.0.0/16",
+            "special-use prefixes are never internet",
+            False,
+        ),
+        (
+            "169.254.169.254",
+            "protected",
+            "169.254.169.254/32",
+            "the default of protect[0] of node.yaml",
+            False,
+        ),
+        (
+            "198.19.0.1",
+            "special-use",
+            "198.18.0.0/15",
+            "special-use prefixes are never internet",
+            False,
+        ),
+        (
+            "240.0.0.1",
+            "special-use",
+            "240.0.0.0/4",
+            "special-use prefixes are never internet",
+            False,
+        ),
         ("100::1", "special-use", "100::/64", "special-use prefixes are never internet", False),
         ("192.0.2.1", "internet", "", "no prefix of node.yaml holds it", True),
         ("203.0.113.1", "internet", "", "no prefix of node.yaml holds it", True),
@@ -56,20 +82,72 @@ HEAD = "apiVersion: netmgr.io/v1alpha1\nkind: Node\nnode: {name: machine, addres
 NODE_OF_A = HEAD + "site: a\nranges: [10.1.9.0/28]\n" + SITES
 ROUTER = HEAD + "role: hub-router\nsite: hub\n" + SITES
 NAT = HEAD + "role: nat-host\nsite: a\n" + SITES
-NETMAP = "nat: {services: [{seen: 10.100.0.0/24, real: 10.96.0.0/24}]}\n"
-ENDPOINTS = "nat: {services: [{seen: 10.100.0.0/24, real: 10.96.0.0/24}], translation: endpoints, source: preserve}\n"
+NETMAP = "nat: {services: [{vip_range: 10.100.0.0/24, service_cidr: 10.96.0.0/24}]}\n"
+ENDPOINTS = (
+    "nat: {services: [{vip_range: 10.100.0.0/24, service_cidr: 10.96.0.0/24}],"
+    " translation: endpoints, source: preserve}\n"
+)
 
 
 @pytest.mark.parametrize(
     ("text", "address", "role", "site", "because", "packet"),
     [
-        (NODE_OF_A, "10.0.3.1", "hub", "hub", "sites[0].prefixes[0]", "native, the sender's own address is kept"),
-        (NODE_OF_A, "10.1.3.1", "spoke", "a", "sites[1].prefixes[0]", "native, the sender's own address is kept"),
-        (NODE_OF_A, "10.1.9.3", "range", "a", "ranges[0]", "native, the sender's own address is kept"),
-        (NODE_OF_A, "10.2.3.1", "spoke", "b", "sites[2].prefixes[0]", "dropped here and counted as from a to b"),
-        (NODE_OF_A, "10.100.1.9", "service", "b", "sites[2].services[0]", "dropped here and counted as from a to b"),
-        (NODE_OF_A, "10.100.0.9", "service", "a", "sites[1].services[0]", "for clients outside a, by its NAT host"),
-        (NODE_OF_A, "203.0.113.1", "internet", "", "no prefix of node.yaml holds it", "to the internet as this node"),
+        (
+            NODE_OF_A,
+            "10.0.3.1",
+            "hub",
+            "hub",
+            "sites[0].prefixes[0]",
+            "native, the sender's own address is kept",
+        ),
+        (
+            NODE_OF_A,
+            "10.1.3.1",
+            "spoke",
+            "a",
+            "sites[1].prefixes[0]",
+            "native, the sender's own address is kept",
+        ),
+        (
+            NODE_OF_A,
+            "10.1.9.3",
+            "range",
+            "a",
+            "ranges[0]",
+            "native, the sender's own address is kept",
+        ),
+        (
+            NODE_OF_A,
+            "10.2.3.1",
+            "spoke",
+            "b",
+            "sites[2].prefixes[0]",
+            "dropped here and counted as from a to b",
+        ),
+        (
+            NODE_OF_A,
+            "10.100.1.9",
+            "service",
+            "b",
+            "sites[2].services[0]",
+            "dropped here and counted as from a to b",
+        ),
+        (
+            NODE_OF_A,
+            "10.100.0.9",
+            "service",
+            "a",
+            "sites[1].services[0]",
+            "for clients outside a, by its NAT host",
+        ),
+        (
+            NODE_OF_A,
+            "203.0.113.1",
+            "internet",
+            "",
+            "no prefix of node.yaml holds it",
+            "to the internet as this node",
+        ),
         (
             ROUTER,
             "10.2.3.1",
@@ -78,35 +156,69 @@ ENDPOINTS = "nat: {services: [{seen: 10.100.0.0/24, real: 10.96.0.0/24}], transl
             "sites[2].prefixes[0]",
             "native, the sender's own address is kept; from any",
         ),
-        (ROUTER, "10.100.1.9", "service", "b", "sites[2].services[0]", "through the NAT host of b, which translates"),
-        (ROUTER, "10.0.3.1", "hub", "hub", "sites[0].prefixes[0]", "native, the sender's own address is kept"),
+        (
+            ROUTER,
+            "10.100.1.9",
+            "service",
+            "b",
+            "sites[2].services[0]",
+            "through the NAT host of b, which translates",
+        ),
+        (
+            ROUTER,
+            "10.0.3.1",
+            "hub",
+            "hub",
+            "sites[0].prefixes[0]",
+            "native, the sender's own address is kept",
+        ),
         (ROUTER, "203.0.113.1", "internet", "", "no prefix", "to the internet as this router"),
         (
             NAT + NETMAP,
             "10.100.0.9",
             "service",
             "a",
-            "nat.services[0].seen",
-            "translated here to 10.96.0.9, by its place in 10.96.0.0/24; the client is seen as 10.1.0.1",
+            "nat.services[0].vip_range",
+            (
+                "translated here to 10.96.0.9, by its place in 10.96.0.0/24; the client "
+                "appears as 10.1.0.1"
+            ),
         ),
         (
             NAT + ENDPOINTS,
             "10.100.0.9",
             "service",
             "a",
-            "nat.services[0].seen",
-            "translated here to a ready endpoint of the Service 10.96.0.9; the client's address is kept",
+            "nat.services[0].vip_range",
+            (
+                "translated here to a ready endpoint of the Service 10.96.0.9; the client's "
+                "address is kept"
+            ),
         ),
         (
             NAT + NETMAP,
             "10.96.0.9",
             "service",
             "",
-            "nat.services[0].real",
+            "nat.services[0].service_cidr",
             "passed on as it is; from outside the spoke this Service is 10.100.0.9",
         ),
-        (NAT + NETMAP, "10.2.3.1", "spoke", "b", "sites[2].prefixes[0]", "dropped here and counted as from a to b"),
-        (NAT + NETMAP, "203.0.113.1", "internet", "", "no prefix", "to the internet with the sender's own address"),
+        (
+            NAT + NETMAP,
+            "10.2.3.1",
+            "spoke",
+            "b",
+            "sites[2].prefixes[0]",
+            "dropped here and counted as from a to b",
+        ),
+        (
+            NAT + NETMAP,
+            "203.0.113.1",
+            "internet",
+            "",
+            "no prefix",
+            "to the internet with the sender's own address",
+        ),
     ],
 )
 def test_an_address_is_of_a_site_and_a_packet_to_it_has_a_fate(

@@ -1,4 +1,6 @@
-"""Real TLS and real credentials: who is let in, who is not, and what makes no sense is refused before a port opens."""
+"""Real TLS and real credentials: who is let in, who is not, and what makes no sense is refused
+before a port opens.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def certificate(folder: Path, name: str = "localhost") -> tuple[Path, Path]:
     curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     subject = ("-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}", "-days", "2")
     openssl = programs.locate("openssl", "openssl")
-    outcome = programs.run([openssl, "req", "-x509", *curve, *subject, "-keyout", key, "-out", cert])
+    outcome = programs.run(
+        [openssl, "req", "-x509", *curve, *subject, "-keyout", key, "-out", cert]
+    )
     assert outcome.returncode == 0, outcome.stderr.decode()
     return cert, key
 
@@ -58,7 +62,9 @@ def trusting(cert: Path) -> ssl.SSLContext:
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/", "/metrics?name[]=netmgr_up"])
-def test_a_password_opens_what_tells_traffic_and_nothing_else_does(tmp_path: Path, path: str) -> None:
+def test_a_password_opens_what_tells_traffic_and_nothing_else_does(
+    tmp_path: Path, path: str
+) -> None:
     pairs = written(tmp_path / "pairs", "prometheus:correct horse: battery\n\nsecond:pässword\n")
     with serving(read, basic_auth_file=pairs) as port:
         for good in ("prometheus:correct horse: battery", "second:pässword"):
@@ -86,7 +92,14 @@ def test_a_token_opens_what_tells_traffic_and_nothing_else_does(tmp_path: Path) 
     with serving(read, bearer_token_file=tokens) as port:
         for good in (f"Bearer {TOKEN}", "bearer next-one"):
             assert get(port, Authorization=good)[0].status == 200
-        for bad in (f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", TOKEN, "Bearer", "", f"Bearer {TOKEN}\tnext-one"):
+        for bad in (
+            f"Bearer {TOKEN[:-1]}",
+            f"Basic {TOKEN}",
+            TOKEN,
+            "Bearer",
+            "",
+            f"Bearer {TOKEN}\tnext-one",
+        ):
             response, _ = get(port, Authorization=bad)
             assert response.status == 401
             assert response.getheader("WWW-Authenticate") == 'Bearer realm="netmgr"'
@@ -94,16 +107,24 @@ def test_a_token_opens_what_tells_traffic_and_nothing_else_does(tmp_path: Path) 
 
 def test_probes_need_no_secret(tmp_path: Path) -> None:
     with serving(read, bearer_token_file=written(tmp_path / "tokens", TOKEN)) as port:
-        assert [get(port, path)[0].status for path in ("/healthz", "/readyz", "/nothing")] == [200, 200, 404]
+        assert [get(port, path)[0].status for path in ("/healthz", "/readyz", "/nothing")] == [
+            200,
+            200,
+            404,
+        ]
 
 
-def test_a_renewed_secret_replaces_the_old_and_a_broken_one_does_not(tmp_path: Path, caplog) -> None:
+def test_a_renewed_secret_replaces_the_old_and_a_broken_one_does_not(
+    tmp_path: Path, caplog
+) -> None:
     caplog.set_level(logging.INFO)
     tokens = written(tmp_path / "tokens", "old")
     with serving(read, bearer_token_file=tokens) as port:
 
         def outcomes() -> list[int]:
-            return [get(port, Authorization=f"Bearer {token}")[0].status for token in ("old", "renewed")]
+            return [
+                get(port, Authorization=f"Bearer {token}")[0].status for token in ("old", "renewed")
+            ]
 
         assert outcomes() == [200, 401]
         tokens.write_text("renewed")
@@ -113,7 +134,11 @@ def test_a_renewed_secret_replaces_the_old_and_a_broken_one_does_not(tmp_path: P
             assert outcomes() == [401, 200]
         tokens.unlink()
         assert outcomes() == [401, 200]
-    events = [entry.getMessage().split()[0] for entry in caplog.records if entry.name == "exporter.followed"]
+    events = [
+        entry.getMessage().split()[0]
+        for entry in caplog.records
+        if entry.name == "netmgr.file_version"
+    ]
     assert events == ["files-renewed", *["files-not-renewed"] * 3]
     assert "not a token" not in caplog.text
 
@@ -145,7 +170,9 @@ def test_a_client_that_never_shakes_hands_holds_nobody_up(pair) -> None:
 
 
 @pytest.mark.programs
-def test_only_clients_with_a_certificate_are_let_in_where_that_is_asked_for(pair, tmp_path: Path) -> None:
+def test_only_clients_with_a_certificate_are_let_in_where_that_is_asked_for(
+    pair, tmp_path: Path
+) -> None:
     cert, key = pair
     client_cert, client_key = certificate(tmp_path, "prometheus")
     stranger = certificate(tmp_path, "stranger")
@@ -198,13 +225,17 @@ CONTRADICTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("options", "sentence"), CONTRADICTIONS, ids=[sentence for _, sentence in CONTRADICTIONS])
+@pytest.mark.parametrize(
+    ("options", "sentence"), CONTRADICTIONS, ids=[sentence for _, sentence in CONTRADICTIONS]
+)
 def test_what_makes_no_sense_is_refused_before_a_port_is_opened(
     tmp_path: Path, monkeypatch, options: dict, sentence: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     written(HERE, "user:password")
-    with socket.create_server(("127.0.0.1", 0)) as taken:  # had it been bound first, this would be the complaint
+    with socket.create_server(
+        ("127.0.0.1", 0)
+    ) as taken:  # had it been bound first, this would be the complaint
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ConfigError, match=sentence):
             Server(Settings(listen, **options), read)
@@ -231,7 +262,9 @@ def test_a_file_without_a_usable_secret_is_refused_and_its_secrets_are_not_repea
 
 
 @pytest.mark.parametrize("listen", [":0", "0.0.0.0:0", "[::]:0"])
-def test_a_secret_is_not_asked_for_in_the_clear_beyond_this_machine(tmp_path: Path, listen: str) -> None:
+def test_a_secret_is_not_asked_for_in_the_clear_beyond_this_machine(
+    tmp_path: Path, listen: str
+) -> None:
     with pytest.raises(ConfigError, match="--bearer-token-file without TLS"):
         Server(Settings(listen, bearer_token_file=written(tmp_path / "tokens", TOKEN)), read)
 
@@ -261,7 +294,9 @@ def test_an_encrypted_key_is_refused(pair, tmp_path: Path) -> None:
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_the_command_refuses_a_contradiction_in_one_sentence(arguments: list[str], sentence: str) -> None:
+def test_the_command_refuses_a_contradiction_in_one_sentence(
+    arguments: list[str], sentence: str
+) -> None:
     command = [sys.executable, "-m", "netmgr", "exporter", "--listen", "127.0.0.1:0", *arguments]
     outcome = programs.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=20)
     assert outcome.returncode == 2

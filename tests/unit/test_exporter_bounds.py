@@ -16,10 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from exporter.bounds import LONGEST_LABEL, bounded, select
 from exporter.collector import Collector
 from netmgr import programs
+from netmgr.api.snapshot import PodTotals, Snapshot
 from netmgr.ledger.totals import Totals
 from netmgr.model import Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address
-from netmgr.snapshot import PodTotals, Snapshot
 from tests.fakes.agent_socket import snapshot
 from tests.fakes.exporter_port import get, serving
 from tests.fakes.ledger_tools import LINGER, Clock, opened
@@ -52,26 +52,43 @@ def series(text: str) -> list[str]:
 
 def names(text: str, family: str, label: str) -> set[str]:
     return {
-        found[1] for line in series(text) if line.startswith(family) and (found := re.search(rf'{label}="(.*?)"', line))
+        found[1]
+        for line in series(text)
+        if line.startswith(family) and (found := re.search(rf'{label}="(.*?)"', line))
     }
 
 
 def dropped(text: str) -> dict[str, float]:
     families = {family.name: family for family in text_string_to_metric_families(text)}
-    return {sample.labels["pods"]: sample.value for sample in families["netmgr_exporter_dropped_series"].samples}
+    return {
+        sample.labels["pods"]: sample.value
+        for sample in families["netmgr_exporter_dropped_series"].samples
+    }
 
 
 def crowd(*pods: tuple[str, int, bool]) -> list[PodTotals]:
     """Totals of pods by name, bytes in each direction, and whether they are live."""
     return [
-        {"namespace": "team", "pod": name, "traffic": way, "bytes": size, "packets": 1, "live": live}
+        {
+            "namespace": "team",
+            "pod": name,
+            "traffic": way,
+            "bytes": size,
+            "packets": 1,
+            "live": live,
+        }
         for name, size, live in pods
         for way in Traffic
     ]
 
 
 def test_lingering_pods_leave_first_then_the_live_ones_with_the_least_traffic() -> None:
-    pods = crowd(("quiet", 1, True), ("busy", 900, True), ("gone-busy", 9000, False), ("gone-quiet", 5, False))
+    pods = crowd(
+        ("quiet", 1, True),
+        ("busy", 900, True),
+        ("gone-busy", 9000, False),
+        ("gone-quiet", 5, False),
+    )
     order = []
     for room in (16, 12, 8, 4, 0):
         selection = select(pods, room)
@@ -87,10 +104,15 @@ def test_lingering_pods_leave_first_then_the_live_ones_with_the_least_traffic() 
 
 
 @given(
-    st.lists(st.tuples(st.text("ab", min_size=1), st.integers(0, 3), st.booleans()), unique_by=lambda pod: pod[0]),
+    st.lists(
+        st.tuples(st.text("ab", min_size=1), st.integers(0, 3), st.booleans()),
+        unique_by=lambda pod: pod[0],
+    ),
     st.integers(-4, 60),
 )
-def test_whatever_the_pods_the_page_is_full_but_not_fuller_and_no_pod_is_halved(pods, room: int) -> None:
+def test_whatever_the_pods_the_page_is_full_but_not_fuller_and_no_pod_is_halved(
+    pods, room: int
+) -> None:
     totals = crowd(*pods)
     selection = select(totals, room)
     shown = {total["pod"] for total in selection.shown}
@@ -102,13 +124,21 @@ def test_whatever_the_pods_the_page_is_full_but_not_fuller_and_no_pod_is_halved(
 
 
 @pytest.mark.parametrize("bound", [1, 390, 500, 1388, 1389, 5000])
-def test_a_page_holds_no_more_series_than_allowed_and_every_total_of_namespaces_and_node(bound: int) -> None:
+def test_a_page_holds_no_more_series_than_allowed_and_every_total_of_namespaces_and_node(
+    bound: int,
+) -> None:
     everything = generate_latest(registry(snapshot())).decode()
     text = generate_latest(registry(snapshot(), bound)).decode()
     pods = len(names(text, "netmgr_pod_traffic_bytes", "pod"))
     without_pods = [line for line in series(text) if not line.startswith("netmgr_pod_")]
     assert len(series(text)) == len(without_pods) + 4 * pods <= max(bound, len(without_pods))
-    for kept in ("netmgr_namespace_traffic", "netmgr_node_traffic", "iptables_", "netmgr_accounting", "netmgr_ipam"):
+    for kept in (
+        "netmgr_namespace_traffic",
+        "netmgr_node_traffic",
+        "iptables_",
+        "netmgr_accounting",
+        "netmgr_ipam",
+    ):
         assert [line for line in series(text) if line.startswith(kept)] == [
             line for line in series(everything) if line.startswith(kept)
         ]
@@ -124,7 +154,9 @@ def test_what_is_left_out_is_counted_by_the_pods_state() -> None:
     with serving(lambda: document, max_series=rest + 120) as port:
         text = get(port)[1].decode()
     assert dropped(text) == {"lingering": 200, "live": 80}
-    assert names(text, "netmgr_pod_traffic_bytes", "pod") == {f"training-worker-{n}" for n in range(40, 100, 2)}
+    assert names(text, "netmgr_pod_traffic_bytes", "pod") == {
+        f"training-worker-{n}" for n in range(40, 100, 2)
+    }
 
 
 def test_a_value_of_kubernetes_is_shown_as_it_is() -> None:
@@ -132,7 +164,10 @@ def test_a_value_of_kubernetes_is_shown_as_it_is() -> None:
     assert bounded("p" * LONGEST_LABEL) == "p" * LONGEST_LABEL
 
 
-@given(st.text() | st.sampled_from(HOSTILE) | st.integers(200, 400).map(lambda size: "p" * size), st.text())
+@given(
+    st.text() | st.sampled_from(HOSTILE) | st.integers(200, 400).map(lambda size: "p" * size),
+    st.text(),
+)
 def test_two_values_never_become_one_however_long(first: str, second: str) -> None:
     values = {first, second, first * 40 + "1", first * 40 + "2", first[:10] * 30, second * 99}
     values |= {bounded(value) for value in values}
@@ -148,7 +183,10 @@ def test_a_name_that_looks_like_a_shortened_one_is_not_taken_for_it() -> None:
     document = snapshot(2, 1)
     for total in document["pods"]:
         total["pod"] = long if total["pod"].endswith("0") else forged
-    assert len(names(generate_latest(registry(document)).decode(), "netmgr_pod_traffic_bytes", "pod")) == 2
+    assert (
+        len(names(generate_latest(registry(document)).decode(), "netmgr_pod_traffic_bytes", "pod"))
+        == 2
+    )
 
 
 def hostile_document() -> Snapshot:
@@ -165,7 +203,9 @@ def test_hostile_names_leave_a_page_that_both_parsers_read_back() -> None:
     document = hostile_document()
     texts = (
         text_string_to_metric_families(generate_latest(registry(document)).decode()),
-        openmetrics.text_string_to_metric_families(generate_openmetrics(registry(document)).decode()),
+        openmetrics.text_string_to_metric_families(
+            generate_openmetrics(registry(document)).decode()
+        ),
     )
     for families in texts:
         found = {family.name: family for family in families}
@@ -178,16 +218,15 @@ def test_hostile_names_leave_a_page_that_both_parsers_read_back() -> None:
 @pytest.mark.programs
 def test_promtool_reads_a_page_of_hostile_names() -> None:
     promtool = programs.locate("promtool", "prometheus")
-    outcome = programs.run([promtool, "check", "metrics"], stdin=generate_latest(registry(hostile_document())))
+    outcome = programs.run(
+        [promtool, "check", "metrics"], stdin=generate_latest(registry(hostile_document()))
+    )
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, b"", b"")
 
 
 def shown(totals: Totals) -> Snapshot:
     """The agent's document with these totals in it."""
-    document = snapshot(0, 0)
-    for key, entries in (("pods", totals.pods), ("namespaces", totals.namespaces)):
-        document[key] = [{name: getattr(entry, name) for name in entry.__slots__} for entry in entries]
-    return document
+    return snapshot(0, 0) | {"pods": totals.pods, "namespaces": totals.namespaces}
 
 
 def test_a_page_is_as_large_after_a_thousand_pods_as_after_ten(tmp_path: Path) -> None:
@@ -198,7 +237,12 @@ def test_a_page_is_as_large_after_a_thousand_pods_as_after_ten(tmp_path: Path) -
         for number in range(10):
             counters = [Counter.of_pod(Address.parse(f"10.1.0.{number}"), way) for way in Traffic]
             ledger.begin(
-                counters, PodRef(f"team-{number % 3}", f"job-{generation:03}-{number}", f"uid-{generation}-{number}")
+                counters,
+                PodRef(
+                    f"team-{number % 3}",
+                    f"job-{generation:03}-{number}",
+                    f"uid-{generation}-{number}",
+                ),
             )
             ledger.post([Sample(counter, 1000, 10) for counter in counters])
             ledger.end(counters)

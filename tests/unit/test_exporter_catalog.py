@@ -9,15 +9,18 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from exporter import catalog
-from exporter.catalog import CATALOG
+from exporter.catalog import CATALOG, Kind, Metric
 from exporter.collector import Collector
-from exporter.metric import Kind, Metric
 from netmgr import programs
+from netmgr.api.snapshot import Snapshot
 from netmgr.errors import TryAgainLater
-from netmgr.snapshot import Snapshot
 from tests.fakes.agent_socket import snapshot
 
-SUFFIXES = {Kind.COUNTER: ("_total",), Kind.GAUGE: ("",), Kind.HISTOGRAM: ("_bucket", "_sum", "_count")}
+SUFFIXES = {
+    Kind.COUNTER: ("_total",),
+    Kind.GAUGE: ("",),
+    Kind.HISTOGRAM: ("_bucket", "_sum", "_count"),
+}
 
 
 def families(document: Snapshot) -> dict:
@@ -35,7 +38,11 @@ def test_every_family_is_in_the_catalogue_and_the_other_way_round() -> None:
 @pytest.mark.parametrize("metric", CATALOG, ids=lambda metric: metric.name)
 def test_a_family_is_as_the_catalogue_says(metric: Metric) -> None:
     family = families(snapshot())[exposed_name(metric)]
-    assert (family.type, family.documentation, family.unit) == (metric.kind.value, metric.help, metric.unit)
+    assert (family.type, family.documentation, family.unit) == (
+        metric.kind.value,
+        metric.help,
+        metric.unit,
+    )
     for sample in family.samples:
         assert sample.name.removeprefix(family.name) in SUFFIXES[metric.kind]
         assert tuple(label for label in sample.labels if label != "le") == metric.labels
@@ -68,7 +75,10 @@ def test_values_come_through_to_the_byte() -> None:
     document["pods"][0]["bytes"] = 2**53 - 1
     document["rules"][0] |= {"chain": "input", "bytes": 640, "packets": 5}
     text = generate_latest(_registry(document)).decode()
-    exact = 'netmgr_pod_traffic_bytes_total{namespace="team-0",pod="training-worker-0",traffic="internet-in"} '
+    exact = (
+        "netmgr_pod_traffic_bytes_total"
+        '{namespace="team-0",pod="training-worker-0",traffic="internet-in"} '
+    )
     (line,) = [line for line in text.splitlines() if line.startswith(exact)]
     assert int(float(line.removeprefix(exact))) == 2**53 - 1
     rule = '{chain="input",ip_version="4",rule="openai traffic=internet-in",table="mangle"}'

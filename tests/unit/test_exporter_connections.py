@@ -1,4 +1,6 @@
-"""What a client may take of the exporter before it has shown a secret: connections, bytes and time are bounded."""
+"""What a client may take of the exporter before it has shown a secret: connections, bytes and time
+are bounded.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def test_silent_clients_do_not_lock_others_out(port: int) -> None:
         for _ in range(5):
             assert get(port)[0].status == 200
         assert sum(map(is_open, silent)) <= MOST_CONNECTIONS
-        handlers = [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
+        handlers = [
+            thread for thread in threading.enumerate() if "process_request_thread" in thread.name
+        ]
         assert len(handlers) <= MOST_CONNECTIONS + 1
 
 
@@ -104,7 +108,9 @@ def test_forty_clients_with_large_heads_take_little_memory(
     socket_path: Path, started: Callable[..., tuple[object, int]]
 ) -> None:
     with agent(socket_path, canned(snapshot())):
-        process, port = started("-m", "exporter", "--socket", str(socket_path), "--listen", "127.0.0.1:0")
+        process, port = started(
+            "-m", "exporter", "--socket", str(socket_path), "--listen", "127.0.0.1:0"
+        )
         with connected(port, 40) as clients:
             for client in clients:
                 for _ in range(60):
@@ -166,7 +172,9 @@ def test_a_flood_of_probes_costs_the_agent_one_question_a_second_and_no_snapshot
 def test_readiness_is_refused_with_what_the_agent_says_of_its_files(
     socket_path: Path, started: Callable[..., tuple[object, int]]
 ) -> None:
-    with agent(socket_path, canned({"version": 1, "files": "/var/lib/netmgr: cannot be made or written"})):
+    with agent(
+        socket_path, canned({"version": 1, "files": "/var/lib/netmgr: cannot be made or written"})
+    ):
         _, port = started("-m", "exporter", "--socket", str(socket_path), "--listen", "127.0.0.1:0")
         response, body = get(port, "/readyz")
     assert (response.status, body) == (503, b"files: /var/lib/netmgr: cannot be made or written\n")

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from netmgr.api.snapshot import Snapshot
 from netmgr.errors import TryAgainLater
-from netmgr.snapshot import Snapshot
 from tests.fakes.agent_socket import snapshot
 from tests.fakes.exporter_port import get, serving
 
@@ -31,7 +31,9 @@ class Page(HTMLParser):
         assert self._open == []
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.attributes += [(tag, name, value or "") for name, value in attributes] or [(tag, "", "")]
+        self.attributes += [(tag, name, value or "") for name, value in attributes] or [
+            (tag, "", "")
+        ]
         if tag not in EMPTY_TAGS:
             self._open.append(tag)
         if tag == "tr":
@@ -90,7 +92,9 @@ def test_it_needs_no_script_fetches_nothing_and_forbids_both() -> None:
     }
     assert ("meta", "http-equiv", "refresh") in page.attributes
     allowed = base64.b64encode(hashlib.sha256(page.style.encode()).digest()).decode()
-    policy = dict(part.split(" ", 1) for part in response.getheader("Content-Security-Policy", "").split("; "))
+    policy = dict(
+        part.split(" ", 1) for part in response.getheader("Content-Security-Policy", "").split("; ")
+    )
     assert policy["default-src"] == "'none'"
     assert policy["style-src"] == f"'sha256-{allowed}'"
     assert response.getheader("X-Content-Type-Options") == "nosniff"
@@ -126,7 +130,7 @@ def test_a_nat_host_shows_what_it_drops_and_translates_and_no_pods() -> None:
     assert ["ipv6 sctp", "16,128", "64,512", "10.1.0.10:80"] in page.rows
     assert not any("training-worker" in row[0] for row in page.rows)
     tags = page.tags
-    document["isolation"][1]["origin"] = document["nat"]["ranges"][0]["seen"] = HOSTILE
+    document["isolation"][1]["origin"] = document["nat"]["ranges"][0]["vip_range"] = HOSTILE
     document["role"] = document["nat"]["ports"][0]["endpoint"] = HOSTILE
     assert landing(document)[1].tags == tags
 

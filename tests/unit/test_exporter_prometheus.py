@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from netmgr import programs
-from netmgr.snapshot import Snapshot
+from netmgr.api.snapshot import Snapshot
 from tests.fakes.agent_socket import snapshot
 from tests.fakes.exporter_port import get, serving
 
@@ -32,7 +32,10 @@ JOB = """\
 """
 WAYS = {
     "bearer_token_file": ("c2VjcmV0", "authorization: {credentials_file: secret}"),
-    "basic_auth_file": ("prometheus:c2VjcmV0", "basic_auth: {username: prometheus, password_file: secret}"),
+    "basic_auth_file": (
+        "prometheus:c2VjcmV0",
+        "basic_auth: {username: prometheus, password_file: secret}",
+    ),
 }
 """Option of ours: what its file holds, and what Prometheus is told."""
 
@@ -41,7 +44,9 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     cert, key = folder / "tls.crt", folder / "tls.key"
     openssl = programs.locate("openssl", "openssl")
     made = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=netmgr")
-    outcome = programs.run([openssl, *made, "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert])
+    outcome = programs.run(
+        [openssl, *made, "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert]
+    )
     assert outcome.returncode == 0, outcome.stderr.decode()
     return cert, key
 
@@ -73,7 +78,10 @@ def by_job(port: int, query: str) -> dict[str, float]:
     """Prometheus' answer to a query; nothing while it is still starting."""
     try:
         _, body = get(port, f"/api/v1/query?query={quote(query)}")
-        return {found["metric"]["job"]: float(found["value"][1]) for found in json.loads(body)["data"]["result"]}
+        return {
+            found["metric"]["job"]: float(found["value"][1])
+            for found in json.loads(body)["data"]["result"]
+        }
     except (ConnectionError, http.client.HTTPException, ValueError, KeyError):
         return {}
 
@@ -103,5 +111,9 @@ def test_prometheus_gets_every_total_through_tls_and_keeps_its_own_limits(tmp_pa
             time.sleep(0.1)
         assert by_job(api, "netmgr_up") == dict.fromkeys(WAYS, 1), (tmp_path / "log").read_text()
         assert by_job(api, "netmgr_exporter_dropped_series{pods='live'}>0").keys() == WAYS.keys()
-        assert all(496 < scraped <= 500 for scraped in by_job(api, "scrape_samples_scraped").values())
-        assert by_job(api, "count(netmgr_namespace_traffic_bytes_total)by(job)") == dict.fromkeys(WAYS, 6)
+        assert all(
+            496 < scraped <= 500 for scraped in by_job(api, "scrape_samples_scraped").values()
+        )
+        assert by_job(api, "count(netmgr_namespace_traffic_bytes_total)by(job)") == dict.fromkeys(
+            WAYS, 6
+        )

@@ -23,9 +23,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from exporter.server import Server, Shared, serve
 from exporter.settings import DEFAULT_LISTEN, DEFAULT_MAX_SERIES, Settings, parse_listen
 from netmgr import programs
+from netmgr.api.client import DEFAULT_SOCKET, ask, read_snapshot
 from netmgr.cli.exporter import exporter as command
 from netmgr.errors import ConfigError, RequestError, SetupError, TryAgainLater
-from netmgr.readers import DEFAULT_SOCKET, ask, read_snapshot
 from tests.fakes.agent_socket import agent, canned, snapshot
 from tests.fakes.exporter_port import get, serving
 
@@ -44,7 +44,9 @@ def value(port: int, name: str) -> float | None:
     """The metric's only sample, None without one."""
     _, body = get(port)
     families = text_string_to_metric_families(body.decode())
-    values = [sample.value for family in families for sample in family.samples if sample.name == name]
+    values = [
+        sample.value for family in families for sample in family.samples if sample.name == name
+    ]
     return values[0] if values else None
 
 
@@ -96,7 +98,9 @@ def test_a_fault_is_logged_once_not_at_every_scrape(port: int, socket_path: Path
         get(port)
     with agent(socket_path, canned(snapshot(1, 1))):
         get(port)
-    messages = [record.getMessage() for record in caplog.records if record.name == "exporter.collector"]
+    messages = [
+        record.getMessage() for record in caplog.records if record.name == "exporter.collector"
+    ]
     assert [message.split()[0] for message in messages] == ["agent-unread", "agent-read-again"]
 
 
@@ -129,7 +133,9 @@ WHOLE = json.dumps(snapshot(2, 1)).encode()
         json.dumps(_without("ready")).encode(),
         json.dumps(snapshot(1, 1) | {"pods": 7}).encode(),
         json.dumps(snapshot(1, 1) | {"backend": None}).encode(),
-        json.dumps(snapshot(1, 1) | {"cni_latency": [{"command": "ADD", "buckets": [], "sum": 1}]}).encode(),
+        json.dumps(
+            snapshot(1, 1) | {"cni_latency": [{"command": "ADD", "buckets": [], "sum": 1}]}
+        ).encode(),
         json.dumps(_pod(pod=None)).encode(),
         json.dumps(_pod(pod="\udcff")).encode(),
         json.dumps(_pod(bytes="many")).encode(),
@@ -137,7 +143,9 @@ WHOLE = json.dumps(snapshot(2, 1)).encode()
     ],
     ids=range(18),
 )
-def test_an_answer_that_makes_no_sense_is_an_agent_that_is_not_up(port: int, socket_path: Path, answer: bytes) -> None:
+def test_an_answer_that_makes_no_sense_is_an_agent_that_is_not_up(
+    port: int, socket_path: Path, answer: bytes
+) -> None:
     with agent(socket_path, lambda _question: answer):
         response, _ = get(port)
         assert response.status == 200
@@ -187,7 +195,9 @@ def test_scrapes_at_the_same_time_do_not_mix(port: int, socket_path: Path) -> No
             thread.start()
         for thread in threads:
             thread.join()
-    assert {len(re.findall(rb"^netmgr_pod_traffic_bytes_total", body, re.MULTILINE)) for body in bodies} == {500}
+    assert {
+        len(re.findall(rb"^netmgr_pod_traffic_bytes_total", body, re.MULTILINE)) for body in bodies
+    } == {500}
 
 
 @pytest.mark.parametrize(
@@ -203,7 +213,9 @@ def test_listen_addresses_are_understood(text: str, expected: tuple[str, int]) -
     assert parse_listen(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "9119", "127.0.0.1", "::1:9119", ":65536", ":http", "[::1]", ":-1", ":²"])
+@pytest.mark.parametrize(
+    "text", ["", "9119", "127.0.0.1", "::1:9119", ":65536", ":http", "[::1]", ":-1", ":²"]
+)
 def test_listen_addresses_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--listen"):
         parse_listen(text)
@@ -216,7 +228,9 @@ def test_without_an_address_both_families_are_served(socket_path: Path) -> None:
 
 
 def test_an_address_that_is_taken_is_named(port: int, socket_path: Path) -> None:
-    with pytest.raises(SetupError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+    with pytest.raises(
+        SetupError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"
+    ):
         serve(socket_path, Settings(f"127.0.0.1:{port}"), lambda: None)
 
 
@@ -224,7 +238,9 @@ def test_the_command_s_defaults_are_the_process_s() -> None:
     assert command.__kwdefaults__["socket"] == DEFAULT_SOCKET
     assert command.__kwdefaults__["listen"] == DEFAULT_LISTEN
     assert command.__kwdefaults__["max_series"] == DEFAULT_MAX_SERIES
-    assert command.__kwdefaults__.keys() - {"socket", "log_level"} == {field.name for field in fields(Settings)}
+    assert command.__kwdefaults__.keys() - {"socket", "log_level", "log_format"} == {
+        field.name for field in fields(Settings)
+    }
 
 
 def test_a_reader_waits_no_longer_than_it_was_told(socket_path: Path) -> None:
@@ -266,8 +282,12 @@ sys.exit(main(sys.argv[2:]))
 
 
 @pytest.mark.root
-@pytest.mark.parametrize(("groups", "up"), [(str(READERS), 1), ("", 0)], ids=["in the readers' group", "in no group"])
-def test_nobody_can_run_it_and_needs_the_group_alone(socket_path: Path, started, groups: str, up: int) -> None:
+@pytest.mark.parametrize(
+    ("groups", "up"), [(str(READERS), 1), ("", 0)], ids=["in the readers' group", "in no group"]
+)
+def test_nobody_can_run_it_and_needs_the_group_alone(
+    socket_path: Path, started, groups: str, up: int
+) -> None:
     with agent(socket_path, canned(snapshot(2, 1))):
         socket_path.chmod(0o660)
         os.chown(socket_path, 0, READERS)
@@ -281,10 +301,20 @@ def test_nobody_can_run_it_and_needs_the_group_alone(socket_path: Path, started,
 
 @pytest.mark.programs
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_stops_cleanly_when_told_to(socket_path: Path, started, ending: signal.Signals) -> None:
+def test_the_command_stops_cleanly_when_told_to(
+    socket_path: Path, started, ending: signal.Signals
+) -> None:
     main = "from netmgr.cli.main import main; main()"
     process, port = started(
-        "-c", main, "exporter", "--socket", str(socket_path), "--listen", "127.0.0.1:0", "--log-level", "info"
+        "-c",
+        main,
+        "exporter",
+        "--socket",
+        str(socket_path),
+        "--listen",
+        "127.0.0.1:0",
+        "--log-level",
+        "info",
     )
     assert value(port, "netmgr_up") == 0
     process.send_signal(ending)
@@ -292,13 +322,17 @@ def test_the_command_stops_cleanly_when_told_to(socket_path: Path, started, endi
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize("pods", [250, 2000], ids=["a full node", "and 1,750 pods that ended lately"])
+@pytest.mark.parametrize(
+    "pods", [250, 2000], ids=["a full node", "and 1,750 pods that ended lately"]
+)
 def test_the_process_stays_within_its_memory(socket_path: Path, started, pods: int) -> None:
     document = snapshot(pods)
     for total in document["pods"][500:]:
         total["live"] = False
     with agent(socket_path, canned(document)):
-        process, port = started("-m", "netmgr", "exporter", "--socket", str(socket_path), "--listen", "127.0.0.1:0")
+        process, port = started(
+            "-m", "netmgr", "exporter", "--socket", str(socket_path), "--listen", "127.0.0.1:0"
+        )
         for _ in range(25):
             get(port)
             get(port, "/")
@@ -318,7 +352,9 @@ def most_resident(status: str) -> int:
 @pytest.mark.parametrize("arguments", [["--listen", "nowhere"], ["--listen", "203.0.113.1:9119"]])
 def test_a_mistake_ends_in_a_sentence_not_in_a_traceback(arguments: list[str]) -> None:
     outcome = programs.run(
-        [sys.executable, "-m", "exporter", *arguments], env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=20
+        [sys.executable, "-m", "exporter", *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=20,
     )
     assert outcome.returncode in (1, 2)
     last = outcome.stderr.decode().splitlines()[-1]

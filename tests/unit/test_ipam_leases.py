@@ -41,20 +41,24 @@ def opened(tmp_path: Path, clock: Clock):
     """Opens the leases of four addresses, whose former owner is closed first."""
     made: list[Leases] = []
 
-    def open_leases(lookup: Callable[[Iterable[Address]], set[Address]] = lambda _: set()) -> Leases:
+    def open_leases(
+        lookup: Callable[[Iterable[Address]], set[Address]] = lambda _: set(),
+    ) -> Leases:
         while made:
-            made.pop().close()
-        store = Store.open(tmp_path / "ipam.sqlite")
+            made.pop().store.close()
+        store = Store(tmp_path / "ipam.sqlite")
         made.append(Leases(store, [Prefix.parse("10.1.0.0/30")], Timing(30, 60), clock, lookup))
         return made[-1]
 
     yield open_leases
     while made:
-        made.pop().close()
+        made.pop().store.close()
 
 
 def held(leases: Leases, name: str, started_at: float = 0.0) -> Attachment:
-    return leases.reserve(AttachmentKey(name, "eth0"), PodRef("ns", name), "nm0", "/run/netns/x", started_at)
+    return leases.reserve(
+        AttachmentKey(name, "eth0"), PodRef("ns", name), "nm0", "/run/netns/x", started_at
+    )
 
 
 def last_octets(attachments: Iterable[Attachment]) -> list[int]:
@@ -69,24 +73,26 @@ def test_the_order_of_releases_outlives_a_restart(opened: Open, clock: Clock) ->
         clock.seconds += 1
     clock.seconds += 27
     leases.settle()
-    assert leases.occupancy()[attachments[0].addresses[0].family].free == 2
+    assert leases.occupancy()[attachments[0].addresses[0].family]["free"] == 2
     leases = opened()
     clock.seconds += 30
     leases.settle()
     assert last_octets(held(leases, f"again-{number}") for number in range(4)) == [2, 0, 3, 1]
 
 
-def test_a_release_that_seems_to_lie_ahead_does_not_rest_for_ever(opened: Open, clock: Clock) -> None:
+def test_a_release_that_seems_to_lie_ahead_does_not_rest_for_ever(
+    opened: Open, clock: Clock
+) -> None:
     leases = opened()
     for attachment in [held(leases, f"pod-{number}") for number in range(4)]:
         leases.release(attachment)
     clock.seconds = 20  # the machine was rebooted
     leases = opened()
     leases.settle()
-    assert [state.free for state in leases.occupancy().values()] == [0]
+    assert [state["free"] for state in leases.occupancy().values()] == [0]
     clock.seconds = 31
     leases.settle()
-    assert [state.free for state in leases.occupancy().values()] == [4]
+    assert [state["free"] for state in leases.occupancy().values()] == [4]
 
 
 def test_nobody_waits_while_an_add_walks_the_connection_table(opened: Open, clock: Clock) -> None:
@@ -109,8 +115,8 @@ def test_nobody_waits_while_an_add_walks_the_connection_table(opened: Open, cloc
 
 def test_nobody_waits_while_the_disk_is_waited_for(opened: Open) -> None:
     leases = opened()
-    syncing = threading.Thread(target=leases._store.checkpoint, daemon=True)
-    with leases._lock, leases._store._lock:
+    syncing = threading.Thread(target=leases.store.checkpoint, daemon=True)
+    with leases._lock, leases.store._lock:
         syncing.start()
         syncing.join(5)
         assert not syncing.is_alive()
@@ -129,7 +135,7 @@ def test_a_later_add_of_the_same_attachment_is_remembered(opened: Open) -> None:
 def test_a_late_del_does_not_make_an_earlier_one_seem_older(opened: Open) -> None:
     leases = opened()
     key = AttachmentKey("pod", "eth0")
-    leases.bury(key, 9.0)
-    leases.bury(key, 4.0)
-    assert leases.buried(key) == 9.0
-    assert opened().buried(key) == 9.0
+    leases.add_tombstone(key, 9.0)
+    leases.add_tombstone(key, 4.0)
+    assert leases.tombstone(key) == 9.0
+    assert opened().tombstone(key) == 9.0

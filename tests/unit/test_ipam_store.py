@@ -38,64 +38,74 @@ def full_disk() -> Iterator[None]:
 
 
 def test_a_file_that_another_program_has_locked_is_not_called_damaged(path: Path) -> None:
-    Store.open(path).close()
+    Store(path).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(SetupError, match="is locked"):
-            Store.open(path)
-    Store.open(path).close()
+            Store(path)
+    Store(path).close()
 
 
 def test_a_file_that_cannot_be_made_is_not_called_damaged(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="cannot be opened"):
-        Store.open(tmp_path / "missing" / "ipam.sqlite")
+        Store(tmp_path / "missing" / "ipam.sqlite")
 
 
-@pytest.mark.parametrize("statement", ["PRAGMA user_version = 99", "DROP TABLE leases", "CREATE TABLE photos (name)"])
+@pytest.mark.parametrize(
+    "statement", ["PRAGMA user_version = 99", "DROP TABLE leases", "CREATE TABLE photos (name)"]
+)
 def test_a_file_of_another_make_is_refused_by_name(path: Path, statement: str) -> None:
     if statement.startswith("DROP"):
-        Store.open(path).close()
+        Store(path).close()
     with closing(sqlite3.connect(path)) as other:
         other.execute(statement)
     with pytest.raises(StateError, match=str(path)):
-        Store.open(path).remembered()
+        Store(path).remembered()
 
 
 def test_a_full_disk_is_not_called_damage_and_leaves_the_file_as_it_was(path: Path) -> None:
     with pytest.raises(SetupError), full_disk():
-        Store.open(path)
-    with closing(Store.open(path)) as store:
+        Store(path)
+    with closing(Store(path)) as store:
         store.hold(HELD)
     with pytest.raises(SetupError), full_disk():
-        Store.open(path).remembered()
-    with closing(Store.open(path)) as store:
+        Store(path).remembered()
+    with closing(Store(path)) as store:
         assert store.remembered().attachments == {KEY: HELD}
 
 
-def test_on_a_full_disk_nothing_is_held_and_what_was_given_back_is_written_later(path: Path) -> None:
-    store = Store.open(path)
+def test_on_a_full_disk_nothing_is_held_and_what_was_given_back_is_written_later(
+    path: Path,
+) -> None:
+    store = Store(path)
     store.hold(HELD)
-    other = Attachment(AttachmentKey("other", "eth0"), HELD.pod, (Address.parse("10.1.0.4"),), "nm1", "")
+    other = Attachment(
+        AttachmentKey("other", "eth0"), HELD.pod, (Address.parse("10.1.0.4"),), "nm1", ""
+    )
     with full_disk():
         store.release(HELD, 12.0)
-        store.bury(KEY, 11.0)
+        store.add_tombstone(KEY, 11.0)
         for attempt in (lambda: store.hold(other), store.flush):
             with pytest.raises(StateError, match="cannot be written"):
                 attempt()
     assert not store.durable
-    with closing(Store.open(path)) as found:
+    with closing(Store(path)) as found:
         assert found.remembered().attachments == {KEY: HELD}
     store.flush()
     assert store.durable
-    with closing(Store.open(path)) as found:
+    with closing(Store(path)) as found:
         remembered = found.remembered()
-    assert (remembered.attachments, remembered.resting, remembered.tombstones) == ({}, {ADDRESS: 12.0}, {KEY: 11.0})
+    assert (remembered.attachments, remembered.cooldown, remembered.tombstones) == (
+        {},
+        {ADDRESS: 12.0},
+        {KEY: 11.0},
+    )
     store.close()
 
 
 def test_a_refused_hold_alone_already_says_that_the_state_is_not_durable(path: Path) -> None:
-    with closing(Store.open(path)) as store:
+    with closing(Store(path)) as store:
         with full_disk(), pytest.raises(StateError):
             store.hold(HELD)
         assert not store.durable
@@ -104,18 +114,24 @@ def test_a_refused_hold_alone_already_says_that_the_state_is_not_durable(path: P
 
 
 def test_an_address_that_is_held_cannot_be_held_again(path: Path) -> None:
-    with closing(Store.open(path)) as store:
+    with closing(Store(path)) as store:
         store.hold(HELD)
         with pytest.raises(StateError, match="UNIQUE"):
-            store.hold(Attachment(AttachmentKey("other", "eth0"), HELD.pod, HELD.addresses, "nm1", ""))
+            store.hold(
+                Attachment(AttachmentKey("other", "eth0"), HELD.pod, HELD.addresses, "nm1", "")
+            )
         assert store.durable
 
 
 def test_what_sqlite_cannot_take_is_rolled_back_and_the_next_request_is_served(path: Path) -> None:
-    """As long as text may come from outside: Python raises before SQLite sees it, with the transaction open."""
-    broken = replace(HELD, key=AttachmentKey("container", "eth\udcff"), addresses=(Address.parse("10.1.0.4"),))
-    with closing(Store.open(path)) as store:
-        for attempt in (lambda: store.hold(broken), lambda: store.bury(broken.key, 1.0)):
+    """As long as text may come from outside: Python raises before SQLite sees it, with the
+    transaction open.
+    """
+    broken = replace(
+        HELD, key=AttachmentKey("container", "eth\udcff"), addresses=(Address.parse("10.1.0.4"),)
+    )
+    with closing(Store(path)) as store:
+        for attempt in (lambda: store.hold(broken), lambda: store.add_tombstone(broken.key, 1.0)):
             with pytest.raises(UnicodeEncodeError):
                 attempt()
             store.hold(HELD)

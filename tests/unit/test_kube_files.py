@@ -1,4 +1,4 @@
-"""What the Kubernetes room keeps in files and objects, and how long it waits: without an API server."""
+"""What the Kubernetes room keeps in files and objects: without an API server."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 from netmgr.errors import ConfigError, StateError
-from netmgr.kube.backoff import Backoff
-from netmgr.kube.claims import read
+from netmgr.kube.claim_store import read
 from netmgr.kube.node_document import RANGES, ranges
 from netmgr.kube.service_files import ServiceFiles
 
 
 def service(name: str, address: str = "10.96.0.1") -> dict[str, object]:
-    return {"metadata": {"namespace": "web", "name": name, "managedFields": [1]}, "spec": {"clusterIP": address}}
+    return {
+        "metadata": {"namespace": "web", "name": name, "managedFields": [1]},
+        "spec": {"clusterIP": address},
+    }
 
 
 def slice_of(owner: str, name: str, *addresses: str) -> dict[str, object]:
@@ -34,12 +36,16 @@ def test_nothing_is_written_before_both_lists_are_known(tmp_path: Path) -> None:
     files.services.replace([service("api")])
     files.services.change(service("shop"))
     assert not folder.exists()
-    files.slices.replace([slice_of("api", "api-1", "10.1.0.1"), slice_of("api", "api-0", "10.1.0.2")])
+    files.slices.replace(
+        [slice_of("api", "api-1", "10.1.0.1"), slice_of("api", "api-0", "10.1.0.2")]
+    )
     assert sorted(path.name for path in folder.iterdir()) == ["web_api.json", "web_shop.json"]
     head, *slices = json.loads((folder / "web_api.json").read_text())["items"]
-    assert head == {"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "web", "name": "api"}} | {
-        "spec": {"clusterIP": "10.96.0.1"}
-    }
+    assert head == {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"namespace": "web", "name": "api"},
+    } | {"spec": {"clusterIP": "10.96.0.1"}}
     assert [each["metadata"]["name"] for each in slices] == ["api-0", "api-1"]
 
 
@@ -73,20 +79,12 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         files.slices.replace([])
 
 
-@pytest.mark.parametrize("value", ["", "{", "{}", '{"node": "a", "uid": "u", "ranges": ["10.0.0.1/8"]}', "[1]"])
+@pytest.mark.parametrize(
+    "value", ["", "{", "{}", '{"node": "a", "uid": "u", "ranges": ["10.0.0.1/8"]}', "[1]"]
+)
 def test_a_claim_that_is_none_is_refused_by_its_key(value: str) -> None:
     with pytest.raises(StateError, match="claim 7 of node pool gpu cannot be read"):
         list(read("gpu", {"7": value}))
-
-
-def test_waits_double_with_jitter_up_to_a_bound_and_begin_anew() -> None:
-    longest, shortest = (Backoff(first=1, most=8, chance=lambda c=c: c) for c in (1.0, 0.0))
-    assert [longest.next() for _ in range(6)] == [1, 2, 4, 8, 8, 8]
-    assert [shortest.next() for _ in range(6)] == [0.5, 1, 2, 4, 4, 4]
-    for _ in range(5000):
-        assert 4 <= shortest.next() <= 8
-    longest.reset()
-    assert longest.next() == 1
 
 
 def test_ranges_are_the_annotation_only_where_it_agrees_with_the_pod_cidrs() -> None:

@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
-from netmgr.lab.live import Dropped, Host, Link, Live, Pod, Site
+from netmgr.documents.sites import Role
+from netmgr.lab.live import Dropped, Host, Link, Live, LiveSite, Pod
 from netmgr.lab.picture import draw
-from netmgr.sites import Role
 
 SVG = "{http://www.w3.org/2000/svg}"
 UPLINK = Link("eth0", up=True, mtu=1500, addresses=("10.0.0.4",))
@@ -25,13 +25,18 @@ HUB = Live(
     "lab-1",
     "nftables",
     (
-        Site("hub", ("10.9.0.0/24",)),
-        Site("spoke-1", ("10.0.0.0/16",), ("172.16.0.0/24",), ("100.64.0.0/24",)),
-        Site("spoke-2"),
+        LiveSite("hub", ("10.9.0.0/24",)),
+        LiveSite("spoke-1", ("10.0.0.0/16",), ("172.16.0.0/24",), ("100.64.0.0/24",)),
+        LiveSite("spoke-2"),
     ),
     (
         Host("internet", "", "", (UPLINK,)),
-        Host("fabric", "", "", (Link("hub", up=True, mtu=1500), Link("node-1", up=True, mtu=1500, bridge="spoke-1"))),
+        Host(
+            "fabric",
+            "",
+            "",
+            (Link("hub", up=True, mtu=1500), Link("node-1", up=True, mtu=1500, bridge="spoke-1")),
+        ),
         Host("researcher", "", "hub", (UPLINK,)),
         NODE,
         Host("rogue.spoke-1", "", "spoke-1", (UPLINK,)),
@@ -46,7 +51,15 @@ def words(live: Live) -> list[str]:
 
 def test_it_shows_sites_machines_pods_ranges_and_drops() -> None:
     shown = words(HUB)
-    for expected in ("hub", "spoke-1", "node-1", "pod-1", "10.0.1.1", "pods 10.0.1.0/28", "rogue.spoke-1"):
+    for expected in (
+        "hub",
+        "spoke-1",
+        "node-1",
+        "pod-1",
+        "10.0.1.1",
+        "pods 10.0.1.0/28",
+        "rogue.spoke-1",
+    ):
         assert expected in shown
     assert "Services 172.16.0.0/24 → 100.64.0.0/24" in shown
     assert "dropped to spoke-2: 7 packets, 420 bytes" in shown
@@ -55,13 +68,17 @@ def test_it_shows_sites_machines_pods_ranges_and_drops() -> None:
 
 
 def test_a_lab_of_one_cluster_has_a_picture_too() -> None:
-    shown = words(Live("lab-1", "iptables", (), (replace(NODE, site=""), Host("internet", "", "", (UPLINK,)))))
+    shown = words(
+        Live("lab-1", "iptables", (), (replace(NODE, site=""), Host("internet", "", "", (UPLINK,))))
+    )
     assert "node-1" in shown
     assert not any(each.startswith("Packets dropped") for each in shown)
 
 
 def test_whatever_a_name_is_it_stays_text() -> None:
-    hostile = replace(NODE, name='</text><script>alert("&")</script>', reason="\x00]]>", ready=False)
+    hostile = replace(
+        NODE, name='</text><script>alert("&")</script>', reason="\x00]]>", ready=False
+    )
     text = draw(replace(HUB, hosts=(hostile,)))
     assert '</text><script>alert("&")</script>' in words(replace(HUB, hosts=(hostile,)))
     assert "<script" not in text

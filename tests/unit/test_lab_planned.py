@@ -1,4 +1,6 @@
-"""A lab with a hub and spokes is its plan's: nothing overlaps, every gateway is on a link, documents are valid."""
+"""A lab with a hub and spokes is its plan's: nothing overlaps, every gateway is on a link,
+documents are valid.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +10,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netmgr.config import NodeDocument
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.sites import Role, SourceAddress, TranslationMode
 from netmgr.errors import ConfigError
 from netmgr.lab import planned
 from netmgr.lab.topology import Topology
 from netmgr.prefixes import Family, overlaps
-from netmgr.sites import Mapping, Role, SourceAddress
 
-SIZES = st.tuples(st.integers(1, planned.MAX_SPOKES), st.integers(1, planned.MAX_NODES), st.integers(0, 3))
+SIZES = st.tuples(
+    st.integers(1, planned.MAX_SPOKES), st.integers(1, planned.MAX_NODES), st.integers(0, 3)
+)
 LONGEST_INTERFACE_NAME = 15
 
 
 def addresses(world: Topology) -> list[object]:
-    return [own.address for host in world.hosts for end in world.attached(host.name) for own in end.addresses]
+    return [
+        own.address
+        for host in world.hosts
+        for end in world.attached(host.name)
+        for own in end.addresses
+    ]
 
 
 @settings(max_examples=20, deadline=None)
 @given(SIZES)
-def test_no_address_is_given_twice_and_no_pod_shares_one_with_a_machine(size: tuple[int, int, int]) -> None:
+def test_no_address_is_given_twice_and_no_pod_shares_one_with_a_machine(
+    size: tuple[int, int, int],
+) -> None:
     world = planned.network(*size)
     own = addresses(world)
     ranges = [block for node in world.nodes for block in node.ranges]
@@ -52,12 +63,16 @@ def test_names_of_the_largest_world_fit_an_interface() -> None:
 
 def test_the_default_spokes_show_every_kind_of_translation_and_two_share_a_range() -> None:
     one, two, three = planned.network(3, 2, 2).spokes
-    assert (one.translation, one.source) == (Mapping.NETMAP, SourceAddress.SNAT)
-    assert (two.translation, two.source) == (Mapping.ENDPOINTS, SourceAddress.SNAT)
-    assert (three.translation, three.source) == (Mapping.ENDPOINTS, SourceAddress.PRESERVE)
-    assert [each.real for each in one.services] == [each.real for each in two.services]
-    assert not {each.seen for each in one.services} & {each.seen for each in two.services}
-    assert [each.real for each in three.services] == [each.seen for each in three.services]
+    assert (one.translation, one.source) == (TranslationMode.NETMAP, SourceAddress.SNAT)
+    assert (two.translation, two.source) == (TranslationMode.ENDPOINTS, SourceAddress.SNAT)
+    assert (three.translation, three.source) == (TranslationMode.ENDPOINTS, SourceAddress.PRESERVE)
+    assert [each.service_cidr for each in one.services] == [
+        each.service_cidr for each in two.services
+    ]
+    assert not {each.vip_range for each in one.services} & {each.vip_range for each in two.services}
+    assert [each.service_cidr for each in three.services] == [
+        each.vip_range for each in three.services
+    ]
 
 
 def test_every_machine_has_a_valid_document_and_both_families() -> None:
@@ -71,7 +86,9 @@ def test_every_machine_has_a_valid_document_and_both_families() -> None:
         assert [str(address) for address in node.addresses] == node.document["node"]["addresses"]
 
 
-@pytest.mark.parametrize("size", [(0, 1, 1), (planned.MAX_SPOKES + 1, 1, 1), (1, 0, 1), (1, 1, planned.MAX_PODS + 1)])
+@pytest.mark.parametrize(
+    "size", [(0, 1, 1), (planned.MAX_SPOKES + 1, 1, 1), (1, 0, 1), (1, 1, planned.MAX_PODS + 1)]
+)
 def test_a_world_too_large_for_the_lab_is_refused(size: tuple[int, int, int]) -> None:
     with pytest.raises(ConfigError, match="a lab"):
         planned.network(*size)

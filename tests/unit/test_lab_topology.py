@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netmgr.config import PRIVATE_USE
+from netmgr.documents.node import PRIVATE_USE
 from netmgr.errors import ConfigError
-from netmgr.lab.topology import INTERNET, MAX_NODES, MAX_PODS, SPARE_ADDRESSES, Topology, cluster, two_nodes
+from netmgr.lab.topology import (
+    INTERNET,
+    MAX_NODES,
+    MAX_PODS,
+    SPARE_ADDRESSES,
+    Topology,
+    cluster,
+    two_nodes,
+)
 from netmgr.prefixes import Family, overlaps
 
 SIZES = st.tuples(st.integers(1, MAX_NODES), st.integers(0, MAX_PODS))
@@ -17,7 +25,10 @@ SIZES = st.tuples(st.integers(1, MAX_NODES), st.integers(0, MAX_PODS))
 def test_the_default_world_is_two_nodes_with_four_pods_each() -> None:
     world = two_nodes()
     assert [node.host for node in world.nodes] == ["node-1", "node-2"]
-    assert [(pod.name, pod.node) for pod in world.pods[3:5]] == [("pod-4", "node-1"), ("pod-5", "node-2")]
+    assert [(pod.name, pod.node) for pod in world.pods[3:5]] == [
+        ("pod-4", "node-1"),
+        ("pod-5", "node-2"),
+    ]
     assert len(world.pods) == 8
 
 
@@ -42,7 +53,9 @@ def test_everything_but_the_internet_is_private(size: tuple[int, int]) -> None:
     inside = [block for node in world.nodes for block in node.ranges]
     inside += [address.prefix for node in world.nodes for address in node.addresses]
     assert all(any(private.covers(block) for private in PRIVATE_USE) for block in inside)
-    assert not any(private.holds(address) for private in PRIVATE_USE for address in INTERNET.values())
+    assert not any(
+        private.holds(address) for private in PRIVATE_USE for address in INTERNET.values()
+    )
 
 
 @given(SIZES)

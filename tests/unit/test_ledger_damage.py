@@ -1,4 +1,6 @@
-"""Files that are no ledger any more are refused by name; files that cannot be reached are not called damaged."""
+"""Files that are no ledger any more are refused by name; files that cannot be reached are not
+called damaged.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def _former_version_without_tables(path: Path) -> None:
 def _holed(path: Path) -> None:
     ledger = opened(path, Clock())
     for number in range(200):
-        ledger.begin([counter(address=Address(Family.V4, number))], PodRef("team-a", f"pod-{number}"))
+        ledger.begin(
+            [counter(address=Address(Family.V4, number))], PodRef("team-a", f"pod-{number}")
+        )
     ledger.close()
     content = bytearray(path.read_bytes())
     content[8192:12288] = b"\xa5" * 4096
@@ -102,7 +106,9 @@ def _absurd_fact(key: str) -> Callable[[Path], None]:
         _absurd_row,
     ],
 )
-def test_a_damaged_or_foreign_file_is_refused_by_name_and_left_as_it_was(path: Path, clock: Clock, damage) -> None:
+def test_a_damaged_or_foreign_file_is_refused_by_name_and_left_as_it_was(
+    path: Path, clock: Clock, damage
+) -> None:
     damage(path)
     before = path.read_bytes()
     with pytest.raises(StateError, match=str(path)):
@@ -115,7 +121,9 @@ def test_a_file_that_cannot_be_reached_is_not_called_damaged(tmp_path: Path, clo
         opened(tmp_path / "missing" / "ledger.db", clock)
 
 
-def test_a_file_locked_by_another_program_does_not_stop_the_counting(path: Path, clock: Clock) -> None:
+def test_a_file_locked_by_another_program_does_not_stop_the_counting(
+    path: Path, clock: Clock
+) -> None:
     ledger = opened(path, clock)
     ledger._store._connection.execute("PRAGMA busy_timeout = 10")
     ledger.begin([counter()], WEB)

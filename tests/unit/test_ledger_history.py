@@ -9,12 +9,26 @@ from pathlib import Path
 import pytest
 
 from netmgr.errors import SetupError, StateError
-from netmgr.ledger import rollups
-from netmgr.ledger.history import By, Period, Retention, Usage
+from netmgr.ledger import store
+from netmgr.ledger.history import By, Period, Retention, usage_row
 from netmgr.ledger.ledger import Ledger
+from netmgr.ledger.store import Store
 from netmgr.model import Counter, PodRef, Traffic
 from netmgr.prefixes import Address, Family
-from tests.fakes.ledger_tools import IN, LINGER, OUT, WEB, Clock, counter, hook, opened, pod_bytes, reading
+from tests.fakes.ledger_tools import (
+    IN,
+    LINGER,
+    OUT,
+    WEB,
+    Clock,
+    counter,
+    gap_seconds,
+    gaps,
+    hook,
+    opened,
+    pod_bytes,
+    reading,
+)
 
 HOUR = 3600
 START = 500_000  # hours since the epoch
@@ -67,7 +81,13 @@ def ledger(path: Path, clock: Clock) -> Iterator[Ledger]:
 
 
 def bounded(path: Path, clock: Clock, hours: int, rows: int = 100_000) -> Ledger:
-    return Ledger.open(path, clock=clock, linger_seconds=LINGER, boot_id="b", retention=Retention(hours, rows))
+    return Ledger(
+        Store(path),
+        clock=clock,
+        linger_seconds=LINGER,
+        boot_id="b",
+        retention=Retention(hours, rows),
+    )
 
 
 def spend(ledger: Ledger, pod: PodRef, size: int, number: int = 5) -> None:
@@ -86,13 +106,13 @@ def test_a_posting_raises_the_hour_of_its_reading(ledger: Ledger, clock: Clock) 
     clock.time += 1
     ledger.post([reading(1000, 9), reading(7, 1, of=counter(IN))])
     assert ledger.usage(ALL, [By.HOUR]) == [
-        Usage(START + 1, "", "", OUT, 750, 7),
-        Usage(START, "", "", OUT, 250, 2),
-        Usage(START + 1, "", "", IN, 7, 1),
+        usage_row(START + 1, "", "", OUT, 750, 7),
+        usage_row(START, "", "", OUT, 250, 2),
+        usage_row(START + 1, "", "", IN, 7, 1),
     ]
     assert ledger.usage(ALL, [By.POD]) == [
-        Usage(0, "team-a", "web-0", OUT, 1000, 9),
-        Usage(0, "team-a", "web-0", IN, 7, 1),
+        usage_row(0, "team-a", "web-0", OUT, 1000, 9),
+        usage_row(0, "team-a", "web-0", IN, 7, 1),
     ]
 
 
@@ -103,7 +123,7 @@ def test_a_period_is_of_whole_hours_that_hold_any_of_it(ledger: Ledger, clock: C
         clock.time += HOUR
     period = Period.around((START + 1) * HOUR + 1800, (START + 3) * HOUR)
     assert (period.first, period.end) == (START + 1, START + 3)
-    assert [row.hour for row in ledger.usage(period, [By.HOUR])] == [START + 2, START + 1]
+    assert [row["hour"] for row in ledger.usage(period, [By.HOUR])] == [START + 2, START + 1]
 
 
 def test_a_clock_that_steps_changes_the_hour_and_no_sum(ledger: Ledger, clock: Clock) -> None:
@@ -111,8 +131,13 @@ def test_a_clock_that_steps_changes_the_hour_and_no_sum(ledger: Ledger, clock: C
     for size, step in ((100, 5 * HOUR), (300, -3 * HOUR), (600, -5 * HOUR), (1000, 0)):
         ledger.post([reading(size, size)])
         clock.time += step
-    assert {row.hour - START: row.bytes for row in ledger.usage(ALL, [By.HOUR])} == {0: 100, 5: 200, 2: 300, -3: 400}
-    assert ledger.usage(ALL, [By.CLASS]) == [Usage(0, "", "", OUT, 1000, 1000)]
+    assert {row["hour"] - START: row["bytes"] for row in ledger.usage(ALL, [By.HOUR])} == {
+        0: 100,
+        5: 200,
+        2: 300,
+        -3: 400,
+    }
+    assert ledger.usage(ALL, [By.CLASS]) == [usage_row(0, "", "", OUT, 1000, 1000)]
 
 
 def test_pods_stay_in_the_history_after_their_series_went(ledger: Ledger, clock: Clock) -> None:
@@ -120,7 +145,7 @@ def test_pods_stay_in_the_history_after_their_series_went(ledger: Ledger, clock:
     clock.time += LINGER
     ledger.sweep()
     assert pod_bytes(ledger) is None
-    assert ledger.usage(ALL, [By.POD]) == [Usage(0, "team-a", "web-0", OUT, 500, 1)]
+    assert ledger.usage(ALL, [By.POD]) == [usage_row(0, "team-a", "web-0", OUT, 500, 1)]
 
 
 def test_the_node_itself_is_not_in_the_pods_history(ledger: Ledger) -> None:
@@ -129,13 +154,15 @@ def test_the_node_itself_is_not_in_the_pods_history(ledger: Ledger) -> None:
     assert ledger.usage(ALL, [By.CLASS]) == []
 
 
-def test_the_latest_hours_that_had_traffic_are_kept_even_past_an_absurd_clock(path: Path, clock: Clock) -> None:
+def test_the_latest_hours_that_had_traffic_are_kept_even_past_an_absurd_clock(
+    path: Path, clock: Clock
+) -> None:
     ledger = bounded(path, clock, hours=3)
     for number in range(5):
         spend(ledger, WEB, 10**number)
         clock.time += HOUR
     ledger.sweep()
-    assert [row.hour - START for row in ledger.usage(ALL, [By.HOUR])] == [4, 3, 2]
+    assert [row["hour"] - START for row in ledger.usage(ALL, [By.HOUR])] == [4, 3, 2]
     clock.time += 50 * 365 * 24 * HOUR
     spend(ledger, WEB, 1)
     ledger.sweep()
@@ -144,7 +171,9 @@ def test_the_latest_hours_that_had_traffic_are_kept_even_past_an_absurd_clock(pa
     ledger.close()
 
 
-def test_too_many_rows_are_folded_into_namespaces_oldest_and_smallest_first(path: Path, clock: Clock) -> None:
+def test_too_many_rows_are_folded_into_namespaces_oldest_and_smallest_first(
+    path: Path, clock: Clock
+) -> None:
     ledger = bounded(path, clock, hours=10, rows=8)
     for _ in range(2):
         for number in range(5):
@@ -152,7 +181,7 @@ def test_too_many_rows_are_folded_into_namespaces_oldest_and_smallest_first(path
         clock.time += HOUR
     before = ledger.usage(ALL, [By.NAMESPACE, By.HOUR])
     ledger.sweep()
-    shown = {(row.hour - START, row.pod) for row in ledger.usage(ALL, [By.HOUR, By.POD])}
+    shown = {(row["hour"] - START, row["pod"]) for row in ledger.usage(ALL, [By.HOUR, By.POD])}
     assert shown == {(0, ""), (0, "pod-4")} | {(1, f"pod-{number}") for number in range(5)}
     assert ledger.usage(ALL, [By.NAMESPACE, By.HOUR]) == before
     ledger.close()
@@ -164,7 +193,7 @@ def test_rows_of_namespaces_alone_are_bounded_as_well(path: Path, clock: Clock) 
         spend(ledger, PodRef(f"team-{number}", "pod"), 100, number)
         clock.time += HOUR / 4
     ledger.sweep()
-    assert [row.hour - START for row in ledger.usage(ALL, [By.HOUR])] == [2]
+    assert [row["hour"] - START for row in ledger.usage(ALL, [By.HOUR])] == [2]
     ledger.close()
 
 
@@ -199,14 +228,14 @@ def test_what_the_file_could_not_take_is_in_the_answer_and_later_in_the_file(
         other.execute("BEGIN IMMEDIATE")
         ledger.post([reading(250, 2)])
         assert not ledger.durable
-        assert ledger.usage(ALL, [By.POD]) == [Usage(0, "team-a", "web-0", OUT, 250, 2)]
+        assert ledger.usage(ALL, [By.POD]) == [usage_row(0, "team-a", "web-0", OUT, 250, 2)]
         other.rollback()
     clock.time += HOUR
     ledger.post([reading(300, 3)])
-    with rollups.reading(path) as connection:
-        assert rollups.usage(connection, ALL, [By.HOUR]) == [
-            Usage(START, "", "", OUT, 250, 2),
-            Usage(START + 1, "", "", OUT, 50, 1),
+    with store.reading(path) as connection:
+        assert store.usage(connection, ALL, [By.HOUR]) == [
+            usage_row(START, "", "", OUT, 250, 2),
+            usage_row(START + 1, "", "", OUT, 50, 1),
         ]
 
 
@@ -214,31 +243,32 @@ def test_the_file_can_be_read_beside_the_ledger_and_after_it(path: Path, clock: 
     ledger = opened(path, clock)
     spend(ledger, WEB, 500)
     for _ in range(2):
-        with rollups.reading(path) as connection:
-            assert [row.bytes for row in rollups.usage(connection, ALL, [By.POD])] == [500]
+        with store.reading(path) as connection:
+            assert [row["bytes"] for row in store.usage(connection, ALL, [By.POD])] == [500]
             with pytest.raises(sqlite3.OperationalError, match="readonly"):
                 connection.execute("DELETE FROM hour")
         ledger.close()
 
 
 def test_a_file_that_is_no_ledger_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="absent"), rollups.reading(tmp_path / "absent"):
+    with pytest.raises(SetupError, match="absent"), store.reading(tmp_path / "absent"):
         pass
     (tmp_path / "nonsense").write_bytes(b"nonsense " * 1000)
-    with pytest.raises(StateError, match="nonsense"), rollups.reading(tmp_path / "nonsense"):
+    with pytest.raises(StateError, match="nonsense"), store.reading(tmp_path / "nonsense"):
         pass
 
 
-def test_a_ledger_of_the_time_before_the_history_goes_on_as_it_was(path: Path, clock: Clock) -> None:
+def test_a_ledger_of_the_time_before_the_history_goes_on_as_it_was(
+    path: Path, clock: Clock
+) -> None:
     with sqlite3.connect(path) as former:
         former.execute("PRAGMA journal_mode = WAL")
         former.executescript(VERSION_1)
     ledger = opened(path, clock)
     ledger.post([reading(600, 6), reading(900, 9, of=hook("FORWARD", OUT))])
-    totals = ledger.totals()
     assert pod_bytes(ledger) == 600
-    assert (totals.gaps["reset"], totals.gap_seconds["reset"]) == (3, 0)
-    assert ledger.usage(ALL, [By.POD]) == [Usage(0, "team-a", "web-0", OUT, 100, 1)]
+    assert (gaps(ledger)["reset"], gap_seconds(ledger, "reset")) == (3, 0)
+    assert ledger.usage(ALL, [By.POD]) == [usage_row(0, "team-a", "web-0", OUT, 100, 1)]
     ledger.post([reading(600, 6), reading(900, 9, of=hook("FORWARD", OUT))])
     assert [(one.passed.bytes, one.missed.bytes) for one in ledger.totals().audits] == [(900, 150)]
     ledger.close()
@@ -258,7 +288,7 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, clock: Clo
 def test_more_pods_than_memory_has_room_for_are_folded_into_namespaces(
     ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("netmgr.ledger.history.UNWRITTEN_SLOTS", 3)
+    monkeypatch.setattr("netmgr.ledger.history.UNWRITTEN_BUCKETS", 3)
     counters = [Counter.of_pod(Address(Family.V4, number), OUT) for number in range(6)]
     for number, mine in enumerate(counters):
         ledger.begin([mine], PodRef("team-a", f"pod-{number}"))
@@ -266,16 +296,21 @@ def test_more_pods_than_memory_has_room_for_are_folded_into_namespaces(
         other.execute("BEGIN IMMEDIATE")
         ledger.post([reading(10, 1, of=mine) for mine in counters])
         other.rollback()
-    shown = {row.pod: row.bytes for row in ledger.usage(ALL, [By.POD])}
+    shown = {row["pod"]: row["bytes"] for row in ledger.usage(ALL, [By.POD])}
     assert shown == {"pod-0": 10, "pod-1": 10, "pod-2": 10, "": 30}
 
 
-def test_further_classes_of_traffic_are_told_apart_and_go_with_their_pod(ledger: Ledger, clock: Clock) -> None:
+def test_further_classes_of_traffic_are_told_apart_and_go_with_their_pod(
+    ledger: Ledger, clock: Clock
+) -> None:
     hub = Traffic("hub-out")
     ledger.begin([counter(OUT), counter(hub)], WEB)
     ledger.post([reading(500, 5), reading(70, 1, of=counter(hub))])
     ledger.end([counter(OUT), counter(hub)])
     clock.time += LINGER
     ledger.sweep()
-    assert ledger.totals().pods == ()
-    assert ledger.usage(ALL, [By.CLASS]) == [Usage(0, "", "", OUT, 500, 5), Usage(0, "", "", hub, 70, 1)]
+    assert ledger.totals().pods == []
+    assert ledger.usage(ALL, [By.CLASS]) == [
+        usage_row(0, "", "", OUT, 500, 5),
+        usage_row(0, "", "", hub, 70, 1),
+    ]

@@ -1,4 +1,5 @@
-"""The manifests hold together: documents that an agent accepts, and no more privilege than is told."""
+"""The manifests hold together: documents that an agent accepts,
+and no more privilege than is told."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from netmgr import documents
 from netmgr.cli import plan_render
-from netmgr.config import NodeDocument, RangeSource
-from netmgr.kube.cluster_nodes import ROLE
-from netmgr.sites import Role
+from netmgr.documents import loader
+from netmgr.documents.node import NodeDocument, RangeSource
+from netmgr.documents.sites import Role
+from netmgr.kube.nodes import ROLE
 from tests.fakes.kustomize import build
 
 KUBERNETES = Path(__file__).parents[2] / "configs" / "kubernetes"
@@ -25,7 +26,11 @@ Object = dict[str, Any]
 def pods(overlay: str) -> dict[str, Object]:
     objects = build(KUBERNETES / "overlays" / overlay)
     kinds = {"DaemonSet", "Deployment"}
-    return {item["metadata"]["name"]: item["spec"]["template"]["spec"] for item in objects if item["kind"] in kinds}
+    return {
+        item["metadata"]["name"]: item["spec"]["template"]["spec"]
+        for item in objects
+        if item["kind"] in kinds
+    }
 
 
 def containers(pod: Object) -> dict[str, Object]:
@@ -33,9 +38,13 @@ def containers(pod: Object) -> dict[str, Object]:
 
 
 def template(overlay: str, pod: Object) -> Object:
-    name = next(volume["configMap"]["name"] for volume in pod["volumes"] if volume["name"] == "template")
+    name = next(
+        volume["configMap"]["name"] for volume in pod["volumes"] if volume["name"] == "template"
+    )
     objects = build(KUBERNETES / "overlays" / overlay)
-    (found,) = [item for item in objects if item["kind"] == "ConfigMap" and item["metadata"]["name"] == name]
+    (found,) = [
+        item for item in objects if item["kind"] == "ConfigMap" and item["metadata"]["name"] == name
+    ]
     return yaml.safe_load(found["data"]["node.yaml"])
 
 
@@ -45,10 +54,14 @@ def test_every_template_is_a_document_once_its_node_has_told_the_rest(overlay: s
         document = template(overlay, pod)
         document["node"] = {"name": "worker-0", "addresses": ["10.224.0.4"]}
         file = tmp_path / "node.yaml"
-        if document.get("role") is None and document.get("cni", True) and "range_source" not in document:
+        if (
+            document.get("role") is None
+            and document.get("cni", True)
+            and "range_source" not in document
+        ):
             document["ranges"] = ["10.128.0.16/28"]
         file.write_text(yaml.safe_dump(document))
-        loaded = documents.load(file, NodeDocument)
+        loaded = loader.load(file, NodeDocument)
         assert loaded.reader_group == containers(pod)["exporter"]["securityContext"]["runAsGroup"]
 
 
@@ -57,7 +70,10 @@ def test_nothing_is_privileged_and_all_capabilities_are_named(overlay: str):
     for pod in pods(overlay).values():
         for name, container in containers(pod).items():
             context = container["securityContext"]
-            assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True), name
+            assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (
+                False,
+                True,
+            ), name
             assert context["capabilities"]["drop"] == ["ALL"], name
             assert ("add" in context["capabilities"]) == (name in {"agent", "clean"}), name
             assert "privileged" not in context, name
@@ -67,7 +83,11 @@ def test_nothing_is_privileged_and_all_capabilities_are_named(overlay: str):
 def test_a_token_reaches_only_what_asks_the_api_server(overlay: str):
     for pod in pods(overlay).values():
         assert pod["automountServiceAccountToken"] is False
-        holders = {name for name, item in containers(pod).items() if "api" in {m["name"] for m in item["volumeMounts"]}}
+        holders = {
+            name
+            for name, item in containers(pod).items()
+            if "api" in {m["name"] for m in item["volumeMounts"]}
+        }
         assert holders <= {"document", "services"}
         assert "document" in holders
 
@@ -76,7 +96,11 @@ def test_a_token_reaches_only_what_asks_the_api_server(overlay: str):
 def test_every_mount_has_its_volume_and_every_volume_its_mount(overlay: str):
     for pod in pods(overlay).values():
         volumes = {volume["name"] for volume in pod["volumes"]}
-        mounts = {mount["name"] for item in containers(pod).values() for mount in item.get("volumeMounts", ())}
+        mounts = {
+            mount["name"]
+            for item in containers(pod).values()
+            for mount in item.get("volumeMounts", ())
+        }
         assert volumes == mounts
 
 
@@ -87,16 +111,24 @@ def test_the_document_is_made_before_anything_of_the_node_is_touched():
 
 @pytest.mark.parametrize("overlay", ["cni", "observer"])
 def test_the_nodes_agent_leaves_machines_alone_that_the_controller_gives_no_ranges(overlay: str):
-    affinity = pods(overlay)["netmgr"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    affinity = pods(overlay)["netmgr"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
     (term,) = affinity["nodeSelectorTerms"]
     (rule,) = term["matchExpressions"]
-    assert (rule["key"], rule["operator"], set(rule["values"])) == (ROLE, "NotIn", set(Role) - {Role.NODE})
+    assert (rule["key"], rule["operator"], set(rule["values"])) == (
+        ROLE,
+        "NotIn",
+        set(Role) - {Role.NODE},
+    )
 
 
 def test_the_controller_starts_on_nodes_that_wait_for_it():
     (pod,) = pods("controller").values()
     waiting = {"node.kubernetes.io/not-ready", "node.kubernetes.io/network-unavailable"}
-    assert waiting <= {each["key"] for each in pod["tolerations"] if each.get("effect") == "NoSchedule"}
+    assert waiting <= {
+        each["key"] for each in pod["tolerations"] if each.get("effect") == "NoSchedule"
+    }
     assert pod["hostNetwork"] is True
 
 
@@ -108,7 +140,10 @@ def test_an_observer_neither_installs_nor_enters_anything():
 
 def test_the_articles_set_up_has_ranges_of_the_cloud_and_a_nat_host():
     by_name = pods("openai-like")
-    node, nat_host = template("openai-like", by_name["netmgr"]), template("openai-like", by_name["netmgr-nat-host"])
+    node, nat_host = (
+        template("openai-like", by_name["netmgr"]),
+        template("openai-like", by_name["netmgr-nat-host"]),
+    )
     assert node["range_source"] == RangeSource.AZURE
     assert nat_host["role"] == Role.NAT_HOST
 
@@ -122,7 +157,16 @@ def test_the_articles_set_up_has_ranges_of_the_cloud_and_a_nat_host():
 )
 def test_the_articles_documents_are_what_its_plan_renders(role: str, name: str, more: Object):
     folder = KUBERNETES / "overlays" / "openai-like"
-    arguments = ["template", "training", "--role", role, "--reader-group", "65534", "--file", str(folder / "plan.yaml")]
+    arguments = [
+        "template",
+        "training",
+        "--role",
+        role,
+        "--reader-group",
+        "65534",
+        "--file",
+        str(folder / "plan.yaml"),
+    ]
     rendered = yaml.safe_load(CliRunner().invoke(plan_render.app, arguments).output)
     rendered.pop("masquerade")  # the default
     nat = {"nat": rendered["nat"] | more["nat"]} if "nat" in more else {}
@@ -131,8 +175,12 @@ def test_the_articles_documents_are_what_its_plan_renders(role: str, name: str, 
 
 def test_host_network_pods_can_be_seen_with_either_way_of_wiring():
     for overlay in ("cni", "observer"):
-        objects = build(KUBERNETES / "overlays" / overlay, KUBERNETES / "components" / "host-network-pods")
-        (found,) = [item["spec"]["template"]["spec"] for item in objects if item["kind"] == "DaemonSet"]
+        objects = build(
+            KUBERNETES / "overlays" / overlay, KUBERNETES / "components" / "host-network-pods"
+        )
+        (found,) = [
+            item["spec"]["template"]["spec"] for item in objects if item["kind"] == "DaemonSet"
+        ]
         agent = containers(found)["agent"]
         assert found["hostPID"] is True
         assert "SYS_PTRACE" in agent["securityContext"]["capabilities"]["add"]

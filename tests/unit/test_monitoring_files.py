@@ -1,4 +1,6 @@
-"""What stands in configs/ is what the catalogue gives, and Prometheus' own tool has nothing against it."""
+"""What stands in configs/ is what the catalogue gives, and Prometheus' own tool has nothing against
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ import pytest
 import yaml
 
 from exporter import catalog
-from exporter.catalog import CATALOG
-from exporter.metric import Kind, Metric
+from exporter.catalog import CATALOG, Kind, Metric
+from exporter.controller_catalog import CONTROLLER
 from exporter.monitoring.__main__ import main
 from exporter.monitoring.alerts import ALERTS
 from exporter.monitoring.dashboards import DASHBOARDS, render
@@ -20,14 +22,21 @@ from exporter.monitoring.files import PORT, files
 from exporter.monitoring.promql import TARGET_LABELS, buckets, read
 from exporter.monitoring.recording import GROUPS, Recorded
 from netmgr import programs
-from netmgr.render import kubernetes
+from netmgr.plan.render import kubernetes
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 RECORDED = [rule for group in GROUPS for rule in group.rules]
 DASHBOARD_QUERIES = [
-    query.expression for dashboard in DASHBOARDS for panel in dashboard.panels for query in panel.queries
+    query.expression
+    for dashboard in DASHBOARDS
+    for panel in dashboard.panels
+    for query in panel.queries
 ]
-EXPRESSIONS = [*(rule.expression for rule in RECORDED), *(alert.expression for alert in ALERTS), *DASHBOARD_QUERIES]
+EXPRESSIONS = [
+    *(rule.expression for rule in RECORDED),
+    *(alert.expression for alert in ALERTS),
+    *DASHBOARD_QUERIES,
+]
 
 SERIES = re.compile(r"\b(?:netmgr|iptables)_\w+|\b[a-z_]+:[a-z0-9_:]+|\bup\b")
 GROUPED = re.compile(r"\b(?:by|without|on|ignoring) \(([^)]*)\)")
@@ -39,12 +48,16 @@ def exposed(metric: Metric) -> str:
 
 @pytest.mark.parametrize("name", files())
 def test_the_file_is_what_the_catalogue_gives(name: str) -> None:
-    assert (CONFIGS / name).read_text("utf-8") == files()[name], "run: python -m exporter.monitoring"
+    assert (CONFIGS / name).read_text("utf-8") == files()[name], (
+        "run: python -m exporter.monitoring"
+    )
 
 
 def test_no_file_stands_beside_them_that_nothing_renders() -> None:
     standing = {
-        path.relative_to(CONFIGS) for folder in ("prometheus", "grafana") for path in (CONFIGS / folder).iterdir()
+        path.relative_to(CONFIGS)
+        for folder in ("prometheus", "grafana")
+        for path in (CONFIGS / folder).iterdir()
     }
     assert standing == set(map(Path, files()))
 
@@ -57,7 +70,9 @@ def test_the_command_writes_every_file(tmp_path: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_an_expression_names_only_series_and_labels_that_exist(expression: str) -> None:
-    known = {exposed(metric): metric.labels for metric in CATALOG} | {rule.name: rule.labels for rule in RECORDED}
+    known = {exposed(metric): metric.labels for metric in (*CATALOG, *CONTROLLER)} | {
+        rule.name: rule.labels for rule in RECORDED
+    }
     named = set(SERIES.findall(re.sub(r'"[^"]*"', "", expression)))
     assert named
     assert named <= known.keys() | {"up"}
@@ -96,16 +111,26 @@ def test_a_dashboard_has_one_place_for_every_panel(dashboard) -> None:
     panels = render(dashboard)["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     cells = [
-        {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
         for at in (panel["gridPos"] for panel in panels)
     ]
     assert not any(one & other for one, other in combinations(cells, 2))
-    assert [len(panel["targets"]) for panel in panels] == [len(panel.queries) for panel in dashboard.panels]
+    assert [len(panel["targets"]) for panel in panels] == [
+        len(panel.queries) for panel in dashboard.panels
+    ]
 
 
 def test_every_dashboard_has_a_name_of_its_own() -> None:
     loaded = [json.loads(path.read_text("utf-8")) for path in (CONFIGS / "grafana").iterdir()]
-    assert len({dashboard["uid"] for dashboard in loaded}) == len({dashboard["title"] for dashboard in loaded}) == 5
+    assert (
+        len({dashboard["uid"] for dashboard in loaded})
+        == len({dashboard["title"] for dashboard in loaded})
+        == 5
+    )
 
 
 @pytest.mark.programs
@@ -118,21 +143,32 @@ def test_every_dashboard_has_a_name_of_its_own() -> None:
     ids=" ".join,
 )
 def test_promtool_finds_nothing_to_complain_about(arguments: tuple[str, ...]) -> None:
-    outcome = programs.run([programs.locate("promtool", "prometheus"), *arguments], cwd=CONFIGS / "prometheus")
+    outcome = programs.run(
+        [programs.locate("promtool", "prometheus"), *arguments], cwd=CONFIGS / "prometheus"
+    )
     assert outcome.returncode == 0, outcome.stderr.decode()
 
 
 @pytest.mark.programs
 def test_what_the_scrape_configuration_offers_in_comments_is_valid_too(tmp_path: Path) -> None:
-    offered = re.sub(r"^( *)# ( *(?:- )?[a-z_]+: ?.*)$", r"\1\2", files()["prometheus/scrape.yml"], flags=re.MULTILINE)
+    offered = re.sub(
+        r"^( *)# ( *(?:- )?[a-z_]+: ?.*)$",
+        r"\1\2",
+        files()["prometheus/scrape.yml"],
+        flags=re.MULTILINE,
+    )
     document = yaml.safe_load(offered)
     (job,) = document["scrape_configs"]
     assert {"scheme", "tls_config", "authorization", "relabel_configs"} <= job.keys()
     assert "write_relabel_configs" in document["remote_write"][0]
-    assert job.pop("kubernetes_sd_configs") == [{"role": "node"}], "Debian's Prometheus is built without Kubernetes"
+    assert job.pop("kubernetes_sd_configs") == [{"role": "node"}], (
+        "Debian's Prometheus is built without Kubernetes"
+    )
     (tmp_path / "scrape.yml").write_text(yaml.safe_dump(document))
     promtool = programs.locate("promtool", "prometheus")
-    outcome = programs.run([promtool, "check", "config", "--syntax-only", "scrape.yml"], cwd=tmp_path)
+    outcome = programs.run(
+        [promtool, "check", "config", "--syntax-only", "scrape.yml"], cwd=tmp_path
+    )
     assert outcome.returncode == 0, outcome.stderr.decode()
 
 

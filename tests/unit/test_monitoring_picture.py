@@ -64,7 +64,12 @@ def test_the_largest_is_named_first_and_with_its_amount() -> None:
 
 @pytest.mark.parametrize(
     ("value", "unit", "shown"),
-    [(0.00125, "s", "1.25 ms"), (0, "s", "0 s"), (0.125, "reqps", "0.125 /s"), (0.5, "percentunit", "50%")],
+    [
+        (0.00125, "s", "1.25 ms"),
+        (0, "s", "0 s"),
+        (0.125, "reqps", "0.125 /s"),
+        (0.5, "percentunit", "50%"),
+    ],
 )
 def test_amounts_are_written_in_their_unit(value: float, unit: str, shown: str) -> None:
     one = Panel("one", unit, (Query("expression", ""),), kind="stat")

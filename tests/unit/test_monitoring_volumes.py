@@ -29,7 +29,8 @@ def test_a_volume_is_the_bytes_that_were_sent_at_whatever_interval_rates_are_rec
         "interval": "1m",
         "input_series": [
             {
-                "series": catalog.NAMESPACE_BYTES.name + '{namespace="data",traffic="internet-out"}',
+                "series": catalog.NAMESPACE_BYTES.name
+                + '{namespace="data",traffic="internet-out"}',
                 "values": f"0+{gigabyte}x{2 * minutes}",
             }
         ],
@@ -43,5 +44,7 @@ def test_a_volume_is_the_bytes_that_were_sent_at_whatever_interval_rates_are_rec
     }
     document = {"rule_files": ["recording.yml"], "evaluation_interval": interval, "tests": [test]}
     (tmp_path / "test.yml").write_text(yaml.safe_dump(document))
-    outcome = programs.run([programs.locate("promtool", "prometheus"), "test", "rules", "test.yml"], cwd=tmp_path)
+    outcome = programs.run(
+        [programs.locate("promtool", "prometheus"), "test", "rules", "test.yml"], cwd=tmp_path
+    )
     assert outcome.returncode == 0, (outcome.stdout + outcome.stderr).decode()

@@ -1,4 +1,6 @@
-"""What is cut off of a netlink answer is an error with a name: never half a value, a wait, or a fault of ours."""
+"""What is cut off of a netlink answer is an error with a name: never half a value, a wait, or a
+fault of ours.
+"""
 
 import os
 import socket
@@ -7,13 +9,13 @@ from contextlib import suppress
 
 import pytest
 
-from netmgr.dataplane import links, rtnetlink
-from netmgr.dataplane.netlink import Netlink
-from netmgr.dataplane.rtnetlink import NLMSG_DONE, NLMSG_ERROR, RTM_NEWLINK, Operation, attribute
 from netmgr.errors import KernelError
+from netmgr.kernel import links, neighbours, netlink, routes
+from netmgr.kernel.links import RTM_NEWLINK
+from netmgr.kernel.netlink import NLMSG_DONE, NLMSG_ERROR, Netlink, Operation, attribute
 from netmgr.prefixes import Family
 
-REQUEST = Operation("link dump", rtnetlink.RTM_GETLINK, rtnetlink.NLM_F_DUMP, b"")
+REQUEST = Operation("link dump", links.RTM_GETLINK, netlink.NLM_F_DUMP, b"")
 NAME = attribute(3, b"eth0\0")
 PADDING = 3
 LINK = struct.pack("=BxHiII", 0, 1, 7, 1, 0) + NAME
@@ -73,7 +75,9 @@ def test_a_message_that_is_shorter_than_it_must_be_is_an_error(answered, length)
     """As above, with a length that agrees."""
     channel = answered(message(RTM_NEWLINK, LINK[:length]), message(NLMSG_DONE, bytes(4)))
     if length in (16, 17, 18, 19):
-        assert [link.name for link in dump(channel)] == [""]  # no attribute at all is none that is cut off
+        assert [link.name for link in dump(channel)] == [
+            ""
+        ]  # no attribute at all is none that is cut off
     else:
         with pytest.raises(KernelError):
             dump(channel)
@@ -81,7 +85,7 @@ def test_a_message_that_is_shorter_than_it_must_be_is_an_error(answered, length)
 
 @pytest.mark.parametrize("body", [b"", b"\0", b"\0\0\0"])
 def test_an_acknowledgement_without_a_number_is_an_error(answered, body):
-    operation = Operation("link set", RTM_NEWLINK, rtnetlink.NLM_F_ACK, b"")
+    operation = Operation("link set", RTM_NEWLINK, netlink.NLM_F_ACK, b"")
     with pytest.raises(KernelError, match="cut off"):
         answered(message(NLMSG_ERROR, body)).transact([operation])
 
@@ -101,10 +105,10 @@ def test_an_answer_longer_than_the_buffer_is_not_taken_for_a_shorter_one(answere
     "decode",
     [
         links.link_of,
-        rtnetlink.route_of,
-        rtnetlink.address_of,
-        rtnetlink.neighbour_of,
-        rtnetlink.local_address_of,
+        routes.route_of,
+        links.address_of,
+        neighbours.neighbour_of,
+        routes.rule_of,
     ],
     ids=lambda decode: decode.__name__,
 )
@@ -118,6 +122,6 @@ def test_no_decoder_raises_anything_else(answered, decode):
 
 def test_the_kernels_own_answers_are_read_as_before():
     with Netlink() as channel:
-        assert any(link.name == "lo" for link in channel.dump(rtnetlink.dump_links(), links.link_of))
+        assert any(link.name == "lo" for link in channel.dump(links.dump_links(), links.link_of))
         for family in Family:
-            channel.dump(rtnetlink.dump_routes(family), rtnetlink.route_of)
+            routes.read_routes(channel, families=(family,))

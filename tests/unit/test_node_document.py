@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from netmgr.config import SPECIAL_USE, NodeDocument
-from netmgr.documents import load, parse
+from netmgr.documents.loader import load, parse
+from netmgr.documents.node import SPECIAL_USE, NodeDocument
 from netmgr.errors import ConfigError
 from netmgr.prefixes import Address, Family, Prefix
 
@@ -25,31 +25,61 @@ def refused(text: str) -> str:
             "ranges: [10.1.0.0/28, 10.1.0.4/30]",
             "node.yaml:4: ranges[1]: 10.1.0.4/30 overlaps 10.1.0.0/28 (line 4); give",
         ),
-        ("ranges:\n- 10.1.0.4/30\n- 10.1.0.0/28", "node.yaml:6: ranges[1]: 10.1.0.0/28 overlaps 10.1.0.4/30 (line 5);"),
-        ("ranges: [10.1.0.192/27]", "node.yaml:4: ranges[0]: 10.1.0.192/27 holds the node's own address 10.1.0.200"),
+        (
+            "ranges:\n- 10.1.0.4/30\n- 10.1.0.0/28",
+            "node.yaml:6: ranges[1]: 10.1.0.0/28 overlaps 10.1.0.4/30 (line 5);",
+        ),
+        (
+            "ranges: [10.1.0.192/27]",
+            "node.yaml:4: ranges[0]: 10.1.0.192/27 holds the node's own address 10.1.0.200",
+        ),
         ("ranges: []", "node.yaml:4: ranges: "),
-        ("ranges: [127.0.0.0/30]", "node.yaml:4: ranges[0]: 127.0.0.0/30 lies in the special-use prefix 127.0.0.0/8"),
-        ("ranges: [10.1.0.1/28]", "node.yaml:4: ranges[0]: '10.1.0.1/28' has host bits set; did you mean 10.1.0.0/28?"),
+        (
+            "ranges: [127.0.0.0/30]",
+            "node.yaml:4: ranges[0]: 127.0.0.0/30 lies in the special-use prefix 127.0.0.0/8",
+        ),
+        (
+            "ranges: [10.1.0.1/28]",
+            "node.yaml:4: ranges[0]: '10.1.0.1/28' has host bits set; did you mean 10.1.0.0/28?",
+        ),
         ("ranges:\n- 10.1.0.0/28\n- pods", "node.yaml:6: ranges[1]: 'pods' is not an IP address"),
         ("ranges: [10.1.0.0/28]\nrange: x", "node.yaml:5: range: unknown key"),
         ("ranges: [10.1.0.0/28]\npool:\n  cooldown: 3", "node.yaml:6: pool.cooldown: unknown key"),
         ("ranges: [10.1.0.0/28]\nbackend: ebpf", "node.yaml:5: backend: "),
         ("ranges: [10.1.0.0/28]\nmtu: 60", "node.yaml:5: mtu: "),
-        ("ranges: [10.1.0.0/28]\nprotect: [0.0.0.0/0]", "node.yaml:5: protect[0]: 0.0.0.0/0 is everything of IPv4"),
+        (
+            "ranges: [10.1.0.0/28]\nprotect: [0.0.0.0/0]",
+            "node.yaml:5: protect[0]: 0.0.0.0/0 is everything of IPv4",
+        ),
         (
             "ranges: [10.1.0.0/28]\nprotect: [10.0.0.0/8]",
-            "node.yaml:5: protect[0]: 10.0.0.0/8 overlaps ranges[0], 10.1.0.0/28, so that pods would not reach",
+            (
+                "node.yaml:5: protect[0]: 10.0.0.0/8 overlaps ranges[0], 10.1.0.0/28, so that "
+                "pods would not reach"
+            ),
         ),
         (
-            "ranges: [10.1.0.0/28]\naccounting: {classes: [{name: protected, prefixes: [10.9.0.0/16]}]}",
+            (
+                "ranges: [10.1.0.0/28]\naccounting: {classes: [{name: protected, prefixes: "
+                "[10.9.0.0/16]}]}"
+            ),
             "class protected is there without being named",
         ),
-        ("ranges: [10.1.0.0/28]\ninternal: [0.0.0.0/0]", "node.yaml:5: internal: makes everything of IPv4 internal,"),
+        (
+            "ranges: [10.1.0.0/28]\ninternal: [0.0.0.0/0]",
+            "node.yaml:5: internal: makes everything of IPv4 internal,",
+        ),
         (
             "ranges: [10.1.0.0/28]\ninternal: [0.0.0.0/1, 128.0.0.0/1]",
-            "node.yaml:5: internal: makes everything of IPv4 internal with the special-use prefixes and the ranges,",
+            (
+                "node.yaml:5: internal: makes everything of IPv4 internal with the "
+                "special-use prefixes and the ranges,"
+            ),
         ),
-        ("ranges: [10.1.0.0/28]\ninternal: ['::/1', '8000::/1']", "node.yaml:5: internal: makes everything of IPv6"),
+        (
+            "ranges: [10.1.0.0/28]\ninternal: ['::/1', '8000::/1']",
+            "node.yaml:5: internal: makes everything of IPv6",
+        ),
         (
             "ranges: [10.1.0.0/28]\naccounting:\n  node_rules: exact\n  exact_prefix: 'fd00::/8'",
             "node.yaml:7: accounting.exact_prefix: fd00::/8 is IPv6",
@@ -58,16 +88,31 @@ def refused(text: str) -> str:
             "ranges: [10.1.0.0/28]\naccounting:\n  node_rules: exact\n  exact_prefix: 0.0.0.0/0",
             "node.yaml:7: accounting.exact_prefix: 0.0.0.0/0 excepts everything",
         ),
-        ("ranges: [10.1.0.0/28]\nstate_dir: state", "node.yaml:5: state_dir: 'state' is no absolute path"),
-        ("ranges: [10.1.0.0/28]\nrun_dir: ./run", "node.yaml:5: run_dir: 'run' is no absolute path"),
+        (
+            "ranges: [10.1.0.0/28]\nstate_dir: state",
+            "node.yaml:5: state_dir: 'state' is no absolute path",
+        ),
+        (
+            "ranges: [10.1.0.0/28]\nrun_dir: ./run",
+            "node.yaml:5: run_dir: 'run' is no absolute path",
+        ),
         ('ranges: [10.1.0.0/28]\nstate_dir: "/a\\0b"', "node.yaml:5: state_dir: "),
-        ("ranges: [10.1.0.0/28]\ncni_results_dir: x", "node.yaml:5: cni_results_dir: 'x' is no absolute path"),
-        (f"ranges: [10.1.0.0/28]\nrun_dir: /{'r' * 95}", "node.yaml:5: run_dir: is too long by 1 bytes"),
+        (
+            "ranges: [10.1.0.0/28]\ncni_results_dir: x",
+            "node.yaml:5: cni_results_dir: 'x' is no absolute path",
+        ),
+        (
+            f"ranges: [10.1.0.0/28]\nrun_dir: /{'r' * 95}",
+            "node.yaml:5: run_dir: is too long by 1 bytes",
+        ),
         ("ranges: [10.1.0.0/28]\nreader_group: -1", "node.yaml:5: reader_group"),
         ("ranges: [10.1.0.0/28]\nreader_group: 4294967295", "node.yaml:5: reader_group"),
         ("ranges: [10.1.0.0/28]\nreader_group: true", "node.yaml:5: reader_group"),
         ("ranges: [10.1.0.0/28]\nreader_group: ''", "node.yaml:5: reader_group"),
-        ("ranges: [10.1.0.0/28]\nranges: [10.2.0.0/28]", "node.yaml:5: ranges: given twice (first in line 4)"),
+        (
+            "ranges: [10.1.0.0/28]\nranges: [10.2.0.0/28]",
+            "node.yaml:5: ranges: given twice (first in line 4)",
+        ),
         ("mtu: 1500", "node.yaml:1: ranges: is required and missing"),
         ("ranges: [10.1.0.0/28", "node.yaml:5: is not YAML"),
         ("site: 2026-13-01", "node.yaml: has a value that cannot be one: month must be in 1..12"),
@@ -78,7 +123,9 @@ def test_a_fault_is_named_with_line_and_key(body, message):
 
 
 def test_an_uplink_cannot_have_a_name_that_the_rules_take_for_a_pods_link():
-    said = refused(HEAD.replace("name: node-a", "name: node-a, uplink: nm-bond") + "ranges: [10.1.0.0/28]\n")
+    said = refused(
+        HEAD.replace("name: node-a", "name: node-a, uplink: nm-bond") + "ranges: [10.1.0.0/28]\n"
+    )
     assert "node.yaml:3: node.uplink: nm-bond begins as pods' links do (nm)" in said
 
 
@@ -98,21 +145,36 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_every_address_of_every_range_is_usable_and_internal():
-    document = parse(HEAD + "ranges: [203.0.113.0/28, '2001:db8::/120', 10.1.0.7]\n", "node.yaml", NodeDocument)
+    document = parse(
+        HEAD + "ranges: [203.0.113.0/28, '2001:db8::/120', 10.1.0.7]\n", "node.yaml", NodeDocument
+    )
     assert document.families == (Family.V4, Family.V6)
-    for text in ("203.0.113.0", "203.0.113.15", "2001:db8::", "10.1.0.7", "127.0.0.1", "169.254.169.254"):
+    for text in (
+        "203.0.113.0",
+        "203.0.113.15",
+        "2001:db8::",
+        "10.1.0.7",
+        "127.0.0.1",
+        "169.254.169.254",
+    ):
         assert any(prefix.holds(Address.parse(text)) for prefix in document.internal_prefixes), text
-    assert not any(prefix.holds(Address.parse("203.0.113.16")) for prefix in document.internal_prefixes)
+    assert not any(
+        prefix.holds(Address.parse("203.0.113.16")) for prefix in document.internal_prefixes
+    )
 
 
 def test_special_use_prefixes_are_internal_whatever_the_document_says():
     document = parse(HEAD + "ranges: [10.1.0.0/28]\ninternal: []\n", "node.yaml", NodeDocument)
-    assert all(any(outer.covers(inner) for outer in document.internal_prefixes) for inner in SPECIAL_USE)
+    assert all(
+        any(outer.covers(inner) for outer in document.internal_prefixes) for inner in SPECIAL_USE
+    )
 
 
 def test_a_run_dir_may_be_as_long_as_its_sockets_allow():
     longest = "/" + "r" * 94
-    document = parse(HEAD + f"ranges: [10.1.0.0/28]\nrun_dir: {longest}\n", "node.yaml", NodeDocument)
+    document = parse(
+        HEAD + f"ranges: [10.1.0.0/28]\nrun_dir: {longest}\n", "node.yaml", NodeDocument
+    )
     assert len(str(document.run_dir / "ledger.sock")) == 107
 
 

@@ -1,9 +1,10 @@
-"""Taking over what runs already: VNets with their subnets as the cloud prints them, node pools' subnets, Services."""
+"""Taking over what runs already: VNets with their subnets as the cloud prints them, node pools'
+subnets, Services.
+"""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from netmgr import plan_files
-from netmgr.cli.main import main
-from netmgr.plan import nodes
-from netmgr.plan.carve import taken_by
+from netmgr.plan import files, machines
+from netmgr.plan.allocate.subnetting import taken_by
 from netmgr.plan.derive import network
 from netmgr.prefixes import Address, Prefix
 
@@ -59,7 +58,9 @@ clusters:
     node_pools:
       cpu: {nodes: 100}
 """
-"""As `az network vnet list` prints them, shortened: one prefix of a subnet alone, several in a list."""
+"""As `az network vnet list` prints them, shortened: one prefix of a subnet alone, several in a
+list.
+"""
 VNETS = [
     {
         "addressSpace": {"addressPrefixes": ["10.4.0.0/16"]},
@@ -68,7 +69,11 @@ VNETS = [
         "name": "Alpha",
         "subnets": [
             {"addressPrefix": "10.4.0.0/17", "name": "nodes", "ipConfigurations": [{"id": "/x"}]},
-            {"addressPrefix": None, "addressPrefixes": ["10.4.192.0/24", "10.4.193.0/24"], "name": "two"},
+            {
+                "addressPrefix": None,
+                "addressPrefixes": ["10.4.192.0/24", "10.4.193.0/24"],
+                "name": "two",
+            },
         ],
         "virtualNetworkPeerings": [],
     },
@@ -92,27 +97,16 @@ def plan(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def run(plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def command(*arguments: str) -> tuple[int, str]:
-        monkeypatch.chdir(plan.parent)
-        monkeypatch.setattr(sys, "argv", ["netmgr", "plan", *arguments, "-f", str(plan)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = capsys.readouterr()
-        return int(ended.value.code or 0), shown.out + shown.err
-
-    return command
-
-
 def read(path: Path) -> dict[str, Any]:
     return yaml.safe_load(path.read_text())
 
 
 def subnets(plan: Path) -> list[Prefix]:
-    lock = plan_files.load_lock(plan_files.lock_path(plan))
+    lock = files.load_lock(files.lock_path(plan))
     assert lock is not None
-    hub = [prefix for subnet in (lock.hub.routers, *lock.hub.researchers) for prefix in subnet.prefixes]
+    hub = [
+        prefix for subnet in (lock.hub.routers, *lock.hub.researchers) for prefix in subnet.prefixes
+    ]
     return hub + [prefix for held in lock.clusters.values() for prefix in taken_by(held)]
 
 
@@ -124,11 +118,19 @@ def test_nothing_is_allocated_from_a_live_subnet(run: Run, plan: Path, exclude: 
     assert "  + exclude: 10.4.0.0/17 (subnet nodes of alpha, left as it is)" in text
     after = read(plan)
     assert [each["prefix"] for each in after["exclude"][:3]] == list(LIVE)
-    assert after["pinned"] == {"alpha": ["10.4.0.0/16"], "hub": ["10.9.0.0/24"], "corp": ["10.8.0.0/16"]}
+    assert after["pinned"] == {
+        "alpha": ["10.4.0.0/16"],
+        "hub": ["10.9.0.0/24"],
+        "corp": ["10.8.0.0/16"],
+    }
     assert run("adopt", "vnets.json", "--yes")[1].endswith("nothing to do\n")
     assert run("lock", "--yes")[0] == 0
     assert run("check")[0] == 0
-    assert not [prefix for prefix in subnets(plan) if any(prefix.overlaps(Prefix.parse(live)) for live in LIVE)]
+    assert not [
+        prefix
+        for prefix in subnets(plan)
+        if any(prefix.overlaps(Prefix.parse(live)) for live in LIVE)
+    ]
     assert "exclude[0] subnet nodes of alpha" in run("explain", "10.4.0.5")[1]
     inside = [prefix for prefix in subnets(plan) if Prefix.parse("10.4.0.0/16").covers(prefix)]
     assert inside
@@ -137,19 +139,22 @@ def test_nothing_is_allocated_from_a_live_subnet(run: Run, plan: Path, exclude: 
 
 def test_subnets_that_netmgr_made_itself_are_not_live_ones(run: Run, plan: Path) -> None:
     assert run("lock", "--yes")[0] == 0
-    lock = plan_files.load_lock(plan_files.lock_path(plan))
+    lock = files.load_lock(files.lock_path(plan))
     assert lock is not None
-    made = plan_files.load_plan(plan)
+    made = files.load_plan(plan)
     rendered = [
         {
             "name": vnet.name,
             "addressSpace": {"addressPrefixes": [str(prefix) for prefix in vnet.address_space]},
             "subnets": [
-                {"name": subnet.name, "addressPrefixes": [str(prefix) for prefix in subnet.prefixes]}
+                {
+                    "name": subnet.name,
+                    "addressPrefixes": [str(prefix) for prefix in subnet.prefixes],
+                }
                 for subnet in vnet.subnets
             ],
         }
-        for vnet in network(made, lock, plan_files.load_limits(made.cloud)).networks
+        for vnet in network(made, lock, files.load_limits(made.cloud)).networks
     ]
     assert sum(len(vnet["subnets"]) for vnet in rendered) == 7
     (plan.parent / "own.json").write_text(json.dumps(rendered))
@@ -168,7 +173,9 @@ def test_a_live_subnet_that_was_locked_over_is_named(run: Run, plan: Path) -> No
         assert "exclude[0]: 10.4.0.0/17 is excluded, but alpha has its subnet 10.4." in text
 
 
-def test_a_network_of_another_name_is_taken_for_the_cluster_that_is_named(run: Run, plan: Path) -> None:
+def test_a_network_of_another_name_is_taken_for_the_cluster_that_is_named(
+    run: Run, plan: Path
+) -> None:
     listed = plan.parent / "vnets.json"
     listed.write_text(listed.read_text().replace('"Alpha"', '"vnet_ALPHA.prod"'))
     for wrong, expected in (
@@ -178,50 +185,72 @@ def test_a_network_of_another_name_is_taken_for_the_cluster_that_is_named(run: R
         code, text = run("adopt", "vnets.json", "--as", wrong)
         assert code == 1
         assert expected in text
-    assert run("adopt", "vnets.json", "--as", "vnet_ALPHA.prod=alpha", "--as", "corp=beta", "--yes")[0] == 0
+    assert (
+        run("adopt", "vnets.json", "--as", "vnet_ALPHA.prod=alpha", "--as", "corp=beta", "--yes")[0]
+        == 0
+    )
     after = read(plan)
-    assert after["pinned"] == {"alpha": ["10.4.0.0/16"], "hub": ["10.9.0.0/24"], "beta": ["10.8.0.0/16"]}
+    assert after["pinned"] == {
+        "alpha": ["10.4.0.0/16"],
+        "hub": ["10.9.0.0/24"],
+        "beta": ["10.8.0.0/16"],
+    }
     assert [each["prefix"] for each in after["exclude"]] == [*LIVE, "10.8.1.0/24"]
 
 
 def test_a_subnet_that_says_no_prefix_is_refused(run: Run, plan: Path) -> None:
-    vnet = {"name": "alpha", "addressSpace": {"addressPrefixes": ["10.4.0.0/16"]}, "subnets": [{"name": "a"}]}
+    vnet = {
+        "name": "alpha",
+        "addressSpace": {"addressPrefixes": ["10.4.0.0/16"]},
+        "subnets": [{"name": "a"}],
+    }
     (plan.parent / "vnets.json").write_text(json.dumps([vnet]))
     code, text = run("adopt", "vnets.json", "--yes")
     assert code == 1
-    assert "vnets.json: alpha: a subnet has no name, or neither addressPrefix nor addressPrefixes" in text
+    assert (
+        "vnets.json: alpha: a subnet has no name, or neither addressPrefix nor addressPrefixes"
+        in text
+    )
     assert plan.read_text() == PLAN
 
 
 def test_what_is_read_is_named_in_the_help(run: Run) -> None:
     shown = " ".join(run("adopt", "--help")[1].split())
     assert "name and addressSpace.addressPrefixes" in shown
-    assert "name, addressPrefix and addressPrefixes; nothing else" in shown
+    assert "only these are read" in shown
 
 
 def test_a_running_cluster_keeps_its_subnets_and_services(run: Run, plan: Path) -> None:
     plan.write_text(TAKEN_OVER)
     assert run("lock", "--yes")[0] == 0
     assert run("check")[0] == 0
-    lock = plan_files.load_lock(plan_files.lock_path(plan))
+    lock = files.load_lock(files.lock_path(plan))
     assert lock is not None
     alpha = lock.clusters["alpha"]
     assert str(alpha.services.prefix) == str(alpha.services.hub_prefix) == "172.18.64.0/20"
     first, second, third = alpha.node_pools["gpu"].segments
-    assert [str(each) for each in (first.v4.hosts, first.v4.pods)] == ["10.4.0.0/25", "10.4.16.0/20"]
-    assert [str(each) for each in (second.v4.hosts, second.v4.pods)] == ["10.4.1.0/24", "10.4.32.0/19"]
+    assert [str(each) for each in (first.v4.hosts, first.v4.pods)] == [
+        "10.4.0.0/25",
+        "10.4.16.0/20",
+    ]
+    assert [str(each) for each in (second.v4.hosts, second.v4.pods)] == [
+        "10.4.1.0/24",
+        "10.4.32.0/19",
+    ]
     assert (first.nodes, second.first, second.nodes) == (123, 123, 251)
     assert alpha.node_pools["gpu"].capacity >= 550
     assert third.first == 374
-    node = nodes.owning(lock, Address.parse("10.4.32.16"))
+    node = machines.node_owning(lock, Address.parse("10.4.32.16"))
     assert (node.name, [str(each) for each in node.hosts]) == ("alpha-gpu-123", ["10.4.1.4"])
     assert run("render", "node", "alpha-gpu-123")[0] == 0
     assert run("lock", "--yes")[1].endswith("nothing to do\n")
     plan.write_text(TAKEN_OVER.replace("nodes: 500", "nodes: 1500"))
     assert run("lock", "--yes")[0] == 0
-    grown = plan_files.load_lock(plan_files.lock_path(plan))
+    grown = files.load_lock(files.lock_path(plan))
     assert grown is not None
-    assert grown.clusters["alpha"].node_pools["gpu"].segments[:3] == alpha.node_pools["gpu"].segments
+    assert (
+        grown.clusters["alpha"].node_pools["gpu"].segments[:3] == alpha.node_pools["gpu"].segments
+    )
 
 
 def test_a_pin_that_comes_later_moves_nothing(run: Run, plan: Path) -> None:
@@ -235,7 +264,10 @@ def test_a_pin_that_comes_later_moves_nothing(run: Run, plan: Path) -> None:
     plan.write_text(TAKEN_OVER)
     code, text = run("lock", "--yes")
     assert code == 1
-    assert "services.prefix: is pinned to 172.18.64.0/20, but alpha has its Services at 172.16." in text
+    assert (
+        "services.prefix: is pinned to 172.18.64.0/20, but alpha has its Services at 172.16."
+        in text
+    )
     assert "subnets[0]: is pinned, but nodes from 0 on have 10.4." in text
     assert run("lock", "--yes", "--renumber")[0] == 0
     assert run("check")[0] == 0
@@ -245,19 +277,35 @@ def test_a_pin_that_comes_later_moves_nothing(run: Run, plan: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("10.4.0.0/25", "10.6.0.0/25", "subnets[0].hosts: 10.6.0.0/25 lies in no prefix that is pinned to alpha"),
-        ("10.4.1.0/24", "10.4.16.0/24", "subnets[1].hosts: 10.4.16.0/24 overlaps 10.4.16.0/20 (line 17)"),
+        (
+            "10.4.0.0/25",
+            "10.6.0.0/25",
+            "subnets[0].hosts: 10.6.0.0/25 lies in no prefix that is pinned to alpha",
+        ),
+        (
+            "10.4.1.0/24",
+            "10.4.16.0/24",
+            "subnets[1].hosts: 10.4.16.0/24 overlaps 10.4.16.0/20 (line 17)",
+        ),
         ("10.4.1.0/24", "10.4.1.0/30", "subnets[1]: no node fits"),
         ("10.4.1.0/24", "10.4.33.0/24", "subnets[1]: hosts 10.4.33.0/24 overlaps pods"),
         ("172.18.64.0/20", "172.30.64.0/20", "services.prefix: 172.30.64.0/20 lies in no pool"),
         ("172.18.64.0/20", "172.18.64.0/21", "services.prefix: is a /21; say length: 21 beside it"),
-        ("172.18.64.0/20}", "172.18.64.0/20, prefix_v6: 172.18.64.0/20}", "services.prefix_v6: is not IPv6"),
+        (
+            "172.18.64.0/20}",
+            "172.18.64.0/20, prefix_v6: 172.18.64.0/20}",
+            "services.prefix_v6: is not IPv6",
+        ),
         (
             "  beta:\n",
             "  beta:\n    services: {length: 20, prefix: 172.18.64.0/20}\n",
             "beta.services.prefix: 172.18.64.0/20 overlaps 172.18.64.0/20 (line 11)",
         ),
-        ("{hosts: 10.4.0.0/25, ", "{hosts: 'fd00::/64', ", "hosts and pods have one IPv4 prefix each"),
+        (
+            "{hosts: 10.4.0.0/25, ",
+            "{hosts: 'fd00::/64', ",
+            "hosts and pods have one IPv4 prefix each",
+        ),
         (
             "clusters:",
             "exclude: [{prefix: 10.4.16.0/24}]\nclusters:",
@@ -265,10 +313,12 @@ def test_a_pin_that_comes_later_moves_nothing(run: Run, plan: Path) -> None:
         ),
     ],
 )
-def test_a_pin_that_cannot_be_is_refused_by_its_key(run: Run, plan: Path, old: str, new: str, expected: str) -> None:
+def test_a_pin_that_cannot_be_is_refused_by_its_key(
+    run: Run, plan: Path, old: str, new: str, expected: str
+) -> None:
     assert old in TAKEN_OVER
     plan.write_text(TAKEN_OVER.replace(old, new, 1))
     code, text = run("lock", "--yes")
     assert code == 1
     assert expected in text
-    assert not plan_files.lock_path(plan).exists()
+    assert not files.lock_path(plan).exists()

@@ -1,17 +1,17 @@
-"""Plans and locks that are wrong: every refusal names file, line and key, and leaves the files as they were."""
+"""Plans and locks that are wrong: every refusal names file, line and key, and leaves the files as
+they were.
+"""
 
 from __future__ import annotations
 
 import resource
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from netmgr import plan_files
-from netmgr.cli.main import main
 from netmgr.errors import ConfigError, StateError
+from netmgr.plan import files
 
 PLAN = """\
 apiVersion: netmgr.io/v1alpha1
@@ -31,46 +31,47 @@ clusters:
 """
 
 
-@pytest.fixture
-def plan(tmp_path: Path) -> Path:
-    path = tmp_path / "plan.yaml"
-    path.write_text(PLAN)
-    return path
-
-
-@pytest.fixture
-def run(plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def command(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["netmgr", "plan", *arguments, "-f", str(plan)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = capsys.readouterr()
-        return int(ended.value.code or 0), shown.out + shown.err
-
-    return command
-
-
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
         ("kind: NetworkPlan", "kind: Node", "plan.yaml:2: kind: "),
         ("nodes: 500", "nodes: many", "plan.yaml:11: clusters.alpha.node_pools.gpu.nodes: "),
-        ("nodes: 500", "nodse: 500", "plan.yaml:11: clusters.alpha.node_pools.gpu.nodse: unknown key"),
-        ("nodes: 500", "nodes: 500, grow_to: 400", "plan.yaml:11: clusters.alpha.node_pools.gpu.grow_to: is less than"),
+        (
+            "nodes: 500",
+            "nodse: 500",
+            "plan.yaml:11: clusters.alpha.node_pools.gpu.nodse: unknown key",
+        ),
+        (
+            "nodes: 500",
+            "nodes: 500, grow_to: 400",
+            "plan.yaml:11: clusters.alpha.node_pools.gpu.grow_to: is less than",
+        ),
         (
             "nodes: 500",
             "nodes: 500, surge: lots",
             "plan.yaml:11: clusters.alpha.node_pools.gpu.surge: 'lots' is neither",
         ),
         ("{length: 20}", "{length: 11}", "plan.yaml:9: clusters.alpha.services.length: "),
-        ("{length: 20}", "{mode: shared}", "plan.yaml:9: clusters.alpha.services.mode: is shared, but shared_services"),
-        ("10.0.0.0/12", "10.0.0.1/12", "plan.yaml:5: pools.nodes[0]: '10.0.0.1/12' has host bits set; did you mean"),
+        (
+            "{length: 20}",
+            "{mode: shared}",
+            "plan.yaml:9: clusters.alpha.services.mode: is shared, but shared_services",
+        ),
+        (
+            "10.0.0.0/12",
+            "10.0.0.1/12",
+            "plan.yaml:5: pools.nodes[0]: '10.0.0.1/12' has host bits set; did you mean",
+        ),
         (
             "10.0.0.0/12",
             "10.0.0.0/12, 10.1.0.0/16",
             "plan.yaml:5: pools.nodes[1]: 10.1.0.0/16 overlaps 10.0.0.0/12 (line 5); give",
         ),
-        ("10.0.0.0/12", "169.254.0.0/24", "plan.yaml:5: pools.nodes[0]: 169.254.0.0/24 lies in the special-use prefix"),
+        (
+            "10.0.0.0/12",
+            "169.254.0.0/24",
+            "plan.yaml:5: pools.nodes[0]: 169.254.0.0/24 lies in the special-use prefix",
+        ),
         ("10.0.0.0/12", "fd00::/40", "plan.yaml:5: pools.nodes: has no IPv4 prefix"),
         (
             "[172.16.0.0/15]",
@@ -81,12 +82,18 @@ def run(plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
         (
             "[172.16.0.0/15]",
             "[172.16.0.0/15, 'fd00::/108']",
-            "plan.yaml:6: pools.services[1]: fd00::/108 is IPv6, and nothing of nodes is (line 5); NAT hosts need",
+            (
+                "plan.yaml:6: pools.services[1]: fd00::/108 is IPv6, and nothing of nodes is "
+                "(line 5); NAT hosts need"
+            ),
         ),
         (
             "[10.0.0.0/12]\n  services: [172.16.0.0/15]",
             "[10.0.0.0/12, 'fd01::/40']\n  services: [172.16.0.0/15, 'fd00::/113']",
-            "plan.yaml:9: clusters.alpha.services.length_v6: alpha needs a /112 for Services, but the largest free",
+            (
+                "plan.yaml:9: clusters.alpha.services.length_v6: alpha needs a /112 for "
+                "Services, but the largest free"
+            ),
         ),
         (
             "[10.0.0.0/12]\n  services: [172.16.0.0/15]",
@@ -101,11 +108,18 @@ def run(plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
         ),
         ("  beta:", "  hub:", "plan.yaml:7: clusters: 'hub' is the hub's name"),
         ("  beta:", "  alpha:", "plan.yaml:12: clusters.alpha: given twice (first in line 8)"),
-        ("clusters:", "limits: {routers: 3}\nclusters:", "plan.yaml:7: limits.routers: is no limit; there are"),
+        (
+            "clusters:",
+            "limits: {routers: 3}\nclusters:",
+            "plan.yaml:7: limits.routers: is no limit; there are",
+        ),
         (
             "clusters:",
             "shared_services: 10.1.0.0/16\nclusters:",
-            "plan.yaml:7: shared_services: 10.1.0.0/16 overlaps the pool 10.0.0.0/12, which the hub routes (line 5)",
+            (
+                "plan.yaml:7: shared_services: 10.1.0.0/16 overlaps the pool 10.0.0.0/12, "
+                "which the hub routes (line 5)"
+            ),
         ),
         (
             "172.16.0.0/15",
@@ -120,16 +134,24 @@ def run(plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
         (
             "clusters:",
             "pinned: {x: [10.9.0.0/16], y: [10.9.1.0/24]}\nclusters:",
-            "plan.yaml:7: pinned.y[0]: 10.9.1.0/24 overlaps 10.9.0.0/16 (line 7); an address has one owner",
+            (
+                "plan.yaml:7: pinned.y[0]: 10.9.1.0/24 overlaps 10.9.0.0/16 (line 7); an "
+                "address has one owner"
+            ),
         ),
         (
             "clusters:",
             "exclude: [{prefix: 10.9.0.0/16}]\npinned: {x: [10.9.1.0/24]}\nclusters:",
-            "plan.yaml:8: pinned.x[0]: 10.9.1.0/24 overlaps 10.9.0.0/16 (line 7); an address has one owner",
+            (
+                "plan.yaml:8: pinned.x[0]: 10.9.1.0/24 overlaps 10.9.0.0/16 (line 7); an "
+                "address has one owner"
+            ),
         ),
     ],
 )
-def test_a_refusal_names_file_line_and_key(run, plan: Path, old: str, new: str, expected: str) -> None:
+def test_a_refusal_names_file_line_and_key(
+    run, plan: Path, old: str, new: str, expected: str
+) -> None:
     assert old in PLAN
     plan.write_text(PLAN.replace(old, new, 1))
     code, text = run("lock", "--yes")
@@ -144,28 +166,44 @@ def test_a_refusal_names_file_line_and_key(run, plan: Path, old: str, new: str, 
         (
             "clusters:",
             "exclude: [{prefix: 10.8.0.0/13}]\nclusters:",
-            "plan.yaml:7: exclude[0]: 10.8.0.0/13 is excluded, but hub holds 10.15.254.0/23 ({lock}:9: hub.prefixes",
+            (
+                "plan.yaml:7: exclude[0]: 10.8.0.0/13 is excluded, but hub holds "
+                "10.15.254.0/23 ({lock}:9: hub.prefixes"
+            ),
         ),
         (
             "clusters:",
             "pinned: {x: [10.0.9.0/24]}\nclusters:",
-            "plan.yaml:7: pinned.x[0]: 10.0.9.0/24 is pinned to x, but alpha holds 10.0.0.0/16 ({lock}:19: clusters.",
+            (
+                "plan.yaml:7: pinned.x[0]: 10.0.9.0/24 is pinned to x, but alpha holds "
+                "10.0.0.0/16 ({lock}:19: clusters."
+            ),
         ),
         (
             "clusters:",
             "pinned: {x: [172.16.0.0/24]}\nclusters:",
-            "x, but alpha has its Services at 172.16.0.0/20 ({lock}:20: clusters.alpha.services); undo",
+            (
+                "x, but alpha has its Services at 172.16.0.0/20 ({lock}:20: "
+                "clusters.alpha.services); undo"
+            ),
         ),
         (
             "{length: 20}",
             "{length: 21}",
             "Kubernetes cannot resize a Service range ({lock}:20: clusters.alpha.services); undo",
         ),
-        ("[172.16.0.0/15]", "[172.17.0.0/16]", "which no pool has any more ({lock}:20: clusters.alpha.services); undo"),
+        (
+            "[172.16.0.0/15]",
+            "[172.17.0.0/16]",
+            "which no pool has any more ({lock}:20: clusters.alpha.services); undo",
+        ),
         (
             "pods_per_node: 31",
             "pods_per_node: 33",
-            "needs 3 blocks a node, but nodes have 2 in the lock ({lock}:31: clusters.alpha.node_pools.gpu.segments[0]",
+            (
+                "needs 3 blocks a node, but nodes have 2 in the lock ({lock}:31: "
+                "clusters.alpha.node_pools.gpu.segments[0]"
+            ),
         ),
     ],
 )
@@ -184,8 +222,14 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_what_is_largest(run, plan
     plan.write_text(PLAN.replace("10.0.0.0/12", "10.0.0.0/18"))
     code, text = run("lock", "--yes")
     assert code == 1
-    assert "alpha needs 33,808 more addresses, a /16, but of pools.nodes the largest free block is 10.0.0.0/19" in text
-    assert "57,344 too few; the largest request is clusters.alpha.node_pools.gpu.nodes (32,768)" in text
+    assert (
+        "alpha needs 33,808 more addresses, a /16, but of pools.nodes the largest free "
+        "block is 10.0.0.0/19"
+    ) in text
+    assert (
+        "57,344 too few; the largest request is clusters.alpha.node_pools.gpu.nodes (32,768)"
+        in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -193,15 +237,27 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_what_is_largest(run, plan
     [
         (("version",), 99, "plan.lock.yaml:5: version: was written by a newer netmgr (version 99"),
         (("clusters", "alpha", "prefixes", 0, "reserve"), None, "overlaps"),
-        (("clusters", "alpha", "prefixes", 0, "prefix"), "10.15.0.0/24", "does not lie in its reserve"),
+        (
+            ("clusters", "alpha", "prefixes", 0, "prefix"),
+            "10.15.0.0/24",
+            "does not lie in its reserve",
+        ),
         (("clusters", "alpha", "nat", "addresses", 0), "10.15.0.9", "10.15.0.9 does not lie in"),
-        (("clusters", "alpha", "node_pools", "gpu", "segments", 0, "nodes"), 5000, "5000 nodes do not fit into"),
+        (
+            ("clusters", "alpha", "node_pools", "gpu", "segments", 0, "nodes"),
+            5000,
+            "5000 nodes do not fit into",
+        ),
         (
             ("clusters", "alpha", "node_pools", "gpu", "segments", 0, "first"),
             7,
             "is 7, but the nodes before it end at 0",
         ),
-        (("clusters", "alpha", "node_pools", "gpu", "segments", 0, "v4", "blocks"), 9, "nodes do not fit into"),
+        (
+            ("clusters", "alpha", "node_pools", "gpu", "segments", 0, "v4", "blocks"),
+            9,
+            "nodes do not fit into",
+        ),
         (("clusters", "alpha", "services", "hub_prefix"), None, "overlaps"),
         (("clusters", "alpha", "surprise"), 1, "unknown key"),
     ],
@@ -214,7 +270,9 @@ def test_a_lock_that_contradicts_itself_is_refused_and_left_as_it_is(
     lock = yaml.safe_load(path.read_text())
     beta = lock["clusters"]["beta"]
     if value is None:
-        value = beta["services"]["hub_prefix"] if "services" in keys else beta["prefixes"][0]["reserve"]
+        value = (
+            beta["services"]["hub_prefix"] if "services" in keys else beta["prefixes"][0]["reserve"]
+        )
     place = lock
     for key in keys[:-1]:
         place = place[key]
@@ -239,7 +297,7 @@ def test_the_lock_of_another_plan_is_refused(run, plan: Path) -> None:
 
 def test_an_exclusion_of_what_is_in_use_is_refused(run, plan: Path) -> None:
     assert run("lock", "--yes")[0] == 0
-    lock = plan_files.load_lock(plan.with_name("plan.lock.yaml"))
+    lock = files.load_lock(plan.with_name("plan.lock.yaml"))
     held = lock.clusters["alpha"].prefixes[0].prefix
     plan.write_text(PLAN + f"exclude:\n  - prefix: {held}\n")
     for command in (("lock", "--yes"), ("check",)):
@@ -252,12 +310,12 @@ def test_a_full_disk_leaves_the_old_lock(run, plan: Path) -> None:
     assert run("lock", "--yes")[0] == 0
     path = plan.with_name("plan.lock.yaml")
     before = path.read_bytes()
-    lock = plan_files.load_lock(path)
+    lock = files.load_lock(path)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
     try:
         with pytest.raises(StateError, match="cannot be written: File too large"):
-            plan_files.write_lock(path, lock)
+            files.write_lock(path, lock)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_bytes() == before
@@ -274,6 +332,6 @@ def test_a_list_to_adopt_that_cannot_be_read_names_its_line(run, tmp_path: Path)
 
 def test_limits_of_every_cloud_can_be_read() -> None:
     for cloud in ("azure", "none"):
-        assert plan_files.load_limits(cloud).as_of
+        assert files.load_limits(cloud).as_of
     with pytest.raises(ConfigError):
-        plan_files.load_limits("moon")
+        files.load_limits("moon")

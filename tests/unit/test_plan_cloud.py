@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from netmgr.plan import nodes
-from netmgr.plan.allocate import make_lock
-from netmgr.plan.bill import bill, vnet_mappings
-from netmgr.plan.check import check_limits, check_plan
-from netmgr.plan.document import Cloud, PlanDocument
-from netmgr.plan.findings import PlanRefused, Severity
-from netmgr.plan.grow import grown_plan
-from netmgr.plan.limits import CloudLimits
-from netmgr.plan.lock import LockDocument
-from netmgr.plan.outlook import outlooks
-from netmgr.plan.vnets import virtual_networks
-from netmgr.plan_files import load_limits
+from netmgr.documents.diagnostics import Severity
+from netmgr.plan import machines
+from netmgr.plan.check.checks import check_limits, check_plan
+from netmgr.plan.check.usage import forecasts, limit_usage, network_mappings
+from netmgr.plan.clouds.cloud import Cloud, CloudLimits
+from netmgr.plan.derive import address_spaces
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.files import load_limits
+from netmgr.plan.growth import grown_plan
+from netmgr.plan.lock import LockDocument, PlanRefused
+from netmgr.plan.locking import make_lock
 from netmgr.prefixes import Address, Prefix
+from tests.builders import PLAN_KEYS
 
 Locked = tuple[PlanDocument, LockDocument, CloudLimits]
 
@@ -26,8 +26,7 @@ Locked = tuple[PlanDocument, LockDocument, CloudLimits]
 def locked(clusters: dict[str, Any], **keys: Any) -> Locked:
     plan = PlanDocument.model_validate(
         {
-            "apiVersion": "netmgr.io/v1alpha1",
-            "kind": "NetworkPlan",
+            **PLAN_KEYS,
             "name": "cloudy",
             "pools": {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
             "clusters": clusters,
@@ -72,34 +71,41 @@ def test_no_block_holds_one_of_them_either() -> None:
 
 def test_no_subnet_is_smaller_than_azure_makes_them() -> None:
     _, lock, _ = locked({"a": cluster(nodes=1, pods_per_node=1, addressing="single")})
-    subnets = [prefix for vnet in virtual_networks(lock) for subnet in vnet.subnets for prefix in subnet.prefixes]
+    held = lock.clusters["a"]
+    fixed = (held.nat, lock.hub.routers, *lock.hub.researchers)
+    subnets = [prefix for each in fixed for prefix in each.prefixes]
+    subnets += [prefix for _, _, each in machines.segments(lock) for prefix in each.prefixes]
     assert max(prefix.length for prefix in subnets) == 29
 
 
 def test_a_block_counts_as_one_mapping_and_single_addresses_count_each() -> None:
     plan, lock, _ = locked({"a": cluster(nodes=7500, pods_per_node=31)})
-    assert vnet_mappings(plan.clusters["a"], lock.clusters["a"]) == {"a": 7500 * 3 + 2}
+    assert network_mappings(plan.clusters["a"], lock.clusters["a"]) == {"a": 7500 * 3 + 2}
     plan, lock, _ = locked({"a": cluster(nodes=7500, pods_per_node=31, addressing="single")})
-    found = vnet_mappings(plan.clusters["a"], lock.clusters["a"])
+    found = network_mappings(plan.clusters["a"], lock.clusters["a"])
     assert sum(found.values()) == 7500 * 32 + 2
 
 
 def test_single_addresses_of_many_nodes_need_several_vnets_and_break_the_group_limit() -> None:
     found = locked({"a": cluster(nodes=7500, pods_per_node=31, addressing="single")})
-    assert len({segment.vnet for _, _, segment in nodes.segments(found[1])}) == 4
-    assert {vnet.name for vnet in virtual_networks(found[1])} == {"hub", "a", "a_2", "a_3", "a_4"}
-    assert outlooks(*found)[0].vnets == 4
+    assert len({segment.network for _, _, segment in machines.segments(found[1])}) == 4
+    assert set(address_spaces(found[1])) == {"hub", "a", "a_2", "a_3", "a_4"}
+    assert forecasts(*found)[0].networks == 4
     errors = messages(found, Severity.ERROR)
-    assert any("mappings of the hub and its peers, hub: 240,254 of 128,000 (azure, 2022-12)" in text for text in errors)
+    assert any(
+        "mappings of the hub and its peers, hub: 240,254 of 128,000 (azure, 2022-12)" in text
+        for text in errors
+    )
     agreed = locked(
-        {"a": cluster(nodes=7500, pods_per_node=31, addressing="single")}, limits={"mappings_per_peered_group": 300_000}
+        {"a": cluster(nodes=7500, pods_per_node=31, addressing="single")},
+        limits={"mappings_per_peered_group": 300_000},
     )
     assert not any("hub and its peers" in text for text in messages(agreed, Severity.ERROR))
 
 
 def test_vnets_of_one_cluster_have_address_spaces_of_their_own() -> None:
     _, lock, _ = locked({"a": cluster(nodes=7500, pods_per_node=31, addressing="single")})
-    spaces = [prefix for vnet in virtual_networks(lock) for prefix in vnet.address_space]
+    spaces = [prefix for each in address_spaces(lock).values() for prefix in each.prefixes]
     assert not any(a.overlaps(b) for place, a in enumerate(spaces) for b in spaces[:place])
 
 
@@ -115,7 +121,10 @@ def test_nobody_gets_a_forbidden_range() -> None:
 def test_an_adopted_forbidden_range_is_an_error() -> None:
     pools = {"nodes": ["10.0.0.0/8", "168.63.0.0/16"], "services": ["172.16.0.0/12"]}
     found = locked({"a": cluster(nodes=5)}, pinned={"a": ["168.63.128.0/20"]}, pools=pools)
-    assert any("overlaps 168.63.129.16/32, which Azure forbids" in text for text in messages(found, Severity.ERROR))
+    assert any(
+        "overlaps 168.63.129.16/32, which Azure forbids" in text
+        for text in messages(found, Severity.ERROR)
+    )
 
 
 def test_kubernetes_takes_no_service_range_above_a_slash_12() -> None:
@@ -127,36 +136,49 @@ def test_kubernetes_takes_no_service_range_above_a_slash_12() -> None:
 
 
 def test_a_nic_holds_no_more_than_256_addresses() -> None:
-    assert messages(locked({"a": cluster(nodes=5, pods_per_node=255, addressing="single")}), Severity.ERROR) == []
-    errors = messages(locked({"a": cluster(nodes=5, pods_per_node=256, addressing="single")}), Severity.ERROR)
+    assert (
+        messages(
+            locked({"a": cluster(nodes=5, pods_per_node=255, addressing="single")}), Severity.ERROR
+        )
+        == []
+    )
+    errors = messages(
+        locked({"a": cluster(nodes=5, pods_per_node=256, addressing="single")}), Severity.ERROR
+    )
     assert any("addresses of a NIC, a/gpu: 257 of 256" in text for text in errors)
 
 
 def test_unknown_limits_are_shown_as_unknown() -> None:
-    lines = bill(*locked({"a": cluster(nodes=5)}))
+    lines = limit_usage(*locked({"a": cluster(nodes=5)}))
     assert {line.limit for line in lines if line.what == "scale sets of a region"} == {2500}
-    lines = bill(*locked({"a": cluster(nodes=5)}, cloud="none"))
+    lines = limit_usage(*locked({"a": cluster(nodes=5)}, cloud="none"))
     assert {line.status for line in lines if "Kubernetes" not in line.what} == {"unknown"}
 
 
 def test_the_first_limit_is_met_where_it_is_said() -> None:
     plan, lock, limits = locked({"a": cluster(nodes=1000, pods_per_node=31)})
-    first = outlooks(plan, lock, limits)[0]
+    first = forecasts(plan, lock, limits)[0]
     assert first.first_limit == "mappings of one VNet (then it needs another)"
     assert first.at_nodes == 65536 * 1000 // 3002
-    one, _, _ = (locked({"a": cluster(nodes=count, pods_per_node=31)})[1] for count in (21_840, 21_850, 1))
-    assert len({segment.vnet for _, _, segment in nodes.segments(one)}) == 1
+    one, _, _ = (
+        locked({"a": cluster(nodes=count, pods_per_node=31)})[1] for count in (21_840, 21_850, 1)
+    )
+    assert len({segment.network for _, _, segment in machines.segments(one)}) == 1
     _, two, _ = locked({"a": cluster(nodes=21_850, pods_per_node=31)})
-    assert len({segment.vnet for _, _, segment in nodes.segments(two)}) == 2
+    assert len({segment.network for _, _, segment in machines.segments(two)}) == 2
 
 
 @pytest.mark.parametrize("declared", [{}, {"grow_to": 3000}])
 def test_a_cluster_grows_where_it_stands_as_far_as_is_said(declared: dict[str, int]) -> None:
     pools = {"nodes": ["10.0.0.0/12"], "services": ["172.16.0.0/12"]}
-    clusters = {"a": {**cluster(nodes=1000), **declared}, "b": cluster(nodes=1500), "c": cluster(nodes=900)}
+    clusters = {
+        "a": {**cluster(nodes=1000), **declared},
+        "b": cluster(nodes=1500),
+        "c": cluster(nodes=900),
+    }
     plan, lock, limits = locked(clusters, pools=pools)
-    said = outlooks(plan, lock, limits)[0]
-    assert said.first_limit == "addresses where it stands"
+    said = forecasts(plan, lock, limits)[0]
+    assert said.first_limit == "addresses in place"
     assert said.doublings >= 1
     assert stays_where_it_is(plan, lock, limits, said.at_nodes)
     assert not stays_where_it_is(plan, lock, limits, said.at_nodes + 1)
@@ -165,13 +187,17 @@ def test_a_cluster_grows_where_it_stands_as_far_as_is_said(declared: dict[str, i
 GROWN_IN_ONE_PIECE = ("what there was", "what was added")
 
 
-def stays_where_it_is(plan: PlanDocument, lock: LockDocument, limits: CloudLimits, nodes: int) -> bool:
+def stays_where_it_is(
+    plan: PlanDocument, lock: LockDocument, limits: CloudLimits, nodes: int
+) -> bool:
     try:
         after = locked_again(plan, lock, limits, nodes).clusters["a"]
     except PlanRefused:
         return False
     # Beyond what is said it may still fit, divided into several segments.
-    return len(after.prefixes) == 1 and len(after.node_pools["gpu"].segments) <= len(GROWN_IN_ONE_PIECE)
+    return len(after.prefixes) == 1 and len(after.node_pools["gpu"].segments) <= len(
+        GROWN_IN_ONE_PIECE
+    )
 
 
 def test_shared_services_are_the_same_inside_and_apart_for_the_hub() -> None:
@@ -186,7 +212,9 @@ def test_ipv6_subnets_are_64_and_ipv6_can_be_added_later() -> None:
     clusters = {"a": cluster(nodes=100)}
     plan, before, limits = locked(clusters)
     pools = {"nodes": ["10.0.0.0/8", "fd00:7::/40"], "services": ["172.16.0.0/12"]}
-    both = PlanDocument.model_validate(plan.model_dump(by_alias=True) | {"pools": pools, "clusters": clusters})
+    both = PlanDocument.model_validate(
+        plan.model_dump(by_alias=True) | {"pools": pools, "clusters": clusters}
+    )
     after = make_lock(both, before, limits)
     old, new = (lock.clusters["a"].node_pools["gpu"].segments[0] for lock in (before, after))
     assert new.v4 == old.v4
@@ -196,7 +224,9 @@ def test_ipv6_subnets_are_64_and_ipv6_can_be_added_later() -> None:
 
 
 def test_declared_growth_is_kept_free_and_the_lower_part_is_used() -> None:
-    plan, lock, limits = locked({"a": {**cluster(nodes=1000), "grow_to": 4000}, "b": cluster(nodes=1000)})
+    plan, lock, limits = locked(
+        {"a": {**cluster(nodes=1000), "grow_to": 4000}, "b": cluster(nodes=1000)}
+    )
     held = lock.clusters["a"].prefixes[0]
     assert held.prefix.length - held.reserve.length == 2
     assert held.prefix.value == held.reserve.value
@@ -208,10 +238,14 @@ def test_growth_that_can_no_longer_be_reserved_is_a_warning_and_no_refusal() -> 
     clusters = {"a": cluster(nodes=900), "b": cluster(nodes=900)}
     plan, before, limits = locked(clusters, pools=small)
     clusters["a"] = {**clusters["a"], "grow_to": 4000}
-    later = PlanDocument.model_validate(plan.model_dump(by_alias=True) | {"pools": small, "clusters": clusters})
+    later = PlanDocument.model_validate(
+        plan.model_dump(by_alias=True) | {"pools": small, "clusters": clusters}
+    )
     after = make_lock(later, before, limits)
     assert after.clusters["a"].prefixes[0].prefix == before.clusters["a"].prefixes[0].prefix
-    assert any("could be reserved" in text for text in messages((later, after, limits), Severity.WARNING))
+    assert any(
+        "could be reserved" in text for text in messages((later, after, limits), Severity.WARNING)
+    )
 
 
 def test_a_second_prefix_is_taken_when_the_neighbour_is_in_the_way() -> None:
@@ -219,14 +253,16 @@ def test_a_second_prefix_is_taken_when_the_neighbour_is_in_the_way() -> None:
     plan, before, limits = locked(
         {"a": cluster(nodes=450), "b": cluster(nodes=450), "c": cluster(nodes=450)}, pools=pools
     )
-    with pytest.raises(PlanRefused, match="in the way of growing where it stands"):
+    with pytest.raises(PlanRefused, match="in the way of growing in place"):
         locked_again(plan, before, limits, nodes=4000)
     after = locked_again(plan, before, limits, nodes=900)
     first = before.clusters["a"].prefixes[0]
     assert any(held.prefix.covers(first.prefix) for held in after.clusters["a"].prefixes)
 
 
-def locked_again(plan: PlanDocument, before: LockDocument, limits: CloudLimits, nodes: int) -> LockDocument:
+def locked_again(
+    plan: PlanDocument, before: LockDocument, limits: CloudLimits, nodes: int
+) -> LockDocument:
     return make_lock(grown_plan(plan, "a", nodes), before, limits)
 
 
@@ -243,7 +279,9 @@ def test_a_move_to_a_cloud_that_keeps_more_addresses_is_refused() -> None:
 def test_nothing_moves_silently_even_where_no_conflict_was_foreseen() -> None:
     plan, before, _ = locked({}, cloud="none")
     moved = PlanDocument.model_validate(plan.model_dump(by_alias=True) | {"cloud": "azure"})
-    with pytest.raises(PlanRefused, match=r"would move from .*; undo the change, or renumber on purpose"):
+    with pytest.raises(
+        PlanRefused, match=r"would move from .*; undo the change, or renumber on purpose"
+    ):
         make_lock(moved, before, load_limits(moved.cloud))
 
 

@@ -7,30 +7,31 @@ from typing import Any
 import pytest
 import yaml
 
-from netmgr import documents, plan_files
+from netmgr.documents import loader
 from netmgr.errors import ConfigError
-from netmgr.plan.allocate import make_lock
+from netmgr.plan import files
+from netmgr.plan.check.reach import matrix
+from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.limits import CloudLimits
 from netmgr.plan.lock import LockDocument
+from netmgr.plan.locking import make_lock
 from netmgr.plan.network import Network, NextHop, Route
-from netmgr.plan.reach import matrix
 from netmgr.prefixes import Address, Prefix, overlaps
+from tests.builders import PLAN_KEYS
 
 NODES = {"cpu": {"nodes": 20, "pods_per_node": 15}}
 
 
 def planned(**keys: Any) -> PlanDocument:
     document = {
-        "apiVersion": "netmgr.io/v1alpha1",
-        "kind": "NetworkPlan",
+        **PLAN_KEYS,
         "name": "test",
         "pools": {"nodes": ["10.0.0.0/12"], "services": ["172.16.0.0/12"]},
         "clusters": {"a": {"node_pools": NODES}, "b": {"node_pools": NODES}},
         **keys,
     }
-    return documents.parse(yaml.safe_dump(document), "plan.yaml", PlanDocument)
+    return loader.parse(yaml.safe_dump(document), "plan.yaml", PlanDocument)
 
 
 def locked(plan: PlanDocument, previous: LockDocument | None = None) -> LockDocument:
@@ -38,7 +39,7 @@ def locked(plan: PlanDocument, previous: LockDocument | None = None) -> LockDocu
 
 
 def limits_of(plan: PlanDocument) -> CloudLimits:
-    return plan_files.load_limits(plan.cloud).agreed(plan.limits)
+    return files.load_limits(plan.cloud).agreed(plan.limits)
 
 
 def derived(**keys: Any) -> Network:
@@ -52,17 +53,17 @@ def routes(net: Network, table: str) -> dict[str, Route]:
 
 def test_hosts_and_pods_of_a_segment_share_a_subnet_because_an_interface_has_one() -> None:
     net = derived()
-    (scale_set,) = (each for each in net.scale_sets if each.owner == "a")
+    (scale_set,) = (each for each in net.node_groups if each.owner == "a")
     (subnet,) = (s for vnet in net.of("a") for s in vnet.subnets if s.name == scale_set.subnet)
     assert len(subnet.prefixes) == 2
     assert scale_set.instances == 20
-    assert scale_set.configurations == 1
+    assert scale_set.blocks == 1
 
 
 def test_a_node_pool_past_a_scale_set_s_limit_gets_several_of_them() -> None:
     pool = {"nodes": 2_350, "pods_per_node": 15, "surge": 200}
     net = derived(clusters={"a": {"node_pools": {"gpu": pool}}})
-    found = {each.name: each for each in net.scale_sets}
+    found = {each.name: each for each in net.node_groups}
     # The surge of an upgrade is part of what has to fit.
     assert {name: each.instances for name, each in found.items()} == {
         "a-gpu": 1000,
@@ -71,18 +72,26 @@ def test_a_node_pool_past_a_scale_set_s_limit_gets_several_of_them() -> None:
     }
     assert {(each.network, each.subnet) for each in found.values()} == {("a", "a-gpu")}
     full = derived(clusters={"a": {"node_pools": {"gpu": {**pool, "nodes": 2_900}}}})
-    assert [each.instances for each in full.scale_sets] == [1000, 1000, 900, 0]
-    own = derived(clusters={"a": {"node_pools": {"gpu": pool}}}, limits={"nodes_per_vmss": 600})
-    assert [each.instances for each in own.scale_sets] == [600, 600, 600, 550, 0]
+    assert [each.instances for each in full.node_groups] == [1000, 1000, 900, 0]
+    own = derived(
+        clusters={"a": {"node_pools": {"gpu": pool}}}, limits={"nodes_per_node_group": 600}
+    )
+    assert [each.instances for each in own.node_groups] == [600, 600, 600, 550, 0]
     without = derived(clusters={"a": {"node_pools": {"gpu": pool}}}, cloud="none")
-    assert [each.instances for each in without.scale_sets] == [2_350]
+    assert [each.instances for each in without.node_groups] == [2_350]
 
 
 def test_growth_changes_the_last_scale_set_and_adds_others() -> None:
     def sets(nodes: int, previous: LockDocument | None) -> tuple[dict[str, int], LockDocument]:
-        plan = planned(clusters={"a": {"node_pools": {"gpu": {"nodes": nodes, "pods_per_node": 15, "surge": 0}}}})
+        plan = planned(
+            clusters={
+                "a": {"node_pools": {"gpu": {"nodes": nodes, "pods_per_node": 15, "surge": 0}}}
+            }
+        )
         lock = make_lock(plan, previous, limits_of(plan))
-        return {each.name: each.instances for each in network(plan, lock, limits_of(plan)).scale_sets}, lock
+        return {
+            each.name: each.instances for each in network(plan, lock, limits_of(plan)).node_groups
+        }, lock
 
     few, lock = sets(1_500, None)
     more, lock = sets(5_200, lock)
@@ -117,21 +126,29 @@ def test_only_the_hub_takes_packets_that_a_peer_passes_on() -> None:
 
 
 def test_a_spoke_without_a_gateway_reaches_the_internet_through_the_hub() -> None:
-    net = derived(clusters={"a": {"node_pools": NODES, "nat_gateway_ips": 0}, "b": {"node_pools": NODES}})
+    net = derived(
+        clusters={"a": {"node_pools": NODES, "nat_gateway_ips": 0}, "b": {"node_pools": NODES}}
+    )
     assert [gateway.name for gateway in net.gateways] == ["b"]
     default = routes(net, "a_nodes")["internet"]
     assert (str(default.prefix), default.hop) == ("0.0.0.0/0", NextHop.APPLIANCE)
-    assert default.via == next(each.addresses[0] for each in net.appliances if each.name == "hub_router_0")
+    assert default.via == next(
+        each.addresses[0] for each in net.appliances if each.name == "hub_router_0"
+    )
     assert "internet" not in routes(net, "b_nodes")
-    assert {peering.name for peering in net.peerings if peering.forwarded} == {"hub_to_a", "hub_to_b", "a_to_hub"}
+    assert {peering.name for peering in net.peerings if peering.forwarded} == {
+        "hub_to_a",
+        "hub_to_b",
+        "a_to_hub",
+    }
 
 
 @pytest.mark.parametrize(("hosts", "shares"), [(1, [1]), (2, [1, 1]), (3, [2, 1, 1]), (8, [1] * 8)])
 def test_the_service_range_is_shared_out_among_the_nat_hosts(hosts: int, shares: list[int]) -> None:
     net = derived(clusters={"a": {"node_pools": NODES, "nat_hosts": hosts}})
     found = list(routes(net, "hub").values())
-    (seen,) = {each.seen for host in net.appliances for each in host.translations}
-    assert sum(route.prefix.size for route in found) == seen.size
+    (vip_range,) = {each.vip_range for host in net.appliances for each in host.translations}
+    assert sum(route.prefix.size for route in found) == vip_range.size
     assert list(overlaps(route.prefix for route in found)) == []
     addresses = [host.addresses[0] for host in net.appliances if host.owner == "a"]
     assert [sum(route.via == address for route in found) for address in addresses] == shares
@@ -146,10 +163,21 @@ def test_with_the_clients_address_kept_one_nat_host_has_all_and_answers_return_t
     assert "researchers-0" not in routes(net, "a_nat")
 
 
-def test_a_cluster_that_answers_by_its_nat_host_is_reached_by_it_from_where_its_clients_are() -> None:
-    net = derived(clusters={"a": {"node_pools": NODES, "services": {"source": "preserve"}}, "b": {"node_pools": NODES}})
+def test_a_cluster_that_answers_by_its_nat_host_is_reached_by_it_from_where_its_clients_are() -> (
+    None
+):
+    net = derived(
+        clusters={
+            "a": {"node_pools": NODES, "services": {"source": "preserve"}},
+            "b": {"node_pools": NODES},
+        }
+    )
     host = next(each for each in net.appliances if each.owner == "a")
-    there = {name: route for name, route in routes(net, "hub_researchers").items() if name.startswith("nodes-")}
+    there = {
+        name: route
+        for name, route in routes(net, "hub_researchers").items()
+        if name.startswith("nodes-")
+    }
     own = [prefix for vnet in net.of("a") for prefix in vnet.address_space]
     assert [route.prefix for route in there.values()] == own
     assert {route.via for route in there.values()} == {host.addresses[0]}
@@ -180,9 +208,13 @@ def test_what_left_the_plan_is_asked_of_the_cloud_no_more() -> None:
 
 def test_a_lock_of_another_plan_is_refused_with_what_to_run() -> None:
     before = planned(clusters={"b": {"node_pools": NODES}})
-    with pytest.raises(ConfigError, match="'a' has no addresses in the lock yet; run: netmgr plan lock"):
+    with pytest.raises(
+        ConfigError, match="'a' has no addresses in the lock yet; run: netmgr plan lock"
+    ):
         network(planned(), locked(before), limits_of(before))
-    with pytest.raises(ConfigError, match="has a cluster 'a' that the plan has not; run: netmgr plan lock"):
+    with pytest.raises(
+        ConfigError, match="has a cluster 'a' that the plan has not; run: netmgr plan lock"
+    ):
         network(before, locked(planned()), limits_of(before))
 
 

@@ -1,4 +1,6 @@
-"""Machines' documents that contradict each other or their plan are refused with both documents and lines."""
+"""Machines' documents that contradict each other or their plan are refused with both documents and
+lines.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,26 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "render"
 
 
 def check(folder: Path) -> Result:
-    return CliRunner().invoke(app, ["check", "--documents", str(folder / "all"), "-f", str(folder / "plan.yaml")])
+    return CliRunner().invoke(
+        app, ["check", "--documents", str(folder / "all"), "-f", str(folder / "plan.yaml")]
+    )
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A plan with few nodes, its lock, and every machine's document in `all`."""
     text = (GOLDEN / "plan.yaml").read_text()
-    for many, few in (("nodes: 7000", "nodes: 2"), ("nodes: 40,", "nodes: 1,"), ("nodes: 300", "nodes: 2")):
+    for many, few in (
+        ("nodes: 7000", "nodes: 2"),
+        ("nodes: 40,", "nodes: 1,"),
+        ("nodes: 300", "nodes: 2"),
+    ):
         text = text.replace(many, few)
     (tmp_path / "plan.yaml").write_text(text)
     (tmp_path / "plan.lock.yaml").write_text((GOLDEN / "plan.lock.yaml").read_text())
     done = CliRunner().invoke(
-        app, ["render", "machines", "--to", str(tmp_path / "all"), "-f", str(tmp_path / "plan.yaml")]
+        app,
+        ["render", "machines", "--to", str(tmp_path / "all"), "-f", str(tmp_path / "plan.yaml")],
     )
     assert done.exit_code == 0
     return tmp_path
@@ -51,21 +60,27 @@ def test_rendered_documents_agree(folder: Path) -> None:
     [
         (
             "nat-0.evals",
-            "seen: 172.17.0.0/18",
-            "seen: 172.17.0.0/17",
-            "nat.services[0].real: 100.64.0.0/18 is not of the length and family of 172.17.0.0/17 (line 19)",
+            "vip_range: 172.17.0.0/18",
+            "vip_range: 172.17.0.0/17",
+            (
+                "nat.services[0].service_cidr: 100.64.0.0/18 is not of the length and family "
+                "of 172.17.0.0/17 (line 19)"
+            ),
         ),
         (
             "nat-0.evals",
-            "seen: 172.17.0.0/18",
-            "seen: 172.16.0.0/18",
-            "nat-0.evals.yaml:19: nat.services[0].seen: 172.16.0.0/18 lies in no Service range that the hub sees",
+            "vip_range: 172.17.0.0/18",
+            "vip_range: 172.16.0.0/18",
+            "nat-0.evals.yaml:19: nat.services[0].vip_range: 172.16.0.0/18 lies in no VIP range",
         ),
         (
             "evals-cpu-1",
             "10.224.0.0/12",
             "10.252.0.0/14",
-            "evals-cpu-1.yaml:14: sites[2].prefixes[0]: 10.252.0.0/14 of training overlaps 10.253.0.0/16 of ev",
+            (
+                "evals-cpu-1.yaml:14: sites[2].prefixes[0]: 10.252.0.0/14 of training "
+                "overlaps 10.253.0.0/16 of ev"
+            ),
         ),
     ],
 )
@@ -86,8 +101,10 @@ def test_a_document_that_is_wrong_by_itself_is_refused(
             "10.224.0.0/12",
             "10.224.0.0/13",
             (
-                "router-1.hub.yaml:14: sites[2]: training has 10.224.0.0/13, fd00:10:ff:ff00::/56, 172.16.0.0/16, "
-                "not 10.224.0.0/12, fd00:10:ff:ff00::/56, 172.16.0.0/16 ({all}/evals-cpu-0.yaml:13: sites[2]); all"
+                "router-1.hub.yaml:14: sites[2]: training has 10.224.0.0/13, "
+                "fd00:10:ff:ff00::/56, 172.16.0.0/16, "
+                "not 10.224.0.0/12, fd00:10:ff:ff00::/56, 172.16.0.0/16 "
+                "({all}/evals-cpu-0.yaml:13: sites[2]); all"
             ),
         ),
         (
@@ -95,7 +112,8 @@ def test_a_document_that_is_wrong_by_itself_is_refused(
             "name: evals",
             "name: other",
             (
-                "router-1.hub.yaml:12: sites[1].prefixes[0]: 10.253.0.0/16 of other overlaps 10.253.0.0/16 of evals "
+                "router-1.hub.yaml:12: sites[1].prefixes[0]: 10.253.0.0/16 of other "
+                "overlaps 10.253.0.0/16 of evals "
                 "({all}/evals-cpu-0.yaml:11: sites[1].prefixes[0]); an address is of one site"
             ),
         ),
@@ -103,15 +121,20 @@ def test_a_document_that_is_wrong_by_itself_is_refused(
             "router-1.hub",
             "name: evals",
             "name: other",
-            "router-1.hub.yaml:8: sites: evals is missing ({all}/evals-cpu-0.yaml:10: sites[1]); all machines must",
+            (
+                "router-1.hub.yaml:8: sites: evals is missing ({all}/evals-cpu-0.yaml:10: "
+                "sites[1]); all machines must"
+            ),
         ),
         (
             "evals-cpu-1",
             "10.253.0.32/28",
             "10.253.0.16/28",
             (
-                "evals-cpu-1.yaml:18: ranges[0]: 10.253.0.16/28 of evals-cpu-1 overlaps 10.253.0.16/28 of evals-cpu-0 "
-                "({all}/evals-cpu-0.yaml:18: ranges[0]); an address has one owner: correct one of them"
+                "evals-cpu-1.yaml:18: ranges[0]: 10.253.0.16/28 of evals-cpu-1 overlaps "
+                "10.253.0.16/28 of evals-cpu-0 "
+                "({all}/evals-cpu-0.yaml:18: ranges[0]); an address has one owner: "
+                "correct one of them"
             ),
         ),
         (
@@ -119,7 +142,8 @@ def test_a_document_that_is_wrong_by_itself_is_refused(
             "10.253.0.32/28",
             "10.253.34.0/28",
             (
-                "nat-0.evals.yaml:5: node.addresses[0]: 10.253.34.4 of nat-0.evals overlaps 10.253.34.0/28 of "
+                "nat-0.evals.yaml:5: node.addresses[0]: 10.253.34.4 of nat-0.evals "
+                "overlaps 10.253.34.0/28 of "
                 "evals-cpu-1 ({all}/evals-cpu-1.yaml:18: ranges[0]); an address has one owner"
             ),
         ),
@@ -128,8 +152,10 @@ def test_a_document_that_is_wrong_by_itself_is_refused(
             "source: snat",
             "source: preserve",
             (
-                "nat-1.training.yaml:19: nat.services[0].seen: 172.16.0.0/16 of nat-1.training is claimed by "
-                "nat-0.training as 172.16.0.0/16 ({all}/nat-0.training.yaml:19: nat.services[0].seen); let one host"
+                "nat-1.training.yaml:19: nat.services[0].vip_range: 172.16.0.0/16 of "
+                "nat-1.training is claimed by "
+                "nat-0.training as 172.16.0.0/16 ({all}/nat-0.training.yaml:19: "
+                "nat.services[0].vip_range); let one"
             ),
         ),
         (
@@ -143,10 +169,11 @@ def test_a_document_that_is_wrong_by_itself_is_refused(
         ),
         (
             "nat-0.evals",
-            "real: 100.64.0.0/18",
-            "real: 100.64.64.0/18",
+            "service_cidr: 100.64.0.0/18",
+            "service_cidr: 100.64.64.0/18",
             (
-                "nat-0.evals.yaml:17: nat: is 172.17.0.0/18 for 100.64.64.0/18 (netmap, preserve by 10.253.34.4), and "
+                "nat-0.evals.yaml:17: nat: is 172.17.0.0/18 for 100.64.64.0/18 (netmap, "
+                "preserve by 10.253.34.4), and "
                 "172.17.0.0/18 for 100.64.0.0/18 (netmap, preserve by 10.253.34.4) by the plan "
                 "({lock}:21: clusters.evals.services); render the document again"
             ),
@@ -156,7 +183,8 @@ def test_a_document_that_is_wrong_by_itself_is_refused(
             "via: 10.253.34.4",
             "via: 10.253.34.5",
             (
-                "evals-cpu-1.yaml:16: routes: is 10.254.254.0/24 via 10.253.34.5, and 10.254.254.0/24 via 10.253.34.4 "
+                "evals-cpu-1.yaml:16: routes: is 10.254.254.0/24 via 10.253.34.5, and "
+                "10.254.254.0/24 via 10.253.34.4 "
                 "by the plan ({lock}:22: clusters.evals.nat); render"
             ),
         ),
@@ -164,13 +192,19 @@ def test_a_document_that_is_wrong_by_itself_is_refused(
             "evals-cpu-1",
             "name: evals-cpu-1",
             "name: evals-cpu-90000",
-            "evals-cpu-1.yaml:4: node.name: the plan has no machine evals-cpu-90000 ({lock}:16: clusters)",
+            (
+                "evals-cpu-1.yaml:4: node.name: the plan has no machine evals-cpu-90000 "
+                "({lock}:16: clusters)"
+            ),
         ),
         (
             "training-system-0",
             "172.16.0.0/12, ",
             "",
-            "training-system-0.yaml:17: internal: is 10.0.0.0/8, 100.64.0.0/10, 192.168.0.0/16, fc00::/7, and",
+            (
+                "training-system-0.yaml:17: internal: is 10.0.0.0/8, 100.64.0.0/10, "
+                "192.168.0.0/16, fc00::/7, and"
+            ),
         ),
     ],
 )
@@ -190,19 +224,24 @@ def test_two_spokes_hosts_that_claim_one_range_are_refused(folder: Path) -> None
     done = check(folder)
     assert done.exit_code == 1
     assert (
-        f"nat-0.training.yaml:19: nat.services[0].seen: 172.16.0.0/16 of nat-0.training is claimed by nat-0.evals as "
-        f"172.16.64.0/18 ({folder / 'all' / 'nat-0.evals.yaml'}:19: nat.services[0].seen)"
+        "nat-0.training.yaml:19: nat.services[0].vip_range: 172.16.0.0/16 of nat-0.training "
+        "is claimed by nat-0.evals as "
+        f"172.16.64.0/18 ({folder / 'all' / 'nat-0.evals.yaml'}:19: nat.services[0].vip_range)"
     ) in done.output
 
 
-def test_without_a_plan_documents_are_held_against_each_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_plan_documents_are_held_against_each_other(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(folder / "all")
     alone = ["check", "--documents", "."]
-    assert "there is no plan.yaml to hold them against" in CliRunner().invoke(app, alone).output
+    assert "there is no plan.yaml to compare" in CliRunner().invoke(app, alone).output
     altered(folder, "evals-cpu-1", "10.253.0.32/28", "10.253.0.16/28")
     done = CliRunner().invoke(app, [*alone, "-o", "json"])
     assert done.exit_code == 1
-    assert [line.partition(": ")[0] for line in json.loads(done.stdout)["errors"]] == ["evals-cpu-1.yaml:18"]
+    assert [line.partition(": ")[0] for line in json.loads(done.stdout)["errors"]] == [
+        "evals-cpu-1.yaml:18"
+    ]
 
 
 def test_a_folder_without_documents_is_refused_with_what_to_run(folder: Path) -> None:

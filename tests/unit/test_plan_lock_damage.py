@@ -1,11 +1,12 @@
-"""Locks that were edited, damaged or merged by hand: found, named by line, and cured by what the message says."""
+"""Locks that were edited, damaged or merged by hand: found, named by line, and cured by what the
+message says.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from netmgr import plan_files
-from netmgr.cli.main import main
 from netmgr.cli.plan_common import load
+from netmgr.plan import files
 from netmgr.prefixes import Address, Prefix
 
 PLAN = """\
@@ -51,28 +51,9 @@ Keys = tuple[str | int, ...]
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Path:
-    path = tmp_path / "plan.yaml"
-    path.write_text(PLAN)
-    return path
-
-
-@pytest.fixture
-def run(plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def command(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["netmgr", "plan", *arguments, "-f", str(plan)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = capsys.readouterr()
-        return int(ended.value.code or 0), shown.out + shown.err
-
-    return command
-
-
-@pytest.fixture
 def lock(plan: Path, run: Run) -> Path:
     assert run("lock", "--yes")[0] == 0
-    return plan_files.lock_path(plan)
+    return files.lock_path(plan)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -84,7 +65,13 @@ def write(path: Path, document: dict[str, Any]) -> None:
 
 
 def leaves(value: Any, above: Keys = ()) -> Iterator[Keys]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     found = list(items)
     for key, item in found:
         yield from leaves(item, (*above, key))
@@ -127,8 +114,8 @@ def test_every_edit_of_a_lock_is_found(lock: Path) -> None:
         place[keys[-1]] = changed(place[keys[-1]])
         damaged = lock.with_name("damaged.lock.yaml")
         write(damaged, document)
-        with pytest.raises(plan_files.ConfigError) as refused:
-            plan_files.load_lock(damaged)
+        with pytest.raises(files.ConfigError) as refused:
+            files.load_lock(damaged)
         assert f"{damaged}:" in str(refused.value), keys
 
 
@@ -149,7 +136,9 @@ def others(value: object) -> Iterator[object]:
         yield from ("hub", "beta")
 
 
-def test_of_a_lock_without_a_digest_only_what_was_chosen_can_be_edited_unseen(run: Run, lock: Path) -> None:
+def test_of_a_lock_without_a_digest_only_what_was_chosen_can_be_edited_unseen(
+    run: Run, lock: Path
+) -> None:
     whole, unseen = old(read(lock)), []
     for keys in leaves(whole["clusters"]["alpha"], ("clusters", "alpha")):
         now = at(whole, keys)
@@ -168,15 +157,39 @@ def test_of_a_lock_without_a_digest_only_what_was_chosen_can_be_edited_unseen(ru
 @pytest.mark.parametrize(
     ("keys", "value", "expected"),
     [
-        (("clusters", "alpha", "node_pools", "gpu", "segments", 0, "v4", "pod_base"), "10.{}.0.32", "v4: must have"),
-        (("clusters", "alpha", "node_pools", "gpu", "segments", 0, "v4", "host_base"), None, "v4: must have host_base"),
-        (("clusters", "alpha", "node_pools", "gpu", "segments", 0, "vnet"), "beta", "vnet: beta is no VNet of alpha"),
-        (("clusters", "alpha", "nat", "vnet"), "beta", "vnet: beta is no VNet of alpha"),
-        (("hub", "routers", "vnet"), "alpha", "vnet: alpha is no VNet of hub"),
+        (
+            ("clusters", "alpha", "node_pools", "gpu", "segments", 0, "v4", "pod_base"),
+            "10.{}.0.32",
+            "v4: must have",
+        ),
+        (
+            ("clusters", "alpha", "node_pools", "gpu", "segments", 0, "v4", "host_base"),
+            None,
+            "v4: must have host_base",
+        ),
+        (
+            ("clusters", "alpha", "node_pools", "gpu", "segments", 0, "vnet"),
+            "beta",
+            "vnet: beta is no network of alpha",
+        ),
+        (("clusters", "alpha", "nat", "vnet"), "beta", "vnet: beta is no network of alpha"),
+        (("hub", "routers", "vnet"), "alpha", "vnet: alpha is no network of hub"),
         (("clusters", "alpha", "nat", "addresses"), None, "nat.addresses: must be"),
-        (("clusters", "alpha", "services", "prefix"), "172.20.0.0/20", "services.prefix: is 172.20.0.0/20"),
-        (("clusters", "beta", "services", "prefix"), "100.64.0.0/20", "services.prefix: is 100.64.0.0/20"),
-        (("clusters", "alpha", "node_pools", "gpu", "segments", 0, "nodes"), 1020, "1020 nodes do not fit"),
+        (
+            ("clusters", "alpha", "services", "prefix"),
+            "172.20.0.0/20",
+            "services.prefix: is 172.20.0.0/20",
+        ),
+        (
+            ("clusters", "beta", "services", "prefix"),
+            "100.64.0.0/20",
+            "services.prefix: is 100.64.0.0/20",
+        ),
+        (
+            ("clusters", "alpha", "node_pools", "gpu", "segments", 0, "nodes"),
+            1020,
+            "1020 nodes do not fit",
+        ),
     ],
 )
 def test_what_follows_from_the_rest_is_derived_again_where_a_lock_has_no_digest(
@@ -187,7 +200,9 @@ def test_what_follows_from_the_rest_is_derived_again_where_a_lock_has_no_digest(
     now = place[keys[-1]]
     if isinstance(value, str):
         value = value.format(str(now).split(".")[1] if "." in str(now) else "")
-    place[keys[-1]] = value or ([changed(each) for each in now] if isinstance(now, list) else changed(now))
+    place[keys[-1]] = value or (
+        [changed(each) for each in now] if isinstance(now, list) else changed(now)
+    )
     write(lock, document)
     for command in (("check",), ("lock", "--yes"), ("diff",), ("show",)):
         code, text = run(*command)
@@ -199,7 +214,7 @@ def test_what_follows_from_the_rest_is_derived_again_where_a_lock_has_no_digest(
 def test_more_places_than_a_virtual_network_has_mappings_are_shown(run: Run, plan: Path) -> None:
     plan.write_text(PLAN.replace("nodes: 500, pods_per_node: 31", "nodes: 9000, pods_per_node: 31"))
     assert run("lock", "--yes")[0] == 0
-    lock = plan_files.lock_path(plan)
+    lock = files.lock_path(plan)
     document = old(read(lock))
     (segment,) = document["clusters"]["alpha"]["node_pools"]["gpu"]["segments"]
     segment["nodes"] = 16_000
@@ -214,13 +229,16 @@ def test_a_lock_without_a_digest_is_read_and_gets_one(run: Run, lock: Path) -> N
     write(lock, old(read(lock)))
     code, text = run("check")
     assert code == 0
-    assert f"note: {lock}: has no digest, which would show an edit by hand; the next `netmgr plan lock` adds it" in text
+    assert (
+        f"note: {lock}: has no digest, so an edit by hand cannot be noticed; `netmgr plan "
+        "lock` adds it"
+    ) in text
     assert json.loads(run("check", "-o", "json")[1])["sealed"] is False
     assert run("diff")[0] == 0
     assert run("render", "node", "alpha-gpu-0")[0] == 0
     code, text = run("lock")
     assert code == 2
-    assert "adds the digest" in text
+    assert "has no digest; this adds it" in text
     assert run("lock", "--yes")[0] == 0
     assert lock.read_text() == before
     assert run("lock", "--yes")[1].endswith("nothing to do\n")
@@ -233,14 +251,14 @@ def test_the_cure_names_the_file(plan: Path, lock: Path, run: Run, damage: str) 
     other.write_text(plan.read_text())
     text = lock.read_text()
     assert damage in text
-    lock_of_it = plan_files.lock_path(other)
+    lock_of_it = files.lock_path(other)
     lock_of_it.write_text(text.replace(damage, f"{damage}0"))
-    with pytest.raises(plan_files.ConfigError, match=r"--theirs other\.lock\.yaml during a merge"):
+    with pytest.raises(files.ConfigError, match=r"--theirs other\.lock\.yaml during a merge"):
         load(other)
 
 
 def test_a_lock_of_the_first_version_is_taken_as_it_is(run: Run, plan: Path) -> None:
-    lock = plan_files.lock_path(plan)
+    lock = files.lock_path(plan)
     for path in (plan, lock):
         path.write_text((GOLDEN / path.name.replace("plan", "version-1", 1)).read_text())
     before = read(lock)
@@ -261,7 +279,10 @@ def test_an_edit_is_kept_only_on_purpose(run: Run, lock: Path) -> None:
     before = lock.read_bytes()
     code, text = run("lock", "--yes")
     assert code == 1
-    assert f"{lock}:{before.decode().count(chr(10))}: digest: is not that of what the file says" in text
+    assert (
+        f"{lock}:{before.decode().count(chr(10))}: digest: is not that of what the file says"
+        in text
+    )
     assert CURE in text
     assert "--renumber" in text
     assert lock.read_bytes() == before
@@ -270,7 +291,9 @@ def test_an_edit_is_kept_only_on_purpose(run: Run, lock: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [None, "alpaca"])
-def test_a_lost_or_renamed_cluster_is_not_given_other_addresses(run: Run, lock: Path, name: str | None) -> None:
+def test_a_lost_or_renamed_cluster_is_not_given_other_addresses(
+    run: Run, lock: Path, name: str | None
+) -> None:
     document = read(lock)
     held = document["clusters"].pop("alpha")
     if name:
@@ -279,12 +302,17 @@ def test_a_lost_or_renamed_cluster_is_not_given_other_addresses(run: Run, lock: 
     assert run("lock", "--yes")[0] == 1
 
 
-def test_a_cluster_that_is_renamed_in_the_plan_keeps_its_addresses_or_says_so(run: Run, plan: Path, lock: Path) -> None:
+def test_a_cluster_that_is_renamed_in_the_plan_keeps_its_addresses_or_says_so(
+    run: Run, plan: Path, lock: Path
+) -> None:
     before = lock.read_bytes()
     plan.write_text(PLAN.replace("  alpha:", "  alpaca:"))
     code, text = run("lock", "--yes")
     assert code == 1
-    assert f"{plan}:9: clusters.alpaca: is new, and alpha, which left the plan, has the same node pools" in text
+    assert (
+        f"{plan}:9: clusters.alpaca: is new, and alpha, which left the plan, has the same "
+        "node pools"
+    ) in text
     assert lock.read_bytes() == before
     assert run("lock", "--yes", "--renumber")[0] == 0
     assert read(lock)["clusters"]["alpha"]["tombstone"] is True
@@ -306,7 +334,9 @@ def test_the_services_of_a_tombstone_are_nobody_elses(run: Run, plan: Path, lock
     for command in (("lock", "--yes"), ("check",)):
         code, text = run(*command)
         assert code == 1
-        assert f"pinned.vpn[0]: {held} is pinned to vpn, but beta has its Services at {held}" in text
+        assert (
+            f"pinned.vpn[0]: {held} is pinned to vpn, but beta has its Services at {held}" in text
+        )
         assert "netmgr plan release beta" in text
     plan.write_text(without)
     assert run("release", "beta", "--yes")[0] == 0
@@ -317,13 +347,20 @@ def test_the_services_of_a_tombstone_are_nobody_elses(run: Run, plan: Path, lock
 def git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     who = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
     return subprocess.run(
-        ["git", *who, *arguments], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        ["git", *who, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 
 @pytest.fixture
 def merged(run: Run, plan: Path) -> Path:
-    """The folder after a merge of two branches, each of which locked a cluster of its own; the lock conflicts."""
+    """The folder after a merge of two branches, each of which locked a cluster of its own; the lock
+    conflicts.
+    """
     folder = plan.parent
     assert run("lock", "--yes")[0] == 0
     assert git(folder, "init", "-b", "main").returncode == 0
@@ -341,9 +378,13 @@ def merged(run: Run, plan: Path) -> Path:
 
 @pytest.mark.programs
 @pytest.mark.usefixtures("merged")
-def test_marks_of_an_unfinished_merge_are_named_with_their_line_and_cure(run: Run, plan: Path) -> None:
-    lock = plan_files.lock_path(plan)
-    line = next(n for n, text in enumerate(lock.read_text().splitlines(), 1) if text.startswith("<<<<<<<"))
+def test_marks_of_an_unfinished_merge_are_named_with_their_line_and_cure(
+    run: Run, plan: Path
+) -> None:
+    lock = files.lock_path(plan)
+    line = next(
+        n for n, text in enumerate(lock.read_text().splitlines(), 1) if text.startswith("<<<<<<<")
+    )
     for command in ("check", "lock", "diff", "show"):
         code, text = run(command)
         assert code == 1
@@ -351,13 +392,16 @@ def test_marks_of_an_unfinished_merge_are_named_with_their_line_and_cure(run: Ru
     plan.write_text(PLAN + "<<<<<<< HEAD\n" + GAMMA + "=======\n" + DELTA + ">>>>>>> one\n")
     code, text = run("check")
     assert code == 1
-    assert f"{plan}:{PLAN.count(chr(10)) + 1}: has the marks of an unfinished git merge; resolve" in text
+    assert (
+        f"{plan}:{PLAN.count(chr(10)) + 1}: has the marks of an unfinished git merge; resolve"
+        in text
+    )
 
 
 @pytest.mark.programs
 @pytest.mark.parametrize("side", ["--ours", "--theirs"])
 def test_the_advice_after_a_merge_cures_it(run: Run, merged: Path, side: str, plan: Path) -> None:
-    lock = plan_files.lock_path(plan)
+    lock = files.lock_path(plan)
     advice = run("check")[1]
     assert "git checkout --ours" in advice
     assert git(merged, "checkout", side, "plan.lock.yaml").returncode == 0
@@ -370,8 +414,11 @@ def test_the_advice_after_a_merge_cures_it(run: Run, merged: Path, side: str, pl
 
 @pytest.mark.programs
 def test_a_lock_that_was_merged_by_hand_is_found(run: Run, merged: Path, plan: Path) -> None:
-    lock = plan_files.lock_path(plan)
-    one, other = (yaml.safe_load(git(merged, "show", f"{branch}:plan.lock.yaml").stdout) for branch in ("one", "other"))
+    lock = files.lock_path(plan)
+    one, other = (
+        yaml.safe_load(git(merged, "show", f"{branch}:plan.lock.yaml").stdout)
+        for branch in ("one", "other")
+    )
     other["clusters"]["gamma"] = one["clusters"]["gamma"]
     write(lock, other)
     code, said = run("check")
@@ -384,6 +431,6 @@ def test_a_plan_that_outgrew_its_lock_ends_in_two(run: Run, plan: Path) -> None:
     plan.write_text(PLAN.replace("nodes: 500,", "nodes: 3000,"))
     code, text = run("check")
     assert code == 2
-    assert "does not answer the plan yet; run: netmgr plan lock" in text
+    assert "is out of date; run: netmgr plan lock" in text
     assert run("lock", "--yes")[0] == 0
     assert run("check")[0] == 0

@@ -1,4 +1,6 @@
-"""The isolation matrix: what it says of a planned network, and that it sees every way that isolation can break."""
+"""The isolation matrix: what it says of a planned network, and that it sees every way that
+isolation can break.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,9 @@ from itertools import combinations
 
 import pytest
 
+from netmgr.plan.check.reach import Target, matrix, weakened
+from netmgr.plan.check.trace import INTERNET, Path, Tracer
 from netmgr.plan.network import Network, NextHop, Route
-from netmgr.plan.reach import Target, matrix, weakened
-from netmgr.plan.trace import INTERNET, Path, Tracer
 from netmgr.prefixes import Address, Prefix
 
 LAYERS = ("routes", "groups", "routers", "peerings")
@@ -21,7 +23,7 @@ def wrong(network: Network) -> list[str]:
 
 
 def verdicts(network: Network) -> dict[tuple[str, str, Target], str]:
-    return {(cell.origin, cell.owner, cell.target): cell.verdict for cell in matrix(network)}
+    return {(cell.origin, cell.owner, cell.target): cell.outcome for cell in matrix(network)}
 
 
 def follow(network: Network, subnet: str, destination: str) -> Path:
@@ -29,22 +31,31 @@ def follow(network: Network, subnet: str, destination: str) -> Path:
     for vnet in network.networks:
         for each in vnet.subnets:
             if each.name == subnet:
-                return Tracer(network).trace(vnet, each, each.prefixes[0].network, Address.parse(destination))
+                return Tracer(network).trace(
+                    vnet, each, each.prefixes[0].network, Address.parse(destination)
+                )
     raise AssertionError(f"no subnet {subnet}")
 
 
 def with_routes(network: Network, name: str, *routes: Route) -> Network:
-    tables = tuple(replace(t, routes=(*t.routes, *routes)) if t.name == name else t for t in network.tables)
+    tables = tuple(
+        replace(t, routes=(*t.routes, *routes)) if t.name == name else t for t in network.tables
+    )
     return replace(network, tables=tables)
 
 
 def first_address(network: Network, subnet: str) -> str:
     return next(
-        str(each.prefixes[0].network) for vnet in network.networks for each in vnet.subnets if each.name == subnet
+        str(each.prefixes[0].network)
+        for vnet in network.networks
+        for each in vnet.subnets
+        if each.name == subnet
     )
 
 
-def test_a_planned_network_isolates_its_spokes_and_lets_the_hub_in(rendered_network: Network) -> None:
+def test_a_planned_network_isolates_its_spokes_and_lets_the_hub_in(
+    rendered_network: Network,
+) -> None:
     found = verdicts(rendered_network)
     for one, other in (("training", "evals"), ("evals", "training")):
         assert found[one, other, Target.NODES] == "dropped"
@@ -62,12 +73,18 @@ def test_no_single_layer_is_what_isolation_hangs_on(rendered_network: Network) -
         assert wrong(weakened(rendered_network, [layer])) == []
 
 
-def test_a_spoke_behind_the_hub_reaches_another_once_nothing_stops_it(rendered_network: Network) -> None:
-    """evals has no NAT gateway: its default route leads to the hub's router, which reaches everybody."""
+def test_a_spoke_behind_the_hub_reaches_another_once_nothing_stops_it(
+    rendered_network: Network,
+) -> None:
+    """evals has no NAT gateway: its default route leads to the hub's router, which reaches
+    everybody.
+    """
     broken = weakened(rendered_network, LAYERS)
     faults = wrong(broken)
     assert any(fault.startswith("evals reaches nodes and pods of training") for fault in faults)
-    assert any(" sends it to hub_router_0 (0.0.0.0/0, route table evals_" in fault for fault in faults)
+    assert any(
+        " sends it to hub_router_0 (0.0.0.0/0, route table evals_" in fault for fault in faults
+    )
     # training has a NAT gateway and no default route: the cloud's own None routes hold.
     assert not any(fault.startswith("training reaches") for fault in faults)
 
@@ -80,8 +97,13 @@ def test_each_layer_holds_alone_for_nodes_and_pods(rendered_network: Network, ke
 
 def test_three_layers_of_four_may_be_missing_but_never_all(rendered_network: Network) -> None:
     for missing in combinations(LAYERS, 3):
-        assert verdicts(weakened(rendered_network, missing))["evals", "training", Target.NODES] == "dropped"
-    assert verdicts(weakened(rendered_network, LAYERS))["evals", "training", Target.NODES] != "dropped"
+        assert (
+            verdicts(weakened(rendered_network, missing))["evals", "training", Target.NODES]
+            == "dropped"
+        )
+    assert (
+        verdicts(weakened(rendered_network, LAYERS))["evals", "training", Target.NODES] != "dropped"
+    )
 
 
 def test_a_default_route_makes_the_clouds_none_routes_vanish(rendered_network: Network) -> None:
@@ -90,16 +112,23 @@ def test_a_default_route_makes_the_clouds_none_routes_vanish(rendered_network: N
     before = follow(bare, "training-gpu", target)
     assert before.why.endswith("10.0.0.0/8 leads to None (the cloud's own route)")
     router = next(host.addresses[0] for host in bare.appliances if host.name == "hub_router_0")
-    after = with_routes(bare, "training_nodes", Route("internet", EVERYTHING, NextHop.APPLIANCE, router))
+    after = with_routes(
+        bare, "training_nodes", Route("internet", EVERYTHING, NextHop.APPLIANCE, router)
+    )
     path = follow(after, "training-gpu", target)
     assert path.steps[0].startswith("training-gpu sends it to hub_router_0 (0.0.0.0/0")
     assert path.why == "dropped and counted by hub_router_0: spoke to spoke"
 
 
-def test_a_default_route_to_the_internet_does_not_carry_private_addresses(rendered_network: Network) -> None:
+def test_a_default_route_to_the_internet_does_not_carry_private_addresses(
+    rendered_network: Network,
+) -> None:
     bare = weakened(rendered_network, ["routes", "groups"])
     open_wide = with_routes(bare, "training_nodes", Route("internet", EVERYTHING, NextHop.INTERNET))
-    assert "no private addresses" in follow(open_wide, "training-gpu", first_address(bare, "evals-cpu")).why
+    assert (
+        "no private addresses"
+        in follow(open_wide, "training-gpu", first_address(bare, "evals-cpu")).why
+    )
 
 
 def test_the_longest_prefix_wins_over_the_order_of_routes(rendered_network: Network) -> None:
@@ -131,21 +160,28 @@ def test_a_peering_between_spokes_is_found(rendered_network: Network) -> None:
 
 
 def test_a_hub_that_lost_its_way_to_a_service_is_found(rendered_network: Network) -> None:
-    tables = tuple(replace(table, routes=()) if table.owner == "hub" else table for table in rendered_network.tables)
+    tables = tuple(
+        replace(table, routes=()) if table.owner == "hub" else table
+        for table in rendered_network.tables
+    )
     faults = wrong(replace(rendered_network, tables=tables))
     assert any(fault.startswith("hub does not reach Services of training") for fault in faults)
 
 
-def test_the_hub_sees_a_shared_service_range_where_it_is_this_clusters_own(rendered_network: Network) -> None:
+def test_the_hub_sees_a_shared_service_range_where_it_is_this_clusters_own(
+    rendered_network: Network,
+) -> None:
     host = next(host for host in rendered_network.appliances if host.name == "evals_nat_0")
     (translation,) = host.translations
-    seen = Address(translation.seen.family, translation.seen.value + 77)
-    path = follow(rendered_network, "hub_researchers-0", str(seen))
+    vip = Address(translation.vip_range.family, translation.vip_range.value + 77)
+    path = follow(rendered_network, "hub_researchers-0", str(vip))
     assert path.owner == "evals"
     assert path.why == "evals_nat_0 translates it to Service 100.64.0.77"
 
 
-def test_answers_that_keep_the_clients_address_return_through_the_nat_host(rendered_network: Network) -> None:
+def test_answers_that_keep_the_clients_address_return_through_the_nat_host(
+    rendered_network: Network,
+) -> None:
     researcher = first_address(rendered_network, "hub_researchers-0")
     path = follow(rendered_network, "evals-cpu", researcher)
     assert path.steps[0].startswith("evals-cpu sends it to evals_nat_0")

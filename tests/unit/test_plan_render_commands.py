@@ -11,9 +11,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from netmgr.cli.plan import app
-from netmgr.config import NodeDocument
+from netmgr.documents.node import NodeDocument
 from netmgr.kube.node_document import render
-from netmgr.plan_files import lock_path
+from netmgr.plan.files import lock_path
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "render"
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -32,7 +32,8 @@ def own(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("form", "golden"), [("terraform", "main.tf"), ("bicep", "main.bicep"), ("arm", "azuredeploy.json")]
+    ("form", "golden"),
+    [("terraform", "main.tf"), ("bicep", "main.bicep"), ("arm", "azuredeploy.json")],
 )
 def test_cloud_resources_are_printed_as_reviewed(form: str, golden: str) -> None:
     done = run("render", form)
@@ -54,7 +55,9 @@ def test_a_node_document_says_where_it_comes_from() -> None:
     assert rest == (GOLDEN / "evals-cpu-0.yaml").read_text()
 
 
-@pytest.mark.parametrize(("command", "name"), [("router", "router-0.hub"), ("nat-host", "nat-0.evals")])
+@pytest.mark.parametrize(
+    ("command", "name"), [("router", "router-0.hub"), ("nat-host", "nat-0.evals")]
+)
 def test_routers_and_nat_hosts_have_documents_too(command: str, name: str) -> None:
     done = run("render", command, name)
     assert done.exit_code == 0
@@ -65,7 +68,10 @@ def test_routers_and_nat_hosts_have_documents_too(command: str, name: str) -> No
 
 @pytest.mark.parametrize(
     ("command", "name", "known"),
-    [("router", "nat-0.evals", "router-0.hub, router-1.hub"), ("nat-host", "nat-1.evals", "nat-0.evals, nat-0.tra")],
+    [
+        ("router", "nat-0.evals", "router-0.hub, router-1.hub"),
+        ("nat-host", "nat-1.evals", "nat-0.evals, nat-0.tra"),
+    ],
 )
 def test_a_host_that_is_not_planned_is_refused(command: str, name: str, known: str) -> None:
     done = run("render", command, name)
@@ -79,20 +85,26 @@ def test_every_machines_document_goes_into_a_folder(own: Path, tmp_path: Path) -
     done = run("render", "machines", "--to", str(tmp_path / "all"), plan=own)
     assert done.exit_code == 0
     assert "wrote 14 documents" in done.stderr
-    assert (tmp_path / "all" / "evals-cpu-0.yaml").read_text() == (GOLDEN / "evals-cpu-0.yaml").read_text()
+    assert (tmp_path / "all" / "evals-cpu-0.yaml").read_text() == (
+        GOLDEN / "evals-cpu-0.yaml"
+    ).read_text()
 
 
 @pytest.mark.parametrize(
     ("role", "name", "own"),
     [("node", "evals-cpu-0", ("node", "ranges")), ("nat-host", "nat-0.evals", ("node",))],
 )
-def test_a_template_lacks_only_what_the_node_itself_can_say(role: str, name: str, own: tuple[str, ...]) -> None:
+def test_a_template_lacks_only_what_the_node_itself_can_say(
+    role: str, name: str, own: tuple[str, ...]
+) -> None:
     done = run("render", "template", "evals", "--role", role)
     assert done.exit_code == 0
     whole = yaml.safe_load((GOLDEN / f"{name}.yaml").read_text())
     # A NAT host's addresses are the node's by default.
     (whole.get("nat") or {}).pop("addresses", None)
-    assert yaml.safe_load(done.stdout) == {key: value for key, value in whole.items() if key not in own}
+    assert yaml.safe_load(done.stdout) == {
+        key: value for key, value in whole.items() if key not in own
+    }
     node = {
         "metadata": {"name": name},
         "spec": {"podCIDRs": ["10.253.0.16/28"]},
@@ -102,7 +114,9 @@ def test_a_template_lacks_only_what_the_node_itself_can_say(role: str, name: str
     assert NodeDocument.model_validate(filled).site == "evals"
 
 
-@pytest.mark.parametrize("name", ["evals-cpu-100000", "evals-cpu", "elsewhere-cpu-0", "evals-cpu--1", "evals-cpu-00"])
+@pytest.mark.parametrize(
+    "name", ["evals-cpu-100000", "evals-cpu", "elsewhere-cpu-0", "evals-cpu--1", "evals-cpu-00"]
+)
 def test_a_node_that_the_lock_has_no_place_for_is_refused(name: str) -> None:
     done = run("render", "node", name)
     assert done.exit_code == 1
@@ -119,7 +133,11 @@ def test_rendering_to_a_file_prints_only_where_it_went(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_does_not_answer_the_plan_renders_nothing(own: Path) -> None:
-    own.write_text(own.read_text().replace("nodes: 7000", "nodes: 30000").replace("grow_to: 7500", "grow_to: 40000"))
+    own.write_text(
+        own.read_text()
+        .replace("nodes: 7000", "nodes: 30000")
+        .replace("grow_to: 7500", "grow_to: 40000")
+    )
     for command in (["render", "terraform"], ["render", "node", "evals-cpu-0"], ["reach"], ["map"]):
         done = run(*command, plan=own)
         assert done.exit_code == 1
@@ -139,7 +157,10 @@ def test_a_clusters_objects_hold_the_plan_and_the_lock_as_they_are() -> None:
     assert config["data"]["plan.yaml"] == (GOLDEN / "plan.yaml").read_text()
     assert config["data"]["plan.lock.yaml"] == (GOLDEN / "plan.lock.yaml").read_text()
     assert config["data"]["service-cluster-ip-range"].startswith("100.64.")
-    assert daemon_set["spec"]["template"]["spec"]["containers"][0]["image"] == "registry.example/netmgr:1"
+    assert (
+        daemon_set["spec"]["template"]["spec"]["containers"][0]["image"]
+        == "registry.example/netmgr:1"
+    )
 
 
 @pytest.mark.parametrize("command", ["kubernetes", "template"])
@@ -165,7 +186,11 @@ def test_the_init_container_asks_for_what_the_command_line_has(tmp_path: Path) -
 
 def test_reach_says_by_its_exit_code_whether_spokes_are_apart() -> None:
     assert run("reach").exit_code == 0
-    layers = [option for layer in ("routes", "groups", "routers", "peerings") for option in ("--without", layer)]
+    layers = [
+        option
+        for layer in ("routes", "groups", "routers", "peerings")
+        for option in ("--without", layer)
+    ]
     broken = run("reach", *layers)
     assert broken.exit_code == 1
     assert "evals reaches nodes and pods of training" in broken.stderr
@@ -174,13 +199,17 @@ def test_reach_says_by_its_exit_code_whether_spokes_are_apart() -> None:
 def test_reach_tells_programs_every_cell() -> None:
     answer = json.loads(run("reach", "-o", "json").stdout)
     assert answer["wrong"] == []
-    cells = {(cell["from"], cell["to"], cell["what"]): cell["verdict"] for cell in answer["cells"]}
+    cells = {(cell["from"], cell["to"], cell["what"]): cell["outcome"] for cell in answer["cells"]}
     assert cells["evals", "training", "nodes and pods"] == "dropped"
     assert cells["hub", "evals", "Services"] == "reached"
 
 
 def test_a_map_takes_its_form_from_the_files_suffix(tmp_path: Path) -> None:
-    for name, beginning in (("a.svg", "<svg"), ("a.html", "<!DOCTYPE html>"), ("a.txt", "Address plan atlas")):
+    for name, beginning in (
+        ("a.svg", "<svg"),
+        ("a.html", "<!DOCTYPE html>"),
+        ("a.txt", "Address plan atlas"),
+    ):
         assert run("map", "--to", str(tmp_path / name)).exit_code == 0
         assert (tmp_path / name).read_text().startswith(beginning)
     assert (tmp_path / "a.svg").read_text() == (GOLDEN / "map.svg").read_text()

@@ -7,12 +7,13 @@ import pstats
 
 import pytest
 
-from netmgr import plan_files
-from netmgr.plan.allocate import make_lock
-from netmgr.plan.check import check_limits, check_plan
+from netmgr.plan import files
+from netmgr.plan.check.checks import check_limits, check_plan
+from netmgr.plan.check.usage import forecasts
+from netmgr.plan.check.verify import verify
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.outlook import outlooks
-from netmgr.plan.verify import verify
+from netmgr.plan.locking import make_lock
+from tests.builders import PLAN_KEYS
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -21,11 +22,13 @@ def document(clusters: int) -> PlanDocument:
     pool = {"nodes": 1000, "pods_per_node": 31, "surge": 0}
     return PlanDocument.model_validate(
         {
-            "apiVersion": "netmgr.io/v1alpha1",
-            "kind": "NetworkPlan",
+            **PLAN_KEYS,
             "name": "large",
             "pools": {"nodes": ["10.0.0.0/8", "20.0.0.0/6"], "services": ["172.16.0.0/12"]},
-            "clusters": {f"c{n}": {"services": {"length": 22}, "node_pools": {"gpu": pool}} for n in range(clusters)},
+            "clusters": {
+                f"c{n}": {"services": {"length": 22}, "node_pools": {"gpu": pool}}
+                for n in range(clusters)
+            },
         }
     )
 
@@ -33,7 +36,7 @@ def document(clusters: int) -> PlanDocument:
 def calls(clusters: int) -> int:
     """Function calls, which are the same on every machine however busy it is."""
     plan = document(clusters)
-    limits = plan_files.load_limits(plan.cloud)
+    limits = files.load_limits(plan.cloud)
     profile = cProfile.Profile()
     with profile:
         lock = make_lock(plan, None, limits)
@@ -41,7 +44,7 @@ def calls(clusters: int) -> int:
         assert list(verify(lock)) == []
         check_plan(plan, lock, limits)
         check_limits(plan, lock, limits)
-        outlooks(plan, lock, limits)
+        forecasts(plan, lock, limits)
     return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]  # not in the stubs
 
 

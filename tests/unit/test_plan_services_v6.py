@@ -1,4 +1,6 @@
-"""Services in IPv6 beside IPv4: from the plan over lock, matrix and explanation to every machine's document."""
+"""Services in IPv6 beside IPv4: from the plan over lock, matrix and explanation to every machine's
+document.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,19 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from netmgr import documents, plan_files
 from netmgr.cli.plan import app
-from netmgr.config import NodeDocument
-from netmgr.plan import hosts, nodes
-from netmgr.plan.allocate import make_lock
+from netmgr.documents import loader
+from netmgr.documents.node import NodeDocument
+from netmgr.plan import files, machines
+from netmgr.plan.check.reach import Target, matrix
+from netmgr.plan.clouds.azure.terraform import terraform
 from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.explain import explain
-from netmgr.plan.findings import PlanRefused
-from netmgr.plan.lock import LockDocument
-from netmgr.plan.reach import Target, matrix
+from netmgr.plan.lock import LockDocument, PlanRefused
+from netmgr.plan.locking import make_lock
+from netmgr.plan.render.node import Documents
 from netmgr.prefixes import Address, Family, Prefix
-from netmgr.render.node import Documents
-from netmgr.render.terraform import terraform
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "render" / "plan.yaml"
 SHARED = Prefix.parse("fd00:5a::/112")
@@ -30,14 +31,16 @@ SHARED = Prefix.parse("fd00:5a::/112")
 @pytest.fixture(scope="module")
 def plan() -> PlanDocument:
     text = GOLDEN.read_text().replace("[172.16.0.0/12]", "[172.16.0.0/12, 'fd00:5e::/100']")
-    text = text.replace("shared_services: 100.64.0.0/16", "shared_services: [100.64.0.0/16, 'fd00:5a::/108']")
-    return documents.parse(text, "plan.yaml", PlanDocument)
+    text = text.replace(
+        "shared_services: 100.64.0.0/16", "shared_services: [100.64.0.0/16, 'fd00:5a::/108']"
+    )
+    return loader.parse(text, "plan.yaml", PlanDocument)
 
 
 @pytest.fixture(scope="module")
 def lock(plan: PlanDocument) -> LockDocument:
-    before = plan_files.load_lock(plan_files.lock_path(GOLDEN))
-    return make_lock(plan, before, plan_files.load_limits(plan.cloud))
+    before = files.load_lock(files.lock_path(GOLDEN))
+    return make_lock(plan, before, files.load_limits(plan.cloud))
 
 
 def v6(prefixes: tuple[Prefix, ...]) -> Prefix:
@@ -45,7 +48,7 @@ def v6(prefixes: tuple[Prefix, ...]) -> Prefix:
 
 
 def test_a_lock_from_before_gets_them_and_keeps_what_it_has(lock: LockDocument) -> None:
-    before = plan_files.load_lock(plan_files.lock_path(GOLDEN))
+    before = files.load_lock(files.lock_path(GOLDEN))
     assert before
     for name, held in lock.clusters.items():
         former = before.clusters[name]
@@ -56,40 +59,44 @@ def test_a_lock_from_before_gets_them_and_keeps_what_it_has(lock: LockDocument) 
 
 
 def test_it_is_read_as_it_was_written(lock: LockDocument) -> None:
-    assert documents.parse(plan_files.to_yaml(lock), "plan.lock.yaml", LockDocument) == lock
+    assert loader.parse(files.to_yaml(lock), "plan.lock.yaml", LockDocument) == lock
 
 
-def test_a_unique_range_is_seen_where_it_is_and_a_shared_one_elsewhere(lock: LockDocument) -> None:
+def test_a_unique_range_is_its_own_vip_range_and_a_shared_one_is_not(lock: LockDocument) -> None:
     assert len(set(lock.clusters["training"].services.pairs[1])) == 1
-    seen, real = lock.clusters["evals"].services.pairs[1]
-    assert real == SHARED
-    assert seen.length == 112
-    assert Prefix.parse("fd00:5e::/100").covers(seen)
+    vip_range, service_cidr = lock.clusters["evals"].services.pairs[1]
+    assert service_cidr == SHARED
+    assert vip_range.length == 112
+    assert Prefix.parse("fd00:5e::/100").covers(vip_range)
 
 
-def test_the_hub_reaches_them_and_other_spokes_do_not(plan: PlanDocument, lock: LockDocument) -> None:
+def test_the_hub_reaches_them_and_other_spokes_do_not(
+    plan: PlanDocument, lock: LockDocument
+) -> None:
     cells = {
         (cell.origin, cell.owner, cell.target): cell
-        for cell in matrix(network(plan, lock, plan_files.load_limits(plan.cloud)))
+        for cell in matrix(network(plan, lock, files.load_limits(plan.cloud)))
     }
     for owner in plan.clusters:
         reached = cells["hub", owner, Target.SERVICES]
-        assert reached.verdict == "reached"
+        assert reached.outcome == "reached"
         assert {path.destination.family for path in reached.paths} == set(Family)
-    assert cells["training", "evals", Target.SERVICES].verdict == "dropped"
+    assert cells["training", "evals", Target.SERVICES].outcome == "dropped"
     assert not any(cell.wrong for cell in cells.values())
 
 
 def test_answers_that_keep_the_clients_address_return_by_the_hosts_own_address(
     plan: PlanDocument, lock: LockDocument
 ) -> None:
-    node = nodes.named(lock, "evals-cpu-0")
+    node = machines.node_named(lock, "evals-cpu-0")
     assert node
     document = NodeDocument.model_validate(Documents(plan, lock).of_node(node))
     clients, host = v6(lock.hub.researchers[0].prefixes), lock.clusters["evals"].nat.addresses_v6[0]
     assert [(route.to, route.via) for route in document.routes][1:] == [(clients, host)]
     table = next(
-        table for table in network(plan, lock, plan_files.load_limits(plan.cloud)).tables if table.name == "evals_nodes"
+        table
+        for table in network(plan, lock, files.load_limits(plan.cloud)).tables
+        if table.name == "evals_nodes"
     )
     assert (clients, host) in [(route.prefix, route.via) for route in table.routes]
 
@@ -98,10 +105,12 @@ def test_answers_that_keep_the_clients_address_return_by_the_hosts_own_address(
 def test_routers_and_nat_hosts_have_addresses_of_both_families(
     plan: PlanDocument, lock: LockDocument, name: str
 ) -> None:
-    host = next(host for host in hosts.hosts(lock) if host.name == name)
+    host = next(host for host in machines.hosts(lock) if host.name == name)
     document = NodeDocument.model_validate(Documents(plan, lock).of_host(host))
     assert [address.family for address in document.node.addresses] == [4, 6]
-    assert all({prefix.family for prefix in site.prefixes} == set(Family) for site in document.sites)
+    assert all(
+        {prefix.family for prefix in site.prefixes} == set(Family) for site in document.sites
+    )
     for service in document.nat.services if document.nat else ():
         assert service.is_identity == (document.site == "training")
 
@@ -112,41 +121,56 @@ def test_routers_and_nat_hosts_have_addresses_of_both_families(
         (lambda lock: lock.hub.routers.addresses_v6[1], "router"),
         (lambda lock: v6(lock.hub.researchers[0].prefixes).network, "researcher"),
         (lambda lock: lock.clusters["training"].nat.addresses_v6[1], "NAT host"),
-        (lambda lock: lock.clusters["evals"].services.seen[1].network, "Service"),
+        (lambda lock: lock.clusters["evals"].services.vip_ranges[1].network, "Service"),
         (lambda _: SHARED.network, "Service"),
     ],
 )
-def test_their_addresses_are_explained(plan: PlanDocument, lock: LockDocument, find, role: str) -> None:
+def test_their_addresses_are_explained(
+    plan: PlanDocument, lock: LockDocument, find, role: str
+) -> None:
     answer = explain(plan, lock, find(lock))
     assert answer.role == role
     assert Prefix.parse(answer.prefix).length < Family.V6.width
 
 
 def test_the_name_inside_the_cluster_is_told(plan: PlanDocument, lock: LockDocument) -> None:
-    seen, _ = lock.clusters["evals"].services.pairs[1]
-    answer = explain(plan, lock, Address(Family.V6, seen.value + 0x77))
-    assert "the hub's name for fd00:5a::77 inside evals; reached from the hub through fd00:" in answer.traffic
+    vip_range, _ = lock.clusters["evals"].services.pairs[1]
+    answer = explain(plan, lock, Address(Family.V6, vip_range.value + 0x77))
+    assert (
+        "the hub's name for fd00:5a::77 inside evals; reached from the hub through fd00:"
+        in answer.traffic
+    )
 
 
-def test_the_cloud_is_asked_for_their_routes_and_subnets(plan: PlanDocument, lock: LockDocument) -> None:
-    text = terraform(plan, network(plan, lock, plan_files.load_limits(plan.cloud)))
+def test_the_cloud_is_asked_for_their_routes_and_subnets(
+    plan: PlanDocument, lock: LockDocument
+) -> None:
+    text = terraform(plan, network(plan, lock, files.load_limits(plan.cloud)))
     for name, held in lock.clusters.items():
         assert f'name                   = "services-{name}-v6-0"' in text
         assert f'next_hop_in_ip_address = "{held.nat.addresses_v6[0]}"' in text
         assert f'["{held.nat.prefix}", "{held.nat.prefix_v6}"]' in text
 
 
-def test_an_api_server_is_told_both_ranges(plan: PlanDocument, lock: LockDocument, tmp_path: Path) -> None:
-    (tmp_path / "plan.yaml").write_text(plan_files.to_yaml(plan))
-    (tmp_path / "plan.lock.yaml").write_text(plan_files.lock_text(lock))
-    done = CliRunner().invoke(app, ["render", "kubernetes", "evals", "-f", str(tmp_path / "plan.yaml")])
+def test_an_api_server_is_told_both_ranges(
+    plan: PlanDocument, lock: LockDocument, tmp_path: Path
+) -> None:
+    (tmp_path / "plan.yaml").write_text(files.to_yaml(plan))
+    (tmp_path / "plan.lock.yaml").write_text(files.lock_text(lock))
+    done = CliRunner().invoke(
+        app, ["render", "kubernetes", "evals", "-f", str(tmp_path / "plan.yaml")]
+    )
     config = next(each for each in yaml.safe_load_all(done.stdout) if each["kind"] == "ConfigMap")
     assert config["data"]["service-cluster-ip-range"] == "100.64.0.0/18,fd00:5a::/112"
 
 
 def test_ranges_of_a_shared_cluster_need_something_to_share(plan: PlanDocument) -> None:
-    lacking = documents.parse(
-        yaml.safe_dump(plan_files.to_plain(plan) | {"shared_services": "100.64.0.0/16"}), "plan.yaml", PlanDocument
+    lacking = loader.parse(
+        yaml.safe_dump(files.to_plain(plan) | {"shared_services": "100.64.0.0/16"}),
+        "plan.yaml",
+        PlanDocument,
     )
-    with pytest.raises(PlanRefused, match="is shared, but shared_services has no IPv6 prefix; give shared_services"):
-        make_lock(lacking, None, plan_files.load_limits(lacking.cloud))
+    with pytest.raises(
+        PlanRefused, match="is shared, but shared_services has no IPv6 prefix; give shared_services"
+    ):
+        make_lock(lacking, None, files.load_limits(lacking.cloud))

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from netmgr.config import NodeDocument
+from netmgr.documents.node import NodeDocument
 from netmgr.errors import RangesUnknown
 from netmgr.prefixes import Address, Prefix
 from netmgr.ranges.azure import pool
-from netmgr.ranges.pace import LONGEST_RETRY, Pace
-from netmgr.ranges.vetting import vet
+from netmgr.ranges.sources import validate
+from tests.builders import NODE_KEYS
 
 DOCUMENTED = """
 {"interface":[{"ipv4":{"ipAddress":[{"privateIpAddress":"10.144.133.132","publicIpAddress":""}],
@@ -23,10 +23,15 @@ DOCUMENTED = """
 
 def metadata(*interfaces: tuple[list[Any], list[Any]]) -> bytes:
     def part(addresses: list[Any]) -> dict[str, Any]:
-        entries = [a if isinstance(a, dict) else {"privateIpAddress": a, "publicIpAddress": ""} for a in addresses]
+        entries = [
+            a if isinstance(a, dict) else {"privateIpAddress": a, "publicIpAddress": ""}
+            for a in addresses
+        ]
         return {"ipAddress": entries, "subnet": [{"address": "10.0.0.0", "prefix": "16"}]}
 
-    return json.dumps({"interface": [{"ipv4": part(v4), "ipv6": part(v6)} for v4, v6 in interfaces]}).encode()
+    return json.dumps(
+        {"interface": [{"ipv4": part(v4), "ipv6": part(v6)} for v4, v6 in interfaces]}
+    ).encode()
 
 
 def shown(body: bytes) -> list[str]:
@@ -39,7 +44,8 @@ def test_the_documented_example_has_the_machines_own_address_and_no_pool():
 
 def test_all_but_the_first_address_of_every_interface_and_family_is_the_pool():
     body = metadata(
-        (["10.0.0.4", "10.0.0.5", "10.0.0.6"], ["2001:db8::4", "2001:db8::5"]), (["10.1.0.4", "10.1.0.9"], [])
+        (["10.0.0.4", "10.0.0.5", "10.0.0.6"], ["2001:db8::4", "2001:db8::5"]),
+        (["10.1.0.4", "10.1.0.9"], []),
     )
     assert shown(body) == ["10.0.0.5/32", "10.0.0.6/32", "10.1.0.9/32", "2001:db8::5/128"]
 
@@ -65,16 +71,22 @@ def test_a_configuration_that_is_a_block_is_taken_whole(entry: dict[str, Any]):
         (DOCUMENTED.encode()[:-20], "not JSON"),
         (b"\xff\xfe", "not JSON"),
         (b"[" * 100_000, "not JSON"),
-        (b"[]", "is no object"),
+        (b"[]", "is not an object"),
         (b"{}", "no list 'interface'"),
         (b'{"interface":[]}', "no network interface"),
-        (b'{"interface":[7]}', r"interface\[0\]: is no object"),
+        (b'{"interface":[7]}', r"interface\[0\]: is not an object"),
         (b'{"interface":[{"ipv4":{}}]}', r"interface\[0\].ipv4: has no list 'ipAddress'"),
-        (metadata((["10.0.0.4", ""], [])), r"ipAddress\[1\].privateIpAddress: '' is not an IP address"),
-        (metadata((["10.0.0.4", {"privateIpAddress": 7}], [])), r"ipAddress\[1\].privateIpAddress: is no string"),
+        (
+            metadata((["10.0.0.4", ""], [])),
+            r"ipAddress\[1\].privateIpAddress: '' is not an IP address",
+        ),
+        (
+            metadata((["10.0.0.4", {"privateIpAddress": 7}], [])),
+            r"ipAddress\[1\].privateIpAddress: is not a string",
+        ),
         (metadata((["10.0.0.4", "10.0.0.300"], [])), "is not an IP address"),
-        (metadata((["10.0.0.4", "2001:db8::1"], [])), "no address of an IPv4 configuration"),
-        (metadata((["10.0.0.4", "0.0.0.0/0"], [])), "no address of an IPv4 configuration"),
+        (metadata((["10.0.0.4", "2001:db8::1"], [])), "not an address of an IPv4 configuration"),
+        (metadata((["10.0.0.4", "0.0.0.0/0"], [])), "not an address of an IPv4 configuration"),
         (metadata((["10.0.0.4", "10.0.0.17/28"], [])), "host bits set"),
         (metadata((["", "10.0.0.5"], [])), r"ipAddress\[0\]"),
     ],
@@ -86,20 +98,31 @@ def test_what_is_no_such_document_is_refused_and_says_where(body: bytes, reason:
 
 def document(**more: Any) -> NodeDocument:
     node = {"name": "worker-0", "addresses": ["10.0.0.4"]}
-    base = {"apiVersion": "netmgr.io/v1alpha1", "kind": "Node", "node": node, "range_source": "azure"}
+    base = {
+        **NODE_KEYS,
+        "node": node,
+        "range_source": "azure",
+    }
     return NodeDocument.model_validate(base | more)
 
 
 SITES = {
     "site": "training",
-    "sites": [{"name": "hub", "prefixes": ["10.200.0.0/16"]}, {"name": "training", "prefixes": ["10.0.0.0/12"]}],
+    "sites": [
+        {"name": "hub", "prefixes": ["10.200.0.0/16"]},
+        {"name": "training", "prefixes": ["10.0.0.0/12"]},
+    ],
 }
 
 
 @pytest.mark.parametrize(
     ("block", "more", "reason"),
     [
-        ("10.16.0.5/32", SITES, r"outside the prefixes of site training \(10.0.0.0/12\); the plan and the cloud"),
+        (
+            "10.16.0.5/32",
+            SITES,
+            r"outside the prefixes of site training \(10.0.0.0/12\); the plan and the cloud",
+        ),
         ("10.200.0.5/32", SITES, "outside the prefixes of site training"),
         ("169.254.0.0/28", {}, "special-use prefix 169.254.0.0/16"),
         ("10.0.0.0/28", {}, "the node's own address 10.0.0.4"),
@@ -107,22 +130,13 @@ SITES = {
         ("10.0.0.32/28", {}, "10.0.0.40/32 has it already"),
     ],
 )
-def test_a_block_that_contradicts_is_left_out_and_the_others_are_used(block: str, more: dict[str, Any], reason: str):
+def test_a_block_that_contradicts_is_left_out_and_the_others_are_used(
+    block: str, more: dict[str, Any], reason: str
+):
     good = Prefix.parse("10.0.0.40")
-    vetted = vet([good, Prefix.parse(block)], document(**more), {Address.parse("10.0.0.99"): "eth0"})
-    assert vetted.ranges == (good,)
-    (sentence,) = vetted.refused
-    assert re.match(f"{re.escape(block)} is not used: .*{reason}", sentence), sentence
-
-
-def test_a_source_that_fails_is_asked_ever_more_seldom_and_never_sooner_than_it_wishes():
-    pace = Pace(30, lambda low, _: low)
-    assert [pace.after_failure(0) for _ in range(9)] == [1, 2, 4, 8, 16, 32, 64, 120, LONGEST_RETRY]
-    assert pace.after_failure(200) == 200
-    assert pace.after_success() == 30 * 0.75
-    assert pace.after_failure(0) == 1
-
-
-def test_pauses_differ_from_machine_to_machine():
-    assert Pace(30, lambda _, high: high).after_success() == 30 * 1.25
-    assert Pace(30, lambda _, high: high).after_failure(0) == 1.5
+    valid = validate(
+        [good, Prefix.parse(block)], document(**more), {Address.parse("10.0.0.99"): "eth0"}
+    )
+    assert valid.ranges == (good,)
+    (diagnostic,) = valid.refused
+    assert re.match(f"{re.escape(block)} is not used: .*{reason}", str(diagnostic)), diagnostic

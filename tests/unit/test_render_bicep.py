@@ -1,4 +1,6 @@
-"""Rendered Bicep and ARM: one read by Bicep's own grammar, the other held to the cloud's own models."""
+"""Rendered Bicep and ARM: one read by Bicep's own grammar, the other held to the cloud's own
+models.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +16,32 @@ import tree_sitter
 import tree_sitter_bicep
 
 from netmgr.errors import ConfigError
-from netmgr.plan import nodes
-from netmgr.plan.derive import segment_subnet
-from netmgr.plan.document import Cloud, PlanDocument
-from netmgr.plan.lock import LockDocument
-from netmgr.plan.network import Network
-from netmgr.render.arm import VNET
-from netmgr.render.azure import (
+from netmgr.plan import files, machines
+from netmgr.plan.clouds.azure.resources import (
+    PARAMETERS,
+    arm,
+    bicep,
+    network_interface,
+    resources,
+)
+from netmgr.plan.clouds.azure.templates import (
     GATEWAY,
     GROUP,
     INTERFACE,
-    PARAMETERS,
     PEERING,
     PUBLIC_IP,
     SCALE_SET,
     TABLE,
-    resources,
-    template,
+    VNET,
+    quote,
+    symbol,
 )
-from netmgr.render.bicep import bicep, quote, symbol
-from netmgr.render.nic import network_interface
+from netmgr.plan.clouds.cloud import Cloud
+from netmgr.plan.clouds.registry import rendered
+from netmgr.plan.derive import segment_subnet
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.lock import LockDocument
+from netmgr.plan.network import Network
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "schemas" / "azure.json").read_text("utf-8"))
 ENVELOPE = {"type", "apiVersion", "name", "dependsOn"}
@@ -55,12 +63,19 @@ def faults(resource: dict[str, Any]) -> Iterator[str]:
     """How a resource of a template departs from the cloud's own model of it."""
     provider = resource["type"].partition("/")[0]
     if resource["apiVersion"] != SCHEMA[provider]["api"]:
-        yield f"{resource['name']}: the schema file is of {SCHEMA[provider]['api']}; see tests/schemas/extract.py"
+        yield (
+            f"{resource['name']}: the schema file is of {SCHEMA[provider]['api']}; see "
+            "tests/schemas/extract.py"
+        )
     body = {key: value for key, value in resource.items() if key not in ENVELOPE}
-    yield from _departures(body, MODELS[resource["type"]], SCHEMA[provider]["models"], resource["name"])
+    yield from _departures(
+        body, MODELS[resource["type"]], SCHEMA[provider]["models"], resource["name"]
+    )
 
 
-def _departures(value: Any, kind: str, models: dict[str, dict[str, str]], where: str) -> Iterator[str]:
+def _departures(
+    value: Any, kind: str, models: dict[str, dict[str, str]], where: str
+) -> Iterator[str]:
     if kind.startswith("["):
         if not isinstance(value, list) or not value:
             yield f"{where}: is no list of something"
@@ -73,18 +88,26 @@ def _departures(value: Any, kind: str, models: dict[str, dict[str, str]], where:
     elif kind not in models:
         yield f"{where}: is a {kind}, which the schema file lacks; see tests/schemas/extract.py"
     else:
-        yield from _members(value, {key.rstrip("*"): each for key, each in models[kind].items()}, models, where)
+        yield from _members(
+            value, {key.rstrip("*"): each for key, each in models[kind].items()}, models, where
+        )
         required = [key.rstrip("*") for key in models[kind] if key.endswith("*")]
         yield from (f"{where}: lacks {key}" for key in required if not _has(value, key))
 
 
-def _members(value: Any, model: dict[str, str], models: dict[str, dict[str, str]], where: str) -> Iterator[str]:
+def _members(
+    value: Any, model: dict[str, str], models: dict[str, dict[str, str]], where: str
+) -> Iterator[str]:
     """Keys of a model have dots where a request has mappings inside each other."""
     if not isinstance(value, dict):
         yield f"{where}: is no mapping"
         return
     for key, item in value.items():
-        inner = {name.removeprefix(f"{key}."): kind for name, kind in model.items() if name.startswith(f"{key}.")}
+        inner = {
+            name.removeprefix(f"{key}."): kind
+            for name, kind in model.items()
+            if name.startswith(f"{key}.")
+        }
         if key in model:
             yield from _departures(item, model[key], models, f"{where}.{key}")
         elif inner:
@@ -108,18 +131,25 @@ def text(rendered_plan: PlanDocument, rendered_network: Network) -> str:
 
 @pytest.fixture(scope="module")
 def deployment(rendered_plan: PlanDocument, rendered_network: Network) -> dict[str, Any]:
-    return json.loads(template(rendered_plan, rendered_network))
+    return json.loads(arm(rendered_plan, rendered_network))
 
 
 def _parse(text: str) -> tree_sitter.Node:
-    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bicep.language())).parse(text.encode()).root_node
+    return (
+        tree_sitter.Parser(tree_sitter.Language(tree_sitter_bicep.language()))
+        .parse(text.encode())
+        .root_node
+    )
 
 
 def test_they_are_the_golden_files(
-    rendered_plan: PlanDocument, rendered_network: Network, text: str, golden: Callable[[str, str], None]
+    rendered_plan: PlanDocument,
+    rendered_network: Network,
+    text: str,
+    golden: Callable[[str, str], None],
 ) -> None:
     golden("render/main.bicep", text)
-    golden("render/azuredeploy.json", template(rendered_plan, rendered_network))
+    golden("render/azuredeploy.json", arm(rendered_plan, rendered_network))
 
 
 def test_bicep_reads_without_an_error(text: str) -> None:
@@ -137,7 +167,9 @@ def test_bicep_says_what_the_template_says(text: str, deployment: dict[str, Any]
     def keys(value: Any) -> Iterator[str]:
         if isinstance(value, dict):
             yield from value
-        for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        for item in (
+            value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        ):
             yield from keys(item)
 
     def properties(node: tree_sitter.Node) -> Iterator[str]:
@@ -164,7 +196,9 @@ def test_every_symbol_that_bicep_uses_is_declared_once(text: str) -> None:
     assert used <= set(declared)
 
 
-def test_every_resource_of_a_template_is_as_the_cloud_s_model_has_it(deployment: dict[str, Any]) -> None:
+def test_every_resource_of_a_template_is_as_the_cloud_s_model_has_it(
+    deployment: dict[str, Any],
+) -> None:
     assert deployment["$schema"].endswith("/deploymentTemplate.json#")
     assert set(deployment["parameters"]) == set(PARAMETERS)
     assert [fault for resource in deployment["resources"] for fault in faults(resource)] == []
@@ -181,7 +215,9 @@ def test_every_resource_of_a_template_is_as_the_cloud_s_model_has_it(deployment:
         {"apiVersion": "2015-05-01"},
     ],
 )
-def test_the_model_is_not_satisfied_by_anything(deployment: dict[str, Any], damage: dict[str, Any]) -> None:
+def test_the_model_is_not_satisfied_by_anything(
+    deployment: dict[str, Any], damage: dict[str, Any]
+) -> None:
     vnet = next(r for r in deployment["resources"] if r["type"].endswith("virtualNetworks"))
     assert list(faults(vnet | damage))
 
@@ -190,7 +226,10 @@ def test_what_a_resource_refers_to_is_deployed_before_it(deployment: dict[str, A
     seen: set[str] = set()
     for resource in deployment["resources"]:
         references = set(re.findall(r"resourceId\('[^]]+'\)", json.dumps(resource["properties"])))
-        whole = {re.sub(r"/subnets'(, '[^']+'), '[^']+'\)", r"'\1)", reference) for reference in references}
+        whole = {
+            re.sub(r"/subnets'(, '[^']+'), '[^']+'\)", r"'\1)", reference)
+            for reference in references
+        }
         awaited = {name.strip("[]") for name in resource.get("dependsOn", [])}
         assert whole <= awaited, resource["name"]
         assert awaited <= seen, resource["name"]
@@ -205,28 +244,40 @@ def test_peerings_come_one_after_the_other(deployment: dict[str, Any]) -> None:
         assert any(f"'{before['name'].split('/')[1]}'" in name for name in after["dependsOn"])
 
 
-@pytest.mark.parametrize(("name", "lengths"), [("training-gpu-3", [28, 28, 112]), ("training-system-3", [112])])
+@pytest.mark.parametrize(
+    ("name", "lengths"), [("training-gpu-3", [28, 28, 112]), ("training-system-3", [112])]
+)
 def test_an_interface_carries_the_blocks_of_its_node(
-    rendered_plan: PlanDocument, rendered_lock: LockDocument, deployment: dict[str, Any], name: str, lengths: list[int]
+    rendered_plan: PlanDocument,
+    rendered_lock: LockDocument,
+    deployment: dict[str, Any],
+    name: str,
+    lengths: list[int],
 ) -> None:
-    node = nodes.named(rendered_lock, name)
+    node = machines.node_named(rendered_lock, name)
     assert node is not None
-    document = json.loads(network_interface(rendered_plan, node, segment_subnet(rendered_lock, node)))
+    document = json.loads(
+        network_interface(rendered_plan, node, segment_subnet(rendered_lock, node))
+    )
     (resource,) = document["resources"]
     assert list(faults(resource)) == []
-    each = [configuration["properties"] for configuration in resource["properties"]["ipConfigurations"]]
+    each = [
+        configuration["properties"] for configuration in resource["properties"]["ipConfigurations"]
+    ]
     assert [item["primary"] for item in each].count(True) == 1
     assert {item["subnet"]["id"] for item in each} <= set(
         re.findall(r"\[resourceId[^]]+subnets[^]]+\]", json.dumps(deployment))
     )
     found = [(item["privateIPAddress"], item.get("privateIPAddressPrefixLength")) for item in each]
     assert [length for _, length in found if length] == lengths
-    assert {f"{address}/{length}" for address, length in found if length} <= set(map(str, node.blocks))
+    assert {f"{address}/{length}" for address, length in found if length} <= set(
+        map(str, node.blocks)
+    )
     assert {address for address, _ in found[: len(node.hosts)]} == set(map(str, node.hosts))
 
 
-def test_two_names_never_give_one_symbol(rendered_plan: PlanDocument, rendered_network: Network) -> None:
-    every = [resource.id for resource in resources(rendered_plan, rendered_network)]
+def test_two_names_never_give_one_symbol(rendered_network: Network) -> None:
+    every = [resource.id for resource in resources(rendered_network)]
     assert len({symbol(identity) for identity in every}) == len(every)
 
 
@@ -236,6 +287,10 @@ def test_text_cannot_become_an_interpolation_or_end_its_string() -> None:
     assert not _parse(f"var x = {quote(nasty)}\n").has_error
 
 
-def test_a_plan_without_a_cloud_has_nothing_to_render(rendered_plan: PlanDocument, rendered_network: Network) -> None:
-    with pytest.raises(ConfigError, match="cloud: none"):
-        bicep(rendered_plan.model_copy(update={"cloud": Cloud.NONE}), rendered_network)
+@pytest.mark.parametrize("form", ["terraform", "bicep", "arm"])
+def test_a_plan_without_a_cloud_has_nothing_to_render(
+    rendered_plan: PlanDocument, rendered_lock: LockDocument, form: str
+) -> None:
+    plan = rendered_plan.model_copy(update={"cloud": Cloud.NONE})
+    with pytest.raises(ConfigError, match="cloud: none has no cloud resources; set cloud: azure"):
+        rendered(plan, rendered_lock, files.load_limits(plan.cloud), form)

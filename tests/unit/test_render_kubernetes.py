@@ -1,4 +1,6 @@
-"""Rendered Kubernetes objects: read into the API's own models, with nothing lost and nothing unknown."""
+"""Rendered Kubernetes objects: read into the API's own models, with nothing lost and nothing
+unknown.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ import pytest
 import yaml
 from kubernetes.client import ApiClient
 
-from netmgr import plan_files
+from netmgr.plan import files
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
-from netmgr.render.kubernetes import APP, objects
+from netmgr.plan.render.kubernetes import APP, objects
 from tests.fakes.kustomize import build
 
 KUBERNETES = Path(__file__).parents[2] / "configs" / "kubernetes"
@@ -35,12 +37,15 @@ def rendered() -> list[dict[str, Any]]:
 def through_the_models(document: dict[str, Any]) -> Any:
     """A document read by the API's model, which checks it, and written again."""
     client = ApiClient()
-    # The public method of that name reads HTTP responses, and differently in each version of the client.
+    # The public method of that name reads HTTP responses, and differently in each version of the
+    # client.
     read = client._ApiClient__deserialize(document, MODELS[document["kind"]])
     return client.sanitize_for_serialization(read)
 
 
-def test_it_is_the_golden_file(rendered: list[dict[str, Any]], golden: Callable[[str, str], None]) -> None:
+def test_it_is_the_golden_file(
+    rendered: list[dict[str, Any]], golden: Callable[[str, str], None]
+) -> None:
     golden("render/kubernetes.yaml", yaml.safe_dump_all(rendered, sort_keys=False))
 
 
@@ -65,11 +70,17 @@ def test_a_required_key_that_is_missing_would_be_found(rendered: list[dict[str, 
 def test_mounts_and_volumes_agree(rendered: list[dict[str, Any]]) -> None:
     pod = rendered[-1]["spec"]["template"]["spec"]
     volumes = {volume["name"] for volume in pod["volumes"]}
-    mounted = {mount["name"] for each in pod["initContainers"] + pod["containers"] for mount in each["volumeMounts"]}
+    mounted = {
+        mount["name"]
+        for each in pod["initContainers"] + pod["containers"]
+        for mount in each["volumeMounts"]
+    }
     assert mounted == volumes
 
 
-def test_nothing_gets_credentials_for_the_api_and_only_the_agent_capabilities(rendered: list[dict[str, Any]]) -> None:
+def test_nothing_gets_credentials_for_the_api_and_only_the_agent_capabilities(
+    rendered: list[dict[str, Any]],
+) -> None:
     assert rendered[1]["automountServiceAccountToken"] is False
     pod = rendered[-1]["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
@@ -77,8 +88,12 @@ def test_nothing_gets_credentials_for_the_api_and_only_the_agent_capabilities(re
     assert not any(context.get("privileged") for context in contexts.values())
     capable = {name: context["capabilities"].get("add") for name, context in contexts.items()}
     assert {name for name, added in capable.items() if added} == {"agent"}
-    (shown,) = [item for item in build(KUBERNETES / "overlays" / "cni") if item["kind"] == "DaemonSet"]
-    same = [each for each in shown["spec"]["template"]["spec"]["containers"] if each["name"] == "agent"]
+    (shown,) = [
+        item for item in build(KUBERNETES / "overlays" / "cni") if item["kind"] == "DaemonSet"
+    ]
+    same = [
+        each for each in shown["spec"]["template"]["spec"]["containers"] if each["name"] == "agent"
+    ]
     assert capable["agent"] == same[0]["securityContext"]["capabilities"]["add"]
     exporter = pod["containers"][1]["securityContext"]
     assert exporter["runAsNonRoot"]
@@ -90,8 +105,14 @@ def test_the_selector_selects_the_pods(rendered: list[dict[str, Any]]) -> None:
     assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"] == APP
 
 
-def test_a_large_plan_fits_the_config_map(rendered_plan: PlanDocument, rendered_lock: LockDocument) -> None:
-    clusters = {f"{name}{number}": held for number in range(50) for name, held in rendered_lock.clusters.items()}
+def test_a_large_plan_fits_the_config_map(
+    rendered_plan: PlanDocument, rendered_lock: LockDocument
+) -> None:
+    clusters = {
+        f"{name}{number}": held
+        for number in range(50)
+        for name, held in rendered_lock.clusters.items()
+    }
     lock = rendered_lock.model_copy(update={"clusters": clusters})
     del rendered_plan
-    assert len(plan_files.to_yaml(lock)) < 1 << 19  # etcd takes 1 MiB
+    assert len(files.to_yaml(lock)) < 1 << 19  # etcd takes 1 MiB

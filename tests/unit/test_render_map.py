@@ -1,4 +1,5 @@
-"""The Hilbert picture: every prefix where it belongs, in three forms, whatever names the plan has."""
+"""The Hilbert picture: every prefix where it belongs, in three forms,
+whatever names the plan has."""
 
 from __future__ import annotations
 
@@ -10,13 +11,14 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from netmgr.drawing import NAMESPACE
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
+from netmgr.plan.render.map import svg
+from netmgr.plan.render.map import text as text_map
+from netmgr.plan.render.map.hilbert import point, rectangle
+from netmgr.plan.render.map.model import Picture, Region, Use, Window, cover, picture
 from netmgr.prefixes import Address, Family, Prefix, merge
-from netmgr.render import page, svg, text_map
-from netmgr.render.address_space import cover, picture
-from netmgr.render.hilbert import point, rectangle
-from netmgr.render.picture import Picture, Region, Use, Window
 
 WINDOW = Prefix.parse("10.0.0.0/8")
 NASTY = '</script><script>alert("&")</script>@@DATA@@\x00'
@@ -53,7 +55,10 @@ def test_blocks_of_one_length_tile_the_window(window: str, depth: int) -> None:
     whole = at(window)
     length = whole.length + depth
     size = 1 << (whole.family.width - length)
-    boxes = [rectangle(Prefix(whole.family, whole.value + n * size, length), whole, 64) for n in range(1 << depth)]
+    boxes = [
+        rectangle(Prefix(whole.family, whole.value + n * size, length), whole, 64)
+        for n in range(1 << depth)
+    ]
     covered = {
         (x, y)
         for box in boxes
@@ -80,7 +85,9 @@ def test_a_prefix_outside_the_window_has_no_place() -> None:
         rectangle(at("11.0.0.0/16"), WINDOW, 64)
 
 
-@pytest.mark.parametrize(("first", "size"), [("10.0.0.16", 700), ("10.0.0.0", 256), ("1.0.0.0", 5), ("10.0.0.255", 2)])
+@pytest.mark.parametrize(
+    ("first", "size"), [("10.0.0.16", 700), ("10.0.0.0", 256), ("1.0.0.0", 5), ("10.0.0.255", 2)]
+)
 def test_a_run_of_addresses_is_covered_exactly(first: str, size: int) -> None:
     start = Address.parse(first).value
     blocks = list(cover(Family.V4, start, size))
@@ -95,7 +102,10 @@ def test_the_picture_of_a_plan_is_the_golden_file(
 ) -> None:
     drawn = picture(rendered_plan, rendered_lock)
     golden("render/map.svg", svg.draw(drawn))
-    golden("render/map.txt", "".join("".join(span.text for span in line) + "\n" for line in text_map.draw(drawn)))
+    golden(
+        "render/map.txt",
+        "".join("".join(span.text for span in line) + "\n" for line in text_map.draw(drawn)),
+    )
 
 
 def test_used_held_and_reserved_look_different() -> None:
@@ -129,7 +139,9 @@ def test_what_a_change_adds_is_framed() -> None:
     old, new = Region(at("10.0.0.0/10"), "a", "pods"), Region(at("10.64.0.0/10"), "a", "pods")
     root = parse(svg.draw(one(old, new, before=(old,))))
     framed = [
-        node.get("data-prefix") for node in root.iter() if node.get("stroke") == "#000000" and node.get("data-prefix")
+        node.get("data-prefix")
+        for node in root.iter()
+        if node.get("stroke") == "#000000" and node.get("data-prefix")
     ]
     shown = [node.get("data-prefix") for node in root.iter() if node.get("data-prefix")]
     assert framed == ["10.64.0.0/10"]
@@ -140,7 +152,7 @@ def test_names_cannot_break_out_of_the_picture_or_the_page() -> None:
     drawn = one(Region(WINDOW, NASTY, NASTY, note=NASTY), before=())
     root = parse(svg.draw(drawn))
     assert not [node for node in root.iter() if node.tag.endswith("script")]
-    html = page.draw(drawn)
+    html = svg.draw_page(drawn)
     assert html.count("<script") == 2  # the data, and the page's own
     data = re.search(r'id="data">(.*?)</script>', html, re.DOTALL)
     assert data
@@ -150,13 +162,15 @@ def test_names_cannot_break_out_of_the_picture_or_the_page() -> None:
 
 
 def test_the_page_fetches_nothing(rendered_plan: PlanDocument, rendered_lock: LockDocument) -> None:
-    html = page.draw(picture(rendered_plan, rendered_lock))
+    html = svg.draw_page(picture(rendered_plan, rendered_lock))
     assert "default-src 'none'" in html
     assert not re.search(r"""(?:src|href)=|url\((?!#)|@import|fetch\(|XMLHttp""", html)
-    assert set(re.findall(r"https?://[^\"' ]+", html)) == {svg.NAMESPACE}
+    assert set(re.findall(r"https?://[^\"' ]+", html)) == {NAMESPACE}
 
 
-def test_what_is_used_is_what_todays_nodes_have(rendered_plan: PlanDocument, rendered_lock: LockDocument) -> None:
+def test_what_is_used_is_what_todays_nodes_have(
+    rendered_plan: PlanDocument, rendered_lock: LockDocument
+) -> None:
     (window,) = (w for w in picture(rendered_plan, rendered_lock).windows if w.prefix == WINDOW)
     used = [region for region in window.regions if region.role == "pods" and region.use is Use.USED]
     sizes = {"training": 7000 * 2 * 16 + 40 * 12, "evals": 300 * 16}
@@ -164,5 +178,7 @@ def test_what_is_used_is_what_todays_nodes_have(rendered_plan: PlanDocument, ren
         assert sum(region.prefix.size for region in used if region.owner == owner) == size
 
 
-def test_a_large_plan_is_still_a_small_picture(rendered_plan: PlanDocument, rendered_lock: LockDocument) -> None:
-    assert len(page.draw(picture(rendered_plan, rendered_lock))) < 200_000
+def test_a_large_plan_is_still_a_small_picture(
+    rendered_plan: PlanDocument, rendered_lock: LockDocument
+) -> None:
+    assert len(svg.draw_page(picture(rendered_plan, rendered_lock))) < 200_000

@@ -7,38 +7,47 @@ from pathlib import Path
 
 import pytest
 
-from netmgr import documents, plan_files
-from netmgr.config import NodeDocument
-from netmgr.plan import hosts, nodes
-from netmgr.plan.allocate import make_lock
+from netmgr.documents import loader
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.sites import Role
+from netmgr.plan import files, machines
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
+from netmgr.plan.locking import make_lock
+from netmgr.plan.render.node import Documents, internal
 from netmgr.prefixes import Address, Prefix, PrefixTable, overlaps
-from netmgr.render.node import Documents, internal
-from netmgr.sites import Role
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def render(plan: PlanDocument, lock: LockDocument, name: str) -> str:
     documents = Documents(plan, lock)
-    node = nodes.named(lock, name)
-    host = next((host for host in hosts.hosts(lock) if host.name == name), None)
-    return plan_files.to_yaml(documents.of_node(node) if node else documents.of_host(host) if host else {})
+    node = machines.node_named(lock, name)
+    host = next((host for host in machines.hosts(lock) if host.name == name), None)
+    return files.to_yaml(
+        documents.of_node(node) if node else documents.of_host(host) if host else {}
+    )
 
 
 def read(text: str) -> NodeDocument:
-    return documents.parse(text, "node.yaml", NodeDocument)
+    return loader.parse(text, "node.yaml", NodeDocument)
 
 
-@pytest.mark.parametrize("name", ["training-gpu-6999", "evals-cpu-0", "router-0.hub", "nat-0.evals"])
+@pytest.mark.parametrize(
+    "name", ["training-gpu-6999", "evals-cpu-0", "router-0.hub", "nat-0.evals"]
+)
 def test_it_is_the_golden_file(
-    rendered_plan: PlanDocument, rendered_lock: LockDocument, golden: Callable[[str, str], None], name: str
+    rendered_plan: PlanDocument,
+    rendered_lock: LockDocument,
+    golden: Callable[[str, str], None],
+    name: str,
 ) -> None:
     golden(f"render/{name}.yaml", render(rendered_plan, rendered_lock, name))
 
 
-@pytest.mark.parametrize("name", ["training-gpu-0", "training-gpu-6999", "training-system-39", "evals-cpu-299"])
+@pytest.mark.parametrize(
+    "name", ["training-gpu-0", "training-gpu-6999", "training-system-39", "evals-cpu-299"]
+)
 def test_an_agent_accepts_it_and_its_pods_fit(
     rendered_plan: PlanDocument, rendered_lock: LockDocument, name: str
 ) -> None:
@@ -51,9 +60,13 @@ def test_an_agent_accepts_it_and_its_pods_fit(
     assert len(document.node.addresses) == len(document.families) == 2
 
 
-def test_no_two_nodes_share_an_address(rendered_plan: PlanDocument, rendered_lock: LockDocument) -> None:
+def test_no_two_nodes_share_an_address(
+    rendered_plan: PlanDocument, rendered_lock: LockDocument
+) -> None:
     held = []
-    for name in [f"training-system-{n}" for n in range(40)] + [f"evals-cpu-{n}" for n in range(300)]:
+    for name in [f"training-system-{n}" for n in range(40)] + [
+        f"evals-cpu-{n}" for n in range(300)
+    ]:
         document = read(render(rendered_plan, rendered_lock, name))
         held += [*document.ranges, *(address.prefix for address in document.node.addresses)]
     assert len(held) > 1000
@@ -70,7 +83,9 @@ def test_no_two_nodes_share_an_address(rendered_plan: PlanDocument, rendered_loc
         ("203.0.113.1", "internet"),
     ],
 )
-def test_what_the_plan_holds_is_not_internet(rendered_plan: PlanDocument, address: str, role: str) -> None:
+def test_what_the_plan_holds_is_not_internet(
+    rendered_plan: PlanDocument, address: str, role: str
+) -> None:
     table = PrefixTable((prefix, "internal") for prefix in internal(rendered_plan))
     found = table.match(Address.parse(address))
     assert (found[1] if found else "internet") == role
@@ -85,9 +100,14 @@ def test_pinned_public_addresses_are_not_internet(rendered_plan: PlanDocument) -
 def test_a_reader_group_is_a_number_or_a_name(
     rendered_plan: PlanDocument, rendered_lock: LockDocument, group: str, value: object
 ) -> None:
-    node = nodes.named(rendered_lock, "evals-cpu-0")
+    node = machines.node_named(rendered_lock, "evals-cpu-0")
     assert node is not None
-    assert read(plan_files.to_yaml(Documents(rendered_plan, rendered_lock, group).of_node(node))).reader_group == value
+    assert (
+        read(
+            files.to_yaml(Documents(rendered_plan, rendered_lock, group).of_node(node))
+        ).reader_group
+        == value
+    )
 
 
 def test_every_machine_has_a_document_that_an_agent_accepts(
@@ -95,12 +115,19 @@ def test_every_machine_has_a_document_that_an_agent_accepts(
 ) -> None:
     few = {
         name: cluster.model_copy(
-            update={"node_pools": {p: s.model_copy(update={"nodes": 3}) for p, s in cluster.node_pools.items()}}
+            update={
+                "node_pools": {
+                    p: s.model_copy(update={"nodes": 3}) for p, s in cluster.node_pools.items()
+                }
+            }
         )
         for name, cluster in rendered_plan.clusters.items()
     }
     plan = rendered_plan.model_copy(update={"clusters": few})
-    every = {name: read(plan_files.to_yaml(document)) for name, document in Documents(plan, rendered_lock).every()}
+    every = {
+        name: read(files.to_yaml(document))
+        for name, document in Documents(plan, rendered_lock).every()
+    }
     roles = [(document.role, document.site) for document in every.values()]
     assert {place: roles.count(place) for place in roles} == {
         (Role.HUB_ROUTER, "hub"): 2,
@@ -109,7 +136,9 @@ def test_every_machine_has_a_document_that_an_agent_accepts(
         (Role.NODE, "evals"): 3,
         (Role.NODE, "training"): 6,
     }
-    assert {name: document.node.name for name, document in every.items()} == {name: name for name in every}
+    assert {name: document.node.name for name, document in every.items()} == {
+        name: name for name in every
+    }
     assert len({document.sites for document in every.values()}) == 1
 
 
@@ -120,15 +149,21 @@ def test_a_nat_host_translates_what_the_hub_sees_onto_what_the_cluster_uses(
     unique = read(render(rendered_plan, rendered_lock, "nat-1.training")).nat
     assert shared
     assert unique
-    assert [(str(each.seen), str(each.real)) for each in shared.services] == [("172.17.0.0/18", "100.64.0.0/18")]
-    assert [(str(each.seen), str(each.real)) for each in unique.services] == [("172.16.0.0/16", "172.16.0.0/16")]
+    assert [(str(each.vip_range), str(each.service_cidr)) for each in shared.services] == [
+        ("172.17.0.0/18", "100.64.0.0/18")
+    ]
+    assert [(str(each.vip_range), str(each.service_cidr)) for each in unique.services] == [
+        ("172.16.0.0/16", "172.16.0.0/16")
+    ]
 
 
 def test_only_nodes_whose_services_see_the_client_have_a_way_back(
     rendered_plan: PlanDocument, rendered_lock: LockDocument
 ) -> None:
     preserving = read(render(rendered_plan, rendered_lock, "evals-cpu-7"))
-    assert [(str(route.to), str(route.via)) for route in preserving.routes] == [("10.254.254.0/24", "10.253.34.4")]
+    assert [(str(route.to), str(route.via)) for route in preserving.routes] == [
+        ("10.254.254.0/24", "10.253.34.4")
+    ]
     for name in ("training-gpu-0", "nat-0.evals", "router-0.hub"):
         assert read(render(rendered_plan, rendered_lock, name)).routes == ()
 
@@ -138,7 +173,9 @@ def test_a_cluster_that_was_dropped_is_kept_apart_until_it_is_released(
 ) -> None:
     gone = rendered_lock.clusters["evals"].model_copy(update={"tombstone": True})
     lock = rendered_lock.model_copy(update={"clusters": {**rendered_lock.clusters, "evals": gone}})
-    plan = rendered_plan.model_copy(update={"clusters": {"training": rendered_plan.clusters["training"]}})
+    plan = rendered_plan.model_copy(
+        update={"clusters": {"training": rendered_plan.clusters["training"]}}
+    )
     document = read(render(plan, lock, "router-0.hub"))
     assert [site.name for site in document.sites] == ["hub", "evals", "training"]
     assert not any("evals" in name for name, _ in Documents(plan, lock).every())
@@ -151,15 +188,15 @@ def test_growing_into_its_own_reserve_changes_no_other_clusters_documents(
     pool = evals.node_pools["cpu"].model_copy(update={"nodes": 1500})
     grown = evals.model_copy(update={"node_pools": {"cpu": pool}})
     plan = rendered_plan.model_copy(update={"clusters": {**rendered_plan.clusters, "evals": grown}})
-    lock = make_lock(plan, rendered_lock, plan_files.load_limits(plan.cloud))
+    lock = make_lock(plan, rendered_lock, files.load_limits(plan.cloud))
     assert lock.clusters["evals"] != rendered_lock.clusters["evals"]
     for name in ("training-gpu-0", "router-1.hub", "nat-0.training"):
         assert render(plan, lock, name) == render(rendered_plan, rendered_lock, name)
 
 
 def test_the_document_of_a_node_among_twenty_clusters_stays_small() -> None:
-    plan = plan_files.load_plan(CONFIGS / "plan" / "twenty-clusters.yaml")
-    lock = make_lock(plan, None, plan_files.load_limits(plan.cloud))
+    plan = files.load_plan(CONFIGS / "plan" / "twenty-clusters.yaml")
+    lock = make_lock(plan, None, files.load_limits(plan.cloud))
     _, document = next(Documents(plan, lock).every())
     assert len(document["sites"]) == 21
-    assert len(plan_files.to_yaml(document)) < 4096
+    assert len(files.to_yaml(document)) < 4096

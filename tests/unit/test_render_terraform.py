@@ -1,4 +1,6 @@
-"""Rendered Terraform: read back by a real HCL parser and held to the provider's schema and to itself."""
+"""Rendered Terraform: read back by a real HCL parser and held to the provider's schema and to
+itself.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,11 @@ from typing import Any
 import hcl2
 import pytest
 
-from netmgr.errors import ConfigError
-from netmgr.plan.document import Cloud, PlanDocument
+from netmgr.plan.clouds.azure.naming import computer_prefix
+from netmgr.plan.clouds.azure.terraform import terraform
+from netmgr.plan.document import PlanDocument
 from netmgr.plan.network import Network
-from netmgr.render.cloud import computer_prefix
-from netmgr.render.hcl import Attribute, Block, render
-from netmgr.render.terraform import terraform
+from netmgr.plan.render.hcl import Attribute, Block, render
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "schemas" / "azurerm.json").read_text("utf-8"))
 META = {"count"}
@@ -94,7 +95,12 @@ def test_every_resource_and_block_is_as_the_provider_s_schema_has_it(
 
 @pytest.mark.parametrize(
     "damage",
-    [{"route": [{"name": "a", "prefix": "10.0.0.0/8"}]}, {"routes": []}, {"location": 3}, {"name": None}],
+    [
+        {"route": [{"name": "a", "prefix": "10.0.0.0/8"}]},
+        {"routes": []},
+        {"location": 3},
+        {"name": None},
+    ],
 )
 def test_the_schema_is_not_satisfied_by_anything(
     resources: dict[tuple[str, str], dict[str, Any]], damage: dict[str, Any]
@@ -104,15 +110,24 @@ def test_the_schema_is_not_satisfied_by_anything(
     assert list(faults(damaged, SCHEMA["resources"]["azurerm_route_table"], "hub"))
 
 
-def test_a_route_names_an_appliance_where_it_leads_to_one(resources: dict[tuple[str, str], dict[str, Any]]) -> None:
-    routes = [route for (kind, _), body in resources.items() if kind.endswith("_table") for route in body["route"]]
+def test_a_route_names_an_appliance_where_it_leads_to_one(
+    resources: dict[tuple[str, str], dict[str, Any]],
+) -> None:
+    routes = [
+        route
+        for (kind, _), body in resources.items()
+        if kind.endswith("_table")
+        for route in body["route"]
+    ]
     assert {route["next_hop_type"] for route in routes} <= HOPS
     for route in routes:
         assert ("next_hop_in_ip_address" in route) == (route["next_hop_type"] == "VirtualAppliance")
 
 
-def test_a_computer_name_s_prefix_is_no_longer_than_the_cloud_takes(rendered_network: Network) -> None:
-    longest = rendered_network.scale_sets[0]
+def test_a_computer_name_s_prefix_is_no_longer_than_the_cloud_takes(
+    rendered_network: Network,
+) -> None:
+    longest = rendered_network.node_groups[0]
     names = [f"{'c' * 32}-{'p' * 31}{end}" for end in ("a", "b", "b_1")]
     prefixes = [computer_prefix(replace(longest, name=name)) for name in names]
     assert len(set(prefixes)) == len(names)
@@ -138,9 +153,11 @@ def test_an_interface_has_one_primary_and_as_many_configurations_as_its_pods_nee
             configurations = interface["ip_configuration"]
             assert [c["primary"] for c in configurations].count(True) == 1
             assert len({c["subnet_id"] for c in configurations}) == 1
-            counts[label] = sum(c["name"].startswith("pods-") for c in configurations if c["version"] == "IPv4")
-    # 7,000 nodes and their surge are eight scale sets. 31 pods take two /28s; a dozen single addresses are a dozen;
-    # 15 pods fit one /28.
+            counts[label] = sum(
+                c["name"].startswith("pods-") for c in configurations if c["version"] == "IPv4"
+            )
+    # 7,000 nodes and their surge are eight scale sets. 31 pods take two /28s; a dozen single
+    # addresses are a dozen; 15 pods fit one /28.
     assert [counts.pop(f"training-gpu_0_{place}") for place in range(1, 8)] == [2] * 7
     assert counts == {"training-gpu": 2, "training-system": 12, "evals-cpu": 1}
 
@@ -165,11 +182,9 @@ def test_text_cannot_become_a_template_or_end_its_string() -> None:
     nasty = 'a"\n${file("/etc/passwd")} %{ if true } \\'
     text = render([Block("resource", ("x", "y"), (Attribute("name", nasty),))])
     read = hcl2.loads(text)["resource"][0]['"x"']['"y"']["name"]
-    assert read[1:-1].encode().decode("unicode_escape").replace("$${", "${").replace("%%{", "%{") == nasty
+    assert (
+        read[1:-1].encode().decode("unicode_escape").replace("$${", "${").replace("%%{", "%{")
+        == nasty
+    )
     assert "$${file" in text
     assert "%%{ if" in text
-
-
-def test_a_plan_without_a_cloud_has_nothing_to_render(rendered_plan: PlanDocument, rendered_network: Network) -> None:
-    with pytest.raises(ConfigError, match="cloud: none"):
-        terraform(rendered_plan.model_copy(update={"cloud": Cloud.NONE}), rendered_network)

@@ -1,4 +1,5 @@
-"""The choice of a backend is made once; and the lock that others hold is waited for only so long."""
+"""The choice of a backend is made once; and the lock that others hold is waited for only so
+long."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ import time
 
 import pytest
 
-from netmgr.config import Backend
+from netmgr.documents.node import Backend
 from netmgr.errors import StateError, TryAgainLater
-from netmgr.rules import xtables_lock
+from netmgr.kernel.xtables import lock
 from netmgr.rules.choose import FILE_NAME, open_backend
 
 
@@ -48,9 +49,9 @@ def test_the_lock_is_waited_for_only_so_long(tmp_path):
     path = tmp_path / "xtables.lock"
     began = time.monotonic()
     with (
-        xtables_lock.held(path, wait_seconds=0),
+        lock.held(path, wait_seconds=0),
         pytest.raises(TryAgainLater, match="held by another program"),
-        xtables_lock.held(path, wait_seconds=0.05),
+        lock.held(path, wait_seconds=0.05),
     ):
         pytest.fail("two holders")
     assert 0.05 <= time.monotonic() - began < 5
@@ -58,7 +59,11 @@ def test_the_lock_is_waited_for_only_so_long(tmp_path):
 
 def test_the_lock_is_the_one_iptables_takes_and_is_given_back(tmp_path):
     path = tmp_path / "xtables.lock"
-    with xtables_lock.held(path, wait_seconds=0), path.open() as other, pytest.raises(BlockingIOError):
+    with (
+        lock.held(path, wait_seconds=0),
+        path.open() as other,
+        pytest.raises(BlockingIOError),
+    ):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with path.open() as other:
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

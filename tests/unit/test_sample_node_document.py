@@ -9,8 +9,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from netmgr.config import NodeDocument
-from netmgr.documents import parse
+from netmgr.documents.loader import parse
+from netmgr.documents.node import NodeDocument
 
 SAMPLE = Path(__file__).parents[2] / "configs" / "node.yaml"
 TEXT = SAMPLE.read_text(encoding="utf-8")
@@ -53,7 +53,9 @@ def test_the_sample_names_every_key():
 def test_commented_defaults_are_the_true_ones():
     shown = parse(UNCOMMENTED, "full", NodeDocument)
     plain = parse(TEXT, "sample", NodeDocument)
-    differing = {name for name in NodeDocument.model_fields if getattr(shown, name) != getattr(plain, name)} - {
+    differing = {
+        name for name in NodeDocument.model_fields if getattr(shown, name) != getattr(plain, name)
+    } - {
         "node",
         "mtu",
         "reader_group",

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from netmgr.documents import load
+from netmgr.documents.loader import load
 from netmgr.plan.document import PlanDocument
 
 FOLDER = Path(__file__).parents[2] / "configs" / "plan"
@@ -34,7 +34,11 @@ def models(annotation: object, star: str = "") -> Iterator[tuple[type[BaseModel]
 
 
 def given(data: Any, prefix: str, known: set[str]) -> Iterator[str]:
-    for name, value in data.items() if isinstance(data, dict) else ((str(place), v) for place, v in enumerate(data)):
+    for name, value in (
+        data.items()
+        if isinstance(data, dict)
+        else ((str(place), v) for place, v in enumerate(data))
+    ):
         path = f"{prefix}{name}" if f"{prefix}{name}" in known else f"{prefix}*"
         yield path
         if isinstance(value, dict | list):

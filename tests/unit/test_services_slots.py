@@ -12,14 +12,20 @@ from netmgr.prefixes import Address
 from netmgr.services.model import Endpoint
 from netmgr.services.slots import rearranged, rendezvous, slot_count
 
-ENDPOINTS = [Endpoint(Address.parse(f"10.9.{number >> 8}.{number & 255}"), 80) for number in range(400)]
+ENDPOINTS = [
+    Endpoint(Address.parse(f"10.9.{number >> 8}.{number & 255}"), 80) for number in range(400)
+]
 some_endpoints = st.frozensets(st.sampled_from(ENDPOINTS[:12]))
 
 
 def test_the_last_one_moves_into_the_place_of_one_that_went():
     first = rearranged((), ENDPOINTS[:4])
     assert first == tuple(ENDPOINTS[:4])
-    assert rearranged(first, [ENDPOINTS[0], ENDPOINTS[2], ENDPOINTS[3]]) == (ENDPOINTS[0], ENDPOINTS[3], ENDPOINTS[2])
+    assert rearranged(first, [ENDPOINTS[0], ENDPOINTS[2], ENDPOINTS[3]]) == (
+        ENDPOINTS[0],
+        ENDPOINTS[3],
+        ENDPOINTS[2],
+    )
 
 
 @given(st.lists(some_endpoints, min_size=1, max_size=6))

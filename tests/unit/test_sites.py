@@ -1,15 +1,17 @@
-"""A document whose role, sites, translation and routes contradict each other is refused with both lines."""
+"""A document whose role, sites, translation and routes contradict each other is refused with both
+lines.
+"""
 
 from __future__ import annotations
 
 import pytest
 import yaml
 
-from netmgr.config import NodeDocument
-from netmgr.documents import parse
+from netmgr.documents.loader import parse
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.sites import SitePart, site_of
 from netmgr.errors import ConfigError
 from netmgr.prefixes import Address
-from netmgr.sites import Part, belonging
 
 SITES = """\
 sites:
@@ -25,7 +27,7 @@ sites:
 HEAD = f"apiVersion: netmgr.io/v1alpha1\nkind: Node\nnode: {{name: m}}\n{SITES}"
 NODE = HEAD + "site: a\nranges: [10.1.0.0/28]\n"
 HOST = HEAD + "site: a\nrole: nat-host\n"
-SEEN = "172.16.0.0/20"
+VIP_RANGE = "172.16.0.0/20"
 
 
 def read(text: str) -> NodeDocument:
@@ -41,7 +43,12 @@ def refused(text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "before", "after", "message"),
     [
-        (NODE, "[10.2.0.0/16]", "[10.1.128.0/17]", "11: sites[2].prefixes[0]: 10.1.128.0/17 of b overlaps 10.1.0.0/16"),
+        (
+            NODE,
+            "[10.2.0.0/16]",
+            "[10.1.128.0/17]",
+            "11: sites[2].prefixes[0]: 10.1.128.0/17 of b overlaps 10.1.0.0/16",
+        ),
         (NODE, "[10.2.0.0/16]", "[10.1.128.0/17]", "of a (line 8); an address is of one site"),
         (
             NODE,
@@ -49,20 +56,55 @@ def refused(text: str) -> str:
             "[10.0.0.0/8]",
             "11: sites[2].prefixes[0]: 10.0.0.0/8 of b overlaps 10.0.0.0/20 of hub",
         ),
-        (NODE, "[172.16.16.0/20]", "[172.16.0.0/16]", "12: sites[2].services[0]: 172.16.0.0/16 of b overlaps 172.16.0"),
-        (NODE, "name: b", "name: a", "10: sites[2].name: a is named already (line 7); name every site once"),
-        (NODE, "site: a", "site: c", "13: site: c is none of sites (line 4); there are hub, a, b"),
+        (
+            NODE,
+            "[172.16.16.0/20]",
+            "[172.16.0.0/16]",
+            "12: sites[2].services[0]: 172.16.0.0/16 of b overlaps 172.16.0",
+        ),
+        (
+            NODE,
+            "name: b",
+            "name: a",
+            "10: sites[2].name: a is named already (line 7); name every site once",
+        ),
+        (
+            NODE,
+            "site: a",
+            "site: c",
+            "13: site: c is not one of sites (line 4); there are hub, a, b",
+        ),
         (NODE, "site: a\n", "", "4: sites: site is missing; say which of the sites"),
-        (NODE, "site: a", "site: b", "14: ranges[0]: 10.1.0.0/28 lies in no prefix of b (line 11); correct"),
+        (
+            NODE,
+            "site: a",
+            "site: b",
+            "14: ranges[0]: 10.1.0.0/28 lies in no prefix of b (line 11); correct",
+        ),
         (
             NODE,
             "{name: m}",
             "{name: m, addresses: [10.2.0.4]}",
             "3: node.addresses[0]: 10.2.0.4 lies in 10.2.0.0/16 of",
         ),
-        (NODE, "site: a", "site: a\nrole: hub-router", "13: site: a has no hub-router (line 14); a hub-router is of"),
-        (NODE, "site: a", "site: hub\nrole: hub-router", "15: ranges: a hub-router runs no pods (line 14); remove it"),
-        (HOST, "site: a", "site: hub", "13: site: the hub has no nat-host (line 14); name the spoke"),
+        (
+            NODE,
+            "site: a",
+            "site: a\nrole: hub-router",
+            "13: site: a has no hub-router (line 14); a hub-router is of",
+        ),
+        (
+            NODE,
+            "site: a",
+            "site: hub\nrole: hub-router",
+            "15: ranges: a hub-router runs no pods (line 14); remove it",
+        ),
+        (
+            HOST,
+            "site: a",
+            "site: hub",
+            "13: site: the hub has no nat-host (line 14); name the spoke",
+        ),
         (HOST, "site: a", "site: a", "14: role: a nat-host needs nat; say what it translates"),
     ],
 )
@@ -75,43 +117,70 @@ def test_a_role_and_its_site_must_agree(text: str, before: str, after: str, mess
     ("nat", "message"),
     [
         (
-            f"- {{seen: {SEEN}, real: 10.96.0.0/19}}",
-            f"m.yaml:17: nat.services[0].real: 10.96.0.0/19 is not of the length and family of {SEEN} (line 17); each",
+            f"- {{vip_range: {VIP_RANGE}, service_cidr: 10.96.0.0/19}}",
+            (
+                "m.yaml:17: nat.services[0].service_cidr: 10.96.0.0/19 is not of the "
+                "length and family of "
+                f"{VIP_RANGE} (line 17); each"
+            ),
         ),
         (
-            f"- seen: {SEEN}\n    real: 'fd00:99::/112'",
-            f"m.yaml:18: nat.services[0].real: fd00:99::/112 is not of the length and family of {SEEN} (line 17)",
+            f"- vip_range: {VIP_RANGE}\n    service_cidr: 'fd00:99::/112'",
+            (
+                "m.yaml:18: nat.services[0].service_cidr: fd00:99::/112 is not of the "
+                "length and family of "
+                f"{VIP_RANGE} (line 17)"
+            ),
         ),
         (
-            "- {seen: 172.16.16.0/20, real: 10.96.0.0/20}",
-            "m.yaml:17: nat.services[0].seen: 172.16.16.0/20 lies in no Service range that the hub sees of a (line 9)",
+            "- {vip_range: 172.16.16.0/20, service_cidr: 10.96.0.0/20}",
+            (
+                "m.yaml:17: nat.services[0].vip_range: 172.16.16.0/20 lies in no VIP range of "
+                "a (line 9)"
+            ),
         ),
         (
-            f"- {{seen: {SEEN}, real: 10.2.16.0/20}}",
-            "nat.services[0].real: 10.2.16.0/20 overlaps 10.2.0.0/16 of b (line",
+            f"- {{vip_range: {VIP_RANGE}, service_cidr: 10.2.16.0/20}}",
+            "nat.services[0].service_cidr: 10.2.16.0/20 overlaps 10.2.0.0/16 of b (line",
         ),
         (
-            f"- {{seen: {SEEN}, real: 10.1.16.0/20}}",
-            "nat.services[0].real: 10.1.16.0/20 overlaps 10.1.0.0/16 of a (line",
-        ),
-        (
-            "- {seen: 172.16.0.0/21, real: 10.96.0.0/21}\n  - {seen: 172.16.8.0/21, real: 10.96.0.0/21}",
-            "m.yaml:18: nat.services[1].real: 10.96.0.0/21 overlaps 10.96.0.0/21 (line 17); translate every",
-        ),
-        (
-            "- {seen: 172.16.0.0/21, real: 10.96.0.0/21}\n  - {seen: 172.16.0.0/22, real: 10.97.0.0/22}",
-            "m.yaml:18: nat.services[1].seen: 172.16.0.0/22 overlaps 172.16.0.0/21 (line 17); translate",
-        ),
-        (
-            "- {seen: 172.16.0.0/21, real: 172.16.8.0/21}",
-            "nat.services[0].real: 172.16.8.0/21 overlaps 172.16.0.0/20 of a (line 9)",
+            f"- {{vip_range: {VIP_RANGE}, service_cidr: 10.1.16.0/20}}",
+            "nat.services[0].service_cidr: 10.1.16.0/20 overlaps 10.1.0.0/16 of a (line",
         ),
         (
             (
-                f"- {{seen: {SEEN}, real: 10.96.0.0/20}}\n  - {{seen: 'fd00:a::/112', real: 'fd00:a::/112'}}\n"
+                "- {vip_range: 172.16.0.0/21, service_cidr: 10.96.0.0/21}\n  - "
+                "{vip_range: 172.16.8.0/21, service_cidr: 10.96.0.0/21}"
+            ),
+            (
+                "m.yaml:18: nat.services[1].service_cidr: 10.96.0.0/21 overlaps 10.96.0.0/21 "
+                "(line 17); translate every"
+            ),
+        ),
+        (
+            (
+                "- {vip_range: 172.16.0.0/21, service_cidr: 10.96.0.0/21}\n  - "
+                "{vip_range: 172.16.0.0/22, service_cidr: 10.97.0.0/22}"
+            ),
+            (
+                "m.yaml:18: nat.services[1].vip_range: 172.16.0.0/22 overlaps 172.16.0.0/21 "
+                "(line 17); translate"
+            ),
+        ),
+        (
+            "- {vip_range: 172.16.0.0/21, service_cidr: 172.16.8.0/21}",
+            "nat.services[0].service_cidr: 172.16.8.0/21 overlaps 172.16.0.0/20 of a (line 9)",
+        ),
+        (
+            (
+                f"- {{vip_range: {VIP_RANGE}, service_cidr: 10.96.0.0/20}}\n"
+                "  - {vip_range: 'fd00:a::/112', service_cidr: 'fd00:a::/112'}\n"
                 "  addresses: [10.1.0.4]"
             ),
-            "m.yaml:18: nat.services[1].seen: fd00:a::/112 is IPv6, and no address is (line 19); add one for snat",
+            (
+                "m.yaml:18: nat.services[1].vip_range: fd00:a::/112 is IPv6, and no address "
+                "is (line 19); add one for snat"
+            ),
         ),
         ("", "m.yaml:16: nat.services: "),
     ],
@@ -127,12 +196,18 @@ def test_a_translation_stays_inside_its_spoke_and_is_one_to_one(nat: str, messag
             "- {to: 10.2.8.0/24, via: 10.1.0.4}",
             "m.yaml:16: routes[0].to: 10.2.8.0/24 leads to 10.2.0.0/16 of b, another",
         ),
-        ("- {to: 10.0.1.0/24, via: 10.2.0.4}", "m.yaml:16: routes[0].via: 10.2.0.4 leads to 10.2.0.0/16 of b, another"),
+        (
+            "- {to: 10.0.1.0/24, via: 10.2.0.4}",
+            "m.yaml:16: routes[0].via: 10.2.0.4 leads to 10.2.0.0/16 of b, another",
+        ),
         (
             "- {to: 10.0.1.0/24, via: 'fd00:1::4'}",
             "m.yaml:16: routes[0].via: fd00:1::4 is not of the family of 10.0.1.0",
         ),
-        ("- {to: 10.0.1.4, via: 10.1.0.4}", "m.yaml:16: routes[0].to: 10.0.1.4/32 is a single address, which only"),
+        (
+            "- {to: 10.0.1.4, via: 10.1.0.4}",
+            "m.yaml:16: routes[0].to: 10.0.1.4/32 is a single address, which only",
+        ),
         (
             "- {to: 10.0.1.0/24, via: 10.1.0.4}\n- {to: 10.0.1.0/24, via: 10.1.0.5}",
             "m.yaml:17: routes[1].to: 10.0.1.0/24 has a route already (line 16); keep one",
@@ -143,27 +218,56 @@ def test_routes_lead_to_no_other_spoke(routes: str, message: str) -> None:
     assert message in refused(f"{NODE}routes:\n{routes}\n")
 
 
+def test_services_are_not_held_by_legacy_iptables() -> None:
+    nat = (
+        f"nat: {{services: [{{vip_range: {VIP_RANGE}, service_cidr: 10.96.0.0/20}}], "
+        "translation: endpoints}"
+    )
+    assert (
+        "m.yaml:15: backend: iptables-legacy cannot hold the Services of translation: endpoints "
+        "(line 16); set backend: nftables, or translation: netmap"
+    ) in refused(f"{HOST}backend: iptables-legacy\n{nat}\n")
+
+
+def test_former_keys_are_refused_with_their_new_names() -> None:
+    text = f"{HOST}nat: {{services: [{{seen: {VIP_RANGE}, real: 10.96.0.0/20}}]}}\n"
+    for old, new in (("seen", "vip_range"), ("real", "service_cidr")):
+        message = f"m.yaml:15: nat.services[0].{old}: unknown key; it is called {new} now"
+        assert message in refused(text)
+
+
 def test_only_a_nat_host_translates() -> None:
-    text = f"{NODE}nat: {{services: [{{seen: {SEEN}, real: 10.96.0.0/20}}]}}\n"
+    text = f"{NODE}nat: {{services: [{{vip_range: {VIP_RANGE}, service_cidr: 10.96.0.0/20}}]}}\n"
     assert "m.yaml:15: nat: a node translates no Services; remove it" in refused(text)
 
 
 @pytest.mark.parametrize(
     "services",
     [
-        [{"seen": SEEN, "real": SEEN}],
-        [{"seen": SEEN, "real": "10.96.0.0/20"}, {"seen": "fd00:a::/112", "real": "fd00:a::/112"}],
-        [{"seen": "172.16.0.0/21", "real": "10.96.0.0/21"}, {"seen": "172.16.8.0/21", "real": "10.97.0.0/21"}],
+        [{"vip_range": VIP_RANGE, "service_cidr": VIP_RANGE}],
+        [
+            {"vip_range": VIP_RANGE, "service_cidr": "10.96.0.0/20"},
+            {"vip_range": "fd00:a::/112", "service_cidr": "fd00:a::/112"},
+        ],
+        [
+            {"vip_range": "172.16.0.0/21", "service_cidr": "10.96.0.0/21"},
+            {"vip_range": "172.16.8.0/21", "service_cidr": "10.97.0.0/21"},
+        ],
     ],
 )
-def test_a_range_may_be_seen_where_it_is_or_elsewhere(services: list[dict[str, str]]) -> None:
+def test_vips_and_cluster_ips_may_be_the_same_addresses(services: list[dict[str, str]]) -> None:
     document = read(HOST + yaml.safe_dump({"nat": {"services": services}}))
     assert document.nat
-    assert [each.is_identity for each in document.nat.services] == [each["seen"] == each["real"] for each in services]
+    assert [each.is_identity for each in document.nat.services] == [
+        each["vip_range"] == each["service_cidr"] for each in services
+    ]
 
 
 def test_a_hub_router_needs_no_site_and_may_have_an_address_in_every_spoke() -> None:
-    text = HEAD.replace("{name: m}", "{name: m, addresses: [10.0.0.1, 10.1.0.1, 10.2.0.1]}") + "role: hub-router\n"
+    text = (
+        HEAD.replace("{name: m}", "{name: m, addresses: [10.0.0.1, 10.1.0.1, 10.2.0.1]}")
+        + "role: hub-router\n"
+    )
     assert not read(text).wires_pods
     assert read(text + "routes:\n- {to: 172.16.16.0/20, via: 10.2.0.4}\n").routes
 
@@ -171,16 +275,18 @@ def test_a_hub_router_needs_no_site_and_may_have_an_address_in_every_spoke() -> 
 @pytest.mark.parametrize(
     ("address", "site", "part"),
     [
-        ("10.0.0.1", "hub", Part.NODES),
-        ("10.1.255.255", "a", Part.NODES),
-        ("fd00:1::7", "a", Part.NODES),
-        ("172.16.15.255", "a", Part.SERVICES),
-        ("fd00:a::1", "a", Part.SERVICES),
-        ("172.16.16.0", "b", Part.SERVICES),
+        ("10.0.0.1", "hub", SitePart.NODES),
+        ("10.1.255.255", "a", SitePart.NODES),
+        ("fd00:1::7", "a", SitePart.NODES),
+        ("172.16.15.255", "a", SitePart.SERVICES),
+        ("fd00:a::1", "a", SitePart.SERVICES),
+        ("172.16.16.0", "b", SitePart.SERVICES),
     ],
 )
-def test_an_address_belongs_to_the_site_whose_prefix_holds_it(address: str, site: str, part: Part) -> None:
-    found = belonging(read(NODE).sites, Address.parse(address))
+def test_an_address_belongs_to_the_site_whose_prefix_holds_it(
+    address: str, site: str, part: SitePart
+) -> None:
+    found = site_of(read(NODE).sites, Address.parse(address))
     assert found
     assert (found.site, found.part) == (site, part)
     assert found.prefix.holds(Address.parse(address))
@@ -188,4 +294,4 @@ def test_an_address_belongs_to_the_site_whose_prefix_holds_it(address: str, site
 
 @pytest.mark.parametrize("address", ["10.3.0.0", "172.16.32.0", "203.0.113.1", "2001:db8::1"])
 def test_an_address_of_no_site_belongs_to_none(address: str) -> None:
-    assert belonging(read(NODE).sites, Address.parse(address)) is None
+    assert site_of(read(NODE).sites, Address.parse(address)) is None

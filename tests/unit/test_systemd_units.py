@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from netmgr.api.client import DEFAULT_SOCKET
 from netmgr.cli.agent import agent
 from netmgr.cli.exporter import exporter
-from netmgr.config import NodeDocument
-from netmgr.readers import DEFAULT_SOCKET
+from netmgr.documents.node import NodeDocument
 
 UNITS = Path(__file__).parents[2] / "configs" / "systemd"
 
@@ -49,5 +49,9 @@ def test_a_unit_gives_options_that_its_command_has(name: str, command: Callable[
 
 def test_the_exporter_asks_where_the_agent_answers_and_may_do_nothing_else():
     unit = service("exporter")
-    assert Path(options("exporter")["--socket"]) == default("run_dir") / "ledger.sock" == DEFAULT_SOCKET
+    assert (
+        Path(options("exporter")["--socket"])
+        == default("run_dir") / "ledger.sock"
+        == DEFAULT_SOCKET
+    )
     assert (unit["DynamicUser"], unit["CapabilityBoundingSet"]) == ("yes", "")

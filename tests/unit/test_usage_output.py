@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from netmgr.cli import usage_output
-from netmgr.cli.usage import moment
+from netmgr.api.snapshot import UsageView
+from netmgr.cli.output import show
+from netmgr.cli.usage import as_csv, as_json, as_table, moment
 from netmgr.errors import RequestError
-from netmgr.snapshot import UsageView
 
 NOW = datetime(2026, 3, 10, 15, 30, tzinfo=UTC).timestamp()
 HOUR = datetime(2026, 3, 10, 14, tzinfo=UTC).timestamp() // 3600
@@ -29,7 +29,14 @@ def view(*by: str) -> UsageView:
         "until": int(HOUR) * 3600 + 3600,
         "by": list(by),
         "rows": [
-            {"hour": int(HOUR), "namespace": space, "pod": pod, "traffic": traffic, "bytes": size, "packets": 1}
+            {
+                "hour": int(HOUR),
+                "namespace": space,
+                "pod": pod,
+                "traffic": traffic,
+                "bytes": size,
+                "packets": 1,
+            }
             for space, pod, traffic, size in rows
         ],
         "left_out": 3,
@@ -51,11 +58,15 @@ def view(*by: str) -> UsageView:
     ],
 )
 def test_a_time_is_what_a_person_means_by_it(text: str, meant: str) -> None:
-    assert moment("--since", text, NOW) == datetime.fromisoformat(meant).replace(tzinfo=UTC).timestamp()
+    assert (
+        moment("--since", text, NOW)
+        == datetime.fromisoformat(meant).replace(tzinfo=UTC).timestamp()
+    )
 
 
 @pytest.mark.parametrize(
-    "text", ["", "soon", "24", "-3h", "3.5h", "99999999999w", "2026-13-01", "0001-01-01T00:00+20:00"]
+    "text",
+    ["", "soon", "24", "-3h", "3.5h", "99999999999w", "2026-13-01", "0001-01-01T00:00+20:00"],
 )
 def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(RequestError, match=r"--since .* is no time: give one like 90m"):
@@ -63,22 +74,31 @@ def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
 
 
 def test_csv_has_a_line_for_each_row_whatever_its_names_hold() -> None:
-    lines = list(csv.reader(usage_output.as_csv(view("pod", "hour")).splitlines(keepends=True)))
+    lines = list(csv.reader(as_csv(view("pod", "hour")).splitlines(keepends=True)))
     assert lines[0] == ["hour", "namespace", "pod", "traffic", "bytes", "packets"]
     assert lines[1] == ["2026-03-10T14:00Z", "team-a", 'we"b,\n', "internet-out", "5000000", "1"]
     assert lines[2][2] == "(others)"
 
 
 def test_json_tells_the_whole_answer() -> None:
-    document = json.loads(usage_output.as_json(view("namespace")))
-    assert (document["since"], document["until"], document["left_out"]) == ("2026-03-10T14:00Z", "2026-03-10T15:00Z", 3)
-    assert document["rows"][2] == {"namespace": "team-[b]", "traffic": "hub-out", "bytes": 40, "packets": 1}
+    document = json.loads(as_json(view("namespace")))
+    assert (document["since"], document["until"], document["left_out"]) == (
+        "2026-03-10T14:00Z",
+        "2026-03-10T15:00Z",
+        3,
+    )
+    assert document["rows"][2] == {
+        "namespace": "team-[b]",
+        "traffic": "hub-out",
+        "bytes": 40,
+        "packets": 1,
+    }
 
 
 def test_a_table_has_in_and_out_beside_each_other_and_a_class_where_there_are_several(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    usage_output.show(view("namespace"))
+    show(*as_table(view("namespace")))
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["namespace", "class", "in", "out"] in shown
     assert ["team-a", "internet", "2.0", "kB", "5.0", "MB"] in shown
@@ -87,5 +107,5 @@ def test_a_table_has_in_and_out_beside_each_other_and_a_class_where_there_are_se
 
 
 def test_an_empty_answer_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    usage_output.show({**view("pod"), "rows": [], "left_out": 0})
+    show(*as_table({**view("pod"), "rows": [], "left_out": 0}))
     assert "no traffic in these hours" in capsys.readouterr().out

@@ -9,18 +9,21 @@ import time
 import pytest
 import yaml
 
-from netmgr import documents, yaml_loader
-from netmgr.config import NodeDocument
+from netmgr.documents import loader, yaml_loader
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.yaml_loader import BeyondBounds
 from netmgr.errors import ConfigError
 from netmgr.plan.adopt import read_existing
 from netmgr.services.directory import Documents
-from netmgr.yaml_loader import BeyondBounds
 
 
 def nested(item, levels=9, width=9):
     """A text of aliases of aliases: `width` to the power of `levels` items."""
     lines = [f"a0: &a0 {item}"]
-    lines += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]" for level in range(1, levels)]
+    lines += [
+        f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]"
+        for level in range(1, levels)
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -53,7 +56,7 @@ def bounded():
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_document_is_refused_with_its_file(bomb):
     with pytest.raises(ConfigError, match=r"^node\.yaml"):
-        documents.parse(BOMBS[bomb], "node.yaml", NodeDocument)
+        loader.parse(BOMBS[bomb], "node.yaml", NodeDocument)
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
@@ -78,7 +81,7 @@ def test_the_loader_raises_nothing_but_yaml_errors(bomb):
 
 def test_the_line_is_named_where_there_is_one():
     with pytest.raises(ConfigError, match=r"^node\.yaml:\d+: aliases add more than 100000 nodes$"):
-        documents.parse(BOMBS["aliases"], "node.yaml", NodeDocument)
+        loader.parse(BOMBS["aliases"], "node.yaml", NodeDocument)
 
 
 def test_aliases_that_people_write_are_none_of_this():
@@ -88,16 +91,26 @@ def test_aliases_that_people_write_are_none_of_this():
     assert len(yaml_loader.load(many)["all"]) == 5000
 
 
+@pytest.mark.parametrize("closers", ['"{}"', "'{}'", "# {}", "|\n    {}"])
+def test_brackets_within_texts_hide_no_levels(closers: str):
+    hidden = closers.format("]" * 2000)
+    deep = f"- {hidden}\n- {'[' * 1500}{']' * 1500}\n"
+    with pytest.raises(BeyondBounds, match="more than 1000 lists"):
+        yaml_loader.load(deep)
+
+
 @pytest.mark.programs
 @pytest.mark.parametrize("levels", [5_000, 22_000, 1_000_000])
 def test_no_depth_ends_the_process(levels):
     program = (  # the text is made there: a parameter of a program is at most 128 KiB long
-        "import sys; from netmgr import yaml_loader; import yaml\n"
+        "import sys; from netmgr.documents import yaml_loader; import yaml\n"
         "try: yaml_loader.load(sys.argv[1] * int(sys.argv[2]))\n"
         "except yaml.YAMLError: sys.exit(3)\n"
     )
-    for shape in ("[", "- ", "? ", "{a: "):
-        done = subprocess.run([sys.executable, "-c", program, shape, str(levels)], env=os.environ, check=False)
+    for shape in ("[", "- ", "? ", "{a: ", "[ ']', ", "- - '}': "):
+        done = subprocess.run(
+            [sys.executable, "-c", program, shape, str(levels)], env=os.environ, check=False
+        )
         assert done.returncode == 3
 
 

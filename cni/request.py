@@ -1,0 +1,426 @@
+"""CNI requests (specification 1.1.0, sections 2 and 3): from variables and JSON to a `Request`.
+
+Validation is complete before anything is done. The order of the checks and the codes are
+those of the reference implementation (containernetworking/cni, pkg/skel): variables (4),
+JSON (6), network name and type (7), version (1), and then what the verb needs. Where the
+reference is destructive or vague, this is stricter:
+
+- GC without a list of valid attachments, as libcni's cnitool sends it after it deleted what its own
+  cache has, collects only what has lost its sandbox: plugins that take it for an empty list would
+  delete every other runtime's pods. An explicit null or empty list does mean "none".
+- DEL is best-effort: it needs the container and the interface alone. Anything else that is wrong
+  (CNI_ARGS, prevResult, network name, version) does not keep a pod from being deleted. Variables
+  that are not UTF-8 do, and input that is not JSON: no runtime that called ADD sends either.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from cni.results import (
+    NEWEST,
+    SUPPORTED_VERSIONS,
+    Json,
+    PreviousResult,
+    at_least,
+    parse_previous,
+)
+from cni.runtime_config import RuntimeConfig, parse_runtime_config
+from netmgr.errors import (
+    DecodingFailure,
+    IncompatibleVersion,
+    InvalidEnvironment,
+    InvalidNetworkConfig,
+    UnsupportedField,
+)
+from netmgr.model import NOTHING_REQUESTED, AttachmentKey, PodRef, Requested
+
+# The reference's libcni and skel take exactly these (pkg/utils, ValidateContainerID).
+NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
+"""Container ids and network names; to be matched in full."""
+
+_IFNAME_BYTES = 15  # IFNAMSIZ is 16 and holds the closing NUL
+_NO_IFNAMES = (".", "..", "all", "default")
+"""The kernel refuses the first two; the others are directories of sysctls beside interfaces'."""
+_LABEL_LIMIT = 253
+
+
+class Verb(StrEnum):
+    """CNI_COMMAND."""
+
+    ADD = "ADD"
+    DEL = "DEL"
+    CHECK = "CHECK"
+    GC = "GC"
+    STATUS = "STATUS"
+    VERSION = "VERSION"
+
+
+_POD_KEYS = ("K8S_POD_NAMESPACE", "K8S_POD_NAME", "K8S_POD_UID", "K8S_POD_INFRA_CONTAINER_ID")
+REQUEST_KEYS = ("IP", "MAC")
+"""What CNI_ARGS may ask for; `runtime_config` reads it."""
+
+_TRUTH = {"1": True, "true": True, "0": False, "false": False}
+
+# Section 2, verb by verb. DEL comes without CNI_NETNS when the sandbox is gone already.
+_REQUIRED = {
+    Verb.ADD: ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"),
+    Verb.CHECK: ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"),
+    Verb.DEL: ("CNI_CONTAINERID", "CNI_IFNAME"),
+    Verb.GC: ("CNI_PATH",),
+    Verb.STATUS: (),
+    Verb.VERSION: (),
+}
+
+VALID_ATTACHMENTS = ("cni.dev/valid-attachments", "cni.dev/attachments")
+"""The specification's key, and what libcni up to 1.2 sent by mistake; later ones send both."""
+
+_SINCE = {Verb.CHECK: "0.4.0", Verb.GC: "1.1.0", Verb.STATUS: "1.1.0"}
+_DECIDED_BY_THE_NODE = ("ipam", "ipMasq")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One CNI request that passed validation. Strings are empty where the verb gives none."""
+
+    command: Verb
+    version: str
+    network: str
+    config: Mapping[str, object]
+    container_id: str = ""
+    netns: str = ""
+    ifname: str = ""
+    args: Mapping[str, str] = field(default_factory=dict)
+    path: str = ""
+    netns_override: bool = False
+    """The runtime allows a sandbox that is the plugin's own namespace; else that is an error."""
+    previous: PreviousResult | None = None
+    valid_attachments: frozenset[AttachmentKey] | None = None
+    """What GC has to keep; None if the runtime gives no list."""
+    runtime: RuntimeConfig | None = None
+    """What the runtime asks of an ADD."""
+
+    @property
+    def key(self) -> AttachmentKey:
+        """The attachment this request is about (ADD, DEL, CHECK)."""
+        return AttachmentKey(self.container_id, self.ifname)
+
+    @property
+    def dns(self) -> Json:
+        """`dns` of the configuration, with what the runtime changes; it is only passed on."""
+        value = self.config.get("dns")
+        return (value if isinstance(value, dict) else {}) | (
+            self.runtime.dns if self.runtime else {}
+        )
+
+    @property
+    def requested(self) -> Requested:
+        """What the runtime asks for instead of what the node would choose."""
+        return self.runtime.requested if self.runtime else NOTHING_REQUESTED
+
+
+def parse_request(environment: Mapping[str, str], stdin: bytes) -> Request:
+    """Read and validate one request.
+
+    Raises:
+        InvalidEnvironment: variables are missing or malformed; the message names each.
+        DecodingFailure: `stdin` is not one JSON object.
+        InvalidNetworkConfig: a key of it is missing or malformed.
+        IncompatibleVersion: its cniVersion is not ours, or older than the verb.
+        UnsupportedField: ADD is asked for something that the node's document decides.
+    """
+    verb = parse_verb(environment)
+    # A runtime asks for versions before it has a container: the other variables are missing then.
+    if verb is Verb.VERSION:
+        return Request(verb, version_of(stdin), "", {})
+    check_text(environment)
+    check_variables(verb, environment)
+    config = _decode(stdin)
+    if verb is Verb.DEL:
+        return _deletion(environment, config)
+    network = _network(config)
+    version = _version(verb, config)
+    previous = _previous(verb, config)
+    args = parse_args(environment.get("CNI_ARGS", ""))
+    if verb is Verb.ADD:
+        # ADD alone: what was attached under an older configuration must stay checkable and
+        # deletable.
+        _refuse_unsupported(config)
+        _refuse_second_interface(previous, environment["CNI_IFNAME"])
+    return Request(
+        command=verb,
+        version=version,
+        network=network,
+        config=config,
+        container_id=environment.get("CNI_CONTAINERID", ""),
+        netns=environment.get("CNI_NETNS", ""),
+        ifname=environment.get("CNI_IFNAME", ""),
+        args=args,
+        path=environment.get("CNI_PATH", ""),
+        # Read as skel reads it, case included.
+        netns_override=environment.get("CNI_NETNS_OVERRIDE", "").lower() in ("1", "true"),
+        previous=previous,
+        valid_attachments=_valid_attachments(config) if verb is Verb.GC else None,
+        runtime=parse_runtime_config(config, args) if verb is Verb.ADD else None,
+    )
+
+
+def _deletion(environment: Mapping[str, str], config: Mapping[str, object]) -> Request:
+    """The DEL, with whatever else of it is valid."""
+    netns, network = environment.get("CNI_NETNS", ""), config.get("name")
+    request = Request(
+        command=Verb.DEL,
+        version=_spoken(config.get("cniVersion")),
+        network=network if isinstance(network, str) else "",
+        config=config,
+        container_id=environment["CNI_CONTAINERID"],
+        # A malformed path is no sandbox; wiring that is found without it still goes.
+        netns=netns if netns.startswith("/") else "",
+        ifname=environment["CNI_IFNAME"],
+        path=environment.get("CNI_PATH", ""),
+    )
+    with suppress(InvalidEnvironment):
+        request = replace(request, args=parse_args(environment.get("CNI_ARGS", "")))
+    with suppress(InvalidNetworkConfig):
+        request = replace(request, previous=_previous(Verb.DEL, config))
+    return request
+
+
+def pod_ref(request: Request) -> PodRef:
+    """The pod of the attachment; what CNI_ARGS leave out is filled in."""
+    return PodRef(
+        namespace=request.args.get("K8S_POD_NAMESPACE") or "-",
+        name=request.args.get("K8S_POD_NAME") or request.container_id,
+        uid=request.args.get("K8S_POD_UID", ""),
+    )
+
+
+def version_of(stdin: bytes) -> str:
+    """The version for an error or VERSION answer, however broken the request is."""
+    try:
+        version = _decode(stdin).get("cniVersion")
+    except DecodingFailure:
+        return NEWEST
+    return _spoken(version)
+
+
+def _spoken(version: object) -> str:
+    return version if isinstance(version, str) and version in SUPPORTED_VERSIONS else NEWEST
+
+
+def _decode(stdin: bytes) -> dict[str, object]:
+    try:
+        # Deeply nested JSON raises RecursionError, which is no ValueError.
+        config = json.loads(stdin)
+    except (ValueError, RecursionError) as error:
+        raise DecodingFailure(
+            "the network configuration on standard input is not JSON", str(error)
+        ) from None
+    if not isinstance(config, dict):
+        raise DecodingFailure("the network configuration on standard input must be a JSON object")
+    return config
+
+
+def _network(config: Mapping[str, object]) -> str:
+    name, plugin = config.get("name"), config.get("type")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise InvalidNetworkConfig(
+            f"name: {_shown(config, 'name')}, must be letters, digits, '_', '.' and '-'"
+        )
+    if not isinstance(plugin, str) or not plugin or "/" in plugin:
+        raise InvalidNetworkConfig(
+            f"type: {_shown(config, 'type')}, must be the plugin's file name"
+        )
+    return name
+
+
+def _shown(config: Mapping[str, object], key: str) -> str:
+    return repr(config[key])[:80] if key in config else "is missing"
+
+
+def _version(verb: Verb, config: Mapping[str, object]) -> str:
+    version = config.get("cniVersion", "0.1.0")  # what a configuration without one means
+    if not isinstance(version, str):
+        raise DecodingFailure(f"cniVersion: {_shown(config, 'cniVersion')}, must be a string")
+    if version not in SUPPORTED_VERSIONS:
+        raise IncompatibleVersion(
+            f"cniVersion {version[:20]!r} is not supported",
+            f"supported: {', '.join(SUPPORTED_VERSIONS)}",
+        )
+    if verb in _SINCE and not at_least(version, _SINCE[verb]):
+        raise IncompatibleVersion(
+            f"cniVersion {version} does not allow {verb}", f"{verb} is part of {_SINCE[verb]}"
+        )
+    return version
+
+
+def _refuse_unsupported(config: Mapping[str, object]) -> None:
+    for key in _DECIDED_BY_THE_NODE:
+        if config.get(key):
+            raise UnsupportedField(
+                f"{key}: {_shown(config, key)} is decided by node.yaml; remove the key"
+            )
+
+
+def _refuse_second_interface(previous: PreviousResult | None, ifname: str) -> None:
+    if previous and any(link.name == ifname and link.sandbox for link in previous.interfaces):
+        raise InvalidNetworkConfig(
+            f"prevResult: a plugin earlier in the chain made {ifname} already; put netmgr first"
+        )
+
+
+def _previous(verb: Verb, config: Mapping[str, object]) -> PreviousResult | None:
+    document = config.get("prevResult")
+    if document is None:
+        if verb is Verb.CHECK:
+            raise InvalidNetworkConfig("prevResult: is missing, and CHECK compares with it")
+        return None
+    return parse_previous(document)
+
+
+def _valid_attachments(config: Mapping[str, object]) -> frozenset[AttachmentKey] | None:
+    given = [key for key in VALID_ATTACHMENTS if key in config]
+    if not given:
+        return None
+    # The union, if a runtime sends both keys: what either one names is alive.
+    valid: set[AttachmentKey] = set()
+    for key in given:
+        valid.update(_attachment(key, entry) for entry in _list(config, key))
+    return frozenset(valid)
+
+
+def _list(config: Mapping[str, object], key: str) -> list[object]:
+    entries = config[key]
+    if entries is None:
+        return []
+    if not isinstance(entries, list):
+        raise InvalidNetworkConfig(f"{key}: must be an array")
+    return entries
+
+
+def _attachment(key: str, entry: object) -> AttachmentKey:
+    if isinstance(entry, dict):
+        container, ifname = entry.get("containerID"), entry.get("ifname")
+        if isinstance(container, str) and container and isinstance(ifname, str) and ifname:
+            return AttachmentKey(container, ifname)
+    raise InvalidNetworkConfig(
+        f"{key}: each entry must be an object with the strings containerID and ifname"
+    )
+
+
+def parse_verb(environment: Mapping[str, str]) -> Verb:
+    """The verb.
+
+    Raises:
+        InvalidEnvironment: CNI_COMMAND is missing or unknown.
+    """
+    command = environment.get("CNI_COMMAND", "")
+    if not command:
+        raise InvalidEnvironment("required variables missing: CNI_COMMAND")
+    try:
+        return Verb(command)
+    except ValueError:
+        raise InvalidEnvironment(
+            f"CNI_COMMAND: {command!r} is not one of {', '.join(Verb)}"
+        ) from None
+
+
+def check_text(environment: Mapping[str, str]) -> None:
+    """Refuse variables that are not UTF-8: no name of Kubernetes is, and no state file holds it.
+
+    Raises:
+        InvalidEnvironment: names each.
+    """
+    broken = sorted(name for name, value in environment.items() if not _is_text(name + value))
+    if broken:
+        raise InvalidEnvironment(f"bytes that are not UTF-8 in {', '.join(map(ascii, broken))}")
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_variables(verb: Verb, environment: Mapping[str, str]) -> None:
+    """Refuse a request whose variables are not what the verb requires.
+
+    Raises:
+        InvalidEnvironment: names every variable that is missing or malformed.
+    """
+    missing = [name for name in _REQUIRED[verb] if not environment.get(name)]
+    faults = [f"required variables missing: {', '.join(missing)}"] if missing else []
+    for name in _REQUIRED[verb]:
+        value = environment.get(name, "")
+        if value and name in _FAULTS and (fault := _FAULTS[name](value)):
+            faults.append(f"{name}: {value!r} {fault}")
+    if faults:
+        raise InvalidEnvironment("; ".join(faults))
+
+
+def _container_id_fault(value: str) -> str:
+    return (
+        ""
+        if NAME.fullmatch(value)
+        else "must be letters, digits, '_', '.' and '-', a letter or digit first"
+    )
+
+
+def _ifname_fault(value: str) -> str:
+    if len(value.encode(errors="surrogateescape")) > _IFNAME_BYTES:
+        return f"is longer than {_IFNAME_BYTES} bytes"
+    if value in _NO_IFNAMES:
+        return "is not a name"
+    # The kernel takes '%d' for a request to choose a number, and any other byte for part of the
+    # name.
+    if any(not "!" <= character <= "~" or character in "/:%" for character in value):
+        return "must be printable ASCII without '/', ':', '%' or white space"
+    return ""
+
+
+def _netns_fault(value: str) -> str:
+    return "" if value.startswith("/") else "must be an absolute path"
+
+
+_FAULTS = {
+    "CNI_CONTAINERID": _container_id_fault,
+    "CNI_IFNAME": _ifname_fault,
+    "CNI_NETNS": _netns_fault,
+}
+
+
+def parse_args(text: str) -> dict[str, str]:
+    """Read CNI_ARGS, `KEY=VALUE;KEY=VALUE` in any order; keys we do not know need IgnoreUnknown.
+
+    Raises:
+        InvalidEnvironment: a pair is malformed, a key unknown, or a value not a Kubernetes name.
+    """
+    args = dict(_pair(pair) for pair in text.split(";")) if text else {}
+    ignore = _TRUTH.get(args.pop("IgnoreUnknown", "0").lower())
+    if ignore is None:
+        raise InvalidEnvironment("CNI_ARGS: IgnoreUnknown must be 1, true, 0 or false")
+    unknown = sorted(set(args) - {*_POD_KEYS, *REQUEST_KEYS})
+    if unknown and not ignore:
+        raise InvalidEnvironment(
+            f"CNI_ARGS: unknown keys {', '.join(unknown)} without IgnoreUnknown=1"
+        )
+    for key in _POD_KEYS:
+        value = args.get(key, "")
+        if value and (not NAME.fullmatch(value) or len(value) > _LABEL_LIMIT):
+            raise InvalidEnvironment(f"CNI_ARGS: {key} {value[:80]!r} is not a name of Kubernetes")
+    return args
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    # The reference splits at every '=' as well, and refuses a third part.
+    if not key or not equals or "=" in value:
+        raise InvalidEnvironment(f"CNI_ARGS: {text[:80]!r} is not KEY=VALUE")
+    return key, value

@@ -1,0 +1,272 @@
+"""The accounting of a machine: opens the ledger and the rules of the right backend."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Self
+
+from netmgr.agent import changeover
+from netmgr.agent.accounts import Accounts
+from netmgr.agent.components import Agent, Component, Query, Remnants
+from netmgr.agent.files import Files, Made
+from netmgr.agent.recovery import boot_id, open_or_set_aside
+from netmgr.agent.scheduler import Latest, Task
+from netmgr.api.snapshot import (
+    VERSION,
+    AuditView,
+    RuleReading,
+    Snapshot,
+    UsageView,
+)
+from netmgr.clock import Clock
+from netmgr.documents.node import Backend, NodeDocument, NodeRules
+from netmgr.documents.sites import Role
+from netmgr.errors import KernelError, NetmgrError, SetupError, StateError, TryAgainLater
+from netmgr.kernel.xtables import listing
+from netmgr.kernel.xtables.nft import is_supported
+from netmgr.ledger.history import FARTHEST, By, Period, Retention, view
+from netmgr.ledger.ledger import Ledger
+from netmgr.ledger.mark import MENDED, Mark
+from netmgr.ledger.store import Store
+from netmgr.model import PROTECTED, Sample
+from netmgr.prefixes import Family, Prefix
+from netmgr.rules.choose import FILE_NAME, open_backend, open_kind, remember, remembered
+from netmgr.rules.engine import Drops, Rules
+from netmgr.rules.policy import Policy
+
+log = logging.getLogger(__name__)
+
+
+class Accounting(Component):
+    """Counts what the machine's pods, or the machine itself, exchange."""
+
+    vital = ("rules",)
+
+    def __init__(self, agent: Agent, accounts: Accounts, rules: Rules, ledger: Ledger) -> None:
+        super().__init__(agent)
+        self._drops = Latest[Drops](
+            rules.drops, agent.clock, agent.document.accounting.min_reading_seconds, Drops([], [])
+        )
+        self.accounts = accounts
+        self.rules = rules
+        self.ledger = ledger
+
+    @classmethod
+    def open(cls, agent: Agent) -> Self:
+        """Open ledger and rules, and find out whether they belong together.
+
+        Raises:
+            SetupError: the machine lacks something; says what.
+            StateError: the ledger cannot be written.
+        """
+        document = agent.document
+        ledger, was_damaged = _open_ledger(document, agent.clock)
+
+        def open_rules(kind: Backend) -> Rules:
+            rules = Rules(open_kind(kind), Policy.of(document))
+            agent.stack.callback(rules.close)
+            return rules
+
+        rules = Rules(open_backend(document.backend, document.state_dir), Policy.of(document))
+        agent.stack.callback(rules.close)
+        change = changeover.begin(document.state_dir, ledger, rules, open_rules)
+        former = change.rules if change else ()
+        # With the former backend's rules: the successor's may be empty yet, and a lost ledger would
+        # then look like this machine's first one.
+        agent.health.rebuilds += examine(ledger, rules, *former, was_damaged=was_damaged)
+        # During a change both names stay noted until it is over: a start after a crash has to find
+        # the former backend's rules.
+        if change is None:
+            changeover.settle(document.state_dir, ledger, rules)
+        name = rules.backend.name
+        note = Made(document.state_dir / FILE_NAME, lambda: remember(name, document.state_dir))
+        agent.get(Files).keep(ledger, note)
+        accounts = Accounts(
+            rules, ledger, agent.clock, document.accounting.min_reading_seconds, change
+        )
+        # Registered after the rules, so that it runs before they are closed: it takes a last
+        # reading.
+        agent.stack.callback(accounts.close)
+        return cls(agent, accounts, rules, ledger)
+
+    def start(self) -> None:
+        """Count the pods that are there, and make or repair the rules."""
+        for what in self.accounts.start(self._agent.attachments()):
+            log.info("rules-begin what=%s", what)
+
+    def reconcile(self) -> None:
+        """Repair the rules, and tidy the ledger."""
+        self._agent.health.repair("rules", self.accounts.reconcile)
+        self._agent.health.attempt("ledger", self.accounts.tidy)
+
+    def tasks(self) -> Iterable[Task]:
+        """Read all counters, so that little is lost if another program zeroes them."""
+        yield Task(self._read, self._agent.document.accounting.reading_seconds)
+
+    def _read(self) -> None:
+        self._agent.health.attempt("reading", self.accounts.read)
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """All totals, as of now (see `min_reading_seconds`)."""
+        try:
+            self.accounts.read()
+        except NetmgrError as error:
+            # The totals of the last reading beat no answer.
+            log.warning("counters-unread error=%s", error)
+        totals, drops = self.ledger.totals(), self._drops.value()
+        runs_pods = self._agent.document.role is Role.NODE
+        snapshot["backend"] = self.rules.backend.name
+        snapshot["pods"] = [one for one in totals.pods if one["traffic"] != PROTECTED]
+        snapshot["namespaces"] = [one for one in totals.namespaces if one["traffic"] != PROTECTED]
+        protected = [one for one in totals.namespaces if one["traffic"] == PROTECTED]
+        snapshot["protected"] = [one for one in protected if one["packets"]]
+        snapshot["node_totals"] = totals.node
+        owner = self._agent.document.accounting.rule_owner
+        snapshot["rules"] = [_rule(sample, owner) for sample in totals.rules]
+        snapshot["gaps"] = totals.gaps
+        snapshot["unattributed"] = totals.unattributed(runs_pods=runs_pods)
+        snapshot["origins"] = totals.origins(runs_pods=runs_pods)
+        snapshot["audit"] = self.accounts.ratios()
+        snapshot["durable"] = totals.durable
+        snapshot["isolation"], snapshot["drops"] = drops.between, drops.refused
+
+    def queries(self) -> Mapping[str, Query]:
+        """The audit, and the history."""
+        return {"audit": self._audit, "usage": self._usage}
+
+    def _audit(self, _request: Mapping[str, object]) -> AuditView:
+        """Both comparisons, as of now."""
+        report = self.accounts.audit()
+        return {
+            "version": VERSION,
+            "node": self._agent.document.node.name,
+            "forward": report.totals.forward_audit(),
+            "links": report.links,
+            "ratios": report.ratios(),
+            "gaps": report.totals.gaps,
+        }
+
+    def _usage(self, request: Mapping[str, object]) -> UsageView:
+        """History from `since` to `until`, seconds since the epoch; `by` is a list with commas."""
+        since = float(str(request.get("since")))
+        until = float(str(request.get("until") or self._agent.clock.now()))
+        by = [By(name) for name in str(request.get("by")).split(",")]
+        # NaN, which float() accepts from a reader, fails these comparisons as well.
+        if not 0 <= since < until < FARTHEST:
+            raise ValueError(
+                "until must be later than since, and both within some thousand years from 1970"
+            )
+        period = Period.around(since, until)
+        return view(period, by, self.accounts.usage(period, by))
+
+    @classmethod
+    def remove(cls, remnants: Remnants) -> Iterator[str]:
+        """Remove the rules of every backend: an agent killed in a changeover left two."""
+        last = _last_backend(remnants.state_dir)
+        shared = []
+        for backend in _possible_backends(last):
+            try:
+                yield _remove_rules(backend, remnants.rule_owner)
+            except (SetupError, KernelError, TryAgainLater) as error:
+                # Both variants of iptables use the same sets. The kernel keeps a set while a rule
+                # refers to it, so the first variant is tried again after the second.
+                if isinstance(error, KernelError) and error.errno == errno.EBUSY:
+                    shared.append(backend)
+                else:
+                    yield from _skip(backend, last, error)
+        for backend in shared:
+            yield _remove_rules(backend, remnants.rule_owner)
+
+
+def examine(ledger: Ledger, *rules: Rules, was_damaged: bool = False) -> bool:
+    """Compare the ledger with the kernel before the first posting; whether it lost something.
+
+    Args:
+        ledger: as it was opened.
+        rules: those of every backend that may have counted for it.
+        was_damaged: the ledger is new, and replaces one that was set aside.
+    """
+    marks = [Mark.of(address) for one in rules for address in one.marks()]
+    # All counters are read only for a ledger without content: any other one has a mark to compare.
+    has_counters = was_damaged or (ledger.is_new and any(one.read() for one in rules))
+    return ledger.examine(marks, has_counters=has_counters) in MENDED
+
+
+def _open_ledger(document: NodeDocument, clock: Clock) -> tuple[Ledger, bool]:
+    accounting = document.accounting
+    retention = Retention(accounting.history_hours, accounting.history_rows)
+    return open_or_set_aside(
+        document.state_dir / "ledger.sqlite",
+        lambda path: Ledger(
+            Store(path),
+            clock=clock,
+            linger_seconds=accounting.linger_seconds,
+            boot_id=boot_id(),
+            retention=retention,
+        ),
+    )
+
+
+def _skip(backend: Backend, last: Backend | None, error: NetmgrError) -> Iterator[str]:
+    """Go on without a backend that cannot have rules of ours, or else raise the error."""
+    if isinstance(error, SetupError):
+        # Without the backend's library, no agent could have made rules in it.
+        if backend is last:
+            raise error
+        return
+    # Other people's tables may be unreadable for us; then rules of ours cannot be in them.
+    if last in (None, backend):
+        raise error
+    yield f"{backend}, which the agent did not use last, was not looked into: {error.message}"
+
+
+def _last_backend(state_dir: Path) -> Backend | None:
+    """The backend that the agent used last, where that can still be read."""
+    try:
+        return remembered(state_dir)
+    except StateError:
+        return None
+
+
+def _possible_backends(last: Backend | None) -> list[Backend]:
+    known = [last] if last else []
+    known.append(Backend.NFTABLES)
+    if is_supported():
+        known.append(Backend.IPTABLES_NFT)
+    # Opening the legacy tables makes them, so only where they are in use already.
+    if any("mangle" in listing.in_use(family) for family in Family):
+        known.append(Backend.IPTABLES_LEGACY)
+    return list(dict.fromkeys(known))
+
+
+def _remove_rules(backend: Backend, owner: str) -> str:
+    # Rules are recognised by their marks and their owner, whatever else they were made from.
+    policy = Policy(
+        internal=(),
+        ranges=(),
+        masquerade=True,
+        node_rules=NodeRules.CORRECTED,
+        rule_owner=owner,
+        exact_prefix=Prefix.parse("10.0.0.0/8"),
+    )
+    rules = Rules(open_kind(backend), policy)
+    try:
+        rules.remove()
+    finally:
+        rules.close()
+    return f"rules and sets of {backend} were removed"
+
+
+def _rule(sample: Sample, owner: str) -> RuleReading:
+    """A node rule's reading as PyPI's iptables-exporter would label it."""
+    return {
+        "ip_version": str(sample.counter.family.value),
+        "table": "mangle",
+        "chain": str(sample.counter.subject).lower(),
+        "rule": f"{owner} traffic={sample.counter.traffic}",
+        "bytes": sample.bytes,
+        "packets": sample.packets,
+    }

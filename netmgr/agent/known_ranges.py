@@ -1,0 +1,89 @@
+"""The ranges that a source gave last, kept in `ranges.json` for the next start.
+
+No answer, or one that cannot be used, leaves the last good answer in force.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+
+from netmgr import durable
+from netmgr.documents.node import NodeDocument, RangeSource
+from netmgr.errors import RangesUnknown, StateError
+from netmgr.kernel import links
+from netmgr.kernel.netlink import Netlink
+from netmgr.prefixes import Address, Prefix
+from netmgr.ranges.sources import SOURCES, ValidRanges, validate
+
+RANGES = "ranges"
+"""Name of the attempt to learn them."""
+
+FILE_NAME = "ranges.json"
+
+log = logging.getLogger(__name__)
+
+
+def resolved(document: NodeDocument) -> NodeDocument:
+    """The document with the ranges that its source answers now, else those of last time, or none.
+
+    The source is asked once: an agent that starts must soon answer for the pods that run.
+    """
+    if document.range_source is RangeSource.FILE:
+        return document
+    try:
+        valid = validate(SOURCES[document.range_source]().read(), document, on_links())
+    except RangesUnknown as error:
+        ranges = _recall(document)
+        log.warning("ranges-recalled count=%s error=%s", len(ranges), error)
+        return document.model_copy(update={"ranges": ranges})
+    for refused in valid.refused:
+        log.error("range-refused reason=%s", refused)
+    # model_copy validates nothing, which `validate` has done.
+    known = document.model_copy(update={"ranges": valid.ranges})
+    remember(known, valid)
+    return known
+
+
+def on_links() -> Mapping[Address, str]:
+    """Addresses of the node's own links; pods' addresses are on none."""
+    with Netlink() as kernel:
+        return links.read_holders(kernel)
+
+
+def remember(document: NodeDocument, valid: ValidRanges) -> None:
+    """Keep the ranges for the next start; if all of them are refused, the last good ones stay."""
+    if document.range_source is RangeSource.FILE or (valid.refused and not valid.ranges):
+        return
+    try:
+        write(document)
+    except StateError as error:
+        log.warning("ranges-not-kept error=%s", error)
+
+
+def write(document: NodeDocument) -> None:
+    """Keep the ranges for the next start.
+
+    Raises:
+        StateError: they cannot be written.
+    """
+    content = {"source": document.range_source, "ranges": [str(block) for block in document.ranges]}
+    durable.write(document.state_dir / FILE_NAME, json.dumps(content).encode())
+
+
+def _recall(document: NodeDocument) -> tuple[Prefix, ...]:
+    def parse(text: str) -> tuple[Prefix, ...]:
+        content = json.loads(text)
+        return tuple(
+            Prefix.parse(block)
+            for block in content["ranges"]
+            # After a change of range_source the file still has what another source said.
+            if content["source"] == document.range_source
+        )
+
+    try:
+        return durable.read(document.state_dir / FILE_NAME, parse) or ()
+    except StateError as error:
+        log.warning("ranges-not-recalled error=%s", error)
+        return ()

@@ -1,0 +1,143 @@
+"""Which components an agent has, by role, in the order in which they are opened and started.
+
+They are stopped in reverse, and `netmgr host clean` removes them in reverse. A role loads its own
+components alone: what the others need would cost memory on every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from netmgr.agent import instance
+from netmgr.agent.accounting import Accounting
+from netmgr.agent.components import Component, Reconciler, Remnants
+from netmgr.agent.files import Files
+from netmgr.agent.host_pods import HostPods
+from netmgr.agent.instance import HeldDirectory
+from netmgr.agent.queries import Readers
+from netmgr.agent.router import Router
+from netmgr.agent.services import NatServices
+from netmgr.agent.tagged_rules import TaggedRules
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.sites import Role
+
+Kinds = tuple[type[Component], ...]
+
+
+def of(document: NodeDocument) -> Kinds:
+    """The components of the machine that a node document describes."""
+    if document.role is not Role.NODE:
+        return gateway()
+    return wiring_node() if document.cni else observing_node()
+
+
+def wiring_node() -> Kinds:
+    """A node whose pods this agent wires."""
+    from netmgr.agent.cni import CniSocket  # noqa: PLC0415  this role's alone
+    from netmgr.agent.following import MacFollower  # noqa: PLC0415  this role's alone
+    from netmgr.agent.node import Node  # noqa: PLC0415  this role's alone
+    from netmgr.agent.pool import Pool  # noqa: PLC0415  this role's alone
+    from netmgr.agent.ranging import Ranges  # noqa: PLC0415  this role's alone
+
+    return (
+        # Directories are restored before the files in them.
+        Files,
+        # Before the accounts, which begin with the pods that the kernel's links show. A link whose
+        # attachment is gone is taken down here, so that nothing of it passes once it is not
+        # counted.
+        Pool,
+        # Before the rules are applied for the first time: withdrawn addresses that pods still hold
+        # are masqueraded and guarded like the others.
+        Ranges,
+        Router,
+        # The ledger knows a counter before the kernel has it, and a former backend is retired only
+        # when all components are open: an agent that cannot go on must not take it away.
+        Accounting,
+        HostPods,
+        NatServices,
+        Node,
+        MacFollower,
+        TaggedRules,
+        # One pass before any request: spooled DELs give back what the first ADD may need.
+        Reconciler,
+        # Rules before servers: no pod is attached that is not counted from its first packet. The
+        # spool is replayed again when the socket listens, since a launcher may just have missed it.
+        CniSocket,
+        # Last: an agent that answers readers is complete.
+        Readers,
+    )
+
+
+def observing_node() -> Kinds:
+    """A node whose pods another plugin wires (`cni: off`): it counts, and does nothing else."""
+    from netmgr.agent.observing import Observation  # noqa: PLC0415  this role's alone
+
+    return (
+        Files,
+        Router,
+        # Starts with the pods that a predecessor counted; what changed since is the first look's.
+        Accounting,
+        HostPods,
+        NatServices,
+        Observation,
+        TaggedRules,
+        Reconciler,
+        Readers,
+    )
+
+
+def gateway() -> Kinds:
+    """A hub router or a NAT host: it forwards between sites and runs no pods.
+
+    A restart changes nothing in the kernel: rules that are as they should be are not written again,
+    so the connections that they translate go on while the agent is away.
+    """
+    from netmgr.agent.nat import NatHost  # noqa: PLC0415  this role's alone
+
+    return (
+        Files,
+        # Rules before forwarding, so that not one packet passes that they would have dropped.
+        Accounting,
+        HostPods,
+        Router,
+        NatServices,
+        NatHost,
+        TaggedRules,
+        Reconciler,
+        Readers,
+    )
+
+
+def every_component() -> Kinds:
+    """The components of all roles, in an order whose reverse removes them.
+
+    The gateway's come first. So pods lose their links before what counts them goes, and a router
+    loses its routes before the rules that keep sites apart.
+    """
+    return tuple(dict.fromkeys((*gateway(), *observing_node(), *wiring_node())))
+
+
+def remove(remnants: Remnants) -> Iterator[str]:
+    """Remove all of the agent's from a machine, whatever state says; describes each thing done.
+
+    Raises:
+        StateError: an agent runs, or pods still need their network; nothing was changed then.
+        KernelError: the kernel refused; the rest is still there.
+    """
+    with _no_agent(remnants):
+        for component in reversed(every_component()):
+            yield from component.remove(remnants)
+
+
+@contextmanager
+def _no_agent(remnants: Remnants) -> Iterator[None]:
+    """Hold the locks that an agent would hold; directories that are not there are not made."""
+    with ExitStack() as stack:
+        stack.enter_context(instance.namespace("netmgr host clean"))
+        for path in {remnants.run_dir, remnants.state_dir}:
+            if path.is_dir():
+                directory = HeldDirectory(path, 0o700)
+                stack.callback(directory.close)
+                directory.take()
+        yield

@@ -1,0 +1,193 @@
+"""The CNI verbs (specification 1.1.0): ADD, DEL, CHECK and GC, each under its attachment's lock."""
+
+from __future__ import annotations
+
+import logging
+import os
+from errno import ENOENT, ENOTDIR
+from pathlib import Path
+
+from cni.request import Request, pod_ref
+from cni.results import Wiring, add_result
+from netmgr.agent.expected import differences
+from netmgr.agent.node import LOCK_SECONDS, Node
+from netmgr.dataplane import desired
+from netmgr.documents.node import POD_GATEWAYS
+from netmgr.errors import CheckFailed, InvalidEnvironment, KernelError, UnknownContainer
+from netmgr.kernel import netns
+from netmgr.model import Attachment, Requested
+
+MOST_ID_BYTES = 255
+"""Of a container id: NAME_MAX, since runtimes and libcni name files by it."""
+
+log = logging.getLogger(__name__)
+
+
+def add(node: Node, request: Request, started_at: float) -> dict[str, object]:
+    """ADD: attach the sandbox, or answer with the attachment it has already.
+
+    May come twice, and may come after its own DEL.
+
+    `started_at` is when the launcher began, in seconds since boot.
+
+    Raises:
+        UnknownContainer: there is no sandbox, or it was deleted while this ADD was on its way.
+        InvalidEnvironment: CNI_NETNS is the node's own network namespace, or none at all; or the
+            container id is too long.
+        AddressUnavailable: the address that the runtime asks for cannot be given.
+        CapacityError, KernelError, StateError, TryAgainLater: as their classes say.
+    """
+    _refuse_long_id(request)
+    _log_ignored_config(request)
+    with node.locks.holding(request.key, LOCK_SECONDS):
+        deleted_at = node.leases.tombstone(request.key)
+        if deleted_at is not None and started_at <= deleted_at:
+            raise UnknownContainer(
+                f"container {request.container_id} was deleted while its ADD was on its way"
+            )
+        # Before an address is taken: a sandbox that is gone must not cost one a cooldown.
+        _require_sandbox(node, request)
+        attachment = _existing(node, request)
+        if attachment is None:
+            attachment = node.attach(
+                request.key, pod_ref(request), request.netns, started_at, request.requested
+            )
+            mac = request.requested.mac or desired.pod_mac(attachment.key)
+        else:
+            # So that a DEL of the earlier ADD, which may be in the spool, does not end this one.
+            node.leases.renew(attachment.key, started_at)
+            # A later plugin of the chain may have changed it.
+            mac = node.dataplane.pod_mac(attachment)
+    return _result(node, request, attachment, mac)
+
+
+def _existing(node: Node, request: Request) -> Attachment | None:
+    """The attachment an earlier ADD of the same sandbox made, if it is whole."""
+    attachment = node.leases.get(request.key)
+    if attachment is None:
+        return None
+    is_there = attachment.netns in ("", request.netns) and not node.check(attachment, request.netns)
+    if is_there and _is_as_asked(node, request.requested, attachment):
+        return attachment
+    # The container came back with another sandbox or request, or its attachment is incomplete:
+    # the ADD makes a new one.
+    node.detach(attachment)
+    return None
+
+
+def _is_as_asked(node: Node, requested: Requested, attachment: Attachment) -> bool:
+    has_addresses = set(requested.addresses) <= set(attachment.addresses)
+    return has_addresses and (
+        not requested.mac or node.dataplane.pod_mac(attachment) == requested.mac
+    )
+
+
+def _require_sandbox(node: Node, request: Request) -> None:
+    """Refuse what no ADD can attach, before anything is given to it."""
+    try:
+        descriptor = netns.open_namespace(request.netns)
+    except KernelError as error:
+        if error.errno in (ENOENT, ENOTDIR):
+            # Code 3 promises the runtime that nothing is left to clean up.
+            if attachment := node.leases.get(request.key):
+                node.detach(attachment)
+            raise UnknownContainer(
+                f"CNI_NETNS: there is no {request.netns}, so no container"
+            ) from None
+        if not error.errno:
+            raise InvalidEnvironment(f"CNI_NETNS: {error.message}") from None
+        raise
+    try:
+        # By device and inode: many paths lead to one namespace.
+        is_own = os.path.samestat(os.fstat(descriptor), Path("/proc/thread-self/ns/net").stat())
+    finally:
+        os.close(descriptor)
+    if is_own and not request.netns_override:
+        raise InvalidEnvironment("CNI_NETNS is the node's own network namespace, not a sandbox")
+
+
+def _log_ignored_config(request: Request) -> None:
+    if request.runtime and request.runtime.ignored:
+        keys = ",".join(map(ascii, request.runtime.ignored))
+        log.warning("runtime-config-ignored container=%s keys=%s", request.container_id, keys)
+
+
+def _refuse_long_id(request: Request) -> None:
+    if len(request.container_id) > MOST_ID_BYTES:
+        raise InvalidEnvironment(
+            f"CNI_CONTAINERID: {request.container_id[:40]!r}… has {len(request.container_id)} "
+            f"bytes, more than the {MOST_ID_BYTES} that a runtime could name a file by"
+        )
+
+
+def _result(node: Node, request: Request, attachment: Attachment, mac: bytes) -> dict[str, object]:
+    wiring = Wiring(
+        host_link=attachment.host_link,
+        host_mac=desired.HOST_MAC.hex(":"),
+        pod_link=attachment.key.ifname,
+        pod_mac=mac.hex(":"),
+        netns=request.netns,
+        addresses=attachment.addresses,
+        gateways=POD_GATEWAYS,
+        mtu=node.dataplane.mtu,
+    )
+    previous = request.config.get("prevResult")
+    return add_result(
+        request.version, wiring, request.dns, previous if isinstance(previous, dict) else None
+    )
+
+
+def delete(node: Node, request: Request, started_at: float) -> None:
+    """DEL: detach the sandbox. Succeeds when there is nothing left to detach.
+
+    An ADD that began before this DEL may still be on its way, whether the DEL found something or
+    not: the DEL is remembered, so that such an ADD is refused when it arrives. An ADD that began
+    after this DEL is not its business: a spooled one may come when the same sandbox is attached
+    again. `started_at` is when the launcher began, in seconds since boot.
+    """
+    with node.locks.holding(request.key, LOCK_SECONDS):
+        node.leases.add_tombstone(request.key, started_at)
+        attachment = node.leases.get(request.key)
+        if attachment is None:
+            # A link may be there without an attachment, and this DEL may be the last one for it.
+            if node.dataplane.detach(desired.host_link_name(request.key), request.netns):
+                node.reaper.wake()
+        elif started_at < attachment.started_at:
+            log.info("late-del-ignored container=%s", request.container_id)
+        else:
+            node.detach(attachment, request.netns)
+
+
+def check(node: Node, request: Request) -> None:
+    """CHECK: compare memory, previous result, wiring and accounting.
+
+    Raises:
+        CheckFailed: something differs; every difference is named.
+    """
+    with node.locks.holding(request.key, LOCK_SECONDS):
+        attachment = node.leases.get(request.key)
+        if attachment is None:
+            raise CheckFailed(
+                f"container {request.container_id} has no attachment at {request.ifname}"
+            )
+        faults = [*node.check(attachment, request.netns), *node.accounts.check(attachment)]
+        try:
+            faults += differences(request.previous, request, attachment) if request.previous else []
+        except KernelError as error:
+            faults.append(error.message)
+    if faults:
+        # Several comparisons may find the same fault.
+        raise CheckFailed("; ".join(dict.fromkeys(faults)))
+
+
+def collect_garbage(node: Node, request: Request) -> None:
+    """GC: detach what is not in `cni.dev/valid-attachments`, unless a request for it is under way.
+
+    Without that list only what has lost its sandbox is detached.
+    """
+    if request.valid_attachments is None:
+        node.collect_vanished()
+        return
+    for attachment in node.leases.all():
+        if attachment.key not in request.valid_attachments:
+            node.collect(attachment.key, "the runtime no longer lists it")

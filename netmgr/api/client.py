@@ -1,0 +1,145 @@
+"""Client of the agent's read-only socket: one question, one JSON document.
+
+The client sends a line `{"version": 1, "query": …}`; the agent answers with one object and
+closes. The exporter and the CLI ask through this module, and neither needs more privilege
+than the socket's file mode asks for. It imports nothing heavy, for the exporter's sake.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from netmgr.api.snapshot import VERSION, Snapshot
+from netmgr.errors import NetmgrError, NotReady, RequestError, SetupError, TryAgainLater
+
+DEFAULT_SOCKET = Path("/run/netmgr/ledger.sock")
+PATIENCE_SECONDS = 5.0
+LONGEST_ANSWER = 64 << 20
+_CHUNK = 1 << 16
+
+
+def read_snapshot(path: Path, *, timeout: float = PATIENCE_SECONDS) -> Snapshot:
+    """The agent's whole state of accounting, as `netmgr/api/snapshot.py` describes it.
+
+    Raises: as `ask`.
+    """
+    return cast(Snapshot, ask(path, "snapshot", timeout=timeout))
+
+
+def ask_health(path: Path, *, timeout: float = PATIENCE_SECONDS) -> None:
+    """Return if the agent answers, and so does not hang; it reads no counters for that.
+
+    Raises: as `ask`. An agent of an older release, which refuses the question, answers as well.
+    """
+    with suppress(RequestError):
+        ask(path, "health", timeout=timeout)
+
+
+def ask_ready(path: Path, *, timeout: float = PATIENCE_SECONDS) -> None:
+    """As `ask_health`, and whether the agent's files are where they belong.
+
+    Raises: as `ask_health`; NotReady if files that were removed cannot be made again.
+    """
+    with suppress(RequestError):
+        if reason := ask(path, "health", timeout=timeout).get("files"):
+            raise NotReady(f"files: {reason}")
+
+
+def ask(
+    path: Path, query: str, *, timeout: float = PATIENCE_SECONDS, **arguments: str
+) -> dict[str, Any]:
+    """Ask the agent at the socket `path` one question; `timeout` bounds the whole exchange.
+
+    Raises:
+        TryAgainLater: the agent is away, too slow, or went away in the middle of its answer.
+        SetupError: the socket may not be opened by this user, or the agent speaks another version.
+        RequestError: the agent refused the question; the message is its own.
+    """
+    question = json.dumps({"version": VERSION, "query": query, **arguments}).encode() + b"\n"
+    try:
+        answer = _exchange(path, question, time.monotonic() + timeout)
+    except PermissionError:
+        raise SetupError(
+            f"{path}: this user may not read the agent's socket; run as root or join the group "
+            "named by reader_group in node.yaml"
+        ) from None
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise TryAgainLater(
+            f"{path}: no agent answers there; is 'netmgr agent' running on this node?"
+        ) from None
+    except TimeoutError:
+        raise TryAgainLater(f"{path}: the agent did not answer within {timeout:g} s") from None
+    except OSError as error:
+        raise TryAgainLater(
+            f"{path}: the agent did not answer: {error.strerror or error}"
+        ) from None
+    return _understood(path, answer)
+
+
+def _exchange(path: Path, question: bytes, deadline: float) -> bytearray:
+    """Bytes of the answer; TimeoutError past `deadline`, however steadily the answer comes in."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_left(deadline))
+        connection.connect(str(path))
+        connection.sendall(question)
+        # The half-close also ends a question for an agent that reads to the end.
+        connection.shutdown(socket.SHUT_WR)
+        answer = bytearray()
+        while True:
+            # A socket's timeout bounds one call alone; the deadline bounds them all.
+            connection.settimeout(_left(deadline))
+            chunk = connection.recv(_CHUNK)
+            if not chunk:
+                return answer
+            answer += chunk
+            if len(answer) > LONGEST_ANSWER:
+                raise ConnectionAbortedError(
+                    None, f"its answer is longer than {LONGEST_ANSWER} bytes"
+                )
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _understood(path: Path, answer: bytearray) -> dict[str, Any]:
+    try:
+        document = json.loads(answer)
+    # An agent that is ended in the middle closes the connection like one that is done.
+    except (ValueError, RecursionError):
+        raise TryAgainLater(
+            f"{path}: the agent's answer is not whole; it was probably stopped meanwhile"
+        ) from None
+    if not isinstance(document, dict):
+        raise TryAgainLater(f"{path}: the agent's answer is no document")
+    if "error" in document:
+        raise RequestError(str(document["error"]))
+    if document.get("version") != VERSION:
+        raise SetupError(
+            f"{path}: the agent answers in version {document.get('version')!r}, "
+            f"this netmgr reads {VERSION}; install the same netmgr for both"
+        )
+    return document
+
+
+def main() -> int:
+    """Whether the agent answers: 0, or 1 and why not; for probes, which start it often."""
+    try:
+        ask_health(Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_SOCKET)
+    except NetmgrError as error:
+        sys.stderr.write(f"{error.message}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""The open connections of one socket, and which of them are idle: they send or take nothing."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from contextlib import suppress
+from itertools import islice
+
+PATIENCE_SECONDS = 0.1
+"""Between connecting and its first byte a peer may have to wait for a processor."""
+
+_NOTHING = 0
+
+
+class Peer:
+    """One accepted connection, while it is open.
+
+    Attributes:
+        since: when it was accepted, by the monotonic clock.
+        cut: whether it was given up, so that an end of its data is no end of its request.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.since = time.monotonic()
+        self.cut = False
+        self._awaited = select.POLLIN
+
+    def await_nothing(self) -> None:
+        """Note that it waits for us now."""
+        self._awaited = _NOTHING
+
+    def await_taking(self) -> None:
+        """Note that we wait for it to take its answer now."""
+        self._awaited = select.POLLOUT
+
+    @property
+    def sends(self) -> bool:
+        """Whether its request is still to come, or the rest of it."""
+        return self._awaited == select.POLLIN
+
+    @property
+    def dawdles(self) -> bool:
+        """Whether we wait for it, and it has neither sent nor taken anything."""
+        if self._awaited == _NOTHING:
+            return False
+        # poll(2) and not select(2), which fails beyond descriptor 1023.
+        waiting = select.poll()
+        waiting.register(self.connection, self._awaited)
+        return not waiting.poll(0)
+
+    def give_up(self) -> None:
+        """Wake the worker that waits for it. What it has sent can still be read."""
+        self.cut = True
+        with suppress(OSError):  # it has just hung up
+            # It wakes the worker that waits in recv() or send(); closing would free the number
+            # while that worker still uses it.
+            self.connection.shutdown(socket.SHUT_RD if self.sends else socket.SHUT_RDWR)
+
+
+class Peers:
+    """Every open connection, oldest first. Thread-safe."""
+
+    def __init__(self) -> None:
+        # Held while a connection is closed, so that none is given up that took its number.
+        self._lock = threading.Lock()
+        self._open: dict[Peer, None] = {}
+
+    def welcome(self, connection: socket.socket) -> Peer:
+        """Note a connection that was accepted."""
+        peer = Peer(connection)
+        with self._lock:
+            self._open[peer] = None
+        return peer
+
+    def heard(self, peer: Peer) -> None:
+        """Its request is whole. Locked: it must not be given up for idling before."""
+        with self._lock:
+            peer.await_nothing()
+
+    def answering(self, peer: Peer) -> None:
+        """Its answer is on the way."""
+        with self._lock:
+            peer.await_taking()
+
+    def part(self, peer: Peer) -> None:
+        """Close a connection."""
+        with self._lock:
+            del self._open[peer]
+            peer.connection.close()
+
+    def make_room(self, most: int) -> None:
+        """Beyond `most` open connections, give up those idle for a while, oldest first."""
+        with self._lock:
+            remaining = [peer for peer in self._open if not peer.cut]
+            patience_ends = time.monotonic() - PATIENCE_SECONDS
+            idle = (peer for peer in remaining if peer.since <= patience_ends and peer.dawdles)
+            # Lazily: peers are asked only until enough are found.
+            for peer in islice(idle, max(0, len(remaining) - most)):
+                peer.give_up()
+
+    def dismiss(self) -> None:
+        """Give up every connection whose request is not on its way."""
+        with self._lock:
+            for peer in self._open:
+                if peer.sends and peer.dawdles:
+                    peer.give_up()

@@ -1,0 +1,251 @@
+"""Unix sockets served by a bounded number of threads: a whole request in, a whole answer out.
+
+Readers need not be trusted. A reader's request has one deadline, from the moment it was accepted,
+however steadily it trickles. Where all workers are busy, the oldest reader that sends nothing is
+given up for the next, and no more are accepted than can be waited for. So idle readers delay
+neither others nor the agent's end.
+"""
+
+from __future__ import annotations
+
+import errno
+import grp
+import logging
+import os
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from netmgr.api.peers import PATIENCE_SECONDS, Peer, Peers
+from netmgr.documents.node import NodeDocument
+from netmgr.errors import ConfigError, SetupError, StateError
+from netmgr.file_version import FileIdentity, identity_of
+
+BACKLOG = 1024
+READER_SECONDS = 2.0
+"""How long a reader may take for its line, and again for taking the answer."""
+
+_REQUEST_SECONDS = 10.0
+_LONGEST_REQUEST = 2 * 1024 * 1024
+_LONGEST_LINE = 4096
+_CHUNK = 1 << 16
+_QUEUED_FOR_A_WORKER = 2
+_AT_ONCE_SECONDS = 0.001
+
+log = logging.getLogger(__name__)
+
+
+class UnixServer(socketserver.UnixStreamServer):
+    """Serves one socket file until it is stopped.
+
+    Args:
+        path: where the socket is made; one without a listener is replaced.
+        mode: its file mode, in force as soon as the file exists.
+        group: who else may connect, by name or number.
+        answer: request bytes to answer bytes; must not raise.
+        line: whether a request ends with its first line, as readers' do, not with the half-close.
+        workers: how many requests are served at a time.
+
+    Raises:
+        StateError: another process answers at `path`.
+        SetupError: the socket cannot be made.
+        ConfigError: there is no such group.
+    """
+
+    # The kernel uses net.core.somaxconn if that is less.
+    request_queue_size = BACKLOG
+
+    def __init__(
+        self,
+        path: Path,
+        answer: Callable[[bytes], bytes],
+        *,
+        mode: int = 0o600,
+        group: str | int | None = None,
+        line: bool = False,
+        workers: int = 32,
+    ) -> None:
+        self.path = path
+        self._answer = answer
+        self._line = line
+        self._most = workers
+        self._peers = Peers()
+        self._room = threading.BoundedSemaphore(_QUEUED_FOR_A_WORKER * workers)
+        self._workers = ThreadPoolExecutor(workers, thread_name_prefix=path.stem)
+        self._mode, self._group = mode, group
+        self._bound: FileIdentity | None = None
+        super().__init__(str(path), socketserver.BaseRequestHandler)
+        self._thread = threading.Thread(
+            target=self.serve_forever,
+            args=(PATIENCE_SECONDS,),
+            name=f"serve {path.name}",
+            daemon=True,
+        )
+
+    def server_bind(self) -> None:
+        """Make the socket's file."""
+        self._bind(self.socket)
+
+    def _bind(self, to: socket.socket) -> None:
+        group = -1 if self._group is None else _known(self._group)
+        try:
+            _remove_stale(self.path)
+            # The umask closes the moment between bind and chmod.
+            former = os.umask(0o777 & ~self._mode)
+            try:
+                to.bind(str(self.path))
+            finally:
+                os.umask(former)
+            os.chown(self.path, -1, group)
+        except OSError as error:
+            raise SetupError(f"{self.path}: the socket cannot be made: {error.strerror}") from None
+        self._bound = identity_of(self.path)
+
+    def is_lost(self) -> bool:
+        """Whether the socket's file was removed or replaced."""
+        return identity_of(self.path) != self._bound
+
+    def restore(self) -> None:
+        """Make the socket's file again; requests under way go on.
+
+        Raises:
+            StateError: another process answers there.
+            SetupError: the file cannot be made.
+        """
+        with socket.socket(socket.AF_UNIX) as fresh:
+            self._bind(fresh)
+            fresh.listen(BACKLOG)
+            # In place, so that the accepting thread goes on with the new one.
+            os.dup2(fresh.fileno(), self.socket.fileno(), inheritable=False)
+
+    def start(self) -> None:
+        """Begin to accept."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop accepting, answer what was asked, give up idle peers, and remove the socket."""
+        # Wakes the accepting thread at once instead of at its next look at the clock.
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self._peers.dismiss()
+        self.shutdown()
+        self.server_close()
+        # The name may be another server's socket by now.
+        if not self.is_lost():
+            self.path.unlink(missing_ok=True)
+        # Once more, for what was accepted before the accepting thread ended.
+        self._peers.dismiss()
+        self._workers.shutdown()
+
+    def process_request(
+        self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
+    ) -> None:
+        """Hand an accepted connection to a worker."""
+        del client_address
+        if not isinstance(request, socket.socket):
+            return
+        if self._line:
+            # One less than there are workers, so that one is left for this connection.
+            self._peers.make_room(self._most - 1)
+            # Until then further connections wait in the kernel's backlog, at no cost for us.
+            while not self._room.acquire(timeout=PATIENCE_SECONDS):
+                self._peers.make_room(self._most - 1)
+        self._workers.submit(self._serve, self._peers.welcome(request)).add_done_callback(
+            _log_fault
+        )
+
+    def service_actions(self) -> None:
+        """Now and then, give up idle readers that keep workers from others."""
+        if self._line:
+            self._peers.make_room(self._most)
+
+    def _serve(self, peer: Peer) -> None:
+        """Serve one connection; a peer that goes away or dawdles harms only itself."""
+        try:
+            request = self._receive(peer)
+            self._peers.heard(peer)
+            answer = self._answer(request)
+            peer.connection.settimeout(READER_SECONDS if self._line else _REQUEST_SECONDS)
+            self._peers.answering(peer)
+            peer.connection.sendall(answer)
+        except OSError as error:
+            log.debug("connection-ended-early socket=%s error=%s", self.path.name, error)
+        finally:
+            self._peers.part(peer)
+            if self._line:
+                self._room.release()
+
+    def _receive(self, peer: Peer) -> bytes:
+        """The whole request, or the beginning of one that is too long.
+
+        Raises:
+            OSError: it did not come in time, or the peer was given up.
+        """
+        deadline, longest = time.monotonic() + _REQUEST_SECONDS, _LONGEST_REQUEST
+        if self._line:
+            deadline, longest = peer.since + READER_SECONDS, _LONGEST_LINE
+        request = bytearray()
+        while len(request) <= longest:
+            left = deadline - time.monotonic()
+            if left <= 0 and request:
+                raise TimeoutError("its request took too long")
+            # What came while all workers were busy is read, however late.
+            peer.connection.settimeout(max(left, _AT_ONCE_SECONDS))
+            part = peer.connection.recv(_CHUNK)
+            # `give_up` ends its data as well, which must not pass for the end of a whole request.
+            if not part and peer.cut:
+                raise ConnectionAbortedError("given up before its request was whole")
+            request += part
+            if not part or (self._line and b"\n" in part):
+                break
+        return bytes(request)
+
+
+def _log_fault(served: Future[None]) -> None:
+    """A fault of ours ends one request, not the worker; the peer sees the connection closed."""
+    if fault := served.exception():
+        log.error("request-fault", exc_info=fault)
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket without a listener.
+
+    Raises:
+        StateError: another process listens there.
+    """
+    with socket.socket(socket.AF_UNIX) as caller:
+        # A full queue (EAGAIN) is a listener's, too.
+        caller.settimeout(0)
+        refusal = caller.connect_ex(str(path))
+    if refusal in (0, errno.EAGAIN):
+        raise StateError(f"{path}: another process answers here; stop it first")
+    path.unlink(missing_ok=True)
+
+
+def _known(group: str | int) -> int:
+    # It existed at the start (`agent/preflight.py`), but this also runs when a file is restored.
+    number = group_number(group)
+    if number is None:
+        raise ConfigError(
+            f"reader_group: this node has no group {group!r} any more; create it or give a number"
+        )
+    return number
+
+
+def readers(document: NodeDocument, answer: Callable[[bytes], bytes]) -> UnixServer:
+    """The server of the read-only socket, which root and the document's `reader_group` may open."""
+    path = document.run_dir / "ledger.sock"
+    return UnixServer(path, answer, mode=0o660, group=document.reader_group, line=True)
+
+
+def group_number(group: str | int) -> int | None:
+    """Number of a group given by name or number; None for a name this machine does not know."""
+    if isinstance(group, int):
+        return group
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        return None

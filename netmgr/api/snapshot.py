@@ -1,0 +1,321 @@
+"""The answers of the agent's read-only socket, which exporter and CLI read: the only shape of them.
+
+What counts produces these dictionaries directly (`ledger/totals.py`, `rules/engine.py`,
+`ipam/pool.py`); there is no second form of a figure.
+
+The document is JSON, one object, `version` first. Totals are bytes (IP headers included,
+link layer excluded) and packets. Everything in it is already public on the node's
+/metrics, so a reader needs no privilege beyond the socket's file mode.
+"""
+
+from __future__ import annotations
+
+from typing import NotRequired, TypedDict
+
+VERSION = 1
+
+LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""Upper bounds of the CNI latency histogram, in seconds, without "+Inf"."""
+
+
+class TrafficTotals(TypedDict):
+    """One monotone total."""
+
+    traffic: str
+    bytes: int
+    packets: int
+
+
+class PodTotals(TrafficTotals):
+    """A pod's total; `live` is false while the series lingers after the pod's end."""
+
+    namespace: str
+    pod: str
+    live: bool
+
+
+class NamespaceTotals(TrafficTotals):
+    """Sum over every pod the namespace ever had on this node."""
+
+    namespace: str
+
+
+class RuleReading(TypedDict):
+    """A raw reading of a rule, the article's or a tagged one, named as PyPI's iptables-exporter."""
+
+    ip_version: str
+    table: str
+    chain: str
+    rule: str
+    bytes: int
+    packets: int
+
+
+class ChainSize(TypedDict):
+    """How many rules a chain of iptables has, ours among them."""
+
+    ip_version: str
+    table: str
+    chain: str
+    rules: int
+
+
+class PoolState(TypedDict):
+    """Addresses of one family by state; `withdrawn` ones are held and of no range any more."""
+
+    family: str
+    allocated: int
+    cooldown: int
+    free: int
+    withdrawn: NotRequired[int]
+
+
+class WithdrawnAddress(TypedDict):
+    """An address of no range any more, and the pod that still holds it."""
+
+    address: str
+    namespace: str
+    pod: str
+
+
+class RangesState(TypedDict):
+    """Where ranges come from, why they cannot be read now (or empty), who holds withdrawn ones."""
+
+    source: str
+    failing: str
+    withdrawn: list[WithdrawnAddress]
+
+
+class ResultFiles(TypedDict):
+    """Files of the runtime's result cache by state (`netmgr/observer`); none where cni is on."""
+
+    state: str
+    count: int
+
+
+class RequestCount(TypedDict):
+    """CNI requests answered, by verb and CNI error code ("0" is success)."""
+
+    command: str
+    code: str
+    count: int
+
+
+class RequestLatency(TypedDict):
+    """Cumulative histogram of one verb: (upper bound in seconds or "+Inf", count), and the sum."""
+
+    command: str
+    buckets: list[tuple[str, int]]
+    sum: float
+
+
+class AttachmentView(TypedDict):
+    """One attachment for `netmgr node pods`."""
+
+    namespace: str
+    pod: str
+    uid: str
+    container_id: str
+    ifname: str
+    host_link: str
+    addresses: list[str]
+
+
+class Gaps(TypedDict):
+    """Times a counter lost its past, by reason."""
+
+    reason: str
+    count: int
+
+
+class DroppedTotals(TypedDict):
+    """What this machine dropped on its way from one site to another, since its rules were made."""
+
+    origin: str
+    destination: str
+    bytes: int
+    packets: int
+
+
+class RefusedTotals(TypedDict):
+    """What this machine dropped for one reason, since its rules were made."""
+
+    reason: str
+    bytes: int
+    packets: int
+
+
+class TranslatedRange(TypedDict):
+    """One Service range of a NAT host, and what was translated for it since the rules were made."""
+
+    vip_range: str
+    service_cidr: str
+    bytes: int
+    packets: int
+
+
+class Ports(TypedDict):
+    """Ports of a NAT host for one family and protocol; `used` is the most toward one `endpoint`."""
+
+    family: str
+    protocol: str
+    budget: int
+    used: int
+    endpoint: str
+
+
+class NatState(TypedDict):
+    """What a NAT host translates, and what it costs."""
+
+    translation: str
+    source: str
+    ranges: list[TranslatedRange]
+    ports: list[Ports]
+    services: int
+    endpoints: int
+    refused: int
+
+
+class OpenService(TypedDict):
+    """A port of a Service on a NAT host; `hits` are connections begun, None if not counted."""
+
+    service: str
+    vip: str
+    ready: list[str]
+    draining: list[str]
+    sticky: bool
+    hits: int | None
+
+
+class NatAnswer(TypedDict):
+    """The answer to `nat`; `services` only if asked for, `refused` is what cannot be used."""
+
+    version: int
+    node: str
+    nat: NatState
+    services: list[OpenService]
+    refused: list[str]
+
+
+class AccountingGaps(Gaps):
+    """Times that traffic may be missing, and how long counting may have been incomplete."""
+
+    seconds: float
+
+
+class Audited(TrafficTotals):
+    """What forward rules counted and no pod was counted for, beside all that they counted."""
+
+    forwarded: int
+
+
+class OriginTotals(TrafficTotals):
+    """A part of the node's total; the parts add up to it but for what passes during a reading.
+
+    `origin` is `pods`, `host-pods` (host-network pods, where they are counted), `node` (everything
+    else that the node itself receives and sends), and what was forwarded for no pod:
+    `unattributed`, or `transit` where no pods run.
+    """
+
+    origin: str
+
+
+class AuditRatio(TypedDict):
+    """What pods were counted for, divided by what forward rules or links counted (`against`)."""
+
+    against: str
+    traffic: str
+    ratio: float
+
+
+class ForwardAudit(TypedDict):
+    """Bytes of one direction: forwarded, counted for pods, and surely counted for no pod."""
+
+    traffic: str
+    forwarded: int
+    attributed: int
+    unattributed: int
+
+
+class LinkAudit(TypedDict):
+    """One direction of one link (`out` is from its pods): what it carried, and what was counted.
+
+    `carried` is `headers` (Ethernet's) and `counted` and `rest`: internal traffic, ARP, drops.
+    """
+
+    pods: list[str]
+    link: str
+    direction: str
+    carried: int
+    packets: int
+    headers: int
+    counted: dict[str, int]
+    counted_packets: int
+    rest: int
+
+
+class AuditView(TypedDict):
+    """The answer to `audit`."""
+
+    version: int
+    node: str
+    forward: list[ForwardAudit]
+    links: list[LinkAudit]
+    ratios: list[AuditRatio]
+    gaps: list[AccountingGaps]
+
+
+class UsageRow(TrafficTotals):
+    """A sum of hourly roll-ups; columns that name no group are empty, `hour` is 0."""
+
+    hour: int
+    namespace: str
+    pod: str
+
+
+class UsageView(TypedDict):
+    """The answer to `usage`: whole hours, seconds since the epoch, rows with most bytes first."""
+
+    version: int
+    since: int
+    until: int
+    by: list[str]
+    rows: list[UsageRow]
+    left_out: int
+
+
+class Snapshot(TypedDict):
+    """The whole document."""
+
+    version: int
+    node: str
+    netmgr_version: str
+    backend: str
+    ready: bool
+    reason: str
+    taken_at: float
+    started_at: float
+    pods: list[PodTotals]
+    namespaces: list[NamespaceTotals]
+    node_totals: list[TrafficTotals]
+    rules: list[RuleReading]
+    chain_sizes: NotRequired[list[ChainSize]]
+    pool: list[PoolState]
+    ranges: NotRequired[RangesState]
+    result_files: list[ResultFiles]
+    longest_delay: float
+    cni_requests: list[RequestCount]
+    cni_latency: list[RequestLatency]
+    gaps: list[AccountingGaps]
+    unattributed: list[Audited]
+    origins: list[OriginTotals]
+    audit: list[AuditRatio]
+    drift_repaired: list[Gaps]
+    state_rebuilds: int
+    durable: NotRequired[bool]
+    role: NotRequired[str]
+    isolation: NotRequired[list[DroppedTotals]]
+    drops: NotRequired[list[RefusedTotals]]
+    protected: NotRequired[list[NamespaceTotals]]
+    nat: NotRequired[NatState]
+    attachments: NotRequired[list[AttachmentView]]

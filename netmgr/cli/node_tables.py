@@ -1,0 +1,232 @@
+"""A node's answers as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import typer
+
+from netmgr.cli.output import Styled, Table, signed_size, size
+
+IN, OUT = "internet-in", "internet-out"
+_ADDRESS_STATES = ("allocated", "cooldown", "free", "withdrawn")
+_HEADERS = (
+    "headers: a link counts 14 bytes of Ethernet header with every packet, the rules from the IP "
+    "header on."
+)
+_OFFLOAD = (
+    "offload: a packet that a pod leaves to be segmented counts once, whole, on its link and in "
+    "the rules alike; an uplink's own figures are higher by the headers of every segment."
+)
+_REST = (
+    "rest: traffic with internal prefixes (other pods, the node, its sites), ARP and neighbour "
+    "discovery, and what was dropped between link and rules."
+)
+
+
+def status(snapshot: Mapping[str, Any]) -> Iterator[Table | str]:
+    """The node at a glance: readiness, addresses, traffic, and what was repaired or lost."""
+    role = str(snapshot.get("role", "node"))
+    ready = typer.style("ready", fg="green")
+    not_ready = f"{typer.style('not ready', fg='red')}: {snapshot['reason']}"
+    yield (
+        f"{role} {typer.style(snapshot['node'], bold=True)} is "
+        f"{ready if snapshot['ready'] else not_ready} · {snapshot['backend']} · "
+        f"netmgr {snapshot['netmgr_version']}"
+    )
+    if role == "node":
+        yield _addresses(snapshot) if snapshot["pool"] else _result_files(snapshot)
+    yield _traffic(snapshot)
+    if pairs := snapshot.get("isolation", []):
+        yield _dropped(pairs)
+    for line in _troubles(snapshot):
+        yield typer.style(line, fg="yellow")
+
+
+def _addresses(snapshot: Mapping[str, Any]) -> Table:
+    table = Table("family", *(f"{state}>" for state in _ADDRESS_STATES), title="Addresses")
+    for pool in snapshot["pool"]:
+        table.row(pool["family"], *(f"{pool.get(state, 0):,}" for state in _ADDRESS_STATES))
+    return table
+
+
+def _result_files(snapshot: Mapping[str, Any]) -> str:
+    files = [
+        f"{item['count']} {item['state']}" for item in snapshot["result_files"] if item["count"]
+    ]
+    return f"pods of another plugin, by its runtime's result files: {', '.join(files) or 'none'}"
+
+
+def _traffic(snapshot: Mapping[str, Any]) -> Table:
+    table = Table("", "in>", "out>", title="Internet")
+    node = {item["traffic"]: item["bytes"] for item in snapshot["node_totals"]}
+    table.row("node", *_both(node))
+    for namespace, totals in _by(snapshot["namespaces"], "namespace").items():
+        table.row(namespace[0], *_both(totals))
+    return table
+
+
+def _dropped(pairs: list[dict[str, Any]]) -> Table | str:
+    hit = [pair for pair in pairs if pair["packets"]]
+    if not hit:
+        return f"isolation between spokes: {len(pairs)} pairs, nothing dropped"
+    table = Table("from", "to", "packets>", "bytes>", title="Dropped between spokes")
+    for pair in hit:
+        table.row(pair["origin"], pair["destination"], f"{pair['packets']:,}", size(pair["bytes"]))
+    return table
+
+
+def _troubles(snapshot: Mapping[str, Any]) -> Iterator[str]:
+    ranges = snapshot.get("ranges", {"failing": "", "withdrawn": []})
+    if ranges["failing"]:
+        yield f"ranges cannot be followed: {ranges['failing']}"
+    for item in ranges["withdrawn"]:
+        yield f"{item['address']} was withdrawn; {item['namespace']}/{item['pod']} holds it"
+    for gap in snapshot["gaps"]:
+        if gap["count"]:
+            yield f"counter gap: {gap['reason']} x {gap['count']}"
+    for drift in snapshot["drift_repaired"]:
+        if drift["count"]:
+            yield f"repaired: {drift['reason']} x {drift['count']}"
+    if snapshot["state_rebuilds"]:
+        yield f"state files rebuilt from the kernel: {snapshot['state_rebuilds']}"
+
+
+def pods(snapshot: Mapping[str, Any]) -> Table:
+    """One line for each pod that is attached or whose series lingers."""
+    table = Table("namespace", "pod", "addresses", "link", "in>", "out>")
+    totals = _by(snapshot["pods"], "namespace", "pod")
+    attached = {(item["namespace"], item["pod"]): item for item in snapshot["attachments"]}
+    for name in sorted(totals.keys() | attached.keys()):
+        item = attached.get((name[0], name[1]))
+        addresses = ", ".join(item["addresses"]) if item else Styled("gone", is_dim=True)
+        link = item["host_link"] if item else ""
+        table.row(*name, addresses, link, *_both(totals.get(name, {})))
+    return table
+
+
+def explanation(answer: Mapping[str, Any]) -> Table:
+    """What `netmgr node explain` knows of one address."""
+    yes = {True: "yes", False: "no"}
+    table = Table("", "")
+    for name, value in (
+        ("address", answer["address"]),
+        ("is", answer["role"]),
+        ("pod", answer["pod"] or "none"),
+        ("prefix", answer["prefix"] or "none"),
+        ("of", answer["site"] or "no site"),
+        ("because", answer["because"]),
+        ("written in", answer["where"] or "no document"),
+        ("a packet there", answer["packet"]),
+        ("traffic with it is counted", yes[answer["counted"]]),
+        ("pods reach it as the node", yes[answer["masqueraded"]]),
+    ):
+        table.row(Styled(name, is_dim=True), value)
+    return table
+
+
+def busiest(before: Mapping[str, Any], now: Mapping[str, Any], rows: int) -> Table:
+    """Bytes per second between two snapshots, the busiest pods first."""
+    seconds = max(now["taken_at"] - before["taken_at"], 1e-3)
+    former, current = (_by(snapshot["pods"], "namespace", "pod") for snapshot in (before, now))
+    rates: dict[tuple[str, ...], dict[str, float]] = {}
+    for name, totals in current.items():
+        earlier = former.get(name, {})
+        rates[name] = {
+            traffic: max(0, value - earlier.get(traffic, 0)) / seconds
+            for traffic, value in totals.items()
+        }
+    title = f"{now['node']}: internet traffic"
+    table = Table("namespace", "pod", "in/s>", "out/s>", title=title)
+    for name in sorted(rates, key=lambda name: -sum(rates[name].values()))[:rows]:
+        table.row(*name, *_both(rates[name]))
+    return table
+
+
+def audit(answer: Mapping[str, Any]) -> Iterator[Table | str]:
+    """Both comparisons, and why their sides differ."""
+    yield _forward(answer)
+    if answer["links"]:
+        yield _links(answer)
+    notes = (_HEADERS, _OFFLOAD, _REST) if answer["links"] else ()
+    for line in (*_findings(answer), *notes):
+        yield f"{typer.style('·', dim=True)} {line}"
+
+
+def is_sound(answer: Mapping[str, Any]) -> bool:
+    """Whether no pod was counted for more than its link carried."""
+    # Only outward: packets toward a pod may be dropped after the rules counted them.
+    return all(one["rest"] >= 0 for one in answer["links"] if one["direction"] == "out")
+
+
+def _forward(answer: Mapping[str, Any]) -> Table:
+    title = "Pods against the node's forward rules"
+    table = Table("", "forwarded>", "pods>", "unattributed>", "explained>", title=title)
+    for one in answer["forward"]:
+        share = 1 - one["unattributed"] / one["forwarded"] if one["forwarded"] else 1.0
+        sizes = (size(one[name]) for name in ("forwarded", "attributed", "unattributed"))
+        table.row(one["traffic"], *sizes, f"{share:.2%}")
+    return table
+
+
+def _links(answer: Mapping[str, Any]) -> Table:
+    headings = ("pod", "link", "", "carried>", "headers>", "counted>", "rest>")
+    table = Table(*headings, title="Pods against their links")
+    for one in answer["links"]:
+        counted = sum(one["counted"].values())
+        figures = (size(one["carried"]), size(one["headers"]), size(counted))
+        names = (", ".join(one["pods"]), one["link"], one["direction"])
+        table.row(*names, *figures, signed_size(one["rest"]))
+    return table
+
+
+def _findings(answer: Mapping[str, Any]) -> Iterator[str]:
+    for one in answer["forward"]:
+        yield from _unexplained(one)
+    for gap in answer["gaps"]:
+        if gap["count"]:
+            yield (
+                f"gap {gap['reason']}: {gap['count']} times; "
+                f"counts of {gap['seconds']:.1f} s may be incomplete."
+            )
+    for one in answer["links"]:
+        if one["rest"] < 0:
+            yield _overcounted(one)
+
+
+def _unexplained(one: Mapping[str, Any]) -> Iterator[str]:
+    if one["unattributed"]:
+        yield (
+            f"{one['traffic']}: {size(one['unattributed'])} were forwarded for addresses that "
+            "no pod had at the time: containers of another network, pods that were noticed "
+            "late, or traffic while another program had removed a pod's counter."
+        )
+    # The kernel counts on between the two readings.
+    moving = one["forwarded"] - one["attributed"] - one["unattributed"]
+    if moving > 0:
+        yield (
+            f"{one['traffic']}: {size(moving)} passed while both sides were read; "
+            "the next reading settles it."
+        )
+
+
+def _overcounted(one: Mapping[str, Any]) -> str:
+    more = f"{size(-one['rest'])} more were counted than the link carried"
+    if one["direction"] == "in":
+        why = "they were dropped after the rules saw them, by a policy or a full queue."
+    else:
+        why = "that cannot be: please report it with `netmgr node audit -o json`."
+    return f"{one['link']} {one['direction']}: {more}; {why}"
+
+
+def _both(totals: Mapping[str, float]) -> tuple[str, str]:
+    return size(totals.get(IN, 0)), size(totals.get(OUT, 0))
+
+
+def _by(items: list[dict[str, Any]], *keys: str) -> dict[tuple[str, ...], dict[str, int]]:
+    """Bytes by traffic, for each value of `keys`."""
+    grouped: dict[tuple[str, ...], dict[str, int]] = {}
+    for item in items:
+        grouped.setdefault(tuple(item[key] for key in keys), {})[item["traffic"]] = item["bytes"]
+    return grouped

@@ -1,0 +1,77 @@
+"""Options that several commands have, so that they have one name, one default and one help."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from netmgr.logs import LogFormat
+
+
+class Output(StrEnum):
+    """For people, or for programs."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+Format = Annotated[
+    Output, typer.Option("--output", "-o", help="table for people, json or yaml for programs.")
+]
+Socket = Annotated[
+    Path, typer.Option("--socket", help="The agent's read-only socket.", envvar="NETMGR_SOCKET")
+]
+DEFAULT_SOCKET = Path("/run/netmgr/ledger.sock")
+
+StateDir = Annotated[Path, typer.Option(metavar="DIR", help="The agent's state_dir.")]
+DEFAULT_STATE_DIR = Path("/var/lib/netmgr")
+RunDir = Annotated[Path, typer.Option(metavar="DIR", help="The agent's run_dir.")]
+DEFAULT_RUN_DIR = Path("/run/netmgr")
+
+PlanFile = Annotated[
+    Path,
+    typer.Option(
+        "--file",
+        "-f",
+        envvar="NETMGR_PLAN",
+        help="The plan; its lock is beside it.",
+        metavar="PLAN",
+    ),
+]
+DEFAULT_PLAN = Path("plan.yaml")
+To = Annotated[
+    Path | None,
+    typer.Option("--to", metavar="FILE", help="Where to write it [default: standard output]"),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")]
+
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="How to reach the API server from outside a pod; inside one it is known.",
+        envvar="KUBECONFIG",
+    ),
+]
+ServiceAccount = Annotated[
+    Path,
+    typer.Option(
+        metavar="DIR",
+        help="The service account's token and ca.crt; a renewed token is read again.",
+    ),
+]
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+LogLevelOption = Annotated[
+    str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+]
+LogFormatOption = Annotated[
+    LogFormat, typer.Option("--log-format", help="One event per line, as text or as JSON.")
+]
+
+LabName = Annotated[
+    str | None, typer.Option("--name", "-n", help="Which lab, if there are several.")
+]

@@ -1,0 +1,268 @@
+"""`netmgr plan show`, `explain` and `map`: what is locked, what an address is, a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile, To
+from netmgr.cli.output import Table, show_document
+from netmgr.cli.plan_common import PlanFailed, Planned, answer, load, up_to_date, write
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+    from netmgr.plan.document import PlanDocument
+    from netmgr.plan.lock import (
+        Allocation,
+        ClusterLock,
+        LockDocument,
+        NodePoolLock,
+        Segment,
+        Subnet,
+    )
+    from netmgr.plan.render.map.model import Picture
+    from netmgr.prefixes import Address, Prefix
+
+
+class Form(StrEnum):
+    """How the picture is made."""
+
+    TERMINAL = "terminal"
+    SVG = "svg"
+    HTML = "html"
+
+
+def show(
+    *,
+    file: PlanFile = DEFAULT_PLAN,
+    output: Format = Output.TABLE,
+    tree: Annotated[
+        bool, typer.Option("--tree", help="Show a tree: prefixes, subnets, node pools.")
+    ] = False,
+) -> None:
+    """Show what is locked. Exit codes: 0, or 1 on an error."""
+    planned = load(file)
+    if output is not Output.TABLE:
+        from netmgr.plan.files import sealed, to_plain
+
+        show_document(to_plain(sealed(planned.locked)), output)
+    elif tree:
+        from rich.console import Console
+
+        Console(highlight=False).print(_tree(planned.plan, planned.locked))
+    else:
+        typer.echo(_table(planned.locked))
+
+
+def _table(lock: LockDocument) -> Table:
+    headings = ("", "", "prefixes", "reserved", "places>", "VIP range")
+    table = Table(*headings, "routers, NAT hosts")
+    table.row("hub", "", *_held(lock.hub.prefixes), "", "", _fixed(lock.hub.routers))
+    for name, held in lock.clusters.items():
+        capacity = sum(pool.capacity for pool in held.node_pools.values())
+        vip_range = " ".join(map(str, held.services.vip_ranges))
+        services = f"{vip_range} (shared)" if held.services.mode == "shared" else vip_range
+        state = "tombstone" if held.tombstone else ""
+        prefixes, reserved = _held(held.prefixes)
+        table.row(name, state, prefixes, reserved, f"{capacity:,}", services, _fixed(held.nat))
+    return table
+
+
+def _fixed(subnet: Subnet) -> str:
+    return ", ".join(map(str, (*subnet.addresses, *subnet.addresses_v6)))
+
+
+def _held(allocations: Iterable[Allocation]) -> tuple[str, str]:
+    """Prefixes, and those that are reserved around them."""
+    held = tuple(allocations)
+    reserved = (str(each.reserve) for each in held if each.reserve != each.prefix)
+    return " ".join(str(each.prefix) for each in held), " ".join(reserved)
+
+
+def _tree(plan: PlanDocument, lock: LockDocument) -> Tree:
+    """Hub and clusters, their prefixes, and the subnets in those."""
+    from rich.tree import Tree
+
+    root = Tree(f"[bold]{plan.name}[/] {', '.join(map(str, plan.pools.nodes))}")
+    hub = root.add(f"[bold]hub[/] {_prefixes(lock.hub.prefixes)}")
+    hub.add(f"routers {_hosts(lock.hub.routers)}")
+    for subnet in lock.hub.researchers:
+        hub.add(f"researchers {_texts(subnet.prefixes)}")
+    for name, held in lock.clusters.items():
+        _cluster(
+            root.add(f"[bold]{name}[/] {_prefixes(held.prefixes)}{_tombstone(held.tombstone)}"),
+            plan,
+            name,
+            held,
+        )
+    return root
+
+
+def _cluster(branch: Tree, plan: PlanDocument, name: str, held: ClusterLock) -> None:
+    for vip_range, service_cidr in held.services.pairs:
+        vips = f", with VIPs in {vip_range}" if vip_range != service_cidr else ""
+        branch.add(f"Services {service_cidr}{vips}")
+    branch.add(f"NAT hosts {_hosts(held.nat)}")
+    cluster = plan.clusters.get(name)
+    for pool, spec in held.node_pools.items():
+        asked = cluster.node_pools.get(pool) if cluster else None
+        nodes = f"{asked.nodes:,} nodes, " if asked else ""
+        _pool(
+            branch.add(f"{pool}: {nodes}places for {spec.capacity:,}{_tombstone(spec.tombstone)}"),
+            spec,
+        )
+
+
+def _pool(branch: Tree, spec: NodePoolLock) -> None:
+    for segment in spec.segments:
+        branch.add(
+            f"nodes {segment.first:,} to {segment.first + segment.nodes - 1:,}: {_segment(segment)}"
+        )
+
+
+def _segment(segment: Segment) -> str:
+    return "; ".join(
+        f"hosts {part.hosts}, pods {part.pods} ({part.blocks} x /{part.block_length} a node)"
+        for part in segment.layouts
+    )
+
+
+def _hosts(subnet: Subnet) -> str:
+    return f"{_texts(subnet.prefixes)}: {_texts((*subnet.addresses, *subnet.addresses_v6))}"
+
+
+def _texts(items: Iterable[Address | Prefix]) -> str:
+    return ", ".join(map(str, items))
+
+
+def _prefixes(allocations: tuple[Allocation, ...]) -> str:
+    return ", ".join(
+        str(held.prefix)
+        if held.prefix == held.reserve
+        else f"{held.prefix} [dim](reserved: {held.reserve})[/]"
+        for held in allocations
+    )
+
+
+def _tombstone(tombstone: bool) -> str:  # noqa: FBT001  a flag is all there is
+    return " [yellow](tombstone)[/]" if tombstone else ""
+
+
+def explain(
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="An IPv4 or IPv6 address.")],
+    *,
+    file: PlanFile = DEFAULT_PLAN,
+    output: Format = Output.TABLE,
+) -> None:
+    """Explain an address: owner, node, block, key and packets.
+
+    Exit codes: 0, or 1 on an error.
+    """
+    from dataclasses import asdict
+
+    from netmgr.plan.explain import explain as look_up
+    from netmgr.prefixes import Address
+
+    planned = load(file)
+    try:
+        wanted = Address.parse(address)
+    except ValueError as error:
+        raise PlanFailed(str(error)) from None
+    found = look_up(planned.plan, planned.locked, wanted)
+    if output is not Output.TABLE:
+        show_document(asdict(found), output)
+        return
+    for name, value in asdict(found).items():
+        if value:
+            typer.echo(f"{typer.style(f'{name:>8}', dim=True)}  {value}")
+
+
+def map_(
+    *,
+    file: PlanFile = DEFAULT_PLAN,
+    form: Annotated[
+        Form | None,
+        typer.Option(
+            "--as", help="Form of the picture [default: by the suffix of --to, or terminal]"
+        ),
+    ] = None,
+    before: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PLAN", help="Show before and after: an earlier plan, with its lock beside it."
+        ),
+    ] = None,
+    grow: Annotated[
+        str | None,
+        typer.Option(metavar="CLUSTER", help="Show before and after growing this cluster."),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(help="With --grow: nodes the cluster would have.")
+    ] = None,
+    to: To = None,
+) -> None:
+    """Draw the address space along a Hilbert curve.
+
+    The map shows what is used, held, reserved and free. Every aligned block is one square or
+    rectangle. The HTML page is one file that fetches nothing; a pointer on it shows the address,
+    its owner and its node.
+    """
+    from netmgr.errors import ConfigError
+    from netmgr.plan.render.map.model import picture
+
+    if (grow is None) != (nodes is None) or (grow and before):
+        raise ConfigError("--grow and --nodes go together, and not with --before")
+    given = up_to_date(file)
+    if grow is not None and nodes is not None:
+        drawn = _grown(given, grow, nodes)
+    else:
+        former = up_to_date(before) if before else None
+        drawn = picture(
+            given.plan, given.locked, before=(former.plan, former.locked) if former else None
+        )
+    chosen = form or _by_suffix(to)
+    if chosen is Form.TERMINAL:
+        _print(drawn, to)
+    else:
+        write(to, _document(drawn, chosen))
+
+
+def _grown(given: Planned, cluster: str, nodes: int) -> Picture:
+    from netmgr.plan.growth import grown_plan
+    from netmgr.plan.render.map.model import picture
+
+    larger = replace(given, plan=grown_plan(given.plan, cluster, nodes))
+    return picture(larger.plan, answer(larger), before=(given.plan, given.locked))
+
+
+def _by_suffix(to: Path | None) -> Form:
+    suffixes = {".svg": Form.SVG, ".html": Form.HTML, ".htm": Form.HTML}
+    return suffixes.get(to.suffix.lower(), Form.TERMINAL) if to else Form.TERMINAL
+
+
+def _document(drawn: Picture, form: Form) -> str:
+    from netmgr.plan.render.map import svg
+
+    return svg.draw(drawn) if form is Form.SVG else svg.draw_page(drawn)
+
+
+def _print(drawn: Picture, to: Path | None) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from netmgr.plan.render.map.text import draw
+
+    lines = draw(drawn)
+    if to is not None:
+        write(to, "".join("".join(span.text for span in line) + "\n" for line in lines))
+        return
+    console = Console(highlight=False)
+    for line in lines:
+        # soft_wrap: a line that is broken would tear the picture.
+        console.print(Text.assemble(*((span.text, span.colour) for span in line)), soft_wrap=True)

@@ -1,0 +1,249 @@
+"""Why an address is what it is, and what becomes of a packet to it: which key of which document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import NamedTuple, TypedDict
+
+from netmgr.documents.diagnostics import KeyPath, dotted
+from netmgr.documents.node import (
+    PLATFORM,
+    PRIVATE_USE,
+    RESERVED_USE,
+    SPECIAL_USE,
+    NodeDocument,
+    RangeSource,
+)
+from netmgr.documents.sites import (
+    HUB,
+    Nat,
+    Role,
+    ServiceRange,
+    SitePart,
+    SourceAddress,
+    TranslationMode,
+    site_of,
+)
+from netmgr.model import Attachment
+from netmgr.prefixes import Address, Prefix, PrefixTable
+
+
+class PacketPath(StrEnum):
+    """What becomes of a packet to an address.
+
+    The packet is of this node's pods, or of others that send through this machine.
+    """
+
+    NATIVE = "native"
+    MASQUERADED = "masqueraded"
+    DROPPED = "dropped"
+    NAT_HOST = "through the NAT host"
+    TRANSLATED = "translated here"
+
+
+class Explanation(TypedDict):
+    """The answer, for people and programs.
+
+    Attributes:
+        role: "pod", "range", "hub", "spoke", "service", "internal", "special-use", "protected" or
+            "internet".
+        because: which prefix of which key decided the role.
+        where: file and line of that key.
+        pod: the holder, or empty.
+        site: the hub or spoke, or empty.
+        path: what becomes of a packet from here to there.
+        packet: the same in words.
+    """
+
+    address: str
+    role: str
+    prefix: str
+    because: str
+    where: str
+    pod: str
+    site: str
+    counted: bool
+    masqueraded: bool
+    path: str
+    packet: str
+
+
+class Reason(NamedTuple):
+    """What a prefix makes of its addresses, and the key of node.yaml that has it; () for none."""
+
+    role: str
+    key: KeyPath
+    text: str = ""
+
+    def __str__(self) -> str:
+        return self.text or f"{dotted(self.key)} of node.yaml"
+
+
+INTERNET = Reason("internet", (), "no prefix of node.yaml holds it")
+
+
+def explain(
+    document: NodeDocument, address: Address, attachments: Iterable[Attachment]
+) -> Explanation:
+    """Explain one address; the caller, who has the file, fills in `where`."""
+    holder = next((a for a in attachments if address in a.addresses), None)
+    prefix, reason = reason_of(document, address)
+    there = site_of(document.sites, address)
+    path, packet = _packet(document, address)
+    return {
+        "address": str(address),
+        "role": "pod" if holder else reason.role,
+        "prefix": str(prefix) if prefix else "",
+        "because": str(reason),
+        "where": "",
+        "pod": str(holder.pod) if holder else "",
+        "site": there.site if there else "",
+        "counted": _is_internet(document, address),
+        "masqueraded": path is PacketPath.MASQUERADED,
+        "path": path,
+        "packet": packet,
+    }
+
+
+def reason_of(document: NodeDocument, address: Address) -> tuple[Prefix | None, Reason]:
+    """The longest prefix that holds the address, and what it makes of it."""
+    # Of equal prefixes the table keeps the last: the order is from the least telling key up.
+    entries = (*_defaults(document), *_keys_of_sites(document), *_keys_of_ranges(document))
+    return PrefixTable(entries).match(address) or (None, INTERNET)
+
+
+def _defaults(document: NodeDocument) -> Iterator[tuple[Prefix, Reason]]:
+    """What is not internet without a site: special-use prefixes, `internal` and `protect`."""
+    special = Reason("special-use", (), "special-use prefixes are never internet")
+    for prefix in (*SPECIAL_USE, *RESERVED_USE):
+        yield prefix, special
+    yield from _given_or_default("internal", "internal", document.internal, PRIVATE_USE)
+    if document.wires_pods:
+        yield from _given_or_default("protected", "protect", document.protect, PLATFORM)
+
+
+def _given_or_default(
+    role: str, key: str, prefixes: tuple[Prefix, ...], default: tuple[Prefix, ...]
+) -> Iterator[tuple[Prefix, Reason]]:
+    # Without a key in the file there is no line to show. (A file that repeats the default is
+    # answered likewise.)
+    if prefixes != default:
+        yield from _listed(role, (key,), prefixes)
+        return
+    for index, prefix in enumerate(prefixes):
+        yield prefix, Reason(role, (), f"the default of {key}[{index}] of node.yaml")
+
+
+def _keys_of_sites(document: NodeDocument) -> Iterator[tuple[Prefix, Reason]]:
+    for number, site in enumerate(document.sites):
+        role = "hub" if site.name == HUB else "spoke"
+        yield from _listed(role, ("sites", number, "prefixes"), site.prefixes)
+        yield from _listed("service", ("sites", number, "services"), site.services)
+    for number, item in enumerate(document.nat.services if document.nat else ()):
+        yield item.service_cidr, Reason("service", ("nat", "services", number, "service_cidr"))
+        yield item.vip_range, Reason("service", ("nat", "services", number, "vip_range"))
+
+
+def _keys_of_ranges(document: NodeDocument) -> Iterator[tuple[Prefix, Reason]]:
+    if document.range_source is RangeSource.FILE:
+        yield from _listed("range", ("ranges",), document.ranges)
+        return
+    text = f"the machine's metadata (range_source: {document.range_source})"
+    for prefix in document.ranges:
+        yield prefix, Reason("range", ("range_source",), text)
+
+
+def _listed(role: str, key: KeyPath, prefixes: Iterable[Prefix]) -> Iterator[tuple[Prefix, Reason]]:
+    for index, prefix in enumerate(prefixes):
+        yield prefix, Reason(role, (*key, index))
+
+
+def _is_internet(document: NodeDocument, address: Address) -> bool:
+    return not any(prefix.holds(address) for prefix in document.internal_prefixes)
+
+
+def _packet(document: NodeDocument, address: Address) -> tuple[PacketPath, str]:
+    """What becomes of a packet from here to the address."""
+    nat = document.nat
+    found = _through_nat(document, nat, address) if nat else _protected(document, address)
+    if found is not None:
+        return found
+    there = site_of(document.sites, address)
+    if there is None:
+        return _outside(document, address)
+    here = document.site or HUB
+    others = ""
+    if document.role is Role.HUB_ROUTER:
+        others = "; from any other spoke it is dropped here and counted"
+    if HUB not in (here, there.site) and here != there.site:
+        text = f"dropped here and counted as from {here} to {there.site}"
+        return PacketPath.DROPPED, f"{text}: spokes do not reach each other"
+    if there.part is SitePart.SERVICES and there.site == here:
+        text = f"for clients outside {here}, by its NAT host"
+        return PacketPath.NAT_HOST, f"{text}; within it a Service is reached by its own address"
+    if there.part is SitePart.SERVICES:
+        text = f"through the NAT host of {there.site}, which translates it{others}"
+        return PacketPath.NAT_HOST, text
+    if there.site == HUB:
+        others = ""
+    return PacketPath.NATIVE, f"native, the sender's own address is kept{others}"
+
+
+def _protected(document: NodeDocument, address: Address) -> tuple[PacketPath, str] | None:
+    """What becomes of a pod's packet to a protected address; None for other addresses."""
+    if not document.wires_pods or not any(prefix.holds(address) for prefix in document.protect):
+        return None
+    excepted = ""
+    if document.protect_except:
+        excepted = f", and of pods in {', '.join(document.protect_except)}"
+    text = f"dropped here and counted, but for DNS{excepted}: protect keeps pods away from it"
+    return PacketPath.DROPPED, text
+
+
+def _through_nat(
+    document: NodeDocument, nat: Nat, address: Address
+) -> tuple[PacketPath, str] | None:
+    """What becomes of a packet from outside the spoke to one of its Services; None for others."""
+    for item in nat.services:
+        if item.vip_range.holds(address):
+            return _translated(document, nat, item, address)
+        if item.service_cidr.holds(address):
+            vip = _moved(address, item.service_cidr, item.vip_range)
+            text = f"passed on as it is; from outside the spoke this Service is {vip}"
+            return PacketPath.NATIVE, text
+    return None
+
+
+def _translated(
+    document: NodeDocument, nat: Nat, item: ServiceRange, address: Address
+) -> tuple[PacketPath, str]:
+    cluster_ip = _moved(address, item.vip_range, item.service_cidr)
+    if nat.translation is TranslationMode.ENDPOINTS:
+        target = f"translated here to a ready endpoint of the Service {cluster_ip}"
+    elif item.is_identity:
+        target = "passed on as it is"
+    else:
+        target = f"translated here to {cluster_ip}, by its place in {item.service_cidr}"
+    if nat.source is SourceAddress.PRESERVE:
+        is_untouched = item.is_identity and nat.translation is TranslationMode.NETMAP
+        path = PacketPath.NATIVE if is_untouched else PacketPath.TRANSLATED
+        return path, f"{target}; the client's address is kept"
+    addresses = nat.addresses or document.node.addresses
+    own = [str(each) for each in addresses if each.family is address.family]
+    sources = " or ".join(own) or "this machine"
+    return PacketPath.TRANSLATED, f"{target}; the client appears as {sources}"
+
+
+def _outside(document: NodeDocument, address: Address) -> tuple[PacketPath, str]:
+    if not _is_internet(document, address):
+        return PacketPath.NATIVE, "native, the sender's own address is kept"
+    if document.masquerade and (document.wires_pods or document.role is Role.HUB_ROUTER):
+        machine = "node" if document.role is Role.NODE else "router"
+        return PacketPath.MASQUERADED, f"to the internet as this {machine}"
+    text = "to the internet with the sender's own address, as far as this machine is concerned"
+    return PacketPath.NATIVE, text
+
+
+def _moved(address: Address, source: Prefix, target: Prefix) -> Address:
+    return Address(address.family, address.value - source.value + target.value)

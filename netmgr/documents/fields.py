@@ -1,0 +1,37 @@
+"""The kinds of field that documents share, and the base every document has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+
+from netmgr.prefixes import Address, Prefix
+
+
+def _to_prefix(value: object) -> Prefix:
+    return value if isinstance(value, Prefix) else Prefix.parse(str(value))
+
+
+def _to_address(value: object) -> Address:
+    return value if isinstance(value, Address) else Address.parse(str(value))
+
+
+def _absolute(path: Path) -> Path:
+    # The C library would end the path at a NUL; Python raises ValueError for one, where no caller
+    # expects it.
+    if not path.is_absolute() or "\0" in str(path):
+        raise ValueError(f"{str(path)!r} is no absolute path; begin it with /")
+    return path
+
+
+PrefixText = Annotated[Prefix, BeforeValidator(_to_prefix), PlainSerializer(str)]
+AddressText = Annotated[Address, BeforeValidator(_to_address), PlainSerializer(str)]
+AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+
+
+class Document(BaseModel):
+    """Base of every document: immutable, and strict about keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)

@@ -1,0 +1,197 @@
+"""YAML documents into pydantic models, with errors that name file, line, key and reason.
+
+`yaml_loader` reads the text; this module adds what it leaves out: the line of every key, and a
+refusal of duplicate keys (YAML 1.2, 3.2.1.3), of which PyYAML would silently keep the last.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from netmgr.documents import yaml_loader
+from netmgr.documents.diagnostics import Diagnostic, Invalid, KeyPath, dotted
+from netmgr.documents.yaml_loader import BeyondBounds
+from netmgr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_MERGE_MARK = re.compile(r"^(?:<{7} |>{7} |={7}$)", re.MULTILINE)
+_NO_VALUE = (ValueError, KeyError, AttributeError, RecursionError)
+"""What PyYAML raises for a value that is not what it looks like: a 13th month, for example."""
+
+
+def load(path: Path, model: type[Model]) -> Model:
+    """Read the document at `path` as `model`.
+
+    Raises:
+        ConfigError: the file is missing, is not YAML, or fails validation; every fault is named.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8: byte {error.start} cannot be decoded") from None
+    return parse(text, str(path), model)
+
+
+def parse(text: str, source: str, model: type[Model]) -> Model:
+    """Read a document from text; `source` is what errors call it.
+
+    Raises:
+        ConfigError: it is not YAML, or fails validation; every fault is named.
+    """
+    if unmerged := merge_mark(text):
+        raise ConfigError(
+            f"{source}:{unmerged}: has the marks of an unfinished git merge; "
+            "resolve it in an editor"
+        )
+    data, lines = _read(text, source)
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{source}:1: must be a mapping of keys, for example 'apiVersion: netmgr.io/v1alpha1'"
+        )
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        faults = [_describe(fault, source, lines) for fault in _root_causes(error.errors())]
+        raise ConfigError("\n".join(faults)) from None
+
+
+def _read(text: str, source: str) -> tuple[object, dict[KeyPath, int]]:
+    """A document's content, and the line of every key."""
+    try:
+        # Nodes first: they show a key that is given twice; the objects have only the last.
+        lines = _lines(yaml_loader.compose(text), source)
+        return yaml_loader.load(text), lines
+    except BeyondBounds as error:
+        at = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{source}{at}: {error.problem}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        problem = error.problem or error.context
+        raise ConfigError(f"{source}:{line}: is not YAML: {problem}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: is not YAML: {error}") from None
+    except _NO_VALUE as error:
+        raise ConfigError(f"{source}: has a value that cannot be one: {error}") from None
+
+
+def merge_mark(text: str) -> int:
+    """The line (from 1) of the first conflict that git left in a file, else 0."""
+    found = _MERGE_MARK.search(text)
+    return text.count("\n", 0, found.start()) + 1 if found else 0
+
+
+def describe(diagnostic: Diagnostic, path: Path) -> str:
+    """`file:line: dotted.key: message (where the other key is); remedy`.
+
+    For a document that was read before; its files are read once more. `path` is the document
+    that locations without a file are in.
+    """
+    at, beside = diagnostic.at, diagnostic.beside
+    file = Path(at.file or path)
+    other = ""
+    if beside is not None:
+        other_file = Path(beside.file or path)
+        is_near = other_file == file
+        other = f"line {_line(file, beside.key)}" if is_near else place(other_file, beside.key)
+    return f"{place(file, at.key)}: {diagnostic.text(other)}"
+
+
+def place(path: Path, key: KeyPath) -> str:
+    """`file:line: dotted.key` of a key, or of the nearest one above it that the document has."""
+    return f"{path}:{_line(path, key)}: {dotted(key)}" if key else str(path)
+
+
+def _line(path: Path, key: KeyPath) -> int:
+    # Read again: a diagnostic knows keys alone, and lines are rarely asked for.
+    text = path.read_text(encoding="utf-8")
+    lines = _lines(yaml_loader.compose(text), str(path))
+    return lines[_nearest(key, lines)]
+
+
+def _lines(root: yaml.Node | None, source: str) -> dict[KeyPath, int]:
+    """Line number (from 1) of every key and item, by its path."""
+    lines: dict[KeyPath, int] = {(): 1}
+    pending: list[tuple[KeyPath, yaml.Node]] = [((), root)] if root else []
+    while pending:
+        path, node = pending.pop()
+        for key, line, value in _entries(node):
+            inner = (*path, key)
+            if inner in lines:
+                raise ConfigError(
+                    f"{source}:{line}: {dotted(inner)}: given twice "
+                    f"(first in line {lines[inner]}); keep one"
+                )
+            lines[inner] = line
+            pending.append((inner, value))
+    return lines
+
+
+def _entries(node: yaml.Node) -> Iterator[tuple[str | int, int, yaml.Node]]:
+    """Key or number, line and value of each entry of a collection."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            # The text of the key: a number as a key must not be taken for an index of a list.
+            yield str(key.value), key.start_mark.line + 1, value
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield index, item.start_mark.line + 1, item
+
+
+def _root_causes(faults: list[ErrorDetails]) -> Iterator[ErrorDetails]:
+    """The faults, without lists that are too short only because their items are at fault."""
+    for fault in faults:
+        above = fault["loc"]
+        if fault["type"] != "too_short" or not any(
+            other is not fault and other["loc"][: len(above)] == above for other in faults
+        ):
+            yield fault
+
+
+_RENAMED: dict[KeyPath, str] = {
+    ("nat", "services", "seen"): "vip_range",
+    ("nat", "services", "real"): "service_cidr",
+}
+
+
+def _describe(fault: ErrorDetails, source: str, lines: dict[KeyPath, int]) -> str:
+    location: KeyPath = fault["loc"]
+    message = fault["msg"].removeprefix("Value error, ")
+    cause = fault.get("ctx", {}).get("error")
+    if isinstance(cause, Invalid):
+        found = cause.diagnostic
+        beside = lines.get((*location, *found.beside.key)) if found.beside else None
+        message = found.text(f"line {beside}" if beside else "")
+        location = (*location, *found.at.key)
+    elif fault["type"] == "extra_forbidden":
+        message = _of_unknown_key(location)
+    elif fault["type"] == "missing":
+        message = "is required and missing"
+    known = _nearest(location, lines)
+    key = dotted(location) if location else "document"
+    return f"{source}:{lines[known]}: {key}: {message}"
+
+
+def _of_unknown_key(location: KeyPath) -> str:
+    new = _RENAMED.get(tuple(part for part in location if not isinstance(part, int)))
+    remedy = f"it is called {new} now" if new else "remove it or correct its spelling"
+    return f"unknown key; {remedy}"
+
+
+def _nearest(key: KeyPath, lines: dict[KeyPath, int]) -> KeyPath:
+    # Ends at (), which is always there: a missing key is reported where it should have been.
+    while key not in lines:
+        key = key[:-1]
+    return key

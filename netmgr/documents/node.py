@@ -1,0 +1,492 @@
+"""The node document (`node.yaml`): the configuration of one agent, and whether it fits together.
+
+Validation is complete before anything is done: an agent that starts has a document in which
+every range, address and prefix is consistent with every other. What depends on the machine
+(whether a group or an interface exists) is checked by `netmgr/agent/preflight.py`.
+
+No range is too small. Every address of a range is usable; one that a pod could not have
+(special-use, the node's own) is refused and never silently left out. So each family in `ranges`
+has an address to give, if only one. A pod gets one of each such family: the smallest family
+bounds how many pods there can be, and a family that is not named is not given. Only an empty
+list is of no use, and is refused unless `cni: off`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from netmgr.documents.classes import TrafficClass, resolved
+from netmgr.documents.diagnostics import Diagnostic, Invalid, KeyPath, error, invalid
+from netmgr.documents.fields import AbsolutePath, AddressText, Document, PrefixText
+from netmgr.documents.sites import (
+    HUB,
+    KeyedPrefix,
+    Nat,
+    Role,
+    ServiceRange,
+    Site,
+    StaticRoute,
+    TranslationMode,
+    conflicts,
+    overlapping,
+    prefixes_of,
+)
+from netmgr.model import LINK_PREFIX
+from netmgr.prefixes import Address, Family, Prefix, merge
+
+
+def _prefixes(text: str) -> tuple[Prefix, ...]:
+    return tuple(map(Prefix.parse, text.split()))
+
+
+# ::/127 holds :: and ::1. Azure's platform address is in public space, so no RFC lists it.
+SPECIAL_USE = _prefixes(
+    "0.0.0.0/8 127.0.0.0/8 169.254.0.0/16 168.63.129.16/32 224.0.0.0/4 255.255.255.255/32 "
+    "::/127 fe80::/10 ff00::/8"
+)
+"""Never internet (RFC 6890; 168.63.129.16 is Azure's platform address), without exception."""
+
+RESERVED_USE = _prefixes("198.18.0.0/15 240.0.0.0/4 100::/64")
+"""Never internet either (RFC 6890: benchmarks, reserved, discard), but allowed for pods.
+
+Prefixes for documentation (192.0.2.0/24, 198.51.100.0/24, 203.0.113.0/24, 2001:db8::/32) are
+internet: they are not routed and on no bill, and labs use them for their internet.
+"""
+
+PRIVATE_USE = _prefixes("10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7")
+"""What `internal` defaults to: RFC 1918, RFC 6598 and RFC 4193."""
+
+PLATFORM = _prefixes("169.254.169.254 fd00:ec2::254 168.63.129.16")
+"""What `protect` defaults to: clouds' instance metadata, and Azure's platform address."""
+
+POD_GATEWAYS = {Family.V4: Address.parse("169.254.1.1"), Family.V6: Address.parse("fe80::1")}
+"""What a pod's default route points at; link-local, so that it cannot collide with a range."""
+
+
+SOCKETS = ("cni.sock", "ledger.sock")
+"""Names of the agent's sockets in `run_dir`."""
+
+SOCKET_PATH_BYTES = 107
+"""The most a Unix socket's path can have: unix(7)'s 108, of which the closing NUL is one."""
+
+LARGEST_GROUP = (1 << 32) - 2
+"""Largest group number; the one above means "leave it" to chown(2)."""
+
+
+class Backend(StrEnum):
+    """Which kernel interface holds the rules."""
+
+    AUTO = "auto"
+    NFTABLES = "nftables"
+    IPTABLES = "iptables"
+    """The variant of iptables that is in use on the machine."""
+    IPTABLES_LEGACY = "iptables-legacy"
+    IPTABLES_NFT = "iptables-nft"
+
+
+class RangeSource(StrEnum):
+    """Where the addresses that pods may have come from."""
+
+    FILE = "file"
+    AZURE = "azure"
+
+
+class NodeRules(StrEnum):
+    """Form of the article's four node rules."""
+
+    CORRECTED = "corrected"
+    EXACT = "exact"
+
+
+# Strict, or pydantic would take YAML's `true` for group 1.
+GroupNumber = Annotated[int, Field(strict=True, ge=0, le=LARGEST_GROUP)]
+GroupName = Annotated[str, Field(min_length=1, pattern=r"^[^\x00:\n]+$")]
+
+
+class NodeIdentity(Document):
+    """The node itself."""
+
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?$"),
+    ]
+    addresses: tuple[AddressText, ...] = ()
+    """The node's own addresses; no range may hold one."""
+    # IFNAMSIZ is 16, the closing NUL included.
+    uplink: Annotated[str, Field(min_length=1, max_length=15)] | None = None
+    """Interface the pods' MTU is taken from; default: the one with the default route."""
+
+    @field_validator("uplink")
+    @classmethod
+    def _uplink_is_no_pods_link(cls, uplink: str | None) -> str | None:
+        if uplink is not None and uplink.startswith(LINK_PREFIX):
+            raise ValueError(
+                f"{uplink} begins as pods' links do ({LINK_PREFIX}), "
+                "by which the rules know them; rename it"
+            )
+        return uplink
+
+
+class Pool(Document):
+    """How addresses are handed out again."""
+
+    cooldown_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30
+    """How long a released address is not given out again, at least."""
+    conntrack_wait_seconds: Annotated[float, Field(ge=0, le=86_400)] = 300
+    """How much longer that is, at most, for an address that conntrack still names."""
+
+
+class Accounting(Document):
+    """What is counted and for how long it is shown."""
+
+    node_rules: NodeRules = NodeRules.CORRECTED
+    rule_owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,62}$")] = "netmgr"
+    """`<owner>` in the rules' comment `iptables-exporter <owner> traffic=…`."""
+    exact_prefix: PrefixText = Prefix.parse("10.0.0.0/8")
+    """The one v4 prefix that `node_rules: exact` excepts, as the article's text does."""
+    reading_seconds: Annotated[float, Field(gt=0, le=300)] = 5
+    """Interval of readings: the most that is lost if another program flushes the counters."""
+    min_reading_seconds: Annotated[float, Field(ge=0, le=300)] = 0.5
+    """However often it is asked, the agent reads the kernel no more often than this."""
+    linger_seconds: Annotated[float, Field(ge=0, le=86_400)] = 900
+    """How long a pod's series outlives the pod."""
+    classes: tuple[TrafficClass, ...] = ()
+    """Further traffic of pods to count by itself; with any, the remaining traffic is, too."""
+    host_pods: bool = False
+    """Whether host-network pods are counted by their cgroup, and not as the node itself."""
+    cgroup_dir: AbsolutePath = Path("/sys/fs/cgroup")
+    """Where kubelet's cgroups are: a mount of cgroup v2, or a directory below /sys/fs/cgroup."""
+    pod_logs_dir: AbsolutePath = Path("/var/log/pods")
+    """Kubelet's log directories, whose names have the pods' names."""
+    # 8784 hours are a leap year.
+    history_hours: Annotated[int, Field(ge=0, le=8784)] = 168
+    """Hours with traffic of which hourly sums are kept; 0 keeps none."""
+    history_rows: Annotated[int, Field(ge=1000, le=10_000_000)] = 100_000
+    """Most hourly sums kept, some 100 bytes each; beyond, the oldest pods are folded."""
+
+    @field_validator("exact_prefix")
+    @classmethod
+    def _exact_prefix_excepts_something_of_v4(cls, prefix: Prefix) -> Prefix:
+        if prefix.family is not Family.V4:
+            raise ValueError(
+                f"{prefix} is IPv6; the article's rules are IPv4's, "
+                "so give the v4 prefix they except"
+            )
+        if prefix.length == 0:
+            raise ValueError(f"{prefix} excepts everything, so that nothing would ever be counted")
+        return prefix
+
+
+class NodeDocument(Document):
+    """The whole of `node.yaml`."""
+
+    api_version: Annotated[Literal["netmgr.io/v1alpha1"], Field(alias="apiVersion")]
+    kind: Literal["Node"]
+    node: NodeIdentity
+    role: Role = Role.NODE
+    """What this machine does: runs pods, forwards between sites, or opens a spoke's Services."""
+    site: str | None = None
+    """Which of `sites` this machine belongs to."""
+    sites: tuple[Site, ...] = ()
+    """The hub and every spoke; spokes do not reach each other. None: nothing is dropped."""
+    nat: Nat | None = None
+    """What a NAT host translates; with `role: nat-host` alone."""
+    routes: tuple[StaticRoute, ...] = ()
+    """Routes the agent installs and keeps."""
+    network: Annotated[str, Field(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$")] = "netmgr"
+    """Name of the CNI network this agent serves."""
+    cni: bool = True
+    """Whether this agent wires pods; `off` only observes pods that another plugin wired."""
+    cni_results_dir: AbsolutePath = Path("/var/lib/cni/results")
+    """Where the runtime's libcni keeps the results of ADD; looked at with `cni: off` alone."""
+    range_source: RangeSource = RangeSource.FILE
+    """Where `ranges` come from: this document, or `azure`, the instance metadata of the machine."""
+    range_refresh_seconds: Annotated[float, Field(ge=1, le=3600)] = 30
+    """How often `azure` is asked; the service allows five requests a second."""
+    ranges: Annotated[tuple[PrefixText, ...], Field(validate_default=True)] = ()
+    """Blocks and single addresses pods may have, all usable. Required unless `cni: off`."""
+    internal: Annotated[tuple[PrefixText, ...], Field(validate_default=True)] = PRIVATE_USE
+    """Prefixes that are not internet, beside the special-use ones, which never are."""
+    masquerade: bool = True
+    """Whether pods reach the internet as the node."""
+    protect: tuple[PrefixText, ...] = PLATFORM
+    """What pods of this agent may not reach, but for DNS; never internet."""
+    protect_except: tuple[Annotated[str, Field(min_length=1, max_length=63)], ...] = ()
+    """Namespaces whose pods may reach all of `protect`."""
+    # IPv6 needs links of 1280 bytes (RFC 8200).
+    mtu: Annotated[int, Field(ge=1280, le=65_535)] | None = None
+    """MTU of the pods' interfaces, in bytes; default: the uplink's."""
+    backend: Backend = Backend.AUTO
+    pool: Pool = Pool()
+    accounting: Accounting = Accounting()
+    reconcile_seconds: Annotated[float, Field(gt=0, le=3600)] = 10
+    state_dir: AbsolutePath = Path("/var/lib/netmgr")
+    run_dir: AbsolutePath = Path("/run/netmgr")
+    reader_group: GroupName | GroupNumber | None = None
+    """Group (name or number) that may read the ledger socket; default: root alone."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True
+    )
+
+    @field_validator("ranges")
+    @classmethod
+    def _ranges_are_usable(
+        cls, ranges: tuple[Prefix, ...], info: ValidationInfo
+    ) -> tuple[Prefix, ...]:
+        # pydantic validates fields in the order of their declaration: `info.data` has the earlier
+        # ones, without those that failed.
+        source = info.data.get("range_source", RangeSource.FILE)
+        if source is not RangeSource.FILE:
+            if ranges:
+                raise ValueError(
+                    f"belongs to range_source: file; with {source} the machine's metadata "
+                    "has the ranges"
+                )
+        elif not ranges and info.data.get("cni", True) and info.data.get("role") is Role.NODE:
+            raise ValueError(
+                "is required and missing: pods get their addresses from it "
+                "(only cni: off needs none)"
+            )
+        keyed = (KeyedPrefix(block, (index,), "") for index, block in enumerate(ranges))
+        for one, other in overlapping(keyed):
+            message = f"{one.prefix} overlaps {other.prefix}"
+            raise invalid(message, one.key, other.key, "give every address once")
+        # None if `node` failed its own validation, which is then the error that is shown.
+        node: NodeIdentity | None = info.data.get("node")
+        for index, block in enumerate(ranges):
+            _require_usable(block, index, node.addresses if node else ())
+        return ranges
+
+    @field_validator("sites")
+    @classmethod
+    def _sites_are_disjoint(cls, sites: tuple[Site, ...]) -> tuple[Site, ...]:
+        # A validator can raise one error, so the first conflict is the one that is shown.
+        for diagnostic in conflicts(sites):
+            raise Invalid(diagnostic)
+        return sites
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> NodeDocument:
+        # The first one alone, as in `_sites_are_disjoint`.
+        for diagnostic in _contradictions(self):
+            raise Invalid(diagnostic)
+        return self
+
+    @field_validator("protect")
+    @classmethod
+    def _protects_no_pod(
+        cls, protect: tuple[Prefix, ...], info: ValidationInfo
+    ) -> tuple[Prefix, ...]:
+        for index, block in enumerate(protect):
+            if not block.length:
+                message = f"{block} is everything of IPv{block.family.value}"
+                raise invalid(message, (index,), remedy="name less")
+            for beside, own in enumerate(info.data.get("ranges", ())):
+                if block.overlaps(own):
+                    message = (
+                        f"{block} overlaps ranges[{beside}], {own}, "
+                        "so that pods would not reach each other"
+                    )
+                    raise invalid(message, (index,), remedy="protect what is no pod's")
+        return protect
+
+    @model_validator(mode="after")
+    def _classes_leave_an_internet(self) -> NodeDocument:
+        # Merged, since 0.0.0.0/1 and 128.0.0.0/1 together are everything, too.
+        known = merge((*self.internal_prefixes, *chain(*self.traffic_classes.values())))
+        if any(prefix.length == 0 for prefix in known):
+            raise ValueError("accounting.classes and internal leave no internet")
+        return self
+
+    @field_validator("internal")
+    @classmethod
+    def _internal_leaves_an_internet(
+        cls, internal: tuple[Prefix, ...], info: ValidationInfo
+    ) -> tuple[Prefix, ...]:
+        for block in _internal(internal, info.data.get("ranges", ())):
+            if block.length == 0:
+                others = (
+                    "" if block in internal else " with the special-use prefixes and the ranges"
+                )
+                raise ValueError(
+                    f"makes everything of IPv{block.family.value} internal{others}, "
+                    "so that nothing would be counted"
+                )
+        return internal
+
+    @field_validator("run_dir")
+    @classmethod
+    def _sockets_have_room(cls, run_dir: Path) -> Path:
+        # In bytes, as the kernel counts them.
+        needed = max(len(str(run_dir / name).encode("utf-8", "surrogatepass")) for name in SOCKETS)
+        if (excess := needed - SOCKET_PATH_BYTES) > 0:
+            raise ValueError(
+                f"is too long by {excess} bytes; "
+                f"with a socket's name it can have {SOCKET_PATH_BYTES}"
+            )
+        return run_dir
+
+    @property
+    def wires_pods(self) -> bool:
+        """Whether pods get their network from this agent."""
+        return self.cni and self.role is Role.NODE
+
+    @property
+    def internal_prefixes(self) -> tuple[Prefix, ...]:
+        """All that is not internet: `internal`, special use, own ranges, every site's prefixes."""
+        sites = [prefix for site in self.sites for prefix in site.every_prefix]
+        services = [service.service_cidr for service in self.nat.services] if self.nat else []
+        protected = self.protect if self.wires_pods else ()
+        return _internal(self.internal, (*self.ranges, *sites, *services, *protected))
+
+    @property
+    def traffic_classes(self) -> dict[str, tuple[Prefix, ...]]:
+        """The prefixes of each class of `accounting.classes`, by its name."""
+        return resolved(
+            self.accounting.classes, {site.name: site.every_prefix for site in self.sites}
+        )
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """The families pods get an address of, v4 first."""
+        return tuple(sorted({block.family for block in self.ranges}))
+
+
+def _internal(internal: Iterable[Prefix], ranges: Iterable[Prefix]) -> tuple[Prefix, ...]:
+    return tuple(merge((*SPECIAL_USE, *RESERVED_USE, *internal, *ranges)))
+
+
+def _require_usable(block: Prefix, index: int, own: Iterable[Address]) -> None:
+    """Refuse a range with addresses that pods cannot have."""
+    for special in SPECIAL_USE:
+        if block.overlaps(special):
+            message = f"{block} lies in the special-use prefix {special}"
+            raise invalid(message, (index,), remedy="pods cannot have such addresses")
+    for address in own:
+        if block.holds(address):
+            message = f"{block} holds the node's own address {address}"
+            raise invalid(message, (index,), remedy="take it out of the range")
+
+
+def _contradictions(document: NodeDocument) -> Iterator[Diagnostic]:
+    """Everything in a document that contradicts its role, its sites or its backend."""
+    yield from _of_site(document)
+    yield from _of_role(document)
+    own = next((site for site in document.sites if site.name == document.site), None)
+    if own is not None:
+        yield from _of_own_addresses(document, own)
+        yield from _of_services(document, own)
+    yield from _of_routes(document)
+    translation = document.nat.translation if document.nat else None
+    if translation is TranslationMode.ENDPOINTS and document.backend is Backend.IPTABLES_LEGACY:
+        yield error(
+            f"{document.backend} cannot hold the Services of translation: endpoints",
+            ("backend",),
+            ("nat", "translation"),
+            "set backend: nftables, or translation: netmap",
+        )
+
+
+def _of_site(document: NodeDocument) -> Iterator[Diagnostic]:
+    role, site, names = document.role, document.site, [site.name for site in document.sites]
+    if site is not None and site not in names:
+        known = f"there are {', '.join(names)}" if names else "no sites are given"
+        yield error(f"{site} is not one of sites", ("site",), ("sites",), known)
+    if site is None and names and role is not Role.HUB_ROUTER:
+        remedy = "say which of the sites this machine belongs to"
+        yield error("site is missing", ("sites",), remedy=remedy)
+    if role is Role.HUB_ROUTER and site not in (None, HUB):
+        remedy = f"a hub-router is of the site {HUB}"
+        yield error(f"{site} has no hub-router", ("site",), ("role",), remedy)
+    if role is Role.NAT_HOST and site == HUB:
+        remedy = "name the spoke whose Services it opens"
+        yield error("the hub has no nat-host", ("site",), ("role",), remedy)
+
+
+def _of_role(document: NodeDocument) -> Iterator[Diagnostic]:
+    role = document.role
+    if role is Role.NAT_HOST and document.nat is None:
+        yield error("a nat-host needs nat", ("role",), remedy="say what it translates")
+    if role is not Role.NAT_HOST and document.nat is not None:
+        remedy = "remove it, or say role: nat-host"
+        yield error(f"a {role} translates no Services", ("nat",), ("role",), remedy)
+    if document.ranges and role is not Role.NODE:
+        remedy = "remove it, or say role: node"
+        yield error(f"a {role} runs no pods", ("ranges",), ("role",), remedy)
+
+
+def _of_own_addresses(document: NodeDocument, own: Site) -> Iterator[Diagnostic]:
+    """Pods' addresses must be of the own site, or no rule would keep them apart."""
+    for number, block in enumerate(document.ranges):
+        if not any(prefix.covers(block) for prefix in own.prefixes):
+            beside = ("sites", document.sites.index(own), "prefixes")
+            message = f"{block} lies in no prefix of {own.name}"
+            remedy = "correct the range, the prefixes or site"
+            yield error(message, ("ranges", number), beside, remedy)
+    for number, address in enumerate(document.node.addresses):
+        for foreign in _of_other_spokes(document):
+            if foreign.prefix.holds(address):
+                key = ("node", "addresses", number)
+                message = (
+                    f"{address} lies in {foreign.prefix} of {foreign.owner}, not in {own.name}"
+                )
+                yield error(message, key, foreign.key, "correct the address or site")
+
+
+def _of_services(document: NodeDocument, own: Site) -> Iterator[Diagnostic]:
+    services = document.nat.services if document.nat else ()
+    for number, service in enumerate(services):
+        key: KeyPath = ("nat", "services", number)
+        if not any(prefix.covers(service.vip_range) for prefix in own.services):
+            beside = ("sites", document.sites.index(own), "services")
+            message = f"{service.vip_range} lies in no VIP range of {own.name}"
+            yield error(message, (*key, "vip_range"), beside, "correct one of them")
+        yield from _of_inner_range(document, service, (*key, "service_cidr"))
+
+
+def _of_inner_range(
+    document: NodeDocument, service: ServiceRange, key: KeyPath
+) -> Iterator[Diagnostic]:
+    for each in prefixes_of(document.sites, ("sites",)):
+        # A range that is not translated is in its own site's prefix by design.
+        is_its_own = service.is_identity and each.prefix.covers(service.vip_range)
+        if each.prefix.overlaps(service.service_cidr) and not is_its_own:
+            message = f"{service.service_cidr} overlaps {each.prefix} of {each.owner}"
+            remedy = "a Service CIDR must not overlap any site's prefixes"
+            yield error(message, key, each.key, remedy)
+
+
+def _of_routes(document: NodeDocument) -> Iterator[Diagnostic]:
+    first: dict[Prefix, int] = {}
+    for number, route in enumerate(document.routes):
+        if route.to in first:
+            beside = ("routes", first[route.to], "to")
+            message = f"{route.to} has a route already"
+            yield error(message, ("routes", number, "to"), beside, "keep one")
+        first[route.to] = number
+        for foreign in _of_other_spokes(document):
+            message = f"leads to {foreign.prefix} of {foreign.owner}, another spoke"
+            remedy = "spokes do not reach each other"
+            if foreign.prefix.overlaps(route.to):
+                key = ("routes", number, "to")
+                yield error(f"{route.to} {message}", key, foreign.key, remedy)
+            if foreign.prefix.holds(route.via):
+                key = ("routes", number, "via")
+                yield error(f"{route.via} {message}", key, foreign.key, remedy)
+
+
+def _of_other_spokes(document: NodeDocument) -> Iterator[KeyedPrefix]:
+    """Prefixes that a machine must not touch. The hub router has business with every spoke."""
+    # The hub router forwards to every spoke, so its routes lead there.
+    if document.role is not Role.HUB_ROUTER:
+        for each in prefixes_of(document.sites, ("sites",)):
+            if each.owner not in (HUB, document.site):
+                yield each

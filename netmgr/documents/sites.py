@@ -1,0 +1,247 @@
+"""The sites of a planned network, and a machine's own part in joining them.
+
+A site is the hub or one spoke (a cluster). Every machine knows every site's prefixes: they
+decide what is dropped between spokes, and what `explain` answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from pydantic import Field, model_validator
+
+from netmgr.documents.diagnostics import Diagnostic, KeyPath, error, invalid
+from netmgr.documents.fields import AbsolutePath, AddressText, Document, PrefixText
+from netmgr.prefixes import Address, Prefix, PrefixTable
+
+HUB = "hub"
+"""Name of the site that reaches every other one."""
+
+
+class Role(StrEnum):
+    """What a machine does for the network."""
+
+    NODE = "node"
+    HUB_ROUTER = "hub-router"
+    NAT_HOST = "nat-host"
+
+
+class TranslationMode(StrEnum):
+    """How a NAT host opens Services."""
+
+    NETMAP = "netmap"
+    ENDPOINTS = "endpoints"
+
+
+class SourceAddress(StrEnum):
+    """Whose address a Service's endpoint sees: the NAT host's, or the client's."""
+
+    SNAT = "snat"
+    PRESERVE = "preserve"
+
+
+class Site(Document):
+    """The hub or one spoke."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9\-]{0,61}[a-z0-9])?$")]
+    prefixes: Annotated[tuple[PrefixText, ...], Field(min_length=1)]
+    """Of its nodes and pods."""
+    services: tuple[PrefixText, ...] = ()
+    """Its Service ranges, as the hub sees them."""
+
+    @property
+    def every_prefix(self) -> tuple[Prefix, ...]:
+        """All that its packets carry toward other sites."""
+        return (*self.prefixes, *self.services)
+
+
+class ServiceRange(Document):
+    """One Service range: the VIPs that the hub reaches, and the Service CIDR inside the spoke.
+
+    Both are equal where the range is the spoke's alone. Then nothing is rewritten: what reaches
+    the host is passed on as it came (to kube-proxy, or to the Services' endpoints), and only its
+    source is translated.
+    """
+
+    vip_range: PrefixText
+    service_cidr: PrefixText
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether VIPs and ClusterIPs are the same addresses."""
+        return self.vip_range == self.service_cidr
+
+    @model_validator(mode="after")
+    def _match_one_to_one(self) -> ServiceRange:
+        if (self.vip_range.family, self.vip_range.length) != (
+            self.service_cidr.family,
+            self.service_cidr.length,
+        ):
+            message = f"{self.service_cidr} is not of the length and family of {self.vip_range}"
+            remedy = "each address of one maps to exactly one of the other"
+            raise invalid(message, ("service_cidr",), ("vip_range",), remedy)
+        if self.vip_range != self.service_cidr and self.vip_range.overlaps(self.service_cidr):
+            message = f"{self.service_cidr} overlaps {self.vip_range}"
+            raise invalid(message, ("service_cidr",), ("vip_range",), "take one outside the other")
+        return self
+
+
+class Nat(Document):
+    """What a NAT host translates."""
+
+    services: Annotated[tuple[ServiceRange, ...], Field(min_length=1)]
+    translation: TranslationMode = TranslationMode.NETMAP
+    source: SourceAddress = SourceAddress.SNAT
+    addresses: tuple[AddressText, ...] = ()
+    """The host's own that `snat` takes, 64,512 ports each toward one endpoint.
+
+    Default: `node.addresses`.
+    """
+    documents: AbsolutePath = Path("/etc/netmgr/services")
+    """Watched file or directory of Services and EndpointSlices; for `translation: endpoints`."""
+    machines: tuple[PrefixText, ...] = ()
+    """Subnets of the spoke's own machines, whose addresses are no pods'."""
+    host_endpoints: bool = False
+    """Whether an endpoint may have a machine's address, as a host-network pod has."""
+
+    @model_validator(mode="after")
+    def _translate_each_range_once(self) -> Nat:
+        for number, one in enumerate(self.services):
+            for earlier, other in enumerate(self.services[:number]):
+                for key, beside in _SIDES:
+                    mine, theirs = getattr(one, key), getattr(other, beside)
+                    if mine.overlaps(theirs):
+                        raise invalid(
+                            f"{mine} overlaps {theirs}",
+                            ("services", number, key),
+                            ("services", earlier, beside),
+                            "translate every address once",
+                        )
+        return self
+
+    @model_validator(mode="after")
+    def _have_an_address_of_each_family(self) -> Nat:
+        if not self.addresses or self.source is not SourceAddress.SNAT:
+            return self
+        families = {address.family for address in self.addresses}
+        for number, each in enumerate(self.services):
+            if each.vip_range.family not in families:
+                raise invalid(
+                    f"{each.vip_range} is IPv{each.vip_range.family}, and no address is",
+                    ("services", number, "vip_range"),
+                    ("addresses",),
+                    "add one for snat to take",
+                )
+        return self
+
+
+_SIDES = (
+    ("vip_range", "vip_range"),
+    ("service_cidr", "service_cidr"),
+    ("vip_range", "service_cidr"),
+    ("service_cidr", "vip_range"),
+)
+
+
+class StaticRoute(Document):
+    """A route the agent installs: the way back to clients whose address a NAT host preserves."""
+
+    to: PrefixText
+    via: AddressText
+
+    @model_validator(mode="after")
+    def _are_of_one_family(self) -> StaticRoute:
+        if self.to.family is not self.via.family:
+            raise invalid(f"{self.via} is not of the family of {self.to}", ("via",), ("to",))
+        if self.to.length == self.to.family.width:
+            message = f"{self.to} is a single address, which only routes to pods have"
+            raise invalid(message, ("to",), remedy="give a prefix that holds it")
+        return self
+
+
+class SitePart(StrEnum):
+    """What of a site an address is."""
+
+    NODES = "nodes and pods"
+    SERVICES = "Services"
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Whose an address is: the site, what of it, and the prefix that says so."""
+
+    site: str
+    part: SitePart
+    prefix: Prefix
+
+
+def site_of(sites: Iterable[Site], address: Address) -> Membership | None:
+    """The site that `address` belongs to by its longest prefix, or None.
+
+    Services are those that the hub sees. An address of no site is internal or internet, which
+    the document's `internal` decides.
+    """
+    entries: list[tuple[Prefix, Membership]] = []
+    for site in sites:
+        for part, prefixes in (
+            (SitePart.NODES, site.prefixes),
+            (SitePart.SERVICES, site.services),
+        ):
+            entries += [(prefix, Membership(site.name, part, prefix)) for prefix in prefixes]
+    found = PrefixTable(entries).match(address)
+    return found[1] if found else None
+
+
+class KeyedPrefix(NamedTuple):
+    """A prefix of a document, the key that has it, and whose it is."""
+
+    prefix: Prefix
+    key: KeyPath
+    owner: str
+
+
+def prefixes_of(sites: Sequence[Site], above: KeyPath = ()) -> Iterator[KeyedPrefix]:
+    """Every prefix of the sites; keys begin at their list, or at `above`."""
+    for number, site in enumerate(sites):
+        for key, prefixes in (("prefixes", site.prefixes), ("services", site.services)):
+            for index, prefix in enumerate(prefixes):
+                yield KeyedPrefix(prefix, (*above, number, key, index), site.name)
+
+
+def overlapping(prefixes: Iterable[KeyedPrefix]) -> Iterator[tuple[KeyedPrefix, KeyedPrefix]]:
+    """Pairs that overlap, the one that is later in its document first; by sort and sweep."""
+    enclosing: list[KeyedPrefix] = []
+    for each in sorted(prefixes, key=lambda each: each.prefix):
+        # Sorted, a prefix comes after those that hold it, and two prefixes nest or are disjoint.
+        while enclosing and not enclosing[-1].prefix.overlaps(each.prefix):
+            enclosing.pop()
+        if enclosing:
+            earlier, later = sorted((each, enclosing[-1]), key=_order)
+            yield later, earlier
+        enclosing.append(each)
+
+
+def _order(each: KeyedPrefix) -> list[str]:
+    """Compares keys of names and numbers."""
+    # Names and numbers do not compare; as padded text, item 10 comes after item 9.
+    return [str(part).zfill(9) for part in each.key]
+
+
+def conflicts(sites: Sequence[Site]) -> Iterator[Diagnostic]:
+    """Sites of one name, and prefixes that two sites have (or one twice)."""
+    for number, site in enumerate(sites):
+        for earlier, other in enumerate(sites[:number]):
+            if site.name == other.name:
+                yield error(
+                    f"{site.name} is named already",
+                    (number, "name"),
+                    (earlier, "name"),
+                    "name every site once",
+                )
+    for one, beside in overlapping(prefixes_of(sites)):
+        message = f"{one.prefix} of {one.owner} overlaps {beside.prefix} of {beside.owner}"
+        yield error(message, one.key, beside.key, "an address is of one site")

@@ -1,0 +1,136 @@
+"""PyYAML's safe loader with bounds, for text from people who may err or mean harm.
+
+Two shapes of text cost far more than their length:
+
+- Aliases of aliases: 400 bytes stand for a thousand million nodes. PyYAML shares the objects, but
+  whoever walks them (and merge keys, `<<`, within PyYAML) meets each again and again.
+- Nested collections: PyYAML's composer calls itself once for each level, in C, where Python's
+  recursion limit does not hold. A hundred thousand levels end the process by SIGSEGV.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+MOST_LEVELS = 1000
+"""Of nested lists and mappings."""
+
+MOST_REPEATED = 100_000
+"""Nodes that aliases may add to those written out."""
+
+
+class BeyondBounds(yaml.MarkedYAMLError):
+    """A document that would cost more than any real one; `problem` says why."""
+
+
+class Loader(yaml.CSafeLoader):
+    """As CSafeLoader.
+
+    Raises:
+        BeyondBounds: the text has too many levels, or a document's aliases stand for too much.
+    """
+
+    def __init__(self, stream: str | bytes) -> None:
+        if _is_too_deep(stream):
+            raise BeyondBounds(
+                problem=f"has more than {MOST_LEVELS} lists and mappings in each other"
+            )
+        super().__init__(stream)
+
+    def construct_document(self, node: Any) -> Any:  # noqa: ANN401  as in PyYAML
+        """The document's objects."""
+        check_aliases(node)
+        try:
+            return super().construct_document(node)
+        except RecursionError:
+            raise BeyondBounds(problem="has too many lists and mappings in each other") from None
+
+
+def load(text: str | bytes) -> Any:  # noqa: ANN401  whatever the text holds
+    """The one document of a text.
+
+    Raises:
+        yaml.YAMLError: it is not YAML, not one document, or beyond the bounds.
+    """
+    loader = Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+def compose(text: str) -> yaml.Node | None:
+    """The nodes of a text's one document, which know where they are in it.
+
+    Raises: as `load`.
+    """
+    root: yaml.Node | None = yaml.compose(text, Loader=Loader)
+    check_aliases(root)
+    return root
+
+
+def _is_too_deep(stream: str | bytes) -> bool:
+    """Whether lists and mappings are nested too deep for the composer.
+
+    Events are what the composer itself goes by, and reading them does not recurse. Counting
+    brackets in the text would be faster, but those within quoted texts would count as well: a text
+    of closing brackets would hide as many opening ones.
+    """
+    parser = yaml.CSafeLoader(stream)
+    level = 0
+    try:
+        while (event := parser.get_event()) is not None:
+            if isinstance(event, yaml.CollectionStartEvent):
+                level += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                level -= 1
+            if level > MOST_LEVELS:
+                return True
+    except yaml.YAMLError:
+        # The composer comes no further than this, and reports the error with its line.
+        return False
+    finally:
+        parser.dispose()
+    return False
+
+
+def check_aliases(root: yaml.Node | None) -> None:
+    """Refuse a composed document whose aliases stand for too much.
+
+    Raises:
+        BeyondBounds: they do, or a node contains itself.
+    """
+    sizes: dict[int, int] = {}
+    above: set[int] = set()
+    # Each node is met twice, before and after its parts; not by recursion, whose depth is bounded.
+    pending = [(root, False)] if root is not None else []
+    while pending:
+        node, is_complete = pending.pop()
+        if is_complete:
+            above.discard(id(node))
+            _measure(node, sizes)
+            continue
+        if id(node) in above:
+            message = "an alias refers to what contains it"
+            raise BeyondBounds(problem=message, problem_mark=node.start_mark)
+        # An alias is the same node: its parts are measured once, or this itself would explode.
+        if id(node) not in sizes:
+            above.add(id(node))
+            pending.append((node, True))
+            pending += [(part, False) for part in _parts(node)]
+
+
+def _measure(node: yaml.Node, sizes: dict[int, int]) -> None:
+    """Count the nodes below a node, what aliases stand for included each time it is met."""
+    sizes[id(node)] = 1 + sum(sizes[id(part)] for part in _parts(node))
+    if sizes[id(node)] - len(sizes) > MOST_REPEATED:
+        message = f"aliases add more than {MOST_REPEATED} nodes"
+        raise BeyondBounds(problem=message, problem_mark=node.start_mark)
+
+
+def _parts(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []

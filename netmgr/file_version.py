@@ -1,0 +1,98 @@
+"""Whether a file is still the same one, and whether it has changed since it was read."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+from netmgr.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class FileIdentity(NamedTuple):
+    """Identity of a file, whatever its name: a replaced file has another one."""
+
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileIdentity:
+        """The identity that a stat shows."""
+        return cls(status.st_dev, status.st_ino)
+
+
+def identity_of(path: Path) -> FileIdentity | None:
+    """What is at `path` now, a link itself; None for nothing."""
+    try:
+        return FileIdentity.of(path.lstat())
+    except OSError:
+        return None
+
+
+class FileVersion(NamedTuple):
+    """Differs whenever a file was replaced or written.
+
+    It has the ctime instead of the mtime: any program can set the latter back.
+    """
+
+    identity: FileIdentity
+    size: int
+    changed_at: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileVersion:
+        """The version that a stat shows."""
+        return cls(FileIdentity.of(status), status.st_size, status.st_ctime_ns)
+
+
+def version_of(path: Path) -> FileVersion | None:
+    """The version of what `path` leads to; None for nothing."""
+    try:
+        return FileVersion.of(path.stat())
+    except OSError:
+        return None
+
+
+def versions(paths: Sequence[Path]) -> tuple[FileVersion, ...]:
+    """The version of each file; empty as long as one of them is missing."""
+    try:
+        return tuple(FileVersion.of(path.stat()) for path in paths)
+    except OSError:
+        return ()
+
+
+class RenewedFiles(Generic[T]):
+    """What `load` makes of files that are renewed meanwhile (certificates, tokens).
+
+    A renewal that makes no sense, or is seen half written, is logged, and the former value stays
+    in force until the files change again.
+
+    Raises:
+        ConfigError: the first loading failed.
+    """
+
+    def __init__(self, paths: Sequence[Path], load: Callable[[], T]) -> None:
+        self._paths = paths
+        self._load = load
+        # Before loading: a renewal in between is seen by the next look.
+        self._versions = versions(paths)
+        self._value = load()
+
+    def value(self) -> T:
+        """The value of the files as they are now."""
+        found = versions(self._paths)
+        if found != self._versions:
+            # Before loading: a renewal that cannot be used is logged once, not at every look.
+            self._versions = found
+            try:
+                self._value = self._load()
+                log.info("files-renewed paths=%s", [str(path) for path in self._paths])
+            except ConfigError as error:
+                log.warning("files-not-renewed error=%s", error.message)
+        return self._value

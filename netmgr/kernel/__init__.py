@@ -1,0 +1,1 @@
+"""Everything that speaks to Linux, and nothing that decides."""

@@ -1,0 +1,90 @@
+"""libnftables in this process: run nft commands without starting nft.
+
+The interface is the C one of nft(8)'s own library, <nftables/libnftables.h>, as far as it
+is the same in every version from 1.0.2 to 1.1. A context is not thread-safe: a lock serves
+one command at a time. Its netlink socket belongs to the namespace it was opened in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import threading
+
+from netmgr.errors import KernelError, SetupError
+
+LIBRARY = "libnftables.so.1"
+OUTPUT_JSON = 1 << 4
+"""NFT_CTX_OUTPUT_JSON."""
+
+# The library reports the kernel's errors as text only.
+_ERRNO_BY_TEXT = {os.strerror(number): number for number in errno.errorcode}
+
+
+class LibNftables:
+    """One context of the library.
+
+    Raises:
+        SetupError: the library is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._library = ctypes.CDLL(LIBRARY)
+        except OSError:
+            raise SetupError(
+                f"{LIBRARY} is not installed; get it with: apt-get install libnftables1"
+            ) from None
+        self._declare("nft_ctx_new", ctypes.c_void_p, ctypes.c_uint32)
+        self._declare("nft_ctx_free", None, ctypes.c_void_p)
+        self._declare("nft_ctx_buffer_output", ctypes.c_int, ctypes.c_void_p)
+        self._declare("nft_ctx_buffer_error", ctypes.c_int, ctypes.c_void_p)
+        self._declare("nft_ctx_get_output_buffer", ctypes.c_char_p, ctypes.c_void_p)
+        self._declare("nft_ctx_get_error_buffer", ctypes.c_char_p, ctypes.c_void_p)
+        self._declare("nft_ctx_output_set_flags", None, ctypes.c_void_p, ctypes.c_uint)
+        self._declare("nft_run_cmd_from_buffer", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+        self._lock = threading.Lock()
+        self._context: int | None = self._library.nft_ctx_new(0)
+        if not self._context:
+            raise KernelError("open an nftables context", details="the library gave none")
+        self._library.nft_ctx_buffer_output(self._context)
+        self._library.nft_ctx_buffer_error(self._context)
+
+    def run(self, commands: str, *, json: bool = False) -> str:
+        """Run commands as one transaction and return what they print.
+
+        Raises:
+            KernelError: nothing was changed; the message has the library's text and the command.
+        """
+        with self._lock:
+            self._library.nft_ctx_output_set_flags(self._context, OUTPUT_JSON if json else 0)
+            failed = self._library.nft_run_cmd_from_buffer(self._context, commands.encode())
+            # Fetching a buffer also empties it for the next command, so both are always fetched.
+            output = self._library.nft_ctx_get_output_buffer(self._context)
+            errors = self._library.nft_ctx_get_error_buffer(self._context)
+        if failed:
+            raise _error(commands, errors.decode(errors="replace"))
+        return str(output.decode())
+
+    def close(self) -> None:
+        """Close the context's socket; the object cannot be used any more."""
+        with self._lock:
+            if self._context:
+                self._library.nft_ctx_free(self._context)
+                self._context = None
+
+    def _declare(self, name: str, result: object, *arguments: object) -> None:
+        # An undeclared result is an int for ctypes, which cuts a pointer to 32 bits.
+        function = getattr(self._library, name)
+        function.restype, function.argtypes = result, arguments
+
+
+def _error(commands: str, errors: str) -> KernelError:
+    first, _, rest = errors.strip().partition("\n")
+    culprit = rest.partition("\n")[0].strip() or commands.strip().partition("\n")[0]
+    # Some refusals go on behind a semicolon: "No such file or directory; did you mean set …".
+    reason = first.rpartition(": ")[2].partition(";")[0]
+    return KernelError(
+        f"nft {culprit}", _ERRNO_BY_TEXT.get(reason, 0), details=first or "refused without a reason"
+    )

@@ -1,0 +1,367 @@
+"""Links, their addresses and namespaces, as rtnetlink messages (linux/if_link.h, if_addr.h)."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from netmgr.errors import KernelError
+from netmgr.kernel.netlink import (
+    NLM_F_ACK,
+    NLM_F_CREATE,
+    NLM_F_DUMP,
+    NLM_F_EXCL,
+    NLM_F_REPLACE,
+    Netlink,
+    Operation,
+    attribute,
+    attributes,
+    each_attribute,
+    nested,
+    string_attribute,
+    string_of,
+    u32_attribute,
+    u32_of,
+)
+from netmgr.prefixes import Address, Family, Prefix
+
+RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
+RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
+RTM_GETNSID, RTM_NEWLINKPROP = 90, 108
+
+IFF_UP, _IFF_NOARP = 0x1, 0x80
+
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_MASTER = 1, 3, 4, 5, 10
+_IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_AF_SPEC, _IFLA_GROUP = 18, 20, 26, 27
+_IFLA_NET_NS_FD, _IFLA_EXT_MASK, _IFLA_LINK_NETNSID = 28, 29, 37
+_IFLA_TARGET_NETNSID, _IFLA_PROP_LIST, _IFLA_ALT_IFNAME = 46, 52, 53
+_IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
+_IFLA_INET_CONF, _IFLA_INET6_CONF, _IFLA_INET6_ADDR_GEN_MODE = 1, 2, 8
+_ADDR_GEN_MODE_NONE = 1
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_F_NODAD = 1, 2, 0x02
+_NETNSA_NSID, _NETNSA_FD = 1, 3
+
+_IFINFO = struct.Struct("=BxHiII")
+_IFADDR = struct.Struct("=BBBBI")
+_RTGENMSG = struct.Struct("=Bxxx")
+
+_ANY_LINK = _IFINFO.pack(0, 0, 0, 0, 0)
+_WITHOUT_STATISTICS = u32_attribute(_IFLA_EXT_MASK, 1 << 3)
+"""RTEXT_FILTER_SKIP_STATS: half of what the kernel would say of a link."""
+
+
+@dataclass(frozen=True, slots=True)
+class VethEnd:
+    """One end of a veth pair as it is to be created."""
+
+    name: str
+    mac: bytes
+    mtu: int
+
+
+class Link(NamedTuple):
+    """What the kernel says of one interface.
+
+    `peer` is the index of a pair's other end, in the namespace with the number `peer_netns` (-1:
+    this one). `kind` is its type as ip-link(8) names it, "" for hardware. `master` is the index of
+    its bridge, 0 without one.
+    `af_spec` holds what `inet_settings` reads.
+    """
+
+    number: int
+    name: str
+    up: bool
+    mac: bytes
+    mtu: int
+    alias: str
+    group: int
+    alternative_names: tuple[str, ...] = ()
+    peer: int = 0
+    peer_netns: int = -1
+    kind: str = ""
+    master: int = 0
+    has_arp: bool = True
+    af_spec: bytes = b""
+
+
+def create_veth(host: VethEnd, pod: VethEnd, netns: int, group: int = 0) -> Operation:
+    """Create a veth pair, both ends down, the pod's in the namespace open at `netns`."""
+    peer = (
+        _ANY_LINK
+        + string_attribute(_IFLA_IFNAME, pod.name)
+        + attribute(_IFLA_ADDRESS, pod.mac)
+        + u32_attribute(_IFLA_MTU, pod.mtu)
+        + u32_attribute(_IFLA_NET_NS_FD, netns)
+    )
+    # Neither end is IFF_UP: the kernel would open one before it has its peer, which veth_open
+    # refuses (ENOTCONN).
+    data = nested(_IFLA_INFO_DATA, nested(_VETH_INFO_PEER, peer))
+    body = (
+        _ANY_LINK
+        + string_attribute(_IFLA_IFNAME, host.name)
+        + attribute(_IFLA_ADDRESS, host.mac)
+        + u32_attribute(_IFLA_MTU, host.mtu)
+        + u32_attribute(_IFLA_GROUP, group)
+        + nested(_IFLA_LINKINFO, string_attribute(_IFLA_INFO_KIND, "veth"), data)
+    )
+    text = f"link add {host.name} type veth peer {pod.name} in the sandbox"
+    return Operation(text, RTM_NEWLINK, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, body)
+
+
+def _set_link(
+    text: str, index: int, *, up: bool | None = None, attributes: bytes = b""
+) -> Operation:
+    """Change a link, known by its index or (index 0) by its name among the attributes."""
+    # `ifi_change` is a mask of the flags to be changed: without a bit there, the kernel leaves
+    # the flag as it is, whatever `ifi_flags` says.
+    change = 0 if up is None else IFF_UP
+    body = _IFINFO.pack(0, 0, index, IFF_UP if up else 0, change) + attributes
+    return Operation(text, RTM_NEWLINK, NLM_F_ACK, body)
+
+
+def raise_link(name: str, alias: str) -> Operation:
+    """Bring a link up under an alias."""
+    # The alias goes without a NUL, or the longest one would be refused.
+    named = string_attribute(_IFLA_IFNAME, name) + attribute(_IFLA_IFALIAS, alias.encode())
+    return _set_link(f"link set {name} up alias '{alias}'", 0, up=True, attributes=named)
+
+
+def raise_index(index: int) -> Operation:
+    """Bring the link of this index up."""
+    return _set_link(f"link set {index} up", index, up=True)
+
+
+def settle_link(index: int) -> Operation:
+    """Have the link of this index send from now on.
+
+    A link that was brought up before its peer learns of the carrier later, from a work queue,
+    and drops what it should send until then. Asking for a link by its index makes the kernel
+    catch up first (rtnl_getlink, linkwatch_sync_dev).
+    """
+    return Operation(f"link show {index}", RTM_GETLINK, NLM_F_ACK, _IFINFO.pack(0, 0, index, 0, 0))
+
+
+def lower_link(name: str, group: int) -> Operation:
+    """Take a link down and put it into a link group."""
+    named = string_attribute(_IFLA_IFNAME, name) + u32_attribute(_IFLA_GROUP, group)
+    return _set_link(f"link set {name} down group {group}", 0, up=False, attributes=named)
+
+
+def lower_index(index: int) -> Operation:
+    """Take the link of this index down; its routes go, and its IPv6 addresses."""
+    return _set_link(f"link set {index} down", index, up=False)
+
+
+def rename(index: int, name: str) -> Operation:
+    """Rename the link of this index; the kernel replaces `%d` by the first number that is free."""
+    named = string_attribute(_IFLA_IFNAME, name)
+    return _set_link(f"link set {index} name {name}", index, attributes=named)
+
+
+def add_alternative_names(name: str, more: Iterable[str]) -> Operation:
+    """Give a link more names, of up to 127 bytes each (ip-link(8), "property add"; Linux 5.5)."""
+    listed = [string_attribute(_IFLA_ALT_IFNAME, each) for each in more]
+    body = _ANY_LINK + string_attribute(_IFLA_IFNAME, name) + nested(_IFLA_PROP_LIST, *listed)
+    text = f"link property add dev {name} altname, {len(listed)} of them"
+    return Operation(text, RTM_NEWLINKPROP, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, body)
+
+
+def restrict_inet(name: str, ipv4_off: Iterable[int], *, has_ipv6: bool) -> Operation:
+    """Switch off ARP, these IPv4 settings (IPV4_DEVCONF_*) and automatic IPv6 addresses.
+
+    Sent while the link is down, since a message's flags come into force before its attributes.
+    """
+    v4 = [attribute(number, bytes(4)) for number in ipv4_off]
+    families = [nested(Family.V4.af, nested(_IFLA_INET_CONF, *v4))]
+    if has_ipv6:
+        # Without IPv6 on the link the kernel refuses the whole message (inet6_validate_link_af).
+        v6 = attribute(_IFLA_INET6_ADDR_GEN_MODE, bytes([_ADDR_GEN_MODE_NONE]))
+        families.append(nested(Family.V6.af, v6))
+
+    body = _IFINFO.pack(0, 0, 0, _IFF_NOARP, _IFF_NOARP) + string_attribute(_IFLA_IFNAME, name)
+    body += nested(_IFLA_AF_SPEC, *families)
+    return Operation(f"link set {name} arp off, without redirects", RTM_NEWLINK, NLM_F_ACK, body)
+
+
+def delete_link(index: int) -> Operation:
+    """Delete one link."""
+    body = _IFINFO.pack(0, 0, index, 0, 0)
+    return Operation(f"link delete {index}", RTM_DELLINK, NLM_F_ACK, body)
+
+
+def delete_group(group: int) -> Operation:
+    """Delete every link of a group in one go."""
+    # The kernel deletes none of them if one of a kind that cannot be deleted is in the group
+    # (rtnl_group_dellink).
+    body = _ANY_LINK + u32_attribute(_IFLA_GROUP, group)
+    return Operation(f"link delete group {group}", RTM_DELLINK, NLM_F_ACK, body)
+
+
+def show_link(name: str) -> Operation:
+    """Ask for one link."""
+    body = _ANY_LINK + string_attribute(_IFLA_IFNAME, name) + _WITHOUT_STATISTICS
+    return Operation(f"link show {name}", RTM_GETLINK, NLM_F_ACK, body)
+
+
+def show_link_in(netns: int, index: int) -> Operation:
+    """Ask for a link in another namespace, by that one's number in this one; -1 for this one."""
+    body = _IFINFO.pack(0, 0, index, 0, 0)
+    if netns >= 0:
+        body += attribute(_IFLA_TARGET_NETNSID, struct.pack("=i", netns))
+    text = f"link show {index} in namespace {netns}"
+    return Operation(text, RTM_GETLINK, NLM_F_ACK, body + _WITHOUT_STATISTICS)
+
+
+def dump_links() -> Operation:
+    """Ask for every link."""
+    return Operation("link dump", RTM_GETLINK, NLM_F_DUMP, _ANY_LINK + _WITHOUT_STATISTICS)
+
+
+def link_of(body: bytes) -> Link:
+    """Decode an RTM_NEWLINK body."""
+    _, _, index, flags, _ = _IFINFO.unpack_from(body)
+    found = attributes(body, _IFINFO.size)
+    return Link(
+        index,
+        string_of(found.get(_IFLA_IFNAME, b"")),
+        bool(flags & IFF_UP),
+        found.get(_IFLA_ADDRESS, b""),
+        u32_of(found.get(_IFLA_MTU)),
+        string_of(found.get(_IFLA_IFALIAS, b"")),
+        u32_of(found.get(_IFLA_GROUP)),
+        tuple(string_of(name) for _, name in each_attribute(found.get(_IFLA_PROP_LIST, b""))),
+        u32_of(found.get(_IFLA_LINK)),
+        # Absent for a link without a peer, or with its peer in this namespace.
+        int.from_bytes(found.get(_IFLA_LINK_NETNSID, b"\xff"), sys.byteorder, signed=True),
+        string_of(attributes(found.get(_IFLA_LINKINFO, b"")).get(_IFLA_INFO_KIND, b"")),
+        u32_of(found.get(_IFLA_MASTER)),
+        not flags & _IFF_NOARP,
+        found.get(_IFLA_AF_SPEC, b""),
+    )
+
+
+def inet_settings(link: Link) -> tuple[bytes, bytes]:
+    """A link's IPv4 and IPv6 settings, 32 bits each; empty where a family is switched off."""
+    families = attributes(link.af_spec)
+    v4 = attributes(families.get(Family.V4.af, b"")).get(_IFLA_INET_CONF, b"")
+    v6 = attributes(families.get(Family.V6.af, b"")).get(_IFLA_INET6_CONF, b"")
+    return v4, v6
+
+
+def read_links(channel: Netlink) -> list[Link]:
+    """Every link of the channel's namespace."""
+    return channel.dump(dump_links(), link_of)
+
+
+def add_address(address: Address, index: int) -> Operation:
+    """Give a link an address of full prefix length; v6 without duplicate address detection."""
+    # Nobody else can have it on this link, and detection would make the pod wait for a second.
+    nodad = _IFA_F_NODAD if address.family is Family.V6 else 0
+    body = (
+        _IFADDR.pack(address.family.af, address.family.width, nodad, 0, index)
+        # The same address as local and as peer's: an ordinary address, not one of a point-to-point
+        # link.
+        + attribute(_IFA_LOCAL, address.packed)
+        + attribute(_IFA_ADDRESS, address.packed)
+    )
+    text = f"address add {address.prefix} to link {index}"
+    return Operation(text, RTM_NEWADDR, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, body)
+
+
+def delete_address(address: Prefix, index: int) -> Operation:
+    """Take an address, with its length, from a link."""
+    body = _IFADDR.pack(address.family.af, address.length, 0, 0, index)
+    body += attribute(_IFA_LOCAL, address.network.packed)
+    return Operation(f"address delete {address} from link {index}", RTM_DELADDR, NLM_F_ACK, body)
+
+
+def address_of(body: bytes) -> tuple[Prefix, int] | None:
+    """Decode an RTM_NEWADDR body into (address with its length, host bits kept; link index)."""
+    af, length, _, _, index = _IFADDR.unpack_from(body)
+    found = attributes(body, _IFADDR.size)
+    # IFA_ADDRESS is the peer's on a point-to-point link; IPv6 has IFA_LOCAL only there.
+    raw = found.get(_IFA_LOCAL, found.get(_IFA_ADDRESS))
+    if Family.of_af(af) is None or raw is None:
+        return None
+    family, value = Address.unpack(raw)
+    return Prefix(family, value, length), index
+
+
+def read_addresses(channel: Netlink, index: int = 0) -> list[tuple[Prefix, int]]:
+    """Addresses with length and host bits, and their link's index: of one link, or of all."""
+    request = Operation(
+        f"address dump of link {index}" if index else "address dump",
+        RTM_GETADDR,
+        NLM_F_DUMP,
+        _IFADDR.pack(0, 0, 0, 0, index),
+    )
+    return [(held, link) for held, link in channel.dump(request, address_of) if index in (0, link)]
+
+
+def read_holders(channel: Netlink) -> dict[Address, str]:
+    """Every address of the channel's namespace, with the name of its link."""
+    names = {link.number: link.name for link in read_links(channel)}
+    return {
+        held.network: names.get(index, "a link that has gone")
+        for held, index in read_addresses(channel)
+    }
+
+
+def show_namespace_id(descriptor: int) -> Operation:
+    """Ask for the number by which the socket's namespace knows an open one (RTM_GETNSID)."""
+    body = _RTGENMSG.pack(0) + u32_attribute(_NETNSA_FD, descriptor)
+    return Operation("netns show", RTM_GETNSID, NLM_F_ACK, body)
+
+
+def namespace_id_of(body: bytes) -> int:
+    """Decode an RTM_NEWNSID body; -1 for a namespace without a number."""
+    (number,) = struct.unpack("=i", attributes(body, _RTGENMSG.size)[_NETNSA_NSID])
+    return int(number)
+
+
+PROC_NET_DEV = Path("/proc/self/net/dev")
+"""One line for each link with the sums that ip-link(8) shows: one read for all links (proc(5))."""
+
+_HEADLINES = 2
+_FIELDS = 16
+_RECEIVED, _SENT = 0, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Bytes (with Ethernet headers) and packets of a link since it was made.
+
+    A segment-offloaded packet counts once, with one header, as it crosses a veth pair whole.
+    """
+
+    received: int
+    received_packets: int
+    sent: int
+    sent_packets: int
+
+
+def read_carried(path: Path = PROC_NET_DEV) -> dict[str, Carried]:
+    """What each link of this namespace has carried, by name (rtnl_link_stats64).
+
+    Raises:
+        KernelError: they cannot be read.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError as error:
+        raise KernelError(f"read {path}", error.errno or 0) from error
+    return dict(_carried(line) for line in lines[_HEADLINES:])
+
+
+def _carried(line: str) -> tuple[str, Carried]:
+    name, _, figures = line.rpartition(":")
+    values = [int(value) for value in figures.split()]
+    if len(values) < _FIELDS:
+        raise KernelError(
+            f"read {PROC_NET_DEV}", details=f"a line has {len(values)} figures: {line!r}"
+        )
+    return name.strip(), Carried(*values[_RECEIVED : _RECEIVED + 2], *values[_SENT : _SENT + 2])

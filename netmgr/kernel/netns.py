@@ -1,0 +1,121 @@
+"""Network namespaces: enter one and leave it reliably, make one, remove one.
+
+setns(2) moves the calling *thread*. A thread that failed to come back would wire the next
+pod inside the wrong namespace, so a failed return ends the process. A restarted agent
+resumes exactly where this one was.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from netmgr.errors import KernelError
+
+CLONE_NEWNET = 0x40000000
+MNT_DETACH = 2
+MS_BIND = 4096
+_NS_GET_NSTYPE = 0xB703  # ioctl_ns(2)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _call(name: str, *arguments: object) -> None:
+    if getattr(_libc, name)(*arguments) != 0:
+        raise KernelError(name, ctypes.get_errno())
+
+
+@contextmanager
+def entered(descriptor: int) -> Iterator[None]:
+    """Move the calling thread into the namespace open at `descriptor` for the block.
+
+    Raises:
+        KernelError: the descriptor is no network namespace, or privileges are missing.
+    """
+    # Not /proc/self, which is the main thread's: namespaces belong to threads (setns(2)).
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _call("setns", descriptor, CLONE_NEWNET)
+        try:
+            yield
+        finally:
+            if _libc.setns(home, CLONE_NEWNET) != 0:
+                # An exception could be caught, and the thread would serve the next pod in this
+                # namespace.
+                os._exit(70)
+    finally:
+        os.close(home)
+
+
+def open_namespace(path: str) -> int:
+    """Open a namespace file.
+
+    Raises:
+        KernelError: it does not exist, cannot be opened, or is no network namespace.
+    """
+    operation = f"open network namespace {path}"
+    try:
+        # Non-blocking, since what is at the path may be a pipe whose other end never comes.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise KernelError(operation, error.errno or 0) from None
+    try:
+        kind = fcntl.ioctl(descriptor, _NS_GET_NSTYPE)
+    except OSError:
+        kind = 0
+    if kind != CLONE_NEWNET:
+        os.close(descriptor)
+        raise KernelError(operation, details="it is no network namespace")
+    return descriptor
+
+
+def create(path: Path) -> None:
+    """Make a network namespace and keep it alive by a bind mount at `path`.
+
+    A thread of its own unshares and ends, so the caller never leaves its namespace. A caller
+    that is interrupted finds the namespace pinned or not at all: nothing is pinned later.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o444, exist_ok=False)
+    failures: list[KernelError] = []
+    working, given_up = threading.Lock(), threading.Event()
+
+    def unshare_and_pin() -> None:
+        with working:
+            if given_up.is_set():
+                return
+            try:
+                _call("unshare", CLONE_NEWNET)
+                source = f"/proc/self/task/{threading.get_native_id()}/ns/net"
+                _call("mount", source.encode(), os.fsencode(path), b"none", MS_BIND, None)
+            except KernelError as error:
+                failures.append(error)
+
+    worker = threading.Thread(target=unshare_and_pin, name="netns-create")
+    try:
+        # A signal's exception ends the wait, not the worker. Under the lock it has either pinned
+        # the namespace by then, or it never will.
+        worker.start()
+        worker.join()
+    except BaseException:
+        with working:
+            given_up.set()
+        raise
+    if failures:
+        path.unlink()
+        raise failures[0]
+
+
+def delete(path: Path) -> None:
+    """Unpin the namespace at `path`, if it is there. Processes inside keep it until they end."""
+    if not path.exists():
+        return
+    # Nothing is mounted there if the process was killed between touching the file and mounting.
+    with suppress(KernelError):
+        _call("umount2", os.fsencode(path), MNT_DETACH)
+    path.unlink(missing_ok=True)

@@ -1,0 +1,413 @@
+"""nf_tables messages as bytes, and back (linux/netfilter/nf_tables.h, nfnetlink.h).
+
+Why not libnftables, which the rules are written with: its parser takes 1.6 s and 280 MB for a
+hundred thousand elements, and lists them in 3.4 s. Encoded here they take a fifth of the time
+and a tenth of the memory, and a listing is compared as the bytes it comes in.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+from netmgr.kernel.netlink import (
+    NFGENMSG,
+    NLM_F_CREATE,
+    NLM_F_DUMP,
+    NLM_F_EXCL,
+    Operation,
+    attribute,
+    attributes,
+    each_attribute,
+    string_of,
+)
+
+_SUBSYSTEM = 10
+BATCH_BEGIN, BATCH_END = 0x10, 0x11
+NLM_F_APPEND = 0x800
+NFPROTO_INET, NFPROTO_IPV4, NFPROTO_IPV6 = 1, 2, 10
+
+NEW_TABLE, GET_TABLE, DELETE_TABLE = 0, 1, 2
+NEW_CHAIN, GET_CHAIN, DELETE_CHAIN = 3, 4, 5
+NEW_RULE, GET_RULE, DELETE_RULE = 6, 7, 8
+NEW_SET, GET_SET = 9, 10
+NEW_ELEMENTS, GET_ELEMENTS, DELETE_ELEMENTS = 12, 13, 14
+GET_GENERATION = 16
+
+SET_IS_MAP = 0x08
+JUMP, GOTO = -3, -4
+TYPE_VERDICT = 0xFFFFFF00
+
+_HEADER = struct.Struct("=HH")
+_TABLE_NAME, _TABLE_FLAGS, _TABLE_USERDATA, _TABLE_OWNER = 1, 2, 6, 7
+_DORMANT, _ACCEPT = 1, 1
+_OWNED = 2
+_COMMENT = 0
+"""In a table's user data, as nft writes and lists it: type, length, text."""
+_CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_POLICY, _CHAIN_TYPE = 1, 3, 4, 5, 7
+_HOOK_NUMBER, _HOOK_PRIORITY = 1, 2
+_RULE_TABLE, _RULE_CHAIN, _RULE_EXPRESSIONS = 1, 2, 4
+_SET_TABLE, _SET_NAME, _SET_FLAGS, _SET_KEY_TYPE, _SET_KEY_LENGTH = 1, 2, 3, 4, 5
+_SET_DATA_TYPE, _SET_DATA_LENGTH, _SET_ID, _SET_EXPRESSION = 6, 7, 10, 17
+_LIST_TABLE, _LIST_SET, _LIST_ELEMENTS = 1, 2, 3
+_ELEMENT_KEY, _ELEMENT_DATA, _ELEMENT_EXPRESSION = 1, 2, 7
+_LIST_ITEM = 1
+_EXPRESSION_NAME, _EXPRESSION_DATA = 1, 2
+_VALUE, _VERDICT, _VERDICT_CODE, _VERDICT_CHAIN = 1, 2, 1, 2
+_COUNTER_PACKETS = 2
+_GENERATION_ID = 1
+_BATCH_GENERATION = 1
+Item = TypeVar("Item")
+
+# All elements of a message are in one attribute, whose length has 16 bits (struct nlattr).
+_ELEMENTS_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """One step of a rule: its kind, and its attributes as the kernel has them."""
+
+    name: str
+    attributes: Mapping[int, bytes]
+
+    def encode(self) -> bytes:
+        """The expression as an item of a rule's list."""
+        data = b"".join(attribute(kind, value) for kind, value in self.attributes.items())
+        return attribute(
+            _LIST_ITEM,
+            attribute(_EXPRESSION_NAME, text(self.name)) + attribute(_EXPRESSION_DATA, data),
+        )
+
+    def is_listed_as(self, listed: Expression) -> bool:
+        """Whether what the kernel lists is this; it may list defaults beside."""
+        return self.name == listed.name and all(
+            listed.attributes.get(k) == v for k, v in self.attributes.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A chain's rules; with `hook` (number, priority) a base chain of type nat."""
+
+    name: str
+    rules: tuple[tuple[Expression, ...], ...]
+    hook: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetSpec:
+    """A set or map. Types are nft's own numbers, so that it can list what it did not make.
+
+    `data_length` 0 and no `data_type`: a set without data. `counts`: elements count packets.
+    """
+
+    name: str
+    key_type: int
+    key_length: int
+    data_type: int | None = None
+    data_length: int = 0
+    counts: bool = False
+
+
+def text(value: str) -> bytes:
+    """A string attribute's value."""
+    return value.encode() + b"\0"
+
+
+def number(value: int) -> bytes:
+    """A 32-bit attribute's value."""
+    # Network order, unlike the numbers of rtnetlink.
+    return value.to_bytes(4, "big", signed=value < 0)
+
+
+def goto(chain: str, code: int = GOTO) -> bytes:
+    """An element's or an immediate's data: continue in a chain."""
+    inner = attribute(_VERDICT_CODE, number(code)) + attribute(_VERDICT_CHAIN, text(chain))
+    return attribute(_VERDICT, inner)
+
+
+def target_of(data: bytes) -> str:
+    """The chain that an element's data leads to; empty if it leads nowhere."""
+    leads = attributes(attributes(data).get(_VERDICT, b""))
+    return string_of(leads.get(_VERDICT_CHAIN, b""))
+
+
+def plain(value: bytes) -> bytes:
+    """An element's data, a key or an operand: a value."""
+    return attribute(_VALUE, value)
+
+
+def verdict(code: int) -> bytes:
+    """An immediate's data: the packet's fate, negative for what goes on in another chain."""
+    return attribute(_VERDICT, attribute(_VERDICT_CODE, number(code)))
+
+
+def message(
+    kind: int, body: bytes, what: str, flags: int = 0, family: int = NFPROTO_INET
+) -> Operation:
+    """A request about a family."""
+    return Operation(what, _SUBSYSTEM << 8 | kind, flags, NFGENMSG.pack(family, 0, 0) + body)
+
+
+def batch_mark(kind: int, generation: int | None = None) -> Operation:
+    """First or last message of a transaction; fails (ERESTART) at any other `generation`."""
+    body = attribute(_BATCH_GENERATION, number(generation)) if generation is not None else b""
+    # The resource of a batch's first message names its subsystem (nfnetlink_rcv_skb_batch).
+    return Operation("transaction", kind, 0, NFGENMSG.pack(0, 0, _SUBSYSTEM) + body)
+
+
+def new_table(table: str) -> Operation:
+    """Add the table; there already is fine."""
+    return message(
+        NEW_TABLE, attribute(_TABLE_NAME, text(table)), f"add table inet {table}", NLM_F_CREATE
+    )
+
+
+def new_owned_table(table: str, comment: str) -> Operation:
+    """Add a table that only this socket may change or delete, and that goes when it is closed.
+
+    Refused with EPERM while another socket owns it. Needs Linux 5.12 (NFT_TABLE_F_OWNER).
+    `comment` has at most 254 bytes; `nft list ruleset` shows it.
+    """
+    shown = text(comment)
+    # Dormant changes nothing for a table without chains. But nft 1.0.6 (Debian 12) prints a
+    # single flag of a table from memory it has freed, so that anybody's `nft -j list ruleset`
+    # would end in the middle.
+    body = attribute(_TABLE_NAME, text(table)) + attribute(_TABLE_FLAGS, number(_OWNED | _DORMANT))
+    body += attribute(_TABLE_USERDATA, bytes((_COMMENT, len(shown))) + shown)
+    return message(NEW_TABLE, body, f"add table inet {table}", NLM_F_CREATE | NLM_F_EXCL)
+
+
+def delete_table(table: str) -> Operation:
+    """Delete the table with all that is in it."""
+    return message(DELETE_TABLE, attribute(_TABLE_NAME, text(table)), f"delete table inet {table}")
+
+
+def new_chain(table: str, chain: Chain) -> Iterator[Operation]:
+    """Add a chain with its rules; one that is there already has none but these then."""
+    body = attribute(_CHAIN_TABLE, text(table)) + attribute(_CHAIN_NAME, text(chain.name))
+    if chain.hook:
+        hook, priority = chain.hook
+        place = attribute(_HOOK_NUMBER, number(hook)) + attribute(_HOOK_PRIORITY, number(priority))
+        body += attribute(_CHAIN_HOOK, place) + attribute(_CHAIN_TYPE, text("nat"))
+    # Without NLM_F_EXCL: a chain that is there already is no error.
+    yield message(NEW_CHAIN, body, f"add chain inet {table} {chain.name}", NLM_F_CREATE)
+    # An existing chain keeps its rules, so they go before ours come: all in one transaction.
+    yield _flush_chain(table, chain.name)
+    # Without NLM_F_APPEND each rule would go to the head of the chain, and their order be reversed.
+    for rule in chain.rules:
+        expressions = b"".join(expression.encode() for expression in rule)
+        body = attribute(_RULE_TABLE, text(table)) + attribute(_RULE_CHAIN, text(chain.name))
+        body += attribute(_RULE_EXPRESSIONS, expressions)
+        yield message(
+            NEW_RULE, body, f"add rule inet {table} {chain.name}", NLM_F_CREATE | NLM_F_APPEND
+        )
+
+
+def delete_chain(table: str, name: str) -> Iterator[Operation]:
+    """Delete a chain that nothing leads to, its rules first."""
+    yield _flush_chain(table, name)
+    body = attribute(_CHAIN_TABLE, text(table)) + attribute(_CHAIN_NAME, text(name))
+    yield message(DELETE_CHAIN, body, f"delete chain inet {table} {name}")
+
+
+def new_set(table: str, spec: SetSpec, number_in_batch: int) -> Operation:
+    """Add a set or map without a size, so that its memory follows what is in it."""
+    body = attribute(_SET_TABLE, text(table)) + attribute(_SET_NAME, text(spec.name))
+    body += attribute(_SET_FLAGS, number(SET_IS_MAP if spec.data_type is not None else 0))
+    body += attribute(_SET_KEY_TYPE, number(spec.key_type)) + attribute(
+        _SET_KEY_LENGTH, number(spec.key_length)
+    )
+    if spec.data_type is not None:
+        body += attribute(_SET_DATA_TYPE, number(spec.data_type & 0xFFFFFFFF))
+        body += attribute(_SET_DATA_LENGTH, number(spec.data_length))
+    # The kernel refuses a set without one (nf_tables_newset), though elements name the set they are
+    # for.
+    body += attribute(_SET_ID, number(number_in_batch))
+    if spec.counts:
+        body += attribute(_SET_EXPRESSION, attribute(_EXPRESSION_NAME, text("counter")))
+    return message(NEW_SET, body, f"add set inet {table} {spec.name}", NLM_F_CREATE)
+
+
+def add_elements(
+    table: str, name: str, elements: Iterable[tuple[bytes, bytes]]
+) -> Iterator[Operation]:
+    """Add elements: (key, data), data as `goto` or `plain` give it, or empty."""
+    for part in _parts(elements):
+        items = b"".join(
+            attribute(
+                _LIST_ITEM,
+                attribute(_ELEMENT_KEY, plain(key))
+                + (attribute(_ELEMENT_DATA, data) if data else b""),
+            )
+            for key, data in part
+        )
+        yield _elements(
+            NEW_ELEMENTS, table, name, items, f"add {len(part)} elements to {name}", NLM_F_CREATE
+        )
+
+
+def delete_elements(table: str, name: str, keys: Iterable[bytes]) -> Iterator[Operation]:
+    """Delete elements by their keys; one that is not there is an error."""
+    for part in _parts(keys):
+        items = b"".join(attribute(_LIST_ITEM, attribute(_ELEMENT_KEY, plain(key))) for key in part)
+        yield _elements(
+            DELETE_ELEMENTS, table, name, items, f"delete {len(part)} elements of {name}"
+        )
+
+
+def list_all(kind: int, table: str) -> Operation:
+    """List the tables, or all chains, rules or sets of one table."""
+    # The table's name has this number in all four kinds of request. The kernel filters rules and
+    # sets by it, but lists every table and chain of the family (nf_tables_dump_chains): callers
+    # compare.
+    return message(kind, attribute(1, text(table)), f"list table inet {table}", NLM_F_DUMP)
+
+
+def list_elements(table: str, name: str) -> Operation:
+    """List the elements of a set."""
+    return _elements(GET_ELEMENTS, table, name, b"", f"list set inet {table} {name}", NLM_F_DUMP)
+
+
+def get_generation() -> Operation:
+    """Ask for the number of transactions that the namespace's nftables have seen."""
+    kind = _SUBSYSTEM << 8 | GET_GENERATION
+    return Operation("nft generation", kind, 0, NFGENMSG.pack(0, 0, 0))
+
+
+def generation_of(body: bytes) -> int:
+    """The number in the kernel's answer."""
+    # nf_tables_commit steps over 0 when the number wraps.
+    return int.from_bytes(attributes(body, NFGENMSG.size)[_GENERATION_ID], "big")
+
+
+def table_of(body: bytes) -> tuple[str, bool]:
+    """Name of a listed table, and whether it is switched off."""
+    found = attributes(body, NFGENMSG.size)
+    flags = int.from_bytes(found.get(_TABLE_FLAGS, b""), "big")
+    return string_of(found[_TABLE_NAME]), bool(flags & _DORMANT)
+
+
+def owner_of(body: bytes, table: str) -> tuple[int, str] | None:
+    """Who owns a listed table (the socket's port, and the comment); None for any but `table`.
+
+    The port is most often the number of the owner's process (netlink(7)); 0 without an owner.
+    """
+    found = attributes(body, NFGENMSG.size)
+    if body[0] != NFPROTO_INET or string_of(found[_TABLE_NAME]) != table:
+        return None
+    userdata = found.get(_TABLE_USERDATA, b"")
+    has_comment = len(userdata) > 1 and userdata[0] == _COMMENT
+    comment = userdata[2 : 2 + userdata[1]] if has_comment else b""
+    return int.from_bytes(found.get(_TABLE_OWNER, b""), "big"), string_of(comment)
+
+
+def chain_of(body: bytes) -> tuple[str, str, tuple[int, int] | None]:
+    """Table, name and hook of a listed chain; no hook for a base chain whose policy is to drop."""
+    found = attributes(body, NFGENMSG.size)
+    hook = None
+    if _CHAIN_HOOK in found and int.from_bytes(found.get(_CHAIN_POLICY, b"\1"), "big") == _ACCEPT:
+        place = attributes(found[_CHAIN_HOOK], 0)
+        priority = int.from_bytes(place[_HOOK_PRIORITY], "big", signed=True)
+        hook = int.from_bytes(place[_HOOK_NUMBER], "big"), priority
+    return string_of(found[_CHAIN_TABLE]), string_of(found[_CHAIN_NAME]), hook
+
+
+def place_of(body: bytes) -> tuple[str, str]:
+    """Table and chain of a listed rule."""
+    found = attributes(body, NFGENMSG.size)
+    return string_of(found[_RULE_TABLE]), string_of(found[_RULE_CHAIN])
+
+
+def chain_named_in(body: bytes) -> str:
+    """Chain of a listed rule. By position, since there may be a hundred thousand rules."""
+    table_length, kind = _HEADER.unpack_from(body, NFGENMSG.size)
+    at = NFGENMSG.size + (table_length + 3 & ~3)
+    length, beside = _HEADER.unpack_from(body, at)
+    if (kind, beside) != (_RULE_TABLE, _RULE_CHAIN):
+        return place_of(body)[1]
+    return string_of(body[at + _HEADER.size : at + length])
+
+
+def rule_of(body: bytes) -> tuple[str, str, tuple[Expression, ...]]:
+    """Table, chain and expressions of a listed rule."""
+    found = attributes(body, NFGENMSG.size)
+    expressions = []
+    for _, item in each_attribute(found.get(_RULE_EXPRESSIONS, b"")):
+        parts = attributes(item)
+        name = string_of(parts[_EXPRESSION_NAME])
+        expressions.append(Expression(name, attributes(parts.get(_EXPRESSION_DATA, b""), 0)))
+    return string_of(found[_RULE_TABLE]), string_of(found[_RULE_CHAIN]), tuple(expressions)
+
+
+def set_of(body: bytes) -> tuple[str, SetSpec]:
+    """Table and specification of a listed set; flags beyond ours make it unlike any of ours."""
+    found = attributes(body, NFGENMSG.size)
+
+    def value(kind: int) -> int:
+        return int.from_bytes(found.get(kind, b""), "big", signed=False)
+
+    is_map = value(_SET_FLAGS) == SET_IS_MAP
+    known = value(_SET_FLAGS) in (0, SET_IS_MAP)
+    spec = SetSpec(
+        string_of(found[_SET_NAME]),
+        value(_SET_KEY_TYPE) if known else -1,
+        value(_SET_KEY_LENGTH),
+        value(_SET_DATA_TYPE) if is_map else None,
+        # For a verdict the kernel lists its own size, whatever it was given.
+        value(_SET_DATA_LENGTH) if is_map and value(_SET_DATA_TYPE) != TYPE_VERDICT else 0,
+        _SET_EXPRESSION in found,
+    )
+    return string_of(found[_SET_TABLE]), spec
+
+
+def elements_of(body: bytes) -> list[tuple[bytes, bytes]]:
+    """(key, data) of the elements in one message of a listing, data as they were added."""
+    listed = attributes(body, NFGENMSG.size).get(_LIST_ELEMENTS, b"")
+    found = []
+    for _, item in each_attribute(listed):
+        # Key and data come first and are nested twice: read by position, a listing takes half.
+        length, kind = _HEADER.unpack_from(item)
+        if kind != _ELEMENT_KEY:
+            continue
+        data_at = length + 3 & ~3
+        data = b""
+        if data_at + _HEADER.size <= len(item):
+            data_length, kind = _HEADER.unpack_from(item, data_at)
+            if kind == _ELEMENT_DATA:
+                data = item[data_at + _HEADER.size : data_at + data_length]
+        found.append((item[2 * _HEADER.size : length], data))
+    return found
+
+
+def counts_of(body: bytes) -> list[tuple[bytes, int]]:
+    """(key, packets) of the elements in one message of a listing of a counting set."""
+    found = []
+    for _, item in each_attribute(attributes(body, NFGENMSG.size).get(_LIST_ELEMENTS, b"")):
+        parts = attributes(item)
+        expression = attributes(parts.get(_ELEMENT_EXPRESSION, b""))
+        counter = attributes(expression.get(_EXPRESSION_DATA, b""))
+        key = attributes(parts[_ELEMENT_KEY])[_VALUE]
+        found.append((key, int.from_bytes(counter.get(_COUNTER_PACKETS, b""), "big")))
+    return found
+
+
+def _elements(
+    kind: int, table: str, name: str, listed: bytes, what: str, flags: int = 0
+) -> Operation:
+    body = attribute(_LIST_TABLE, text(table)) + attribute(_LIST_SET, text(name))
+    return message(kind, body + (attribute(_LIST_ELEMENTS, listed) if listed else b""), what, flags)
+
+
+def _flush_chain(table: str, name: str) -> Operation:
+    body = attribute(_RULE_TABLE, text(table)) + attribute(_RULE_CHAIN, text(name))
+    return message(DELETE_RULE, body, f"flush chain inet {table} {name}")
+
+
+def _parts(elements: Iterable[Item]) -> Iterator[Sequence[Item]]:
+    iterator = iter(elements)
+    while part := list(islice(iterator, _ELEMENTS_AT_ONCE)):
+        yield part

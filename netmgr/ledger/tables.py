@@ -1,0 +1,149 @@
+"""The book's tables: what their rows are, and which rows the file does not have yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Generic, NamedTuple, TypeVar
+
+from netmgr.model import PodRef, Traffic
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+WRAP = 1 << 63
+LARGEST = WRAP - 1
+"""The most bytes or packets that the file can hold for one account."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Bytes (IP headers included) and packets."""
+
+    bytes: int = 0
+    packets: int = 0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.bytes + other.bytes, self.packets + other.packets)
+
+    def __sub__(self, other: Amount) -> Amount:
+        return Amount(self.bytes - other.bytes, self.packets - other.packets)
+
+
+NOTHING = Amount()
+
+
+class Scope(StrEnum):
+    """What kind of total an account is. Values are in the file."""
+
+    POD = "pod"
+    NAMESPACE = "namespace"
+    HOOK = "hook"
+    AUDIT = "audit"
+
+
+LASTING = (Scope.NAMESPACE, Scope.HOOK)
+"""Scopes whose totals never fall."""
+
+
+class Account(NamedTuple):
+    """Where bytes are posted to.
+
+    That is a pod (namespace, name), a namespace, a hook (chain, family), or a sum of the audit.
+    """
+
+    scope: Scope
+    owner: str
+    name: str
+    traffic: Traffic
+
+
+class PodName(NamedTuple):
+    """Key of a pod's series, without the UID: a StatefulSet's pod continues its own series."""
+
+    namespace: str
+    name: str
+
+
+class Gap(StrEnum):
+    """Why bytes may be missing from the totals. Values are label values."""
+
+    REMOVED = "removed"
+    """Another program removed a counter; up to one reading interval of its traffic is lost."""
+    RESET = "reset"
+    """Another program zeroed a counter; up to one reading interval of its traffic is lost."""
+    REBOOT = "reboot"
+    """The machine went down with counters live; what was read last before that may be lost too."""
+    NOT_DURABLE = "not-durable"
+    """The state file could not be written; a crash before it can would lose the pods that ended."""
+    LATE = "late"
+    """A pod that another plugin wired was noticed late. What it sent before is not in its totals,
+    or is in those of the pod that had its address before."""
+    LEDGER_LOST = "ledger-lost"
+    """The file was gone, damaged or another machine's; totals began again from live counters."""
+    LEDGER_OLDER = "ledger-older"
+    """The file was an older copy, or lacked what had been in it; live counters brought it up."""
+
+
+class Lost(NamedTuple):
+    """How often bytes may have been lost for one reason, and for how many seconds in all."""
+
+    times: int = 0
+    seconds: float = 0.0
+
+
+class Phase(IntEnum):
+    """Whether the kernel has a live counter. Values are in the file."""
+
+    BEGUN = 0
+    """It is about to be made, and was never seen."""
+    COUNTING = 1
+    ENDING = 2
+    """Its last reading has been posted; it is about to be taken away."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCounter:
+    """What is known of one kernel counter."""
+
+    owner: PodRef | None
+    reading: Amount = NOTHING
+    phase: Phase = Phase.BEGUN
+
+
+# Only item assignment and `del` are noticed: dict's own update(), pop() and setdefault() do not
+# call the methods below.
+class Tracked(dict[Key, Value], Generic[Key, Value]):
+    """A dictionary that knows which keys were set or deleted since it was last written."""
+
+    def __init__(self, entries: Iterable[tuple[Key, Value]] = ()) -> None:
+        super().__init__(entries)
+        self._touched: set[Key] = set()
+
+    def __setitem__(self, key: Key, value: Value) -> None:
+        self._touched.add(key)
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: Key) -> None:
+        self._touched.add(key)
+        super().__delitem__(key)
+
+    @property
+    def changed(self) -> list[tuple[Key, Value]]:
+        """Entries to write."""
+        return [(key, self[key]) for key in self._touched if key in self]
+
+    @property
+    def deleted(self) -> list[Key]:
+        """Keys to delete."""
+        return [key for key in self._touched if key not in self]
+
+    @property
+    def dirty(self) -> bool:
+        """Whether anything is to be written."""
+        return bool(self._touched)
+
+    def written(self) -> None:
+        """Everything has been written."""
+        self._touched.clear()

@@ -1,0 +1,159 @@
+"""Plans which pod an address is counted for, anew at every look (pure).
+
+1. Of the cached results that the kernel confirms, an address's newest decides whose it is. Older
+   ones are superseded. Results that the kernel does not confirm are stale and begin nothing.
+2. A counter stays while either its file or its kernel check is there. It is read for the last time
+   when both are gone, as late as possible: what the kernel has removed can send nothing more, so
+   that reading is complete.
+3. A file alone keeps its counter for `STALE_SECONDS` more, so that a plugin which repairs its
+   routes does not end an account.
+4. An address that another pod has taken over changes hands at once: the old counter is read for
+   the last time, the new one begins at zero.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from netmgr.model import Attachment, PodRef
+from netmgr.observer.cached_results import CachedResult
+from netmgr.observer.kernel_check import KernelState
+from netmgr.prefixes import Address
+
+STALE_SECONDS = 60.0
+
+
+class ResultState(StrEnum):
+    """What became of a usable file. Values are label values, beside `cached_results.Reason`'s."""
+
+    COUNTED = "counted"
+    STALE = "stale"
+    SUPERSEDED = "superseded"
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One address that is being counted.
+
+    `unconfirmed_since` is when the kernel check failed first; None while it succeeds.
+    """
+
+    attachment: Attachment
+    unconfirmed_since: float | None = None
+
+    @property
+    def address(self) -> Address:
+        """The one address."""
+        return self.attachment.addresses[0]
+
+    @property
+    def pod(self) -> PodRef:
+        """The pod it is counted for."""
+        return self.attachment.pod
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcilePlan:
+    """Counters to end, then to begin, and what is counted afterwards.
+
+    `written_at` is when each newcomer's file was written.
+    """
+
+    ends: tuple[Counted, ...]
+    begins: tuple[Counted, ...]
+    counted: Mapping[Address, Counted]
+    written_at: Mapping[Address, float]
+    states: Mapping[ResultState, int]
+
+
+def plan(
+    results: Iterable[CachedResult],
+    kernel: KernelState,
+    counted: Mapping[Address, Counted],
+    now: float,
+) -> ReconcilePlan:
+    """Compare cache and kernel with what is counted; `now` is monotonic."""
+    # The key decides between files of one instant, so that each look has the same outcome.
+    listed = sorted(results, key=lambda result: (result.written_at, result.key))
+    owners = _owners(listed, kernel)
+    on_file = {(address, result.pod) for result in listed for address in result.addresses}
+    after = {address: one for address, (_, one) in owners.items()}
+    for address, one in counted.items():
+        if address in owners:
+            continue
+        if kept := _kept(one, kernel, now, on_file=(address, one.pod) in on_file):
+            after[address] = kept
+    ends, begins = _missing_from(after, counted), _missing_from(counted, after)
+    written_at = {one.address: owners[one.address][0].written_at for one in begins}
+    tally = Counter(_state(result, kernel, owners) for result in listed)
+    states = {state: tally[state] for state in ResultState}
+    return ReconcilePlan(ends, begins, after, written_at, states)
+
+
+def _owners(
+    listed: Iterable[CachedResult], kernel: KernelState
+) -> dict[Address, tuple[CachedResult, Counted]]:
+    """The newest confirmed result of each address; `listed` is sorted, oldest first."""
+    owners: dict[Address, tuple[CachedResult, Counted]] = {}
+    for result in listed:
+        for address in result.addresses:
+            if end := kernel.host_end(address, result.host_links):
+                attachment = Attachment(result.key, result.pod, (address,), end, netns="")
+                owners[address] = (result, Counted(attachment))
+    return owners
+
+
+def _missing_from(
+    others: Mapping[Address, Counted], these: Mapping[Address, Counted]
+) -> tuple[Counted, ...]:
+    """Those of `these` whose address is not counted for the same pod in `others`."""
+    missing = []
+    for address, one in these.items():
+        other = others.get(address)
+        # By pod, not by attachment: another file for the same pod does not interrupt its counter.
+        if other is None or other.pod != one.pod:
+            missing.append(one)
+    return tuple(missing)
+
+
+def _kept(one: Counted, kernel: KernelState, now: float, *, on_file: bool) -> Counted | None:
+    """The counter while rule 2 or 3 keeps it."""
+    link = one.attachment.host_link
+    if kernel.host_end(one.address, [link] if link else ()):
+        # Confirmed again: the time of grace starts anew with the next failure.
+        return replace(one, unconfirmed_since=None)
+    if not on_file:
+        return None
+    since = now if one.unconfirmed_since is None else one.unconfirmed_since
+    return replace(one, unconfirmed_since=since) if now - since < STALE_SECONDS else None
+
+
+def _state(
+    result: CachedResult,
+    kernel: KernelState,
+    owners: Mapping[Address, tuple[CachedResult, Counted]],
+) -> ResultState:
+    state = ResultState.STALE
+    for address in result.addresses:
+        if not kernel.host_end(address, result.host_links):
+            continue
+        if owners[address][0] is result:
+            return ResultState.COUNTED
+        state = ResultState.SUPERSEDED
+    return state
+
+
+def attachments(counted: Iterable[Counted]) -> Iterator[Attachment]:
+    """What is counted, one attachment with all its addresses each."""
+    merged: dict[object, Attachment] = {}
+    for one in counted:
+        attachment = one.attachment
+        identity = attachment.key, attachment.pod
+        former = merged.get(identity)
+        if former is not None:
+            attachment = replace(former, addresses=(*former.addresses, *attachment.addresses))
+        merged[identity] = attachment
+    yield from merged.values()

@@ -1,0 +1,1 @@
+"""Address arithmetic: what each subnet takes, and where it goes."""

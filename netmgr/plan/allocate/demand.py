@@ -1,0 +1,234 @@
+"""From node counts to subnets: how large each must be, and what a layout holds.
+
+Some clouds keep the first and last addresses of every subnet to themselves. A subnet of pods then
+loses the blocks these lie in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from netmgr.documents.diagnostics import KeyPath
+from netmgr.plan.allocate.space import length_for
+from netmgr.plan.clouds.cloud import CloudLimits
+from netmgr.plan.document import V6_SUBNET, NodePool
+from netmgr.plan.lock import Layout, NodePoolLock, Segment
+from netmgr.prefixes import Address, Family, Prefix
+
+NAT_HOSTS = 8
+"""As many as a plan may ask for. All have addresses, so that asking for more moves nothing."""
+
+NAT_MAPPINGS = NAT_HOSTS * len(Family)
+"""What they may come to use of their network's mappings."""
+
+Key = tuple[str, ...]
+"""What a requested subnet is found by once it has a prefix; the last part is the family."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubnetRequest:
+    """A subnet that has no prefix yet. `path` is the key of plan.yaml that asks for it."""
+
+    key: Key
+    family: Family
+    length: int
+    path: KeyPath
+
+    @property
+    def size(self) -> int:
+        """Addresses."""
+        return 1 << (self.family.width - self.length)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How the nodes of a pool cut their subnet: `count` blocks of `length` each."""
+
+    family: Family
+    length: int
+    count: int
+
+    @property
+    def size(self) -> int:
+        """Addresses in one block."""
+        return 1 << (self.family.width - self.length)
+
+    def skipped(self, limits: CloudLimits) -> tuple[int, int]:
+        """Blocks lost at the subnet's beginning and end."""
+        if not limits.reserved_among_pods:
+            return 0, 0
+        return -(-limits.reserved_first // self.size), -(-limits.reserved_last // self.size)
+
+
+def blocks(pool: NodePool, family: Family) -> Blocks:
+    """What a node of this pool gets for its pods."""
+    if family is Family.V4:
+        return Blocks(family, pool.effective_block_length, pool.blocks_per_node)
+    return Blocks(family, pool.block_length_v6, 1)
+
+
+def hosts_length(hosts: int, family: Family, limits: CloudLimits) -> int:
+    """Length of a subnet for so many hosts."""
+    if family is Family.V6:
+        # Clouds take no IPv6 subnet of another length, and a /64 is never short of hosts.
+        return V6_SUBNET
+    return min(limits.smallest_subnet, length_for(hosts + limits.reserved, family))
+
+
+def pods_length(nodes: int, cut: Blocks, limits: CloudLimits) -> int:
+    """Length of a subnet for the pods of so many nodes."""
+    # The blocks at both ends hold addresses that the cloud keeps, so no node can have them.
+    slots = nodes * cut.count + sum(cut.skipped(limits))
+    longest = V6_SUBNET if cut.family is Family.V6 else limits.smallest_subnet
+    # Subnets are powers of two, so the rest of this one is room for more nodes (`fitting`).
+    return min(longest, cut.length - max(slots - 1, 0).bit_length())
+
+
+def layout(hosts: Prefix, pods: Prefix, cut: Blocks, limits: CloudLimits) -> Layout:
+    """The arithmetic of a segment whose subnets are these."""
+    return Layout(
+        hosts=hosts,
+        host_base=Address(hosts.family, hosts.value + limits.reserved_first),
+        pods=pods,
+        pod_base=Address(pods.family, pods.value + cut.skipped(limits)[0] * cut.size),
+        block_length=cut.length,
+        blocks=cut.count,
+    )
+
+
+def fitting(nodes: int, pool: NodePool, families: Iterable[Family], limits: CloudLimits) -> int:
+    """How many nodes fit into the subnets that a segment for `nodes` gets."""
+    found = []
+    for family in families:
+        cut = blocks(pool, family)
+        hosts = Prefix(family, 0, hosts_length(nodes, family, limits))
+        pods = Prefix(family, 0, pods_length(nodes, cut, limits))
+        found.append(holds(layout(hosts, pods, cut, limits), limits))
+    return min(found)
+
+
+def holds(found: Layout, limits: CloudLimits) -> int:
+    """How many nodes fit into a layout."""
+    cut = Blocks(found.pods.family, found.block_length, found.blocks)
+    # A node needs both an address of its own and its blocks: the scarcer of the two decides.
+    own = found.hosts.last - limits.reserved_last - found.host_base.value + 1
+    pods = (found.pods.last + 1 - found.pod_base.value) // cut.size - cut.skipped(limits)[1]
+    return min(own, pods // cut.count)
+
+
+@dataclass(frozen=True, slots=True)
+class NewSegment:
+    """A segment to be made: `nodes` nodes of a pool from `first` on, and at `most` so many."""
+
+    pool: str
+    number: int
+    first: int
+    nodes: int
+    most: int
+    network: str
+
+    def key(self, role: str, family: Family) -> Key:
+        """Key of one of its subnets: role is hosts or pods."""
+        return ("node_pools", self.pool, str(self.number), role, f"v{family}")
+
+
+@dataclass
+class MappingBudget:
+    """Puts new segments into a cluster's networks, each of which has a limit of mappings.
+
+    Mappings are private addresses as the cloud counts them. `promised` is what the hosts of each
+    network's segments may come to use, whether they exist yet or not: a segment never gives up its
+    addresses, so it is their sum that must stay within the limit.
+    """
+
+    cluster: str
+    limit: int | None
+    promised: dict[str, int]
+
+    def segments(
+        self, pool: str, sizes: Iterable[int], held: NodePoolLock | None, each: int
+    ) -> Iterator[NewSegment]:
+        """New segments for so many nodes of `each` mappings, divided where no network has room."""
+        first, number = (held.capacity, len(held.segments)) if held else (0, 0)
+        for size in sizes:
+            missing = size
+            while missing:
+                network, most = self._network_for(missing, each)
+                nodes = min(missing, most)
+                # Promised at once, before any node exists: the cloud counts addresses of machines
+                # that run, and a full segment must not find its network full.
+                self.promised[network] = self.promised.get(network, 0) + nodes * each
+                yield NewSegment(pool, number, first, nodes, nodes, network)
+                first, number, missing = first + nodes, number + 1, missing - nodes
+
+    def widened(self, segment: NewSegment, fitting: int, each: int) -> NewSegment:
+        """The segment with more nodes than asked for, where its subnets have room for `fitting`.
+
+        It gets at most half of what its network has left, so that future node pools find room.
+        """
+        more = max(fitting - segment.nodes, 0)
+        if (left := self._left(segment.network)) is not None:
+            more = min(more, max(left, 0) // 2 // each)
+            self.promised[segment.network] += more * each
+        return replace(segment, most=segment.nodes + more)
+
+    def _network_for(self, nodes: int, each: int) -> tuple[str, int]:
+        """The first network with room for so many nodes, or a new one, and the most it takes."""
+        name, number = self.cluster, 1
+        while (left := self._left(name)) is not None and nodes * each > left:
+            if name not in self.promised:
+                return name, max(left // each, 1)
+            number += 1
+            name = f"{self.cluster}_{number}"  # no cluster's name has an underscore
+        return name, nodes
+
+    def _left(self, network: str) -> int | None:
+        if self.limit is None:
+            return None
+        nat = NAT_MAPPINGS if network == self.cluster else 0
+        return self.limit - nat - self.promised.get(network, 0)
+
+
+def mappings_per_node(pool: NodePool, families: Iterable[Family]) -> int:
+    """Mappings of a node of a pool: one for itself and one a block, in each family."""
+    return sum(1 + blocks(pool, family).count for family in families)
+
+
+def mappings_of(segment: Segment) -> int:
+    """The same for a node of a segment, which has the blocks that were locked for it."""
+    return sum(1 + found.blocks for found in segment.layouts)
+
+
+def promised_mappings(
+    held: Iterable[tuple[NodePool | None, NodePoolLock]], families: Iterable[Family]
+) -> dict[str, int]:
+    """Mappings of existing segments with all their nodes, in every family of the plan, by network.
+
+    Node pools that left the plan keep their addresses and may come back to them.
+    """
+    wanted = tuple(families)
+    promised: dict[str, int] = {}
+    for pool, spec in held:
+        for segment in spec.segments:
+            # A segment from before IPv6 gets blocks of that, too, so the larger figure is what it
+            # may come to use.
+            each = max(mappings_of(segment), mappings_per_node(pool, wanted) if pool else 0)
+            promised[segment.network] = promised.get(segment.network, 0) + segment.nodes * each
+    return promised
+
+
+def segment_requests(
+    segment: NewSegment,
+    pool: NodePool,
+    families: Iterable[Family],
+    limits: CloudLimits,
+    path: KeyPath,
+) -> Iterator[SubnetRequest]:
+    """The subnets of a new segment."""
+    for family in families:
+        cut = blocks(pool, family)
+        hosts = hosts_length(segment.nodes, family, limits)
+        pods = pods_length(segment.nodes, cut, limits)
+        yield SubnetRequest(segment.key("hosts", family), family, hosts, path)
+        yield SubnetRequest(segment.key("pods", family), family, pods, path)

@@ -1,0 +1,230 @@
+"""The free addresses of the pools, and the steps by which a site (the hub or a cluster) gets more.
+
+1. inside its own prefixes; 2. inside its reserve; 3. its prefix merged with the free buddy
+beside it; 4. another prefix; 5. as many free blocks as the subnets take; 6. a refusal that says
+what is missing and what is in the way. No step moves what a site holds already. A cluster
+that is refused divides its demand into smaller segments and tries once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from netmgr.documents.diagnostics import Diagnostic, error
+from netmgr.plan.allocate.demand import Key, SubnetRequest
+from netmgr.plan.allocate.space import Space, enclosing, length_for, subtract
+from netmgr.plan.lock import Allocation, PlanRefused
+from netmgr.prefixes import Family, Prefix, merge
+
+Placement = dict[Key, Prefix]
+"""Where requested subnets were put."""
+
+V6_SITE = 56
+"""An IPv6 site gets at least 256 subnets."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRequest:
+    """What a site holds, what it lacks, and how it means to grow, in one family.
+
+    `reserve` is how many IPv4 addresses to keep together for it, 0 without declared growth.
+    """
+
+    name: str
+    allocations: tuple[Allocation, ...]
+    taken: tuple[Prefix, ...]
+    subnets: tuple[SubnetRequest, ...]
+    reserve: int = 0
+
+
+@dataclass
+class AddressPool:
+    """What is free of the pools of one family, and who holds the rest (for refusals)."""
+
+    space: Space
+    holders: list[tuple[Prefix, str]] = field(default_factory=list)
+
+    def hold(self, prefix: Prefix, holder: str) -> None:
+        """Take away what is still free of `prefix`."""
+        self.space.withdraw(prefix)
+        self.holders.append((prefix, holder))
+
+    def grant(self, site: SiteRequest) -> tuple[tuple[Allocation, ...], Placement]:
+        """Give the site what it lacks.
+
+        Raises:
+            PlanRefused: there is no room; the pool is unchanged.
+        """
+        # Inside first: what a site has already costs no new route, peering or address space.
+        inner, _ = self.spaces(site.allocations, site.taken)
+        subnets = sorted(site.subnets, key=lambda each: (each.length, each.key))
+        placed, rest = _fit(inner, subnets)
+        allocations = list(site.allocations)
+        if rest:
+            # In place before elsewhere: one larger prefix stays one route and one entry in every
+            # rule.
+            placed |= self._widen(inner, allocations, rest) or self._add(site, allocations, rest)
+        if site.reserve:
+            self._reserve(site, allocations)
+        for held in allocations:
+            # What the site held before is withdrawn already; a withdrawal searches all free blocks.
+            if held not in site.allocations:
+                self.hold(held.reserve, site.name)
+        return tuple(sorted(allocations, key=lambda held: held.prefix)), placed
+
+    def spaces(
+        self, allocations: Iterable[Allocation], taken: Iterable[Prefix]
+    ) -> tuple[Space, Space]:
+        """What is free within a site's own prefixes, and a copy of what is free beside them."""
+        inner = Space(self.space.family, (held.prefix for held in allocations))
+        for subnet in taken:
+            inner.withdraw(subnet)
+        return inner, self.space.copy()
+
+    def _widen(
+        self, inner: Space, allocations: list[Allocation], subnets: Sequence[SubnetRequest]
+    ) -> Placement | None:
+        needed = sum(each.size for each in subnets)
+        for number, wider in self._widenings(allocations):
+            before = allocations[number].prefix
+            # Too small whatever the layout: a count is cheaper than a trial.
+            if inner.size + wider.prefix.size - before.size < needed:
+                continue
+            trial = inner.copy()
+            for part in subtract(wider.prefix, before):
+                trial.give(part)
+            placed, rest = _fit(trial, subnets)
+            if not rest:
+                allocations[number] = wider
+                return placed
+        return None
+
+    def _widenings(self, allocations: Sequence[Allocation]) -> Iterator[tuple[int, Allocation]]:
+        for number, held in enumerate(allocations):
+            # One bit at a time, from the smallest: what is not needed stays for later growth in the
+            # reserve.
+            for length in range(held.prefix.length - 1, held.reserve.length - 1, -1):
+                wider = enclosing(held.prefix, length)
+                yield number, Allocation(prefix=wider, reserve=held.reserve)
+        by_size = sorted(range(len(allocations)), key=lambda i: allocations[i].reserve.length)
+        for number in by_size:
+            reserve = allocations[number].reserve
+            for length in range(reserve.length - 1, -1, -1):
+                grown = self.space.grown(reserve, length)
+                if grown is None:
+                    break
+                yield number, _whole(grown)
+
+    def _add(
+        self,
+        site: SiteRequest,
+        allocations: list[Allocation],
+        subnets: Sequence[SubnetRequest],
+    ) -> Placement:
+        """One more prefix for all subnets, or else as few as there are free blocks to take them."""
+        # A site that has prefixes widens the largest of them in `_reserve`; a second reserve would
+        # hold the same growth twice.
+        reserve = site.reserve if not allocations else 0
+        if one := self._placed(self.space, subnets, reserve, is_sparse=not site.reserve):
+            allocations.append(one)
+            return _fit(Space(self.space.family, [one.prefix]), subnets)[0]
+        trial = self.space.copy()
+        taken: list[Prefix] = []
+        placed: Placement = {}
+        for subnet in subnets:
+            found = self._placed(trial, [subnet], 0, is_sparse=False)
+            if found is None:
+                raise PlanRefused([self._refusal(site, allocations, subnets)])
+            trial.take(found.reserve)
+            taken.append(found.reserve)
+            placed |= _fit(Space(trial.family, [found.prefix]), [subnet])[0]
+        # Blocks that were taken one by one may lie side by side.
+        allocations += map(_whole, merge(taken))
+        return placed
+
+    def _placed(
+        self, space: Space, subnets: Sequence[SubnetRequest], reserve: int, *, is_sparse: bool
+    ) -> Allocation | None:
+        length = length_for(sum(each.size for each in subnets), space.family)
+        if space.family is Family.V6:
+            length = min(length, V6_SITE)
+        # With its reserve if there is room for that, otherwise without.
+        for size in sorted({min(length, length_for(reserve, space.family)), length}):
+            found = space.sparse(size) if is_sparse else space.topmost(size)
+            if found:
+                prefix = enclosing(found, size)._replace(length=length)
+                return Allocation(prefix=prefix, reserve=found)
+        return None
+
+    def _reserve(self, site: SiteRequest, allocations: list[Allocation]) -> None:
+        """Widen a reserve to what is declared, where the neighbourhood is free."""
+        if self.space.family is Family.V6 or not allocations:
+            return
+        largest = min(range(len(allocations)), key=lambda i: allocations[i].reserve.length)
+        held = allocations[largest]
+        others = sum(other.reserve.size for other in allocations) - held.reserve.size
+        length = min(held.reserve.length, length_for(site.reserve - others, Family.V4))
+        # What was added just now is still free in the pool: the reserve must not grow over it.
+        for each in allocations:
+            if each not in site.allocations:
+                self.space.withdraw(each.reserve)
+        if grown := self.space.grown(held.reserve, length):
+            allocations[largest] = Allocation(prefix=held.prefix, reserve=grown)
+
+    def _refusal(
+        self,
+        site: SiteRequest,
+        allocations: Sequence[Allocation],
+        subnets: Sequence[SubnetRequest],
+    ) -> Diagnostic:
+        family = self.space.family
+        needed = sum(each.size for each in subnets)
+        length = length_for(needed, family)
+        free = next(self.space.blocks(), None)
+        missing = (1 << (family.width - length)) - (free.size if free else 0)
+        largest = max(subnets, key=lambda each: each.size)
+        room = f"the largest free block is {free} ({free.size:,})" if free else "nothing is free"
+        message = (
+            f"{site.name} needs {needed:,} more addresses, a /{length}, "
+            f"but of pools.nodes {room}: {max(missing, 0):,} too few; "
+            f"the largest request is {'.'.join(map(str, largest.path))} ({largest.size:,})"
+        )
+        blockers = self._blockers(allocations)
+        if blockers:
+            message += f"; in the way of growing in place: {', '.join(blockers)}"
+        remedy = "add a prefix to pools.nodes, release what is unused, or ask for less"
+        return error(message, largest.path, remedy=remedy)
+
+    def _blockers(self, allocations: Iterable[Allocation]) -> list[str]:
+        """Who holds what each allocation would grow into once its free neighbourhood is used up."""
+        found: set[str] = set()
+        for held in allocations:
+            reach = held.reserve
+            while reach.length and (wider := self.space.grown(reach, reach.length - 1)):
+                reach = wider
+            beyond = enclosing(reach, max(reach.length - 1, 0))
+            near = set()
+            for prefix, holder in self.holders:
+                if prefix.overlaps(beyond) and not prefix.overlaps(reach):
+                    near.add(f"{holder} ({prefix})")
+            found |= near or {f"the end of the pool beyond {reach}"}
+        return sorted(found)
+
+
+def _whole(prefix: Prefix) -> Allocation:
+    return Allocation(prefix=prefix, reserve=prefix)
+
+
+def _fit(inner: Space, subnets: Sequence[SubnetRequest]) -> tuple[Placement, list[SubnetRequest]]:
+    """Put as many subnets into `inner` as fit, and return the rest. They come largest first."""
+    placed: Placement = {}
+    rest = []
+    for subnet in subnets:
+        prefix = inner.packed(subnet.length)
+        if prefix is None:
+            rest.append(subnet)
+            continue
+        inner.take(prefix)
+        placed[subnet.key] = prefix
+    return placed, rest

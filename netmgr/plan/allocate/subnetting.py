@@ -1,0 +1,349 @@
+"""A site's subnets: which are missing, what exists already, and the lock's entries for both.
+
+A node pool's pinned subnets become its first segments; from there on they are in the lock like any
+other. Machines with fixed addresses (routers, researchers, NAT hosts) have subnets of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from netmgr.documents.diagnostics import KeyPath, error
+from netmgr.plan.allocate.demand import (
+    NAT_HOSTS,
+    NAT_MAPPINGS,
+    Key,
+    MappingBudget,
+    NewSegment,
+    SubnetRequest,
+    blocks,
+    fitting,
+    holds,
+    hosts_length,
+    layout,
+    mappings_of,
+    mappings_per_node,
+    pods_length,
+    promised_mappings,
+    segment_requests,
+)
+from netmgr.plan.allocate.pool import Placement
+from netmgr.plan.allocate.space import Space
+from netmgr.plan.clouds.cloud import CloudLimits
+from netmgr.plan.document import Cluster, NodePool
+from netmgr.plan.lock import ClusterLock, Layout, NodePoolLock, PlanRefused, Segment, Subnet
+from netmgr.prefixes import Address, Family, Prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What a cluster lacks: new segments, and a subnet for each of their roles and families.
+
+    `existing` are segments of the lock that lack a family.
+    """
+
+    segments: tuple[NewSegment, ...]
+    existing: tuple[NewSegment, ...]
+    requests: tuple[SubnetRequest, ...]
+
+
+def missing_subnets(
+    name: str,
+    cluster: Cluster,
+    before: Mapping[str, NodePoolLock],
+    families: tuple[Family, ...],
+    limits: CloudLimits,
+    sizes: Mapping[str, list[int]] | None = None,
+) -> Missing:
+    """What the cluster lacks, beside the node pools it has, for the capacity that it declares.
+
+    `sizes` divides what a node pool lacks into segments of so many nodes; without, it gets one.
+    """
+    held = ((cluster.node_pools.get(pool), spec) for pool, spec in before.items())
+    promised = promised_mappings(held, families)
+    budget = MappingBudget(name, limits.limits.mappings_per_network, promised)
+    segments: list[NewSegment] = []
+    existing: list[NewSegment] = []
+    requests: list[SubnetRequest] = []
+    largest_first = sorted(
+        cluster.node_pools.items(), key=lambda each: (-each[1].capacity, each[0])
+    )
+    for pool, spec in largest_first:
+        path: KeyPath = ("clusters", name, "node_pools", pool, "nodes")
+        lacks = missing_nodes(spec, before.get(pool))
+        parts = (sizes or {}).get(pool, [lacks] if lacks else [])
+        mappings = mappings_per_node(spec, families)
+        for segment in budget.segments(pool, parts, before.get(pool), mappings):
+            segments.append(segment)
+            requests += segment_requests(segment, spec, families, limits, path)
+        for segment, lacking in _lacking_family(pool, before.get(pool), families):
+            existing.append(segment)
+            requests += segment_requests(segment, spec, lacking, limits, path)
+    # Only once every node pool has what it asks for may one promise more than that.
+    widened = []
+    for segment in segments:
+        spec = cluster.node_pools[segment.pool]
+        most = fitting(segment.nodes, spec, families, limits)
+        widened.append(budget.widened(segment, most, mappings_per_node(spec, families)))
+    return Missing(tuple(widened), tuple(existing), tuple(requests))
+
+
+def missing_nodes(spec: NodePool, held: NodePoolLock | None) -> int:
+    """How many more nodes the lock must have room for."""
+    return max(spec.capacity - (held.capacity if held else 0), 0)
+
+
+def _lacking_family(
+    pool: str, held: NodePoolLock | None, families: Iterable[Family]
+) -> Iterator[tuple[NewSegment, list[Family]]]:
+    """Segments that lack a family, because they were made before the plan had IPv6."""
+    # Their nodes keep their numbers and IPv4 addresses; only a second family is added.
+    for number, segment in enumerate(held.segments if held else ()):
+        present = {found.pods.family for found in segment.layouts}
+        lacking = [family for family in families if family not in present]
+        if lacking:
+            nodes = segment.nodes
+            yield NewSegment(pool, number, segment.first, nodes, nodes, segment.network), lacking
+
+
+def taken_by(held: ClusterLock | None) -> list[Prefix]:
+    """The subnets a cluster has, those of tombstones included."""
+    return [*held.nat.prefixes, *taken_by_pools(held.node_pools)] if held else []
+
+
+def taken_by_pools(pools: Mapping[str, NodePoolLock]) -> list[Prefix]:
+    """The subnets of node pools."""
+    segments = [segment for spec in pools.values() for segment in spec.segments]
+    return [prefix for segment in segments for prefix in segment.prefixes]
+
+
+def complete(
+    cluster: Cluster,
+    before: Mapping[str, NodePoolLock],
+    new: Missing,
+    placed: Placement,
+    limits: CloudLimits,
+) -> dict[str, NodePoolLock]:
+    """The node pools' entries, with new segments appended and old ones as they were."""
+    found = {}
+    for name in sorted(before.keys() | cluster.node_pools.keys()):
+        old = before.get(name, NodePoolLock())
+        if name not in cluster.node_pools:
+            # Its nodes may still run. Back in the plan, it finds the same addresses.
+            found[name] = old.model_copy(update={"tombstone": True})
+            continue
+        spec = cluster.node_pools[name]
+        # Only appended to: a node's number counts through the segments in order, so that inserting
+        # one would renumber every node behind it.
+        segments = list(old.segments)
+        for late in _of_pool(name, new.existing):
+            v6 = _layout(late, spec, Family.V6, placed, limits)
+            segments[late.number] = segments[late.number].model_copy(update={"v6": v6})
+        added = _of_pool(name, new.segments)
+        segments += [_segment(each, spec, placed, limits) for each in added]
+        found[name] = NodePoolLock(segments=tuple(_numbered(segments)))
+    return found
+
+
+def _of_pool(pool: str, segments: Iterable[NewSegment]) -> list[NewSegment]:
+    return [segment for segment in segments if segment.pool == pool]
+
+
+def _numbered(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """New segments begin where those before them end, which may hold more nodes than asked for."""
+    first = 0
+    for segment in segments:
+        # Only new segments change here: those of the lock begin where they always did.
+        yield segment if segment.first == first else segment.model_copy(update={"first": first})
+        first += segment.nodes
+
+
+def _segment(new: NewSegment, spec: NodePool, placed: Placement, limits: CloudLimits) -> Segment:
+    v4 = _layout(new, spec, Family.V4, placed, limits)
+    has_v6 = new.key("pods", Family.V6) in placed
+    v6 = _layout(new, spec, Family.V6, placed, limits) if has_v6 else None
+    nodes = min(new.most, *(holds(found, limits) for found in (v4, v6) if found))
+    return Segment(first=new.first, nodes=nodes, network=new.network, v4=v4, v6=v6)
+
+
+def _layout(
+    new: NewSegment, spec: NodePool, family: Family, placed: Placement, limits: CloudLimits
+) -> Layout:
+    hosts, pods = (placed[new.key(role, family)] for role in ("hosts", "pods"))
+    return layout(hosts, pods, blocks(spec, family), limits)
+
+
+def with_pinned(
+    name: str,
+    cluster: Cluster,
+    held: Mapping[str, NodePoolLock],
+    limits: CloudLimits,
+    families: tuple[Family, ...],
+) -> dict[str, NodePoolLock]:
+    """A cluster's node pools as the lock has them, with the pinned subnets that they lack.
+
+    Raises:
+        PlanRefused: no node fits into a pinned subnet, or its network.
+    """
+    found = dict(held)
+    for pool, spec in sorted(cluster.node_pools.items()):
+        segments = list(found[pool].segments) if pool in found else []
+        # Pins that the lock has are segments of it already; a pin can only be added behind those.
+        for number in range(len(segments), len(spec.subnets)):
+            known = ((cluster.node_pools.get(each), entry) for each, entry in found.items())
+            used = promised_mappings(known, families).get(name, 0)
+            path: KeyPath = ("clusters", name, "node_pools", pool, "subnets", number)
+            first = sum(each.nodes for each in segments)
+            segments.append(_pinned_segment(path, spec, first, limits, used))
+            found[pool] = NodePoolLock(segments=tuple(segments))
+    return found
+
+
+def _pinned_segment(
+    path: KeyPath, spec: NodePool, first: int, limits: CloudLimits, used: int
+) -> Segment:
+    """The segment of the pinned subnets at `path`, in a network with `used` mappings."""
+    pin, network = spec.subnets[int(path[-1])], str(path[1])
+    layouts = {}
+    for family in Family:
+        hosts, pods = pin.of(family, pin.hosts), pin.of(family, pin.pods)
+        if hosts and pods:
+            layouts[family] = layout(hosts, pods, blocks(spec, family), limits)
+    # The family with less room decides: every node has both.
+    nodes = min(holds(found, limits) for found in layouts.values())
+    v4, v6 = layouts[Family.V4], layouts.get(Family.V6)
+    one = Segment(first=first, nodes=1, network=network, v4=v4, v6=v6)
+    if limits.limits.mappings_per_network is not None:
+        left = limits.limits.mappings_per_network - NAT_MAPPINGS - used
+        nodes = min(nodes, left // max(mappings_of(one), mappings_per_node(spec, tuple(layouts))))
+    if nodes < 1:
+        word = limits.words.network
+        message = f"no node fits into these subnets beside what their {word} has"
+        raise PlanRefused([error(message, path, remedy="pin subnets that hold what a node takes")])
+    return one.model_copy(update={"nodes": nodes})
+
+
+def pieces(
+    spaces: Sequence[Space],
+    fixed: Iterable[SubnetRequest],
+    missing: Mapping[str, tuple[NodePool, int]],
+    limits: CloudLimits,
+) -> dict[str, list[int]] | None:
+    """Smaller segments for a demand that no single free block holds: nodes of each, by node pool.
+
+    Growth in steps would find room in pieces; this finds the pieces at once. Every size in which a
+    subnet is used to its last address is tried, the largest first, as often as it fits.
+
+    Args:
+        spaces: what is free (IPv4), in the order in which to use it; changed.
+        fixed: subnets that cannot be divided.
+        missing: each node pool and how many nodes it lacks room for.
+        limits: the cloud's.
+
+    Returns:
+        None when they do not fit even in pieces.
+    """
+    if not take_all(spaces, (request.length for request in fixed)):
+        return None
+    found: dict[str, list[int]] = {}
+    for name, (pool, nodes) in missing.items():
+        found[name] = list(_pieces_of(spaces, pool, nodes, limits))
+        if sum(found[name]) < nodes:
+            return None
+    return found
+
+
+def _pieces_of(
+    spaces: Sequence[Space], pool: NodePool, nodes: int, limits: CloudLimits
+) -> Iterator[int]:
+    cut = blocks(pool, Family.V4)
+    for size in _full_sizes(pool, nodes, limits):
+        while nodes:
+            piece = min(size, nodes)
+            lengths = hosts_length(piece, Family.V4, limits), pods_length(piece, cut, limits)
+            if not take_all(spaces, lengths):
+                break
+            nodes -= piece
+            yield piece
+
+
+def _full_sizes(pool: NodePool, nodes: int, limits: CloudLimits) -> list[int]:
+    """Numbers of nodes that fill a subnet of hosts or of pods, the largest first."""
+    cut = blocks(pool, Family.V4)
+    lost = sum(cut.skipped(limits))
+    sizes = {1}
+    for bits in range((nodes * cut.count).bit_length() + 1):
+        # Subnets are powers of two: any other number of nodes leaves part of one unused.
+        sizes |= {(1 << bits) - limits.reserved, ((1 << bits) - lost) // cut.count}
+    return sorted((size for size in sizes if 0 < size < nodes or size == 1), reverse=True)
+
+
+def take_all(spaces: Sequence[Space], lengths: Iterable[int]) -> bool:
+    """Take subnets of these lengths, all or none, each from the first space that has room."""
+    taken = []
+    # The largest first: a small one could take the only block that is large enough.
+    for length in sorted(lengths):
+        for space in spaces:
+            if (subnet := space.packed(length)) is not None:
+                space.take(subnet)
+                taken.append((space, subnet))
+                break
+        else:
+            for space, subnet in taken:
+                space.give(subnet)
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSubnet:
+    """A subnet of machines with fixed addresses: what the lock has, and what the plan asks for.
+
+    It has IPv4, and IPv6 once Services have; a family that it lacks is added to what it has.
+    `seats` is how many hosts its size allows for, `hosts` how many have addresses in it.
+    """
+
+    name: Key
+    path: KeyPath
+    network: str
+    held: Subnet | None
+    seats: int = NAT_HOSTS
+    hosts: int = 0
+
+    def _key(self, family: Family) -> Key:
+        return (*self.name, f"v{family}")
+
+    def requests(self, families: Iterable[Family], limits: CloudLimits) -> Iterator[SubnetRequest]:
+        """What it lacks."""
+        for family in families:
+            if self.held is None or self.held.of(family) is None:
+                length = hosts_length(self.seats, family, limits)
+                yield SubnetRequest(self._key(family), family, length, self.path)
+
+    @property
+    def taken(self) -> tuple[Prefix, ...]:
+        """What it has."""
+        return self.held.prefixes if self.held else ()
+
+    def complete(self, placed: Placement, limits: CloudLimits) -> Subnet:
+        """Its entry in the lock, with what it lacked where it was put."""
+        prefixes = {prefix.family: prefix for prefix in self.taken}
+        for family in Family:
+            if self._key(family) in placed:
+                prefixes[family] = placed[self._key(family)]
+        v4, v6 = prefixes[Family.V4], prefixes.get(Family.V6)
+        return Subnet(
+            prefix=v4,
+            prefix_v6=v6,
+            network=self.held.network if self.held else self.network,
+            addresses=host_addresses(v4, self.hosts, limits),
+            addresses_v6=host_addresses(v6, self.hosts, limits) if v6 else (),
+        )
+
+
+def host_addresses(prefix: Prefix, hosts: int, limits: CloudLimits) -> tuple[Address, ...]:
+    """The fixed addresses of so many hosts: the first that the cloud leaves free."""
+    # By number and never by what is free: a host keeps its address when others come or go.
+    first = prefix.value + limits.reserved_first
+    return tuple(Address(prefix.family, first + number) for number in range(hosts))

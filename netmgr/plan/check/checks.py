@@ -1,0 +1,170 @@
+"""Everything that can be wrong with a plan and its lock, found before anything is built."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location, Severity, error
+from netmgr.documents.sites import HUB
+from netmgr.plan import machines
+from netmgr.plan.allocate.demand import mappings_of
+from netmgr.plan.check.conflicts import conflicts
+from netmgr.plan.check.overlaps import Entry, pin_faults
+from netmgr.plan.check.usage import Usage, limit_usage
+from netmgr.plan.clouds.cloud import CloudLimits
+from netmgr.plan.document import NodePool, PlanDocument
+from netmgr.plan.lock import ClusterLock, LockDocument, PlanRefused
+from netmgr.prefixes import Family
+
+FEW_LEFT = 0.02
+"""Below this share of free node places, a cluster is worth a warning."""
+
+
+def check_plan(
+    plan: PlanDocument, lock: LockDocument, limits: CloudLimits
+) -> tuple[Diagnostic, ...]:
+    """Faults of the plan and its lock, errors first. The lock must agree with itself."""
+    found = list(pin_faults(plan))
+    found += [conflict.diagnostic for conflict in conflicts(plan, lock, limits)]
+    found += _forbidden(plan, lock, limits)
+    found += _pinned_sizes(plan, limits)
+    found += _headroom(plan, lock)
+    found += _unusable_room(lock, limits)
+    order = list(Severity)
+    return tuple(sorted(found, key=lambda each: order.index(each.severity)))
+
+
+def check_limits(
+    plan: PlanDocument, lock: LockDocument, limits: CloudLimits
+) -> tuple[tuple[Usage, ...], list[Diagnostic]]:
+    """The usage of every limit, and what is over or near one. The lock must be up to date."""
+    lines = limit_usage(plan, lock, limits)
+    found = [_exceeded(line, limits) for line in lines if _is_worth_saying(line)]
+    return lines, [*found, *_untested(lines)]
+
+
+def refuse_errors(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> None:
+    """Stop a lock that its own check would not accept.
+
+    Raises:
+        PlanRefused: the errors that `check` would show.
+    """
+    found = [*check_plan(plan, lock, limits), *check_limits(plan, lock, limits)[1]]
+    if errors := [each for each in found if each.severity is Severity.ERROR]:
+        raise PlanRefused(errors)
+
+
+def _warning(key: KeyPath, message: str, remedy: str) -> Diagnostic:
+    return Diagnostic(message, Location(key), remedy=remedy, severity=Severity.WARNING)
+
+
+def _untested(lines: tuple[Usage, ...]) -> Iterator[Diagnostic]:
+    """Sizes beyond what Kubernetes is tested with: one note for all clusters together."""
+    over: dict[str, list[Usage]] = {}
+    for line in lines:
+        if line.is_advice and line.status == "over":
+            over.setdefault(line.what, []).append(line)
+    for what, (first, *others) in over.items():
+        more = f", and {len(others)} more" if others else ""
+        message = f"{what}: {first.used:,} of {first.limit:,} ({first.subject}{more})"
+        yield Diagnostic(message, Location(first.path), severity=Severity.NOTE)
+
+
+def _is_worth_saying(line: Usage) -> bool:
+    return not line.is_advice and line.status in {"over", "near"}
+
+
+def _exceeded(line: Usage, limits: CloudLimits) -> Diagnostic:
+    message = (
+        f"{line.what}, {line.subject}: {line.used:,} of {line.limit:,} "
+        f"({limits.cloud}, {limits.as_of})"
+    )
+    if line.status == "over":
+        remedy = "use larger blocks, fewer nodes, or raise the quota and say so under limits"
+        return error(message, line.path, remedy=remedy)
+    return _warning(line.path, message, "plan the next step before it is needed")
+
+
+def _forbidden(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iterator[Diagnostic]:
+    for prefix, path in _address_space(plan, lock):
+        for forbidden in limits.forbidden:
+            if prefix.overlaps(forbidden):
+                message = f"{prefix} overlaps {forbidden}, which {limits.words.cloud} forbids"
+                yield error(message, path, remedy="take another prefix")
+
+
+def _address_space(plan: PlanDocument, lock: LockDocument) -> Iterator[Entry]:
+    """Prefixes that are, or will be, somebody's address space."""
+    for owner, prefixes in plan.pinned.items():
+        if owner in plan.clusters:
+            for number, prefix in enumerate(prefixes):
+                yield prefix, ("pinned", owner, number)
+    yield from ((prefix, ("shared_services",)) for prefix in plan.shared_services)
+    for name, held in lock.clusters.items():
+        yield from ((prefix, ("clusters", name, "services")) for prefix in held.services.vip_ranges)
+        yield from ((allocation.prefix, ("clusters", name)) for allocation in held.prefixes)
+
+
+def _pinned_sizes(plan: PlanDocument, limits: CloudLimits) -> Iterator[Diagnostic]:
+    sites = {*plan.clusters, HUB} & plan.pinned.keys()
+    for owner in (each for each in plan.pinned if each in sites):
+        for number, prefix in enumerate(plan.pinned[owner]):
+            if prefix.family is Family.V4 and prefix.length > limits.smallest_subnet:
+                message = (
+                    f"{prefix} is smaller than the smallest subnet, a /{limits.smallest_subnet}"
+                )
+                yield _warning(("pinned", owner, number), message, "no subnet fits into it")
+
+
+def _headroom(plan: PlanDocument, lock: LockDocument) -> Iterator[Diagnostic]:
+    for name, cluster in plan.clusters.items():
+        held = lock.clusters.get(name)
+        if held is None:
+            continue
+        for pool, spec in cluster.node_pools.items():
+            path: KeyPath = ("clusters", name, "node_pools", pool, "nodes")
+            capacity = held.node_pools[pool].capacity if pool in held.node_pools else 0
+            yield from _room_left(path, spec, capacity, declares=bool(cluster.grow_to))
+        if cluster.grow_to:
+            yield from _unreserved(name, cluster.grow_to, cluster.nodes, held)
+
+
+def _room_left(
+    path: KeyPath, spec: NodePool, capacity: int, *, declares: bool
+) -> Iterator[Diagnostic]:
+    needed, left = spec.needed, capacity - spec.needed
+    if left < 0:
+        message = f"{needed:,} nodes with surge, but places for {capacity:,} in the lock"
+        yield _warning(path, message, "run: netmgr plan lock")
+    elif left < FEW_LEFT * capacity and not (spec.grow_to or declares):
+        message = f"{needed:,} nodes with surge, of {capacity:,} that fit"
+        yield _warning(path, message, "declare grow_to, or see: netmgr plan grow")
+
+
+def _unusable_room(lock: LockDocument, limits: CloudLimits) -> Iterator[Diagnostic]:
+    """Networks with room for more nodes than mappings: the cloud would refuse to fill them."""
+    limit = limits.limits.mappings_per_network
+    owners: dict[str, str] = {}
+    used: Counter[str] = Counter()
+    for owner, _, segment in machines.segments(lock):
+        owners[segment.network] = owner
+        used[segment.network] += segment.nodes * mappings_of(segment)
+    for name, mappings in used.items():
+        if limit is not None and mappings > limit:
+            message = (
+                f"the places that the lock has in {limits.words.network} {name} "
+                f"take {mappings:,} mappings, it has {limit:,}"
+            )
+            remedy = "let growth go to another node pool"
+            yield _warning(("clusters", owners[name]), message, remedy)
+
+
+def _unreserved(name: str, grow_to: int, now: int, held: ClusterLock) -> Iterator[Diagnostic]:
+    own = [each for each in held.prefixes if each.prefix.family is Family.V4]
+    is_reserved = any(each.reserve != each.prefix for each in own)
+    if now and not is_reserved and grow_to >= 2 * now and len(own) == 1:
+        message = (
+            f"{grow_to:,} nodes are declared, but nothing beside {own[0].prefix} could be reserved"
+        )
+        yield _warning(("clusters", name, "grow_to"), message, "it will grow by another prefix")

@@ -1,0 +1,251 @@
+"""Compares machines' documents with each other and with the plan.
+
+A document by itself is checked where it is read; this finds what only several show. Hosts of one
+cluster may translate the same ranges in the same way, so that one can stand in for another. Drift
+is where a document differs from the one that the plan and its lock give the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.sites import (
+    HUB,
+    KeyedPrefix,
+    Nat,
+    Role,
+    Site,
+    overlapping,
+    prefixes_of,
+)
+from netmgr.plan import machines
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.lock import LockDocument
+from netmgr.plan.machines import PlannedHost, PlannedNode
+from netmgr.plan.render.node import Documents
+from netmgr.prefixes import Prefix, merge
+
+
+def contradictions(documents: Mapping[str, NodeDocument]) -> Iterator[Diagnostic]:
+    """Every contradiction between documents; they are keyed by where they were read from."""
+    fleet = _Fleet(tuple(documents), tuple(documents.values()))
+    yield from fleet.names()
+    yield from fleet.sites()
+    yield from fleet.spokes()
+    yield from fleet.addresses()
+    yield from fleet.translations()
+
+
+@dataclass(frozen=True, slots=True)
+class _Fleet:
+    """Keys in the documents begin with the document's number."""
+
+    sources: tuple[str, ...]
+    documents: tuple[NodeDocument, ...]
+
+    def names(self) -> Iterator[Diagnostic]:
+        first: dict[str, int] = {}
+        for number, document in enumerate(self.documents):
+            known = first.setdefault(document.node.name, number)
+            if known != number:
+                message = f"{document.node.name} is another machine's name, too"
+                at, beside = (number, "node", "name"), (known, "node", "name")
+                yield self._found(message, at, beside, "give every machine a name of its own")
+
+    def sites(self) -> Iterator[Diagnostic]:
+        """Documents that know other sites than the first one that knows any."""
+        knowing = [number for number, document in enumerate(self.documents) if document.sites]
+        if not knowing:
+            return
+        first = knowing[0]
+        for number, document in enumerate(self.documents):
+            if document.sites != self.documents[first].sites:
+                yield from self._other_sites(number, first)
+
+    def _other_sites(self, number: int, first: int) -> Iterator[Diagnostic]:
+        remedy = "all machines must know the same sites: render them again from one plan"
+        mine, theirs = (
+            {site.name: (index, site) for index, site in enumerate(self.documents[which].sites)}
+            for which in (number, first)
+        )
+        for name in theirs.keys() - mine.keys():
+            beside = (first, "sites", theirs[name][0])
+            yield self._found(f"{name} is missing", (number, "sites"), beside, remedy)
+        for name, (index, site) in mine.items():
+            at = (number, "sites", index)
+            if name not in theirs:
+                yield self._found(f"{name} is no site elsewhere", at, (first, "sites"), remedy)
+            elif site != theirs[name][1]:
+                there, other = theirs[name]
+                message = f"{name} has {_prefixes(site)}, not {_prefixes(other)}"
+                yield self._found(message, at, (first, "sites", there), remedy)
+
+    def spokes(self) -> Iterator[Diagnostic]:
+        """Prefixes of a site that are another one's in another document."""
+        # Documents repeat all sites, so only the first key of each site's prefix is compared.
+        first: dict[tuple[str, Prefix], KeyedPrefix] = {}
+        for number, document in enumerate(self.documents):
+            for each in prefixes_of(document.sites, (number, "sites")):
+                first.setdefault((each.owner, each.prefix), each)
+        for one, other in overlapping(first.values()):
+            if one.owner != other.owner:
+                message = f"{one.prefix} of {one.owner} overlaps {other.prefix} of {other.owner}"
+                remedy = "an address is of one site: correct one of them"
+                yield self._found(message, one.key, other.key, remedy)
+
+    def addresses(self) -> Iterator[Diagnostic]:
+        """Machines' own addresses, and the ranges they hand out."""
+        used: list[KeyedPrefix] = []
+        for number, document in enumerate(self.documents):
+            own = [address.prefix for address in document.node.addresses]
+            for key, prefixes in ((("node", "addresses"), own), (("ranges",), document.ranges)):
+                for index, prefix in enumerate(prefixes):
+                    used.append(KeyedPrefix(prefix, (number, *key, index), document.node.name))
+        for one, other in overlapping(used):
+            if one.key[0] != other.key[0]:
+                # Within one document the agent's own validation reports overlaps.
+                mine, theirs = _short(one.prefix), _short(other.prefix)
+                message = f"{mine} of {one.owner} overlaps {theirs} of {other.owner}"
+                remedy = "an address has one owner: correct one of them"
+                yield self._found(message, one.key, other.key, remedy)
+
+    def translations(self) -> Iterator[Diagnostic]:
+        """Ranges that hosts of several spokes show, or hosts of one spoke in different ways."""
+        shown: list[KeyedPrefix] = []
+        known: list[tuple[str | None, Nat]] = []
+        for number, document in enumerate(self.documents):
+            if document.nat is None:
+                continue
+            # Hosts of one spoke differ in their own addresses alone.
+            way = document.site, document.nat.model_copy(update={"addresses": ()})
+            if way in known:
+                continue
+            known.append(way)
+            for index, service in enumerate(document.nat.services):
+                key = (number, "nat", "services", index, "vip_range")
+                shown.append(KeyedPrefix(service.vip_range, key, document.node.name))
+        for one, other in overlapping(shown):
+            if one.key[0] != other.key[0]:
+                message = (
+                    f"{one.prefix} of {one.owner} is claimed by {other.owner} as {other.prefix}"
+                )
+                remedy = "let one host translate it, or hosts of one spoke in the same way"
+                yield self._found(message, one.key, other.key, remedy)
+
+    def _found(self, message: str, at: KeyPath, beside: KeyPath, remedy: str) -> Diagnostic:
+        here, there = (Location(key[1:], self.sources[int(key[0])]) for key in (at, beside))
+        return Diagnostic(message, here, there, remedy)
+
+
+def _short(prefix: Prefix) -> str:
+    return str(prefix.network if prefix.length == prefix.family.width else prefix)
+
+
+def _prefixes(site: Site) -> str:
+    return _texts(site.every_prefix)
+
+
+def _texts(items: Iterable[object]) -> str:
+    return ", ".join(map(str, items))
+
+
+def drift(
+    documents: Mapping[str, NodeDocument], plan: PlanDocument, lock: LockDocument, lock_source: str
+) -> Iterator[Diagnostic]:
+    """Each document's keys that differ, beside the part of the lock that they follow from.
+
+    Args:
+        documents: by where they were read from.
+        plan: the plan.
+        lock: its lock, which is up to date.
+        lock_source: where the lock was read from.
+    """
+    rendered = Documents(plan, lock)
+    hosts = {host.name: host for host in machines.hosts(lock)}
+    for source, document in documents.items():
+        name = document.node.name
+        machine = hosts.get(name) or machines.node_named(lock, name)
+        differences = (
+            _differences(document, machine, rendered)
+            if machine
+            else [(("node", "name"), f"the plan has no machine {name}", ("clusters",))]
+        )
+        for key, message, locked in differences:
+            remedy = "render the document again, or correct the plan"
+            here, there = Location(key, source), Location(locked, lock_source)
+            yield Diagnostic(message, here, there, remedy)
+
+
+_Difference = tuple[KeyPath, str, KeyPath]
+"""Key of a machine's document, what is so, and the key of the lock that says otherwise."""
+
+
+def _differences(
+    found: NodeDocument, machine: PlannedNode | PlannedHost, rendered: Documents
+) -> Iterator[_Difference]:
+    mapping = (
+        rendered.of_host(machine) if isinstance(machine, PlannedHost) else rendered.of_node(machine)
+    )
+    # Both as models, so that a default that is written out is no difference.
+    wanted = NodeDocument.model_validate(mapping)
+    own = _key_of(machine)
+    mine, planned = _comparable(found), _comparable(wanted)
+    locked = dict.fromkeys(mine, own) | {("routes",): (*own[:2], "nat"), ("internal",): ()}
+    if own[0] != HUB:
+        locked["nat",] = (*own[:2], "services")
+    for key, text in mine.items():
+        if text != planned[key]:
+            message = f"is {text or 'not given'}, and {planned[key] or 'not given'} by the plan"
+            yield key, message, locked[key]
+    yield from _other_sites(found, wanted)
+
+
+def _key_of(machine: PlannedNode | PlannedHost) -> KeyPath:
+    """The key of the lock that a machine's addresses follow from."""
+    if isinstance(machine, PlannedNode):
+        return "clusters", machine.cluster, "node_pools", machine.pool
+    if machine.role is Role.HUB_ROUTER:
+        return HUB, "routers"
+    return "clusters", machine.site, "nat"
+
+
+def _comparable(document: NodeDocument) -> dict[KeyPath, str]:
+    """What a document says, in one form for all ways to write it."""
+    nat = document.nat
+    translated = ""
+    if nat:
+        services = _texts(
+            f"{service.vip_range} for {service.service_cidr}" for service in nat.services
+        )
+        addresses = _texts(nat.addresses or document.node.addresses)
+        translated = f"{services} ({nat.translation}, {nat.source} by {addresses})"
+    return {
+        ("role",): document.role,
+        ("site",): document.site or "",
+        ("node", "addresses"): _texts(document.node.addresses),
+        # Merged and sorted: two blocks side by side and the prefix of both are the same.
+        ("ranges",): _texts(merge(document.ranges)),
+        ("nat",): translated,
+        ("routes",): _texts(f"{route.to} via {route.via}" for route in document.routes),
+        ("internal",): _texts(merge(document.internal)),
+    }
+
+
+def _other_sites(found: NodeDocument, wanted: NodeDocument) -> Iterator[_Difference]:
+    known = {site.name: site for site in wanted.sites}
+    for index, site in enumerate(found.sites):
+        planned = known.pop(site.name, None)
+        if planned != site:
+            has = f"{planned.name}: {_prefixes(planned)}" if planned else "no site"
+            message = f"is {site.name}: {_prefixes(site)}, and {has} by the plan"
+            yield ("sites", index), message, _site_key(site.name)
+    for name, missing in known.items():
+        message = f"has no {name}, which is {name}: {_prefixes(missing)} by the plan"
+        yield ("sites",), message, _site_key(name)
+
+
+def _site_key(name: str) -> KeyPath:
+    return (HUB, "prefixes") if name == HUB else ("clusters", name)

@@ -1,0 +1,214 @@
+"""Who reaches whom: the isolation matrix of a derived network.
+
+Every packet that any route or rule could tell from another is followed once: sources and
+destinations are cut at the borders of every prefix the network has, so what the matrix says
+holds for every address, not for samples.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from netmgr.documents.sites import HUB
+from netmgr.plan.check.trace import INTERNET, Path, Tracer
+from netmgr.plan.network import Network, NextHop, RouteTable, Subnet, VirtualNetwork
+from netmgr.prefixes import Address, Family, Prefix, merge
+
+_PUBLIC = {Family.V4: Address.parse("203.0.113.1"), Family.V6: Address.parse("2001:db8:ffff::1")}
+
+
+class Target(StrEnum):
+    """What of somebody is to be reached."""
+
+    NODES = "nodes and pods"
+    SERVICES = "Services"
+    INTERNET = INTERNET
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Whether the packets of one owner reach something of another.
+
+    Attributes:
+        paths: one packet of each kind, those that arrive where they should first.
+        wanted: whether they should arrive; None where the plan does not say.
+        local: never leaves the cluster's own nodes, so that no route matters.
+    """
+
+    origin: str
+    owner: str
+    target: Target
+    paths: tuple[Path, ...] = ()
+    wanted: bool | None = None
+    local: bool = False
+
+    @property
+    def arrived(self) -> int:
+        """How many of the paths arrive."""
+        return sum(path.owner == self.owner for path in self.paths)
+
+    @property
+    def outcome(self) -> str:
+        """reached, dropped, or in part."""
+        if self.local or self.arrived == len(self.paths):
+            return "reached"
+        return "in part" if self.arrived else "dropped"
+
+    @property
+    def wrong(self) -> str:
+        """What is not as it should be; or empty."""
+        if self.local or self.wanted is None:
+            return ""
+        if not self.wanted and self.arrived:
+            path = next(path for path in self.paths if path.owner == self.owner)
+            return f"{self.origin} reaches {self.target} of {self.owner}: {_way(path)}"
+        if self.wanted and self.arrived < len(self.paths):
+            path = next(path for path in self.paths if path.owner != self.owner)
+            return f"{self.origin} does not reach {self.target} of {self.owner}: {_way(path)}"
+        return ""
+
+
+def _way(path: Path) -> str:
+    return f"{path.source} to {path.destination}: {'; '.join(path.steps)}"
+
+
+def matrix(network: Network) -> list[Cell]:
+    """Every owner's way to every other's nodes and Services, and to the internet."""
+    cuts = _Cuts(network)
+    owners = list(dict.fromkeys(each.owner for each in network.networks))
+    targets = list(_targets(network, owners, cuts))
+    tracer = Tracer(network)
+    cells = []
+    for origin in owners:
+        sources = list(_sources(network.of(origin), cuts))
+        for owner, target, points in targets:
+            cell = Cell(origin, owner, target, wanted=_wanted(origin, owner))
+            # kube-proxy translates on the node that sends, before any route is asked.
+            if target is Target.SERVICES and origin == owner:
+                cells.append(replace(cell, local=True))
+            elif points:
+                cells.append(_traced(cell, tracer, sources, points))
+    return cells
+
+
+def _targets(
+    network: Network, owners: Iterable[str], cuts: _Cuts
+) -> Iterator[tuple[str, Target, list[Address]]]:
+    for owner in owners:
+        yield owner, Target.NODES, cuts.points(_prefixes(network.of(owner)))
+        if owner != HUB:
+            yield owner, Target.SERVICES, cuts.points(_shown_services(network, owner))
+    yield INTERNET, Target.INTERNET, list(_PUBLIC.values())
+
+
+def _shown_services(network: Network, owner: str) -> list[Prefix]:
+    """Where others see an owner's Services."""
+    hosts = [host for host in network.appliances if host.owner == owner]
+    return merge(each.vip_range for host in hosts for each in host.translations)
+
+
+def _wanted(origin: str, owner: str) -> bool | None:
+    if owner == INTERNET:
+        return None
+    return HUB in (origin, owner) or origin == owner
+
+
+def weakened(network: Network, layers: Collection[str]) -> Network:
+    """The network as if some of what keeps spokes apart were missing.
+
+    `layers`: "routes" (to None), "groups" (security groups), "routers" (their rules) and
+    "peerings" (that a spoke takes nothing the hub only passes on).
+    """
+    tables, groups = network.tables, network.groups
+    appliances, peerings = network.appliances, network.peerings
+    if "routes" in layers:
+        tables = tuple(map(_without_none, tables))
+    if "groups" in layers:
+        groups = ()
+    if "routers" in layers:
+        appliances = tuple(replace(each, drops=()) for each in appliances)
+    if "peerings" in layers:
+        peerings = tuple(replace(each, forwarded=True) for each in peerings)
+    return replace(network, tables=tables, groups=groups, appliances=appliances, peerings=peerings)
+
+
+def _without_none(table: RouteTable) -> RouteTable:
+    routes = (route for route in table.routes if route.hop is not NextHop.NONE)
+    return replace(table, routes=tuple(routes))
+
+
+def _traced(
+    cell: Cell, tracer: Tracer, sources: Sequence[_Source], destinations: Sequence[Address]
+) -> Cell:
+    """The cell with one packet of each kind."""
+    paths: list[Path] = []
+    for network, subnet, source in sources:
+        # A packet has one family; the other one's addresses are other packets.
+        reachable = [each for each in destinations if each.family is source.family]
+        paths += [tracer.trace(network, subnet, source, each) for each in reachable]
+    # The first is shown as the example.
+    paths.sort(key=lambda path: path.owner != cell.owner)
+    return replace(cell, paths=tuple(paths))
+
+
+_Source = tuple[VirtualNetwork, Subnet, Address]
+
+
+def _sources(
+    networks: Iterable[VirtualNetwork], cuts: _Cuts
+) -> Iterator[tuple[VirtualNetwork, Subnet, Address]]:
+    for each in networks:
+        for subnet in each.subnets:
+            for address in cuts.points(subnet.prefixes):
+                yield each, subnet, address
+
+
+def _prefixes(networks: Iterable[VirtualNetwork]) -> list[Prefix]:
+    found: list[Prefix] = []
+    for each in networks:
+        for subnet in each.subnets:
+            found += subnet.prefixes
+    return found
+
+
+class _Cuts:
+    """The address space, cut into stretches that no route and no rule distinguishes."""
+
+    def __init__(self, network: Network) -> None:
+        borders: dict[Family, set[int]] = {family: set() for family in Family}
+        for prefix in _every_prefix(network):
+            # Between two neighbouring borders every prefix holds either all addresses or none, so
+            # that one of them speaks for the stretch.
+            borders[prefix.family] |= {prefix.value, prefix.last + 1}
+        self._borders = {family: sorted(values) for family, values in borders.items()}
+
+    def points(self, prefixes: Iterable[Prefix]) -> list[Address]:
+        """One address of each stretch inside `prefixes`."""
+        found = []
+        for prefix in prefixes:
+            borders = self._borders[prefix.family]
+            first = bisect_left(borders, prefix.value + 1)
+            after = bisect_left(borders, prefix.last + 1)
+            # The prefix's own first address is a border only if the network has this very prefix.
+            found.append(prefix.network)
+            found += [Address(prefix.family, value) for value in borders[first:after]]
+        return found
+
+
+def _every_prefix(network: Network) -> Iterator[Prefix]:
+    for each in network.networks:
+        yield from each.address_space
+        yield from _prefixes([each])
+    for table in network.tables:
+        yield from (route.prefix for route in table.routes)
+    for group in network.groups:
+        for rule in group.rules:
+            yield from rule.peers
+    for appliance in network.appliances:
+        for sources, destinations in appliance.drops:
+            yield from (*sources, *destinations)
+        for translation in appliance.translations:
+            yield from (translation.vip_range, translation.service_cidr)

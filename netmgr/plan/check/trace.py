@@ -1,0 +1,256 @@
+"""A packet followed through the derived network, hop by hop.
+
+At each hop the longest prefix decides, as the cloud does it: a route table's route beats the
+cloud's own of the same length, and the cloud's None routes for private ranges are there only
+as long as no default route is in the table.
+
+Sources: Microsoft, "Virtual network traffic routing" (how a route is selected) and "Virtual network
+peering" (forwarded traffic).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from netmgr.plan.network import Appliance, Direction, Network, NextHop, Subnet, VirtualNetwork
+from netmgr.prefixes import Address, Family, Prefix, PrefixTable
+
+NOT_PUBLIC = tuple(
+    map(
+        Prefix.parse,
+        ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"),
+    )
+)
+"""What the internet has no route for."""
+
+INTERNET = "internet"
+MOST_HOPS = 8
+
+_EVERYTHING = {family: Prefix(family, 0, 0) for family in Family}
+_TABLE, _CLOUD = "route table", "the cloud's own route"
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """What became of one packet.
+
+    Attributes:
+        arrived: subnet, Services or "internet" it reached; empty if it was dropped.
+        owner: whose that is.
+        steps: what happened on the way; the last says why it ended.
+    """
+
+    source: Address
+    destination: Address
+    arrived: str
+    owner: str
+    steps: tuple[str, ...]
+
+    @property
+    def why(self) -> str:
+        """Why it ended as it did."""
+        return self.steps[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Hop:
+    kind: NextHop
+    origin: str
+    prefix: Prefix
+    via: Address | None = None
+    peer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    why: str
+    arrived: str = ""
+    owner: str = ""
+    step: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Onward:
+    network: VirtualNetwork
+    subnet: Subnet
+    step: str
+
+
+@dataclass
+class Tracer:
+    """Follows packets through one network."""
+
+    network: Network
+    _routes: dict[str, PrefixTable[_Hop]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._networks = {network.name: network for network in self.network.networks}
+        self._tables = {table.name: table for table in self.network.tables}
+        self._groups = {group.name: group for group in self.network.groups}
+        self._forwarded = {
+            (peering.network, peering.remote): peering.forwarded
+            for peering in self.network.peerings
+        }
+        self._appliances = {
+            own: appliance for appliance in self.network.appliances for own in appliance.addresses
+        }
+        self._homes = _homes(self.network, self._appliances)
+
+    def trace(
+        self, network: VirtualNetwork, subnet: Subnet, source: Address, destination: Address
+    ) -> Path:
+        """Follow a packet that a machine of `subnet` sends."""
+        steps: list[str] = []
+        end = _End(f"dropped: still on its way after {MOST_HOPS} hops")
+        # Routes of a faulty plan may lead in circles.
+        for _ in range(MOST_HOPS):
+            outcome = self._step(network, subnet, source, destination)
+            if isinstance(outcome, _End):
+                end = outcome
+                steps += filter(None, [outcome.step])
+                break
+            network, subnet = outcome.network, outcome.subnet
+            steps.append(outcome.step)
+        return Path(source, destination, end.arrived, end.owner, (*steps, end.why))
+
+    def _step(
+        self, network: VirtualNetwork, subnet: Subnet, source: Address, destination: Address
+    ) -> _End | _Onward:
+        # Security groups see a packet before it is routed, and again before it is delivered.
+        if refusal := self._refused(subnet, Direction.OUTBOUND, destination):
+            return _End(refusal)
+        found = self._table(network, subnet).match(destination)
+        if found is None or found[1].kind is NextHop.NONE:
+            route = f"{found[0]} leads to None ({found[1].origin})" if found else "it has no route"
+            return _End(f"dropped in {subnet.name}: {route}")
+        hop = found[1]
+        if hop.kind is NextHop.APPLIANCE:
+            return self._to_appliance(network, subnet, hop, (source, destination))
+        if hop.kind is NextHop.LOCAL:
+            return self._delivered(network, hop.peer, source, destination)
+        if _held(NOT_PUBLIC, destination):
+            return _End(
+                f"dropped: leaves {subnet.name} toward the internet, which has no private addresses"
+            )
+        return _End(f"leaves {subnet.name} for the internet", INTERNET, INTERNET)
+
+    def _table(self, network: VirtualNetwork, subnet: Subnet) -> PrefixTable[_Hop]:
+        key = f"{network.name}/{subnet.table}"
+        if key not in self._routes:
+            # Later entries win over earlier ones of the same prefix: the table's over the cloud's.
+            hops = (*self._built_in(network, subnet), *self._configured(subnet))
+            self._routes[key] = PrefixTable((hop.prefix, hop) for hop in hops)
+        return self._routes[key]
+
+    def _configured(self, subnet: Subnet) -> Iterator[_Hop]:
+        table = self._tables.get(subnet.table)
+        for route in table.routes if table else ():
+            yield _Hop(route.hop, f"{_TABLE} {subnet.table}", route.prefix, route.via)
+
+    def _built_in(self, network: VirtualNetwork, subnet: Subnet) -> Iterator[_Hop]:
+        system = self.network.system_routes
+        if system.internet:
+            for everything in _EVERYTHING.values():
+                yield _Hop(NextHop.INTERNET, _CLOUD, everything)
+        configured = {hop.prefix for hop in self._configured(subnet)}
+        # The cloud drops its None routes as soon as a table has a default route of its own.
+        if _EVERYTHING[Family.V4] not in configured:
+            yield from (_Hop(NextHop.NONE, _CLOUD, prefix) for prefix in system.dropped)
+        peers = [
+            peer for peer in self._networks.values() if (network.name, peer.name) in self._forwarded
+        ]
+        # The own network last, because later entries win.
+        for near in (*peers, network):
+            for prefix in near.address_space:
+                yield _Hop(NextHop.LOCAL, _CLOUD, prefix, peer=near.name)
+
+    def _delivered(
+        self, network: VirtualNetwork, name: str, source: Address, destination: Address
+    ) -> _End:
+        target = self._networks[name or network.name]
+        subnet = target.subnet_of(destination)
+        if subnet is None:
+            return _End(f"dropped: no subnet of {target.name} has {destination}")
+        if refusal := self._not_forwarded(network, target, source) or self._refused(
+            subnet, Direction.INBOUND, source
+        ):
+            return _End(refusal)
+        return _End(f"arrives in {subnet.name}", subnet.name, target.owner)
+
+    def _to_appliance(
+        self, network: VirtualNetwork, subnet: Subnet, hop: _Hop, packet: tuple[Address, Address]
+    ) -> _End | _Onward:
+        appliance = self._appliances.get(hop.via) if hop.via else None
+        if appliance is None or hop.via not in self._homes:
+            return _End(f"dropped: nobody has the next hop {hop.via}")
+        home, inside = self._homes[hop.via]
+        # A cloud delivers to a next hop by peering alone, never through a third network.
+        if home is not network and (network.name, home.name) not in self._forwarded:
+            return _End(
+                f"dropped: the next hop {hop.via} is in {home.name}, "
+                f"which {network.name} is not peered with"
+            )
+        refusal = self._not_forwarded(network, home, packet[0]) or self._refused(
+            inside, Direction.INBOUND, packet[0]
+        )
+        if refusal:
+            return _End(refusal)
+        step = f"{subnet.name} sends it to {appliance.name} ({hop.prefix}, {hop.origin})"
+        end = _passed(appliance, *packet)
+        return replace(end, step=step) if end else _Onward(home, inside, step)
+
+    def _not_forwarded(
+        self, network: VirtualNetwork, target: VirtualNetwork, source: Address
+    ) -> str:
+        """Why a packet may not go from one network to its peer; or empty."""
+        is_own = any(prefix.holds(source) for prefix in network.address_space)
+        if network is target or is_own or self._forwarded.get((target.name, network.name)):
+            return ""
+        return (
+            f"dropped: {target.name} takes from {network.name} only what is sent there, "
+            "not what is passed on"
+        )
+
+    def _refused(self, subnet: Subnet, direction: Direction, peer: Address) -> str:
+        """The security rule that drops it; or empty."""
+        group = self._groups.get(subnet.group)
+        # The first rule that matches decides, in the order of priorities.
+        for rule in sorted(group.rules if group else (), key=lambda rule: rule.priority):
+            if rule.direction is direction and any(prefix.holds(peer) for prefix in rule.peers):
+                return (
+                    ""
+                    if rule.allow
+                    else f"dropped by security group {subnet.group}: {rule.name} of {subnet.name}"
+                )
+        return ""
+
+
+def _homes(
+    network: Network, addresses: Iterable[Address]
+) -> dict[Address, tuple[VirtualNetwork, Subnet]]:
+    found: dict[Address, tuple[VirtualNetwork, Subnet]] = {}
+    for address in addresses:
+        for each in network.networks:
+            if subnet := each.subnet_of(address):
+                found[address] = each, subnet
+    return found
+
+
+def _passed(appliance: Appliance, source: Address, destination: Address) -> _End | None:
+    """What an appliance does with a packet; None if it passes it on as it is."""
+    for sources, destinations in appliance.drops:
+        if _held(sources, source) and _held(destinations, destination):
+            return _End(f"dropped and counted by {appliance.name}: spoke to spoke")
+    translation = next(
+        (each for each in appliance.translations if each.vip_range.holds(destination)), None
+    )
+    if translation is None:
+        return None
+    service = translation.translate(destination)
+    why = f"{appliance.name} translates it to Service {service}"
+    return _End(why, f"{appliance.owner} Services", appliance.owner)
+
+
+def _held(prefixes: Iterable[Prefix], address: Address) -> bool:
+    return any(prefix.holds(address) for prefix in prefixes)

@@ -1,0 +1,252 @@
+"""What a plan uses of everything that is limited, and how far each cluster can grow.
+
+A forecast of addresses is what one `grow` of the largest node pool would find: the same subnets
+are fitted into the same space, without making a lock for every number of nodes. It is what fits in
+one piece: where nothing larger is free, `grow` divides the demand and may find room for more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from netmgr.documents.diagnostics import KeyPath
+from netmgr.documents.sites import HUB
+from netmgr.plan.allocate.demand import (
+    Blocks,
+    blocks,
+    hosts_length,
+    mappings_of,
+    mappings_per_node,
+)
+from netmgr.plan.allocate.space import Space
+from netmgr.plan.allocate.subnetting import take_all, taken_by
+from netmgr.plan.clouds.cloud import KUBERNETES, CloudLimits
+from netmgr.plan.derive import network
+from netmgr.plan.document import PERCENT, Cluster, NodePool, PlanDocument
+from netmgr.plan.lock import Allocation, ClusterLock, LockDocument
+from netmgr.prefixes import Family, Prefix
+
+NEAR = 0.8
+"""From this share of a limit on, a line is worth a warning."""
+ADDRESSES = "addresses in place"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """`used` of `limit` (None: unknown); `subject` is a site, a network or a node pool."""
+
+    what: str
+    subject: str
+    used: int
+    limit: int | None
+    path: KeyPath
+    is_advice: bool = False
+    """Whether passing the limit is unwise and not impossible."""
+
+    @property
+    def status(self) -> str:
+        """unknown, ok, near or over."""
+        if self.limit is None:
+            return "unknown"
+        if self.used > self.limit:
+            return "over"
+        return "near" if self.used >= NEAR * self.limit else "ok"
+
+
+def limit_usage(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> tuple[Usage, ...]:
+    """Every line, the plan's as a whole first. The lock must be up to date."""
+    lines = list(_of_plan(plan, lock, limits))
+    for name in plan.clusters:
+        lines += _of_cluster(plan, lock, limits, name)
+    return tuple(lines)
+
+
+def _of_plan(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iterator[Usage]:
+    net, figures, path = network(plan, lock, limits), limits.limits, ("clusters",)
+    peers = sum(peering.network == HUB for peering in net.peerings)
+    yield Usage("peerings", HUB, peers, figures.peerings_per_network, path)
+    group = all_mappings(plan, lock)
+    limit = figures.mappings_per_peered_group
+    yield Usage("mappings of the hub and its peers", HUB, group, limit, path)
+    yield Usage("route tables", plan.name, len(net.tables), figures.route_tables, path)
+    regions = Counter(node_group.location for node_group in net.node_groups)
+    what = f"{limits.words.node_group}s of a region"
+    for region, used in sorted(regions.items()):
+        yield Usage(what, region, used, figures.node_groups_per_region, path)
+    longest = max(net.tables, key=lambda table: len(table.routes))
+    yield Usage("routes", longest.name, len(longest.routes), figures.routes_per_table, path)
+    fullest = max(net.networks, key=lambda each: len(each.subnets))
+    used = len(fullest.subnets)
+    yield Usage("subnets", fullest.name, used, figures.subnets_per_network, path)
+
+
+def all_mappings(plan: PlanDocument, lock: LockDocument) -> int:
+    """Private addresses of the hub and everything that is peered with it."""
+    hub = (plan.hub.researchers + plan.hub.routers) * len(plan.pools.service_families)
+    spokes = (
+        sum(network_mappings(cluster, lock.clusters[name]).values())
+        for name, cluster in plan.clusters.items()
+    )
+    return hub + sum(spokes)
+
+
+def _of_cluster(
+    plan: PlanDocument, lock: LockDocument, limits: CloudLimits, name: str
+) -> Iterator[Usage]:
+    cluster, figures, words = plan.clusters[name], limits.limits, limits.words
+    path: KeyPath = ("clusters", name)
+    pools: KeyPath = (*path, "node_pools")
+    for subject, used in sorted(network_mappings(cluster, lock.clusters[name]).items()):
+        what = f"mappings in a {words.network}"
+        yield Usage(what, subject, used, figures.mappings_per_network, pools)
+    for pool, spec in cluster.node_pools.items():
+        what, where = f"addresses of a {words.interface}", (*pools, pool, "pods_per_node")
+        each = mappings_per_node(spec, plan.pools.families)
+        yield Usage(what, f"{name}/{pool}", each, figures.addresses_per_interface, where)
+    pods = pods_of(cluster)
+    if cluster.nat_gateway_ips and figures.snat_ports_per_ip:
+        ports = cluster.nat_gateway_ips * figures.snat_ports_per_ip
+        key: KeyPath = (*path, "nat_gateway_ips")
+        yield Usage("pods to one SNAT port each", name, pods, ports, key, is_advice=True)
+    for what, used in (("nodes", cluster.nodes), ("pods", pods)):
+        tested = KUBERNETES[f"cluster_{what}"]
+        yield Usage(f"{what} (tested by Kubernetes)", name, used, tested, path, is_advice=True)
+
+
+def network_mappings(cluster: Cluster, held: ClusterLock) -> dict[str, int]:
+    """Private addresses by virtual network, as the cloud counts them, with every surge at once.
+
+    A block counts as one. It is never more than the allocator promised: the same figure for a
+    node, and at most as many nodes as fit into a segment.
+    """
+    found = Counter({held.nat.network: sum(map(len, held.nat.hosts))})
+    for pool, spec in cluster.node_pools.items():
+        for segment in held.node_pools[pool].segments:
+            # Node indexes fill segments in order, the surge after the others.
+            present = max(0, min(segment.nodes, spec.needed - segment.first))
+            found[segment.network] += present * mappings_of(segment)
+    return dict(found)
+
+
+def pods_of(cluster: Cluster) -> int:
+    """Pods of a cluster whose nodes are all full."""
+    return sum(pool.nodes * pool.pods_per_node for pool in cluster.node_pools.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """How far a cluster can grow while the others stay as they are.
+
+    `capacity` is how many nodes its subnets hold now, `doublings` how often its nodes can
+    double in place, `first_limit` what stops it first, and `at_nodes` the last number of nodes
+    before that.
+    """
+
+    cluster: str
+    nodes: int
+    capacity: int
+    doublings: int
+    first_limit: str
+    at_nodes: int
+    networks: int
+
+
+def forecasts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> tuple[Forecast, ...]:
+    """One for each cluster of the plan. The lock must be up to date."""
+    space = Space(Family.V4, plan.pools.nodes)
+    for prefix in _used(plan, lock, limits):
+        space.withdraw(prefix)
+    total = all_mappings(plan, lock)
+    found = []
+    for name, cluster in plan.clusters.items():
+        held = lock.clusters[name]
+        in_place = _nodes_in_place(cluster, held, limits, space)
+        hits = {ADDRESSES: in_place, **dict(_hits(cluster, held, limits, total))}
+        first = min(hits, key=lambda what: (hits[what], what))
+        pools = [held.node_pools[pool] for pool in cluster.node_pools]
+        networks = {segment.network for pool in pools for segment in pool.segments}
+        forecast = Forecast(
+            cluster=name,
+            nodes=cluster.nodes,
+            capacity=sum(pool.capacity for pool in pools),
+            doublings=max(0, (in_place // max(cluster.nodes, 1)).bit_length() - 1),
+            first_limit=first,
+            at_nodes=hits[first],
+            networks=max(len(networks), 1),
+        )
+        found.append(forecast)
+    return tuple(found)
+
+
+def _used(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iterator[Prefix]:
+    yield from limits.forbidden
+    yield from (exclusion.prefix for exclusion in plan.exclude)
+    for prefixes in plan.pinned.values():
+        yield from prefixes
+    for allocations in (lock.hub.prefixes, *(held.prefixes for held in lock.clusters.values())):
+        yield from (allocation.reserve for allocation in allocations)
+
+
+def _nodes_in_place(cluster: Cluster, held: ClusterLock, limits: CloudLimits, space: Space) -> int:
+    """Nodes before the cluster needs a prefix elsewhere, if its largest node pool grows."""
+    largest = max(sorted(cluster.node_pools), key=lambda pool: cluster.node_pools[pool].nodes)
+    pool = cluster.node_pools[largest]
+    own = [allocation for allocation in held.prefixes if allocation.prefix.family is Family.V4]
+    more = max((_fitting(inner, pool, limits) for inner in _reaches(own, held, space)), default=0)
+    places = held.node_pools[largest].capacity + more
+    # The most nodes that fit with their surge.
+    nodes = (places - pool.surge.nodes) * PERCENT // (PERCENT + pool.surge.percent)
+    return cluster.nodes - pool.nodes + max(pool.nodes, nodes)
+
+
+def _reaches(own: Iterable[Allocation], held: ClusterLock, space: Space) -> Iterator[Space]:
+    """What is free within the cluster once one of its prefixes has grown as far as it can."""
+    allocations = list(own)
+    for wide in allocations:
+        widest = wide.reserve.length - space.room(wide.reserve)
+        reach = space.grown(wide.reserve, widest) or wide.reserve
+        others = [other.prefix for other in allocations if other is not wide]
+        inner = Space(Family.V4, [reach, *others])
+        for subnet in taken_by(held):
+            inner.withdraw(subnet)
+        yield inner
+
+
+def _fitting(inner: Space, pool: NodePool, limits: CloudLimits) -> int:
+    """The most nodes of one new segment: its two subnets are placed as a lock would place them."""
+    cut = blocks(pool, Family.V4)
+    # From the largest subnet of pods on: the first that fits holds the most nodes.
+    for length in range(limits.smallest_subnet):
+        nodes = _nodes_of(length, cut, limits)
+        while nodes > 0 and inner.packed(length):
+            hosts = hosts_length(nodes, Family.V4, limits)
+            if take_all([inner.copy()], [length, hosts]):
+                return nodes
+            # The next smaller subnet has half as many hosts, which leaves that of pods half empty.
+            nodes = (1 << (Family.V4.width - hosts - 1)) - limits.reserved
+    return 0
+
+
+def _nodes_of(length: int, cut: Blocks, limits: CloudLimits) -> int:
+    slots = (1 << max(cut.length - length, 0)) - sum(cut.skipped(limits))
+    return slots // cut.count
+
+
+def _hits(
+    cluster: Cluster, held: ClusterLock, limits: CloudLimits, total: int
+) -> Iterator[tuple[str, int]]:
+    """Limits on the number of nodes and the most that still fit, with node pools mixed as today."""
+    figures = limits.limits
+    nodes = max(cluster.nodes, 1)
+    own = sum(network_mappings(cluster, held).values())
+    if figures.mappings_per_network:
+        what = f"mappings of one {limits.words.network} (then it needs another)"
+        yield what, figures.mappings_per_network * nodes // max(own, 1)
+    if figures.mappings_per_peered_group:
+        left = figures.mappings_per_peered_group - (total - own)
+        yield "mappings of the hub and its peers", max(left, 0) * nodes // max(own, 1)
+    if cluster.nat_gateway_ips and figures.snat_ports_per_ip and figures.nat_gateway_ips:
+        ports = figures.snat_ports_per_ip * figures.nat_gateway_ips
+        yield "SNAT ports (one a pod)", ports * nodes // max(pods_of(cluster), 1)

@@ -1,0 +1,1 @@
+"""Azure's limits, and its resources as Terraform, Bicep, ARM and az."""

@@ -1,0 +1,46 @@
+"""Virtual networks that exist already, as `az network vnet list` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from netmgr.errors import ConfigError
+from netmgr.plan.clouds.cloud import ListedNetwork
+
+
+def read_networks(items: Sequence[Mapping[str, Any]], source: str) -> list[ListedNetwork]:
+    """Read each VNet's `name`, `addressSpace.addressPrefixes` and `subnets`.
+
+    Raises:
+        ConfigError: an entry lacks one of these.
+    """
+    return [_network(item, source) for item in items]
+
+
+def _network(item: Mapping[str, Any], source: str) -> ListedNetwork:
+    space = item.get("addressSpace")
+    if "name" not in item or not isinstance(space, Mapping) or "addressPrefixes" not in space:
+        raise ConfigError(
+            f"{source}: an entry has no name or no addressSpace.addressPrefixes, "
+            "as az network vnet list has"
+        )
+    name = str(item["name"])
+    subnets = tuple(_subnets(item.get("subnets") or (), f"{source}: {name}"))
+    return ListedNetwork(name, space["addressPrefixes"], subnets)
+
+
+def _subnets(items: Sequence[object], where: str) -> Iterator[tuple[str, Sequence[object]]]:
+    for subnet in items:
+        name = ""
+        prefixes: Sequence[object] = ()
+        if isinstance(subnet, Mapping):
+            name = str(subnet.get("name", ""))
+            # A subnet of one prefix has it under the singular key.
+            single = subnet.get("addressPrefix")
+            prefixes = subnet.get("addressPrefixes") or ([] if single is None else [single])
+        if not name or not prefixes:
+            raise ConfigError(
+                f"{where}: a subnet has no name, or neither addressPrefix nor addressPrefixes"
+            )
+        yield name, prefixes

@@ -1,0 +1,278 @@
+"""The planned network for Terraform's azurerm provider, version 4.
+
+Machines, images and keys stay the operator's: a scale set is rendered with its network
+profile whole and everything else from variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from netmgr.plan.clouds.azure.naming import (
+    NEXT_HOPS,
+    IpConfiguration,
+    computer_prefix,
+    configurations,
+)
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.network import (
+    Direction,
+    NatGateway,
+    Network,
+    NodeGroup,
+    Peering,
+    Route,
+    RouteTable,
+    SecurityGroup,
+    SecurityRule,
+    Subnet,
+    VirtualNetwork,
+)
+from netmgr.plan.render.hcl import Attribute, Block, Expression, Value, render
+from netmgr.prefixes import Prefix
+
+_RESOURCE_GROUP = Expression("azurerm_resource_group.this.name")
+_VARIABLES = ("admin_username", "node_vm_size", "source_image_id", "ssh_public_key")
+
+
+def terraform(plan: PlanDocument, network: Network) -> str:
+    """One file with every resource."""
+    return render(_blocks(plan, network))
+
+
+def narrowing(name: str, was: Sequence[Prefix], now: Sequence[Prefix], peers: Sequence[str]) -> str:
+    """How to apply a VNet that loses address space."""
+    targets = " ".join(
+        f"-target=azurerm_virtual_network_peering.{peer}_to_{name}" for peer in peers
+    )
+    before, after = (", ".join(map(str, prefixes)) for prefixes in (was, now))
+    return (
+        f"VNet {name} loses address space: {before} becomes {after}; no subnet of it is touched. "
+        f"Apply that first and bring its peerings in step (terraform apply {targets}), then all "
+        "the others: Azure refuses to peer a new VNet with what the old one still has"
+    )
+
+
+def _blocks(plan: PlanDocument, network: Network) -> Iterator[Block]:
+    yield from _preamble(plan)
+    locations = {vnet.owner: vnet.location for vnet in network.networks}
+    for vnet in network.networks:
+        yield from _vnet(vnet)
+    for peering in network.peerings:
+        yield _peering(peering)
+    for table in network.tables:
+        yield _table(table, locations[table.owner])
+    for group in network.groups:
+        yield _security_group(group, locations[group.owner])
+    for gateway in network.gateways:
+        yield from _gateway(gateway)
+    for vnet in network.networks:
+        for subnet in vnet.subnets:
+            yield from _associations(subnet)
+    for scale_set in network.node_groups:
+        yield _node_group(scale_set)
+
+
+def _preamble(plan: PlanDocument) -> Iterator[Block]:
+    provider = {"source": "hashicorp/azurerm", "version": "~> 4.0"}
+    yield Block(
+        "terraform", (), (Block("required_providers", (), (Attribute("azurerm", provider),)),)
+    )
+    for name in _VARIABLES:
+        yield Block("variable", (name,), (Attribute("type", Expression("string")),))
+    yield _resource(
+        "resource_group", "this", name=plan.azure.resource_group, location=plan.azure.location
+    )
+
+
+def _resource(kind: str, label: str, *blocks: Block, **attributes: Value) -> Block:
+    return Block("resource", (f"azurerm_{kind}", label), (*_attributes(attributes), *blocks))
+
+
+def _attributes(attributes: dict[str, Value]) -> Iterator[Attribute]:
+    return (Attribute(name, value) for name, value in attributes.items())
+
+
+def _nested(kind: str, *blocks: Block, **attributes: Value) -> Block:
+    return Block(kind, (), (*_attributes(attributes), *blocks))
+
+
+def _reference(kind: str, label: str, attribute: str = "id") -> Expression:
+    return Expression(f"azurerm_{kind}.{label}.{attribute}")
+
+
+def _vnet(vnet: VirtualNetwork) -> Iterator[Block]:
+    yield _resource(
+        "virtual_network",
+        vnet.name,
+        name=vnet.name,
+        resource_group_name=_RESOURCE_GROUP,
+        location=vnet.location,
+        address_space=[str(prefix) for prefix in vnet.address_space],
+    )
+    for subnet in vnet.subnets:
+        yield _resource(
+            "subnet",
+            subnet.name,
+            name=subnet.name,
+            resource_group_name=_RESOURCE_GROUP,
+            virtual_network_name=_reference("virtual_network", vnet.name, "name"),
+            address_prefixes=[str(prefix) for prefix in subnet.prefixes],
+            default_outbound_access_enabled=False,
+        )
+
+
+def _peering(peering: Peering) -> Block:
+    # A peer does not learn of new address space by itself: the trigger brings it in step.
+    space = _reference("virtual_network", peering.remote, "address_space").text
+    return _resource(
+        "virtual_network_peering",
+        peering.name,
+        name=peering.name,
+        resource_group_name=_RESOURCE_GROUP,
+        virtual_network_name=_reference("virtual_network", peering.network, "name"),
+        remote_virtual_network_id=_reference("virtual_network", peering.remote),
+        allow_virtual_network_access=True,
+        allow_forwarded_traffic=peering.forwarded,
+        allow_gateway_transit=False,
+        use_remote_gateways=False,
+        triggers={"remote_address_space": Expression(f'join(",", {space})')},
+    )
+
+
+def _table(table: RouteTable, location: str) -> Block:
+    return _resource(
+        "route_table",
+        table.name,
+        *map(_route, table.routes),
+        name=table.name,
+        resource_group_name=_RESOURCE_GROUP,
+        location=location,
+        bgp_route_propagation_enabled=False,
+    )
+
+
+def _route(route: Route) -> Block:
+    via: dict[str, Value] = {"next_hop_in_ip_address": str(route.via)} if route.via else {}
+    return _nested(
+        "route",
+        name=route.name,
+        address_prefix=str(route.prefix),
+        next_hop_type=NEXT_HOPS[route.hop],
+        **via,
+    )
+
+
+def _security_group(group: SecurityGroup, location: str) -> Block:
+    return _resource(
+        "network_security_group",
+        group.name,
+        *map(_rule, group.rules),
+        name=group.name,
+        resource_group_name=_RESOURCE_GROUP,
+        location=location,
+    )
+
+
+def _rule(rule: SecurityRule) -> Block:
+    peers = [str(prefix) for prefix in rule.peers]
+    sides: dict[str, Value] = (
+        {"source_address_prefixes": peers, "destination_address_prefix": "*"}
+        if rule.direction is Direction.INBOUND
+        else {"source_address_prefix": "*", "destination_address_prefixes": peers}
+    )
+    return _nested(
+        "security_rule",
+        name=rule.name,
+        priority=rule.priority,
+        direction=rule.direction.capitalize(),
+        access="Allow" if rule.allow else "Deny",
+        protocol="*",
+        source_port_range="*",
+        destination_port_range="*",
+        **sides,
+    )
+
+
+def _gateway(gateway: NatGateway) -> Iterator[Block]:
+    yield _resource(
+        "public_ip",
+        gateway.name,
+        count=gateway.addresses,
+        name=Expression(f'"{gateway.name}_${{count.index}}"'),
+        resource_group_name=_RESOURCE_GROUP,
+        location=gateway.location,
+        allocation_method="Static",
+        sku="Standard",
+    )
+    yield _resource(
+        "nat_gateway",
+        gateway.name,
+        name=gateway.name,
+        resource_group_name=_RESOURCE_GROUP,
+        location=gateway.location,
+        sku_name="Standard",
+    )
+    yield _resource(
+        "nat_gateway_public_ip_association",
+        gateway.name,
+        count=gateway.addresses,
+        nat_gateway_id=_reference("nat_gateway", gateway.name),
+        public_ip_address_id=Expression(f"azurerm_public_ip.{gateway.name}[count.index].id"),
+    )
+
+
+def _associations(subnet: Subnet) -> Iterator[Block]:
+    """What a subnet is tied to; each tie is a resource of its own."""
+    ties = (
+        ("subnet_route_table_association", "route_table", subnet.table),
+        ("subnet_network_security_group_association", "network_security_group", subnet.group),
+        ("subnet_nat_gateway_association", "nat_gateway", subnet.gateway),
+    )
+    for association, kind, label in ties:
+        if label:
+            references: dict[str, Value] = {
+                "subnet_id": _reference("subnet", subnet.name),
+                f"{kind}_id": _reference(kind, label),
+            }
+            yield _resource(association, subnet.name, **references)
+
+
+def _node_group(scale_set: NodeGroup) -> Block:
+    username = Expression("var.admin_username")
+    return _resource(
+        "linux_virtual_machine_scale_set",
+        scale_set.name,
+        _nested("admin_ssh_key", username=username, public_key=Expression("var.ssh_public_key")),
+        _nested("os_disk", caching="ReadOnly", storage_account_type="Premium_LRS"),
+        _nested(
+            "network_interface",
+            *(_ip_configuration(scale_set, each) for each in configurations(scale_set)),
+            name="eth0",
+            primary=True,
+            # Elsewhere azurerm 4 calls these ip_forwarding_enabled and so on; scale sets keep the
+            # names of azurerm 3 until azurerm 5.
+            enable_ip_forwarding=True,
+            enable_accelerated_networking=True,
+        ),
+        name=scale_set.name,
+        resource_group_name=_RESOURCE_GROUP,
+        location=scale_set.location,
+        sku=Expression("var.node_vm_size"),
+        instances=scale_set.instances,
+        computer_name_prefix=computer_prefix(scale_set),
+        admin_username=username,
+        source_image_id=Expression("var.source_image_id"),
+        overprovision=False,
+        single_placement_group=False,
+    )
+
+
+def _ip_configuration(scale_set: NodeGroup, configuration: IpConfiguration) -> Block:
+    return _nested(
+        "ip_configuration",
+        name=configuration.name,
+        primary=configuration.primary,
+        subnet_id=_reference("subnet", scale_set.subnet),
+        version=configuration.version,
+    )

@@ -1,0 +1,105 @@
+"""What each cloud offers: the one module outside a cloud's own folder that imports it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from netmgr.documents.sites import HUB
+from netmgr.errors import ConfigError
+from netmgr.plan.clouds.azure import existing, resources, terraform
+from netmgr.plan.clouds.cloud import Cloud, CloudLimits, ListedNetwork
+from netmgr.plan.derive import address_spaces, narrowed, network, segment_subnet
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.lock import LockDocument
+from netmgr.plan.machines import PlannedNode
+from netmgr.plan.network import Network
+from netmgr.prefixes import Prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one cloud offers.
+
+    Attributes:
+        formats: renderings of a whole network, by the name of the format.
+        interface: one node's network interface, in the subnet of that name.
+        narrowing: how a network that loses address space is changed without an outage. Given are
+            its name, its prefixes before and after, and the networks it is peered with.
+        read_networks: reads what the cloud's own tool lists.
+    """
+
+    formats: Mapping[str, Callable[[PlanDocument, Network], str]] = field(default_factory=dict)
+    interface: Callable[[PlanDocument, PlannedNode, str], str] | None = None
+    narrowing: Callable[[str, Sequence[Prefix], Sequence[Prefix], Sequence[str]], str] | None = None
+    read_networks: Callable[[Sequence[Mapping[str, Any]], str], list[ListedNetwork]] | None = None
+
+
+OFFERS = {
+    Cloud.AZURE: Offer(
+        formats={
+            "terraform": terraform.terraform,
+            "bicep": resources.bicep,
+            "arm": resources.arm,
+        },
+        interface=resources.network_interface,
+        narrowing=terraform.narrowing,
+        read_networks=existing.read_networks,
+    ),
+    Cloud.NONE: Offer(),
+}
+
+
+def rendered(plan: PlanDocument, lock: LockDocument, limits: CloudLimits, form: str) -> str:
+    """The cloud resources of a plan, in a format that its cloud has.
+
+    Raises:
+        ConfigError: the cloud has no such rendering, or the lock is not that of the plan.
+    """
+    render = OFFERS[plan.cloud].formats.get(form)
+    if render is None:
+        raise _nothing_to_render(plan.cloud, [c for c in Cloud if form in OFFERS[c].formats])
+    return render(plan, network(plan, lock, limits))
+
+
+def rendered_interface(plan: PlanDocument, lock: LockDocument, node: PlannedNode) -> str:
+    """One node's network interface with its blocks.
+
+    Raises:
+        ConfigError: the cloud has no such rendering.
+    """
+    render = OFFERS[plan.cloud].interface
+    if render is None:
+        raise _nothing_to_render(plan.cloud, [c for c in Cloud if OFFERS[c].interface])
+    return render(plan, node, segment_subnet(lock, node))
+
+
+def _nothing_to_render(cloud: Cloud, others: Sequence[Cloud]) -> ConfigError:
+    return ConfigError(
+        f"cloud: {cloud} has no cloud resources; "
+        f"set cloud: {' or '.join(others)} in the plan to render them"
+    )
+
+
+def narrowings(cloud: Cloud, before: LockDocument | None, after: LockDocument) -> Iterator[str]:
+    """What to know before a lock is applied that takes address space from a live network."""
+    advise = OFFERS[cloud].narrowing
+    if advise is None or before is None:
+        return
+    old, new = address_spaces(before), address_spaces(after)
+    was, now = ({name: each.prefixes for name, each in spaces.items()} for spaces in (old, new))
+    for name in narrowed(was, now):
+        sites = (HUB, new[name].owner)
+        peers = [each for each, space in old.items() if each != name and space.owner in sites]
+        yield advise(name, was[name], now[name], peers)
+
+
+def read_networks(items: Sequence[Mapping[str, Any]], source: str) -> list[ListedNetwork]:
+    """Read networks as a cloud's own tool lists them.
+
+    Raises:
+        ConfigError: an entry lacks what the tool prints.
+    """
+    # One cloud's list can be read so far; a second reader will have to recognise its own entries.
+    return existing.read_networks(items, source)

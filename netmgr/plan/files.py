@@ -1,0 +1,186 @@
+"""The plan's files: read with errors that name key and line, and replaced in one step.
+
+The rooms under `netmgr/plan` are pure; every byte they get or give passes here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
+
+import netmgr.plan.clouds
+from netmgr import durable
+from netmgr.documents import loader
+from netmgr.documents.diagnostics import Diagnostic
+from netmgr.errors import ConfigError
+from netmgr.plan.clouds.cloud import Cloud, CloudLimits
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.lock import CURE, LOCK_FILE, LOCK_VERSION, LockDocument, digest_of
+
+HEADER = """\
+# Written by `netmgr plan lock`. Keep it in git beside plan.yaml, and do not edit it:
+# what it records never moves, and every node's addresses follow from it by arithmetic.
+"""
+
+
+def lock_path(plan: Path) -> Path:
+    """The path of a plan's lock: plan.yaml has plan.lock.yaml."""
+    return plan.with_name(f"{plan.stem}.lock{plan.suffix or '.yaml'}")
+
+
+def load_plan(path: Path) -> PlanDocument:
+    """Read a plan.
+
+    Raises:
+        ConfigError: a fault in the file; every one is named with its key and line.
+    """
+    return loader.load(path, PlanDocument)
+
+
+@dataclass(frozen=True, slots=True)
+class LockFile:
+    """A lock as it was found on disk.
+
+    Attributes:
+        lock: what it says, as of this version and without its digest.
+        is_sealed: whether it has a digest. One that an earlier netmgr wrote has none.
+        fault: why the digest is not that of the content, with line and cure; empty if it is.
+    """
+
+    lock: LockDocument
+    is_sealed: bool
+    fault: str
+
+
+def read_lock(path: Path) -> LockFile | None:
+    """Read a lock, None when there is none yet.
+
+    Raises:
+        ConfigError: it cannot be read, is no lock, is of a newer version, or is half merged.
+    """
+    if not path.exists():
+        return None
+    text = read_text(path)
+    if line := loader.merge_mark(text):
+        raise ConfigError(f"{path}:{line}: has the marks of an unfinished git merge; {_cure(path)}")
+    try:
+        found = loader.parse(text, str(path), LockDocument)
+    except ConfigError as error:
+        raise ConfigError(
+            error.message, f"if it was edited or merged by hand, {_cure(path)}"
+        ) from None
+    # Without them locks of two versions compare equal, and an upgrade alone is no change.
+    lock = found.model_copy(update={"version": LOCK_VERSION, "digest": ""})
+    fault = ""
+    if found.digest != digest_of(lock) and (found.digest or found.version == LOCK_VERSION):
+        what = "is not that of what the file says" if found.digest else "is missing"
+        where = loader.place(path, ("digest",))
+        fault = f"{where}: {what}: it was edited or merged by hand; {_cure(path)}"
+    return LockFile(lock, bool(found.digest) and not fault, fault)
+
+
+def _cure(path: Path) -> str:
+    """What makes a lock sound again, with the name that this one has."""
+    return CURE.replace("plan.lock.yaml", path.name)
+
+
+def load_lock(path: Path) -> LockDocument | None:
+    """Read a lock that was left as it was written, None when there is none yet.
+
+    Raises:
+        ConfigError: as `read_lock`, or its digest is not that of its content.
+    """
+    found = read_lock(path)
+    if found and found.fault:
+        raise ConfigError(found.fault)
+    return found.lock if found else None
+
+
+def load_limits(cloud: Cloud) -> CloudLimits:
+    """The published limits of a cloud, from the data file that ships with netmgr."""
+    folder = Path(netmgr.plan.clouds.__file__).parent
+    return loader.load(folder / f"{cloud}/limits.yaml", CloudLimits)
+
+
+def limits_of(plan: PlanDocument, path: Path) -> CloudLimits:
+    """The limits that hold for a plan: the cloud's, with the plan's own quotas in place.
+
+    Raises:
+        ConfigError: the plan names a limit that does not exist.
+    """
+    published = load_limits(plan.cloud)
+    known = type(published.limits).model_fields
+    for name in plan.limits:
+        if name not in known:
+            where = loader.place(path, ("limits", name))
+            raise ConfigError(f"{where}: is no limit; there are {', '.join(known)}")
+    return published.agreed(plan.limits)
+
+
+def read_text(path: Path) -> str:
+    """A file's text.
+
+    Raises:
+        ConfigError: it cannot be read, or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+
+
+def located(path: Path, diagnostic: Diagnostic) -> str:
+    """A diagnostic with the file, line and key it is about, and those of what it contradicts.
+
+    `path` is the plan, or the lock for what is wrong with the lock alone.
+    """
+    beside = diagnostic.beside
+    if beside is not None and beside.file == LOCK_FILE:
+        here = replace(beside, file=str(lock_path(path)))
+        diagnostic = replace(diagnostic, beside=here)
+    return loader.describe(diagnostic, path).replace(CURE, _cure(path))
+
+
+def to_yaml(document: BaseModel | dict[str, Any]) -> str:
+    """A document as YAML, keys in the model's order, leaves on one line."""
+    return yaml.dump(
+        to_plain(document),
+        Dumper=yaml.CSafeDumper,
+        sort_keys=False,
+        default_flow_style=None,
+        # One entry a line: a reader, and a merge, sees which allocation changed.
+        width=1 << 20,
+    )
+
+
+def to_plain(document: BaseModel | dict[str, Any]) -> dict[str, Any]:
+    """A document as dictionaries, lists and text; a model's without what is at its default."""
+    if isinstance(document, BaseModel):
+        return document.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    # PyYAML refuses every type that it does not know, subclasses of str such as StrEnum included.
+    plain: dict[str, Any] = to_jsonable_python(document)
+    return plain
+
+
+def write_lock(path: Path, lock: LockDocument) -> None:
+    """Replace the lock in one step; a crash anywhere leaves the old one.
+
+    Raises:
+        StateError: the file system refused; the old lock is untouched.
+    """
+    durable.write_text(path, lock_text(lock))
+
+
+def lock_text(lock: LockDocument) -> str:
+    """A lock as its file has it, digest included."""
+    return HEADER + to_yaml(sealed(lock))
+
+
+def sealed(lock: LockDocument) -> LockDocument:
+    """The lock with its digest."""
+    return lock.model_copy(update={"digest": digest_of(lock)})

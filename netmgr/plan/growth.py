@@ -1,0 +1,344 @@
+"""What growth takes and what an upgrade meets, before either is started.
+
+Growth is a changed plan, its lock, and everything in the cloud that must follow. The dry run of an
+upgrade counts the surge nodes that exist beside the others while node pools are upgraded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from netmgr.errors import ConfigError
+from netmgr.plan.allocate.demand import Blocks, blocks
+from netmgr.plan.check.usage import Usage, limit_usage
+from netmgr.plan.clouds.cloud import CloudLimits, Words
+from netmgr.plan.derive import narrowed, network
+from netmgr.plan.document import Addressing, Cluster, NodePool, PlanDocument, Surge
+from netmgr.plan.lock import LockDocument
+from netmgr.plan.network import Network, VirtualNetwork
+from netmgr.prefixes import Family, Prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Something to do beside applying the lock. `what` is the kind, for example `sync peering`."""
+
+    what: str
+    subject: str
+    detail: str
+
+
+def cluster_of(plan: PlanDocument, name: str) -> Cluster:
+    """A cluster of the plan.
+
+    Raises:
+        ConfigError: it has none of that name.
+    """
+    if name not in plan.clusters:
+        raise ConfigError(
+            f"the plan has no cluster {name!r}; it has {', '.join(sorted(plan.clusters)) or 'none'}"
+        )
+    return plan.clusters[name]
+
+
+def _refuse_unknown_pool(cluster: Cluster, name: str, pool: str) -> None:
+    if pool not in cluster.node_pools:
+        raise ConfigError(
+            f"{name} has no node pool {pool!r}; it has {', '.join(cluster.node_pools)}"
+        )
+
+
+def grown_plan(plan: PlanDocument, name: str, nodes: int, pool: str | None = None) -> PlanDocument:
+    """The plan with `nodes` nodes in the cluster.
+
+    The node pool `pool`, or the largest one, gets the new nodes.
+
+    Raises:
+        ConfigError: there is no such cluster or node pool, or the cluster would shrink.
+    """
+    cluster = cluster_of(plan, name)
+    if nodes < cluster.nodes:
+        raise ConfigError(
+            f"{name} has {cluster.nodes:,} nodes in the plan; to grow, ask for more than that"
+        )
+    pool = pool or max(sorted(cluster.node_pools), key=lambda each: cluster.node_pools[each].nodes)
+    _refuse_unknown_pool(cluster, name, pool)
+    spec = cluster.node_pools[pool]
+    larger = spec.model_copy(update={"nodes": spec.nodes + nodes - cluster.nodes})
+    return _with_pool(plan, name, pool, larger)
+
+
+def _with_pool(plan: PlanDocument, name: str, pool: str, spec: NodePool) -> PlanDocument:
+    cluster = plan.clusters[name]
+    changed = cluster.model_copy(update={"node_pools": {**cluster.node_pools, pool: spec}})
+    return plan.model_copy(update={"clusters": {**plan.clusters, name: changed}})
+
+
+def kept_nodes(before: LockDocument, after: LockDocument) -> tuple[int, int]:
+    """How many nodes of `before` keep every address in `after`, and how many nodes it has."""
+    kept = total = 0
+    for name, held in before.clusters.items():
+        pools = after.clusters[name].node_pools if name in after.clusters else {}
+        for pool, spec in held.node_pools.items():
+            now = pools[pool].segments if pool in pools else ()
+            total += spec.capacity
+            # Segments are only appended, so the same number is the same segment.
+            same = (
+                segment.nodes
+                for segment, later in zip(spec.segments, now, strict=False)
+                if segment == later
+            )
+            kept += sum(same)
+    return kept, total
+
+
+def effects(
+    before: tuple[PlanDocument, LockDocument],
+    after: tuple[PlanDocument, LockDocument],
+    limits: CloudLimits,
+) -> tuple[Effect, ...]:
+    """Everything of the cloud that changes from one to the other, in the order it is best done."""
+    change = _Change(network(*before, limits), network(*after, limits), limits.words)
+    return tuple(change.effects())
+
+
+@dataclass(frozen=True)
+class _Change:
+    old: Network
+    new: Network
+    words: Words
+
+    def effects(self) -> Iterator[Effect]:
+        # Narrowing comes first: the cloud refuses to peer a network with the space of another peer.
+        yield from self._narrowings()
+        yield from self._networks()
+        yield from self._subnets()
+        yield from self._peerings()
+        yield from self._routes()
+        yield from self._filters()
+        yield from self._node_groups()
+
+    @cached_property
+    def former(self) -> dict[str, tuple[Prefix, ...]]:
+        return {each.name: each.address_space for each in self.old.networks}
+
+    @cached_property
+    def spaces(self) -> dict[str, tuple[Prefix, ...]]:
+        return {each.name: each.address_space for each in self.new.networks}
+
+    @cached_property
+    def lost(self) -> list[str]:
+        return narrowed(self.former, self.spaces)
+
+    @cached_property
+    def known_peerings(self) -> set[str]:
+        return {peering.name for peering in self.old.peerings}
+
+    def _narrowings(self) -> Iterator[Effect]:
+        for name in self.lost:
+            detail = (
+                f"{_texts(self.former[name])} to {_texts(self.spaces[name])}; "
+                "no subnet is touched; first of all, or peering what comes next is refused"
+            )
+            yield Effect("narrow address space", name, detail)
+        for peering in self.new.peerings:
+            # The peers still route the lost space to it, and the cloud checks new peerings against
+            # that.
+            if peering.remote in self.lost and peering.name in self.known_peerings:
+                detail = (
+                    f"{peering.network} must learn what {peering.remote} has now, "
+                    "before anything else is made"
+                )
+                yield Effect("sync peering", peering.name, detail)
+
+    def _networks(self) -> Iterator[Effect]:
+        for name, space in self.spaces.items():
+            if name not in self.former:
+                yield Effect(f"make {self.words.network}", name, _texts(space))
+            elif name not in self.lost and space != self.former[name]:
+                detail = (
+                    f"{_texts(self.former[name])} to {_texts(space)}; machines in it notice nothing"
+                )
+                yield Effect("widen address space", name, detail)
+
+    def _subnets(self) -> Iterator[Effect]:
+        former = {subnet.name for each in self.old.networks for subnet in each.subnets}
+        for each in self.new.networks:
+            added = [subnet for subnet in each.subnets if subnet.name not in former]
+            for subnet in added:
+                yield Effect("make subnet", f"{each.name}/{subnet.name}", _texts(subnet.prefixes))
+            if added:
+                yield from self._kept_subnets(each, former)
+
+    def _kept_subnets(self, network: VirtualNetwork, former: set[str]) -> Iterator[Effect]:
+        """Why node pools get second subnets, beside the new ones."""
+        for subnet in network.subnets:
+            if subnet.name in former and subnet.role == "nodes":
+                detail = f"{_texts(subnet.prefixes)}; a subnet in use cannot be resized"
+                yield Effect("stays", f"{network.name}/{subnet.name}", detail)
+
+    def _peerings(self) -> Iterator[Effect]:
+        for peering in self.new.peerings:
+            remote = peering.remote
+            if peering.name not in self.known_peerings:
+                yield Effect("make peering", peering.name, f"{peering.network} to {remote}")
+            elif remote not in self.lost and self.former[remote] != self.spaces[remote]:
+                detail = f"{peering.network} must learn what {remote} has now"
+                yield Effect("sync peering", peering.name, detail)
+
+    def _routes(self) -> Iterator[Effect]:
+        # By content and not by name: a route that points elsewhere must be changed, too.
+        former = {table.name: set(table.routes) for table in self.old.tables}
+        for table in self.new.tables:
+            for route in table.routes:
+                if route not in former.get(table.name, set()):
+                    detail = f"{route.prefix} to {route.via or route.hop}"
+                    yield Effect("add route", f"{table.name}/{route.name}", detail)
+
+    def _filters(self) -> Iterator[Effect]:
+        rules = {group.name: group.rules for group in self.old.groups}
+        for group in self.new.groups:
+            if group.rules != rules.get(group.name, group.rules):
+                detail = "it lists the cluster's own prefixes"
+                yield Effect("change security group", group.name, detail)
+        drops = {machine.name: machine.drops for machine in self.old.appliances}
+        for machine in self.new.appliances:
+            if machine.drops != drops.get(machine.name, machine.drops):
+                detail = "packets between clusters, by their prefixes"
+                yield Effect("change what a router drops", machine.name, detail)
+
+    def _node_groups(self) -> Iterator[Effect]:
+        former = {group.name: group.instances for group in self.old.node_groups}
+        for group in self.new.node_groups:
+            if group.name not in former:
+                what, detail = f"make {self.words.node_group}", f"{group.instances:,} nodes"
+                yield Effect(what, group.name, detail)
+            elif group.instances != former[group.name]:
+                detail = f"{former[group.name]:,} to {group.instances:,} nodes"
+                yield Effect("scale", group.name, detail)
+
+
+def _texts(prefixes: tuple[Prefix, ...]) -> str:
+    return ", ".join(map(str, prefixes))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The upgrade of one node pool: `nodes` and `surge` nodes at once, and the lock's `places`."""
+
+    pool: str
+    nodes: int
+    surge: int
+    places: int
+
+    @property
+    def peak(self) -> int:
+        """Nodes that exist at the same time."""
+        return self.nodes + self.surge
+
+    @property
+    def short(self) -> int:
+        """Places that are missing."""
+        return max(0, self.peak - self.places)
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeDryRun:
+    """What an upgrade meets: node pools one after the other, and limits that it passes."""
+
+    steps: tuple[Step, ...]
+    over: tuple[Usage, ...]
+
+    @property
+    def succeeds(self) -> bool:
+        """Whether the upgrade can complete."""
+        return not self.over and not any(step.short for step in self.steps)
+
+
+def dry_run_upgrade(
+    plan: PlanDocument,
+    lock: LockDocument,
+    limits: CloudLimits,
+    name: str,
+    *,
+    surge: int,
+    only: str | None = None,
+) -> UpgradeDryRun:
+    """Upgrade every node pool of a cluster, or `only` one, with `surge` nodes beside the others.
+
+    Raises:
+        ConfigError: there is no such cluster or node pool.
+    """
+    cluster = cluster_of(plan, name)
+    if only is not None:
+        _refuse_unknown_pool(cluster, name, only)
+    held = lock.clusters[name]
+    # Only the node pool that is being upgraded has surge nodes; the plan's own surge would count
+    # those of all pools at once.
+    idle = _without_surge(plan)
+    steps = []
+    over: dict[tuple[str, str], Usage] = {}
+    for pool in [only] if only else cluster.node_pools:
+        spec = cluster.node_pools[pool]
+        steps.append(Step(pool, spec.nodes, surge, held.node_pools[pool].capacity))
+        upgrading = spec.model_copy(update={"surge": Surge(nodes=surge)})
+        for line in limit_usage(_with_pool(idle, name, pool, upgrading), lock, limits):
+            if line.status == "over" and not line.is_advice:
+                over[line.what, line.subject] = line
+    return UpgradeDryRun(tuple(steps), tuple(over.values()))
+
+
+def _without_surge(plan: PlanDocument) -> PlanDocument:
+    """The plan while no node pool is being upgraded."""
+    for name, cluster in plan.clusters.items():
+        for pool, spec in cluster.node_pools.items():
+            plan = _with_pool(plan, name, pool, spec.model_copy(update={"surge": Surge()}))
+    return plan
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to divide a node pool's subnet: up to `pods` pods a node, for `nodes` nodes."""
+
+    pool: str
+    blocks: int
+    pods: int
+    nodes: int
+    mappings: int
+    is_now: bool
+    fits: bool
+
+
+def max_pods(
+    plan: PlanDocument, lock: LockDocument, limits: CloudLimits, name: str
+) -> tuple[Choice, ...]:
+    """Pods a node by number of blocks, from one to twice as many as now, for each node pool.
+
+    Every address of a block is a pod's, because the node's own is in another subnet. (AKS, where
+    it is not, offers 16 N - 1.)
+
+    Raises:
+        ConfigError: there is no such cluster.
+    """
+    found: list[Choice] = []
+    for pool, spec in cluster_of(plan, name).node_pools.items():
+        subnets = [segment.v4.pods for segment in lock.clusters[name].node_pools[pool].segments]
+        found += _choices(pool, spec, subnets, limits)
+    return tuple(found)
+
+
+def _choices(
+    pool: str, spec: NodePool, subnets: list[Prefix], limits: CloudLimits
+) -> Iterator[Choice]:
+    now = blocks(spec, Family.V4)
+    most = limits.limits.addresses_per_interface
+    is_single = spec.addressing is Addressing.SINGLE
+    for count in [now.count] if is_single else range(1, 2 * now.count + 1):
+        cut = Blocks(now.family, now.length, count)
+        lost = sum(cut.skipped(limits))
+        # By subnet: a node's blocks are in one, so what is left in two does not add up to a node.
+        fitting = sum((subnet.size // cut.size - lost) // count for subnet in subnets)
+        fits = fitting >= spec.needed and (most is None or count + 1 <= most)
+        yield Choice(pool, count, count * cut.size, fitting, 1 + count, count == now.count, fits)

@@ -1,0 +1,134 @@
+"""From the plan and the previous lock to the next lock.
+
+A pure function: the same two documents give the same lock, and a lock that is up to date with its
+plan comes back unchanged. What the previous lock holds never moves, unless the plan contradicts it
+and renumbering is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+
+from netmgr.documents.diagnostics import error
+from netmgr.documents.sites import HUB
+from netmgr.plan.allocate.allocator import Allocator, declares_growth
+from netmgr.plan.check.conflicts import REMEDY, Scope, conflicts, renamed
+from netmgr.plan.check.overlaps import pin_faults
+from netmgr.plan.check.verify import verify
+from netmgr.plan.clouds.cloud import CloudLimits
+from netmgr.plan.diff import diff, renumbered
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.lock import LockDocument, PlanRefused
+
+
+def make_lock(
+    plan: PlanDocument,
+    previous: LockDocument | None,
+    limits: CloudLimits,
+    *,
+    released: Collection[str] = (),
+    renumber: bool = False,
+) -> LockDocument:
+    """The lock of a plan.
+
+    Args:
+        plan: what is asked for.
+        previous: the lock so far, None the first time.
+        limits: the cloud's, with the plan's quotas in place.
+        released: names of tombstones (`cluster` or `cluster/pool`) to forget.
+        renumber: whether what the plan contradicts may move; otherwise it is refused.
+
+    Raises:
+        PlanRefused: something does not fit, or would have to move.
+    """
+    # A damaged lock first: allocating beside it would hand out addresses that are in use.
+    if faults := [*pin_faults(plan), *(verify(previous) if previous else ())]:
+        raise PlanRefused(faults)
+    # A copied plan with another's lock would take over addresses that run elsewhere.
+    if previous and previous.plan != plan.name:
+        message = f"is {plan.name!r}, but the lock belongs to the plan {previous.plan!r}"
+        raise PlanRefused([error(message, ("name",))])
+    if previous and not renumber and (names := list(renamed(plan, previous, limits))):
+        raise PlanRefused(names)
+    # Released first, so that the same run may give the addresses to another cluster.
+    kept = _without_released(previous, released)
+    found = _allocated(plan, kept, limits, renumber=renumber)
+    # The last check that nothing moves, whatever the reason would be.
+    if kept and not renumber and (moves := renumbered(diff(kept, found))):
+        raise PlanRefused(
+            error(
+                f"would move from {move.before} to {move.after}",
+                tuple(move.key.split(".")),
+                remedy=REMEDY,
+            )
+            for move in moves
+        )
+    return found
+
+
+def _without_released(
+    previous: LockDocument | None, released: Iterable[str]
+) -> LockDocument | None:
+    """The lock without the tombstones that are released.
+
+    Raises:
+        PlanRefused: a name is not that of a tombstone.
+    """
+    clusters = previous.clusters if previous else {}
+    scopes: list[Scope] = []
+    for name in released:
+        cluster, _, pool = name.partition("/")
+        held = clusters.get(cluster)
+        found = held.node_pools.get(pool) if held and pool else held
+        if found is None:
+            raise PlanRefused([error(f"{name} is not in the lock; nothing to release")])
+        if not found.tombstone:
+            path = ("clusters", *name.split("/"))
+            raise PlanRefused([error("is in use", path, remedy="take it out of plan.yaml first")])
+        scopes.append((cluster, "node_pools", pool) if pool else (cluster,))
+    return _without(previous, scopes) if previous else None
+
+
+def _without(lock: LockDocument, scopes: Iterable[Scope]) -> LockDocument:
+    """The lock without clusters and node pools. The allocator replaces the hub and Services."""
+    clusters = dict(lock.clusters)
+    # A cluster sorts before its node pools: once it is gone its pools are gone, too.
+    for name, *part in sorted(set(scopes)):
+        if not part:
+            clusters.pop(name, None)
+        elif name in clusters and part[0] == "node_pools":
+            held = clusters[name]
+            rest = {pool: spec for pool, spec in held.node_pools.items() if pool != part[1]}
+            clusters[name] = held.model_copy(update={"node_pools": rest})
+    return lock.model_copy(update={"clusters": clusters})
+
+
+def _allocated(
+    plan: PlanDocument, kept: LockDocument | None, limits: CloudLimits, *, renumber: bool
+) -> LockDocument:
+    found = list(conflicts(plan, kept, limits)) if kept else []
+    if found and not renumber:
+        raise PlanRefused(conflict.diagnostic for conflict in found)
+    scopes = {conflict.scope for conflict in found}
+    held = _without(kept, scopes) if kept else None
+    service_moves = {name for name, *part in scopes if part == ["services"]}
+
+    def run(*, reserving: bool) -> LockDocument:
+        return Allocator(
+            plan,
+            held,
+            limits,
+            hub_moves=(HUB,) in scopes,
+            service_moves=service_moves,
+            reserving=reserving,
+        ).run()
+
+    try:
+        return run(reserving=True)
+    except PlanRefused:
+        # New reserves for declared growth must not take what somebody needs today.
+        if any(map(declares_growth, plan.clusters.values())):
+            with suppress(PlanRefused):
+                return run(reserving=False)
+        raise

@@ -1,0 +1,140 @@
+"""Every machine that a lock has addresses for: nodes, the hub's routers, and NAT hosts.
+
+All of it is arithmetic on the lock. A controller that gives nodes their blocks asks `planned_nodes`
+for all nodes of a pool, `node` for one by its index (microseconds, whatever the pool's size), and
+`node_owning` for the node that a block in use belongs to.
+
+Names of routers and NAT hosts have a dot, which no cluster and no node pool can have:
+`router-0.hub` and `nat-0.training` are never the name of a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from netmgr.documents.sites import HUB, Role
+from netmgr.plan.lock import Layout, LockDocument, Segment
+from netmgr.prefixes import Address, Prefix
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedNode:
+    """One node as the lock has it.
+
+    `hosts` are its own addresses and `blocks` its pods', v4 first; `place` counts from 0
+    within `segment`.
+    """
+
+    cluster: str
+    pool: str
+    index: int
+    segment: Segment
+    place: int
+
+    @property
+    def name(self) -> str:
+        """`<cluster>-<node pool>-<number>`."""
+        return f"{self.cluster}-{self.pool}-{self.index}"
+
+    @property
+    def hosts(self) -> tuple[Address, ...]:
+        """The node's own addresses, one a family."""
+        return tuple(layout.host(self.place) for layout in self.segment.layouts)
+
+    @property
+    def blocks(self) -> tuple[Prefix, ...]:
+        """What its pods get addresses of."""
+        return tuple(
+            block for layout in self.segment.layouts for block in layout.node_blocks(self.place)
+        )
+
+
+def segments(lock: LockDocument) -> Iterator[tuple[str, str, Segment]]:
+    """Every segment with the names of its cluster and node pool, tombstones included."""
+    for cluster, held in lock.clusters.items():
+        for pool, spec in held.node_pools.items():
+            for segment in spec.segments:
+                yield cluster, pool, segment
+
+
+def node(lock: LockDocument, cluster: str, pool: str, index: int) -> PlannedNode | None:
+    """The node numbered `index` (from 0), or None when the lock has no place for it."""
+    held = lock.clusters.get(cluster)
+    spec = held.node_pools.get(pool) if held else None
+    for segment in spec.segments if spec else ():
+        if segment.first <= index < segment.first + segment.nodes:
+            return PlannedNode(cluster, pool, index, segment, index - segment.first)
+    return None
+
+
+def planned_nodes(lock: LockDocument, cluster: str, pool: str) -> Iterator[PlannedNode]:
+    """Every node that fits into a node pool, by index; none if there is no such pool in use.
+
+    These are more nodes than the plan asks for today.
+    """
+    held = lock.clusters.get(cluster)
+    spec = held.node_pools.get(pool) if held and not held.tombstone else None
+    for segment in spec.segments if spec and not spec.tombstone else ():
+        for place in range(segment.nodes):
+            yield PlannedNode(cluster, pool, segment.first + place, segment, place)
+
+
+def node_named(lock: LockDocument, name: str) -> PlannedNode | None:
+    """The node of that name (`<cluster>-<node pool>-<number>`), or None."""
+    stem, _, number = name.rpartition("-")
+    # A node has one name: `a-gpu-007` is not another one of `a-gpu-7`.
+    if not (number.isascii() and number.isdigit()) or number != str(int(number)):
+        return None
+    for cluster, pool, _ in segments(lock):
+        if stem == f"{cluster}-{pool}":
+            return node(lock, cluster, pool, int(number))
+    return None
+
+
+def node_owning(lock: LockDocument, address: Address) -> PlannedNode | None:
+    """The node whose own address it is, or one of whose blocks holds it; or None."""
+    for cluster, pool, segment in segments(lock):
+        for layout in segment.layouts:
+            place = _place(layout, address)
+            # A subnet may hold more addresses than the segment has nodes.
+            if place is not None and place < segment.nodes:
+                return PlannedNode(cluster, pool, segment.first + place, segment, place)
+    return None
+
+
+def _place(layout: Layout, address: Address) -> int | None:
+    if layout.hosts.holds(address) and address.value >= layout.host_base.value:
+        return address.value - layout.host_base.value
+    if layout.pods.holds(address) and address.value >= layout.pod_base.value:
+        return (address.value - layout.pod_base.value) // layout.stride
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedHost:
+    """One router (`site` is the hub) or NAT host (`site` is its cluster), and its own addresses."""
+
+    role: Role
+    site: str
+    number: int
+    addresses: tuple[Address, ...]
+
+    @property
+    def name(self) -> str:
+        """`router-<number>.hub` or `nat-<number>.<cluster>`, numbers from 0."""
+        return f"{'router' if self.role is Role.HUB_ROUTER else 'nat'}-{self.number}.{self.site}"
+
+
+def hosts(lock: LockDocument) -> Iterator[PlannedHost]:
+    """Every router, then every NAT host of the clusters that are in use."""
+    for number, addresses in enumerate(lock.hub.routers.hosts):
+        yield PlannedHost(Role.HUB_ROUTER, HUB, number, addresses)
+    for name, held in lock.clusters.items():
+        for number, addresses in enumerate(held.nat.hosts if not held.tombstone else ()):
+            yield PlannedHost(Role.NAT_HOST, name, number, addresses)
+
+
+def host_named(lock: LockDocument, role: Role, name: str) -> PlannedHost | None:
+    """The host of that role and name, or None."""
+    return next((host for host in hosts(lock) if (host.role, host.name) == (role, name)), None)

@@ -1,0 +1,182 @@
+"""From a plan and its lock to each machine's node.yaml: nodes, the hub's routers, NAT hosts.
+
+Every document names every site, so that each machine keeps spokes apart by itself. A site is
+listed with its reserves: a cluster that grows into its own changes no other document.
+A cluster that the plan has dropped stays a site until it is released, because its machines
+may still be running.
+
+A NAT host has the cluster's whole Service range, and the hub's routes say which part of it reaches
+which host. So a host can take over for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from typing import Any
+
+from netmgr.documents.node import PRIVATE_USE
+from netmgr.documents.sites import HUB, Role, SourceAddress, TranslationMode
+from netmgr.plan import machines
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.lock import LockDocument
+from netmgr.plan.machines import PlannedHost, PlannedNode
+from netmgr.prefixes import Prefix, merge
+
+Mapping = dict[str, Any]
+"""A node.yaml, in the order of a reader's questions; keys at their defaults are left out."""
+
+
+class Documents:
+    """Every machine's node.yaml, as mappings that a caller may change."""
+
+    def __init__(
+        self, plan: PlanDocument, lock: LockDocument, reader_group: str | None = None
+    ) -> None:
+        """Prepare what all documents share; `reader_group` may read the ledger socket."""
+        self._plan, self._lock = plan, lock
+        self._sites = list(_sites(lock))
+        self._back = {
+            name: list(_routes_back(plan, lock, name))
+            for name in plan.clusters
+            if name in lock.clusters
+        }
+        self._common: Mapping = {
+            "internal": [str(prefix) for prefix in internal(plan)],
+            "masquerade": True,
+            "accounting": {"rule_owner": plan.rule_owner},
+        }
+        if reader_group is not None:
+            is_number = reader_group.isascii() and reader_group.isdigit()
+            self._common["reader_group"] = int(reader_group) if is_number else reader_group
+
+    @property
+    def sites(self) -> Mapping:
+        """The second part of every document, the same for all."""
+        return {"sites": self._sites}
+
+    @property
+    def common(self) -> Mapping:
+        """The last part of every document, the same for all."""
+        return self._common
+
+    def every(self) -> Iterator[tuple[str, Mapping]]:
+        """Name and document of every machine of the plan: routers, NAT hosts, then nodes."""
+        return ((name, self._whole(head, own)) for name, head, own in self.every_own())
+
+    def every_own(self) -> Iterator[tuple[str, Mapping, Mapping]]:
+        """Name, first part and third part of every document; the others are the same for all.
+
+        With many clusters nearly all of a document is shared, and is written as text only once.
+        """
+        for host in machines.hosts(self._lock):
+            yield host.name, *self._of_host(host)
+        for cluster, spec in self._plan.clusters.items():
+            for pool, asked in spec.node_pools.items():
+                found = (
+                    machines.node(self._lock, cluster, pool, index) for index in range(asked.nodes)
+                )
+                yield from ((node.name, *self._of_node(node)) for node in found if node)
+
+    def of_node(self, node: PlannedNode) -> Mapping:
+        """The document of a node."""
+        return self._whole(*self._of_node(node))
+
+    def _of_node(self, node: PlannedNode) -> tuple[Mapping, Mapping]:
+        own = self._routes(node.cluster) | {
+            "ranges": [str(prefix) for prefix in merge(node.blocks)]
+        }
+        return _head(node.name, node.hosts, {"site": node.cluster}), own
+
+    def of_host(self, host: PlannedHost) -> Mapping:
+        """The document of a router or a NAT host."""
+        return self._whole(*self._of_host(host))
+
+    def _of_host(self, host: PlannedHost) -> tuple[Mapping, Mapping]:
+        own: Mapping = {}
+        if host.role is Role.NAT_HOST:
+            own["nat"] = self._nat(host.site) | {
+                "addresses": [str(address) for address in host.addresses]
+            }
+        return _head(host.name, host.addresses, {"role": str(host.role), "site": host.site}), own
+
+    def template(self, cluster: str, role: Role = Role.NODE) -> Mapping:
+        """What all nodes (or NAT hosts) of a cluster share: no name, addresses or ranges."""
+        if role is Role.NAT_HOST:
+            whole = self._whole(
+                _head("", (), {"role": str(role), "site": cluster}), {"nat": self._nat(cluster)}
+            )
+        else:
+            whole = self._whole(_head("", (), {"site": cluster}), self._routes(cluster))
+        # What only the Node object knows: `netmgr kube node` adds it.
+        del whole["node"]
+        return whole
+
+    def _whole(self, head: Mapping, own: Mapping) -> Mapping:
+        # Shared parts are copied, because a caller may change its document.
+        return deepcopy(head | self.sites | own | self.common)
+
+    def _routes(self, cluster: str) -> Mapping:
+        routes = self._back.get(cluster)
+        return {"routes": routes} if routes else {}
+
+    def _nat(self, cluster: str) -> Mapping:
+        spec, held = self._plan.clusters[cluster].services, self._lock.clusters[cluster].services
+        described = {
+            "services": [
+                {"vip_range": str(vip_range), "service_cidr": str(service_cidr)}
+                for vip_range, service_cidr in held.pairs
+            ],
+            "translation": str(spec.translation),
+            "source": str(spec.source),
+        }
+        if spec.translation is not TranslationMode.ENDPOINTS:
+            return described
+        return described | {"machines": _texts(self._machines(cluster))}
+
+    def _machines(self, cluster: str) -> Iterator[Prefix]:
+        """The subnets that a cluster's machines have their own addresses in."""
+        held = self._lock.clusters[cluster]
+        yield from held.nat.prefixes
+        for pool in held.node_pools.values():
+            yield from (layout.hosts for segment in pool.segments for layout in segment.layouts)
+
+
+def _head(name: str, addresses: Iterable[object], place: Mapping) -> Mapping:
+    own = {"name": name, "addresses": [str(address) for address in addresses]}
+    return {"apiVersion": "netmgr.io/v1alpha1", "kind": "Node", "node": own, **place}
+
+
+def _sites(lock: LockDocument) -> Iterator[Mapping]:
+    """The hub and every cluster, with what each holds and where the hub sees its Services."""
+    yield {"name": HUB, "prefixes": _texts(held.reserve for held in lock.hub.prefixes)}
+    for name, held in lock.clusters.items():
+        prefixes = _texts(allocation.reserve for allocation in held.prefixes)
+        yield {"name": name, "prefixes": prefixes, "services": _texts(held.services.vip_ranges)}
+
+
+def _texts(prefixes: Iterable[Prefix]) -> list[str]:
+    return [str(prefix) for prefix in merge(prefixes)]
+
+
+def _routes_back(plan: PlanDocument, lock: LockDocument, cluster: str) -> Iterator[Mapping]:
+    """A cluster's routes to the researchers, where its Services see the researchers' addresses.
+
+    Answers have to pass the host that translated the request. It is the first one: an
+    answer's destination, the client, does not tell through which host its request came.
+    """
+    if plan.clusters[cluster].services.source is not SourceAddress.PRESERVE:
+        return
+    for client in merge(prefix for subnet in lock.hub.researchers for prefix in subnet.prefixes):
+        for gateway in lock.clusters[cluster].nat.of_family(client.family)[:1]:
+            yield {"to": str(client), "via": str(gateway)}
+
+
+def internal(plan: PlanDocument) -> tuple[Prefix, ...]:
+    """What no machine of the plan counts as internet: pools, pinned and shared, private ranges."""
+    pinned = (prefix for prefixes in plan.pinned.values() for prefix in prefixes)
+    return tuple(
+        merge(
+            (*PRIVATE_USE, *plan.pools.nodes, *plan.pools.services, *pinned, *plan.shared_services)
+        )
+    )

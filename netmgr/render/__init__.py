@@ -1,1 +1,0 @@
-"""What a plan and its lock become: node documents, cloud resources, cluster objects and a picture."""

@@ -1,0 +1,169 @@
+"""Rules that count pods' traffic by class: everything in the forward hook that is not internet.
+
+They follow the rules that count the internet, where a pod's internet packets leave the chain. What
+gets here with a pod's address is in some class, and in `internal` if in no other. Packets that
+isolation is going to drop are in none. What a pod exchanges with its own node passes no forward
+hook and is in no class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from netmgr.documents.classes import INTERNAL, disjoint
+from netmgr.documents.node import RESERVED_USE, SPECIAL_USE, NodeDocument
+from netmgr.model import LINK_PREFIX, Traffic
+from netmgr.prefixes import Family, Prefix, merge
+from netmgr.rules.isolation import Isolation
+from netmgr.rules.model import (
+    Abilities,
+    Branch,
+    Classify,
+    Element,
+    GoOn,
+    Hook,
+    InSet,
+    Match,
+    OnLink,
+    Rule,
+    SetSpec,
+    Side,
+)
+
+_DROPPED = ""
+"""In place of a class's name: packets that isolation drops."""
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """Disjoint prefixes of each class, by the class's name, and those that no class counts."""
+
+    pieces: tuple[tuple[str, tuple[Prefix, ...]], ...]
+    dropped: tuple[Prefix, ...] = ()
+    own_links: bool = True
+    """Whether pods' packets come and go by links of ours, and no others do."""
+
+    @classmethod
+    def of(cls, document: NodeDocument, isolation: Isolation | None) -> Classifier | None:
+        """What a node document asks for; None without any class."""
+        if not (wanted := document.traffic_classes):
+            return None
+        # The longest prefix decides between classes and `internal`; ranges and sites are internal
+        # only where no class has them.
+        claims = [
+            (prefix, INTERNAL) for prefix in (*SPECIAL_USE, *RESERVED_USE, *document.internal)
+        ]
+        claims += [(prefix, name) for name, prefixes in wanted.items() for prefix in prefixes]
+        # On a spoke's machine isolation drops a pod's packets with other spokes further on, so they
+        # are in no class.
+        dropped = isolation.others if isolation and isolation.own else ()
+        pieces = disjoint(claims)
+        counted = tuple((name, _beside(pieces.get(name, []), dropped)) for name in wanted)
+        return cls(counted, dropped, own_links=document.wires_pods)
+
+    @property
+    def traffics(self) -> tuple[Traffic, ...]:
+        """What is counted for each pod, beside the internet."""
+        names = (*(name for name, _ in self.pieces), INTERNAL)
+        return tuple(Traffic(f"{name}-{way}") for name in names for way in ("in", "out"))
+
+    @property
+    def prefixes(self) -> tuple[Prefix, ...]:
+        """What is not internet because a class has it."""
+        return tuple(merge(prefix for _, prefixes in self.pieces for prefix in prefixes))
+
+    def sets(self, abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
+        """The sets of prefixes that the rules look into."""
+        if abilities.verdict_maps:
+            return {}
+        found: dict[SetSpec, frozenset[Element]] = {}
+        for family in Family:
+            branches = self._branches(family)
+            known = merge(prefix for _, prefixes in branches for prefix in prefixes)
+            if known:
+                found[_classes(family)] = frozenset(known)
+            found |= {
+                _class(name, family): frozenset(prefixes) for name, prefixes in branches if name
+            }
+        return found
+
+    def rules(self, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
+        """The rules of one hook and family; only the forward hook has any."""
+        if hook is not Hook.FORWARD:
+            return
+        for way, pod, peer in (
+            ("out", Side.SOURCE, Side.DESTINATION),
+            ("in", Side.DESTINATION, Side.SOURCE),
+        ):
+            links: tuple[Match, ...] = (OnLink(pod, f"{LINK_PREFIX}*"),) if self.own_links else ()
+            if abilities.verdict_maps:
+                yield self._classify(family, way, links, pod, peer)
+            else:
+                yield from self._each(family, way, links, pod, peer)
+
+    def _classify(
+        self, family: Family, way: str, links: tuple[Match, ...], pod: Side, peer: Side
+    ) -> Rule:
+        branches = tuple(
+            Branch(_counting(name, way, family) if name else "", prefixes)
+            for name, prefixes in self._branches(family)
+        )
+        action = Classify(
+            f"{way}{family.value}", peer, pod, branches, rest=_counting(INTERNAL, way, family)
+        )
+        return Rule(f"classes {way} v{family.value}", family, links, action)
+
+    def _each(
+        self, family: Family, way: str, links: tuple[Match, ...], pod: Side, peer: Side
+    ) -> Iterator[Rule]:
+        branches = self._branches(family)
+        for name, _ in branches:
+            if name:
+                matches = (
+                    *links,
+                    InSet(peer, _class(name, family).name),
+                    InSet(pod, _counting(name, way, family)),
+                )
+                yield Rule(f"class {name} {way} v{family.value}", family, matches, GoOn())
+        others = (InSet(peer, _classes(family).name, negated=True),) if branches else ()
+        # Without a verdict map a packet goes on after the class that counted it, so the last rule
+        # leaves out what is in any class.
+        matches = (*links, *others, InSet(pod, _counting(INTERNAL, way, family)))
+        yield Rule(f"class {INTERNAL} {way} v{family.value}", family, matches, GoOn())
+
+    def _branches(self, family: Family) -> list[tuple[str, tuple[Prefix, ...]]]:
+        every = (*self.pieces, (_DROPPED, self.dropped))
+        found = [
+            (name, tuple(prefix for prefix in prefixes if prefix.family is family))
+            for name, prefixes in every
+        ]
+        return [(name, prefixes) for name, prefixes in found if prefixes]
+
+
+def pod_set(traffic: Traffic, family: Family) -> SetSpec:
+    """The set that counts pods of one family in one direction and class.
+
+    The internet's is the unnamed one.
+    """
+    way = "in" if traffic.is_inward else "out"
+    kind = "" if traffic in (Traffic.INTERNET_IN, Traffic.INTERNET_OUT) else f"{traffic.kind}_"
+    return SetSpec(f"pod_{kind}{way}{family.value}", family, traffic)
+
+
+def _counting(name: str, way: str, family: Family) -> str:
+    return pod_set(Traffic(f"{name}-{way}"), family).name
+
+
+def _class(name: str, family: Family) -> SetSpec:
+    return SetSpec(f"class_{name}{family.value}", family)
+
+
+def _classes(family: Family) -> SetSpec:
+    return SetSpec(f"classes{family.value}", family)
+
+
+def _beside(prefixes: list[Prefix], holes: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
+    """What of the prefixes lies in none of the holes."""
+    left = disjoint([*((prefix, True) for prefix in prefixes), *((hole, False) for hole in holes)])
+    return tuple(one for one in left.get(True, []) if not any(hole.covers(one) for hole in holes))

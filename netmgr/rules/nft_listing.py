@@ -1,0 +1,218 @@
+"""Turns nft's JSON listing of our table into what was observed (libnftables-json(5)).
+
+A comment's digest covers what we wrote, not what the rule is now: `nft replace rule` may keep the
+comment and change the rule. So `Fingerprints` remembers how nft shows a rule right after we wrote
+it, and compares later listings with that. A rule that was there before us counts as intact if its
+comment does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from netmgr.prefixes import Address, Prefix
+from netmgr.rules.model import (
+    SET_CAPACITY,
+    Element,
+    Hook,
+    Observed,
+    ObservedRule,
+    Ruleset,
+    SetSpec,
+    in_order,
+)
+from netmgr.rules.nft_text import (
+    BASES,
+    ID_SEPARATOR,
+    Line,
+    class_chains,
+    class_marks,
+    fused,
+    ids_of,
+    mark,
+)
+
+Listing = Mapping[str, Any]
+"""One object of nft's JSON output."""
+
+
+class Fingerprints:
+    """What nft shows of each rule, by the rule's comment. Its listings are all of one table."""
+
+    def __init__(self) -> None:
+        # Not kept on disk, where it would have to survive nft versions that show a rule in another
+        # form.
+        self._known: dict[str, Any] = {}
+
+    def learn(self, listing: Iterable[Listing], chains: Collection[str]) -> None:
+        """Remember how nft shows the rules of these chains, which were written a moment ago."""
+        for rule in _commented(listing):
+            if rule["chain"] in chains:
+                self._known[rule["comment"]] = rule["expr"]
+
+    def compared(self, listing: Iterable[Listing]) -> list[Listing]:
+        """The listing, with another comment on every rule that was altered."""
+        listed = list(listing)
+        shown = {rule["comment"]: rule["expr"] for rule in _commented(listed)}
+        # What was learned wins: a rule that is shown otherwise now was altered.
+        self._known = shown | self._known
+        return [self._compared(item) for item in listed]
+
+    def _compared(self, item: Listing) -> Listing:
+        rule = item.get("rule", {})
+        comment = rule.get("comment", "")
+        if not comment or rule["expr"] == self._known[comment]:
+            return item
+        # The ids stay readable; only the digest of the text goes.
+        return {"rule": rule | {"comment": f"{comment.rpartition(' ')[0]} altered"}}
+
+
+def _commented(listing: Iterable[Listing]) -> Iterator[Listing]:
+    return (item["rule"] for item in listing if "comment" in item.get("rule", {}))
+
+
+@dataclass
+class _Table:
+    """A listing by kinds of objects; `comments` are those of each chain's rules in their order."""
+
+    sets: dict[str, Listing] = field(default_factory=dict)
+    chains: dict[str, Listing] = field(default_factory=dict)
+    counters: set[str] = field(default_factory=set)
+    comments: dict[str, list[str]] = field(default_factory=dict)
+    is_dormant: bool = False
+
+    @classmethod
+    def of(cls, listing: Iterable[Listing]) -> _Table:
+        """The table of `list table`."""
+        table = cls()
+        for item in listing:
+            for kind, body in item.items():
+                table.take(kind, body)
+        return table
+
+    def take(self, kind: str, body: Listing) -> None:
+        """Take one object."""
+        match kind:
+            case "set":
+                self.sets[body["name"]] = body
+            case "chain":
+                self.chains[body["name"]] = body
+            case "counter":
+                self.counters.add(body["name"])
+            case "rule":
+                self.comments.setdefault(body["chain"], []).append(body.get("comment", ""))
+            case "table":
+                # nft 1.0.6 does not show which flags; with any but `dormant` it cannot list the
+                # table at all.
+                self.is_dormant = "flags" in body
+            case _:
+                pass
+
+
+class _Recognition:
+    """Finds the rules of a ruleset in the kernel by the comments of each chain's rules."""
+
+    def __init__(self, desired: Ruleset, comments: Mapping[str, list[str]]) -> None:
+        self._desired = desired
+        self._comments = comments
+        self._intact: dict[str, list[str]] = {}
+        self._known: dict[str, list[str]] = {}
+        for rules in desired.chains.values():
+            for line in fused(rules):
+                ids = [rule.id for rule in line]
+                self._known[ids_of(line)] = ids
+                if _leads_to_whole_chains(line, comments):
+                    self._intact[mark(line)] = ids
+
+    def chain(self, hook: Hook) -> tuple[ObservedRule, ...]:
+        """The rules at a hook, in the order of the ruleset's if their lines are in it."""
+        seen: list[ObservedRule] = []
+        for comment in self._comments.get(hook, ()):
+            seen += self._seen(comment)
+        rules = self._desired.chains[hook]
+        return in_order(seen, [rule.id for line in fused(rules) for rule in line], rules)
+
+    def _seen(self, comment: str) -> list[ObservedRule]:
+        """The rules that a rule of the kernel with this comment is."""
+        if comment in self._intact:
+            return [ObservedRule(one) for one in self._intact[comment]]
+        ids = comment.rpartition(" ")[0] or comment or "(without a comment)"
+        return [
+            ObservedRule(one, intact=False) for one in self._known.get(ids, ids.split(ID_SEPARATOR))
+        ]
+
+
+def _leads_to_whole_chains(line: Line, comments: Mapping[str, list[str]]) -> bool:
+    wanted = class_chains(line)
+    return all(comments.get(name) == class_marks(name, texts) for name, texts in wanted.items())
+
+
+def observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
+    """What `list table` shows, in terms of the desired ruleset."""
+    table = _Table.of(listing)
+    wanted = {spec.name for spec in desired.sets}
+    sets = {spec.name for spec in desired.sets if _is_made_as(spec, table.sets.get(spec.name, {}))}
+    bases = {hook for hook in Hook if _is_base(hook, table.chains.get(hook, {}))}
+    malformed = (wanted & table.sets.keys()) - sets | (set(Hook) & table.chains.keys()) - bases
+    recognition = _Recognition(desired, table.comments)
+    return Observed(
+        members={name: _members(table.sets[name]) for name in sets},
+        chains={hook: recognition.chain(hook) for hook in bases},
+        counters=frozenset(table.counters),
+        malformed=frozenset(malformed),
+        orphans=frozenset(table.sets) - wanted,
+        orphan_chains=frozenset(table.chains)
+        - frozenset(Hook)
+        - class_chains(desired.rules()).keys(),
+        asleep=table.is_dormant,
+    )
+
+
+def _is_made_as(spec: SetSpec, body: Listing) -> bool:
+    flags = body.get("flags", [])
+    interval = "interval" in ([flags] if isinstance(flags, str) else flags)
+    if body.get("type") != f"ipv{spec.family.value}_addr":
+        return False
+    return interval if spec.counts is None else not interval and body.get("size") == SET_CAPACITY
+
+
+def _is_base(hook: Hook, body: Listing) -> bool:
+    found = (body.get("type"), body.get("hook"), body.get("prio"), body.get("policy"))
+    return found == (*BASES[hook], "accept")
+
+
+def _members(body: Listing) -> frozenset[Element]:
+    return frozenset(element for element, _ in elements(body))
+
+
+def elements(body: Listing) -> Iterator[tuple[Element, Listing]]:
+    """The elements of a listed set, each with its counter (empty where it has none)."""
+    for entry in body.get("elem", ()):
+        inner = entry["elem"] if isinstance(entry, dict) and "elem" in entry else {"val": entry}
+        value, counter = inner["val"], inner.get("counter") or {}
+        # Only sets of pods have a size; the others hold prefixes.
+        if "size" in body and isinstance(value, str):
+            yield Address.parse(value), counter
+        else:
+            for block in _prefixes(value):
+                yield block, counter
+
+
+def _prefixes(value: Any) -> Iterator[Prefix]:  # noqa: ANN401 - nft's JSON has three shapes of interval
+    if isinstance(value, str):
+        yield Address.parse(value).prefix
+    elif "prefix" in value:
+        yield Prefix.parse(f"{value['prefix']['addr']}/{value['prefix']['len']}")
+    else:
+        # nft joins neighbouring prefixes into one range when it lists them.
+        low, high = map(Address.parse, value["range"])
+        first = low.value
+        while first <= high.value:
+            size = min(
+                first & -first or 1 << low.family.width,
+                1 << (high.value - first + 1).bit_length() - 1,
+            )
+            yield Prefix(low.family, first, low.family.width - size.bit_length() + 1)
+            first += size

@@ -1,0 +1,26 @@
+"""Documents that many tests begin with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+NODE_KEYS: dict[str, Any] = {"apiVersion": "netmgr.io/v1alpha1", "kind": "Node"}
+PLAN_KEYS: dict[str, Any] = {"apiVersion": "netmgr.io/v1alpha1", "kind": "NetworkPlan"}
+
+SMALL_PLAN = """\
+apiVersion: netmgr.io/v1alpha1
+kind: NetworkPlan
+name: small
+pools:
+  nodes: [10.0.0.0/12]
+  services: [172.16.0.0/16]
+clusters:
+  alpha:
+    services: {length: 20}
+    node_pools:
+      gpu: {nodes: 500, pods_per_node: 31}
+  beta:
+    services: {length: 20}
+    node_pools:
+      cpu: {nodes: 100, pods_per_node: 60, grow_to: 400}
+"""

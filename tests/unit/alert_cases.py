@@ -1,0 +1,476 @@
+"""What is recorded, and which alert it fires or does not.
+
+Series are written as promtool's documentation has them: `0+60x10` is 0, 60, … 600, one value a
+minute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from exporter import catalog, controller_catalog
+from exporter.monitoring.promql import JOB, UP, Series, buckets
+
+NODE = {"cluster": "training", "instance": "node-1"}
+MB = 60_000_000
+"""A minute of a million bytes a second."""
+
+
+Line = tuple[str, dict[str, str], str]
+"""Name, labels and values of a series."""
+
+
+def line(series: Series, values: str, **labels: str) -> Line:
+    return series.name, NODE | {"job": JOB} | labels, values
+
+
+def pod(values: str, name: str = "loader", **labels: str) -> Line:
+    return line(
+        catalog.POD_BYTES, values, namespace="data", pod=name, traffic="internet-out", **labels
+    )
+
+
+def namespace(values: str, **labels: str) -> Line:
+    return line(
+        catalog.NAMESPACE_BYTES,
+        values,
+        **({"namespace": "data", "traffic": "internet-out"} | labels),
+    )
+
+
+def leader(values: str, instance: str = "node-1") -> Line:
+    return line(controller_catalog.LEADER, values, instance=instance)
+
+
+def nodes(values: str, state: str, instance: str = "node-1") -> Line:
+    return line(controller_catalog.NODES, values, state=state, instance=instance)
+
+
+def free(values: str, instance: str = "node-1") -> Line:
+    return line(controller_catalog.ALLOCATIONS, values, pool="gpu", state="free", instance=instance)
+
+
+def bucket(bound: str, values: str, command: str = "ADD") -> Line:
+    return line(buckets(catalog.DURATIONS), values, command=command, le=bound)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What was recorded until minute `at`, and what fires then: labels beside the severity, and the
+    summary.
+    """
+
+    alert: str
+    at: int
+    series: tuple[Line, ...]
+    labels: dict[str, str]
+    summary: str = ""
+
+
+FIRES = [
+    Case(
+        "NetmgrPodInternetSpike",
+        67,
+        (
+            pod(f"0+{MB}x59 {60 * MB}+{50 * MB}x10"),
+            pod(f"0x59 0+{50 * MB}x10", instance="node-2"),
+            pod(f"0+{MB}x70", name="other"),
+        ),
+        {"cluster": "training", "namespace": "data", "pod": "loader", "traffic": "internet-out"},
+        "data/loader moves 100MB/s of internet-out",
+    ),
+    Case(
+        "NetmgrPodInternetSpike",
+        70,
+        (pod(f"0x59 0+{100 * MB}x15"),),
+        {"cluster": "training", "namespace": "data", "pod": "loader", "traffic": "internet-out"},
+        "data/loader moves 100MB/s of internet-out",
+    ),
+    Case(
+        "NetmgrSustainedEgress",
+        180,
+        (namespace(f"0+{75 * MB}x180"), namespace(f"0+{75 * MB}x180", instance="node-2")),
+        {"cluster": "training", "namespace": "data", "traffic": "internet-out"},
+        "Namespace data has sent 150MB/s to the internet for hours",
+    ),
+    Case(
+        "NetmgrAccountingGap",
+        20,
+        (
+            line(catalog.GAPS, "0x10 1x30", reason="removed"),
+            line(catalog.GAPS, "0x50", reason="reset"),
+        ),
+        {**NODE, "job": JOB, "reason": "removed"},
+        "Bytes may be missing from the totals of node-1 (removed)",
+    ),
+    Case(
+        "NetmgrAccountingGap",
+        20,
+        (
+            line(catalog.GAPS, "0x10 1x30", reason="late"),
+            line(catalog.GAP_SECONDS, "0x10 30x30", reason="late"),
+        ),
+        {**NODE, "job": JOB, "reason": "late"},
+        "Bytes may be missing from the totals of node-1 (late)",
+    ),
+    Case(
+        "NetmgrSeriesDropped",
+        30,
+        (
+            line(catalog.DROPPED, "0x9 30x40", pods="live"),
+            line(catalog.DROPPED, "0x9 12x40", pods="lingering"),
+        ),
+        NODE,
+        "42 series of pods are left out of the scrapes of node-1",
+    ),
+    Case(
+        "NetmgrDriftRepairedRepeatedly",
+        40,
+        (line(catalog.DRIFT, "0x9 1x9 2x9 3x20", reason="rules"),),
+        {**NODE, "reason": "rules"},
+        "Something on node-1 keeps changing netmgr's rules",
+    ),
+    Case(
+        "NetmgrExporterDown",
+        16,
+        (line(UP, "1x9 0x20"), line(UP, "1x40", instance="node-2")),
+        {**NODE, "job": JOB},
+        "The netmgr exporter of node-1 does not answer",
+    ),
+    Case(
+        "NetmgrAgentDown",
+        16,
+        (line(catalog.UP, "1x9 0x20"), line(catalog.UP, "1x40", instance="node-2")),
+        {**NODE, "job": JOB},
+        "The netmgr agent of node-1 does not answer its exporter",
+    ),
+    Case(
+        "NetmgrAgentNotReady",
+        16,
+        (line(catalog.READY, "1x9 0x20"), line(catalog.READY, "1x40", instance="node-2")),
+        {**NODE, "job": JOB},
+        "The netmgr agent of node-1 is not ready",
+    ),
+    Case(
+        "NetmgrPoolExhausted",
+        16,
+        (
+            line(catalog.ADDRESSES, "1x9 0x20", family="ipv4", state="free"),
+            line(catalog.ADDRESSES, "31x9 32x20", family="ipv4", state="allocated"),
+            line(catalog.ADDRESSES, "9x30", family="ipv6", state="free"),
+        ),
+        {**NODE, "job": JOB, "family": "ipv4", "state": "free"},
+        "node-1 has no free ipv4 address",
+    ),
+    Case(
+        "NetmgrCniErrors",
+        30,
+        (line(catalog.REQUESTS, "0+1x40", command="ADD", code="101"),),
+        {**NODE, "command": "ADD", "code": "101"},
+        "CNI ADD keeps failing on node-1 with code 101",
+    ),
+    Case(
+        "NetmgrCniSlow",
+        30,
+        (bucket("1.0", "0x40"), bucket("2.5", "0+60x40"), bucket("+Inf", "0+60x40")),
+        {"cluster": "training", "command": "ADD"},
+        "One pod in a hundred waits 2.485s for its network",
+    ),
+    Case(
+        "NetmgrStateRebuilt",
+        30,
+        (line(catalog.REBUILDS, "0x9 1x40"),),
+        {**NODE, "job": JOB},
+        "The netmgr agent of node-1 found its state damaged and rebuilt it",
+    ),
+    Case(
+        "NetmgrStateRebuilt",
+        100,
+        (line(catalog.REBUILDS, "0x9 1x60 2x60"), line(catalog.STARTED, "0x130")),
+        {**NODE, "job": JOB},
+        "The netmgr agent of node-1 found its state damaged and rebuilt it",
+    ),
+    Case(
+        "NetmgrStateRebuilt",
+        140,
+        # Started anew, and again its first act was to rebuild: the counter is 1 as before.
+        (line(catalog.REBUILDS, "0x9 1x150"), line(catalog.STARTED, "540x120 7260x40")),
+        {**NODE, "job": JOB},
+        "The netmgr agent of node-1 found its state damaged and rebuilt it",
+    ),
+    Case(
+        "NetmgrUnattributedTraffic",
+        60,
+        (
+            line(catalog.FORWARDED, f"0+{MB}x60", traffic="internet-out"),
+            line(catalog.UNATTRIBUTED, f"0+{MB // 10}x60", traffic="internet-out"),
+        ),
+        {"cluster": "training", "traffic": "internet-out"},
+        "100kB/s of internet-out in training are no pod's",
+    ),
+    Case(
+        "NetmgrTotalsNotDurable",
+        30,
+        (line(catalog.DURABLE, "1x9 0x30"),),
+        {**NODE, "job": JOB},
+        "The totals of node-1 are in memory alone",
+    ),
+    Case(
+        "NetmgrRangesUnknown",
+        30,
+        (line(catalog.RANGES_KNOWN, "1x9 0x30", source="azure"),),
+        {**NODE, "job": JOB, "source": "azure"},
+        "node-1 cannot follow its ranges (azure)",
+    ),
+    Case(
+        "NetmgrSpokesApart",
+        30,
+        (
+            line(
+                catalog.ISOLATION_PACKETS,
+                "0+60x40",
+                **{"from": "spoke-a", "to": "spoke-b"},
+            ),
+            line(catalog.ISOLATION_PACKETS, "0x40", **{"from": "spoke-b", "to": "spoke-a"}),
+        ),
+        {"cluster": "training", "from": "spoke-a", "to": "spoke-b"},
+        "Something in spoke-a keeps sending to spoke-b",
+    ),
+    Case(
+        "NetmgrNatPortsScarce",
+        16,
+        (
+            line(catalog.NAT_SHARE, "0.5x9 0.85x20", family="ipv4", protocol="tcp"),
+            line(catalog.NAT_SHARE, "0.1x30", family="ipv4", protocol="udp"),
+        ),
+        {**NODE, "job": JOB, "family": "ipv4", "protocol": "tcp"},
+        "node-1 has 85% of its tcp ports toward one endpoint in use",
+    ),
+    Case(
+        "NetmgrNatDocumentsRefused",
+        30,
+        (line(catalog.NAT_REFUSED, "0x9 3x30"),),
+        {**NODE, "job": JOB},
+        "node-1 cannot use 3 Services or EndpointSlices",
+    ),
+    Case(
+        "NetmgrControllerNotLed",
+        20,
+        (leader("1x9 0x30"), leader("0x40", "node-2")),
+        {"cluster": "training"},
+        "0 range controllers lead in training",
+    ),
+    Case(
+        "NetmgrControllerNotLed",
+        20,
+        (leader("1x40"), leader("0x9 1x30", "node-2")),
+        {"cluster": "training"},
+        "2 range controllers lead in training",
+    ),
+    Case(
+        "NetmgrNodesWithoutRanges",
+        40,
+        (leader("1x40"), nodes("2x40", "refused"), nodes("0x40", "waiting")),
+        {"cluster": "training", "state": "refused"},
+        "2 Nodes in training have no ranges of the plan (refused)",
+    ),
+    Case(
+        "NetmgrNodesWithoutRanges",
+        40,
+        (
+            leader("1x20 0x20"),
+            leader("0x20 1x20", "node-2"),
+            nodes("1x20 0x20", "waiting"),
+            nodes("0x20 1x20", "waiting", "node-2"),
+        ),
+        {"cluster": "training", "state": "waiting"},
+        "1 Nodes in training have no ranges of the plan (waiting)",
+    ),
+    Case(
+        "NetmgrNodePoolFull",
+        40,
+        (leader("1x40"), free("0x40"), leader("0x40", "node-2"), free("3x40", "node-2")),
+        {"cluster": "training", "pool": "gpu"},
+        "Node pool gpu in training has no free allocation",
+    ),
+    Case(
+        "NetmgrPlanNotInForce",
+        20,
+        (leader("1x40"), line(controller_catalog.PLAN_REFUSED, "0x9 1x30")),
+        {"cluster": "training"},
+        "The range controller in training refuses the plan on disk",
+    ),
+]
+
+QUIET = [
+    Case(
+        "NetmgrPodInternetSpike",
+        120,
+        (pod(f"0+{100 * MB}x120"),),
+        {"why": "that pod is always so busy"},
+    ),
+    Case(
+        "NetmgrPodInternetSpike",
+        67,
+        (pod(f"0+{MB}x59 {60 * MB}+{20 * MB}x10"),),
+        {"why": "too little to matter"},
+    ),
+    Case("NetmgrPodInternetSpike", 62, (pod(f"0x59 0+{300 * MB}x10"),), {"why": "only just begun"}),
+    Case(
+        "NetmgrPodInternetSpike",
+        75,
+        (pod(f"_x44 0+{300 * MB}x40"),),
+        {"why": "a new pod that loads its data"},
+    ),
+    Case(
+        "NetmgrSustainedEgress",
+        180,
+        (namespace(f"0+{150 * MB}x30 {4500 * MB}x150"),),
+        {"why": "it ended"},
+    ),
+    Case("NetmgrSustainedEgress", 180, (namespace(f"0+{50 * MB}x180"),), {"why": "slow enough"}),
+    Case(
+        "NetmgrSustainedEgress",
+        180,
+        (namespace(f"0+{150 * MB}x180", traffic="internet-in"),),
+        {"why": "it comes in"},
+    ),
+    Case(
+        "NetmgrAccountingGap",
+        90,
+        (line(catalog.GAPS, "3x90", reason="removed"),),
+        {"why": "long ago"},
+    ),
+    Case(
+        "NetmgrAccountingGap",
+        60,
+        (
+            line(catalog.GAPS, "0+1x60", reason="late"),
+            line(catalog.GAP_SECONDS, "0+0.03x60", reason="late"),
+        ),
+        {"why": "an observer that is busy for a moment"},
+    ),
+    Case(
+        "NetmgrSeriesDropped",
+        20,
+        (line(catalog.DROPPED, "0x9 30x40", pods="lingering"),),
+        {"why": "for a moment"},
+    ),
+    Case(
+        "NetmgrDriftRepairedRepeatedly",
+        40,
+        (line(catalog.DRIFT, "0x9 1x40", reason="rules"),),
+        {"why": "once"},
+    ),
+    Case("NetmgrExporterDown", 13, (line(UP, "1x9 0x3 1x20"),), {"why": "a restart"}),
+    Case("NetmgrExporterDown", 30, (line(UP, "0x40", job="other"),), {"why": "not ours"}),
+    Case("NetmgrAgentDown", 13, (line(catalog.UP, "1x9 0x3 1x20"),), {"why": "a restart"}),
+    Case("NetmgrAgentNotReady", 13, (line(catalog.READY, "1x9 0x3 1x20"),), {"why": "a restart"}),
+    Case(
+        "NetmgrPoolExhausted",
+        30,
+        (
+            line(catalog.ADDRESSES, "1x40", family="ipv4", state="free"),
+            line(catalog.ADDRESSES, "0x40", family="ipv6", state="free"),
+            line(catalog.ADDRESSES, "0x40", family="ipv6", state="allocated"),
+        ),
+        {"why": "one is free, and there are no ranges of the other family"},
+    ),
+    Case(
+        "NetmgrCniErrors",
+        30,
+        (
+            line(catalog.REQUESTS, "0+9x40", command="ADD", code="0"),
+            line(catalog.REQUESTS, "0x20 1x20", command="ADD", code="11"),
+            line(catalog.REQUESTS, "0+4x40", command="STATUS", code="50"),
+        ),
+        {"why": "one failure, and STATUS has an alert of its own"},
+    ),
+    Case(
+        "NetmgrCniSlow",
+        30,
+        (
+            bucket("1.0", "0+60x40"),
+            bucket("+Inf", "0+60x40"),
+            bucket("1.0", "0x40", "GC"),
+            bucket("+Inf", "0+1x40", "GC"),
+        ),
+        {"why": "ADD is quick"},
+    ),
+    Case(
+        "NetmgrStateRebuilt",
+        75,
+        (line(catalog.REBUILDS, "0x9 1x90"), line(catalog.STARTED, "0x100")),
+        {"why": "more than an hour ago"},
+    ),
+    Case(
+        "NetmgrUnattributedTraffic",
+        60,
+        (
+            line(catalog.FORWARDED, f"0+{MB}x60", traffic="internet-out"),
+            line(catalog.UNATTRIBUTED, f"0+{MB // 100}x60", traffic="internet-out"),
+        ),
+        {"why": "a hundredth"},
+    ),
+    Case(
+        "NetmgrTotalsNotDurable",
+        14,
+        (line(catalog.DURABLE, "1x9 0x4 1x20"),),
+        {"why": "for a moment"},
+    ),
+    Case(
+        "NetmgrRangesUnknown",
+        20,
+        (line(catalog.RANGES_KNOWN, "1x9 0x9 1x20", source="azure"),),
+        {"why": "throttled for a while"},
+    ),
+    Case(
+        "NetmgrSpokesApart",
+        30,
+        (
+            line(
+                catalog.ISOLATION_PACKETS,
+                "0x5 60x40",
+                **{"from": "spoke-a", "to": "spoke-b"},
+            ),
+        ),
+        {"why": "once"},
+    ),
+    Case(
+        "NetmgrNatPortsScarce",
+        30,
+        (line(catalog.NAT_SHARE, "0.7x40", family="ipv4", protocol="tcp"),),
+        {"why": "room"},
+    ),
+    Case(
+        "NetmgrNatDocumentsRefused",
+        15,
+        (line(catalog.NAT_REFUSED, "0x9 3x2 0x20"),),
+        {"why": "corrected at once"},
+    ),
+    Case(
+        "NetmgrControllerNotLed",
+        25,
+        (leader("1x9 0x3 0x40"), leader("0x13 1x30", "node-2")),
+        {"why": "the other took over"},
+    ),
+    Case(
+        "NetmgrNodesWithoutRanges",
+        40,
+        (leader("0x40"), nodes("2x40", "refused"), leader("1x40", "node-2")),
+        {"why": "a former leader's last value"},
+    ),
+    Case(
+        "NetmgrNodesWithoutRanges",
+        20,
+        (leader("1x40"), nodes("0x9 5x5 0x30", "waiting")),
+        {"why": "written within minutes"},
+    ),
+    Case("NetmgrNodePoolFull", 40, (leader("1x40"), free("1x40")), {"why": "one is free"}),
+    Case(
+        "NetmgrPlanNotInForce",
+        20,
+        (leader("0x40"), line(controller_catalog.PLAN_REFUSED, "1x40")),
+        {"why": "it does not lead"},
+    ),
+]

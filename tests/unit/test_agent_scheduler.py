@@ -1,0 +1,152 @@
+"""Recurring work: when it is due, when it waits, that a failure ends nothing, and that an old
+reading beats none.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+
+from netmgr.agent.components import Health
+from netmgr.agent.scheduler import LONG_SECONDS, TASK_SHARE, Latest, Scheduler, Task
+from netmgr.errors import KernelError, TryAgainLater
+
+PATIENCE = 10.0
+
+
+def test_tasks_are_due_at_once_and_then_at_their_intervals() -> None:
+    often, seldom, done = [], [], threading.Event()
+
+    def count() -> None:
+        often.append(time.monotonic())
+        if len(often) == 5:
+            done.set()
+
+    scheduler = Scheduler("test", [Task(count, 0.02), Task(lambda: seldom.append(1), 600)])
+    scheduler.start()
+    assert done.wait(PATIENCE)
+    scheduler.stop()
+    assert seldom == [1]
+    assert often[4] - often[0] >= 4 * 0.02
+
+
+def test_news_on_a_file_descriptor_are_taken_up_without_waiting_for_an_interval() -> None:
+    reading, writing = os.pipe2(os.O_NONBLOCK)
+    heard = threading.Event()
+
+    def hear() -> None:
+        os.read(reading, 100)
+        heard.set()
+
+    scheduler = Scheduler("test", [Task(lambda: None, 600), Task(hear, wakes=reading)])
+    scheduler.start()
+    os.write(writing, b"news")
+    assert heard.wait(PATIENCE)
+    scheduler.stop()
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_task_that_takes_long_leaves_the_processor_to_others() -> None:
+    begins: list[float] = []
+    done = threading.Event()
+
+    def work() -> None:
+        begins.append(time.monotonic())
+        if len(begins) == 2:
+            done.set()
+            return
+        while time.thread_time() - start < LONG_SECONDS * 1.1:
+            pass
+
+    start = 0.0
+    scheduler = Scheduler("test", [Task(work, 0.01)])
+    scheduler.start()
+    assert done.wait(PATIENCE * 3)
+    scheduler.stop()
+    assert begins[1] - begins[0] >= LONG_SECONDS / TASK_SHARE
+
+
+def test_a_failure_is_reported_until_the_attempt_succeeds_and_a_repair_is_counted() -> None:
+    health = Health()
+
+    def fail() -> list[str]:
+        raise TryAgainLater("the lock is held")
+
+    health.repair("rules", fail)
+    assert health.failing == {"rules": "the lock is held"}
+    health.repair("rules", lambda: ["a chain was missing", "a set was missing"])
+    assert health.failing == {}
+    assert health.repairs() == [{"reason": "rules", "count": 2}]
+
+
+def test_a_task_may_say_when_it_is_due_again():
+    begins: list[float] = []
+    done = threading.Event()
+
+    def work() -> float:
+        begins.append(time.monotonic())
+        if len(begins) == 2:
+            done.set()
+        return 0.05
+
+    scheduler = Scheduler("test", [Task(work, 600, delay=0.05)])
+    started = time.monotonic()
+    scheduler.start()
+    assert done.wait(PATIENCE)
+    scheduler.stop()
+    assert begins[0] - started >= 0.05
+    assert begins[1] - begins[0] >= 0.05
+
+
+@dataclass
+class Kernel:
+    """Counts how often it is read, on a clock that only reading moves."""
+
+    cost: float = 0.0
+    time: float = 100.0
+    readings: int = 0
+    fault: KernelError | None = field(default=None)
+
+    def now(self) -> float:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time
+
+    def read(self) -> int:
+        self.readings += 1
+        self.time += self.cost
+        if self.fault:
+            raise self.fault
+        return self.readings
+
+
+def test_a_reading_serves_everybody_until_it_is_too_old() -> None:
+    kernel = Kernel()
+    latest = Latest(kernel.read, kernel, 0.5, 0)
+    assert [latest.value(), latest.value()] == [1, 1]
+    kernel.time += 0.5
+    assert [latest.value(), latest.value()] == [2, 2]
+
+
+def test_a_reading_that_takes_long_is_taken_less_often() -> None:
+    kernel = Kernel(cost=3.0)
+    latest = Latest(kernel.read, kernel, 0.5, 0)
+    assert latest.value() == 1
+    kernel.time += 50
+    assert latest.value() == 1
+    kernel.time += 10
+    assert latest.value() == 2
+
+
+def test_where_the_kernel_cannot_be_read_the_last_reading_stands() -> None:
+    kernel = Kernel(fault=KernelError("list counters"))
+    latest = Latest(kernel.read, kernel, 0.0, 0)
+    assert latest.value() == 0
+    kernel.fault = None
+    assert latest.value() == 2
+    kernel.fault = KernelError("list counters")
+    assert latest.value() == 2

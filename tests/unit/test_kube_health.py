@@ -1,0 +1,82 @@
+"""A controller of which a part hangs is unhealthy, whatever the rest of it does."""
+
+from __future__ import annotations
+
+import socket
+from http.client import HTTPConnection
+
+import pytest
+from kubernetes.client import ApiClient
+from prometheus_client import CollectorRegistry
+
+from exporter.controller_catalog import CONTROLLER
+from netmgr.errors import SetupError
+from netmgr.kube.api import Api
+from netmgr.kube.health import SILENCE, Health, Telemetry, serve
+
+
+def test_health_names_a_part_that_gives_no_sign() -> None:
+    now = 0.0
+    parts = Health(lambda: now)
+    port = serve(CollectorRegistry(), "127.0.0.1:0", parts.fault)
+
+    def health() -> tuple[int, str]:
+        connection = HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/healthz")
+        try:
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    assert health() == (200, "ok\n")
+    parts.beat("rounds")
+    now = SILENCE - 1
+    parts.beat("election")
+    assert health() == (200, "ok\n")
+    now = SILENCE + 1
+    assert health() == (503, f"no sign of rounds for {now:.0f} s\n")
+    parts.idle("rounds")
+    assert health() == (200, "ok\n")
+
+
+def _health(address: str, port: int) -> bytes:
+    connection = HTTPConnection(address, port, timeout=10)
+    connection.request("GET", "/healthz")
+    try:
+        return connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("listen", "reached"),
+    [(":0", ("127.0.0.1", "::1")), ("127.0.0.1:0", ("127.0.0.1",)), ("[::1]:0", ("::1",))],
+)
+def test_health_is_served_over_every_family_that_is_listened_on(
+    listen: str, reached: tuple[str, ...]
+) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this kernel has no IPv6")
+    port = serve(CollectorRegistry(), listen, str)
+    found = {}
+    for address in ("127.0.0.1", "::1"):
+        try:
+            found[address] = _health(address, port)
+        except ConnectionRefusedError:
+            continue
+    assert found == dict.fromkeys(reached, b"ok\n")
+
+
+@pytest.mark.parametrize("listen", [":x", ":70000", "192.0.2.1:0"])
+def test_an_address_that_cannot_be_listened_at_is_an_error(listen: str) -> None:
+    with pytest.raises(SetupError, match="give --listen"):
+        serve(CollectorRegistry(), listen, str)
+
+
+def test_every_family_of_the_controllers_page_is_in_the_catalogue() -> None:
+    families = list(Telemetry(Api(ApiClient())).registry.collect())
+    exposed = {
+        f"{family.name}_total" if family.type == "counter" else family.name for family in families
+    }
+    assert exposed == {metric.name for metric in CONTROLLER}
