@@ -18,7 +18,7 @@ from netmgr.agent.node import Node
 from netmgr.agent.verbs import add, check, collect_garbage, delete
 from netmgr.api.server import UnixServer
 from netmgr.api.snapshot import Snapshot
-from netmgr.errors import InvalidNetworkConfig, NetmgrError, StateError
+from netmgr.errors import InvalidNetworkConfig, NetmgrError, NotReady, StateError
 
 _VERBS = frozenset(Verb)
 
@@ -31,6 +31,7 @@ class CniSocket(Component):
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self._node = agent.get(Node)
+        self._serves = False
         self._spool_dir = agent.document.state_dir / "spool"
 
     @classmethod
@@ -49,9 +50,16 @@ class CniSocket(Component):
         self._agent.get(Files).serve(
             UnixServer(self._agent.document.run_dir / "cni.sock", self.answer)
         )
+        self._serves = True
         # Once more: a launcher that found no socket a moment ago spooled its DEL after the
         # reconcile pass.
         self.reconcile()
+
+    def health(self, failing: Mapping[str, str]) -> None:
+        """No pod can start before the socket listens."""
+        super().health(failing)
+        if not self._serves:
+            raise NotReady("the agent is starting: its CNI socket does not listen yet")
 
     def reconcile(self) -> None:
         """Carry out DELs that came while no agent answered."""

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from netmgr.agent import roles
 from netmgr.agent.accounting import Accounting
 from netmgr.agent.accounts import Accounts
-from netmgr.agent.components import Agent
+from netmgr.agent.cni import CniSocket
+from netmgr.agent.components import Agent, Component
 from netmgr.agent.files import FILES
 from netmgr.agent.queries import Readers
+from netmgr.api.snapshot import Snapshot
 from netmgr.documents.node import NodeDocument
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.store import Store
@@ -63,7 +66,7 @@ class Probed:
             boot_id="boot-1",
         )
         self.accounts = Accounts(rules, self.ledger, Clock(), 0)
-        agent = Agent(state_dir / "node.yaml", document, Clock(), (), ExitStack())
+        self.agent = agent = Agent(state_dir / "node.yaml", document, Clock(), (), ExitStack())
         self.health, self.readers = agent.health, Readers(agent)
         agent.components += [Accounting(agent, self.accounts, rules, self.ledger), self.readers]
 
@@ -96,3 +99,30 @@ def test_files_that_cannot_be_made_again_are_reported(agent: Probed) -> None:
         == "/var/lib/netmgr: cannot be made or written"
     )
     assert not agent.kernel.is_asked.is_set(), "a probe reads no counters"
+
+
+class NotListening(CniSocket):
+    """The CNI socket before `start`: no request was served, and none can be."""
+
+    def __init__(self, agent: Agent) -> None:
+        Component.__init__(self, agent)
+        self._serves = False
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """It has answered none."""
+
+
+def test_an_agent_is_not_ready_before_its_cni_socket_listens(agent: Probed) -> None:
+    def snapshot() -> Snapshot:
+        agent.kernel.goes_on.set()
+        return agent.readers.snapshot_now()
+
+    assert snapshot()["ready"]
+    agent.agent.components.append(NotListening(agent.agent))
+    assert not snapshot()["ready"]
+    assert "does not listen yet" in snapshot()["reason"]
+
+
+def test_whoever_finds_the_cni_socket_finds_the_readers_socket() -> None:
+    kinds = roles.wiring_node()
+    assert kinds[-2:] == (Readers, CniSocket), "sockets are made in the order of this list"
