@@ -62,8 +62,8 @@ def wiring_node() -> Kinds:
         # One pass before any request: spooled DELs give back what the first ADD may need.
         Reconciler,
         # Rules before servers: no pod is attached that is not counted from its first packet.
-        # Readers come first: who was told over the CNI socket that the node is ready may read its
-        # counters at once. Until the last socket listens, readers are told that it is not.
+        # Readers come first: whoever learns over the CNI socket that the node is ready may read its
+        # counters at once. Until the CNI socket listens, the snapshot says that it is not ready.
         Readers,
         # The spool is replayed again when the socket listens, since a launcher may just have
         # missed it.

@@ -52,13 +52,6 @@ class Outcome:
     packets: int = 1
     error: str = ""
 
-    @property
-    def as_wanted(self) -> bool:
-        """Whether what should happen did."""
-        return self.source == self.probe.expected_source and self.answered == (
-            self.probe.expected_source is not None
-        )
-
 
 @dataclass
 class _Client:

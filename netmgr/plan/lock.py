@@ -100,15 +100,15 @@ class Layout(Document):
         """Addresses from one node's first block to the next node's."""
         return self.blocks << (self.pods.family.width - self.block_length)
 
-    def host(self, place: int) -> Address:
-        """The own address of the segment's node at `place` (from 0)."""
-        return Address(self.host_base.family, self.host_base.value + place)
+    def host(self, offset: int) -> Address:
+        """The own address of the segment's node at `offset` (from 0)."""
+        return Address(self.host_base.family, self.host_base.value + offset)
 
-    def node_blocks(self, place: int) -> tuple[Prefix, ...]:
-        """The blocks of the segment's node at `place` (from 0)."""
+    def node_blocks(self, offset: int) -> tuple[Prefix, ...]:
+        """The blocks of the segment's node at `offset` (from 0)."""
         # Blocks of a node lie side by side, and nodes in order: any node's addresses follow from
         # its number alone.
-        first = self.pod_base.value + place * self.stride
+        first = self.pod_base.value + offset * self.stride
         size = self.stride // self.blocks
         return tuple(
             Prefix(self.pods.family, first + i * size, self.block_length)

@@ -1,8 +1,8 @@
 """Every machine that a lock has addresses for: nodes, the hub's routers, and NAT hosts.
 
-All of it is arithmetic on the lock. A controller that gives nodes their blocks asks `planned_nodes`
-for all nodes of a pool, `node` for one by its index (microseconds, whatever the pool's size), and
-`node_owning` for the node that a block in use belongs to.
+All of it is arithmetic on the lock. A controller that gives nodes their blocks asks `node` for one
+by its index (microseconds, whatever the pool's size), and `node_owning` for the node that a block
+in use belongs to.
 
 Names of routers and NAT hosts have a dot, which no cluster and no node pool can have:
 `router-0.hub` and `nat-0.training` are never the name of a node.
@@ -22,7 +22,7 @@ from netmgr.prefixes import Address, Prefix
 class PlannedNode:
     """One node as the lock has it.
 
-    `hosts` are its own addresses and `blocks` its pods', v4 first; `place` counts from 0
+    `hosts` are its own addresses and `blocks` its pods', v4 first; `offset` counts from 0
     within `segment`.
     """
 
@@ -30,7 +30,7 @@ class PlannedNode:
     pool: str
     index: int
     segment: Segment
-    place: int
+    offset: int
 
     @property
     def name(self) -> str:
@@ -40,13 +40,13 @@ class PlannedNode:
     @property
     def hosts(self) -> tuple[Address, ...]:
         """The node's own addresses, one a family."""
-        return tuple(layout.host(self.place) for layout in self.segment.layouts)
+        return tuple(layout.host(self.offset) for layout in self.segment.layouts)
 
     @property
     def blocks(self) -> tuple[Prefix, ...]:
         """What its pods get addresses of."""
         return tuple(
-            block for layout in self.segment.layouts for block in layout.node_blocks(self.place)
+            block for layout in self.segment.layouts for block in layout.node_blocks(self.offset)
         )
 
 
@@ -59,25 +59,13 @@ def segments(lock: LockDocument) -> Iterator[tuple[str, str, Segment]]:
 
 
 def node(lock: LockDocument, cluster: str, pool: str, index: int) -> PlannedNode | None:
-    """The node numbered `index` (from 0), or None when the lock has no place for it."""
+    """The node numbered `index` (from 0), or None if the node pool has fewer."""
     held = lock.clusters.get(cluster)
     spec = held.node_pools.get(pool) if held else None
     for segment in spec.segments if spec else ():
         if segment.first <= index < segment.first + segment.nodes:
             return PlannedNode(cluster, pool, index, segment, index - segment.first)
     return None
-
-
-def planned_nodes(lock: LockDocument, cluster: str, pool: str) -> Iterator[PlannedNode]:
-    """Every node that fits into a node pool, by index; none if there is no such pool in use.
-
-    These are more nodes than the plan asks for today.
-    """
-    held = lock.clusters.get(cluster)
-    spec = held.node_pools.get(pool) if held and not held.tombstone else None
-    for segment in spec.segments if spec and not spec.tombstone else ():
-        for place in range(segment.nodes):
-            yield PlannedNode(cluster, pool, segment.first + place, segment, place)
 
 
 def node_named(lock: LockDocument, name: str) -> PlannedNode | None:
@@ -96,14 +84,14 @@ def node_owning(lock: LockDocument, address: Address) -> PlannedNode | None:
     """The node whose own address it is, or one of whose blocks holds it; or None."""
     for cluster, pool, segment in segments(lock):
         for layout in segment.layouts:
-            place = _place(layout, address)
+            offset = _offset(layout, address)
             # A subnet may hold more addresses than the segment has nodes.
-            if place is not None and place < segment.nodes:
-                return PlannedNode(cluster, pool, segment.first + place, segment, place)
+            if offset is not None and offset < segment.nodes:
+                return PlannedNode(cluster, pool, segment.first + offset, segment, offset)
     return None
 
 
-def _place(layout: Layout, address: Address) -> int | None:
+def _offset(layout: Layout, address: Address) -> int | None:
     if layout.hosts.holds(address) and address.value >= layout.host_base.value:
         return address.value - layout.host_base.value
     if layout.pods.holds(address) and address.value >= layout.pod_base.value:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import yaml
 
+from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location, dotted
 from netmgr.documents.yaml_loader import MOST_LEVELS, BeyondBounds, Loader
 from netmgr.errors import StateError
 from netmgr.file_version import FileVersion
 from netmgr.services import objects
-from netmgr.services.objects import KeyPath, Place, Refused, Service, Slice
+from netmgr.services.objects import Refused, Service, Slice
 
 SUFFIXES = (".json", ".yaml", ".yml")
 """Of the files in a directory that are read; those whose name begins with a dot are not."""
@@ -76,16 +77,16 @@ class Documents:
                 self._read(path, found)
         return found
 
-    def describe(self, faults: Sequence[Refused]) -> list[str]:
-        """The faults as messages with file, line and key, of both places where two disagree."""
-        found = _lines({place for fault in faults for place in (fault.place, fault.other) if place})
+    def describe(self, faults: Sequence[Diagnostic]) -> list[str]:
+        """The faults as messages with file, line and key, both where two objects disagree."""
+        found = _lines({at for fault in faults for at in (fault.at, fault.beside) if at})
         return [_message(fault, found) for fault in faults]
 
     def _read(self, path: str, found: dict[str, Content]) -> None:
         try:
             found[path] = tuple(_parsed(path))
         except Refused as fault:
-            (self.faults[path],) = self.describe([fault])
+            (self.faults[path],) = self.describe([fault.diagnostic])
         else:
             self.faults.pop(path, None)
 
@@ -127,11 +128,11 @@ def _parsed(path: str) -> Iterator[Service | Slice]:
     """Everything in a file; JSON if it is called so, else YAML, of which JSON is a part."""
     for number, document in enumerate(_loaded(path)):
         if document is not None:
-            yield from objects.read(document, Place(path, number))
+            yield from objects.read(document, Location(file=path, document=number))
 
 
 def _loaded(path: str) -> list[object]:
-    whole = Place(path)
+    whole = Location(file=path)
     try:
         content = _content(whole)
         return [json.loads(content)] if path.endswith(".json") else _yaml(content)
@@ -140,7 +141,9 @@ def _loaded(path: str) -> list[object]:
     except UnicodeDecodeError as error:
         raise Refused(whole, f"is not UTF-8: byte {error.start} cannot be decoded") from None
     except json.JSONDecodeError as error:
-        raise Refused(Place(f"{path}:{error.lineno}"), f"is not JSON: {error.msg}") from None
+        raise Refused(
+            Location(file=f"{path}:{error.lineno}"), f"is not JSON: {error.msg}"
+        ) from None
     except RecursionError:  # of the JSON decoder, which counts its levels
         message = f"has more than {MOST_LEVELS} lists and mappings in each other"
         raise Refused(whole, message) from None
@@ -154,20 +157,18 @@ def _loaded(path: str) -> list[object]:
 
 def _yaml_fault(path: str, error: yaml.YAMLError) -> Refused:
     if not isinstance(error, yaml.MarkedYAMLError):
-        return Refused(Place(path), f"is not YAML: {error}")
+        return Refused(Location(file=path), f"is not YAML: {error}")
     mark = error.problem_mark or error.context_mark
     at = f"{path}:{mark.line + 1}" if mark else path
-    return Refused(Place(at), f"is not YAML: {error.problem or error.context}")
+    return Refused(Location(file=at), f"is not YAML: {error.problem or error.context}")
 
 
-def _content(place: Place) -> bytes:
+def _content(at: Location) -> bytes:
     """What is in a file, if it can be parsed with what memory and stack there are."""
-    path = Path(place.path)
+    path = Path(at.file)
     # Checked before reading: such a file could fill the memory.
     if path.stat().st_size > MOST_BYTES:
-        raise Refused(
-            place, f"has more than {MOST_BYTES >> 20} MiB; give Services in several files"
-        )
+        raise Refused(at, f"has more than {MOST_BYTES >> 20} MiB; give Services in several files")
     return path.read_bytes()
 
 
@@ -175,39 +176,33 @@ def _yaml(content: bytes) -> list[object]:
     return list(yaml.load_all(content, Loader=Loader))
 
 
-def _message(fault: Refused, found: Mapping[Place, int]) -> str:
-    message = f"{_located(fault.place, found.get(fault.place))}: {fault.message}"
-    return (
-        f"{message} (see {_located(fault.other, found.get(fault.other))})"
-        if fault.other
-        else message
-    )
+def _message(fault: Diagnostic, found: Mapping[Location, int]) -> str:
+    beside = f"see {_located(fault.beside, found)}" if fault.beside else ""
+    return f"{_located(fault.at, found)}: {fault.text(beside)}"
 
 
-def _located(place: Place, line: int | None) -> str:
-    """`file:line: key`."""
-    dotted = "".join(
-        f"[{part}]" if isinstance(part, int) else f".{part}" for part in place.key
-    ).lstrip(".")
-    return f"{place.path}{f':{line}' if line else ''}{f': {dotted}' if dotted else ''}"
+def _located(at: Location, found: Mapping[Location, int]) -> str:
+    """`file:line: key`, as far as these are known."""
+    line, key = found.get(at), dotted(at.key)
+    return f"{at.file}{f':{line}' if line else ''}{f': {key}' if key else ''}"
 
 
-def _lines(places: Collection[Place]) -> dict[Place, int]:
-    """The lines of places, each file read once."""
-    found: dict[Place, int] = {}
-    by_path: defaultdict[str, list[Place]] = defaultdict(list)
-    for place in places:
-        by_path[place.path].append(place)
-    for here in by_path.values():
+def _lines(wanted: Collection[Location]) -> dict[Location, int]:
+    """The line of each location, each file read once."""
+    found: dict[Location, int] = {}
+    by_file: defaultdict[str, list[Location]] = defaultdict(list)
+    for at in wanted:
+        by_file[at.file].append(at)
+    for here in by_file.values():
         try:
             content = _content(here[0])
         except (OSError, Refused):
             continue
-        known = find_lines(content, [(place.document, place.key) for place in here])
-        for place in here:
-            line = known.get((place.document, place.key))
+        known = find_lines(content, [(at.document, at.key) for at in here])
+        for at in here:
+            line = known.get((at.document, at.key))
             if line is not None:
-                found[place] = line
+                found[at] = line
     return found
 
 

@@ -66,7 +66,7 @@ def changes(
     found: dict[ServicePort, Frontend | None] = {
         vip: frontend
         for vip, frontend in wanted.items()
-        if (place := state.get(vip)) is None or place.frontend != settled(frontend)
+        if (entry := state.get(vip)) is None or entry.frontend != settled(frontend)
     }
     return found | dict.fromkeys(state.keys() - wanted.keys())
 
@@ -79,11 +79,11 @@ def settled(frontend: Frontend) -> Frontend:
 
 def update(state: State, after: Mapping[ServicePort, Placed | None]) -> State:
     """Change some ServicePorts of the state, in place: it may be of ten thousands of them."""
-    for vip, place in after.items():
-        if place is None:
+    for vip, entry in after.items():
+        if entry is None:
             state.pop(vip, None)
         else:
-            state[vip] = place
+            state[vip] = entry
     return state
 
 
@@ -150,7 +150,7 @@ def between(vip: ServicePort, before: Placed | None, after: Placed | None, delta
         None if after is None else b"",
     )
     choices = [
-        None if place is None else choice_data(family, place.choice) for place in (before, after)
+        None if entry is None else choice_data(family, entry.choice) for entry in (before, after)
     ]
     delta.replace(service_map(family), service_key, *choices)
     if before and after and before.choice == after.choice:
@@ -163,7 +163,7 @@ def between(vip: ServicePort, before: Placed | None, after: Placed | None, delta
 
 def choices_of(state: State) -> set[tuple[Family, int]]:
     """All ways of choosing a slot that are in use."""
-    return {(vip.family, place.choice) for vip, place in state.items()}
+    return {(vip.family, entry.choice) for vip, entry in state.items()}
 
 
 def against(listing: Mapping[str, Elements], wanted: State) -> Delta:
@@ -171,12 +171,12 @@ def against(listing: Mapping[str, Elements], wanted: State) -> Delta:
     delta = Delta()
     for family in Family:
         vips, services, endpoints = Elements(), Elements(), Elements()
-        for vip, place in wanted.items():
+        for vip, entry in wanted.items():
             if vip.family is family:
                 service_key = key(vip)
                 vips[service_key] = b""
-                services[service_key] = choice_data(family, place.choice)
-                endpoints.update(elements(vip, place.slots))
+                services[service_key] = choice_data(family, entry.choice)
+                endpoints.update(elements(vip, entry.slots))
         for name, members in (
             (vip_set(family), vips),
             (service_map(family), services),
@@ -190,11 +190,9 @@ def _compare_slots(
     name: str, service_key: bytes, before: Slots, after: Slots, delta: Delta
 ) -> None:
     # Of one chain, so equally many; only those that differ are turned into bytes.
-    for place, (old, new) in enumerate(zip(before, after, strict=True)):
+    for slot, (old, new) in enumerate(zip(before, after, strict=True)):
         if old != new:
-            delta.replace(
-                name, slot_key(service_key, place), endpoint_data(old), endpoint_data(new)
-            )
+            delta.replace(name, slot_key(service_key, slot), endpoint_data(old), endpoint_data(new))
 
 
 def _compare(name: str, before: Elements, after: Elements, delta: Delta) -> None:

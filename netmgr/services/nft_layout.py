@@ -152,8 +152,7 @@ def elements(vip: ServicePort, held: Slots) -> Iterator[tuple[bytes, bytes]]:
     """All slots of a ServicePort as elements."""
     service_key = key(vip)
     return (
-        (slot_key(service_key, place), endpoint_data(endpoint))
-        for place, endpoint in enumerate(held)
+        (slot_key(service_key, slot), endpoint_data(endpoint)) for slot, endpoint in enumerate(held)
     )
 
 

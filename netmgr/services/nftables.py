@@ -79,7 +79,7 @@ class NftablesServices:
             if not wrong and delta.is_empty:
                 self._state, self._generation = state, listing.generation
                 self._choices = nft_diff.choices_of(state)
-        return {vip: place.frontend for vip, place in state.items()}
+        return {vip: entry.frontend for vip, entry in state.items()}
 
     def reconcile(self, wanted: Mapping[ServicePort, Frontend]) -> list[str]:
         """List the table if anything can have changed, and change what differs."""
@@ -106,11 +106,11 @@ class NftablesServices:
         delta, after, choices = Delta(), dict[ServicePort, Placed | None](), set(self._choices)
         for vip, frontend in changes.items():
             before = self._state.get(vip)
-            place = None if frontend is None else nft_diff.placed(frontend, before)
-            nft_diff.between(vip, before, place, delta)
-            after[vip] = place
-            if place is not None:
-                choices.add((vip.family, place.choice))
+            entry = None if frontend is None else nft_diff.placed(frontend, before)
+            nft_diff.between(vip, before, entry, delta)
+            after[vip] = entry
+            if entry is not None:
+                choices.add((vip.family, entry.choice))
         new = choices - self._choices
         try:
             # Chains that nothing leads to any more stay until the next start: deleting one takes
@@ -186,7 +186,7 @@ class NftablesServices:
             nf_tables.new_table(TABLE),
             nf_tables.delete_table(TABLE),
             nf_tables.new_table(TABLE),
-            *(nf_tables.new_set(TABLE, spec, place) for place, spec in enumerate(sets(), 1)),
+            *(nf_tables.new_set(TABLE, spec, number) for number, spec in enumerate(sets(), 1)),
             *(
                 operation
                 for chain in self._fixed

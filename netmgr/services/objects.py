@@ -14,10 +14,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location
 from netmgr.prefixes import Address, Family
 from netmgr.services.model import Protocol, ServiceName
-
-KeyPath = tuple[str | int, ...]
 
 _SERVICE_LABEL = "kubernetes.io/service-name"
 _LISTS = {"List": None, "ServiceList": "Service", "EndpointSliceList": "EndpointSlice"}
@@ -27,35 +26,12 @@ _CLUSTER_IPS: tuple[KeyPath, ...] = tuple(("spec", "clusterIPs", number) for num
 _NO_ADDRESSES = ("", "None")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A key in a document of a file, which may hold several documents."""
-
-    path: str
-    document: int = 0
-    key: KeyPath = ()
-
-    def under(self, *key: str | int) -> Place:
-        """A key inside of it."""
-        return Place(self.path, self.document, (*self.key, *key))
-
-
 class Refused(Exception):
-    """An object is wrong at `place`, or contradicts the one at `other`."""
+    """An object is wrong, or contradicts another one; says where, in `diagnostic`."""
 
-    def __init__(self, place: Place, message: str, other: Place | None = None) -> None:
+    def __init__(self, at: Location, message: str, beside: Location | None = None) -> None:
         super().__init__(message)
-        self.place, self.message, self.other = place, message, other
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Refused) and self._content == other._content
-
-    def __hash__(self) -> int:
-        return hash(self._content)
-
-    @property
-    def _content(self) -> tuple[Place, str, Place | None]:
-        return self.place, self.message, self.other
+        self.diagnostic = Diagnostic(message, at, beside)
 
 
 class State(IntEnum):
@@ -79,7 +55,7 @@ class PortOfService:
 class Service:
     """A Service; without addresses (headless, ExternalName, not yet allocated) it opens nothing."""
 
-    place: Place
+    at: Location
     name: ServiceName
     addresses: tuple[Address, ...]
     ports: tuple[PortOfService, ...]
@@ -92,7 +68,7 @@ class Service:
 class Slice:
     """An EndpointSlice: every endpoint has every port."""
 
-    place: Place
+    at: Location
     service: ServiceName
     family: Family
     endpoints: tuple[tuple[Address, State], ...]
@@ -166,7 +142,7 @@ class _Slice(_Object):
     ports: tuple[_SlicePort, ...] | None = None
 
 
-def read(data: object, place: Place) -> Iterator[Service | Slice]:
+def read(data: object, at: Location) -> Iterator[Service | Slice]:
     """The objects of one document, or of a list in it.
 
     Raises:
@@ -174,41 +150,41 @@ def read(data: object, place: Place) -> Iterator[Service | Slice]:
     """
     if not isinstance(data, dict):
         raise Refused(
-            place, "must be a Kubernetes object: a Service, an EndpointSlice or a List of these"
+            at, "must be a Kubernetes object: a Service, an EndpointSlice or a List of these"
         )
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in _LISTS:
-        yield from _one(data, kind, place)
+        yield from _one(data, kind, at)
         return
     listed = data.get("items") or []
     if not isinstance(listed, list):
-        raise Refused(place.under("items"), "must be a list")
+        raise Refused(at.under("items"), "must be a list")
     for number, item in enumerate(listed):
-        inner = place.under("items", number)
+        inner = at.under("items", number)
         if not isinstance(item, dict):
             raise Refused(inner, "must be a Kubernetes object")
         yield from _one(item, item.get("kind", _LISTS[kind]), inner)
 
 
-def _one(data: Mapping[str, Any], kind: object, place: Place) -> Iterator[Service | Slice]:
+def _one(data: Mapping[str, Any], kind: object, at: Location) -> Iterator[Service | Slice]:
     try:
         if kind == "Service":
-            yield _service(_Service.model_validate(data), place)
+            yield _service(_Service.model_validate(data), at)
         elif kind == "EndpointSlice":
-            yield from _slice(_Slice.model_validate(data), place)
+            yield from _slice(_Slice.model_validate(data), at)
         elif not isinstance(kind, str):
-            raise Refused(place.under("kind"), "must be Service or EndpointSlice")
+            raise Refused(at.under("kind"), "must be Service or EndpointSlice")
         else:
             raise Refused(
-                place.under("kind"), f"{kind} is neither Service nor EndpointSlice; take it out"
+                at.under("kind"), f"{kind} is neither Service nor EndpointSlice; take it out"
             )
     except ValidationError as error:
         fault = error.errors()[0]
         message = "is required and missing" if fault["type"] == "missing" else fault["msg"]
-        raise Refused(place.under(*fault["loc"]), message.removeprefix("Value error, ")) from None
+        raise Refused(at.under(*fault["loc"]), message.removeprefix("Value error, ")) from None
 
 
-def _service(data: _Service, place: Place) -> Service:
+def _service(data: _Service, at: Location) -> Service:
     spec = data.spec
     texts: dict[KeyPath, str] = {_CLUSTER_IP: spec.cluster_ip}
     if spec.cluster_ips:
@@ -216,7 +192,7 @@ def _service(data: _Service, place: Place) -> Service:
     named: dict[KeyPath, Address] = {}
     if spec.type != "ExternalName":
         named = {
-            key: _address(it, place.under(*key))
+            key: _address(it, at.under(*key))
             for key, it in texts.items()
             if it not in _NO_ADDRESSES
         }
@@ -224,10 +200,10 @@ def _service(data: _Service, place: Place) -> Service:
         PortOfService(p.name or "", _NAME_OF_PROTOCOL[p.protocol], p.port) for p in spec.ports or ()
     )
     sticky = spec.session_affinity == "ClientIP"
-    return Service(place, _name(data.metadata), tuple(named.values()), ports, sticky, tuple(named))
+    return Service(at, _name(data.metadata), tuple(named.values()), ports, sticky, tuple(named))
 
 
-def _slice(data: _Slice, place: Place) -> Iterator[Slice]:
+def _slice(data: _Slice, at: Location) -> Iterator[Slice]:
     """The slice, unless it belongs to no Service or holds names instead of addresses."""
     service = (data.metadata.labels or {}).get(_SERVICE_LABEL)
     # A slice may belong to another controller than that of Services; FQDN slices have no addresses.
@@ -235,16 +211,16 @@ def _slice(data: _Slice, place: Place) -> Iterator[Slice]:
         return
     family = Family.V4 if data.address_type == "IPv4" else Family.V6
     name = ServiceName(data.metadata.namespace, service)
-    yield Slice(place, name, family, tuple(_endpoints(data, family, place)), _ports(data))
+    yield Slice(at, name, family, tuple(_endpoints(data, family, at)), _ports(data))
 
 
-def _endpoints(data: _Slice, family: Family, place: Place) -> Iterator[tuple[Address, State]]:
+def _endpoints(data: _Slice, family: Family, at: Location) -> Iterator[tuple[Address, State]]:
     for number, endpoint in enumerate(data.endpoints or ()):
-        at = place.under("endpoints", number, "addresses", 0)
+        where = at.under("endpoints", number, "addresses", 0)
         # The API asks consumers to use the first address only.
-        address = _address(endpoint.addresses[0], at)
+        address = _address(endpoint.addresses[0], where)
         if address.family is not family:
-            raise Refused(at, f"{address} is not of the slice's addressType {data.address_type}")
+            raise Refused(where, f"{address} is not of the slice's addressType {data.address_type}")
         yield address, _state(endpoint.conditions or _Conditions())
 
 
@@ -269,8 +245,8 @@ def _name(metadata: _Metadata) -> ServiceName:
     return ServiceName(metadata.namespace, metadata.name)
 
 
-def _address(text: str, place: Place) -> Address:
+def _address(text: str, at: Location) -> Address:
     try:
         return Address.parse(text)
     except ValueError as error:
-        raise Refused(place, str(error)) from None
+        raise Refused(at, str(error)) from None

@@ -12,12 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from netmgr.documents.diagnostics import Diagnostic, Location
 from netmgr.documents.sites import ServiceRange
 from netmgr.errors import StateError
 from netmgr.prefixes import Address, Prefix, PrefixTable
 from netmgr.services.directory import Documents
 from netmgr.services.model import Endpoint, Frontend, ServiceName, ServicePort
-from netmgr.services.objects import Place, PortOfService, Refused, Service, Slice, State
+from netmgr.services.objects import PortOfService, Refused, Service, Slice, State
 
 API_SERVER = ServiceName("default", "kubernetes")
 """Every cluster has it, and its endpoints are machines: so it is no fault, and is closed unless
@@ -97,16 +98,16 @@ class ServiceObjects:
         services = self._services.get(name, [])
         if not services:
             return {}
-        first, *others = sorted(services, key=lambda one: one.place.path)
+        first, *others = sorted(services, key=lambda one: one.at.file)
         if others:
-            raise Refused(others[0].place, f"service {name} is given twice; keep one", first.place)
+            raise Refused(others[0].at, f"service {name} is given twice; keep one", first.at)
         if name == API_SERVER and self._is_of_machines(name):
             return {}
         found: dict[ServicePort, MappedPort] = {}
         for key, address in zip(first.address_keys, first.addresses, strict=True):
             if not any(one.service_cidr.family is address.family for one in self._ranges):
                 continue
-            vip = self._vip(first.name, address, first.place.under(*key))
+            vip = self._vip(first.name, address, first.at.under(*key))
             for port in first.ports:
                 mapped = self._mapped_port(first, port, address)
                 found[ServicePort(vip, port.protocol, port.port)] = mapped
@@ -120,9 +121,9 @@ class ServiceObjects:
                 found.update(self._vips(address))
         return found
 
-    def place_of(self, name: ServiceName) -> Place:
+    def location_of(self, name: ServiceName) -> Location:
         """Where a Service's document is."""
-        return self._services[name][0].place
+        return self._services[name][0].at
 
     def _is_of_machines(self, name: ServiceName) -> bool:
         targets = (target for part in self._slices.get(name, ()) for target, _ in part.endpoints)
@@ -143,12 +144,12 @@ class ServiceObjects:
             if one.service_cidr.holds(address):
                 yield one.service_cidr.counterpart(address, one.vip_range)
 
-    def _vip(self, name: ServiceName, address: Address, place: Place) -> Address:
+    def _vip(self, name: ServiceName, address: Address, at: Location) -> Address:
         for vip in self._vips(address):
             return vip
         ranges = ", ".join(str(one.service_cidr) for one in self._ranges)
         raise Refused(
-            place, f"{address} of service {name} is in no Service range of this host ({ranges})"
+            at, f"{address} of service {name} is in no Service range of this host ({ranges})"
         )
 
     def _mapped_port(self, service: Service, port: PortOfService, address: Address) -> MappedPort:
@@ -157,9 +158,9 @@ class ServiceObjects:
             number = part.ports.get((port.name, port.protocol))
             if part.family is not address.family or number is None:
                 continue
-            for place, (target, state) in enumerate(part.endpoints):
+            for index, (target, state) in enumerate(part.endpoints):
                 if state is not State.OUT:
-                    self._check(service, part, place, target)
+                    self._check(service, part, index, target)
                     by_state[state].add(Endpoint(target, number))
         ready, draining = by_state[State.READY], by_state[State.DRAINING]
         # As in kube-proxy: a terminating endpoint is better than none.
@@ -167,23 +168,23 @@ class ServiceObjects:
         frontend = Frontend(frozenset(usable), service.sticky)
         return MappedPort(frontend, frozenset(draining - usable) or _NO_ENDPOINTS, service.name)
 
-    def _check(self, service: Service, part: Slice, place: int, target: Address) -> None:
+    def _check(self, service: Service, part: Slice, index: int, target: Address) -> None:
         if self._spoke_text and self._spoke.match(target) is None:
             raise Refused(
-                part.place.under("endpoints", place, "addresses", 0),
+                part.at.under("endpoints", index, "addresses", 0),
                 f"endpoint {target} of service {service.name} is outside the spoke "
                 f"({self._spoke_text})",
-                service.place,
+                service.at,
             )
         # Whoever may write an EndpointSlice could open a kubelet, a metadata proxy or this host
         # itself to the hub (as with CVE-2021-25740).
         if found := self._machines.match(target):
             raise Refused(
-                part.place.under("endpoints", place, "addresses", 0),
+                part.at.under("endpoints", index, "addresses", 0),
                 f"endpoint {target} of service {service.name} is a machine's own address "
                 f"(of {found[1]}), not a pod's;"
                 " set nat.host_endpoints: true to open such Services to the hub",
-                service.place,
+                service.at,
             )
 
 
@@ -196,7 +197,7 @@ class ServiceMap:
     def __init__(self, documents: Documents, objects: ServiceObjects) -> None:
         self._documents = documents
         self._objects = objects
-        self._refused: dict[ServiceName, Refused] = {}
+        self._refused: dict[ServiceName, Diagnostic] = {}
         self._messages: dict[ServiceName, str] = {}
         self._ports_of: dict[ServiceName, frozenset[ServicePort]] = {}
         self._unread = ""
@@ -232,7 +233,9 @@ class ServiceMap:
             address for name in self._refused for address in self._objects.addresses(name)
         )
 
-    def _describe(self, touched: set[ServiceName], before: Mapping[ServiceName, Refused]) -> None:
+    def _describe(
+        self, touched: set[ServiceName], before: Mapping[ServiceName, Diagnostic]
+    ) -> None:
         """Describe what is refused now."""
         # Finding a line takes another reading of the file, so old messages are kept.
         new = [
@@ -252,7 +255,7 @@ class ServiceMap:
                 now[name] = self._objects.mapped(name)
                 self._refused.pop(name, None)
             except Refused as fault:
-                self._refused[name] = fault
+                self._refused[name] = fault.diagnostic
         # All ports of these Services are closed before any is exposed, so that a port may pass from
         # one Service to another.
         held: dict[ServiceName, MappedPorts] = {}
@@ -272,11 +275,11 @@ class ServiceMap:
         taken = next((vip for vip in wanted if vip in self.ports), None)
         if taken is not None:
             other = self.ports[taken].service
-            self._refused[name] = Refused(
-                self._objects.place_of(name),
+            self._refused[name] = Diagnostic(
                 f"service {name}: {taken} is open already for service {other}; "
                 "a ServicePort is of one Service",
-                self._objects.place_of(other),
+                self._objects.location_of(name),
+                self._objects.location_of(other),
             )
             # It keeps what it had, as any refused Service does.
             wanted = {vip: mapped for vip, mapped in held.items() if vip not in self.ports}

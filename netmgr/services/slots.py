@@ -33,14 +33,14 @@ def rearranged(slots: Sequence[Endpoint], wanted: Collection[Endpoint]) -> tuple
         missing.discard(endpoint)
     newcomers = iter(sorted(missing))
     filled = [*(endpoint or next(newcomers, None) for endpoint in kept), *newcomers]
-    place = 0
-    while place < len(filled):
-        if filled[place] is None:
+    index = 0
+    while index < len(filled):
+        if filled[index] is None:
             # One slot changes instead of all that follow.
-            filled[place] = filled[-1]
+            filled[index] = filled[-1]
             filled.pop()
         else:
-            place += 1
+            index += 1
     return tuple(endpoint for endpoint in filled if endpoint is not None)
 
 
@@ -59,10 +59,10 @@ def rendezvous(endpoints: Collection[Endpoint], slots: int) -> tuple[Endpoint, .
     if len(ordered) < 2:  # noqa: PLR2004 - there is nothing to compare
         return tuple(ordered) * slots
     weights = (
-        zip(_weights(endpoint, slots), repeat(place), strict=False)
-        for place, endpoint in enumerate(ordered)
+        zip(_weights(endpoint, slots), repeat(index), strict=False)
+        for index, endpoint in enumerate(ordered)
     )
-    return tuple(ordered[place] for _, place in map(max, *weights))
+    return tuple(ordered[index] for _, index in map(max, *weights))
 
 
 def _weights(endpoint: Endpoint, slots: int) -> array[int]:
