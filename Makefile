@@ -4,7 +4,7 @@
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test pythons envtest schemas bench lint format wheels image lock clean
+.PHONY: help lab test pythons schemas bench lint format wheels image lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
@@ -15,18 +15,15 @@ lab: ## demonstrate netmgr in network namespaces: nodes, pods, an internet, and 
 	@.venv/bin/python -m cni.build
 	.venv/bin/netmgr lab run $(ARGS)
 
-test: ## run every test, including those on the real kernel and with real container runtimes (root)
+test: ## run every test: real kernel, container runtimes and API server, which is built once (root)
 	@.ci/setup test
+	@.ci/envtest
 	@.venv/bin/python -m cni.build
 	.venv/bin/python -m pytest $(ARGS)
 
 pythons: ## run the tests that need no root on every installed Python from 3.11 to 3.14
 	@.ci/setup test
 	.ci/pythons $(ARGS)
-
-envtest: ## build kube-apiserver and etcd for the Kubernetes tests, once; KUBEBUILDER_ASSETS selects others
-	@.ci/setup test
-	@.ci/envtest
 
 schemas: ## refresh the schemas of Terraform's provider and of the cloud, for the tests of rendered files (npm, node)
 	@.ci/setup test

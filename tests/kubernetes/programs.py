@@ -1,4 +1,4 @@
-"""Where kube-apiserver, etcd and kustomize are: in KUBEBUILDER_ASSETS, or where `make envtest` puts
+"""Where kube-apiserver, etcd and kustomize are: in KUBEBUILDER_ASSETS, or where `make test` puts
 them.
 """
 
@@ -30,9 +30,8 @@ def missing() -> str:
     if all(map(_has, NEEDED)) and any(map(_has, BUILDERS)):
         return ""
     return (
-        f"no kube-apiserver, etcd and kubectl in {folder()}: get them with `make envtest` "
-        "(ten minutes, once), "
-        "or name a folder that has them in KUBEBUILDER_ASSETS"
+        f"no kube-apiserver, etcd and kubectl in {folder()}: `make test` builds them once, in ten "
+        "minutes; or name a folder that has them in KUBEBUILDER_ASSETS"
     )
 
 
