@@ -1,0 +1,15 @@
+//go:build tools
+
+// Package programs names the programs of this module, so that `go mod tidy` keeps what they need.
+package programs
+
+import (
+	_ "go.etcd.io/etcd/server/v3"
+	_ "k8s.io/kubernetes/cmd/kube-apiserver"
+	_ "k8s.io/kubernetes/cmd/kube-controller-manager"
+	_ "k8s.io/kubernetes/cmd/kube-proxy"
+	_ "k8s.io/kubernetes/cmd/kube-scheduler"
+	_ "k8s.io/kubernetes/cmd/kubectl"
+	_ "k8s.io/kubernetes/cmd/kubelet"
+	_ "sigs.k8s.io/kustomize/kustomize/v5"
+)
