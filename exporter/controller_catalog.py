@@ -44,15 +44,15 @@ CONFLICTS = Metric(
 )
 LISTS = Metric(
     "netmgr_controller_lists",
-    (),
-    1,
-    "Full lists of the Nodes since this controller leads.",
+    ("of",),
+    2,
+    "Full lists of Nodes, and of agents' pods, since this controller leads.",
 )
 WATCHES = Metric(
     "netmgr_controller_watches",
-    (),
-    1,
-    "Watches of the Nodes since this controller leads.",
+    ("of",),
+    2,
+    "Watches of Nodes, and of agents' pods, since this controller leads.",
 )
 PLAN_REFUSED = Metric(
     "netmgr_controller_plan_refused",

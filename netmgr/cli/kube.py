@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import uuid
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from netmgr.kube.allocations import NodeAllocations
     from netmgr.kube.api import Api, Object
     from netmgr.kube.controller import Settings
+    from netmgr.kube.election import Term
+    from netmgr.kube.health import Telemetry
+    from netmgr.kube.reconciling import Leadership, Reconciler
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -180,9 +184,14 @@ def services(
 def controller(  # noqa: PLR0913  one a command-line option
     *,
     plan: Annotated[
-        Path,
-        typer.Option("--plan", "-f", metavar="PLAN", help="The plan; its lock is beside it."),
-    ],
+        Path | None,
+        typer.Option(
+            "--plan",
+            "-f",
+            metavar="PLAN",
+            help="The plan; its lock is beside it [default: none, so that no ranges are assigned]",
+        ),
+    ] = None,
     cluster: Annotated[
         str,
         typer.Option(
@@ -208,6 +217,12 @@ def controller(  # noqa: PLR0913  one a command-line option
             help="Namespace of the Lease and the allocations [default: the pod's own]",
         ),
     ] = "",
+    agent_namespace: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMESPACE", help="Namespace of the agents' DaemonSet [default: the pod's own]"
+        ),
+    ] = "",
     lease_seconds: Annotated[
         int,
         typer.Option(
@@ -225,34 +240,51 @@ def controller(  # noqa: PLR0913  one a command-line option
     log_level: LogLevelOption = "info",
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
-    """Assign each Node of the cluster its ranges from the plan's lock.
+    """Keep a cluster's Nodes as netmgr needs them; with a plan, assign each Node its ranges.
 
     Run two: a Lease elects the leader. A Node for which the plan has no room gets an Event that
     says why.
     """
     from netmgr.kube.controller import Settings
+    from netmgr.kube.election import Term
 
     _start_logging(log_level, log_format)
     # Unique for each process: a restarted pod keeps its name, and must not take its predecessor's
     # Lease for its own.
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
-    where = namespace or _namespace_of(service_account)
-    settings = Settings(where, cluster or _only_cluster(plan), pool_label, quarantine, identity)
-    _run(_connect(kubeconfig, service_account), settings, plan, lease_seconds, listen)
+    own = _namespace_of(service_account)
+    term = Term(namespace or own, LEASE, identity, lease_seconds)
+    settings = Settings(identity, pool_label, agent_namespace or own)
+    work = []
+    if plan is not None:
+        work.append(_assigner(plan, cluster, term.namespace, quarantine))
+    _run(_connect(kubeconfig, service_account), term, settings, work, listen)
 
 
-def _run(api: Api, settings: Settings, plan: Path, lease_seconds: int, listen: str) -> None:
-    from netmgr.kube.controller import Controller
-    from netmgr.kube.election import Candidate, Term
-    from netmgr.kube.health import Health, Telemetry, serve
+Maker = Callable[["Leadership", "Telemetry"], "Reconciler"]
+
+
+def _assigner(plan: Path, cluster: str, namespace: str, quarantine: float) -> Maker:
+    from netmgr.kube.assigner import Assigner, AssignerSettings
     from netmgr.kube.plan_watch import PlanWatch
     from netmgr.plan.files import lock_path
 
+    settings = AssignerSettings(namespace, cluster or _only_cluster(plan), quarantine)
+    # One for the whole process: a later leadership must not accept a plan that this one refused.
     watch = PlanWatch(lambda: _allocations(plan, settings.cluster), (plan, lock_path(plan)))
+    return lambda leadership, telemetry: Assigner(leadership, settings, watch, telemetry)
+
+
+def _run(
+    api: Api, term: Term, settings: Settings, reconcilers: Sequence[Maker], listen: str
+) -> None:
+    from netmgr.kube.controller import Controller
+    from netmgr.kube.election import Candidate
+    from netmgr.kube.health import Health, Telemetry, serve
+
     telemetry, health = Telemetry(api), Health()
     serve(telemetry.registry, listen, health.fault)
-    work = Controller(api, settings, watch, telemetry, health)
-    term = Term(settings.namespace, LEASE, settings.identity, lease_seconds)
+    work = Controller(api, settings, reconcilers, telemetry, health)
     ended = _ends()
     candidate = Candidate(api, term, work.lead, ended, health)
     threading.Thread(target=candidate.run, name="election", daemon=True).start()

@@ -44,13 +44,13 @@ AGAIN_SECONDS = 1800
 class ClusterNodes:
     """Follows the Nodes; `changed` is set when something that matters has changed."""
 
-    def __init__(self, pool_label: str) -> None:
+    def __init__(self, pool_label: str, changed: threading.Event) -> None:
         """`pool_label` is the label whose value is the node pool's name."""
         self._label = pool_label
         self._lock = threading.Lock()
         self._views: dict[str, NodeView] = {}
         self._versions: dict[str, str] = {}
-        self.changed = threading.Event()
+        self._changed = changed
 
     def views(self) -> list[NodeView]:
         """List the Nodes there are now."""
@@ -71,7 +71,7 @@ class ClusterNodes:
         with self._lock:
             self._views = {view.name: view for view, _ in known}
             self._versions = {view.name: version for view, version in known}
-        self.changed.set()
+        self._changed.set()
 
     def change(self, found: Object) -> None:
         """Add or update a Node, unless a later version of it is known."""
@@ -89,7 +89,7 @@ class ClusterNodes:
         # Most updates are heartbeats of the kubelet in the Node's status, which decide nothing
         # here.
         if view != known:
-            self.changed.set()
+            self._changed.set()
 
     def delete(self, found: Object) -> None:
         """Remove a Node, unless a newer one has the same name."""
@@ -97,7 +97,7 @@ class ClusterNodes:
         with self._lock:
             if name in self._views and self._views[name].uid == uid:
                 del self._views[name], self._versions[name]
-        self.changed.set()
+        self._changed.set()
 
 
 def node_view(node: Object, pool_label: str) -> NodeView:

@@ -54,13 +54,18 @@ class Reflector:
         follower: Follower,
         stop: threading.Event,
         failed: threading.Event | None = None,
+        selector: str = "",
     ) -> None:
-        """Follow until `stop` is set; a follower's error sets `failed`, and is `failure`."""
+        """Follow until `stop` is set; a follower's error sets `failed`, and is `failure`.
+
+        `selector` limits the collection to the objects with these labels.
+        """
         self._api = api
         self._path = path
         self._follower = follower
         self._stop = stop
         self._failed = failed or threading.Event()
+        self._query: Query = {"labelSelector": selector} if selector else {}
         self.failure: NetmgrError | None = None
         self._version = ""
         self._backoff = Backoff()
@@ -107,9 +112,8 @@ class Reflector:
         """A page at a time: 7,500 Nodes as their kubelets fill them in take half a gigabyte."""
         token = ""
         while True:
-            page = self._api.get(
-                self._path, {"limit": PAGE} | ({"continue": token} if token else {})
-            )
+            position: Query = {"continue": token} if token else {}
+            page = self._api.get(self._path, {"limit": PAGE, **self._query, **position})
             token = page["metadata"].get("continue", "")
             version = page["metadata"]["resourceVersion"]
             yield from page["items"]
@@ -121,6 +125,7 @@ class Reflector:
     def _watch(self) -> None:
         self.watches += 1
         query: Query = {
+            **self._query,
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,

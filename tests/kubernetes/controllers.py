@@ -23,6 +23,7 @@ POOL = "netmgr.io/node-pool"
 RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "nodes", ("get", "list", "watch", "patch")),
     ("", "events", ("create", "patch")),
+    ("", "pods", ("list", "watch")),
 )
 OWN_RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "configmaps", ("list", "create", "patch")),

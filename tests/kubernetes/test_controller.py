@@ -92,7 +92,7 @@ def test_metrics_and_health_are_told_over_http(
     add_nodes(control_plane, [node("a", "gpu"), node("b"), nat_host])
     eventually(lambda: pod_cidrs(control_plane))
     eventually(lambda: 'netmgr_controller_nodes{state="refused"} 1.0' in running.page("metrics"))
-    eventually(lambda: "netmgr_controller_lists 1.0" in running.page("metrics"))
+    eventually(lambda: 'netmgr_controller_lists{of="nodes"} 1.0' in running.page("metrics"))
     shown = running.page("metrics")
     for line in (
         "netmgr_controller_leader 1.0",
@@ -102,7 +102,7 @@ def test_metrics_and_health_are_told_over_http(
         'netmgr_controller_allocations{pool="gpu",state="held"} 1.0',
         f'netmgr_controller_allocations{{pool="gpu",state="free"}} {capacity - 1}.0',
         "netmgr_controller_plan_refused 0.0",
-        "netmgr_controller_lists 1.0",
+        'netmgr_controller_lists{of="nodes"} 1.0',
         'netmgr_controller_api_requests_total{code="201",verb="POST"}',
     ):
         assert line in shown

@@ -37,6 +37,7 @@ INVALID = 422
 
 MERGE = "merge-patch+json"
 NODES, EVENTS, CONFIG_MAPS = ("", "nodes"), ("", "events"), ("", "configmaps")
+PODS = ("", "pods")
 SERVICES, SLICES, LEASES = (
     ("", "services"),
     ("discovery.k8s.io", "endpointslices"),
@@ -44,11 +45,10 @@ SERVICES, SLICES, LEASES = (
 )
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 EVERYTHING = (
-    *(NODES, EVENTS, CONFIG_MAPS, SERVICES, SLICES, LEASES),
+    *(NODES, PODS, EVENTS, CONFIG_MAPS, SERVICES, SLICES, LEASES),
     *(
         ("", name)
         for name in (
-            "pods",
             "secrets",
             "namespaces",
             "endpoints",
@@ -74,6 +74,7 @@ ALLOWED: dict[str, dict[tuple[tuple[str, str], str], set[str]]] = {
     "netmgr-controller": {
         (NODES, ""): {"get", "list", "watch", "patch"},
         (EVENTS, "default"): {"create", "patch"},
+        (PODS, "netmgr"): {"list", "watch"},
         (CONFIG_MAPS, "netmgr-claims"): {"list", "create", "patch"},
         (LEASES, "netmgr-claims"): {"create"},
     },

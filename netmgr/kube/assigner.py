@@ -1,0 +1,219 @@
+"""Gives each Node its allocation of the plan, as Node.spec.podCIDRs.
+
+A round reads nothing from the server: a watch follows the Nodes, and the claims are what was last
+written. A round decides, writes claims, and only then the Nodes; each patch is bound to the Node's
+UID and resourceVersion. Whatever was refused or lost is decided again in the next round.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from netmgr.errors import ApiAway, ApiError
+from netmgr.kube.allocations import Claim, NodeAllocation, NodeAllocations
+from netmgr.kube.api import CONFLICT, NOT_FOUND
+from netmgr.kube.assigning import Decision, NodeView, decide, released
+from netmgr.kube.claim_store import ClaimStore
+from netmgr.kube.health import Telemetry
+from netmgr.kube.node_document import RANGES
+from netmgr.kube.nodes import Events
+from netmgr.kube.plan_watch import PlanWatch
+from netmgr.kube.reconciling import WRITERS, Leadership
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AssignerSettings:
+    """What the command line says about the plan's claims."""
+
+    namespace: str
+    cluster: str
+    quarantine: float
+    """Seconds that an allocation is in cooldown after its Node is gone."""
+
+
+class Assigner:
+    """Assigns the plan's allocations while this process leads."""
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        settings: AssignerSettings,
+        plan: PlanWatch,
+        telemetry: Telemetry,
+    ) -> None:
+        """Ask nothing yet. Every Node written is a beat of the leadership."""
+        self._leadership = leadership
+        self._api = leadership.api
+        self._settings = settings
+        self._plan = plan
+        self._telemetry = telemetry
+        self._events = Events(leadership.api, leadership.identity)
+        self._store: ClaimStore | None = None
+
+    def reconcile(self) -> bool:
+        """One round; False when another should follow soon."""
+        try:
+            self._store = self._store or self._open()
+            return self._round(self._store)
+        except ApiError:
+            # The claims may be out of date by now, or only half of them were written.
+            self._store = None
+            raise
+
+    def _open(self) -> ClaimStore:
+        store = ClaimStore(self._api, self._settings.namespace, self._settings.cluster)
+        store.load()
+        log.info("claims-read number=%s", len(store.claims))
+        return store
+
+    def _round(self, store: ClaimStore) -> bool:
+        allocations = self._plan.allocations(store.claims)
+        self._telemetry.plan_refused.set(bool(self._plan.refused))
+        views = self._leadership.nodes.views()
+        # Wall clock: cooldowns outlive this process, and other machines read when they began.
+        decision = decide(allocations, store.claims, views, time.time(), self._settings.quarantine)
+        # `lost` only spares the server requests. A leader that does not know that it was replaced
+        # is stopped by the claims' resourceVersion.
+        if self._leadership.lost.is_set() or not self._are_gone(store, views, decision):
+            return False
+        # Claims first: of two controllers that give the same allocation away, one is refused here,
+        # before any Node has it.
+        if decision.claims and not store.write(decision.claims):
+            self._telemetry.conflicts.labels("claims").inc()
+            return False
+        known = {view.name: view for view in views}
+        refused: list[ApiError] = []
+        settled = self._assign_all(known, decision, refused)
+        self._events.report(decision.refusals)
+        self._count(allocations, store, decision, known)
+        if refused:
+            raise refused[0]
+        return settled
+
+    def _are_gone(self, store: ClaimStore, views: list[NodeView], decision: Decision) -> bool:
+        """Ask for each Node whose cooldown would begin: the watch may lag behind."""
+        known = {view.uid for view in views}
+        unsure = [claim for claim in released(store.claims, decision) if claim.uid not in known]
+        if not unsure:
+            return True
+        with ThreadPoolExecutor(WRITERS, "read") as readers:
+            # A list, because `all` alone would stop at the first False and drop the errors behind
+            # it.
+            return all(list(readers.map(self._is_gone, unsure)))
+
+    def _is_gone(self, claim: Claim) -> bool:
+        try:
+            found = self._api.get(f"/api/v1/nodes/{claim.node}")
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+            return True
+        # A new Node of the same name: the claim's own is gone all the same.
+        if found["metadata"]["uid"] != claim.uid:
+            return True
+        log.warning("watch-lags node=%s keeps=%s", claim.node, claim.index)
+        return False
+
+    def _assign_all(
+        self, views: Mapping[str, NodeView], decision: Decision, refused: list[ApiError]
+    ) -> bool:
+        """Write every Node; errors of single Nodes go into `refused` and delay no other."""
+
+        def assign(entry: tuple[str, NodeAllocation]) -> bool:
+            try:
+                is_lost = self._leadership.lost.is_set()
+                return is_lost or self._assign(views[entry[0]], entry[1])
+            # The server is away for every other Node as well: end the round, and wait.
+            except ApiAway:
+                raise
+            except ApiError as error:
+                refused.append(error)
+                return False
+
+        if not decision.assignments:
+            return True
+        with ThreadPoolExecutor(WRITERS, "write") as writers:
+            return all(list(writers.map(assign, decision.assignments.items())))
+
+    def _assign(self, view: NodeView, allocation: NodeAllocation) -> bool:
+        """Write a Node's ranges; False when it changed meanwhile and another round must decide."""
+        self._leadership.beat()
+        nodes = self._leadership.nodes
+        version = nodes.version(view.name)
+        if version is None:
+            return True
+        body = {
+            "metadata": {
+                # With another UID the server answers 409: a Node that was deleted and made again
+                # under its name has to be decided on anew.
+                "uid": view.uid,
+                "resourceVersion": version,
+                "annotations": {RANGES: allocation.annotation or None},
+            },
+            "spec": {
+                # The API requires both: the first entry of podCIDRs must equal podCIDR.
+                "podCIDR": str(allocation.cidrs[0]),
+                "podCIDRs": [str(cidr) for cidr in allocation.cidrs],
+            },
+        }
+        try:
+            # Applied at once: the watch delivers it later, and until then the next round would find
+            # the Node without podCIDRs and write it again.
+            nodes.change(self._api.patch(f"/api/v1/nodes/{view.name}", body))
+        except ApiError as error:
+            if error.status not in (CONFLICT, NOT_FOUND):
+                raise
+            self._telemetry.conflicts.labels("node").inc()
+            return False
+        self._telemetry.assigned.inc()
+        log.info(
+            "assigned node=%s index=%s ranges=%s",
+            view.name,
+            allocation.index,
+            ",".join(map(str, allocation.ranges)),
+        )
+        return True
+
+    def _count(
+        self,
+        allocations: NodeAllocations,
+        store: ClaimStore,
+        decision: Decision,
+        views: Mapping[str, NodeView],
+    ) -> None:
+        """Count Nodes and allocations by state, as the writes of this round left them."""
+        now = {view.name: view for view in self._leadership.nodes.views()}
+        refused = {refusal.node.name for refusal in decision.refusals}
+        states = Counter(refused=len(refused))
+        for name in views.keys() - refused:
+            if views[name].runs_pods:
+                is_served = _is_served(now.get(name), decision.assignments.get(name))
+                states["served" if is_served else "waiting"] += 1
+        for state in ("refused", "served", "waiting"):
+            self._telemetry.nodes.labels(state).set(states[state])
+        self._count_allocations(allocations, store)
+
+    def _count_allocations(self, allocations: NodeAllocations, store: ClaimStore) -> None:
+        taken: Counter[tuple[str, str]] = Counter()
+        for index, claim in store.claims.items():
+            taken[index.pool, "held" if claim.released is None else "cooldown"] += 1
+        for pool, capacity in allocations.capacity.items():
+            taken[pool, "free"] = capacity - taken[pool, "held"] - taken[pool, "cooldown"]
+            for state in ("held", "cooldown", "free"):
+                self._telemetry.allocations.labels(pool, state).set(taken[pool, state])
+
+
+def _is_served(view: NodeView | None, allocation: NodeAllocation | None) -> bool:
+    """Whether a Node has what was decided for it; without a decision it keeps what it has."""
+    if view is None:
+        return False
+    if allocation is None:
+        return bool(view.cidrs)
+    return (view.cidrs, view.annotation) == (allocation.cidrs, allocation.annotation)
