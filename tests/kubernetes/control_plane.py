@@ -1,5 +1,5 @@
-"""A real control plane on the loopback: etcd and kube-apiserver with RBAC, in a folder of their
-own.
+"""A real control plane: etcd and kube-apiserver with RBAC, in a folder of their own, on the
+loopback or on another address.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class ControlPlane:
     """Both programs, and an administrator's way to ask the server."""
 
     folder: Path
+    address: str = "127.0.0.1"
     etcd_port: int = 0
     port: int = 0
     admin: str = field(default_factory=secrets.token_hex)
@@ -46,10 +47,10 @@ class ControlPlane:
 
     def start(self) -> None:
         """Start both; return once the server says that it is ready."""
-        self.etcd_port, peers, self.port = free_ports(3)
+        self.etcd_port, peers, self.port = self.ports()
         key = self.folder / "service-accounts.key"
         subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
-        (self.folder / "tokens.csv").write_text(f"{self.admin},admin,admin,system:masters\n")
+        (self.folder / "tokens.csv").write_text("".join(self.accounts()))
         self.etcd = self._run(
             "etcd",
             f"--data-dir={self.folder / 'etcd'}",
@@ -61,15 +62,18 @@ class ControlPlane:
         )
         self.start_server()
 
+    def ports(self) -> list[int]:
+        """Ports for etcd's clients, etcd's peers and the API server."""
+        return free_ports(3)
+
     def start_server(self) -> None:
         """Start the API server (again)."""
         key = self.folder / "service-accounts.key"
         self.server = self._run(
             "kube-apiserver",
             f"--etcd-servers={self._etcd}",
-            "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1",
-            "--endpoint-reconciler-type=none",
+            f"--bind-address={self.address}",
+            f"--advertise-address={self.address}",
             f"--secure-port={self.port}",
             f"--cert-dir={self.folder / 'certificates'}",
             f"--token-auth-file={self.folder / 'tokens.csv'}",
@@ -77,15 +81,23 @@ class ControlPlane:
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
-            f"--service-cluster-ip-range={SERVICE_RANGE}",
             "--allow-privileged",
             "--shutdown-delay-duration=0s",
+            *self.server_options(),
         )
         deadline = time.monotonic() + SECONDS_TO_START
         while not self._is_ready():
             if self.server.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError((self.folder / "kube-apiserver.log").read_text()[-2000:])
             time.sleep(0.1)
+
+    def server_options(self) -> list[str]:
+        """Options of the API server beside those that every control plane has."""
+        return [f"--service-cluster-ip-range={SERVICE_RANGE}", "--endpoint-reconciler-type=none"]
+
+    def accounts(self) -> list[str]:
+        """Lines of the file of static tokens: token, user, UID, groups."""
+        return [f"{self.admin},admin,admin,system:masters\n"]
 
     def stop_server(self) -> None:
         """Take the API server away, as a crash does; etcd keeps everything."""
@@ -133,11 +145,15 @@ class ControlPlane:
             except (OSError, HTTPException):
                 kept.close()
                 self._kept.connection = None
-        context = ssl.create_default_context(cafile=str(self.authority))
-        connection = HTTPSConnection("127.0.0.1", self.port, timeout=60, context=context)
+        connection = self.connection()
         answer = _exchange(connection, method, path, text, headers)
         self._kept.connection = connection
         return answer
+
+    def connection(self) -> HTTPSConnection:
+        """A new connection to the server."""
+        context = ssl.create_default_context(cafile=str(self.authority))
+        return HTTPSConnection(self.address, self.port, timeout=60, context=context)
 
     def forget(self, prefix: str, path: str) -> None:
         """Delete all that is stored under a prefix, at once:
@@ -199,11 +215,15 @@ class ControlPlane:
     @property
     def environment(self) -> dict[str, str]:
         """Variables by which a pod finds the API server."""
-        return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(self.port)}
+        return {"KUBERNETES_SERVICE_HOST": self.address, "KUBERNETES_SERVICE_PORT": str(self.port)}
+
+    def command(self, program: str, *options: str) -> list[str | Path]:
+        """The command that runs a program of the control plane where it belongs."""
+        return [programs.folder() / program, *options]
 
     def _run(self, program: str, *options: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{program}.log").open("ab") as log:
-            command = [programs.folder() / program, *options]
+            command = self.command(program, *options)
             return subprocess.Popen(
                 command, stdout=log, stderr=log, cwd=self.folder, env=_environment()
             )

@@ -10,6 +10,9 @@ So each gets a machine of its own, made of kernel namespaces:
 - control groups: one branch below the present one, in cgroup v2 alone;
 - network: the namespace the caller gives.
 
+A machine with a disk is a kubelet's node as well: what is written is kept in that folder, so that
+the machine can be started again, and it has a host name of its own, the folder's.
+
 The first process holds the machine: it reads a pipe until we close it, so that even a killed
 test run leaves nothing behind.
 """
@@ -45,11 +48,13 @@ class MachineError(Exception):
 class Machine:
     """The machine whose network is the namespace pinned at `netns`; a context manager.
 
-    `logs` is where the output of programs that run on is kept.
+    `logs` is where the output of programs that run on is kept, `disk` an existing folder on a real
+    file system that keeps what is written.
     """
 
     netns: Path
     logs: Path
+    disk: Path | None = None
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     cgroup: str = field(default_factory=lambda: f"netmgr-test-{secrets.token_hex(6)}")
     _holder: subprocess.Popen[bytes] | None = None
@@ -57,7 +62,7 @@ class Machine:
 
     def __enter__(self) -> Self:
         self._holder = subprocess.Popen(
-            ["nsenter", f"--net={self.netns}", *_unshared("hold", self.cgroup, self._scratch)],
+            ["nsenter", f"--net={self.netns}", *_unshared("hold", *self._own, *self._disk)],
             env={"PATH": PATH},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -78,15 +83,17 @@ class Machine:
 
     def sweep(self) -> None:
         """Remove the machine's control groups, which are all that can outlive it."""
-        subprocess.run(
-            _unshared("sweep", self.cgroup, self._scratch), env={"PATH": PATH}, check=True
-        )
+        subprocess.run(_unshared("sweep", *self._own), env={"PATH": PATH}, check=True)
 
     @property
-    def _scratch(self) -> Path:
+    def _own(self) -> tuple[str, Path]:
         scratch = self.logs / "scratch"
         scratch.mkdir(exist_ok=True)
-        return scratch
+        return self.cgroup, scratch
+
+    @property
+    def _disk(self) -> list[Path]:
+        return [self.disk] if self.disk else []
 
     def inside(self, command: Sequence[str | Path]) -> list[str | Path]:
         """The command that runs `command` in every namespace of the machine."""
@@ -97,6 +104,7 @@ class Machine:
             f"--mount={own}/mnt",
             f"--pid={own}/pid_for_children",
             f"--cgroup={own}/cgroup",
+            f"--uts=/proc/{self._first}/ns/uts",
         )
         # Entering a mount namespace leaves a chroot; --root returns to it.
         return [
@@ -153,11 +161,14 @@ class Machine:
 
     def path(self, inside: str) -> Path:
         """How a path of the machine is reached from outside, while the machine is there."""
+        return Path(f"/proc/{self._first}/root", inside.lstrip("/"))
+
+    @property
+    def _first(self) -> str:
+        """The machine's process 1, by its number here."""
         assert self._holder is not None
-        children = (
-            Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
-        )
-        return Path(f"/proc/{children[0]}/root", inside.lstrip("/"))
+        children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text()
+        return children.split()[0]
 
     def write(self, inside: str, content: str | bytes, mode: int = 0o644) -> None:
         """Put a file into the machine, folders included."""
@@ -172,7 +183,7 @@ class Machine:
         return inside in self._written
 
 
-def _unshared(verb: str, name: str, scratch: Path) -> list[str | Path]:
+def _unshared(verb: str, name: str, scratch: Path, *disk: Path) -> list[str | Path]:
     """A verb of machine.sh in a mount namespace of its own, with a root that is a mount point.
 
     A chroot's root is none, and neither can it be made private nor can runc begin from it. So
@@ -183,7 +194,7 @@ def _unshared(verb: str, name: str, scratch: Path) -> list[str | Path]:
         '&& exec chroot "$4" sh "$@"'
     )
     unshared = ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", prepared, "sh"]
-    return [*unshared, SCRIPT, verb, name, scratch]
+    return [*unshared, SCRIPT, verb, name, scratch, *disk]
 
 
 def require(*programs: str) -> None:

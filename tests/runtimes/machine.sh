@@ -1,14 +1,16 @@
 #!/bin/sh
 # The part of machine.py that is mounts. Each verb runs in a mount namespace of its own.
 #
-#   machine.sh hold NAME SCRATCH    join new control groups called NAME, become process 1 of the machine
-#   machine.sh sweep NAME SCRATCH   remove those control groups
+#   machine.sh hold NAME SCRATCH [DISK]    join new control groups called NAME, become process 1 of the machine
+#   machine.sh sweep NAME SCRATCH          remove those control groups
 #
-# SCRATCH is an empty folder to mount things on.
+# SCRATCH is an empty folder to mount things on. What is written goes to the folder DISK, which survives, or else
+# to memory.
 set -eu
 verb=$1
 name=$2
 scratch=$3
+disk=${4:-}
 
 # The hierarchies a runtime needs: cgroup v2 where it has the controllers, else each of v1's.
 hierarchies() {
@@ -67,10 +69,33 @@ remove_groups() {
     return 1
 }
 
-# Written files go to memory, and vanish with the machine.
+# Written files go to memory, and vanish with the machine; or to its disk.
 cover() {
-    mkdir -p "$scratch/$1.upper" "$scratch/$1.work"
-    mount -t overlay -o "lowerdir=/$1,upperdir=$scratch/$1.upper,workdir=$scratch/$1.work" overlay "/$1"
+    mkdir -p "$store/$1.upper" "$store/$1.work"
+    mount -t overlay -o "lowerdir=/$1,upperdir=$store/$1.upper,workdir=$store/$1.work" overlay "/$1"
+}
+
+# What a kubelet's node needs beyond a runtime's. The runtime's overlays do not stack on an overlay, so its folder is
+# the disk itself. The rest of this machine's files are read-only, and mounts may propagate into containers.
+become_node() {
+    for folder in var/lib/containerd var/lib/kubelet var/log; do
+        mkdir -p "$disk/$folder" "/$folder"
+        mount --bind "$disk/$folder" "/$folder"
+    done
+    mount -t tmpfs tmpfs /tmp
+    # kubelet sets these, which belong to no namespace, for the whole machine: it gets files to write to.
+    mkdir -p "$scratch/sys"
+    for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
+        kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
+        file=$scratch/sys/$(echo "${setting%=*}" | tr / .)
+        echo "${setting#*=}" >"$file"
+        mount --bind "$file" "/proc/sys/${setting%=*}"
+    done
+    cat /proc/sys/kernel/random/uuid >"$scratch/boot_id"
+    mount --bind "$scratch/boot_id" /proc/sys/kernel/random/boot_id
+    hostname "${disk##*/}"
+    mount -o remount,bind,ro /
+    mount --make-rshared /
 }
 
 # Entering a container's mount namespace ends at that namespace's root, which a container's own
@@ -86,17 +111,19 @@ case $verb in
         mount_hierarchies "$scratch"
         make_groups
         join ""
-        exec unshare --cgroup sh "$0" leaf "$name" "$scratch"
+        exec unshare --cgroup sh "$0" leaf "$name" "$scratch" "$disk"
         ;;
     leaf) # the control group namespace begins at NAME
         join machine/
         umount --recursive "$scratch"
-        exec unshare --mount --pid --fork --kill-child --propagation unchanged sh "$0" first "$name" "$scratch"
+        exec unshare --mount --pid --uts --fork --kill-child --propagation unchanged \
+            sh "$0" first "$name" "$scratch" "$disk"
         ;;
     first)
         leave_chroot
         mount -t proc proc /proc
         mount -t tmpfs tmpfs "$scratch"
+        store=${disk:-$scratch}
         cover etc
         cover opt
         cover var/lib
@@ -108,6 +135,7 @@ case $verb in
         else
             mount_hierarchies /sys/fs/cgroup
         fi
+        [ -z "$disk" ] || become_node
         echo made
         exec cat
         ;;

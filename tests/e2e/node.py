@@ -1,0 +1,143 @@
+"""One node of a cluster: a machine with a disk, on which containerd, kubelet and kube-proxy run."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from netmgr.lab.topology import INTERNET
+from netmgr.prefixes import Family
+from tests.e2e import network, programs
+from tests.e2e.control_plane import KUBE_PROXY, ClusterControlPlane, kubelet_account
+from tests.runtimes.machine import Machine, MachineError
+from tests.runtimes.node import BIN_DIR
+
+PAUSE_IMAGE = "netmgr.test/busybox:1"
+CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+KUBELET_CONFIG = "/etc/kubernetes/kubelet.yaml"
+PROXY_CONFIG = "/etc/kubernetes/kube-proxy.yaml"
+_DISK_SIGNALS = ("imagefs.available", "nodefs.available", "nodefs.inodesFree")
+LOOPBACK = Path("/usr/lib/cni/loopback")
+
+_CONTAINERD_1 = f"""
+version = 2
+oom_score = 0
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{PAUSE_IMAGE}"
+restrict_oom_score_adj = true # lowering it needs CAP_SYS_RESOURCE, which a container may lack
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "{BIN_DIR}"
+"""
+
+
+@dataclass
+class ClusterNode:
+    """A node called `name`, with everything it keeps below `folder`."""
+
+    name: str
+    netns: Path
+    folder: Path
+    cgroup: str
+    plane: ClusterControlPlane
+    proxy_mode: str = "iptables"
+    machine: Machine = field(init=False)
+
+    def __post_init__(self) -> None:
+        disk = self.folder / self.name
+        disk.mkdir(parents=True, exist_ok=True)
+        self.machine = Machine(self.netns, self.folder, disk=disk, cgroup=self.cgroup)
+
+    def boot(self) -> None:
+        """Make the machine and start containerd: on the first time with a new disk."""
+        self.machine.__enter__()
+        # What this machine's own packages put there is no part of a node.
+        self.machine.run("sh", "-c", "rm -rf /etc/cni/net.d /opt/cni /var/lib/cni /etc/containerd")
+        self.machine.run("mkdir", "-p", "/etc/cni/net.d", BIN_DIR)
+        self.machine.write(f"{BIN_DIR}/loopback", LOOPBACK.read_bytes(), 0o755)
+        self.machine.write("/etc/resolv.conf", f"nameserver {INTERNET[Family.V4]}\n")
+        self.machine.write(CONTAINERD_CONFIG, _CONTAINERD_1)
+        self.machine.start("containerd", "containerd")
+
+    def import_image(self, archive: Path) -> None:
+        """Put an image into containerd's store, as a pull would; waits until containerd answers."""
+        inside = f"/var/lib/containerd/{archive.name}"
+        target = self.machine.path(inside)
+        shutil.copyfile(archive, target)
+        self.machine.run("ctr", "--namespace", "k8s.io", "image", "import", inside, timeout=180)
+        target.unlink()
+
+    def containerd_answers(self) -> bool:
+        """Whether containerd serves its socket."""
+        try:
+            self.machine.run("ctr", "version")
+        except MachineError:
+            return False
+        return True
+
+    def join(self) -> None:
+        """Start kubelet and kube-proxy, with accounts of the cluster's."""
+        kubeconfig = self.plane.kubeconfig(kubelet_account(self.name))
+        self.machine.write(KUBELET_CONFIG, yaml.safe_dump(_kubelet()))
+        self.machine.start(
+            "kubelet",
+            programs.folder() / "kubelet",
+            f"--config={KUBELET_CONFIG}",
+            f"--kubeconfig={kubeconfig}",
+            f"--hostname-override={self.name}",
+            f"--node-ip={self._node_ips()}",
+        )
+        self.machine.write(PROXY_CONFIG, yaml.safe_dump(self._proxy()))
+        self.machine.start(
+            "kube-proxy",
+            programs.folder() / "kube-proxy",
+            f"--config={PROXY_CONFIG}",
+            f"--hostname-override={self.name}",
+        )
+
+    def stop(self) -> None:
+        """End the machine and everything on it; the disk stays."""
+        self.machine.__exit__()
+
+    def _node_ips(self) -> str:
+        return ",".join(str(network.address(self.name, each)) for each in self.plane.families)
+
+    def _proxy(self) -> dict[str, object]:
+        return {
+            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+            "kind": "KubeProxyConfiguration",
+            "mode": self.proxy_mode,
+            "clientConnection": {"kubeconfig": str(self.plane.kubeconfig(KUBE_PROXY))},
+            "detectLocalMode": "NodeCIDR",
+            "oomScoreAdj": 0,
+            # The table's limits belong to the whole machine.
+            "conntrack": {
+                "maxPerCore": 0,
+                "min": 0,
+                "tcpEstablishedTimeout": "0s",
+                "tcpCloseWaitTimeout": "0s",
+            },
+        }
+
+
+def _kubelet() -> dict[str, object]:
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "cgroupDriver": "cgroupfs",
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "oomScoreAdj": 0,
+        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "clusterDomain": "cluster.local",
+        "clusterDNS": [str(network.CLUSTER_DNS)],
+        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
+        # How full this machine's disk is says nothing about the node's.
+        "evictionHard": dict.fromkeys(_DISK_SIGNALS, "0%"),
+        "imageGCHighThresholdPercent": 100,
+        "serializeImagePulls": False,
+    }
