@@ -79,6 +79,17 @@ def test_nothing_is_privileged_and_all_capabilities_are_named(overlay: str):
             assert "privileged" not in context, name
 
 
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_containers_and_probes_start_only_what_the_image_has(overlay: str):
+    """It has no shell and no coreutils."""
+    for pod in pods(overlay).values():
+        for container in containers(pod).values():
+            probes = [container[key] for key in container if key.endswith("Probe")]
+            commands = [probe["exec"]["command"] for probe in probes if "exec" in probe]
+            commands.append(container["command"])
+            assert {command[0] for command in commands} <= {"netmgr", "python3"}
+
+
 @pytest.mark.parametrize("overlay", AGENTS)
 def test_a_token_reaches_only_what_asks_the_api_server(overlay: str):
     for pod in pods(overlay).values():
