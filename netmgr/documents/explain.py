@@ -7,14 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple, TypedDict
 
 from netmgr.documents.diagnostics import KeyPath, dotted
-from netmgr.documents.node import (
-    PLATFORM,
-    PRIVATE_USE,
-    RESERVED_USE,
-    SPECIAL_USE,
-    NodeDocument,
-    RangeSource,
-)
+from netmgr.documents.node import NodeDocument, RangeSource
 from netmgr.documents.sites import (
     HUB,
     Nat,
@@ -25,6 +18,7 @@ from netmgr.documents.sites import (
     TranslationMode,
     site_of,
 )
+from netmgr.documents.special_use import PLATFORM, PRIVATE_USE, RESERVED_USE, SPECIAL_USE
 from netmgr.model import Attachment
 from netmgr.prefixes import Address, Prefix, PrefixTable
 

@@ -22,8 +22,8 @@ from pydantic import (
 
 from netmgr.documents.diagnostics import KeyPath, invalid
 from netmgr.documents.fields import Document, PrefixText
-from netmgr.documents.node import SPECIAL_USE
 from netmgr.documents.sites import HUB, KeyedPrefix, SourceAddress, TranslationMode, overlapping
+from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.plan.clouds.cloud import CloudKeys
 from netmgr.prefixes import Family, Prefix
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from netmgr.documents.diagnostics import dotted
-from netmgr.documents.node import SPECIAL_USE
 from netmgr.documents.sites import HUB
+from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.plan import machines
 from netmgr.plan.document import PlanDocument, Services
 from netmgr.plan.lock import LockDocument, ServiceRange, Subnet

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, error
-from netmgr.documents.node import SPECIAL_USE, NodeDocument, RangeSource
+from netmgr.documents.node import NodeDocument, RangeSource
+from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.prefixes import Address, Prefix
 
 

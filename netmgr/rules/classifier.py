@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from netmgr.documents.classes import INTERNAL, disjoint
-from netmgr.documents.node import RESERVED_USE, SPECIAL_USE, NodeDocument
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.special_use import RESERVED_USE, SPECIAL_USE
 from netmgr.model import LINK_PREFIX, Traffic
 from netmgr.prefixes import Family, Prefix, merge
 from netmgr.rules.isolation import Isolation

@@ -14,7 +14,8 @@ from typing import Protocol
 import pytest
 
 from netmgr import programs
-from netmgr.documents.node import PRIVATE_USE, SPECIAL_USE, NodeRules
+from netmgr.documents.node import NodeRules
+from netmgr.documents.special_use import PRIVATE_USE, SPECIAL_USE
 from netmgr.kernel import links, netns
 from netmgr.kernel.netlink import Netlink
 from netmgr.kernel.xtables.legacy import LegacyTables

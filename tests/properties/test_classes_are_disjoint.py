@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from netmgr.documents.classes import disjoint
-from netmgr.documents.node import RESERVED_USE, SPECIAL_USE, NodeDocument
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.special_use import RESERVED_USE, SPECIAL_USE
 from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix, PrefixTable, overlaps
 from netmgr.rules.engine import Rules

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from netmgr.documents.node import PLATFORM as PLATFORMS
-from netmgr.documents.node import PRIVATE_USE, SPECIAL_USE, NodeRules
+from netmgr.documents.node import NodeRules
+from netmgr.documents.special_use import PLATFORM as PLATFORMS
+from netmgr.documents.special_use import PRIVATE_USE, SPECIAL_USE
 from netmgr.model import PROTECTED, Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules.engine import Rules

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netmgr.documents.node import PRIVATE_USE
+from netmgr.documents.special_use import PRIVATE_USE
 from netmgr.errors import ConfigError
 from netmgr.lab.topology import (
     INTERNET,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from netmgr.documents.loader import load, parse
-from netmgr.documents.node import SPECIAL_USE, NodeDocument
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.errors import ConfigError
 from netmgr.prefixes import Address, Family, Prefix
 

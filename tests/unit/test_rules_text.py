@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.documents.node import SPECIAL_USE, NodeRules
+from netmgr.documents.node import NodeRules
+from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.prefixes import Address, Prefix, merge
 from netmgr.rules import iptables_text, nft_text
 from netmgr.rules.diff import diff

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from netmgr.documents.diagnostics import KeyPath
-from netmgr.documents.node import SPECIAL_USE
 from netmgr.documents.sites import HUB
+from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.plan.allocate.demand import SubnetRequest
 from netmgr.plan.allocate.pool import AddressPool, Placement, SiteRequest
 from netmgr.plan.allocate.service_ranges import ServicePool

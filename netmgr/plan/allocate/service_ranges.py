@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from netmgr.documents.diagnostics import KeyPath, error
-from netmgr.documents.node import SPECIAL_USE
+from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.plan.allocate.space import Space
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import PlanDocument, ServiceMode, Services

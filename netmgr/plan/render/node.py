@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from typing import Any
 
-from netmgr.documents.node import PRIVATE_USE
 from netmgr.documents.sites import HUB, Role, SourceAddress, TranslationMode
+from netmgr.documents.special_use import PRIVATE_USE
 from netmgr.plan import machines
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
