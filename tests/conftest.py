@@ -32,6 +32,7 @@ hypothesis.settings.load_profile("ci" if IN_CI else "here")
 pytest_plugins = ["pytester"]
 
 _programs = SimpleNamespace(allowed=True)
+_left_out: list[pytest.Item] = []
 
 
 def _refuse_programs(event: str, arguments: tuple[object, ...]) -> None:
@@ -49,7 +50,8 @@ def _is_marked(item: pytest.Item, *names: str) -> bool:
     return any(item.get_closest_marker(name) for name in names)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _leave_out_clusters(config, items)
     if not IS_ROOT:
         for item in items:
             if _is_marked(item, *NEEDING_ROOT):
@@ -58,6 +60,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                         reason="needs root: the kernel's own rules and links are tested"
                     )
                 )
+
+
+def _leave_out_clusters(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of whole clusters run only when their folder is named, as `make e2e` does."""
+    if any("e2e" in Path(argument.partition("::")[0]).parts for argument in config.args):
+        return
+    left_out = [item for item in items if _is_marked(item, "e2e")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+    _left_out.extend(left_out)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -102,11 +114,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     .ci/run reads them."""
     kinds: dict[str, Callable[[pytest.TestReport], bool]] = {
         "kernel": lambda report: (
-            "root" in report.keywords and not {"runtimes", "kubernetes"} & report.keywords.keys()
+            "root" in report.keywords
+            and not {"runtimes", "kubernetes", "e2e"} & report.keywords.keys()
         ),
         "runtime": lambda report: "runtimes" in report.keywords,
         "kubernetes": lambda report: "kubernetes" in report.keywords,
+        "e2e": lambda report: "e2e" in report.keywords,
     }
+    if _left_out:
+        kinds.pop("e2e")
+        terminalreporter.write_line(f"e2e tests: {len(_left_out)} left out; `make e2e` runs them")
     for kind, belongs in kinds.items():
         ran = [
             report

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from netmgr.errors import LabError
 from netmgr.lab import wiring
@@ -34,6 +35,13 @@ class End:
 
     namespace: Path
     address: Address
+
+
+class Frontend(NamedTuple):
+    """What a client connects to instead of the server: a Service's address and port."""
+
+    address: Address
+    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +104,24 @@ def datagrams(client: End, server: End, forth: Sequence[int], back: Sequence[int
     )
 
 
-def stream(client: End, server: End, forth: int, back: int) -> Heard:
+def stream(
+    client: End,
+    server: End,
+    forth: int,
+    back: int,
+    *,
+    port: int = 0,
+    frontend: Frontend | None = None,
+) -> Heard:
     """Send `forth` bytes over TCP to the server while it sends `back` bytes, then close both ways.
+
+    Args:
+        client: who connects.
+        server: who listens.
+        forth: bytes from client to server.
+        back: bytes from server to client.
+        port: where the server listens; 0 leaves the choice to the kernel.
+        frontend: what the client connects to; by default, the server itself.
 
     Raises:
         LabError: the connection failed, or bytes are missing.
@@ -106,11 +130,13 @@ def stream(client: End, server: End, forth: int, back: int) -> Heard:
     with ExitStack() as closing:
         listener = closing.enter_context(open_socket(server.namespace, family, socket.SOCK_STREAM))
         near = closing.enter_context(open_socket(client.namespace, family, socket.SOCK_STREAM))
-        listener.bind((str(server.address), 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((str(server.address), port))
         listener.listen(1)
         server_port = listener.getsockname()[1]
+        reached = frontend or Frontend(server.address, server_port)
         try:
-            near.connect((str(server.address), server_port))
+            near.connect((str(reached.address), reached.port))
             accepted, peer = listener.accept()
             far = closing.enter_context(accepted)
             received = _pump({near: forth, far: back})

@@ -25,6 +25,7 @@ from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.e2e import images, network, programs
 from tests.e2e.control_plane import ClusterControlPlane
+from tests.e2e.images import Archive
 from tests.e2e.node import ClusterNode
 from tests.runtimes.machine import Machine
 
@@ -92,14 +93,14 @@ class Cluster:
         self.nodes = [self._describe(name) for name in network.NODES]
         (self.folder / PROGRAMS).symlink_to(programs.folder())
         self.report("images")
-        images.make(self.folder)
+        archives = images.make(self.folder)
         self.report("control plane and container runtimes")
         with ThreadPoolExecutor() as pool:
             self._closing.callback(self.plane.stop)
             starting = [pool.submit(self.plane.start)]
             for node in self.nodes:
                 self._closing.callback(node.stop)
-                starting.append(pool.submit(self._boot, node))
+                starting.append(pool.submit(_boot, node, archives))
             for each in starting:
                 each.result()
         self.report("kubelets")
@@ -109,12 +110,6 @@ class Cluster:
             wait_for(partial(self._is_registered, node.name), f"Node {node.name}", 60)
         if self.allocates_node_cidrs:
             self.route_pod_cidrs()
-
-    def _boot(self, node: ClusterNode) -> None:
-        node.boot()
-        wait_for(node.containerd_answers, f"containerd of {node.name}", 30)
-        for archive in images.archives(self.folder):
-            node.import_image(archive)
 
     def _describe(self, name: str) -> ClusterNode:
         return ClusterNode(
@@ -149,13 +144,20 @@ class Cluster:
         return subprocess.run(entered, check=True, capture_output=True, text=True).stdout
 
 
-def wait_for(look: Callable[[], Value], what: str, seconds: float) -> Value:
+def wait_for(look: Callable[[], Value | None], what: str, seconds: float) -> Value:
     """The first value of `look` that is true; fails, naming `what`, after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < deadline, f"not there after {seconds:.0f} s: {what}"
         time.sleep(0.1)
     return found
+
+
+def _boot(node: ClusterNode, archives: list[Archive]) -> None:
+    node.boot()
+    wait_for(node.containerd_answers, f"containerd of {node.name}", 30)
+    for archive in archives:
+        node.import_image(archive)
 
 
 def sweep() -> None:

@@ -12,10 +12,10 @@ from netmgr.lab.topology import INTERNET
 from netmgr.prefixes import Family
 from tests.e2e import network, programs
 from tests.e2e.control_plane import KUBE_PROXY, ClusterControlPlane, kubelet_account
+from tests.e2e.images import PAUSE_IMAGE, Archive
 from tests.runtimes.machine import Machine, MachineError
 from tests.runtimes.node import BIN_DIR
 
-PAUSE_IMAGE = "netmgr.test/busybox:1"
 CONTAINERD_CONFIG = "/etc/containerd/config.toml"
 KUBELET_CONFIG = "/etc/kubernetes/kubelet.yaml"
 PROXY_CONFIG = "/etc/kubernetes/kube-proxy.yaml"
@@ -61,12 +61,15 @@ class ClusterNode:
         self.machine.write(CONTAINERD_CONFIG, _CONTAINERD_1)
         self.machine.start("containerd", "containerd")
 
-    def import_image(self, archive: Path) -> None:
-        """Put an image into containerd's store, as a pull would; waits until containerd answers."""
-        inside = f"/var/lib/containerd/{archive.name}"
+    def import_image(self, archive: Archive) -> None:
+        """Put an image into containerd's store, as a pull would."""
+        inside = f"/var/lib/containerd/{archive.path.name}"
         target = self.machine.path(inside)
-        shutil.copyfile(archive, target)
-        self.machine.run("ctr", "--namespace", "k8s.io", "image", "import", inside, timeout=180)
+        shutil.copyfile(archive.path, target)
+        ctr = ("ctr", "--namespace", "k8s.io", "image")
+        self.machine.run(*ctr, "import", inside, timeout=180)
+        for alias in archive.aliases:
+            self.machine.run(*ctr, "tag", archive.name, alias)
         target.unlink()
 
     def containerd_answers(self) -> bool:

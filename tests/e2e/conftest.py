@@ -1,0 +1,44 @@
+"""A cluster for each module of tests, which are the steps of its life, in order."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e import programs
+from tests.e2e.cluster import Cluster
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What `make e2e ARGS=…` may say."""
+    parser.addoption(
+        "--stay",
+        action="store_true",
+        help="keep each cluster after its tests, until Enter is pressed",
+    )
+
+
+@pytest.fixture(scope="module")
+def options() -> dict[str, object]:
+    """What the module's cluster is like; a module replaces this."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest, options: dict[str, object]) -> Iterator[Cluster]:
+    """Two nodes without a network plugin, so not Ready."""
+    if reason := programs.missing():
+        pytest.fail(reason)
+    with Cluster(**options) as made:
+        yield made
+        if request.config.getoption("--stay"):
+            _wait(request.config, made)
+
+
+def _wait(config: pytest.Config, cluster: Cluster) -> None:
+    capturing = config.pluginmanager.getplugin("capturemanager")
+    with capturing.global_and_fixture_disabled():
+        sys.stdout.write(f"\n{cluster.name} stays until you press Enter; see tests/e2e/README.md\n")
+        sys.stdin.readline()

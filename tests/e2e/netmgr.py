@@ -1,0 +1,77 @@
+"""netmgr in a cluster: its overlays, and what its exporters say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from http.client import HTTPConnection
+from pathlib import Path
+
+import yaml
+
+from netmgr.lab import comparison, wiring
+from netmgr.lab.comparison import Counts
+from tests.e2e import network
+from tests.e2e.cluster import Cluster
+from tests.kubernetes import manifests
+
+EXPORTER_PORT = 9119
+NAMESPACE = "netmgr"
+SECONDS_TO_ROLL_OUT = 120
+
+
+def overlay(
+    cluster: Cluster,
+    name: str,
+    *,
+    tag: str = "0.1.0",
+    node_yaml: Mapping[str, object] | None = None,
+) -> Path:
+    """An overlay of configs/kubernetes with another tag of the image and keys of node.yaml."""
+    folder = cluster.folder / "overlay" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    kustomization: dict[str, object] = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [os.path.relpath(manifests.HERE / "overlays" / name, folder)],
+        "images": [{"name": "registry.example.com/netmgr", "newTag": tag}],
+    }
+    if node_yaml is not None:
+        template = yaml.safe_load((manifests.HERE / "overlays" / name / "node.yaml").read_text())
+        (folder / "node.yaml").write_text(yaml.safe_dump({**template, **node_yaml}))
+        replaced = {"name": "netmgr-node", "namespace": NAMESPACE, "behavior": "replace"}
+        kustomization["configMapGenerator"] = [{**replaced, "files": ["node.yaml"]}]
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return folder
+
+
+def apply(cluster: Cluster, folder: Path) -> None:
+    """Apply a kustomization."""
+    cluster.plane.kubectl("apply", "-k", folder)
+
+
+def roll_out(cluster: Cluster, daemon_set: str = "netmgr") -> None:
+    """Wait until all pods of a DaemonSet are there, of its newest revision, and Ready."""
+    arguments = ("-n", NAMESPACE, "rollout", "status", f"daemonset/{daemon_set}")
+    timeout = f"--timeout={SECONDS_TO_ROLL_OUT}s"
+    cluster.plane.kubectl(*arguments, timeout, timeout=SECONDS_TO_ROLL_OUT + 10)
+
+
+def page(cluster: Cluster, node: str) -> str:
+    """What a node's exporter serves, scraped over the network."""
+    with wiring.inside(cluster.namespace(network.FABRIC)):
+        connection = HTTPConnection(str(network.address(node)), EXPORTER_PORT, timeout=10)
+        connection.connect()
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return text
+
+
+def counts(cluster: Cluster) -> Counts:
+    """Every pod's totals, from all exporters."""
+    totals: Counts = {}
+    for node in network.NODES:
+        for column, tally in comparison.parse(page(cluster, node)).items():
+            totals[column] = totals[column] + tally if column in totals else tally
+    return totals
