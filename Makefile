@@ -4,7 +4,7 @@
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test pythons schemas bench lint format wheels image lock clean
+.PHONY: help lab test e2e pythons schemas bench lint format wheels image lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
@@ -20,6 +20,12 @@ test: ## run every test: real kernel, container runtimes and API server, which i
 	@.ci/envtest
 	@.venv/bin/python -m cni.build
 	.venv/bin/python -m pytest $(ARGS)
+
+e2e: ## run the tests on a real Kubernetes of two nodes, whose programs are built once (root; ARGS=--stay keeps it)
+	@.ci/setup e2e
+	@.venv/bin/python -m cni.build
+	@.ci/programs e2e/programs e2e
+	NETMGR_E2E_IMAGE=$$(.ci/e2e-image) .venv/bin/python -m pytest tests/e2e $(ARGS)
 
 pythons: ## run the tests that need no root on every installed Python from 3.11 to 3.14
 	@.ci/setup test

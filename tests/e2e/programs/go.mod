@@ -6,7 +6,7 @@ go 1.25.0
 require (
 	go.etcd.io/etcd/server/v3 v3.6.5 // the version that this Kubernetes was tested with
 	k8s.io/kubernetes v1.35.4
-	sigs.k8s.io/kustomize/kustomize/v5 v5.7.1 // of one age with that Kubernetes: they share modules
+	sigs.k8s.io/kustomize/kustomize/v5 v5.7.1 // indirect; of one age with that Kubernetes: they share modules
 )
 
 require (
@@ -109,7 +109,6 @@ require (
 	github.com/prometheus/procfs v0.16.1 // indirect
 	github.com/robfig/cron/v3 v3.0.1 // indirect
 	github.com/russross/blackfriday/v2 v2.1.0 // indirect
-	github.com/sergi/go-diff v1.2.0 // indirect
 	github.com/sirupsen/logrus v1.9.3 // indirect
 	github.com/soheilhy/cmux v0.1.5 // indirect
 	github.com/spf13/cobra v1.10.0 // indirect
@@ -195,7 +194,6 @@ require (
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/knftables v0.0.21 // indirect
 	sigs.k8s.io/kustomize/api v0.20.1 // indirect
-	sigs.k8s.io/kustomize/cmd/config v0.20.1 // indirect
 	sigs.k8s.io/kustomize/kyaml v0.20.1 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.0 // indirect

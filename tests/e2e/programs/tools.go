@@ -4,12 +4,11 @@
 package programs
 
 import (
-	_ "go.etcd.io/etcd/server/v3"
+	_ "go.etcd.io/etcd/server/v3" // etcd
 	_ "k8s.io/kubernetes/cmd/kube-apiserver"
 	_ "k8s.io/kubernetes/cmd/kube-controller-manager"
 	_ "k8s.io/kubernetes/cmd/kube-proxy"
 	_ "k8s.io/kubernetes/cmd/kube-scheduler"
 	_ "k8s.io/kubernetes/cmd/kubectl"
 	_ "k8s.io/kubernetes/cmd/kubelet"
-	_ "sigs.k8s.io/kustomize/kustomize/v5"
 )

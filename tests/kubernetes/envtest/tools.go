@@ -4,7 +4,7 @@
 package envtest
 
 import (
-	_ "go.etcd.io/etcd/server/v3"
+	_ "go.etcd.io/etcd/server/v3" // etcd
 	_ "k8s.io/kubernetes/cmd/kube-apiserver"
-	_ "sigs.k8s.io/kustomize/kustomize/v5"
+	_ "sigs.k8s.io/kustomize/kustomize/v5" // kustomize
 )
