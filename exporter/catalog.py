@@ -312,6 +312,13 @@ RANGES_KNOWN = Metric(
     "1 while what the source of the node's ranges says can be used whole; `netmgr node status` "
     "says why not.",
 )
+ROUTE_FAULTS = Metric(
+    "netmgr_route_faults",
+    (),
+    1,
+    "Routes to other nodes that are missing, and other programs' routes that outrank the "
+    "blackholes of unused addresses; `netmgr node status` lists them.",
+)
 RESULT_FILES = Metric(
     "netmgr_observer_result_files",
     ("state",),

@@ -219,6 +219,7 @@ def _of_agent(snapshot: Snapshot) -> Iterator[Family]:
     ranges = [snapshot["ranges"]] if "ranges" in snapshot else []
     known = [((item["source"],), not item["failing"]) for item in ranges]
     yield _family(catalog.RANGES_KNOWN, known)
+    yield _family(catalog.ROUTE_FAULTS, [((), len(snapshot.get("route_faults", ())))])
     files = [((item["state"],), item["count"]) for item in snapshot["result_files"]]
     yield _family(catalog.RESULT_FILES, files)
     yield _family(catalog.LONGEST_DELAY, [((), snapshot["longest_delay"])])

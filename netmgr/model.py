@@ -10,6 +10,9 @@ from netmgr.prefixes import Address, Family
 ROUTE_PROTOCOL = 110
 """Route protocol number (rtm_protocol) that marks every route of ours; unassigned in iproute2."""
 
+NODE_ROUTE_PROTOCOL = 111
+"""That of routes to the other nodes' pods; unassigned, too."""
+
 CHAIN_PREFIX = "NETMGR-"
 """Chains of ours in tables of iptables are named so, and no other ones."""
 

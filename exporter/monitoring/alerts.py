@@ -151,6 +151,15 @@ NODES = (
         "the plan or the node. `netmgr node status` says which.",
     ),
     Alert(
+        "NetmgrRouteFault",
+        f"{read(catalog.ROUTE_FAULTS)} > 0",
+        "15m",
+        Severity.WARNING,
+        "{{ $labels.instance }} has {{ $value }} routes that are missing or lead elsewhere",
+        "Pods of some nodes do not reach each other, or traffic to unused addresses is counted. "
+        "`netmgr node status` there says which routes, and why.",
+    ),
+    Alert(
         "NetmgrExporterDown",
         f"{read(UP, job=JOB)} == 0",
         "5m",

@@ -1,4 +1,4 @@
-"""What makes a machine forward between links: the kernel's switches and the document's routes."""
+"""What makes a machine forward between links: the kernel's switches and the node's own routes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from netmgr.agent.components import Agent, Component, Remnants
+from netmgr.agent.listed_nodes import ListedNodes
+from netmgr.api.snapshot import Snapshot
 from netmgr.dataplane import settings
-from netmgr.dataplane.node_routes import StaticRoutes, UnusedAddresses
+from netmgr.dataplane.node_routes import RoutesToNodes, StaticRoutes, UnusedAddresses
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import Role
-from netmgr.errors import KernelError
+from netmgr.errors import ConfigError, KernelError
 from netmgr.prefixes import Family, Prefix
 
 log = logging.getLogger(__name__)
 
 
 class Router(Component):
-    """Forwarding and static routes, and a blackhole for addresses that no pod has."""
+    """Forwarding, static routes, routes to other nodes, and blackholes for unused addresses."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
@@ -34,6 +36,11 @@ class Router(Component):
         agent.stack.callback(self._routes.close)
         self._unused = UnusedAddresses()
         agent.stack.callback(self._unused.close)
+        self._document = document
+        self._listed = ListedNodes(document.nodes_file) if document.nodes_file else None
+        self._to_nodes = RoutesToNodes()
+        agent.stack.callback(self._to_nodes.close)
+        self._faults: list[str] = []
 
     def start(self) -> None:
         """Switch forwarding on and install the routes.
@@ -46,12 +53,16 @@ class Router(Component):
         settings.enable_forwarding(self._families, self._uplink)
         _change_routes(self._routes.reconcile)
         self._drop_unused()
+        if self._listed is None:
+            # A predecessor with a list left them.
+            _change_routes(self._to_nodes.remove)
 
     def _drop_unused(self) -> None:
         _change_routes(lambda: self._unused.reconcile(self._ranges))
 
     def follow(self, document: NodeDocument) -> None:
         """Follow a document whose ranges changed."""
+        self._document = document
         self._families = forwarded_families(document)
         self._ranges = _pod_ranges(document)
         self._drop_unused()
@@ -61,18 +72,43 @@ class Router(Component):
         repair = self._agent.health.repair
         repair("forwarding", lambda: settings.enable_forwarding(self._families, self._uplink))
         repair("routes", lambda: [*self._unused.reconcile(self._ranges), *self._routes.reconcile()])
+        self._agent.health.attempt("node-routes", self._check_routes)
+
+    def _check_routes(self) -> None:
+        faults = self._unused.outranking(self._ranges)
+        if self._listed is not None:
+            try:
+                nodes = self._listed.read()
+            except ConfigError as error:
+                # Nodes that are not known are not gone: their routes stay.
+                faults.append(error.message)
+            else:
+                changes, refused = self._to_nodes.reconcile(nodes, self._document)
+                faults += refused
+                for what in changes:
+                    log.info("routes-changed what=%s", what)
+        for fault in faults:
+            if fault not in self._faults:
+                log.warning("route-fault what=%s", fault)
+        self._faults = faults
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """What is wrong with the routes."""
+        snapshot["route_faults"] = self._faults
 
     @classmethod
     def remove(cls, remnants: Remnants) -> Iterator[str]:
         """Remove routes of our protocol. Forwarding stays on: other programs may rely on it."""
         del remnants
-        routes, unused = StaticRoutes(()), UnusedAddresses()
+        routes, unused, to_nodes = StaticRoutes(()), UnusedAddresses(), RoutesToNodes()
         try:
             yield from routes.reconcile()
             yield from unused.reconcile(())
+            yield from to_nodes.remove()
         finally:
             routes.close()
             unused.close()
+            to_nodes.close()
 
 
 def _change_routes(reconcile: Callable[[], list[str]]) -> None:

@@ -302,6 +302,8 @@ class Snapshot(TypedDict):
     chain_sizes: NotRequired[list[ChainSize]]
     pool: list[PoolState]
     ranges: NotRequired[RangesState]
+    route_faults: NotRequired[list[str]]
+    """Routes to other nodes that are missing, and others' routes that outrank our blackholes."""
     result_files: list[ResultFiles]
     longest_delay: float
     cni_requests: list[RequestCount]

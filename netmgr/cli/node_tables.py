@@ -83,6 +83,7 @@ def _troubles(snapshot: Mapping[str, Any]) -> Iterator[str]:
         yield f"ranges cannot be followed: {ranges['failing']}"
     for item in ranges["withdrawn"]:
         yield f"{item['address']} was withdrawn; {item['namespace']}/{item['pod']} holds it"
+    yield from snapshot.get("route_faults", ())
     for gap in snapshot["gaps"]:
         if gap["count"]:
             yield f"counter gap: {gap['reason']} x {gap['count']}"

@@ -1,8 +1,9 @@
-"""The node's own routes: those its document lists, and blackholes for unused addresses.
+"""The node's own routes: the document's, those to other nodes, and blackholes of unused addresses.
 
-Ours are in the main table, with protocol 110. Those of full length are pods' own (`wiring`),
+Ours are in the main table. With protocol 110 those of full length are pods' own (`wiring`),
 shorter ones the document's `routes`, installed as written; blackholes are of the node's ranges.
-Any other route is not ours: it is neither replaced nor removed.
+With protocol 111 they lead to other nodes' pods. Any other route is not ours: it is neither
+replaced nor removed.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import logging
 from collections.abc import Iterable, Mapping
 from errno import EEXIST, EHOSTUNREACH, ENETUNREACH, ENOENT, ESRCH
 
+from netmgr.dataplane import routes_to_nodes
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.node_list import ListedNode
 from netmgr.documents.sites import StaticRoute
 from netmgr.errors import KernelError
 from netmgr.kernel import routes
 from netmgr.kernel.netlink import Netlink, Operation
-from netmgr.kernel.routes import RTN_BLACKHOLE, read_routes
-from netmgr.model import ROUTE_PROTOCOL
+from netmgr.kernel.routes import RTN_BLACKHOLE, Route, read_routes
+from netmgr.model import NODE_ROUTE_PROTOCOL, ROUTE_PROTOCOL
 from netmgr.prefixes import Address, Prefix, merge
 
 _FOREIGN_ROUTE = (
@@ -85,6 +89,73 @@ class StaticRoutes:
         }
 
 
+class RoutesToNodes:
+    """The kernel's routes to the other nodes' pods, on a flat network."""
+
+    def __init__(self) -> None:
+        self._netlink = Netlink()
+
+    def close(self) -> None:
+        """Close the netlink socket; the routes stay."""
+        self._netlink.close()
+
+    def reconcile(
+        self, nodes: Iterable[ListedNode], document: NodeDocument
+    ) -> tuple[list[str], list[str]]:
+        """Have the routes to these nodes, and no others, with protocol 111.
+
+        Returns:
+            A line for each change, and one for each route that is refused, by us or by the kernel.
+
+        Raises:
+            KernelError: the kernel's routes cannot be read.
+        """
+        everything = read_routes(self._netlink)
+        foreign = _foreign(everything)
+        accepted, refused = routes_to_nodes.decide(nodes, document, foreign)
+        wanted = {(one.to, one.via): one.node for one in accepted}
+        present = _to_nodes(everything)
+        # An administrator's own route to that node does the same.
+        made_by_others = {(route.destination, route.gateway) for route in foreign}
+        # Removals first: a new gateway for the same prefix is refused while the old one is there.
+        changes = _removals(present - wanted.keys())
+        for to, via in sorted(wanted.keys() - present - made_by_others):
+            addition = routes.add_gateway_route(to, via, protocol=NODE_ROUTE_PROTOCOL)
+            changes[addition] = f"route to {to} via {via} of Node {wanted[to, via]} was missing"
+        done, failures = _carry_out(self._netlink, changes)
+        for operation, error in failures.items():
+            if error.errno == EEXIST:
+                refused.append(f"{operation.text}: another program's route goes there; remove it")
+            elif error.errno not in _GONE:
+                refused.append(error.message)
+        return done, refused
+
+    def remove(self) -> list[str]:
+        """Remove them all; a line for each.
+
+        Raises:
+            KernelError: the kernel's routes cannot be read.
+        """
+        present = _to_nodes(read_routes(self._netlink, protocol=NODE_ROUTE_PROTOCOL))
+        return _carry_out(self._netlink, _removals(present))[0]
+
+
+def _to_nodes(present: Iterable[Route]) -> set[tuple[Prefix, Address]]:
+    return {
+        (route.destination, route.gateway)
+        for route in present
+        if route.protocol == NODE_ROUTE_PROTOCOL and route.gateway
+    }
+
+
+def _removals(unwanted: Iterable[tuple[Prefix, Address]]) -> dict[Operation, str]:
+    changes = {}
+    for to, via in sorted(unwanted):
+        removal = routes.delete_gateway_route(to, via, protocol=NODE_ROUTE_PROTOCOL)
+        changes[removal] = f"route to {to} via {via} is no other node's"
+    return changes
+
+
 class UnusedAddresses:
     """The blackholes of a node's ranges. Thread-safe."""
 
@@ -120,6 +191,30 @@ class UnusedAddresses:
             if error.errno not in (EEXIST, *_GONE):
                 raise error
         return done
+
+    def outranking(self, ranges: Iterable[Prefix]) -> list[str]:
+        """Other programs' routes that lead packets for unused addresses of these ranges elsewhere.
+
+        Raises:
+            KernelError: the kernel's routes cannot be read.
+        """
+        own = merge(ranges)
+        found = []
+        for route in _foreign(read_routes(self._netlink)):
+            if any(block.covers(route.destination) for block in own):
+                via = f" via {route.gateway}" if route.gateway else ""
+                found.append(
+                    f"the route to {route.destination}{via} is not netmgr's and leads packets for "
+                    "this node's unused addresses elsewhere, so that they are counted: remove it "
+                    f"(ip route delete {route.destination}{via})"
+                )
+        return found
+
+
+def _foreign(present: Iterable[Route]) -> list[Route]:
+    """Routes that are not netmgr's."""
+    ours = (ROUTE_PROTOCOL, NODE_ROUTE_PROTOCOL)
+    return [route for route in present if route.protocol not in ours]
 
 
 def _carry_out(

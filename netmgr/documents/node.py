@@ -175,6 +175,8 @@ class NodeDocument(Document):
     """What a NAT host translates; with `role: nat-host` alone."""
     routes: tuple[StaticRoute, ...] = ()
     """Routes the agent installs and keeps."""
+    nodes_file: AbsolutePath | None = None
+    """List of the cluster's nodes, from `netmgr controller --routes nodes`; for a flat network."""
     network: Annotated[str, Field(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$")] = "netmgr"
     """Name of the CNI network this agent serves."""
     cni: bool = True
@@ -394,6 +396,9 @@ def _of_role(document: NodeDocument) -> Iterator[Diagnostic]:
     if role is not Role.NAT_HOST and document.nat is not None:
         remedy = "remove it, or say role: nat-host"
         yield error(f"a {role} translates no Services", ("nat",), ("role",), remedy)
+    if document.nodes_file and not document.wires_pods:
+        remedy = "remove it; only a node whose pods netmgr wires has routes to other nodes"
+        yield error("wires no pods", ("nodes_file",), ("role",), remedy)
     if document.ranges and role is not Role.NODE:
         remedy = "remove it, or say role: node"
         yield error(f"a {role} runs no pods", ("ranges",), ("role",), remedy)

@@ -223,6 +223,13 @@ FIRES = [
         "node-1 cannot follow its ranges (azure)",
     ),
     Case(
+        "NetmgrRouteFault",
+        30,
+        (line(catalog.ROUTE_FAULTS, "0x9 2x30"),),
+        {**NODE, "job": JOB},
+        "node-1 has 2 routes that are missing or lead elsewhere",
+    ),
+    Case(
         "NetmgrSpokesApart",
         30,
         (
@@ -423,6 +430,12 @@ QUIET = [
         20,
         (line(catalog.RANGES_KNOWN, "1x9 0x9 1x20", source="azure"),),
         {"why": "throttled for a while"},
+    ),
+    Case(
+        "NetmgrRouteFault",
+        20,
+        (line(catalog.ROUTE_FAULTS, "0x9 1x9 0x20"),),
+        {"why": "until the list of nodes comes"},
     ),
     Case(
         "NetmgrSpokesApart",

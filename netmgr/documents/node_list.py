@@ -1,0 +1,61 @@
+"""The list of a cluster's nodes that `netmgr controller` writes and every agent reads: JSON.
+
+It is one object for all nodes, which the kubelet brings to each as a file. Its order is that of the
+Nodes' creation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from netmgr.prefixes import Address, Prefix
+
+MAX_BYTES = 1 << 20
+"""The API server takes no larger ConfigMap."""
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ListedNode:
+    """One node: where it is, and which addresses its pods have."""
+
+    name: str
+    addresses: tuple[Address, ...]
+    """Its InternalIPs."""
+    ranges: tuple[Prefix, ...]
+    """Its podCIDRs."""
+
+
+def write(nodes: Iterable[ListedNode]) -> str:
+    """The list as text, one line for each node."""
+    lines = []
+    for node in nodes:
+        entry = [node.name, list(map(str, node.addresses)), list(map(str, node.ranges))]
+        lines.append(json.dumps(entry, separators=(",", ":")))
+    return f'{{"version":{_VERSION},"nodes":[\n' + ",\n".join(lines) + "\n]}\n"
+
+
+def parse(text: str) -> tuple[ListedNode, ...]:
+    """Read what `write` wrote.
+
+    Raises:
+        ValueError: it is no such list, or one of a later version of netmgr.
+    """
+    try:
+        content = json.loads(text)
+        if content["version"] != _VERSION:
+            raise ValueError(
+                f"its version is {content['version']}, and this agent reads {_VERSION}: "
+                "upgrade the agent before the controller"
+            )
+        return tuple(_entry(*entry) for entry in content["nodes"])
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"it is no list of nodes: {error}") from None
+
+
+def _entry(name: str, addresses: Iterable[str], ranges: Iterable[str]) -> ListedNode:
+    found = tuple(map(Address.parse, addresses)), tuple(map(Prefix.parse, ranges))
+    return ListedNode(str(name), *found)

@@ -1,0 +1,196 @@
+"""On a flat network agents keep routes to each other's pods, from the file that the kubelet renews;
+and a route that leads packets for unused addresses out again is reported.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from netmgr.documents.node_list import ListedNode, write
+from netmgr.lab.exchange import End, datagrams
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.topology import Topology, cluster
+from netmgr.lab.world import World
+from netmgr.prefixes import Address, Family
+
+pytestmark = pytest.mark.root
+
+LAN = {Family.V4: "192.168.77.{}", Family.V6: "fd00:77::{}"}
+LENGTH = {Family.V4: 24, Family.V6: 64}
+SETTINGS = {"reconcile_seconds": 0.3, "accounting": {"min_reading_seconds": 0}}
+
+
+def ip(namespace: Path, *arguments: str) -> str:
+    enter = ["nsenter", f"--net={namespace}", "ip", *arguments]
+    return subprocess.run(enter, check=True, capture_output=True, text=True, timeout=10).stdout
+
+
+def soon(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 15
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def flat() -> Topology:
+    """Two nodes whose fabric knows no pods."""
+    made = cluster(nodes=2, pods=1)
+    hosts = tuple(
+        replace(host, routes=()) if host.name == "fabric" else host for host in made.hosts
+    )
+    return replace(made, hosts=hosts)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """The nodes also have a link to each other: the flat network."""
+    with World(flat(), settings=SETTINGS, exporters=False) as made:
+        one, two = (node.namespace for node in made.nodes)
+        # Both ends are made in the first namespace, and one moves.
+        ip(one, "link", "add", "lan0", "type", "veth", "peer", "name", "lan1", "netns", str(two))
+        for number, (namespace, link) in enumerate(((one, "lan0"), (two, "lan1")), start=1):
+            for family in Family:
+                address = f"{LAN[family].format(number)}/{LENGTH[family]}"
+                extra = ("nodad",) if family is Family.V6 else ()
+                ip(namespace, "address", "add", address, "dev", link, *extra)
+            ip(namespace, "link", "set", link, "up")
+        yield made
+
+
+def entry(world: World, number: int) -> ListedNode:
+    node = world.nodes[number - 1]
+    addresses = tuple(Address.parse(LAN[family].format(number)) for family in Family)
+    return ListedNode(node.name, addresses, node.node.ranges)
+
+
+def publish(node: LabNode, text: str) -> None:
+    """Replace the file as the kubelet does: a link to a new folder."""
+    file = node.directory / "nodes.json"
+    new = node.directory / f"nodes-{time.monotonic_ns()}"
+    new.write_text(text)
+    beside = node.directory / "nodes.new"
+    beside.symlink_to(new)
+    beside.replace(file)
+
+
+@pytest.fixture
+def nodes(world: World) -> list[LabNode]:
+    """Both nodes, with agents that read a list of nodes."""
+    for node in world.nodes:
+        node.stop_agent()
+        document = yaml.safe_load(node.document.read_text())
+        document["nodes_file"] = str(node.directory / "nodes.json")
+        node.document.write_text(yaml.safe_dump(document))
+        (node.directory / "nodes.json").unlink(missing_ok=True)
+        node.start_agent()
+        node.wait_until_ready()
+    return world.nodes
+
+
+def routes_to_nodes(node: LabNode) -> set[str]:
+    lines = ip(node.namespace, "route", "show", "proto", "111")
+    lines += ip(node.namespace, "-6", "route", "show", "proto", "111")
+    return {line.split()[0] for line in lines.splitlines()}
+
+
+def wanted(node: LabNode) -> set[str]:
+    return {str(block) for block in node.node.ranges}
+
+
+def test_pods_of_two_nodes_reach_each_other_while_both_are_listed(
+    world: World, nodes: list[LabNode]
+) -> None:
+    one, two = nodes
+    assert "is not there: the kubelet brings it" in " ".join(one.snapshot()["route_faults"])
+    text = write([entry(world, 1), entry(world, 2)])
+    for node in nodes:
+        publish(node, text)
+    soon(lambda: routes_to_nodes(one) == wanted(two) and routes_to_nodes(two) == wanted(one))
+    soon(lambda: not one.snapshot()["route_faults"])
+    here, there = world.pod("pod-1"), world.pod("pod-2")
+    for family in Family:
+        near, far = here.address(family), there.address(family)
+        heard = datagrams(End(here.netns, near), End(there.netns, far), [100], [900])
+        assert heard.peer == near, "not masqueraded, since it is internal"
+
+    # Another program's flush is repaired, a file that cannot be read changes nothing.
+    ip(one.namespace, "route", "flush", "proto", "111")
+    soon(lambda: routes_to_nodes(one) == wanted(two))
+    publish(one, "half a li")
+    soon(lambda: "nodes.json: " in " ".join(one.snapshot()["route_faults"]))
+    assert routes_to_nodes(one) == wanted(two)
+    (one.directory / "nodes.json").unlink()
+    one.stop_agent()
+    one.start_agent()
+    one.wait_until_ready()
+    assert routes_to_nodes(one) == wanted(two), "a restart without the file changes nothing"
+
+    publish(one, write([entry(world, 1)]))
+    soon(lambda: not routes_to_nodes(one))
+    assert not one.snapshot()["route_faults"]
+
+
+def test_a_nodes_routes_go_with_the_key(world: World, nodes: list[LabNode]) -> None:
+    one, two = nodes
+    publish(one, write([entry(world, 1), entry(world, 2)]))
+    soon(lambda: routes_to_nodes(one) == wanted(two))
+    one.stop_agent()
+    one.write_document()
+    one.start_agent()
+    one.wait_until_ready()
+    assert not routes_to_nodes(one)
+
+
+def test_a_node_that_claims_what_is_not_its_own_gets_no_route_and_costs_no_other_its_own(
+    world: World, nodes: list[LabNode]
+) -> None:
+    one, two = nodes
+    odd = replace(entry(world, 2), name="odd", ranges=(one.node.ranges[0],))
+    publish(one, write([odd, entry(world, 1), entry(world, 2)]))
+    soon(lambda: routes_to_nodes(one) == wanted(two))
+    (fault,) = one.snapshot()["route_faults"]
+    assert "of Node odd: it overlaps this node's own range" in fault
+
+
+def test_an_administrators_route_stays_and_is_reported_if_it_leads_elsewhere(
+    world: World, nodes: list[LabNode]
+) -> None:
+    one, two = nodes
+    same, other = two.node.ranges[:2]
+    publish(one, write([]))
+    soon(lambda: not routes_to_nodes(one))
+    ip(one.namespace, "route", "add", str(same), "via", LAN[same.family].format(2))
+    ip(one.namespace, "route", "add", str(other), "via", LAN[other.family].format(3))
+    publish(one, write([entry(world, 1), entry(world, 2)]))
+    soon(lambda: routes_to_nodes(one) == wanted(two) - {str(same), str(other)})
+    soon(lambda: "another program's route" in " ".join(one.snapshot()["route_faults"]))
+    (fault,) = one.snapshot()["route_faults"]
+    assert str(other) in fault
+    for block in (same, other):
+        ip(one.namespace, "route", "delete", str(block))
+    soon(lambda: routes_to_nodes(one) == wanted(two))
+
+
+def test_a_route_of_the_own_range_that_outranks_its_blackhole_is_reported_until_it_is_removed(
+    nodes: list[LabNode],
+) -> None:
+    """`ip route replace RANGE via OWN-ADDRESS` succeeds: the kernel takes a local gateway."""
+    one, _ = nodes
+    own = one.node.ranges[0]
+    publish(one, write([]))
+    soon(lambda: not one.snapshot()["route_faults"])
+    ip(one.namespace, "route", "replace", str(own), "via", LAN[own.family].format(1))
+    unused = str(Address(own.family, own.last))
+    assert "dev lan0" in ip(one.namespace, "route", "get", unused), "it leaves the node again"
+    soon(lambda: bool(one.snapshot()["route_faults"]))
+    (fault,) = one.snapshot()["route_faults"]
+    assert f"the route to {own} via {LAN[own.family].format(1)} is not netmgr's" in fault, fault
+    ip(one.namespace, *fault.partition("(ip ")[2].rstrip(")").split())
+    soon(lambda: not one.snapshot()["route_faults"])

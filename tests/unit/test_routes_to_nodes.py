@@ -1,0 +1,113 @@
+"""What a Node says of itself leads no packets astray that were for somebody else."""
+
+from __future__ import annotations
+
+import pytest
+
+from netmgr.dataplane.routes_to_nodes import NodeRoute, decide
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.node_list import ListedNode
+from netmgr.kernel.routes import Route
+from netmgr.prefixes import Address, Prefix
+
+LAN, LAN6 = "192.168.1.0/24", "fd00:1::/64"
+DOCUMENT: dict[str, object] = {
+    "apiVersion": "netmgr.io/v1alpha1",
+    "kind": "Node",
+    "node": {"name": "own", "addresses": ["192.168.1.1", "fd00:1::1"]},
+    "ranges": ["10.244.1.0/24", "fd00:244:1::/64"],
+}
+
+
+def route(to: str, via: str | None = None) -> Route:
+    gateway = Address.parse(via) if via else None
+    return Route(Prefix.parse(to), 2, gateway, protocol=2, scope=0, metric=0)
+
+
+FOREIGN = [route("0.0.0.0/0", "192.168.1.254"), route(LAN), route(LAN6), route("172.17.0.0/16")]
+
+
+def listed(name: str, addresses: str, ranges: str) -> ListedNode:
+    return ListedNode(
+        name,
+        tuple(map(Address.parse, addresses.split())),
+        tuple(map(Prefix.parse, ranges.split())),
+    )
+
+
+def decided(*nodes: ListedNode, **keys: object) -> tuple[list[NodeRoute], list[str]]:
+    return decide(nodes, NodeDocument.model_validate(DOCUMENT | keys), FOREIGN)
+
+
+def test_every_other_node_gets_a_route_of_each_family_and_the_own_none() -> None:
+    routes, refused = decided(
+        listed("own", "192.168.1.1 fd00:1::1", "10.244.1.0/24 fd00:244:1::/64"),
+        listed("other", "fd00:1::2 192.168.1.2", "10.244.2.0/24 fd00:244:2::/64"),
+    )
+    assert not refused
+    assert [(str(one.to), str(one.via)) for one in routes] == [
+        ("10.244.2.0/24", "192.168.1.2"),
+        ("fd00:244:2::/64", "fd00:1::2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("to", "reason"),
+    [
+        ("10.244.1.128/25", "overlaps this node's own range 10.244.1.0/24"),
+        ("10.0.0.0/8", "overlaps this node's own range"),
+        ("0.0.0.0/0", "overlaps this node's own range"),
+        ("192.168.0.0/16", "overlaps this node's address 192.168.1.1/32"),
+        ("192.168.1.254/32", "overlaps the network of a link, 192.168.1.0/24"),
+        ("192.168.1.128/25", "overlaps the network of a link, 192.168.1.0/24"),
+        ("172.17.0.0/24", "overlaps the network of a link, 172.17.0.0/16"),
+        ("169.254.169.254/32", "overlaps the special-use prefix 169.254.0.0/16"),
+        ("fe80::/64", "overlaps the special-use prefix fe80::/10"),
+        ("fd00:ec2::254/128", "overlaps the protected prefix"),
+        ("203.0.113.0/24", "would count as internet; add the pod network to internal"),
+        ("2001:db8::/64", "would count as internet"),
+        ("1.0.0.0/8", "would count as internet"),
+    ],
+)
+def test_a_range_that_is_somebody_elses_gets_no_route(to: str, reason: str) -> None:
+    routes, (refused,) = decided(listed("odd", "192.168.1.9 fd00:1::9", to))
+    assert not routes
+    assert refused.startswith(f"no route to {to} of Node odd: ")
+    assert reason in refused
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("", "it has no InternalIP of IPv4"),
+        ("fd00:1::9", "it has no InternalIP of IPv4"),
+        ("192.168.1.1", "is this node's own"),
+        ("10.244.1.7", "is on no network of this node's links"),
+        ("10.244.9.7", "is on no network of this node's links"),
+        ("127.0.0.1", "is on no network of this node's links"),
+        ("8.8.8.8", "is on no network of this node's links"),
+    ],
+)
+def test_a_next_hop_is_a_neighbour_and_no_pod(address: str, reason: str) -> None:
+    routes, (refused,) = decided(listed("odd", address, "10.244.9.0/24"))
+    assert not routes
+    assert reason in refused
+
+
+def test_an_odd_node_costs_no_other_its_route() -> None:
+    routes, refused = decided(
+        listed("odd", "192.168.1.9", "0.0.0.0/0"), listed("other", "192.168.1.2", "10.244.2.0/24")
+    )
+    assert ([one.node for one in routes], len(refused)) == (["other"], 1)
+
+
+def test_with_sites_other_nodes_are_of_the_own_site() -> None:
+    sites = [
+        {"name": "hub", "prefixes": ["10.200.0.0/16"]},
+        {"name": "train", "prefixes": ["10.244.0.0/16", "fd00:244::/32"]},
+    ]
+    node = listed("other", "192.168.1.2", "10.244.2.0/24 10.200.2.0/24")
+    keys = {"site": "train", "sites": sites, "node": {"name": "own", "addresses": []}}
+    routes, (refused,) = decided(node, **keys)
+    assert [str(one.to) for one in routes] == ["10.244.2.0/24"]
+    assert "lies in no prefix of this node's site" in refused
