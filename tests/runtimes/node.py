@@ -44,8 +44,22 @@ class NetmgrNode:
         self.machine.write(DOCUMENT, yaml.safe_dump(self._document()))
         self.machine.start("agent", *NETMGR, "agent", "--config", DOCUMENT)
         printed = self.machine.run(*NETMGR, "cni", "install", *options)
-        wait_until(self._is_ready, lambda: f"the agent is not ready:\n{self.machine.log('agent')}")
+        self.wait_until_ready()
         return printed
+
+    def start_agent(self) -> None:
+        """Start the agent alone."""
+        self.machine.start("agent", *NETMGR, "agent", "--config", DOCUMENT)
+        self.wait_until_ready()
+
+    def stop_agent(self) -> None:
+        """End the agent, and wait for its end."""
+        self.machine.run("pkill", "-f", "netmgr agent")
+        self.machine.running["agent"].wait(20)
+
+    def wait_until_ready(self) -> None:
+        """Wait until the agent can serve pods."""
+        wait_until(self._is_ready, lambda: f"the agent is not ready:\n{self.machine.log('agent')}")
 
     def snapshot(self) -> Snapshot:
         """Everything the agent tells over its read-only socket."""
