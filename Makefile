@@ -15,9 +15,10 @@ lab: ## demonstrate netmgr in network namespaces: nodes, pods, an internet, and 
 	@.venv/bin/python -m cni.build
 	.venv/bin/netmgr lab run $(ARGS)
 
-test: ## run every test: real kernel, container runtimes and API server, which is built once (root)
+test: ## run every test: real kernel, runtimes, Multus and API server, the latter two built once (root)
 	@.ci/setup test
 	@.ci/envtest
+	@.ci/programs runtimes/multus multus
 	@.venv/bin/python -m cni.build
 	.venv/bin/python -m pytest $(ARGS)
 

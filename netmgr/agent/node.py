@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Self
 
@@ -32,6 +32,7 @@ from netmgr.dataplane.wiring import Dataplane
 from netmgr.errors import KernelError, NetmgrError, SetupError, StateError, TryAgainLater
 from netmgr.ipam.leases import Leases
 from netmgr.model import NOTHING_REQUESTED, Attachment, AttachmentKey, PodRef, Requested
+from netmgr.prefixes import Family
 
 LOCK_SECONDS = 20.0
 """How long a request waits for another one of the same attachment."""
@@ -187,14 +188,18 @@ class Node(Component):
             raise failure
         return done
 
-    def check(self, attachment: Attachment, netns: str) -> list[str]:
+    def check(
+        self, attachment: Attachment, netns: str, moved: Collection[Family] = ()
+    ) -> list[str]:
         """Describes the drift of an attachment's wiring.
+
+        The sandbox may lack the default routes of families that are `moved`.
 
         A MAC that the chain changed a moment ago is followed first: the kernel's message may still
         be on its way.
         """
         self.dataplane.neighbours.follow(attachment, netns)
-        return self.dataplane.check(attachment, netns)
+        return self.dataplane.check(attachment, netns, moved)
 
     def follow(self, attachments: Iterable[Attachment]) -> None:
         """Update neighbour entries to the MACs that these pods have now.

@@ -16,6 +16,7 @@ from netmgr.documents.node import POD_GATEWAYS
 from netmgr.errors import CheckFailed, InvalidEnvironment, KernelError, UnknownContainer
 from netmgr.kernel import netns
 from netmgr.model import Attachment, Requested
+from netmgr.prefixes import Family
 
 MOST_ID_BYTES = 255
 """Of a container id: NAME_MAX, since runtimes and libcni name files by it."""
@@ -170,7 +171,8 @@ def check(node: Node, request: Request) -> None:
             raise CheckFailed(
                 f"container {request.container_id} has no attachment at {request.ifname}"
             )
-        faults = [*node.check(attachment, request.netns), *node.accounts.check(attachment)]
+        moved = _moved_defaults(request)
+        faults = [*node.check(attachment, request.netns, moved), *node.accounts.check(attachment)]
         try:
             faults += differences(request.previous, request, attachment) if request.previous else []
         except KernelError as error:
@@ -178,6 +180,16 @@ def check(node: Node, request: Request) -> None:
     if faults:
         # Several comparisons may find the same fault.
         raise CheckFailed("; ".join(dict.fromkeys(faults)))
+
+
+def _moved_defaults(request: Request) -> frozenset[Family]:
+    """Families whose default route another plugin took from this interface, by `prevResult`.
+
+    Multus does so for a pod that wants its default route on another interface.
+    """
+    listed = request.previous.routes if request.previous else ()
+    kept = {route.destination.family for route in listed if route.destination.length == 0}
+    return frozenset(Family) - kept
 
 
 def collect_garbage(node: Node, request: Request) -> None:

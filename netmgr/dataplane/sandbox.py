@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from netmgr.dataplane import desired
@@ -102,14 +102,19 @@ def vacate(host: Netlink, link: Link, path: str, table: int) -> None:
             inside.transact([routes.delete_rule(rule) for rule in rules])
 
 
-def faults(inside: Netlink, attachment: Attachment, index: int) -> list[str]:
-    """What is missing in a sandbox of all that `attach` made, for the pod's end of this index."""
+def faults(
+    inside: Netlink, attachment: Attachment, index: int, moved: Collection[Family] = ()
+) -> list[str]:
+    """What is missing in a sandbox of all that `attach` made, for the pod's end of this index.
+
+    The default routes of families that are `moved` may be missing.
+    """
     link = next(link for link in read_links(inside) if link.number == index)
     found = [] if link.up else [f"interface {link.name} is down in the sandbox"]
     for family in sorted({address.family for address in attachment.addresses}):
         missing = [
             *_missing_addresses(inside, attachment, family, index),
-            *_missing_ways_out(inside, family, index),
+            *_missing_ways_out(inside, family, index, is_moved=family in moved),
             *_missing_source_routing(inside, attachment, family, index),
         ]
         found += [f"{what} is missing in the sandbox" for what in missing]
@@ -125,7 +130,9 @@ def _missing_addresses(
             yield f"address {address}"
 
 
-def _missing_ways_out(inside: Netlink, family: Family, index: int) -> Iterator[str]:
+def _missing_ways_out(
+    inside: Netlink, family: Family, index: int, *, is_moved: bool
+) -> Iterator[str]:
     """Routes to the gateway and beyond, and the gateway's neighbour entry."""
     gateway = POD_GATEWAYS[family]
     present = {
@@ -133,7 +140,8 @@ def _missing_ways_out(inside: Netlink, family: Family, index: int) -> Iterator[s
         for route in read_routes(inside, families=(family,))
         if route.oif == index
     }
-    for destination, via in ((gateway.prefix, None), (DEFAULT_ROUTES[family], gateway)):
+    wanted = [(gateway.prefix, None)] + ([] if is_moved else [(DEFAULT_ROUTES[family], gateway)])
+    for destination, via in wanted:
         if (destination, via) not in present:
             yield f"route to {destination}"
     if Neighbour(gateway, HOST_MAC, index) not in read_permanent(inside, index):

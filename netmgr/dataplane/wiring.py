@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from errno import EEXIST, ENODEV
 
 from netmgr.dataplane import desired, drift, sandbox, settings
@@ -21,7 +21,7 @@ from netmgr.kernel.links import Link, read_addresses, read_links
 from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.kernel.routes import Route, read_routes
 from netmgr.model import ROUTE_PROTOCOL, Attachment
-from netmgr.prefixes import Address
+from netmgr.prefixes import Address, Family
 
 DEFAULT_MTU = 1500
 
@@ -255,8 +255,13 @@ class Dataplane:
         self._netlink.transact(operations)
         return faults
 
-    def check(self, attachment: Attachment, netns_path: str) -> list[str]:
-        """What of an attachment's wiring is not as `attach` left it in this sandbox."""
+    def check(
+        self, attachment: Attachment, netns_path: str, moved: Collection[Family] = ()
+    ) -> list[str]:
+        """What of an attachment's wiring is not as `attach` left it in this sandbox.
+
+        Another plugin has `moved` the default routes of these families to another interface.
+        """
         try:
             sandbox_ns = netns.open_namespace(netns_path)
         except KernelError as error:
@@ -270,7 +275,7 @@ class Dataplane:
             if not index:
                 missing = f"interface {attachment.key.ifname} is missing in the sandbox"
                 return [*faults, missing]
-            return faults + sandbox.faults(inside, attachment, index)
+            return faults + sandbox.faults(inside, attachment, index, moved)
 
     def pod_mac(self, attachment: Attachment) -> bytes:
         """The MAC that the pod's end has now.

@@ -151,6 +151,18 @@ def test_check_says_what_is_missing(cni):
         assert attached.v4 in said
 
 
+def test_check_lets_a_later_plugin_move_the_default_route_to_another_interface(cni):
+    with cni.sandbox() as pod:
+        attached = Attached(cni, pod)
+        first, *others = attached.result["routes"]
+        assert first["dst"] == "0.0.0.0/0"
+        DAMAGE["default route"](attached)
+        assert failed(check(cni, attached))
+        assert check(cni, attached, prevResult=attached.result | {"routes": others}).exit_code == 0
+        DAMAGE["default v6 route"](attached)
+        assert failed(check(cni, attached, prevResult=attached.result | {"routes": others}))
+
+
 def test_check_believes_the_previous_result(cni):
     with cni.sandbox() as pod:
         attached = Attached(cni, pod)

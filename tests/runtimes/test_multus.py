@@ -229,9 +229,7 @@ def test_a_failing_delegate_leaves_nothing_of_the_others(
     kubelet: ContainerdCri, netmgr_node: NetmgrNode
 ) -> None:
     absent = {**SECONDS["host-device"], "device": "rdma9"}
-    multus = multus_of(
-        kubelet, NETMGR, NETMGR, {"cniVersion": "1.0.0", "name": "rdma", **absent}
-    )
+    multus = multus_of(kubelet, NETMGR, NETMGR, {"cniVersion": "1.0.0", "name": "rdma", **absent})
     with pytest.raises(grpc.RpcError, match="failed to find host device"):
         kubelet.run("trainer")
     assert netmgr_node.addresses("allocated") == 0

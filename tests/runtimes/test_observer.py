@@ -5,6 +5,8 @@ names.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import pytest
 import yaml
@@ -12,9 +14,10 @@ import yaml
 from netmgr.lab.topology import INTERNET, Node
 from netmgr.prefixes import Family
 from tests.runtimes.conftest import ENGINES
-from tests.runtimes.engines import IMAGE, NATIVE, Ctr, Podman, podman_has_cni
+from tests.runtimes.engines import IMAGE, NATIVE, ContainerdCri, Ctr, Podman, podman_has_cni
 from tests.runtimes.internet import ECHO_PORT, PAGE, WEB_PORT, Internet
 from tests.runtimes.machine import Machine
+from tests.runtimes.multus import RESULTS, Multus
 from tests.runtimes.node import DOCUMENT, NETMGR, NetmgrNode, settled, wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes]
@@ -36,6 +39,9 @@ class ObservedNode(NetmgrNode):
     """As an administrator has it who keeps another plugin: nothing of netmgr's is installed but the
     agent.
     """
+
+    keys: Mapping[str, object] = MappingProxyType({})
+    """Further keys of node.yaml."""
 
     def start(self) -> None:
         self.machine.write(DOCUMENT, yaml.safe_dump(self._document()))
@@ -76,7 +82,7 @@ class ObservedNode(NetmgrNode):
         return {(row["namespace"], row["pod"]) for row in self.snapshot()["pods"] if row["live"]}
 
     def _document(self) -> dict[str, object]:
-        return {**super()._document(), "ranges": [], "cni": False}
+        return {**super()._document(), "ranges": [], "cni": False, **self.keys}
 
 
 @pytest.fixture
@@ -137,3 +143,36 @@ def test_pods_that_speak_in_their_first_instant_and_end_lose_nothing(
     assert observed.gaps().keys() <= {"late"}, (
         "a busy machine may have held the agent up, but nothing was lost"
     )
+
+
+def test_both_interfaces_of_a_pod_are_counted_by_the_results_that_multus_keeps(
+    machine: Machine, node: Node, internet: Internet, probe: bytes
+):
+    observed = ObservedNode(machine, node, backend="nftables")
+    observed.keys = {"cni_results_dir": RESULTS}
+    observed.start()
+    further = {
+        **PLUGINS["bridge"],
+        "ipam": {"type": "host-local", "subnet": "10.89.1.0/24", "gateway": "10.89.1.1"},
+    }
+    multus = Multus(
+        machine,
+        {"cniVersion": "1.0.0", "name": "first", "plugins": [{**PLUGINS["ptp"], "ipam": IPAM}]},
+        {"cniVersion": "1.0.0", "name": "further", "plugins": [further]},
+    )
+    runtime = ContainerdCri(machine, probe)
+    pod = runtime.run("trainer")
+    assert len(multus.cached()) == 2
+    target = str(INTERNET[Family.V4])
+    wanted: list[int] = []
+    for way in ("default", "net1"):
+        if way == "net1":
+            entered = ("nsenter", f"--net={multus.netns(runtime.ids['trainer'])}")
+            machine.run(*entered, "ip", "route", "add", target, "via", "10.89.1.1", "dev", "net1")
+        runtime.speak("trainer", "probe", target, str(ECHO_PORT), str(DATAGRAMS), str(PAYLOAD))
+        assert settled(lambda: observed.counted(*pod), internet.meter) == internet.meter()
+        wanted.append(internet.meter()["internet-out"][1])
+    assert wanted == [DATAGRAMS, 2 * DATAGRAMS]
+    runtime.remove("trainer")
+    assert settled(observed.live, set) == set()
+    assert observed.counted(*pod) == internet.meter()
