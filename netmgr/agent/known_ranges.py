@@ -15,6 +15,7 @@ from netmgr.errors import RangesUnknown, StateError
 from netmgr.kernel import links
 from netmgr.kernel.netlink import Netlink
 from netmgr.prefixes import Address, Prefix
+from netmgr.ranges import assigned
 from netmgr.ranges.sources import SOURCES, ValidRanges, validate
 
 RANGES = "ranges"
@@ -30,10 +31,11 @@ def resolved(document: NodeDocument) -> NodeDocument:
 
     The source is asked once: an agent that starts must soon answer for the pods that run.
     """
-    if document.range_source is RangeSource.FILE:
-        return document
     try:
-        valid = validate(SOURCES[document.range_source]().read(), document, on_links())
+        found = _ask(document)
+        if found == document.ranges:
+            return document
+        valid = validate(found, document, on_links())
     except RangesUnknown as error:
         ranges = _recall(document)
         log.warning("ranges-recalled count=%s error=%s", len(ranges), error)
@@ -44,6 +46,12 @@ def resolved(document: NodeDocument) -> NodeDocument:
     known = document.model_copy(update={"ranges": valid.ranges})
     remember(known, valid)
     return known
+
+
+def _ask(document: NodeDocument) -> tuple[Prefix, ...]:
+    if document.range_source is RangeSource.FILE:
+        return assigned.current(document)
+    return SOURCES[document.range_source]().read()
 
 
 def on_links() -> Mapping[Address, str]:

@@ -32,6 +32,7 @@ from netmgr.errors import NetmgrError, RangesUnknown, SetupError
 from netmgr.file_version import FileVersion, version_of
 from netmgr.ipam.leases import Leases
 from netmgr.prefixes import Address, Prefix, merge
+from netmgr.ranges import assigned
 from netmgr.ranges.sources import SOURCES, RangeReader, ValidRanges, validate
 from netmgr.rules.policy import Policy
 
@@ -144,6 +145,7 @@ class Ranges(Component):
             "source": self._agent.document.range_source,
             "failing": self._agent.health.failing.get(RANGES, ""),
             "withdrawn": withdrawn,
+            "changed": self._source.changed if isinstance(self._source, _Reader) else "",
         }
 
     def _in_use(self) -> tuple[Prefix, ...]:
@@ -177,18 +179,24 @@ def _source(config: Path, document: NodeDocument) -> tuple[RangeReader, float]:
 
 
 class _Reader:
-    """Reads the ranges of a node document again whenever its file was replaced or written."""
+    """Reads the ranges of a node document again whenever its file was replaced or written.
+
+    Where the document names a file with the Node's ranges, newer ones replace them.
+    """
 
     def __init__(self, path: Path, document: NodeDocument) -> None:
         self._path = path
         self._document = document
         self._version: FileVersion | None = None
+        self.changed = ""
+        """What the Node's ranges changed in those of the document."""
 
     def read(self) -> tuple[Prefix, ...]:
         """The ranges, as of now.
 
         Raises:
             ConfigError: the file is wrong or gone.
+            RangesUnknown: the file with the Node's ranges cannot be read.
         """
         version = version_of(self._path)
         # Also if it is gone: loading it raises the error that says so.
@@ -206,7 +214,12 @@ class _Reader:
                     ", ".join(changed),
                 )
             self._document = document
-        return self._document.ranges
+        found = assigned.read(self._document)
+        reason = assigned.describe_change(found, self._document.ranges)
+        if reason and reason != self.changed:
+            log.warning("node-ranges-changed reason=%s", reason)
+        self.changed = reason
+        return self._document.ranges if found is None else found.ranges
 
 
 def _forwarded(valid: ValidRanges, document: NodeDocument) -> ValidRanges:

@@ -84,6 +84,8 @@ class RangesState(TypedDict):
     source: str
     failing: str
     withdrawn: list[WithdrawnAddress]
+    changed: NotRequired[str]
+    """How the Node's ranges differ from those that the agent's pod was started with."""
 
 
 class ResultFiles(TypedDict):

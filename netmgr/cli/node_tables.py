@@ -81,6 +81,8 @@ def _troubles(snapshot: Mapping[str, Any]) -> Iterator[str]:
     ranges = snapshot.get("ranges", {"failing": "", "withdrawn": []})
     if ranges["failing"]:
         yield f"ranges cannot be followed: {ranges['failing']}"
+    if ranges.get("changed"):
+        yield ranges["changed"]
     for item in ranges["withdrawn"]:
         yield f"{item['address']} was withdrawn; {item['namespace']}/{item['pod']} holds it"
     yield from snapshot.get("route_faults", ())

@@ -140,12 +140,18 @@ def _keys_of_sites(document: NodeDocument) -> Iterator[tuple[Prefix, Reason]]:
 
 
 def _keys_of_ranges(document: NodeDocument) -> Iterator[tuple[Prefix, Reason]]:
-    if document.range_source is RangeSource.FILE:
+    if document.ranges_file is not None:
+        key, text = "ranges_file", "the Node's ranges"
+    elif document.range_source is RangeSource.FILE:
         yield from _listed("range", ("ranges",), document.ranges)
         return
-    text = f"the machine's metadata (range_source: {document.range_source})"
+    else:
+        key, text = (
+            "range_source",
+            f"the machine's metadata (range_source: {document.range_source})",
+        )
     for prefix in document.ranges:
-        yield prefix, Reason("range", ("range_source",), text)
+        yield prefix, Reason("range", (key,), text)
 
 
 def _listed(role: str, key: KeyPath, prefixes: Iterable[Prefix]) -> Iterator[tuple[Prefix, Reason]]:

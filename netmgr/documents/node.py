@@ -189,6 +189,10 @@ class NodeDocument(Document):
     """How often `azure` is asked; the service allows five requests a second."""
     ranges: Annotated[tuple[PrefixText, ...], Field(validate_default=True)] = ()
     """Blocks and single addresses pods may have, all usable. Required unless `cni: off`."""
+    ranges_file: AbsolutePath | None = None
+    """A file with the Node's ranges as Kubernetes has them now; newer ones replace `ranges`."""
+    ranges_version: Annotated[int, Field(ge=0)] = 0
+    """The Node's resourceVersion when `ranges` were read from it."""
     internal: Annotated[tuple[PrefixText, ...], Field(validate_default=True)] = PRIVATE_USE
     """Prefixes that are not internet, beside the special-use ones, which never are."""
     masquerade: bool = True
@@ -399,6 +403,9 @@ def _of_role(document: NodeDocument) -> Iterator[Diagnostic]:
     if document.nodes_file and not document.wires_pods:
         remedy = "remove it; only a node whose pods netmgr wires has routes to other nodes"
         yield error("wires no pods", ("nodes_file",), ("role",), remedy)
+    if document.ranges_file and not document.ranges:
+        remedy = "remove it; without ranges in this document there is nothing to replace"
+        yield error("needs ranges", ("ranges_file",), ("ranges",), remedy)
     if document.ranges and role is not Role.NODE:
         remedy = "remove it, or say role: node"
         yield error(f"a {role} runs no pods", ("ranges",), ("role",), remedy)

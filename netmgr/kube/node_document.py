@@ -18,6 +18,9 @@ from netmgr.prefixes import Prefix
 RANGES = "netmgr.io/ranges"
 """Annotation with all of a Node's ranges, where its podCIDRs cannot say them; commas between."""
 
+RANGES_FILE = "/etc/netmgr-pod/ranges"
+"""Where the agent finds what `netmgr controller` says of the Node's ranges later."""
+
 Object = dict[str, Any]
 FROM_NODE = ("name", "addresses")
 _SWITCH = TypeAdapter(bool)
@@ -47,6 +50,8 @@ def render(template: Object, node: Object) -> Object:
     document |= {key: value for key, value in template.items() if key not in document}
     if _hands_out(template):
         document["ranges"] = [str(prefix) for prefix in ranges(node)]
+        document["ranges_version"] = int(node["metadata"]["resourceVersion"])
+        document.setdefault("ranges_file", RANGES_FILE)
     return document
 
 

@@ -73,8 +73,7 @@ def _refusal(
 ) -> Diagnostic | None:
     is_of_cloud = document.range_source is not RangeSource.FILE
     key: KeyPath = ("range_source",) if is_of_cloud else ("ranges",)
-    # A document's own ranges and sites come from one plan, and were compared when it was read.
-    outside = _outside_site(block, document, key) if is_of_cloud else None
+    outside = _outside_site(block, document, key)
     if outside is not None:
         return outside
     for special in SPECIAL_USE:
@@ -117,6 +116,6 @@ def _outside_site(block: Prefix, document: NodeDocument, key: KeyPath) -> Diagno
             f"it lies outside the prefixes of site {site.name} ({known})",
             key,
             ("sites", number, "prefixes"),
-            "the plan and the cloud disagree",
+            f"the plan and the {'Node' if key == ('ranges',) else 'cloud'} disagree",
         )
     return None

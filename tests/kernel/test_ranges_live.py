@@ -20,7 +20,8 @@ from netmgr.lab.nodes import LabNode
 from netmgr.lab.runtime import Sandbox
 from netmgr.lab.topology import INTERNET, cluster
 from netmgr.lab.world import World
-from netmgr.prefixes import Family
+from netmgr.prefixes import Family, Prefix
+from netmgr.ranges.assigned import AssignedRanges
 from tests.fakes.metadata import MetadataServer, document, http
 
 pytestmark = pytest.mark.root
@@ -288,6 +289,55 @@ def test_a_document_that_is_edited_is_followed_and_a_broken_one_is_told(node: La
     assert address(node.add("second")) == "10.128.0.2"
     node.document.write_text(whole)
     soon(lambda: node.snapshot()["ranges"]["failing"] == "", lambda: log(node))
+
+
+@ON_ONE_BACKEND
+def test_a_node_that_is_registered_anew_gives_out_its_new_ranges_alone(world: World, node: LabNode):
+    """The kubelet replaces the file by a rename, as here."""
+    file = node.directory / "node-ranges"
+
+    def assign(text: object) -> None:
+        beside = file.with_suffix(".new")
+        beside.write_text(str(text))
+        beside.replace(file)
+
+    assign("")
+    write(node, ranges=["10.128.0.1/32"], ranges_file=str(file), ranges_version=100)
+    node.start_agent()
+    node.wait_until_ready()
+    first = node.add("first")
+    assert address(first) == "10.128.0.1"
+
+    assign(AssignedRanges("", 0, ()))
+    soon(lambda: node.snapshot()["ranges"]["withdrawn"] != [], lambda: log(node))
+    with pytest.raises(LabError, match="no range is known to give addresses of"):
+        node.add("second")
+    assert "the Node was deleted" in node.snapshot()["ranges"]["changed"]
+    assert seen_by_the_internet(world, first) == str(node.node.addresses[0]), "it keeps its address"
+    node.stop_agent()
+    write(node, reconcile_seconds=60)  # so that only the start itself reads the file
+    node.start_agent()
+    soon(
+        lambda: "no range is known to give addresses of" in node.runtime.status(), lambda: log(node)
+    )
+    node.stop_agent()
+    write(node, reconcile_seconds=0.5)
+    assign(AssignedRanges("uid-b", 101, (Prefix.parse("10.128.0.2/32"),)))
+    node.start_agent()
+    node.wait_until_ready()
+    assert address(node.add("second")) == "10.128.0.2"
+    with pytest.raises(LabError, match="no IPv4 address is free"):
+        node.add("third")
+
+    assign(AssignedRanges("uid-c", 102, (Prefix.parse("10.128.0.3/32"),)))
+    soon(lambda: free(node) == 1, lambda: log(node))
+    assert address(node.add("third")) == "10.128.0.3"
+    assert "10.128.0.3/32 instead of 10.128.0.1/32" in node.snapshot()["ranges"]["changed"]
+    assert len(node.snapshot()["ranges"]["withdrawn"]) == 2
+
+    assign("half an annot")
+    soon(lambda: "node-ranges: " in node.snapshot()["ranges"]["failing"], lambda: log(node))
+    assert sum(pool["allocated"] for pool in node.snapshot()["pool"]) == 1, "as it was before"
 
 
 @ON_ONE_BACKEND

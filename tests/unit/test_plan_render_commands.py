@@ -106,7 +106,7 @@ def test_a_template_lacks_only_what_the_node_itself_can_say(
         key: value for key, value in whole.items() if key not in own
     }
     node = {
-        "metadata": {"name": name},
+        "metadata": {"name": name, "resourceVersion": "7"},
         "spec": {"podCIDRs": ["10.253.0.16/28"]},
         "status": {"addresses": [{"type": "InternalIP", "address": "10.253.32.4"}]},
     }

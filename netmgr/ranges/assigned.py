@@ -1,0 +1,102 @@
+"""The Node's ranges as the cluster has them now, in a file that the kubelet keeps up to date.
+
+node.yaml has the ranges that the Node had when the agent's pod was started. Kubernetes never
+changes a Node's podCIDRs, but a Node that is deleted and registered again gets new ones, and
+another Node may get the old ones. So `netmgr controller` writes an annotation of the agent's pod,
+and the pod's downward API volume is the file: no token, no watch and no request of the node's.
+
+Node.yaml and file each name the resourceVersion of the Node that they were made from. The higher
+one is in force: after a reboot node.yaml is newer, if the controller was away meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from netmgr.documents.node import NodeDocument
+from netmgr.errors import RangesUnknown
+from netmgr.prefixes import Prefix
+
+NODE_RANGES = "netmgr.io/node-ranges"
+"""The annotation of an agent's pod."""
+
+MAX_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedRanges:
+    """The ranges of a Node at one of its versions."""
+
+    node: str
+    """The Node's UID; empty when there is no such Node any more."""
+    version: int
+    """The Node's resourceVersion, which grows also from one Node to the next of that name."""
+    ranges: tuple[Prefix, ...]
+
+    def __str__(self) -> str:
+        """The annotation's value."""
+        ranges = [str(block) for block in self.ranges]
+        return json.dumps({"node": self.node, "version": self.version, "ranges": ranges})
+
+    @classmethod
+    def parse(cls, text: str) -> AssignedRanges:
+        """Read an annotation's value.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            content = json.loads(text)
+            ranges = tuple(Prefix.parse(str(each)) for each in content["ranges"])
+            return cls(str(content["node"]), int(content["version"]), ranges)
+        except (KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"it is no object with node, version and ranges: {error}") from None
+
+
+def read(document: NodeDocument) -> AssignedRanges | None:
+    """What the file of a document says; None if nothing, or if the document's own are newer.
+
+    Raises:
+        RangesUnknown: the file cannot be read.
+    """
+    if document.ranges_file is None:
+        return None
+    try:
+        with document.ranges_file.open(encoding="utf-8") as file:
+            text = file.read(MAX_BYTES)
+        # The annotation is written once the pod runs; until then the kubelet leaves the file empty.
+        found = AssignedRanges.parse(text) if text.strip() else None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise RangesUnknown(
+            f"{document.ranges_file}: {error}; remove the annotation {NODE_RANGES} of the agent's "
+            "pod, and netmgr controller writes it again"
+        ) from None
+    is_newer = found is not None and (not found.node or found.version > document.ranges_version)
+    return found if is_newer else None
+
+
+def current(document: NodeDocument) -> tuple[Prefix, ...]:
+    """The ranges that a document's node has now; none while there is no such Node.
+
+    Raises:
+        RangesUnknown: the file cannot be read.
+    """
+    found = read(document)
+    return document.ranges if found is None else found.ranges
+
+
+def describe_change(found: AssignedRanges | None, written: tuple[Prefix, ...]) -> str:
+    """What the file changes in the ranges of node.yaml, for a person; empty if nothing."""
+    if found is None or found.ranges == written:
+        return ""
+    before = ", ".join(map(str, written))
+    if not found.node:
+        return (
+            f"the Node was deleted: no new pod gets an address of {before} until the kubelet is "
+            "restarted and has registered it again"
+        )
+    now = ", ".join(map(str, found.ranges)) or "none"
+    return f"the Node has other ranges since this pod was started: {now} instead of {before}"
