@@ -214,12 +214,16 @@ class _Reader:
                     ", ".join(changed),
                 )
             self._document = document
-        found = assigned.read(self._document)
-        reason = assigned.describe_change(found, self._document.ranges)
+        return self._current(self._document)
+
+    def _current(self, document: NodeDocument) -> tuple[Prefix, ...]:
+        """The ranges of the document, or newer ones of the Node."""
+        found = assigned.read(document)
+        reason = assigned.describe_change(found, document.ranges)
         if reason and reason != self.changed:
             log.warning("node-ranges-changed reason=%s", reason)
         self.changed = reason
-        return self._document.ranges if found is None else found.ranges
+        return document.ranges if found is None else found.in_force
 
 
 def _forwarded(valid: ValidRanges, document: NodeDocument) -> ValidRanges:

@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from netmgr.kube.controller import Settings
     from netmgr.kube.election import Term
     from netmgr.kube.health import Telemetry
+    from netmgr.kube.plan_watch import PlanWatch
     from netmgr.kube.reconciling import Leadership, Reconciler
 
 app = typer.Typer(no_args_is_help=True)
@@ -37,6 +38,7 @@ app = typer.Typer(no_args_is_help=True)
 LEASE = "netmgr-controller"
 REASON, COMPONENT = "NodeDocumentRefused", "netmgr-node"
 NOT_FOUND, CONFLICT = 404, 409
+Maker = Callable[["Leadership", "Telemetry"], "Reconciler"]
 
 
 @app.command()
@@ -192,6 +194,9 @@ def controller(  # noqa: PLR0913  one a command-line option
             help="The plan; its lock is beside it [default: none, so that no ranges are assigned]",
         ),
     ] = None,
+    plan_optional: Annotated[
+        bool, typer.Option("--plan-optional", help="Assign nothing as long as PLAN does not exist.")
+    ] = False,
     cluster: Annotated[
         str,
         typer.Option(
@@ -255,28 +260,45 @@ def controller(  # noqa: PLR0913  one a command-line option
     own = _namespace_of(service_account)
     term = Term(namespace or own, LEASE, identity, lease_seconds)
     settings = Settings(identity, pool_label, agent_namespace or own)
-    work = []
-    if plan is not None:
-        work.append(_assigner(plan, cluster, term.namespace, quarantine))
-    _run(_connect(kubeconfig, service_account), term, settings, work, listen)
+    awaited = None if plan is None else _plan(plan, cluster, may_be_missing=plan_optional)
+    reconcilers = _reconcilers(awaited, term.namespace, quarantine)
+    _run(_connect(kubeconfig, service_account), term, settings, reconcilers, listen)
 
 
-Maker = Callable[["Leadership", "Telemetry"], "Reconciler"]
-
-
-def _assigner(plan: Path, cluster: str, namespace: str, quarantine: float) -> Maker:
-    from netmgr.kube.assigner import Assigner, AssignerSettings
-    from netmgr.kube.plan_watch import PlanWatch
+def _plan(plan: Path, cluster: str, *, may_be_missing: bool) -> Callable[[], PlanWatch | None]:
+    from netmgr.kube.plan_watch import AwaitedPlan, PlanWatch
     from netmgr.plan.files import lock_path
 
-    settings = AssignerSettings(namespace, cluster or _only_cluster(plan), quarantine)
+    files = (plan, lock_path(plan))
+
+    def open_watch() -> PlanWatch:
+        name = cluster or _only_cluster(plan)
+        return PlanWatch(lambda: _allocations(plan, name), files)
+
     # One for the whole process: a later leadership must not accept a plan that this one refused.
-    watch = PlanWatch(lambda: _allocations(plan, settings.cluster), (plan, lock_path(plan)))
-    return lambda leadership, telemetry: Assigner(leadership, settings, watch, telemetry)
+    if may_be_missing:
+        return AwaitedPlan(open_watch, files).watch
+    watch = open_watch()
+    return lambda: watch
+
+
+def _reconcilers(
+    plan: Callable[[], PlanWatch | None] | None, namespace: str, quarantine: float
+) -> Iterator[Maker]:
+    """All that the controller does, in the order of every round."""
+    from netmgr.kube.agent_ranges import AgentRanges
+    from netmgr.kube.assigner import Assigner, AssignerSettings
+    from netmgr.kube.startup import Startup
+
+    if plan is not None:
+        settings = AssignerSettings(namespace, quarantine)
+        yield lambda leadership, telemetry: Assigner(leadership, settings, plan, telemetry)
+    yield lambda leadership, _: AgentRanges(leadership)
+    yield lambda leadership, _: Startup(leadership, lambda: bool(plan and plan()))
 
 
 def _run(
-    api: Api, term: Term, settings: Settings, reconcilers: Sequence[Maker], listen: str
+    api: Api, term: Term, settings: Settings, reconcilers: Iterable[Maker], listen: str
 ) -> None:
     from netmgr.kube.controller import Controller
     from netmgr.kube.election import Candidate
@@ -284,7 +306,7 @@ def _run(
 
     telemetry, health = Telemetry(api), Health()
     serve(telemetry.registry, listen, health.fault)
-    work = Controller(api, settings, reconcilers, telemetry, health)
+    work = Controller(api, settings, tuple(reconcilers), telemetry, health)
     ended = _ends()
     candidate = Candidate(api, term, work.lead, ended, health)
     threading.Thread(target=candidate.run, name="election", daemon=True).start()

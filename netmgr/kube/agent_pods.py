@@ -1,15 +1,19 @@
-"""The agents' pods: a copy that a watch of the DaemonSet's namespace keeps."""
+"""The agents' pods: a copy that a watch of the DaemonSets' namespace keeps."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from netmgr.kube.api import Object
+from netmgr.ranges.assigned import NODE_RANGES, AssignedRanges
 
-SELECTOR = "app.kubernetes.io/name=netmgr,app.kubernetes.io/component=agent"
-"""Labels of the agents' pods, in the manifests' DaemonSet."""
+SELECTOR = "app.kubernetes.io/name=netmgr,app.kubernetes.io/component in (agent,nat-host)"
+"""Labels of the agents' pods, in the manifests' DaemonSets."""
+
+CONTAINER = "agent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +22,15 @@ class AgentPod:
 
     name: str
     uid: str
+    version: str
+    """Its resourceVersion."""
     node: str
     """Name of the Node that it is on."""
     is_ready: bool
-    """Whether the agent answers its readiness probe, and is not being deleted."""
+    """Whether the agent answers its readiness probe, and is not being deleted. The exporter beside
+    it does not count: its port can be kept busy by any host-network pod."""
+    assigned: AssignedRanges | None
+    """Its annotation; None without one, or if it cannot be read."""
 
 
 class AgentPods:
@@ -48,20 +57,25 @@ class AgentPods:
         self._changed.set()
 
     def change(self, found: Object) -> None:
-        """Add or update a pod."""
+        """Add or update a pod, unless a later version of it is known."""
         pod = agent_pod(found)
         if pod is None:
             return
         with self._lock:
             known = self._pods.get(pod.name)
+            # As for Nodes: our own patch returns the newest version before the watch delivers it.
+            if known and known.uid == pod.uid and int(known.version) >= int(pod.version):
+                return
             self._pods[pod.name] = pod
-        if pod != known:
+        if known is None or replace(pod, version=known.version) != known:
             self._changed.set()
 
     def delete(self, found: Object) -> None:
-        """Remove a pod."""
+        """Remove a pod, unless a newer one has the same name."""
+        name, uid = found["metadata"]["name"], found["metadata"]["uid"]
         with self._lock:
-            self._pods.pop(found["metadata"]["name"], None)
+            if name in self._pods and self._pods[name].uid == uid:
+                del self._pods[name]
         self._changed.set()
 
 
@@ -70,11 +84,20 @@ def agent_pod(found: Object) -> AgentPod | None:
     metadata, node = found["metadata"], found["spec"].get("nodeName")
     if not node:
         return None
-    conditions = found.get("status", {}).get("conditions") or ()
-    is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    containers = found.get("status", {}).get("containerStatuses") or ()
+    is_ready = any(each["name"] == CONTAINER and each["ready"] for each in containers)
     return AgentPod(
         name=metadata["name"],
         uid=metadata["uid"],
+        version=metadata["resourceVersion"],
         node=node,
         is_ready=is_ready and "deletionTimestamp" not in metadata,
+        assigned=_assigned(metadata.get("annotations", {}).get(NODE_RANGES, "")),
     )
+
+
+def _assigned(text: str) -> AssignedRanges | None:
+    # One that cannot be read is written again, as a missing one.
+    with contextlib.suppress(ValueError):
+        return AssignedRanges.parse(text)
+    return None

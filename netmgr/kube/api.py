@@ -39,6 +39,7 @@ UNAUTHORIZED, NOT_FOUND, CONFLICT, GONE, THROTTLED, FAILING = 401, 404, 409, 410
 # Not a strategic merge patch: this one replaces lists as a whole and removes a key by null,
 # whatever the object's type says about merging.
 MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 
 
 class Api:
@@ -62,6 +63,10 @@ class Api:
     def patch(self, path: str, body: Object) -> Object:
         """Merge `body` into an object (RFC 7396); 409 if it names another resourceVersion."""
         return self._ask("PATCH", path, body=body, kind=MERGE_PATCH)
+
+    def patch_by_key(self, path: str, body: Object) -> Object:
+        """Merge `body` into an object, lists by the key that the object's type says."""
+        return self._ask("PATCH", path, body=body, kind=STRATEGIC_MERGE_PATCH)
 
     def stream(self, path: str, query: Query) -> Iterator[Object]:
         """Events of a watch, until the server or the network ends it.

@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from netmgr.errors import ApiAway, ApiError
+from netmgr.errors import ApiError
 from netmgr.kube.allocations import Claim, NodeAllocation, NodeAllocations
 from netmgr.kube.api import CONFLICT, NOT_FOUND
 from netmgr.kube.assigning import Decision, NodeView, decide, released
@@ -23,7 +23,7 @@ from netmgr.kube.health import Telemetry
 from netmgr.kube.node_document import RANGES
 from netmgr.kube.nodes import Events
 from netmgr.kube.plan_watch import PlanWatch
-from netmgr.kube.reconciling import WRITERS, Leadership
+from netmgr.kube.reconciling import WRITERS, Leadership, write_each
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,6 @@ class AssignerSettings:
     """What the command line says about the plan's claims."""
 
     namespace: str
-    cluster: str
     quarantine: float
     """Seconds that an allocation is in cooldown after its Node is gone."""
 
@@ -45,10 +44,10 @@ class Assigner:
         self,
         leadership: Leadership,
         settings: AssignerSettings,
-        plan: PlanWatch,
+        plan: Callable[[], PlanWatch | None],
         telemetry: Telemetry,
     ) -> None:
-        """Ask nothing yet. Every Node written is a beat of the leadership."""
+        """Ask nothing yet. While there is no plan, no Node is written."""
         self._leadership = leadership
         self._api = leadership.api
         self._settings = settings
@@ -59,23 +58,26 @@ class Assigner:
 
     def reconcile(self) -> bool:
         """One round; False when another should follow soon."""
+        plan = self._plan()
+        if plan is None:
+            return True
         try:
-            self._store = self._store or self._open()
-            return self._round(self._store)
+            self._store = self._store or self._open(plan.cluster)
+            return self._round(plan, self._store)
         except ApiError:
             # The claims may be out of date by now, or only half of them were written.
             self._store = None
             raise
 
-    def _open(self) -> ClaimStore:
-        store = ClaimStore(self._api, self._settings.namespace, self._settings.cluster)
+    def _open(self, cluster: str) -> ClaimStore:
+        store = ClaimStore(self._api, self._settings.namespace, cluster)
         store.load()
         log.info("claims-read number=%s", len(store.claims))
         return store
 
-    def _round(self, store: ClaimStore) -> bool:
-        allocations = self._plan.allocations(store.claims)
-        self._telemetry.plan_refused.set(bool(self._plan.refused))
+    def _round(self, plan: PlanWatch, store: ClaimStore) -> bool:
+        allocations = plan.allocations(store.claims)
+        self._telemetry.plan_refused.set(bool(plan.refused))
         views = self._leadership.nodes.views()
         # Wall clock: cooldowns outlive this process, and other machines read when they began.
         decision = decide(allocations, store.claims, views, time.time(), self._settings.quarantine)
@@ -89,12 +91,12 @@ class Assigner:
             self._telemetry.conflicts.labels("claims").inc()
             return False
         known = {view.name: view for view in views}
-        refused: list[ApiError] = []
-        settled = self._assign_all(known, decision, refused)
+        assignments = [(known[name], held) for name, held in decision.assignments.items()]
+        settled, refused = write_each(self._leadership, assignments, self._assign)
         self._events.report(decision.refusals)
         self._count(allocations, store, decision, known)
-        if refused:
-            raise refused[0]
+        if refused is not None:
+            raise refused
         return settled
 
     def _are_gone(self, store: ClaimStore, views: list[NodeView], decision: Decision) -> bool:
@@ -121,30 +123,9 @@ class Assigner:
         log.warning("watch-lags node=%s keeps=%s", claim.node, claim.index)
         return False
 
-    def _assign_all(
-        self, views: Mapping[str, NodeView], decision: Decision, refused: list[ApiError]
-    ) -> bool:
-        """Write every Node; errors of single Nodes go into `refused` and delay no other."""
-
-        def assign(entry: tuple[str, NodeAllocation]) -> bool:
-            try:
-                is_lost = self._leadership.lost.is_set()
-                return is_lost or self._assign(views[entry[0]], entry[1])
-            # The server is away for every other Node as well: end the round, and wait.
-            except ApiAway:
-                raise
-            except ApiError as error:
-                refused.append(error)
-                return False
-
-        if not decision.assignments:
-            return True
-        with ThreadPoolExecutor(WRITERS, "write") as writers:
-            return all(list(writers.map(assign, decision.assignments.items())))
-
-    def _assign(self, view: NodeView, allocation: NodeAllocation) -> bool:
+    def _assign(self, assignment: tuple[NodeView, NodeAllocation]) -> bool:
         """Write a Node's ranges; False when it changed meanwhile and another round must decide."""
-        self._leadership.beat()
+        view, allocation = assignment
         nodes = self._leadership.nodes
         version = nodes.version(view.name)
         if version is None:

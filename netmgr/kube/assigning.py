@@ -57,6 +57,10 @@ class NodeView:
     annotation: str = ""
     runs_pods: bool = True
     """A NAT host or a router needs no ranges."""
+    other_taints: tuple[Mapping[str, str], ...] | None = None
+    """All taints but the startup taint; None where the Node does not have that."""
+    is_network_unavailable: bool = False
+    """Whether its condition NetworkUnavailable is true."""
 
 
 @dataclass(frozen=True, slots=True)

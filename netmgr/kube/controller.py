@@ -66,9 +66,11 @@ class Controller:
         changed = threading.Event()
         nodes = ClusterNodes(self._settings.pool_label, changed)
         agents = AgentPods(changed)
-        leadership = Leadership(self._api, self._settings.identity, nodes, agents, lost, self._beat)
-        reconcilers = [make(leadership, self._telemetry) for make in self._reconcilers]
         pods = f"/api/v1/namespaces/{self._settings.agent_namespace}/pods"
+        leadership = Leadership(
+            self._api, self._settings.identity, nodes, agents, pods, lost, self._beat
+        )
+        reconcilers = [make(leadership, self._telemetry) for make in self._reconcilers]
         followed = {
             "nodes": Reflector(self._api, "/api/v1/nodes", nodes, lost),
             "agents": Reflector(self._api, pods, agents, lost, selector=SELECTOR),

@@ -71,7 +71,15 @@ def ranges(node: Object) -> tuple[Prefix, ...]:
             f"with its node pool, and says in its Events why not (kubectl describe node {name}). "
             "This will be tried again"
         )
-    text = node["metadata"].get("annotations", {}).get(RANGES, "")
+    return all_ranges(name, cidrs, node["metadata"].get("annotations", {}).get(RANGES, ""))
+
+
+def all_ranges(name: str, cidrs: tuple[Prefix, ...], text: str) -> tuple[Prefix, ...]:
+    """A Node's ranges: its podCIDRs, or all that the text of the annotation names.
+
+    Raises:
+        ConfigError: the annotation contradicts the podCIDRs.
+    """
     if not text:
         return cidrs
     try:

@@ -7,7 +7,7 @@ import ipaddress
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from netmgr.documents.sites import Role
@@ -25,6 +25,12 @@ ROLE = "node-restriction.kubernetes.io/netmgr-role"
 No kubelet may set or change labels of this prefix (NodeRestriction): otherwise any machine could
 make itself a NAT host.
 """
+
+STARTUP_TAINT = "netmgr.io/agent-not-ready"
+"""Key of the taint that kubelets may register their Nodes with, until the agent serves."""
+
+NETWORK_UNAVAILABLE = "NetworkUnavailable"
+"""The condition that a cloud's controller manager sets on new Nodes."""
 
 NAMESPACE = "default"
 """Where Events of objects without a namespace live."""
@@ -112,7 +118,17 @@ def node_view(node: Object, pool_label: str) -> NodeView:
         cidrs=tuple(sorted(map(_prefix, node["spec"].get("podCIDRs", ())))),
         annotation=metadata.get("annotations", {}).get(RANGES, ""),
         runs_pods=labels.get(ROLE, Role.NODE) == Role.NODE,
+        other_taints=_other_taints(node["spec"].get("taints") or ()),
+        is_network_unavailable=any(
+            each["type"] == NETWORK_UNAVAILABLE and each["status"] == "True"
+            for each in node.get("status", {}).get("conditions") or ()
+        ),
     )
+
+
+def _other_taints(taints: Sequence[Object]) -> tuple[Object, ...] | None:
+    others = tuple(taint for taint in taints if taint["key"] != STARTUP_TAINT)
+    return others if len(others) < len(taints) else None
 
 
 def _prefix(text: str) -> Prefix:
@@ -137,31 +153,38 @@ class Events:
             since = self._reported.get(name)
             if since is None or now - since >= AGAIN_SECONDS:
                 reported[name] = now
-                self._write(name, refusal, is_new=since is None)
+                self._write(refusal, is_new=since is None)
             else:
                 reported[name] = since
         self._reported = reported
 
-    def _write(self, name: str, refusal: Refusal, *, is_new: bool) -> None:
+    def _write(self, refusal: Refusal, *, is_new: bool) -> None:
         node = refusal.node
         if is_new:
             log.warning(
                 "refused node=%s reason=%s message=%s", node.name, refusal.reason, refusal.message
             )
         author = (COMPONENT, self._instance)
-        made = event(
-            name, (node.name, node.uid), str(refusal.reason), refusal.message, author=author
-        )
+        about = (node.name, node.uid)
+        write_event(self._api, about, str(refusal.reason), refusal.message, author=author)
+
+
+def write_event(
+    api: Api, node: tuple[str, str], reason: str, message: str, *, author: tuple[str, str]
+) -> None:
+    """Write a Warning about a Node (its name and UID); a failure to write is only logged."""
+    name = event_name(*node, reason, message)
+    made = event(name, node, reason, message, author=author)
+    try:
         try:
-            try:
-                self._api.create(PATH, made)
-            except ApiError as error:
-                if error.status != CONFLICT:
-                    raise
-                # It exists, perhaps by another controller: a new time keeps it from expiring.
-                self._api.patch(f"{PATH}/{name}", {"lastTimestamp": made["lastTimestamp"]})
+            api.create(PATH, made)
         except ApiError as error:
-            log.warning("event-not-written node=%s reason=%s", node.name, error.message)
+            if error.status != CONFLICT:
+                raise
+            # It exists, perhaps by another controller: a new time keeps it from expiring.
+            api.patch(f"{PATH}/{name}", {"lastTimestamp": made["lastTimestamp"]})
+    except ApiError as error:
+        log.warning("event-not-written node=%s reason=%s", node[0], error.message)
 
 
 def event(

@@ -28,6 +28,8 @@ class PlanWatch:
         self._files = files
         self._seen = versions(self._files)
         self._wanted = read()
+        self.cluster = self._wanted.cluster
+        """The cluster's name in the plan."""
         self._accepted: NodeAllocations | None = None
         self.refused = ""
         """Why the plan on disk is not in force; empty when it is."""
@@ -75,6 +77,32 @@ class PlanWatch:
         if reason != self.refused:
             log.error("plan-refused reason=%s", reason)
         self.refused = reason
+
+
+class AwaitedPlan:
+    """A plan whose files may not exist yet: a ConfigMap that nobody has applied so far."""
+
+    def __init__(self, open_watch: Callable[[], PlanWatch], files: tuple[Path, ...]) -> None:
+        """Look for the files.
+
+        Raises:
+            ConfigError: they are there, and the plan cannot be used.
+        """
+        self._open_watch = open_watch
+        self._files = files
+        self._watch: PlanWatch | None = None
+        if self.watch() is None:
+            log.warning("no-plan action=assign-nothing files=%s", ", ".join(map(str, files)))
+
+    def watch(self) -> PlanWatch | None:
+        """The plan; None until the files exist. One that was there once stays in force.
+
+        Raises:
+            ConfigError: the first plan cannot be used.
+        """
+        if self._watch is None and versions(self._files):
+            self._watch = self._open_watch()
+        return self._watch
 
 
 def moved(allocations: NodeAllocations, claims: Mapping[NodeIndex, Claim]) -> Iterator[str]:

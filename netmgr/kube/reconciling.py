@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from netmgr.errors import ApiAway, ApiError
 from netmgr.kube.agent_pods import AgentPods
 from netmgr.kube.api import Api
 from netmgr.kube.nodes import ClusterNodes
+
+Item = TypeVar("Item")
 
 WRITERS = 4
 """Objects written at a time: 7,500 take half a minute, and a server has 200 writes in flight."""
@@ -24,6 +28,8 @@ class Leadership:
     """Author of Events: the controller's process."""
     nodes: ClusterNodes
     agents: AgentPods
+    agents_path: str
+    """The collection of the agents' pods at the API server."""
     lost: threading.Event
     """Set when this process no longer leads. Looked at before writes, to spare the server; what
     must not happen twice is guarded by a resourceVersion."""
@@ -47,3 +53,36 @@ class Reconciler(Protocol):
             ApiError: the server is away, or refused; another round follows after a growing wait.
         """
         ...
+
+
+def write_each(
+    leadership: Leadership, items: Sequence[Item], write: Callable[[Item], bool]
+) -> tuple[bool, ApiError | None]:
+    """Write many objects; an error of a single one delays no other.
+
+    Returns:
+        Whether every `write` returned True, and the first error of a single object.
+
+    Raises:
+        ApiAway: the server is away, for all of them.
+    """
+    refused: list[ApiError] = []
+
+    def write_one(item: Item) -> bool:
+        if leadership.lost.is_set():
+            return True
+        leadership.beat()
+        try:
+            return write(item)
+        except ApiAway:
+            raise
+        except ApiError as error:
+            refused.append(error)
+            return False
+
+    if not items:
+        return True, None
+    with ThreadPoolExecutor(WRITERS, "write") as writers:
+        # A list, because `all` alone would stop at the first False and drop the errors behind it.
+        is_settled = all(list(writers.map(write_one, items)))
+    return is_settled, refused[0] if refused else None

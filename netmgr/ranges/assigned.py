@@ -29,10 +29,16 @@ class AssignedRanges:
     """The ranges of a Node at one of its versions."""
 
     node: str
-    """The Node's UID; empty when there is no such Node any more."""
+    """The Node's UID; empty when there is no such Node any more, or it has no ranges yet."""
     version: int
     """The Node's resourceVersion, which grows also from one Node to the next of that name."""
     ranges: tuple[Prefix, ...]
+    """The Node's ranges; without a Node those that it had."""
+
+    @property
+    def in_force(self) -> tuple[Prefix, ...]:
+        """What new pods may have addresses of."""
+        return self.ranges if self.node else ()
 
     def __str__(self) -> str:
         """The annotation's value."""
@@ -55,7 +61,7 @@ class AssignedRanges:
 
 
 def read(document: NodeDocument) -> AssignedRanges | None:
-    """What the file of a document says; None if nothing, or if the document's own are newer.
+    """What the file of a document says, unless it is empty or older than the document.
 
     Raises:
         RangesUnknown: the file cannot be read.
@@ -85,18 +91,18 @@ def current(document: NodeDocument) -> tuple[Prefix, ...]:
         RangesUnknown: the file cannot be read.
     """
     found = read(document)
-    return document.ranges if found is None else found.ranges
+    return document.ranges if found is None else found.in_force
 
 
 def describe_change(found: AssignedRanges | None, written: tuple[Prefix, ...]) -> str:
     """What the file changes in the ranges of node.yaml, for a person; empty if nothing."""
-    if found is None or found.ranges == written:
+    if found is None or set(found.in_force) == set(written):
         return ""
     before = ", ".join(map(str, written))
     if not found.node:
         return (
             f"the Node was deleted: no new pod gets an address of {before} until the kubelet is "
-            "restarted and has registered it again"
+            "restarted and has registered it again, and it has podCIDRs"
         )
-    now = ", ".join(map(str, found.ranges)) or "none"
+    now = ", ".join(map(str, found.ranges))
     return f"the Node has other ranges since this pod was started: {now} instead of {before}"

@@ -56,7 +56,9 @@ def _config_map(folder: Path, generator: Object) -> Object:
     files = [item.rpartition("=") for item in generator["files"]]
     data = {key or name: (folder / name).read_text() for key, _, name in files}
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:10]
-    metadata = {"name": f"{generator['name']}-{digest}", "namespace": generator["namespace"]}
+    is_plain = generator.get("options", {}).get("disableNameSuffixHash", False)
+    name = generator["name"] if is_plain else f"{generator['name']}-{digest}"
+    metadata = {"name": name, "namespace": generator["namespace"]}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 

@@ -308,7 +308,7 @@ def test_a_node_that_is_registered_anew_gives_out_its_new_ranges_alone(world: Wo
     first = node.add("first")
     assert address(first) == "10.128.0.1"
 
-    assign(AssignedRanges("", 0, ()))
+    assign(AssignedRanges("", 0, (Prefix.parse("10.128.0.1/32"),)))
     soon(lambda: node.snapshot()["ranges"]["withdrawn"] != [], lambda: log(node))
     with pytest.raises(LabError, match="no range is known to give addresses of"):
         node.add("second")

@@ -47,13 +47,14 @@ def starter(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Starter]:
 
 @pytest.fixture
 def no_nodes(control_plane: ControlPlane, starter: Starter) -> Iterator[None]:
-    """A cluster without Nodes, and afterwards without them and what a controller of the manifests
-    remembers.
+    """A cluster without Nodes, and afterwards without them, agents' pods, and what a controller of
+    the manifests remembers.
     """
     assert not control_plane.ask("GET", "/api/v1/nodes?limit=1")["items"]
     yield
     starter.stop()
     control_plane.forget("/registry/minions/", "/api/v1/nodes")
+    control_plane.forget("/registry/pods/netmgr/", "/api/v1/namespaces/netmgr/pods")
     control_plane.ask(
         "DELETE", "/api/v1/namespaces/netmgr-claims/configmaps?labelSelector=netmgr.io/claims-of"
     )

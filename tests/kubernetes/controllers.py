@@ -23,7 +23,9 @@ POOL = "netmgr.io/node-pool"
 RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "nodes", ("get", "list", "watch", "patch")),
     ("", "events", ("create", "patch")),
+    ("", "nodes/status", ("patch",)),
     ("", "pods", ("list", "watch")),
+    ("", "pods/status", ("patch",)),
 )
 OWN_RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "configmaps", ("list", "create", "patch")),
@@ -191,9 +193,13 @@ class Crowd:
         self._connections = connections
         self._local = threading.local()
         self._open: list[HTTPSConnection] = []
+        self._kind = "json"
 
-    def ask(self, method: str, paths: Iterable[tuple[str, Object | None]]) -> None:
+    def ask(
+        self, method: str, paths: Iterable[tuple[str, Object | None]], kind: str = "json"
+    ) -> None:
         """One request for each path and body; every one must succeed."""
+        self._kind = kind
         with ThreadPoolExecutor(self._connections) as pool:
             list(pool.map(lambda entry: self._one(method, *entry), paths))
         for connection in self._open:
@@ -210,7 +216,7 @@ class Crowd:
             self._open.append(self._local.connection)
         headers = {
             "Authorization": f"Bearer {self._plane.admin}",
-            "Content-Type": "application/json",
+            "Content-Type": f"application/{self._kind}",
         }
         self._local.connection.request(
             method, path, None if body is None else json.dumps(body), headers
@@ -234,6 +240,39 @@ def node(name: str, pool: str | None = None, **spec: object) -> Object:
 def add_nodes(plane: ControlPlane, nodes: Iterable[Object]) -> None:
     """Register Nodes."""
     Crowd(plane).ask("POST", (("/api/v1/nodes", each) for each in nodes))
+
+
+def agent_pod(name: str, node: str, component: str = "agent") -> Object:
+    """A pod as the DaemonSet controller makes it, on a node."""
+    labels = {"app.kubernetes.io/name": "netmgr", "app.kubernetes.io/component": component}
+    containers = [{"name": each, "image": "netmgr"} for each in ("agent", "exporter")]
+    spec = {"serviceAccountName": "netmgr-node", "nodeName": node, "containers": containers}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels},
+        "spec": spec | {"automountServiceAccountToken": False},
+    }
+
+
+AGENTS = "/api/v1/namespaces/netmgr/pods"
+
+
+def add_pods(plane: ControlPlane, pods: Iterable[Object]) -> None:
+    """Create agents' pods."""
+    Crowd(plane).ask("POST", ((AGENTS, each) for each in pods))
+
+
+def pod_status(**containers: bool) -> Object:
+    """A pod's status that says of its containers whether they are ready."""
+    more = {"image": "netmgr", "imageID": "", "restartCount": 0}
+    statuses = [{"name": each, "ready": ready, **more} for each, ready in containers.items()]
+    return {"status": {"containerStatuses": statuses}}
+
+
+def set_ready(plane: ControlPlane, pod: str, **containers: bool) -> None:
+    """Say of a pod's containers whether they are ready, as its kubelet does."""
+    plane.ask("PATCH", f"{AGENTS}/{pod}/status", pod_status(**containers), kind="merge-patch+json")
 
 
 def all_nodes(plane: ControlPlane) -> dict[str, Object]:

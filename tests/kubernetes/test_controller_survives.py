@@ -10,22 +10,28 @@ from pathlib import Path
 
 import pytest
 
+from netmgr.kube.nodes import STARTUP_TAINT
 from netmgr.prefixes import Prefix, overlaps
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.controllers import (
+    Crowd,
     Starter,
     add_nodes,
+    add_pods,
+    agent_pod,
     all_nodes,
     eventually,
     make_account,
     node,
     pod_cidrs,
+    pod_status,
     write_plan,
 )
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
 MANY = 7500
+NEW = 500
 ACCOUNT = "netmgr-controller"
 
 
@@ -63,6 +69,62 @@ def test_7500_nodes_are_assigned_and_none_twice(
         )
     assert MANY <= wrote <= MANY * 1.01
     assert claims <= 2 * -(-MANY // 256)
+
+
+def test_7500_agents_are_followed_with_one_write_for_each_and_one_for_each_startup_taint(
+    installed: ControlPlane, starter: Starter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a plan: every Node has its podCIDR, and some are new."""
+    taints = [{"key": STARTUP_TAINT, "effect": "NoSchedule"}]
+    cidrs = [f"10.{number >> 8}.{number & 255}.0/24" for number in range(MANY)]
+    add_nodes(
+        installed,
+        (
+            node(
+                f"vmss{number:06}",
+                podCIDR=cidr,
+                podCIDRs=[cidr],
+                taints=taints if number < NEW else [],
+            )
+            for number, cidr in enumerate(cidrs)
+        ),
+    )
+    add_pods(installed, (agent_pod(f"agent-{i}", f"vmss{i:06}") for i in range(MANY)))
+    path = "/api/v1/namespaces/netmgr/pods/agent-{}/status"
+    ready = pod_status(agent=True, exporter=True)
+    Crowd(installed).ask(
+        "PATCH", ((path.format(i), ready) for i in range(NEW)), kind="merge-patch+json"
+    )
+    before = installed.requests()
+
+    def written() -> tuple[int, int]:
+        asked = installed.requests() - before
+        return asked["PATCH", "pods"], asked["PATCH", "nodes"]
+
+    with installed.counted() as asked:
+        begun = time.monotonic()
+        account = starter.account("netmgr", ACCOUNT)
+        controller = starter.start(
+            "controller", "--namespace=netmgr-claims", "--listen=127.0.0.1:0", account=account
+        )
+        eventually(lambda: written()[0] >= MANY, seconds=200, every=0.5)
+        eventually(lambda: written()[1] >= NEW, seconds=60, every=0.5)
+        taken = time.monotonic() - begun
+        # Nothing changes any more: watches, and the Lease.
+        time.sleep(5)
+    found = all_nodes(installed)
+    assert not [name for name, each in found.items() if STARTUP_TAINT in str(each["spec"])]
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\n{MANY} agents in {taken:.1f} s: {asked['PATCH', 'pods'] / MANY:.3f} writes of pods "
+            f"and {asked['PATCH', 'nodes'] / NEW:.3f} of new Nodes for each, "
+            f"{asked['LIST', 'pods'] + asked['LIST', 'nodes']} pages of lists, "
+            f"{asked['GET', 'nodes']} Nodes read, {controller.most_memory >> 20} MB\n"
+        )
+    assert MANY <= asked["PATCH", "pods"] <= MANY * 1.01
+    assert NEW <= asked["PATCH", "nodes"] <= NEW * 1.01
+    assert asked["GET", "nodes"] == 0
+    assert controller.most_memory < 256 << 20
 
 
 def test_a_leader_that_is_killed_is_followed_by_another_and_no_range_is_given_twice(

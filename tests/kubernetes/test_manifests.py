@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from netmgr.ranges.assigned import NODE_RANGES
 from tests.kubernetes import manifests
 from tests.kubernetes.control_plane import ControlPlane, Object
-from tests.kubernetes.controllers import eventually, node
+from tests.kubernetes.controllers import add_pods, agent_pod, eventually, node
 
 pytestmark = pytest.mark.kubernetes
 
@@ -32,12 +33,15 @@ spec:
       schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 """
 
+FORBIDDEN = 403
 INVALID = 422
 """What a ValidatingAdmissionPolicy answers, unless it says another reason."""
 
-MERGE = "merge-patch+json"
+MERGE, STRATEGIC = "merge-patch+json", "strategic-merge-patch+json"
+KEY = "netmgr.io/agent-not-ready"
+STARTUP = {"key": KEY, "effect": "NoSchedule"}
 NODES, EVENTS, CONFIG_MAPS = ("", "nodes"), ("", "events"), ("", "configmaps")
-PODS = ("", "pods")
+PODS, POD_STATUS, NODE_STATUS = ("", "pods"), ("", "pods/status"), ("", "nodes/status")
 SERVICES, SLICES, LEASES = (
     ("", "services"),
     ("discovery.k8s.io", "endpointslices"),
@@ -45,7 +49,7 @@ SERVICES, SLICES, LEASES = (
 )
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 EVERYTHING = (
-    *(NODES, PODS, EVENTS, CONFIG_MAPS, SERVICES, SLICES, LEASES),
+    *(NODES, NODE_STATUS, PODS, POD_STATUS, EVENTS, CONFIG_MAPS, SERVICES, SLICES, LEASES),
     *(
         ("", name)
         for name in (
@@ -53,7 +57,6 @@ EVERYTHING = (
             "namespaces",
             "endpoints",
             "serviceaccounts",
-            "nodes/status",
         )
     ),
     *(("", name) for name in ("pods/exec", "nodes/proxy", "serviceaccounts/token")),
@@ -74,7 +77,9 @@ ALLOWED: dict[str, dict[tuple[tuple[str, str], str], set[str]]] = {
     "netmgr-controller": {
         (NODES, ""): {"get", "list", "watch", "patch"},
         (EVENTS, "default"): {"create", "patch"},
+        (NODE_STATUS, ""): {"patch"},
         (PODS, "netmgr"): {"list", "watch"},
+        (POD_STATUS, "netmgr"): {"patch"},
         (CONFIG_MAPS, "netmgr-claims"): {"list", "create", "patch"},
         (LEASES, "netmgr-claims"): {"create"},
     },
@@ -161,7 +166,10 @@ def guarded(installed: ControlPlane) -> Iterator[tuple[ControlPlane, str, str]]:
     """
     token = installed.token("netmgr", "netmgr-controller")
     path = "/api/v1/nodes/guarded"
-    installed.ask("POST", "/api/v1/nodes", node("guarded", "gpu"))
+    taints = [STARTUP, {"key": "example.org/gpu", "effect": "NoSchedule"}]
+    installed.ask("POST", "/api/v1/nodes", node("guarded", "gpu", taints=taints))
+    conditions = [{"type": "Ready", "status": "False"}, {"type": "MemoryPressure", "status": "No"}]
+    installed.ask("PATCH", f"{path}/status", {"status": {"conditions": conditions}}, kind=MERGE)
 
     def refused() -> bool:
         return (
@@ -184,6 +192,9 @@ def guarded(installed: ControlPlane) -> Iterator[tuple[ControlPlane, str, str]]:
         {"metadata": {"annotations": {"example.org/owner": "x"}}},
         {"metadata": {"finalizers": ["example.org/keep"]}},
         {"spec": {"taints": [{"key": "example.org/away", "effect": "NoExecute"}]}},
+        {"spec": {"taints": None}},
+        {"spec": {"taints": [STARTUP]}},
+        {"spec": {"taints": [{"key": "example.org/gpu", "effect": "NoExecute"}]}},
         {"spec": {"unschedulable": True}},
         {"spec": {"providerID": "example://another"}},
         {"spec": {"podCIDR": "10.0.0.0/28", "podCIDRs": ["10.0.0.0/28"], "unschedulable": True}},
@@ -201,6 +212,101 @@ def test_the_controller_may_change_nothing_of_a_node_but_its_ranges(
         plane.ask("GET", path)["metadata"]["resourceVersion"]
         == before["metadata"]["resourceVersion"]
     )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
+        {"status": {"conditions": [{"type": "DiskPressure", "status": "True"}]}},
+        {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}]}},
+        {"status": {"capacity": {"cpu": "1000"}}},
+        {"status": {"allocatable": {"pods": "1000"}}},
+        {"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}},
+        {"status": {"nodeInfo": {"kubeletVersion": "v0"}}},
+        {"metadata": {"labels": {"netmgr.io/node-pool": "cpu"}}},
+        {"metadata": {"annotations": {"example.org/owner": "x"}}},
+    ],
+    ids=str,
+)
+def test_the_controller_may_change_nothing_of_a_nodes_status_but_one_condition(
+    guarded: tuple[ControlPlane, str, str], body: Object
+) -> None:
+    plane, path, token = guarded
+    before = plane.ask("GET", path)["metadata"]["resourceVersion"]
+    status, text = plane.answer("PATCH", f"{path}/status", body, token=token, kind=STRATEGIC)
+    assert (status, "netmgr-controller may" in str(text)) == (INVALID, True), text
+    assert plane.ask("GET", path)["metadata"]["resourceVersion"] == before
+
+
+def test_the_controller_removes_the_startup_taint_and_clears_the_clouds_condition(
+    guarded: tuple[ControlPlane, str, str],
+) -> None:
+    plane, path, token = guarded
+    taints = [each for each in plane.ask("GET", path)["spec"]["taints"] if each["key"] != KEY]
+    plane.ask("PATCH", path, {"spec": {"taints": taints}}, token=token, kind=MERGE)
+    condition = {"type": "NetworkUnavailable", "status": "False"}
+    body = {"status": {"conditions": [condition]}}
+    plane.ask("PATCH", f"{path}/status", body, token=token, kind=STRATEGIC)
+    found = plane.ask("GET", path)
+    assert found["spec"]["taints"] == taints
+    assert {each["type"]: each["status"] for each in found["status"]["conditions"]} == {
+        "Ready": "False",
+        "MemoryPressure": "No",
+        "NetworkUnavailable": "False",
+    }
+    again = {"spec": {"taints": [*taints, STARTUP]}}
+    assert plane.answer("PATCH", path, again, token=token, kind=MERGE)[0] == INVALID, "never added"
+
+
+@pytest.fixture
+def guarded_pod(guarded: tuple[ControlPlane, str, str]) -> Iterator[tuple[ControlPlane, str, str]]:
+    """An agent's pod, and the controller's token once the policy for pods is in force."""
+    plane, _, token = guarded
+    path = "/api/v1/namespaces/netmgr/pods/guarded"
+    add_pods(plane, [agent_pod("guarded", "guarded")])
+    probe = {"metadata": {"labels": {"probe": "x"}}}
+    eventually(
+        lambda: (
+            plane.answer("PATCH", f"{path}/status", probe, token=token, kind=MERGE)[0] == INVALID
+        )
+    )
+    yield plane, path, token
+    plane.ask("DELETE", f"{path}?gracePeriodSeconds=0")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"metadata": {"labels": {"app.kubernetes.io/name": "another"}}},
+        {"metadata": {"annotations": {"example.org/owner": "x"}}},
+        {"metadata": {"finalizers": ["example.org/keep"]}},
+        {"status": {"phase": "Failed"}},
+        {"status": {"podIP": "10.0.0.9", "podIPs": [{"ip": "10.0.0.9"}]}},
+        {"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
+    ],
+    ids=str,
+)
+def test_the_controller_may_change_nothing_of_an_agents_pod_but_its_annotation(
+    guarded_pod: tuple[ControlPlane, str, str], body: Object
+) -> None:
+    plane, path, token = guarded_pod
+    status, text = plane.answer("PATCH", f"{path}/status", body, token=token, kind=MERGE)
+    assert (status, "netmgr-controller may" in str(text)) == (INVALID, True), text
+
+
+def test_the_controller_writes_the_annotation_and_can_change_no_image(
+    guarded_pod: tuple[ControlPlane, str, str],
+) -> None:
+    plane, path, token = guarded_pod
+    image = {"spec": {"containers": [{"name": "agent", "image": "example.org/other"}]}}
+    assert plane.answer("PATCH", path, image, token=token, kind=STRATEGIC)[0] == FORBIDDEN
+    # The server itself leaves a pod's spec as it is where its status is written.
+    body = {"metadata": {"annotations": {NODE_RANGES: "{}"}}} | image
+    plane.ask("PATCH", f"{path}/status", body, token=token, kind=STRATEGIC)
+    found = plane.ask("GET", path)
+    assert found["metadata"]["annotations"] == {NODE_RANGES: "{}"}
+    assert [each["image"] for each in found["spec"]["containers"]] == ["netmgr", "netmgr"]
 
 
 def test_the_controller_gives_ranges_and_others_are_not_concerned(

@@ -14,7 +14,9 @@ from netmgr.cli import plan_render
 from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument, RangeSource
 from netmgr.documents.sites import Role
-from netmgr.kube.nodes import ROLE
+from netmgr.kube.node_document import RANGES_FILE
+from netmgr.kube.nodes import ROLE, STARTUP_TAINT
+from netmgr.ranges.assigned import NODE_RANGES
 from tests.fakes.kustomize import build
 
 KUBERNETES = Path(__file__).parents[2] / "configs" / "kubernetes"
@@ -31,6 +33,11 @@ def pods(overlay: str) -> dict[str, Object]:
         for item in objects
         if item["kind"] in kinds
     }
+
+
+def agents(overlay: str) -> dict[str, Object]:
+    """The pods on every node, which are all but the controller."""
+    return {name: pod for name, pod in pods(overlay).items() if name != "netmgr-controller"}
 
 
 def containers(pod: Object) -> dict[str, Object]:
@@ -50,7 +57,7 @@ def template(overlay: str, pod: Object) -> Object:
 
 @pytest.mark.parametrize("overlay", AGENTS)
 def test_every_template_is_a_document_once_its_node_has_told_the_rest(overlay: str, tmp_path: Path):
-    for pod in pods(overlay).values():
+    for pod in agents(overlay).values():
         document = template(overlay, pod)
         document["node"] = {"name": "worker-0", "addresses": ["10.224.0.4"]}
         file = tmp_path / "node.yaml"
@@ -92,7 +99,7 @@ def test_containers_and_probes_start_only_what_the_image_has(overlay: str):
 
 @pytest.mark.parametrize("overlay", AGENTS)
 def test_a_token_reaches_only_what_asks_the_api_server(overlay: str):
-    for pod in pods(overlay).values():
+    for pod in agents(overlay).values():
         assert pod["automountServiceAccountToken"] is False
         holders = {
             name
@@ -136,11 +143,53 @@ def test_the_nodes_agent_leaves_machines_alone_that_the_controller_gives_no_rang
 
 def test_the_controller_starts_on_nodes_that_wait_for_it():
     (pod,) = pods("controller").values()
-    waiting = {"node.kubernetes.io/not-ready", "node.kubernetes.io/network-unavailable"}
+    waiting = {
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/network-unavailable",
+        STARTUP_TAINT,
+    }
     assert waiting <= {
         each["key"] for each in pod["tolerations"] if each.get("effect") == "NoSchedule"
     }
     assert pod["hostNetwork"] is True
+
+
+@pytest.mark.parametrize("overlay", ["cni", "openai-like"])
+def test_every_overlay_that_wires_brings_the_controller_whose_annotation_the_agent_reads(
+    overlay: str,
+):
+    assert "netmgr-controller" in pods(overlay)
+    agent = pods(overlay)["netmgr"]
+    (volume,) = [each for each in agent["volumes"] if "downwardAPI" in each]
+    (mount,) = [
+        each
+        for each in containers(agent)["agent"]["volumeMounts"]
+        if each["name"] == volume["name"]
+    ]
+    # The kubelet never updates a file that is mounted by `subPath`.
+    assert mount.keys() == {"name", "mountPath", "readOnly"}
+    (item,) = volume["downwardAPI"]["items"]
+    assert item["fieldRef"]["fieldPath"] == f"metadata.annotations['{NODE_RANGES}']"
+    assert f"{mount['mountPath']}/{item['path']}" == RANGES_FILE
+
+
+def test_the_plan_is_an_object_that_every_overlays_controller_finds_by_its_name():
+    """Whichever of `cni` and `controller` is applied last, the controller has the plan."""
+    deployments = [
+        item
+        for overlay in ("cni", "controller")
+        for item in build(KUBERNETES / "overlays" / overlay)
+        if item["kind"] == "Deployment"
+    ]
+    assert deployments[0] == deployments[1]
+    (volume,) = deployments[0]["spec"]["template"]["spec"]["volumes"]
+    assert volume["configMap"] == {"name": "netmgr-plan", "optional": True}
+    maps = [
+        item
+        for item in build(KUBERNETES / "overlays" / "controller")
+        if item["kind"] == "ConfigMap"
+    ]
+    assert [item["metadata"]["name"] for item in maps] == ["netmgr-plan"]
 
 
 def test_an_observer_neither_installs_nor_enters_anything():

@@ -47,7 +47,7 @@ def write(document: NodeDocument, text: object) -> None:
 def test_the_newer_of_file_and_document_is_in_force_and_a_deleted_node_has_no_range(
     document: NodeDocument, node: str, version: int, expected: tuple[Prefix, ...]
 ):
-    write(document, AssignedRanges(node, version, (OTHER,) if node else ()))
+    write(document, AssignedRanges(node, version, (OTHER,)))
     assert current(document) == expected
 
 
@@ -80,7 +80,7 @@ def test_a_file_that_is_no_annotation_is_refused_by_name(document: NodeDocument,
 def test_a_change_says_what_is_given_out_now_and_what_was_before(document: NodeDocument):
     write(document, AssignedRanges("uid-b", 101, (OTHER,)))
     assert "10.2.0.0/24 instead of 10.1.0.0/24" in describe_change(read(document), document.ranges)
-    write(document, AssignedRanges("", 0, ()))
+    write(document, AssignedRanges("", 0, (OWN,)))
     gone = describe_change(read(document), document.ranges)
     assert "the Node was deleted: no new pod gets an address of 10.1.0.0/24" in gone
     write(document, AssignedRanges("uid-b", 101, (OWN,)))

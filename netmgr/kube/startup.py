@@ -1,0 +1,112 @@
+"""Lets pods onto a Node once its agent serves: the startup taint, and the cloud's condition.
+
+A kubelet may register its Node with the taint `netmgr.io/agent-not-ready:NoSchedule`, so that no
+pod is scheduled there before it can get an address. The runtime's own readiness is no substitute:
+containerd 1.6 never asks a plugin for its STATUS. The taint is removed once and never added: an
+agent that is replaced or restarted leaves the pods of its Node running, and new ones wait seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from netmgr.errors import ApiError
+from netmgr.kube.api import CONFLICT, NOT_FOUND, Object
+from netmgr.kube.assigning import NodeView
+from netmgr.kube.nodes import NETWORK_UNAVAILABLE
+from netmgr.kube.reconciling import Leadership, write_each
+
+log = logging.getLogger(__name__)
+
+
+class Startup:
+    """Removes what keeps pods away from Nodes whose agents are ready."""
+
+    def __init__(self, leadership: Leadership, is_range_controller: Callable[[], bool]) -> None:
+        """Ask nothing yet.
+
+        `is_range_controller` says whether this controller gives Nodes their podCIDRs. Only then is
+        the condition its own: kube-controller-manager sets and clears it for cloud routes, and
+        writes these only where it gives podCIDRs itself.
+        """
+        self._leadership = leadership
+        self._api = leadership.api
+        self._is_range_controller = is_range_controller
+
+    def reconcile(self) -> bool:
+        """Write the Nodes that wait; False when another round should follow soon."""
+        waiting = [view for view in self._leadership.nodes.views() if self._waits(view)]
+        if not waiting:
+            return True
+        serving = self._serving()
+        are_served = [view for view in waiting if _serves(view, serving)]
+        is_settled, refused = write_each(self._leadership, are_served, self._admit)
+        if refused is not None:
+            raise refused
+        return is_settled
+
+    def _waits(self, view: NodeView) -> bool:
+        return view.other_taints is not None or self._is_to_clear(view)
+
+    def _is_to_clear(self, view: NodeView) -> bool:
+        return view.is_network_unavailable and bool(view.cidrs) and self._is_range_controller()
+
+    def _admit(self, view: NodeView) -> bool:
+        is_available = not self._is_to_clear(view) or self._clear(view)
+        return is_available and (view.other_taints is None or self._untaint(view))
+
+    def _serving(self) -> dict[str, str]:
+        """Nodes with an agent that is ready, and the UID of the Node that it gives addresses of.
+
+        The UID is empty where the agent's ranges are not the Node's podCIDRs.
+        """
+        pods = self._leadership.agents.pods() or ()
+        return {pod.node: pod.assigned.node if pod.assigned else "" for pod in pods if pod.is_ready}
+
+    def _untaint(self, view: NodeView) -> bool:
+        version = self._leadership.nodes.version(view.name)
+        # A list is replaced as a whole: the resourceVersion makes sure that no other taint, added
+        # meanwhile, is removed with it.
+        body: Object = {
+            "metadata": {"uid": view.uid, "resourceVersion": version},
+            "spec": {"taints": list(view.other_taints or ())},
+        }
+        is_written = self._write(self._api.patch, f"/api/v1/nodes/{view.name}", body)
+        if is_written:
+            log.info("startup-taint-removed node=%s", view.name)
+        return is_written
+
+    def _clear(self, view: NodeView) -> bool:
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        condition = {
+            "type": NETWORK_UNAVAILABLE,
+            "status": "False",
+            "reason": "NetmgrAgentReady",
+            "message": "the agent of netmgr serves on this Node",
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        }
+        body: Object = {"metadata": {"uid": view.uid}, "status": {"conditions": [condition]}}
+        # Conditions are merged by their type, which a JSON merge patch cannot do.
+        is_written = self._write(self._api.patch_by_key, f"/api/v1/nodes/{view.name}/status", body)
+        if is_written:
+            log.info("network-available node=%s", view.name)
+        return is_written
+
+    def _write(self, write: Callable[[str, Object], Object], path: str, body: Object) -> bool:
+        try:
+            self._leadership.nodes.change(write(path, body))
+        except ApiError as error:
+            if error.status not in (CONFLICT, NOT_FOUND):
+                raise
+            return False
+        return True
+
+
+def _serves(view: NodeView, serving: dict[str, str]) -> bool:
+    """Whether a ready agent gives addresses of this Node, not of a former one of its name."""
+    if not view.cidrs or not view.runs_pods:
+        return view.name in serving
+    return serving.get(view.name) == view.uid
