@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cni import build
+from cni import build, runtimes
+from cni.installed import Record, networks, record_path
 from cni.request import NAME
 from cni.results import SUPPORTED_VERSIONS, Json
 from cni.runtime_config import CAPABILITIES
@@ -27,13 +28,13 @@ from netmgr.errors import SetupError
 DEFAULT_VERSION = "1.0.0"
 """The newest version that containerd 1.6 and podman 4.3 (libcni 1.1) decode results of."""
 
-PORTMAP = "portmap"
-"""The reference plugin that carries out `portMappings`, the CNI name of a pod's hostPort."""
+PORTMAP, BANDWIDTH = "portmap", "bandwidth"
+"""The reference plugins that carry out pods' hostPort and bandwidth annotations."""
 
-_PORTMAP_PACKAGE = "apt-get install containernetworking-plugins"
-_NETWORK_SUFFIXES = (".conf", ".conflist", ".json")
-"""What libcni and containerd read in the directory of networks."""
+_CHAINED = {PORTMAP: "portMappings", BANDWIDTH: "bandwidth"}
+"""What may follow our plugin, in this order, and the capability by which it gets its arguments."""
 
+_PACKAGES = "the package containernetworking-plugins (Debian) or kubernetes-cni (Kubernetes)"
 _UNINSTALLED = ".uninstalled"
 _SOCKET_PATH_BYTES = 107  # sun_path is 108 bytes and holds the closing NUL
 _EXECUTABLE, _PLAIN = 0o755, 0o644
@@ -50,6 +51,7 @@ class Installation:
             `cniVersions` (libcni 1.2) use 1.1.0 with GC and STATUS, and older ones 1.0.0.
         portmap: whether `portmap`, for pods' hostPort, follows in the chain. Default: whether
             `bin_dir` has it.
+        bandwidth: whether `bandwidth`, for pods' bandwidth annotations, follows as well.
     """
 
     bin_dir: Path
@@ -60,6 +62,7 @@ class Installation:
     name: str = "netmgr"
     cni_version: str | None = None
     portmap: bool | None = None
+    bandwidth: bool = False
 
     def __post_init__(self) -> None:
         for key in ("network", "name"):
@@ -76,20 +79,23 @@ class Installation:
                 f"run_dir {self.run_dir}: is too long for a socket ({_SOCKET_PATH_BYTES} bytes "
                 "with its name)"
             )
-        if self.portmap and not (self.bin_dir / PORTMAP).exists():
-            raise SetupError(
-                f"{self.bin_dir / PORTMAP}: there is no such plugin; get it with: "
-                f"{_PORTMAP_PACKAGE}"
-            )
+        self._find_chained()
         if self.cni_version is not None and self.cni_version not in SUPPORTED_VERSIONS:
             raise SetupError(
                 f"CNI version {self.cni_version!r}: choose one of {', '.join(SUPPORTED_VERSIONS)}"
             )
 
+    def _find_chained(self) -> None:
+        for path in (self.bin_dir / plugin for plugin in self.chained):
+            if not path.exists():
+                raise SetupError(f"{path}: there is no such plugin; it comes with {_PACKAGES}")
+
     @property
-    def chains_portmap(self) -> bool:
-        """Whether the conflist has `portmap` behind our plugin."""
-        return (self.bin_dir / PORTMAP).exists() if self.portmap is None else self.portmap
+    def chained(self) -> list[str]:
+        """The plugins that the conflist has behind ours."""
+        portmap = (self.bin_dir / PORTMAP).exists() if self.portmap is None else self.portmap
+        wanted = {PORTMAP: portmap, BANDWIDTH: self.bandwidth}
+        return [plugin for plugin in _CHAINED if wanted[plugin]]
 
     @property
     def launcher(self) -> Path:
@@ -105,6 +111,11 @@ class Installation:
     def conflist(self) -> Path:
         """The network configuration; runtimes take the first in the order of names."""
         return self.conf_dir / f"10-{self.name}.conflist"
+
+    @property
+    def record(self) -> Path:
+        """The file by which the agent checks that runtimes find the plugin."""
+        return record_path(self.state_dir)
 
     @property
     def socket(self) -> Path:
@@ -163,38 +174,67 @@ def conflist(plan: Installation) -> Json:
     if plan.cni_version is None:
         versions["cniVersions"] = [*SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index(DEFAULT_VERSION) :]]
     plugins: list[Json] = [{"type": plan.name, "capabilities": dict.fromkeys(CAPABILITIES, True)}]
-    if plan.chains_portmap:
-        plugins.append({"type": PORTMAP, "capabilities": {"portMappings": True}})
+    plugins += [
+        {"type": plugin, "capabilities": {_CHAINED[plugin]: True}} for plugin in plan.chained
+    ]
     return versions | {"name": plan.network, "plugins": plugins}
 
 
-def install(plan: Installation, launcher: Path | None = None, *, force: bool = False) -> list[Path]:
+def install(
+    plan: Installation, launcher: Path | bytes | None = None, *, force: bool = False
+) -> list[Path]:
     """Install or update the plugin; returns the files that changed, none if all was in place.
 
     Args:
         plan: where to and what for.
-        launcher: the program to install; default: the one for this machine, built if need be.
+        launcher: the program to install, or where it is; default: the one for this machine, built
+            if need be.
         force: replace files that are not ours.
 
     Raises:
         SetupError: a foreign file is in the way, or a directory cannot be written.
     """
-    program = (launcher or build.launcher()).read_bytes()
+    if not isinstance(launcher, bytes):
+        launcher = (launcher or build.launcher()).read_bytes()
     wanted = {
-        plan.launcher: (program, _EXECUTABLE),
+        plan.launcher: (launcher, _EXECUTABLE),
         plan.paths_file: (f"{plan.socket}\n{plan.spool}\n".encode(), _PLAIN),
+        plan.record: (_record(plan).encoded(), _PLAIN),
         plan.conflist: (json.dumps(conflist(plan), indent=2).encode() + b"\n", _PLAIN),
     }
     manifest = Manifest.read(plan.bin_dir, plan.name)
+    former = _former(plan)
+    manifest.files = {**former, **manifest.files}
     if not force and _is_extended(manifest, plan.conflist, plan.name, plan.network):
         del wanted[plan.conflist]
-    contents = {path: content for path, (content, _) in wanted.items()}
+    # The record is in the agent's own directory, and says where the last installation was.
+    contents = {path: content for path, (content, _) in wanted.items() if path != plan.record}
     try:
         if not force:
             _refuse_foreign(manifest, contents)
-        return _put(plan, manifest, wanted)
+        return _put(plan, manifest, wanted, former)
     except OSError as error:
         raise SetupError(f"{error.filename}: cannot be written: {error.strerror}") from None
+
+
+def _record(plan: Installation) -> Record:
+    settings = runtimes.settings(Path("/"))
+    return Record(plan.bin_dir, plan.conf_dir, plan.name, plan.network, settings)
+
+
+def _former(plan: Installation) -> dict[str, list[str]]:
+    """Files of the last installation, if that was in another directory.
+
+    They stay until the next installation: a runtime whose configuration has changed looks in the
+    former directory until it is restarted.
+    """
+    record = durable.read(plan.record, Record.parse)
+    if record is None or record.bin_dir == plan.bin_dir.resolve():
+        return {}
+    manifest = Manifest.read(record.bin_dir, record.name)
+    if not manifest.path.exists():
+        return {}
+    return {**manifest.files, str(manifest.path): [_digest(manifest.path.read_bytes())]}
 
 
 def remarks(plan: Installation) -> list[str]:
@@ -205,16 +245,14 @@ def remarks(plan: Installation) -> list[str]:
         found.append(
             f"{plan.conflist}: was extended since netmgr installed it, and is kept as it is"
         )
-    elif plan.portmap is None and not plan.chains_portmap:
+    elif plan.portmap is None and PORTMAP not in plan.chained:
         found.append(
-            f"{plan.bin_dir} has no {PORTMAP} plugin, so pods' hostPort does not work; get it with"
-            f" {_PORTMAP_PACKAGE}, then install again"
+            f"{plan.bin_dir} has no {PORTMAP} plugin, so pods' hostPort does not work; it comes "
+            f"with {_PACKAGES}; then install again"
         )
-    # libcni and containerd take the first file by name.
-    networks = sorted(path for path in plan.conf_dir.iterdir() if path.suffix in _NETWORK_SUFFIXES)
-    if networks[0] != plan.conflist:
+    if (first := networks(plan.conf_dir)[0]) != plan.conflist:
         found.append(
-            f"the runtime takes {networks[0]}, not netmgr's: it sorts before {plan.conflist.name}; "
+            f"the runtime takes {first}, not netmgr's: it sorts before {plan.conflist.name}; "
             "move it away once netmgr shall give pods their network"
         )
     return found
@@ -249,7 +287,10 @@ def _refuse_foreign(manifest: Manifest, contents: Mapping[Path, bytes]) -> None:
 
 
 def _put(
-    plan: Installation, manifest: Manifest, wanted: Mapping[Path, tuple[bytes, int]]
+    plan: Installation,
+    manifest: Manifest,
+    wanted: Mapping[Path, tuple[bytes, int]],
+    former: Mapping[str, list[str]],
 ) -> list[Path]:
     for directory in (plan.bin_dir, plan.conf_dir, plan.spool):
         manifest.directories += _make_directory(directory, manifest.directories)
@@ -258,7 +299,7 @@ def _put(
     # Unchanged files are not written: a runtime reloads its networks at every change of the
     # directory.
     changed = [path for path, (content, _) in wanted.items() if not _holds(path, content)]
-    final = {str(path): [_digest(content)] for path, (content, _) in wanted.items()}
+    final = {**former, **{str(path): [_digest(each)] for path, (each, _) in wanted.items()}}
     if plan.conflist not in wanted:
         # Extended by an administrator. It stays in the manifest, so that `uninstall` finds it.
         final[str(plan.conflist)] = manifest.files[str(plan.conflist)]

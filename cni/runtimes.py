@@ -6,7 +6,11 @@ its config.toml, Fedora's CRI-O /usr/libexec/cni. A plugin in another directory 
 
 `containerd config dump` is used, because how containerd joins its drop-in files depends on the
 release: 1.x replaces a plugin's whole section, 2.x merges key by key. CRI-O's files are read:
-/etc/crio/crio.conf, then /etc/crio/crio.conf.d by name, each key overriding (crio.conf.d(5)).
+/etc/crio/crio.conf, then /etc/crio/crio.conf.d by name, each key overriding (crio.conf.d(5)). So
+are the single files that k3s, RKE2 and MicroK8s generate for containerds of their own.
+
+`settings` shows what all these files say about CNI, without joining them: an agent, which starts no
+program, notices by it that an answer may have changed.
 """
 
 from __future__ import annotations
@@ -25,14 +29,27 @@ DEFAULT_CONF_DIR = Path("/etc/cni/net.d")
 
 CRIO_CONFIG = Path("/etc/crio/crio.conf")
 
+_CONTAINERD_CONFIG = Path("/etc/containerd/config.toml")
+_GENERATED = {
+    "k3s": Path("/var/lib/rancher/k3s/agent/etc/containerd/config.toml"),
+    "RKE2": Path("/var/lib/rancher/rke2/agent/etc/containerd/config.toml"),
+    "MicroK8s": Path("/var/snap/microk8s/current/args/containerd.toml"),
+}
+"""Complete configurations of a distribution's containerd, which is in no PATH."""
+
 _CONTAINERD_SECTIONS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 """The plugin with the `cni` table: in configuration version 3 (containerd 2), then version 2."""
 
+_KEYS = ("bin_dir", "bin_dirs", "conf_dir", "plugin_dir", "plugin_dirs", "network_dir")
 _DUMP_SECONDS = 20
+_MOST_FILES = 64
 _ADVICE = "name the directory with --bin-dir and --conf-dir"
 
 Table = Mapping[str, Any]
 """A table of a TOML document."""
+
+Settings = dict[str, dict[str, Any]]
+"""The keys about CNI of each file that has any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +68,28 @@ def found() -> list[Runtime]:
     Raises:
         SetupError: a runtime's configuration cannot be read; the message names it.
     """
-    return [*_containerd(), *_crio(CRIO_CONFIG)]
+    return [*_containerd(), *_generated(), *_crio(CRIO_CONFIG)]
+
+
+def settings(root: Path) -> Settings:
+    """What the runtimes' files below `root` say about CNI, by file.
+
+    Raises:
+        SetupError: a file cannot be read, or is no TOML.
+    """
+    found: Settings = {}
+    waiting = [_CONTAINERD_CONFIG, *_GENERATED.values(), *_crio_files(CRIO_CONFIG, root)]
+    seen: set[Path] = set()
+    while waiting and len(seen) < _MOST_FILES:
+        path = waiting.pop(0)
+        if path in seen or not _below(root, path).is_file():
+            continue
+        seen.add(path)
+        document = _read(_below(root, path))
+        if keys := {key: value for key, value in _cni_keys(document).items() if key in _KEYS}:
+            found[str(path)] = keys
+        waiting += _imports(document, path.parent, root)
+    return found
 
 
 def directories(bin_dir: Path | None, conf_dir: Path | None) -> tuple[Path, Path, str]:
@@ -116,33 +154,52 @@ def containerd_of(dump: str, source: str) -> Runtime:
     Raises:
         SetupError: it is not TOML.
     """
-    plugins = _table(_parsed(dump, source), "plugins")
-    cni = next(
-        (
-            _table(plugins[name], "cni")
-            for name in _CONTAINERD_SECTIONS
-            if "cni" in plugins.get(name, {})
-        ),
-        {},
-    )
+    cni = _containerd_cni(_parsed(dump, source))
     # containerd 2.1 has a list, and keeps the older single key beside it as long as it is set.
     listed = [cni["bin_dir"]] if cni.get("bin_dir") else cni.get("bin_dirs", [])
     return _runtime("containerd", listed, cni.get("conf_dir"), source)
 
 
+def _generated() -> Iterator[Runtime]:
+    for name, path in _GENERATED.items():
+        if path.is_file():
+            found = containerd_of(_text(path), str(path))
+            yield Runtime(name, found.bin_dir, found.conf_dir, found.source)
+
+
+def _containerd_cni(document: Table) -> Table:
+    plugins = _table(document, "plugins")
+    sections = [_table(plugins, name) for name in _CONTAINERD_SECTIONS]
+    return next((_table(section, "cni") for section in sections if "cni" in section), {})
+
+
+def _cni_keys(document: Table) -> Table:
+    return {**_containerd_cni(document), **_table(_table(document, "crio"), "network")}
+
+
+def _imports(document: Table, folder: Path, root: Path) -> Iterator[Path]:
+    """The files that a configuration of containerd imports, by their paths below `root`."""
+    listed = document.get("imports", [])
+    for pattern in listed if isinstance(listed, list) else []:
+        # A relative one is relative to the importing file's directory.
+        absolute = str(folder / str(pattern)).lstrip("/")
+        yield from (Path("/") / path.relative_to(root) for path in sorted(root.glob(absolute)))
+
+
+def _crio_files(path: Path, root: Path) -> list[Path]:
+    folder = path.parent / f"{path.name}.d"
+    drop_ins = sorted(_below(root, folder).glob("*"))
+    return [path, *(folder / drop_in.name for drop_in in drop_ins)]
+
+
 def _crio(path: Path) -> Iterator[Runtime]:
-    files = [path, *sorted((path.parent / f"{path.name}.d").glob("*"))]
-    present = [file for file in files if file.is_file()]
+    present = [file for file in _crio_files(path, Path("/")) if file.is_file()]
     if not present:
         return
     settings: dict[str, Any] = {}
     deciding = present[0]
     for file in present:
-        try:
-            text = file.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SetupError(f"{file}: {error}; {_ADVICE}") from None
-        found = _table(_table(_parsed(text, str(file)), "crio"), "network")
+        found = _table(_table(_read(file), "crio"), "network")
         if found.keys() & {"plugin_dirs", "plugin_dir", "network_dir"}:
             deciding = file
         # Later files win key by key, crio.conf.d(5).
@@ -159,6 +216,21 @@ def _runtime(name: str, bin_dirs: object, conf_dir: object, source: str) -> Runt
 
 def _path(value: object, default: Path) -> Path:
     return Path(value) if isinstance(value, str) and value.startswith("/") else default
+
+
+def _below(root: Path, path: Path) -> Path:
+    return root / path.relative_to("/")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SetupError(f"{path}: {error}; {_ADVICE}") from None
+
+
+def _read(path: Path) -> Table:
+    return _parsed(_text(path), str(path))
 
 
 def _parsed(text: str, source: str) -> Table:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Self
 
+from cni import installed
 from cni.request import Request, Verb, parse_request, version_of
 from cni.results import error_result, version_result
 from cni.wire import STARTED, decode_request, encode_reply
@@ -19,6 +20,9 @@ from netmgr.agent.verbs import add, check, collect_garbage, delete
 from netmgr.api.server import UnixServer
 from netmgr.api.snapshot import Snapshot
 from netmgr.errors import InvalidNetworkConfig, NetmgrError, NotReady, StateError
+
+PLUGIN = "plugin"
+"""Name of the attempt that checks whether runtimes find the plugin."""
 
 _VERBS = frozenset(Verb)
 
@@ -53,16 +57,23 @@ class CniSocket(Component):
         self._serves = True
         # Once more: a launcher that found no socket a moment ago spooled its DEL after the
         # reconcile pass.
-        self.reconcile()
+        self._replay_spool()
 
     def health(self, failing: Mapping[str, str]) -> None:
         """No pod can start before the socket listens."""
         super().health(failing)
         if not self._serves:
             raise NotReady("the agent is starting: its CNI socket does not listen yet")
+        if PLUGIN in failing:
+            raise NotReady(f"container runtimes do not find the plugin: {failing[PLUGIN]}")
 
     def reconcile(self) -> None:
-        """Carry out DELs that came while no agent answered."""
+        """Carry out spooled DELs; check whether runtimes find the plugin: else none asks here."""
+        self._replay_spool()
+        state_dir = self._agent.document.state_dir
+        self._agent.health.attempt(PLUGIN, lambda: installed.check(state_dir))
+
+    def _replay_spool(self) -> None:
         self._agent.health.attempt("spool", lambda: spool.replay(self._spool_dir, self._code_of))
 
     def _code_of(self, message: bytes) -> int:
@@ -137,7 +148,8 @@ class CniSocket(Component):
             case Verb.GC:
                 collect_garbage(self._node, request)
             case Verb.STATUS:
-                self._agent.check_health()
+                # Whoever asks has found the plugin, whatever a configuration says by now.
+                self._agent.check_health(apart_from=(PLUGIN,))
         return None
 
 

@@ -227,17 +227,18 @@ class Agent:
         """Every pod that is counted."""
         return [each for component in self.components for each in component.attachments()]
 
-    def check_health(self) -> None:
-        """Return if the machine is ready.
+    def check_health(self, apart_from: Collection[str] = ()) -> None:
+        """Return if the machine is ready, whether these attempts fail or not.
 
         Raises:
             LimitedConnectivity: pods that run may be affected.
             NotReady: only new ones are.
         """
         not_ready = None
+        failing = {name: why for name, why in self.health.failing.items() if name not in apart_from}
         for component in self.components:
             try:
-                component.health(self.health.failing)
+                component.health(failing)
             except NotReady as error:
                 # Not raised yet: LimitedConnectivity of a later component is worse and goes first.
                 not_ready = not_ready or error

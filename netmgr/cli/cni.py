@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,10 @@ app = typer.Typer(no_args_is_help=True, help="Install or remove the CNI plugin o
 BinDir = Annotated[
     Path | None,
     typer.Option(help="Plugin directory of the container runtime [default: as it is configured]"),
+]
+HostRoot = Annotated[
+    Path | None,
+    typer.Option(help="The node's root directory, inside a container (needs CAP_SYS_CHROOT)."),
 ]
 Name = Annotated[str, typer.Option(help="File name of the plugin: the conflist's `type`.")]
 
@@ -50,19 +55,29 @@ def install(  # noqa: PLR0913 (each is one option of the command)
             help="Chain `portmap` behind the plugin, for hostPort [default: if it is installed]"
         ),
     ] = None,
+    bandwidth: Annotated[
+        bool,
+        typer.Option("--bandwidth", help="Chain `bandwidth`, for pods' bandwidth annotations."),
+    ] = False,
+    host_root: HostRoot = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace files that netmgr did not install.")
     ] = False,
 ) -> None:
     """Install or update launcher and network configuration."""
-    from cni import runtimes
+    from cni import build, runtimes
     from cni.install import Installation, install, remarks
 
+    # Read before the root changes: the launcher is in the image.
+    program = (launcher or build.launcher()).read_bytes()
+    _enter(host_root)
     plugins, networks, why = runtimes.directories(bin_dir, conf_dir)
     if why:
         typer.echo(why)
-    plan = Installation(plugins, networks, run_dir, state_dir, network, name, cni_version, portmap)
-    changed = install(plan, launcher, force=force)
+    plan = Installation(
+        plugins, networks, run_dir, state_dir, network, name, cni_version, portmap, bandwidth
+    )
+    changed = install(plan, program, force=force)
     for path in changed:
         typer.echo(f"installed {path}")
     if not changed:
@@ -76,6 +91,7 @@ def uninstall(
     *,
     bin_dir: BinDir = None,
     name: Name = "netmgr",
+    host_root: HostRoot = None,
     if_installed: Annotated[
         bool, typer.Option("--if-installed", help="Succeed if nothing is installed.")
     ] = False,
@@ -87,6 +103,7 @@ def uninstall(
     from cni.install import Manifest, uninstall, uninstalled_name
     from cni.runtimes import DEFAULT_BIN_DIR, found
 
+    _enter(host_root)
     # Upstream's default, too: the runtime's configuration may have changed since the installation.
     configured = [runtime.bin_dir for runtime in found()]
     folders = [bin_dir] if bin_dir else [*configured, DEFAULT_BIN_DIR]
@@ -123,3 +140,10 @@ def build(
         return
     compiler = build.build(output, arch or build.host_architecture())
     typer.echo(f"{output} (compiled with {compiler})")
+
+
+def _enter(host_root: Path | None) -> None:
+    """Continue in the node's own file system: its runtime's configuration and plugins are there."""
+    if host_root is not None:
+        os.chroot(host_root)
+        os.chdir("/")

@@ -201,10 +201,10 @@ def test_what_stands_in_anothers_way_is_not_unlinked(node: LabNode) -> None:
     is free.
     """
     path = node.run_dir / "cni.sock"
-    path.unlink()
+    # Renamed over ours: after an unlink the agent might be back before the program has started.
     program = (
-        "import socket, sys\ns = "
-        f"socket.socket(socket.AF_UNIX)\ns.bind({str(path)!r})\ns.listen()\ninput()"
+        "import os, socket\ns = socket.socket(socket.AF_UNIX)\n"
+        f"s.bind('{path}.other')\ns.listen()\nos.rename('{path}.other', '{path}')\ninput()"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as other:
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,23 @@ import yaml
 from netmgr.lab.topology import INTERNET, Node
 from netmgr.prefixes import Family
 from tests.fakes.kustomize import build
-from tests.runtimes.engines import STORAGE_CONF, ContainerdCri, containers_conf
+from tests.runtimes.engines import (
+    CONTAINERD_CONFIG,
+    STORAGE_CONF,
+    ContainerdCri,
+    containerd_config,
+    containers_conf,
+)
 from tests.runtimes.internet import ECHO_PORT, Internet
 from tests.runtimes.machine import Machine
-from tests.runtimes.node import BIN_DIR, DOCUMENT, NETMGR, SOURCE, NetmgrNode, settled, wait_until
+from tests.runtimes.node import BIN_DIR, DOCUMENT, SOURCE, NetmgrNode, settled, wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes]
 
 OVERLAY = SOURCE / "configs" / "kubernetes" / "overlays" / "cni"
 ROOT = "/run/image"
 IMAGE_ROOT = os.environ.get("NETMGR_IMAGE_ROOT", "")
+DEBIANS_PLUGINS = "/usr/lib/cni"
 SCRAPE = (
     "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9119/metrics', "
     "timeout=5).read().decode())"
@@ -44,7 +52,8 @@ def contained(name: str) -> list[str]:
     """The command that runs `name` of the manifest as a kubelet would;
     the image is this machine."""
     pod = manifest()
-    (container,) = [item for item in pod["containers"] if item["name"] == name]
+    every = [*pod["initContainers"], *pod["containers"]]
+    (container,) = [item for item in every if item["name"] == name]
     context = container["securityContext"]
     assert context["readOnlyRootFilesystem"]
     assert not context["allowPrivilegeEscalation"]
@@ -90,17 +99,27 @@ def contained(name: str) -> list[str]:
     return ["podman", "run", "--name", name, *given, *options, "--rootfs", ROOT, *command]
 
 
+@dataclass
 class ContainedNode(NetmgrNode):
-    """The node with its agent and exporter in containers."""
+    """The node with its agent and exporter in containers.
+
+    `bin_dir` is where containerd is configured to look for plugins.
+    """
+
+    bin_dir: str = BIN_DIR
 
     def start(self) -> None:
         machine = self.machine
         machine.write("/etc/containers/containers.conf", containers_conf())
         machine.write("/etc/containers/storage.conf", STORAGE_CONF)
-        machine.write(DOCUMENT, yaml.safe_dump(self._document() | {"reader_group": 65534}))
+        machine.write(
+            DOCUMENT,
+            yaml.safe_dump(self._document() | {"reader_group": 65534, "reconcile_seconds": 1}),
+        )
         machine.run(
             "mkdir",
             "-p",
+            BIN_DIR,  # podman refuses its configuration without it
             "/run/netmgr",
             "/run/netns",
             "/var/lib/netmgr",
@@ -114,18 +133,20 @@ class ContainedNode(NetmgrNode):
         machine.run("mount", "-t", "overlay", "-o", overlay, "overlay", ROOT)
         # Off, so that it is seen to be switched on from within.
         machine.run("sysctl", "-w", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0")
-        # As the manifest's init container does.
-        machine.run(*NETMGR, "cni", "install", "--bin-dir", BIN_DIR)
+        machine.write(CONTAINERD_CONFIG, containerd_config(self.bin_dir))
+        machine.run(*contained("plugin"))
         machine.start("agent", *contained("agent"))
         wait_until(self._is_ready, lambda: f"the agent is not ready:\n{machine.log('agent')}")
 
 
-@pytest.fixture
-def contained_node(machine: Machine, node: Node) -> Iterator[ContainedNode]:
-    made = ContainedNode(machine, node, backend="nftables")
+@pytest.fixture(params=[BIN_DIR, DEBIANS_PLUGINS])
+def contained_node(
+    request: pytest.FixtureRequest, machine: Machine, node: Node
+) -> Iterator[ContainedNode]:
+    made = ContainedNode(machine, node, backend="nftables", bin_dir=request.param)
     made.start()
     yield made
-    for name in ("exporter", "agent"):
+    for name in ("exporter", "agent", "plugin"):
         machine.run("podman", "rm", "--force", "--ignore", "--time", "1", name)
 
 
@@ -178,3 +199,30 @@ def test_pods_are_wired_counted_and_scraped_from_within_containers(
     )
     engine.remove("inside")
     assert settled(lambda: contained_node.addresses("allocated"), lambda: 0) == 0
+
+
+def test_an_agent_that_runtimes_do_not_find_is_not_ready(contained_node: ContainedNode):
+    machine, launcher = contained_node.machine, f"{contained_node.bin_dir}/netmgr"
+    first = "/etc/cni/net.d/05-other.conflist"
+
+    def reason_has(words: str) -> bool:
+        return words in contained_node.snapshot()["reason"]
+
+    def expect(words: str) -> None:
+        wait_until(lambda: reason_has(words), lambda: contained_node.snapshot()["reason"])
+
+    machine.run("mv", launcher, "/run/moved")
+    expect(f"{launcher} is missing")
+    machine.run("mv", "/run/moved", launcher)
+    wait_until(lambda: contained_node.snapshot()["ready"], lambda: "not ready again")
+    machine.write(first, '{"name": "other", "plugins": [{"type": "ptp"}]}')
+    expect(f"the runtime takes {first}, not netmgr's")
+    machine.run("rm", first)
+    wait_until(lambda: contained_node.snapshot()["ready"], lambda: "not ready again")
+    machine.write(CONTAINERD_CONFIG, containerd_config("/etc/elsewhere"))
+    expect(f"{CONTAINERD_CONFIG} has changed what it says about CNI plugins")
+    # What the message asks for: the init container runs again.
+    machine.run("podman", "rm", "plugin")
+    machine.run(*contained("plugin"))
+    assert machine.path("/etc/elsewhere/netmgr").exists()
+    wait_until(lambda: contained_node.snapshot()["ready"], lambda: "not ready again")

@@ -32,7 +32,8 @@ def tree(directory):
 
 
 def test_every_file_is_in_its_place(plan, launcher):
-    assert install(plan, launcher) == [plan.launcher, plan.paths_file, plan.conflist]
+    everything = [plan.launcher, plan.paths_file, plan.record, plan.conflist]
+    assert install(plan, launcher) == everything
     assert plan.launcher.read_bytes() == launcher.read_bytes()
     assert plan.launcher.stat().st_mode & 0o777 == 0o755
     assert plan.paths_file.read_text() == f"{plan.run_dir}/cni.sock\n{plan.state_dir}/spool\n"
@@ -155,7 +156,7 @@ def test_uninstall_leaves_the_machine_as_it_was(plan, launcher, tmp_path):
     before = tree(tmp_path)
     install(plan, launcher)
     removed, left = uninstall(plan.bin_dir)
-    assert removed == [plan.conflist, plan.paths_file, plan.launcher]
+    assert removed == [plan.conflist, plan.record, plan.paths_file, plan.launcher]
     assert left == []
     assert tree(tmp_path) == before
 
@@ -172,7 +173,8 @@ def test_uninstall_leaves_what_others_put_into_our_directories(plan, launcher):
 def test_uninstall_leaves_edited_files_and_says_so(plan, launcher):
     install(plan, launcher)
     plan.conflist.write_text("edited")
-    assert uninstall(plan.bin_dir) == ([plan.paths_file, plan.launcher], [plan.conflist])
+    removed = [plan.record, plan.paths_file, plan.launcher]
+    assert uninstall(plan.bin_dir) == (removed, [plan.conflist])
     assert plan.conflist.read_text() == "edited"
     plan.conflist.unlink()
     assert uninstall(plan.bin_dir) == ([], [])
@@ -198,7 +200,7 @@ class Interrupted(Exception):
     pass
 
 
-@pytest.mark.parametrize("writes", range(6))
+@pytest.mark.parametrize("writes", range(7))
 def test_an_interrupted_update_can_be_finished_or_removed(plan, launcher, monkeypatch, writes):
     install(plan, launcher)
     launcher.write_bytes(b"\x7fELF " + build.MARK + b"two")
@@ -214,7 +216,7 @@ def test_an_interrupted_update_can_be_finished_or_removed(plan, launcher, monkey
         write(path, content, mode)
 
     monkeypatch.setattr(installer.durable, "write", failing)
-    if writes < 5:
+    if writes < 6:
         with pytest.raises(Interrupted):
             install(moved, launcher)
     else:
@@ -277,13 +279,42 @@ def test_portmap_that_comes_later_is_chained_by_the_next_installation(plan, laun
 
 
 def test_portmap_can_be_refused_and_insisted_on(plan, launcher):
-    with pytest.raises(SetupError, match=r"portmap: there is no such plugin; get it with"):
+    with pytest.raises(SetupError, match=r"portmap: there is no such plugin; it comes with"):
         replace(plan, portmap=True)
     with_portmap(plan)
     without = replace(plan, portmap=False)
     install(without, launcher)
     assert without.conflist.read_text() == (SAMPLES / "10-netmgr.conflist").read_text()
     assert installer.remarks(without) == []
+
+
+def test_bandwidth_is_chained_behind_portmap_when_it_is_asked_for(plan, launcher):
+    with pytest.raises(SetupError, match=r"bandwidth: there is no such plugin; it comes with"):
+        install(replace(plan, bandwidth=True), launcher)
+    with_portmap(plan)
+    (plan.bin_dir / "bandwidth").write_text("the reference plugin")
+    install(replace(plan, bandwidth=True), launcher)
+    assert json.loads(plan.conflist.read_text())["plugins"][1:] == [
+        {"type": "portmap", "capabilities": {"portMappings": True}},
+        {"type": "bandwidth", "capabilities": {"bandwidth": True}},
+    ]
+    install(plan, launcher)
+    assert "bandwidth" not in plan.conflist.read_text()
+
+
+def test_the_last_installation_stays_until_the_runtime_can_have_been_restarted(
+    plan, launcher, tmp_path
+):
+    install(plan, launcher)
+    moved = replace(plan, bin_dir=tmp_path / "moved")
+    launcher.write_bytes(b"\x7fELF " + build.MARK + b"two")
+    install(moved, launcher)
+    assert (plan.launcher.exists(), moved.launcher.exists()) == (True, True)
+    install(moved, launcher)
+    assert not plan.launcher.exists()
+    assert not (plan.bin_dir / "netmgr.installed").exists()
+    assert uninstall(moved.bin_dir)[1] == []
+    assert not plan.conflist.exists()
 
 
 def test_an_extended_configuration_survives_the_next_installation(plan, launcher):
@@ -310,7 +341,8 @@ def test_uninstall_takes_an_extended_configuration_out_of_the_runtimes_sight(pla
     install(plan, launcher)
     text = extended(plan)
     plan.conflist.write_text(text)
-    assert uninstall(plan.bin_dir) == ([plan.conflist, plan.paths_file, plan.launcher], [])
+    removed = [plan.conflist, plan.record, plan.paths_file, plan.launcher]
+    assert uninstall(plan.bin_dir) == (removed, [])
     assert installer.uninstalled_name(plan.conflist).read_text() == text
     assert tree(plan.conf_dir) == {"10-netmgr.conflist.uninstalled"}
 

@@ -87,7 +87,8 @@ def test_nothing_gets_credentials_for_the_api_and_only_the_agent_capabilities(
     contexts = {c["name"]: c["securityContext"] for c in pod["initContainers"] + pod["containers"]}
     assert not any(context.get("privileged") for context in contexts.values())
     capable = {name: context["capabilities"].get("add") for name, context in contexts.items()}
-    assert {name for name, added in capable.items() if added} == {"agent"}
+    assert {name for name, added in capable.items() if added} == {"agent", "plugin"}
+    assert capable["plugin"] == ["SYS_CHROOT"]
     (shown,) = [
         item for item in build(KUBERNETES / "overlays" / "cni") if item["kind"] == "DaemonSet"
     ]

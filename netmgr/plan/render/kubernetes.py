@@ -47,11 +47,16 @@ STATE = HostFolder("state", "/var/lib/netmgr")
 # Sandboxes come while the agent runs: their namespaces must appear in its mounts, too.
 SANDBOXES = HostFolder("sandboxes", "/run/netns", propagation="HostToContainer")
 XTABLES_LOCK = HostFolder("xtables-lock", "/run/xtables.lock", "FileOrCreate")
-PLUGINS = HostFolder("plugins", "/opt/cni/bin")
-NETWORKS = HostFolder("networks", "/etc/cni/net.d")
+# The installer changes its root to the node's. The agent sees where runtimes look for plugins.
+HOST = HostFolder("host", "/", "Directory", seen_at="/host")
+_RUNTIME_FOLDERS = (
+    HostFolder("host-etc", "/etc", "Directory", seen_at="/host/etc"),
+    HostFolder("host-opt", "/opt", seen_at="/host/opt"),
+    HostFolder("host-usr", "/usr", "Directory", seen_at="/host/usr"),
+)
 # Containers see /proc/sys read-only; the agent switches forwarding on there.
 SYSCTLS = HostFolder("sysctls", "/proc/sys/net", "Directory", seen_at="/host/proc/sys/net")
-_HOST = (RUN, STATE, SANDBOXES, XTABLES_LOCK, PLUGINS, NETWORKS, SYSCTLS)
+_HOST = (RUN, STATE, SANDBOXES, XTABLES_LOCK, SYSCTLS, HOST, *_RUNTIME_FOLDERS)
 _DOCUMENT: Object = {"name": "document", "mountPath": "/etc/netmgr"}
 _PLAN: Object = {"name": "plan", "mountPath": "/plan", "readOnly": True}
 
@@ -151,9 +156,9 @@ def _install_plugin(image: str) -> Object:
     return {
         "name": "plugin",
         "image": image,
-        "command": ["netmgr", "cni", "install"],
-        "securityContext": _root(),
-        "volumeMounts": [folder.mount for folder in (PLUGINS, NETWORKS, STATE)],
+        "command": ["netmgr", "cni", "install", "--host-root", HOST.seen_at],
+        "securityContext": _root("SYS_CHROOT"),
+        "volumeMounts": [HOST.mount],
     }
 
 
@@ -174,6 +179,7 @@ def _agent(image: str) -> Object:
         "volumeMounts": [
             _DOCUMENT | {"readOnly": True},
             *(f.mount for f in (RUN, STATE, SANDBOXES, XTABLES_LOCK, SYSCTLS)),
+            *(f.mount | {"readOnly": True} for f in _RUNTIME_FOLDERS),
         ],
     }
 

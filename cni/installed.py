@@ -1,0 +1,142 @@
+"""What the runtimes of a node need to find netmgr, checked while the agent runs.
+
+`install` records where it put the plugin, in the agent's state directory. The agent checks the
+record: without launcher and network configuration where a runtime looks, every pod fails and the
+agent is never asked, so that nothing else could notice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cni import runtimes
+from netmgr import durable
+from netmgr.errors import StateError
+
+NETWORK_SUFFIXES = (".conf", ".conflist", ".json")
+"""What libcni and containerd read in the directory of networks."""
+
+_RECORD = "plugin.json"
+_HOST = Path("/host")
+_EXECUTABLE = 0o111
+_AGAIN = "install again (netmgr cni install; on Kubernetes, delete the agent's pod)"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An installation: where it is, and what runtimes' configurations said about that then."""
+
+    bin_dir: Path
+    conf_dir: Path
+    name: str
+    network: str
+    settings: runtimes.Settings
+
+    def encoded(self) -> bytes:
+        """The record as a file has it."""
+        document = {
+            # Resolved: in a container, an absolute link would lead elsewhere.
+            "bin_dir": str(self.bin_dir.resolve()),
+            "conf_dir": str(self.conf_dir.resolve()),
+            "name": self.name,
+            "network": self.network,
+            "settings": self.settings,
+        }
+        return json.dumps(document, indent=2).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, text: str) -> Record:
+        """Read what `encoded` wrote; raises ValueError, KeyError or TypeError."""
+        found = json.loads(text)
+        bin_dir, conf_dir = Path(found["bin_dir"]), Path(found["conf_dir"])
+        return cls(bin_dir, conf_dir, found["name"], found["network"], dict(found["settings"]))
+
+
+def record_path(state_dir: Path) -> Path:
+    """Where the installation for the agent with this state directory is recorded."""
+    return state_dir / _RECORD
+
+
+def check(state_dir: Path) -> None:
+    """Return if runtimes find the plugin, or if `install` put none here.
+
+    Raises:
+        StateError: they do not; the message says why, and what to do.
+    """
+    record = durable.read(record_path(state_dir), Record.parse)
+    # A container has the node's directories below /host.
+    root = _HOST if (_HOST / "etc").is_dir() else Path("/")
+    if record is not None and (found := [*problems(record, root)]):
+        raise StateError("; ".join(found))
+
+
+def problems(record: Record, root: Path) -> Iterator[str]:
+    """Why a runtime would not ask netmgr, one text for each reason. Files are below `root`."""
+    hidden = [path for path in (record.bin_dir, record.conf_dir) if not _is_visible(path, root)]
+    for path in hidden:
+        yield f"{path} is not visible in this container; mount it, read-only, at {root}{path}"
+    if hidden:
+        return
+    launcher = record.bin_dir / record.name
+    for path in (launcher, launcher.with_name(f"{record.name}.path")):
+        if not _below(root, path).is_file():
+            yield f"{path} is missing; {_AGAIN}"
+    if _below(root, launcher).is_file() and not _below(root, launcher).stat().st_mode & _EXECUTABLE:
+        yield f"{launcher} is not executable; {_AGAIN}"
+    yield from _network_problems(record, root)
+    yield from _setting_problems(record, root)
+
+
+def networks(conf_dir: Path) -> list[Path]:
+    """The network configurations of a directory; runtimes take the first."""
+    if not conf_dir.is_dir():
+        return []
+    return sorted(path for path in conf_dir.iterdir() if path.suffix in NETWORK_SUFFIXES)
+
+
+def _network_problems(record: Record, root: Path) -> Iterator[str]:
+    conflist = record.conf_dir / f"10-{record.name}.conflist"
+    try:
+        document = json.loads(_below(root, conflist).read_bytes())
+        types = [plugin["type"] for plugin in document["plugins"]]
+    except OSError as error:
+        yield f"{conflist}: {error.strerror}; {_AGAIN}"
+        return
+    except (ValueError, KeyError, TypeError, RecursionError):
+        yield f"{conflist} is not a network configuration; move it away and {_AGAIN}"
+        return
+    if record.name not in types or document.get("name") != record.network:
+        yield f"{conflist} does not run {record.name} any more; move it away and {_AGAIN}"
+    for plugin in types:
+        if not _below(root, record.bin_dir / plugin).is_file():
+            yield f"{conflist} runs {plugin}, but {record.bin_dir} has no such plugin"
+    first = networks(_below(root, record.conf_dir))[0]
+    # A meta-plugin, as Multus, sorts first on purpose, and names the network that it delegates to.
+    if first.name != conflist.name and not _names(first, record, conflist):
+        yield (
+            f"the runtime takes {record.conf_dir / first.name}, not netmgr's: it sorts before "
+            f"{conflist.name}; move one of them away"
+        )
+
+
+def _names(path: Path, record: Record, conflist: Path) -> bool:
+    text = path.read_text(errors="replace")
+    return any(name in text for name in (f'"{record.network}"', f'"{record.name}"', conflist.name))
+
+
+def _setting_problems(record: Record, root: Path) -> Iterator[str]:
+    for path, setting in runtimes.settings(root).items():
+        if setting != record.settings.get(path):
+            yield f"{path} has changed what it says about CNI plugins since then; {_AGAIN}"
+
+
+def _is_visible(path: Path, root: Path) -> bool:
+    """Whether the top directory of a path is there: then a missing path is missing."""
+    return root == Path("/") or _below(root, Path(*path.parts[:2])).is_dir()
+
+
+def _below(root: Path, path: Path) -> Path:
+    return root / path.relative_to("/")

@@ -1,0 +1,170 @@
+"""An agent notices when runtimes cannot find its plugin, although everything else works."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cni import build, installed, runtimes
+from cni.install import Installation, install
+from cni.installed import Record
+from netmgr.errors import SetupError, StateError
+
+CONTAINERD = """
+version = 2
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "/usr/lib/cni"
+"""
+MULTUS = {"type": "multus", "clusterNetwork": "/host/etc/cni/net.d/10-netmgr.conflist"}
+
+
+@pytest.fixture
+def plan(tmp_path):
+    plan = Installation(
+        tmp_path / "opt/bin", tmp_path / "etc/net.d", tmp_path / "run", tmp_path / "state"
+    )
+    install(plan, b"\x7fELF " + build.MARK)
+    return plan
+
+
+def found(plan):
+    """The problem that the check of this installation raises; empty if there is none."""
+    try:
+        installed.check(plan.state_dir)
+    except StateError as error:
+        return str(error)
+    return ""
+
+
+def test_an_installation_that_runtimes_find_is_healthy(plan):
+    assert found(plan) == ""
+
+
+def test_an_agent_without_an_installation_checks_nothing(tmp_path):
+    installed.check(tmp_path)
+
+
+def test_a_missing_launcher_is_named(plan):
+    plan.launcher.unlink()
+    assert f"{plan.launcher} is missing; install again" in found(plan)
+
+
+def test_a_launcher_that_cannot_be_executed_is_named(plan):
+    plan.launcher.chmod(0o644)
+    assert f"{plan.launcher} is not executable" in found(plan)
+
+
+def test_a_missing_network_configuration_is_named(plan):
+    plan.conflist.unlink()
+    assert f"{plan.conflist}: No such file" in found(plan)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"plugins": [{}]}', '{"plugins": 1}'])
+def test_a_damaged_network_configuration_is_named(plan, text):
+    plan.conflist.write_text(text)
+    assert f"{plan.conflist} is not a network configuration" in found(plan)
+
+
+def test_a_configuration_of_another_plugin_in_our_place_is_named(plan):
+    plan.conflist.write_text('{"name": "netmgr", "plugins": [{"type": "netmgr2"}]}')
+    assert f"{plan.conflist} does not run netmgr any more" in found(plan)
+
+
+def test_a_chained_plugin_that_is_missing_is_named(plan):
+    document = json.loads(plan.conflist.read_text())
+    document["plugins"].append({"type": "tuning"})
+    plan.conflist.write_text(json.dumps(document))
+    assert f"runs tuning, but {plan.bin_dir} has no such plugin" in found(plan)
+    (plan.bin_dir / "tuning").touch()
+    assert found(plan) == ""
+
+
+def test_a_configuration_that_sorts_before_ours_is_named(plan):
+    first = plan.conf_dir / "05-cilium.conflist"
+    first.write_text('{"name": "cilium", "plugins": [{"type": "cilium-cni"}]}')
+    assert f"the runtime takes {first}, not netmgr's" in found(plan)
+    first.unlink()
+    assert found(plan) == ""
+
+
+def test_a_meta_plugin_that_delegates_to_ours_may_sort_first(plan):
+    (plan.conf_dir / "00-multus.conf").write_text(json.dumps(MULTUS))
+    assert found(plan) == ""
+
+
+def record_of(plan, **settings):
+    return Record(plan.bin_dir, plan.conf_dir, "netmgr", "netmgr", settings)
+
+
+def test_a_directory_that_the_container_does_not_see_is_named(plan, tmp_path):
+    inside = tmp_path / "host"
+    (inside / "etc").mkdir(parents=True)
+    record = replace(record_of(plan), bin_dir=Path("/opt/cni/bin"), conf_dir=Path("/etc/net.d"))
+    (problem,) = installed.problems(record, inside)
+    assert problem == (
+        f"/opt/cni/bin is not visible in this container; mount it, read-only, at "
+        f"{inside}/opt/cni/bin"
+    )
+
+
+def test_a_runtime_that_was_told_to_look_elsewhere_is_noticed(tmp_path):
+    """Files of an agent in a container are below the root that it sees the node at."""
+    plan = Installation(
+        tmp_path / "opt/bin", tmp_path / "etc/net.d", tmp_path / "run", tmp_path / "state"
+    )
+    install(plan, b"\x7fELF " + build.MARK)
+    inside = tmp_path / "host"
+    for path in (plan.bin_dir, plan.conf_dir):
+        seen = inside / path.relative_to("/")
+        seen.parent.mkdir(parents=True, exist_ok=True)
+        seen.symlink_to(path)
+    config = inside / "etc/containerd/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(CONTAINERD)
+    record = record_of(plan, **runtimes.settings(inside))
+    assert [*installed.problems(record, inside)] == []
+    config.write_text(CONTAINERD.replace("oom_score", "") + '[debug]\nlevel = "debug"\n')
+    assert [*installed.problems(record, inside)] == []
+    config.write_text(CONTAINERD.replace("/usr/lib/cni", "/opt/cni/bin"))
+    (problem,) = installed.problems(record, inside)
+    assert problem.startswith("/etc/containerd/config.toml has changed what it says about CNI")
+
+
+def test_a_record_that_somebody_damaged_is_named(plan):
+    plan.record.write_text("{}")
+    assert f"{plan.record}: cannot be understood" in found(plan)
+    plan.record.write_text("null")
+    assert f"{plan.record}: cannot be understood" in found(plan)
+
+
+# --- what runtimes' files say ---------------------------------------------------------------
+
+
+def write(root, path, text):
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def test_imported_files_are_read_too(tmp_path):
+    write(tmp_path, "/etc/containerd/config.toml", 'imports = ["conf.d/*.toml", "/srv/one.toml"]\n')
+    write(tmp_path, "/etc/containerd/conf.d/b.toml", CONTAINERD)
+    # A file that imports the one that imported it ends the search, not the program.
+    write(tmp_path, "/srv/one.toml", 'imports = ["/etc/containerd/config.toml"]\n' + CONTAINERD)
+    write(tmp_path, "/etc/crio/crio.conf.d/10-a.conf", '[crio.network]\nplugin_dirs = ["/a"]\n')
+    assert runtimes.settings(tmp_path) == {
+        "/etc/containerd/conf.d/b.toml": {"bin_dir": "/usr/lib/cni"},
+        "/srv/one.toml": {"bin_dir": "/usr/lib/cni"},
+        "/etc/crio/crio.conf.d/10-a.conf": {"plugin_dirs": ["/a"]},
+    }
+
+
+def test_a_machine_without_runtimes_says_nothing(tmp_path):
+    assert runtimes.settings(tmp_path) == {}
+
+
+def test_a_damaged_file_is_an_error_with_its_name(tmp_path):
+    write(tmp_path, "/etc/containerd/config.toml", "[")
+    with pytest.raises(SetupError, match=r"etc/containerd/config\.toml"):
+        runtimes.settings(tmp_path)
