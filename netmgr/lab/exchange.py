@@ -72,8 +72,12 @@ def datagram_bytes(family: Family, payload: int) -> int:
     return IP_HEADER[family] + UDP_HEADER + payload
 
 
-def datagrams(client: End, server: End, forth: Sequence[int], back: Sequence[int]) -> Heard:
+def datagrams(
+    client: End, server: End, forth: Sequence[int], back: Sequence[int], *, port: int = 0
+) -> Heard:
     """Send datagrams with `forth` bytes of payload each, each answered by one of `back` bytes.
+
+    The server receives at `port`; 0 leaves the choice to the kernel.
 
     Raises:
         LabError: one was lost or arrived changed.
@@ -83,7 +87,7 @@ def datagrams(client: End, server: End, forth: Sequence[int], back: Sequence[int
         open_socket(client.namespace, family, socket.SOCK_DGRAM) as near,
         open_socket(server.namespace, family, socket.SOCK_DGRAM) as far,
     ):
-        far.bind((str(server.address), 0))
+        far.bind((str(server.address), port))
         server_port = far.getsockname()[1]
         near.connect((str(server.address), server_port))
         peer = near.getsockname()

@@ -30,8 +30,8 @@ from tests.e2e.node import ClusterNode
 from tests.runtimes.machine import Machine
 
 Value = TypeVar("Value")
-HOME = Path("/var/tmp/netmgr-e2e")  # noqa: S108  root alone writes there
-"""On a real file system, as a node's disk is."""
+HOME = Path("/dev/shm/netmgr-e2e")  # noqa: S108  root alone writes there
+"""In memory: a disk would have to be asked for each of the many files to be removed."""
 
 PROGRAMS = "programs"
 """In a cluster's folder: where its programs are."""
@@ -179,7 +179,7 @@ def _remove(folder: Path) -> None:
 @contextmanager
 def _claimed() -> Iterator[World]:
     """A world of its own, its folder locked for as long as this process lives."""
-    HOME.mkdir(mode=0o755, exist_ok=True)
+    HOME.mkdir(mode=0o700, exist_ok=True)
     with ExitStack() as closing:
         # Others' test sessions ask it whether what they see may be someone else's.
         closing.enter_context(_locked(Path("/run"), fcntl.LOCK_SH))

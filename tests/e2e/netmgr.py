@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from http.client import HTTPConnection
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from netmgr.lab import comparison, wiring
+from netmgr.lab.capture import Tally
 from netmgr.lab.comparison import Counts
 from tests.e2e import network
 from tests.e2e.cluster import Cluster
@@ -66,6 +68,25 @@ def page(cluster: Cluster, node: str) -> str:
     text = connection.getresponse().read().decode()
     connection.close()
     return text
+
+
+def links(cluster: Cluster, node: str) -> int:
+    """How many links of pods the node has."""
+    return len(re.findall(r"\bnm[0-9a-f]{12}@", cluster.run_at(node, "ip", "-o", "link")))
+
+
+def leases(cluster: Cluster, node: str) -> int:
+    """How many addresses the agent says are a pod's."""
+    text = page(cluster, node)
+    found = re.findall(r'^netmgr_ipam_addresses\{.*state="allocated"\} (\d+)', text, re.MULTILINE)
+    return sum(map(int, found))
+
+
+def gained(cluster: Cluster, before: Counts) -> Counts:
+    """What each pod has more than before."""
+    after = counts(cluster)
+    more = {column: tally - before.get(column, Tally()) for column, tally in after.items()}
+    return {column: tally for column, tally in more.items() if tally != Tally()}
 
 
 def counts(cluster: Cluster) -> Counts:

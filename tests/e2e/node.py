@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,9 @@ CONTAINERD_CONFIG = "/etc/containerd/config.toml"
 KUBELET_CONFIG = "/etc/kubernetes/kubelet.yaml"
 PROXY_CONFIG = "/etc/kubernetes/kube-proxy.yaml"
 _DISK_SIGNALS = ("imagefs.available", "nodefs.available", "nodefs.inodesFree")
+DISK_BYTES = 16 << 30
+"""A sparse file: it takes what is written, half a gigabyte."""
+
 LOOPBACK = Path("/usr/lib/cni/loopback")
 
 _CONTAINERD_1 = f"""
@@ -46,8 +50,14 @@ class ClusterNode:
     machine: Machine = field(init=False)
 
     def __post_init__(self) -> None:
-        disk = self.folder / self.name
-        disk.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir()
+        disk = self.folder / f"{self.name}.img"
+        with disk.open("xb") as new:
+            new.truncate(DISK_BYTES)
+        # No journal: the disk ends with the test.
+        subprocess.run(
+            ["mkfs.ext4", "-q", "-O", "^has_journal", "-E", "nodiscard", disk], check=True
+        )
         self.machine = Machine(self.netns, self.folder, disk=disk, cgroup=self.cgroup)
 
     def boot(self) -> None:

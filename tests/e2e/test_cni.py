@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import time
+from collections import Counter
 from functools import partial
 from ipaddress import ip_address, ip_network
 from itertools import permutations
@@ -11,21 +12,30 @@ import pytest
 
 from netmgr.errors import LabError
 from netmgr.lab import comparison, exchange
-from netmgr.lab.capture import Capture, Tally
-from netmgr.lab.comparison import Counts
+from netmgr.lab.capture import Capture
 from netmgr.lab.exchange import End, Frontend
 from netmgr.lab.topology import INTERNET
 from netmgr.lab.traffic import Column
+from netmgr.model import Traffic
 from netmgr.prefixes import Address, Family
 from tests.e2e import netmgr, network, pods
 from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.load import Background, Churn, Conversation
 from tests.e2e.pods import Pod
+from tests.kubernetes.control_plane import Object
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 PODS = {"a1": "node-1", "a2": "node-1", "b1": "node-2", "b2": "node-2"}
 FORTH, BACK = 200_000, 70_000
 PORT = 8080
+INTERNET_WAYS = (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)
+SECONDS_TO_COUNT = 20
+"""Counters are read every five seconds."""
+
+OTHERS_TABLES = "KUBE|kube|^table ip6? |chain [A-Z]+ '"
+SECONDS_TO_SPREAD = 20
+"""A roll-out that does not stop would be at the second node by then."""
 
 
 def ready(cluster: Cluster) -> dict[str, str]:
@@ -42,7 +52,14 @@ def are_ready(cluster: Cluster) -> bool:
 
 
 @pytest.fixture(scope="module")
-def installed(cluster: Cluster) -> Cluster:
+def pristine(cluster: Cluster) -> dict[str, list[str]]:
+    """What is on the nodes before netmgr."""
+    return {node: traces(cluster, node) for node in network.NODES}
+
+
+@pytest.fixture(scope="module")
+def installed(cluster: Cluster, pristine: dict[str, list[str]]) -> Cluster:
+    assert pristine
     before = ready(cluster)
     assert all("cni plugin not initialized" in condition for condition in before.values()), before
     netmgr.apply(cluster, netmgr.overlay(cluster, "cni"))
@@ -119,30 +136,118 @@ def test_every_byte_of_the_internet_is_counted_for_its_pod(
     installed: Cluster, running: dict[str, Pod], internet: End
 ):
     before = netmgr.counts(installed)
+    talk = Conversation(running, internet)
     with Capture(internet.namespace, "eth0") as capture:
-        ports = {}
-        for name, pod in running.items():
-            heard = exchange.stream(pod.end(), internet, FORTH, BACK)
-            ports[heard.server_port] = name
-            heard = exchange.datagrams(pod.end(), internet, [1, 1400, 700], [0, 900, 4])
-            ports[heard.server_port] = name
-            exchange.stream(pod.end(), running["a1" if name != "a1" else "b1"].end(), FORTH, BACK)
-        capture.settle()
-        seen = by_pod(capture, ports)
-    counted = comparison.wait_for(partial(gained, installed, before), expected=seen, patience=90)
-    assert counted == seen
+        for name in running:
+            talk.step(name)
+        exchange.stream(running["a1"].end(), running["b1"].end(), FORTH, BACK)
+        seen = talk.seen(capture)
+    assert set(seen) == {Column("default", name, way) for name in PODS for way in INTERNET_WAYS}
+    gained = partial(netmgr.gained, installed, before)
+    assert comparison.wait_for(gained, seen, SECONDS_TO_COUNT) == seen
 
 
-def by_pod(capture: Capture, ports: dict[int, str]) -> Counts:
-    """What the capture saw, by the port of the internet's side, which only one pod talked to."""
-    seen: defaultdict[Column, Tally] = defaultdict(Tally)
-    for flow, tally in capture.flows().items():
-        seen[Column("default", ports[flow.own_port], flow.traffic)] += tally
-    return dict(seen)
+def test_an_upgrade_under_load_disturbs_no_pod_and_loses_no_byte(
+    installed: Cluster, running: dict[str, Pod], internet: End
+):
+    before = netmgr.counts(installed)
+    talk, churn = Conversation(running, internet), Churn(installed)
+    with Capture(internet.namespace, "eth0") as capture:
+        with (
+            Background(lambda _: capture.drain(), ["capture"]),
+            Background(talk.step, running),
+            Background(churn.step, network.NODES),
+        ):
+            netmgr.apply(installed, netmgr.overlay(installed, "cni", tag="0.1.1"))
+            netmgr.roll_out(installed)
+        seen = talk.seen(capture)
+    gained = partial(netmgr.gained, installed, before)
+    assert comparison.wait_for(gained, seen, SECONDS_TO_COUNT) == seen
+    assert images_of_agents(installed) == {"registry.example.com/netmgr:0.1.1"}
+    assert len(churn.seconds) > len(network.NODES), churn.seconds
+    wait_for(partial(nothing_is_left_over, installed), "as many links and leases as pods", 30)
 
 
-def gained(cluster: Cluster, before: Counts) -> Counts:
-    """What each pod has more than before."""
-    after = netmgr.counts(cluster)
-    more = {column: tally - before.get(column, Tally()) for column, tally in after.items()}
-    return {column: tally for column, tally in more.items() if tally != Tally()}
+def test_a_bad_configuration_stops_at_one_node_and_can_be_rolled_back(
+    installed: Cluster, running: dict[str, Pod], internet: End
+):
+    talk = Conversation(running, internet)
+    with Background(talk.step, running):
+        bad = netmgr.overlay(installed, "cni", tag="0.1.1", node_yaml={"backend": "abacus"})
+        netmgr.apply(installed, bad)
+        wait_for(partial(failed_agents, installed), "an agent that fails", 60)
+        time.sleep(SECONDS_TO_SPREAD)
+        assert len(failed_agents(installed)) == 1
+        (message,) = failed_agents(installed).values()
+        assert "backend: Input should be" in message
+        installed.plane.kubectl("-n", "netmgr", "rollout", "undo", "daemonset/netmgr")
+        netmgr.roll_out(installed)
+    assert not failed_agents(installed)
+
+
+def test_uninstalling_leaves_the_nodes_as_they_were(
+    pristine: dict[str, list[str]], installed: Cluster
+):
+    kubectl = installed.plane.kubectl
+    for node in network.NODES:
+        kubectl("drain", node, "--ignore-daemonsets", "--force", timeout=90)
+    kubectl("delete", "-k", netmgr.overlay(installed, "cni"), timeout=90)
+    netmgr.apply(installed, netmgr.overlay(installed, "uninstall"))
+    netmgr.roll_out(installed, "netmgr-uninstall")
+    kubectl("delete", "-k", netmgr.overlay(installed, "uninstall"), timeout=90)
+    for node in network.NODES:
+        assert Counter(traces(installed, node)) - Counter(pristine[node]) == Counter()
+
+
+def images_of_agents(cluster: Cluster) -> set[str]:
+    return {
+        container["image"]
+        for pod in agents(cluster)
+        for container in pod["spec"]["initContainers"] + pod["spec"]["containers"]
+    }
+
+
+def agents(cluster: Cluster) -> list[Object]:
+    return cluster.plane.ask("GET", "/api/v1/namespaces/netmgr/pods")["items"]
+
+
+def failed_agents(cluster: Cluster) -> dict[str, str]:
+    """The nodes whose agent's pod has a container that failed, with its last words."""
+    failed = {}
+    for pod in agents(cluster):
+        for status in pod["status"].get("initContainerStatuses", []):
+            ended = {**status["lastState"], **status["state"]}.get("terminated")
+            if ended and ended["exitCode"] != 0:
+                name = pod["metadata"]["name"]
+                kubectl = cluster.plane.kubectl
+                log = kubectl("-n", "netmgr", "logs", name, "-c", status["name"])
+                failed[pod["spec"]["nodeName"]] = log
+    return failed
+
+
+def nothing_is_left_over(cluster: Cluster) -> bool:
+    return all(
+        len([name for name in PODS if PODS[name] == node])
+        == netmgr.links(cluster, node)
+        == netmgr.leases(cluster, node)
+        for node in network.NODES
+    )
+
+
+def traces(cluster: Cluster, node: str) -> list[str]:
+    """Everything on a node that netmgr might leave, but for what kube-proxy keeps there."""
+    looks = (
+        "ip -o link | sed 's/ *link.*//'",
+        "ip route show table all; ip -6 route show table all",
+        "ip rule; ip -6 rule",
+        # Tables and chains, without those of every iptables and of kube-proxy.
+        r"nft list ruleset | grep -E '^table|^\s*(chain|set|map) ' | grep -vE '" + OTHERS_TABLES,
+        "nft list ruleset | grep -i netmgr",
+        "ipset list",
+        "find /opt/cni /etc/cni /var/lib/netmgr /run/netmgr /var/lib/cni -type f 2>/dev/null",
+    )
+    return [
+        line
+        for look in looks
+        for line in cluster.node(node).machine.run("sh", "-c", look, check=False).splitlines()
+    ]

@@ -10,8 +10,8 @@ So each gets a machine of its own, made of kernel namespaces:
 - control groups: one branch below the present one, in cgroup v2 alone;
 - network: the namespace the caller gives.
 
-A machine with a disk is a kubelet's node as well: what is written is kept in that folder, so that
-the machine can be started again, and it has a host name of its own, the folder's.
+A machine with a disk is a kubelet's node as well: what is written is kept in that file, so that
+the machine can be started again, and it has a host name of its own, the file's.
 
 The first process holds the machine: it reads a pipe until we close it, so that even a killed
 test run leaves nothing behind.
@@ -48,8 +48,8 @@ class MachineError(Exception):
 class Machine:
     """The machine whose network is the namespace pinned at `netns`; a context manager.
 
-    `logs` is where the output of programs that run on is kept, `disk` an existing folder on a real
-    file system that keeps what is written.
+    `logs` is where the output of programs that run on is kept, `disk` a file with a file
+    system that keeps what is written: <host name>.img.
     """
 
     netns: Path

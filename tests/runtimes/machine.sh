@@ -4,8 +4,8 @@
 #   machine.sh hold NAME SCRATCH [DISK]    join new control groups called NAME, become process 1 of the machine
 #   machine.sh sweep NAME SCRATCH          remove those control groups
 #
-# SCRATCH is an empty folder to mount things on. What is written goes to the folder DISK, which survives, or else
-# to memory.
+# SCRATCH is an empty folder to mount things on. What is written goes to the file system in the file DISK, which
+# survives, or else to memory.
 set -eu
 verb=$1
 name=$2
@@ -93,7 +93,6 @@ become_node() {
     done
     cat /proc/sys/kernel/random/uuid >"$scratch/boot_id"
     mount --bind "$scratch/boot_id" /proc/sys/kernel/random/boot_id
-    hostname "${disk##*/}"
     mount -o remount,bind,ro /
     mount --make-rshared /
 }
@@ -123,7 +122,14 @@ case $verb in
         leave_chroot
         mount -t proc proc /proc
         mount -t tmpfs tmpfs "$scratch"
-        store=${disk:-$scratch}
+        store=$scratch
+        if [ -n "$disk" ]; then
+            hostname "$(basename "$disk" .img)"
+            mkdir "$scratch/disk"
+            mount -o loop,noatime "$disk" "$scratch/disk"
+            disk=$scratch/disk
+            store=$disk
+        fi
         cover etc
         cover opt
         cover var/lib
