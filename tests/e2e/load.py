@@ -6,6 +6,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Self
@@ -28,33 +29,24 @@ class Background:
 
     def __init__(self, step: Callable[[str], None], names: Iterable[str]) -> None:
         self._step = step
+        self._names = list(names)
         self._over = threading.Event()
-        self._failures: list[BaseException] = []
-        self._threads = [threading.Thread(target=self._run, args=[name]) for name in names]
+        self._pool = ThreadPoolExecutor(len(self._names))
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
+        self._running = [self._pool.submit(self._run, name) for name in self._names]
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End all after their present step.
-
-        Raises:
-            ExceptionGroup: steps failed.
-        """
+        """End all after their present step; raises what the first of them that failed raised."""
         self._over.set()
-        for thread in self._threads:
-            thread.join()
-        if self._failures:
-            raise BaseExceptionGroup("in the background", self._failures)
+        self._pool.shutdown()
+        for each in self._running:
+            each.result()
 
     def _run(self, name: str) -> None:
-        try:
-            while not self._over.wait(PAUSE_SECONDS):
-                self._step(name)
-        except BaseException as error:  # noqa: BLE001  raised again where the test is
-            self._failures.append(error)
+        while not self._over.wait(PAUSE_SECONDS):
+            self._step(name)
 
 
 @dataclass
