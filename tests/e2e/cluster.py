@@ -1,6 +1,6 @@
 """A whole cluster, and what must be removed after one whose test was killed.
 
-Everything of a cluster is known by its name, `e2e-<number>`: the folder below HOME, which its owner
+Everything of a cluster is known by its name, `cluster-<number>`: the folder below HOME, which its owner
 keeps locked, the lab of that name with its namespaces, and the nodes' control groups.
 """
 
@@ -195,7 +195,7 @@ def _claimed() -> Iterator[World]:
 
 def _new_folder() -> Path:
     """The first free name, as a folder."""
-    folder = next(each for number in count(1) if not (each := HOME / f"e2e-{number}").exists())
+    folder = next(each for number in count(1) if not (each := HOME / f"cluster-{number}").exists())
     folder.mkdir()
     return folder
 

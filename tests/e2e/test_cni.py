@@ -33,6 +33,7 @@ INTERNET_WAYS = (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)
 SECONDS_TO_COUNT = 20
 """Counters are read every five seconds."""
 
+AGENTS = "/api/v1/namespaces/netmgr/pods?labelSelector=app.kubernetes.io/component%3Dagent"
 OTHERS_TABLES = "KUBE|kube|^table ip6? |chain [A-Z]+ '"
 SECONDS_TO_SPREAD = 20
 """A roll-out that does not stop would be at the second node by then."""
@@ -208,7 +209,7 @@ def images_of_agents(cluster: Cluster) -> set[str]:
 
 
 def agents(cluster: Cluster) -> list[Object]:
-    return cluster.plane.ask("GET", "/api/v1/namespaces/netmgr/pods")["items"]
+    return cluster.plane.ask("GET", AGENTS)["items"]
 
 
 def failed_agents(cluster: Cluster) -> dict[str, str]:
