@@ -1,7 +1,7 @@
 """A whole cluster, and what must be removed after one whose test was killed.
 
-Everything of a cluster is known by its name, `cluster-<number>`: the folder below HOME, which its owner
-keeps locked, the lab of that name with its namespaces, and the nodes' control groups.
+Everything of a cluster is known by its name, `cluster-<number>`: the folder below HOME, which its
+owner keeps locked, the lab of that name with its namespaces, and the nodes' control groups.
 """
 
 from __future__ import annotations
