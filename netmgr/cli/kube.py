@@ -8,6 +8,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,6 +40,12 @@ LEASE = "netmgr-controller"
 REASON, COMPONENT = "NodeDocumentRefused", "netmgr-node"
 NOT_FOUND, CONFLICT = 404, 409
 Maker = Callable[["Leadership", "Telemetry"], "Reconciler"]
+
+
+class Routes(StrEnum):
+    """Whose routes the agents keep."""
+
+    NODES = "nodes"
 
 
 @app.command()
@@ -209,6 +216,13 @@ def controller(  # noqa: PLR0913  one a command-line option
             metavar="LABEL", help="Node label that holds the name of the node pool in the plan."
         ),
     ] = "netmgr.io/node-pool",
+    routes: Annotated[
+        Routes | None,
+        typer.Option(
+            help="`nodes`: keep a list of the Nodes from which agents keep routes to each other's "
+            "pods; for up to 500 nodes on one network [default: none]"
+        ),
+    ] = None,
     quarantine: Annotated[
         float,
         typer.Option(
@@ -261,7 +275,9 @@ def controller(  # noqa: PLR0913  one a command-line option
     term = Term(namespace or own, LEASE, identity, lease_seconds)
     settings = Settings(identity, pool_label, agent_namespace or own)
     awaited = None if plan is None else _plan(plan, cluster, may_be_missing=plan_optional)
-    reconcilers = _reconcilers(awaited, term.namespace, quarantine)
+    reconcilers = [*_reconcilers(awaited, term.namespace, quarantine)]
+    if routes is Routes.NODES:
+        reconcilers.append(_node_lister(settings.agent_namespace))
     _run(_connect(kubeconfig, service_account), term, settings, reconcilers, listen)
 
 
@@ -295,6 +311,12 @@ def _reconcilers(
         yield lambda leadership, telemetry: Assigner(leadership, settings, plan, telemetry)
     yield lambda leadership, _: AgentRanges(leadership)
     yield lambda leadership, _: Startup(leadership, lambda: bool(plan and plan()))
+
+
+def _node_lister(namespace: str) -> Maker:
+    from netmgr.kube.node_lister import NodeLister
+
+    return lambda leadership, _: NodeLister(leadership, namespace)
 
 
 def _run(

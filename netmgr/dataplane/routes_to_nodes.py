@@ -9,8 +9,7 @@ network, or for anything else. So each route is compared with what this machine 
    protected addresses, and every network on one of its links.
 3. The next hop is a neighbour on such a network, and not this machine.
 
-That no two nodes have one prefix, and no node's prefix holds another node's address, is ensured by
-`netmgr controller`, which knows which of them was first.
+That no two nodes have one prefix is ensured by `netmgr controller`, which knows who was first.
 """
 
 from __future__ import annotations

@@ -43,6 +43,8 @@ class Reason(StrEnum):
     POOL_FULL = "NodePoolFull"
     OUTSIDE = "PodCIDROutsidePlan"
     TAKEN = "PodCIDRTaken"
+    NO_ROUTE = "NoRouteToNode"
+    TOO_MANY = "TooManyNodesForRoutes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class NodeView:
     pool: str | None
     cidrs: tuple[Prefix, ...] = ()
     annotation: str = ""
+    addresses: tuple[str, ...] = ()
+    """Its InternalIPs, as its kubelet wrote them."""
     runs_pods: bool = True
     """A NAT host or a router needs no ranges."""
     other_taints: tuple[Mapping[str, str], ...] | None = None

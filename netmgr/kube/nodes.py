@@ -115,6 +115,11 @@ def node_view(node: Object, pool_label: str) -> NodeView:
         uid=metadata["uid"],
         created=metadata["creationTimestamp"],
         pool=labels.get(pool_label),
+        addresses=tuple(
+            each["address"]
+            for each in node.get("status", {}).get("addresses") or ()
+            if each["type"] == "InternalIP"
+        ),
         cidrs=tuple(sorted(map(_prefix, node["spec"].get("podCIDRs", ())))),
         annotation=metadata.get("annotations", {}).get(RANGES, ""),
         runs_pods=labels.get(ROLE, Role.NODE) == Role.NODE,

@@ -65,7 +65,7 @@ def no_nodes(control_plane: ControlPlane, starter: Starter) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def installed(control_plane: ControlPlane) -> ControlPlane:
     """The accounts and roles of the manifests, and all the rest of the overlays that have them."""
-    for overlay in ("controller", "nat-host", "cni"):
+    for overlay in ("controller", "nat-host", "flat", "cni"):
         for found in manifests.build(manifests.HERE / "overlays" / overlay):
             manifests.apply(control_plane, found)
     return control_plane
