@@ -27,9 +27,16 @@ _CHUNK = 1 << 16
 def read_snapshot(path: Path, *, timeout: float = PATIENCE_SECONDS) -> Snapshot:
     """The agent's whole state of accounting, as `netmgr/api/snapshot.py` describes it.
 
+    An agent of the release before this one answers in the same version, and with former names.
+
     Raises: as `ask`.
     """
-    return cast(Snapshot, ask(path, "snapshot", timeout=timeout))
+    answer = ask(path, "snapshot", timeout=timeout)
+    with suppress(KeyError, TypeError):
+        for translated in answer["nat"]["ranges"]:
+            translated.setdefault("vip_range", translated["seen"])
+            translated.setdefault("service_cidr", translated["real"])
+    return cast(Snapshot, answer)
 
 
 def ask_health(path: Path, *, timeout: float = PATIENCE_SECONDS) -> None:

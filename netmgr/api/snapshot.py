@@ -148,10 +148,15 @@ class RefusedTotals(TypedDict):
 
 
 class TranslatedRange(TypedDict):
-    """One Service range of a NAT host, and what was translated for it since the rules were made."""
+    """One Service range of a NAT host, and what was translated for it since the rules were made.
+
+    `seen` and `real` are the former names, by which an exporter of the release before reads it.
+    """
 
     vip_range: str
     service_cidr: str
+    seen: NotRequired[str]
+    real: NotRequired[str]
     bytes: int
     packets: int
 
