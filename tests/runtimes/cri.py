@@ -29,17 +29,19 @@ class SandboxConfig:
     namespace: str
     uid: str
     host_ports: Mapping[int, int] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
     def message(self) -> Message:
         """PodSandboxConfig: metadata 1 (PodSandboxMetadata: name 1, uid 2, namespace 3), hostname
         2, port_mappings 5 (PortMapping: container_port 2, host_port 3; its protocol is TCP when it
-        is left out), linux 8.
+        is left out), annotations 7 (a map: key 1, value 2), linux 8.
         """
         ports: list[Message] = [
             {2: inside, 3: outside} for outside, inside in self.host_ports.items()
         ]
         said: Message = {1: {1: self.name, 2: self.uid, 3: self.namespace}, 2: self.name, 5: ports}
-        return said | {8: {1: f"/{self.namespace}"}}
+        notes: list[Message] = [{1: key, 2: value} for key, value in self.annotations.items()]
+        return said | {7: notes, 8: {1: f"/{self.namespace}"}}
 
 
 class Cri:

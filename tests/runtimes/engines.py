@@ -159,8 +159,15 @@ class ContainerdCri:
         self.cri = Cri(machine.path("/run/containerd/containerd.sock"))
         wait_until(self.cri.network_is_ready, lambda: machine.log("containerd"))
 
-    def run(self, pod: str, host_ports: Mapping[int, int] | None = None) -> tuple[str, str]:
-        config = SandboxConfig(pod, self.NAMESPACE, f"uid-of-{pod}", host_ports or {})
+    def run(
+        self,
+        pod: str,
+        host_ports: Mapping[int, int] | None = None,
+        annotations: Mapping[str, str] | None = None,
+    ) -> tuple[str, str]:
+        config = SandboxConfig(
+            pod, self.NAMESPACE, f"uid-of-{pod}", host_ports or {}, annotations or {}
+        )
         self.ids[pod] = self.cri.run_pod_sandbox(config)
         return self.NAMESPACE, pod
 

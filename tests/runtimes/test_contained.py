@@ -2,7 +2,7 @@
 read-only root, seccomp.
 
 The containers' root is this machine's own. NETMGR_IMAGE_ROOT names the root of an image that `make
-image` built instead, for example as `podman image mount` shows it.
+image` built instead: a copy of what `podman image mount` shows, since /var/lib is the test's own.
 """
 
 from __future__ import annotations
@@ -33,25 +33,29 @@ from tests.runtimes.node import BIN_DIR, DOCUMENT, SOURCE, NetmgrNode, settled, 
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes]
 
-OVERLAY = SOURCE / "configs" / "kubernetes" / "overlays" / "cni"
+OVERLAYS = SOURCE / "configs" / "kubernetes" / "overlays"
+OVERLAY = OVERLAYS / "cni"
 ROOT = "/run/image"
 IMAGE_ROOT = os.environ.get("NETMGR_IMAGE_ROOT", "")
 DEBIANS_PLUGINS = "/usr/lib/cni"
+ANNOTATIONS = "/run/annotations"
+"""As the kubelet makes it of a pod that nothing was written to: its file is empty."""
+
 SCRAPE = (
     "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9119/metrics', "
     "timeout=5).read().decode())"
 )
 
 
-def manifest() -> dict[str, Any]:
-    (found,) = [item for item in build(OVERLAY) if item["kind"] == "DaemonSet"]
+def manifest(overlay: Path = OVERLAY) -> dict[str, Any]:
+    (found,) = [item for item in build(overlay) if item["kind"] == "DaemonSet"]
     return found["spec"]["template"]["spec"]
 
 
-def contained(name: str) -> list[str]:
+def contained(name: str, overlay: Path = OVERLAY) -> list[str]:
     """The command that runs `name` of the manifest as a kubelet would;
     the image is this machine."""
-    pod = manifest()
+    pod = manifest(overlay)
     every = [*pod["initContainers"], *pod["containers"]]
     (container,) = [item for item in every if item["name"] == name]
     context = container["securityContext"]
@@ -64,6 +68,7 @@ def contained(name: str) -> list[str]:
         if "hostPath" in volume
     }
     where["document"] = str(Path(DOCUMENT).parent)
+    where["node-ranges"] = ANNOTATIONS
     options = [
         "--network",
         "host",
@@ -133,6 +138,7 @@ class ContainedNode(NetmgrNode):
         machine.run("mount", "-t", "overlay", "-o", overlay, "overlay", ROOT)
         # Off, so that it is seen to be switched on from within.
         machine.run("sysctl", "-w", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0")
+        machine.write(f"{ANNOTATIONS}/ranges", "")
         machine.write(CONTAINERD_CONFIG, containerd_config(self.bin_dir))
         machine.run(*contained("plugin"))
         machine.start("agent", *contained("agent"))
@@ -226,3 +232,11 @@ def test_an_agent_that_runtimes_do_not_find_is_not_ready(contained_node: Contain
     machine.run(*contained("plugin"))
     assert machine.path("/etc/elsewhere/netmgr").exists()
     wait_until(lambda: contained_node.snapshot()["ready"], lambda: "not ready again")
+
+
+def test_the_uninstall_overlay_removes_the_plugin_from_where_it_is(contained_node: ContainedNode):
+    machine = contained_node.machine
+    machine.run("podman", "rm", "plugin")
+    machine.run(*contained("plugin", OVERLAYS / "uninstall"))
+    left = machine.run("find", contained_node.bin_dir, "/etc/cni/net.d", "-name", "*netmgr*")
+    assert left == ""

@@ -5,17 +5,20 @@ host ports.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from netmgr.lab.topology import Node
+from netmgr.lab.topology import INTERNET, Node
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.runtimes.engines import CONTAINERD_CONFIG, ContainerdCri, containerd_config, major
+from tests.runtimes.internet import ECHO_PORT, Internet
 from tests.runtimes.machine import Machine
-from tests.runtimes.node import NETMGR, NetmgrNode, wait_until
+from tests.runtimes.node import NETMGR, NetmgrNode, settled, wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes]
 
@@ -25,6 +28,7 @@ DEBIANS_PLUGINS = "/usr/lib/cni"
 """
 
 HOST_PORT, POD_PORT = 18080, 8080
+LIMITS = {"ingress": "8M", "egress": "16M"}
 
 
 @pytest.fixture
@@ -57,15 +61,15 @@ def test_the_plugin_goes_where_containerd_looks(machine: Machine, bin_dir: str):
     assert machine.path(f"{bin_dir}/netmgr").exists()
 
 
-def test_a_pod_of_the_runtime_gets_its_network_and_its_host_port(
-    bare: NetmgrNode, world: World, node: Node, probe: bytes
+def test_a_pod_of_the_runtime_gets_its_network_and_its_host_port_which_is_counted(
+    bare: NetmgrNode, world: World, node: Node, internet: Internet, probe: bytes
 ):
     machine = bare.machine
     assert f"containerd looks in {DEBIANS_PLUGINS}" in bare.start()
     conflist = json.loads(machine.path("/etc/cni/net.d/10-netmgr.conflist").read_text())
     assert [plugin["type"] for plugin in conflist["plugins"]] == ["netmgr", "portmap"]
     engine = ContainerdCri(machine, probe)
-    engine.run("server", {HOST_PORT: POD_PORT})
+    pod = engine.run("server", {HOST_PORT: POD_PORT})
     serve = (
         "ctr",
         "--namespace",
@@ -91,8 +95,51 @@ def test_a_pod_of_the_runtime_gets_its_network_and_its_host_port(
     wait_until(
         lambda: asked() == "hello from the pod\n", lambda: machine.run("iptables-save", "-t", "nat")
     )
+    assert settled(lambda: bare.counted(*pod), internet.meter) == internet.meter()
+    assert internet.meter()["internet-in"][1] > 0
     engine.remove("server")
     assert asked() == ""
+
+
+def test_limited_pods_are_counted_by_what_passes_their_limits(
+    bare: NetmgrNode, internet: Internet, probe: bytes
+):
+    machine = bare.machine
+    bare.start("--bandwidth")
+    engine = ContainerdCri(machine, probe)
+    limits = {f"kubernetes.io/{way}-bandwidth": rate for way, rate in LIMITS.items()}
+    pod = engine.run("limited", annotations=limits)
+    (ifb,) = [each["ifname"] for each in _links(machine) if each["ifname"].startswith("bwp")]
+    (link,) = [each["ifname"] for each in _links(machine) if each["ifname"].startswith("nm")]
+    assert (_rate(machine, link), _rate(machine, ifb)) == ("8Mbit", "16Mbit")
+
+    for family in Family:
+        engine.speak("limited", "probe", str(INTERNET[family]), str(ECHO_PORT), "50", "1000")
+    assert settled(lambda: bare.counted(*pod), internet.meter) == internet.meter()
+
+    # containerd allows bursts of 512 MB. With one smaller than a packet, the packet is dropped.
+    strict = ("tbf", "rate", "1mbit", "burst", "600", "limit", "4kb")
+    machine.run("tc", "qdisc", "change", "dev", ifb, "root", *strict)
+    target = (str(INTERNET[Family.V4]), str(ECHO_PORT))
+    engine.speak("limited", "probe", *target, "20", "100")
+    engine.speak("limited", "sh", "-c", f"! probe {' '.join(target)} 1 1000")
+    assert "dropped 1," in machine.run("tc", "-statistics", "qdisc", "show", "dev", ifb)
+    assert settled(lambda: bare.counted(*pod), internet.meter) == internet.meter()
+
+    engine.remove("limited")
+    assert [each for each in _links(machine) if each["ifname"].startswith(("bwp", "nm"))] == []
+
+
+def _links(machine: Machine) -> list[dict[str, Any]]:
+    return json.loads(machine.run("ip", "-json", "link", "show"))
+
+
+def _rate(machine: Machine, link: str) -> str:
+    """What the token bucket of a link lets pass, as tc writes it."""
+    listed = machine.run("tc", "qdisc", "show", "dev", link)
+    found = re.search(r"tbf .* rate (\S+) ", listed)
+    assert found, listed
+    return found[1]
 
 
 def _from(namespace: Path, *command: str) -> str:

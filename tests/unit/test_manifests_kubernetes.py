@@ -125,6 +125,21 @@ def test_every_mount_has_its_volume_and_every_volume_its_mount(overlay: str):
         assert volumes == mounts
 
 
+@pytest.mark.parametrize("overlay", ["cni", "openai-like"])
+@pytest.mark.parametrize(
+    ("component", "option"), [("host-ports", "--portmap"), ("bandwidth", "--bandwidth")]
+)
+def test_an_overlay_can_insist_on_a_chained_plugin(overlay: str, component: str, option: str):
+    folder = KUBERNETES / "overlays" / overlay
+    (found,) = [
+        item
+        for item in build(folder, KUBERNETES / "components" / component)
+        if item["metadata"]["name"] == "netmgr" and item["kind"] == "DaemonSet"
+    ]
+    plugin = containers(found["spec"]["template"]["spec"])["plugin"]
+    assert plugin["command"] == ["netmgr", "cni", "install", "--host-root", "/host", option]
+
+
 def test_the_document_is_made_before_anything_of_the_node_is_touched():
     names = [item["name"] for item in pods("cni")["netmgr"]["initContainers"]]
     assert names == ["document", "plugin"]
