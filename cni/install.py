@@ -23,7 +23,7 @@ from cni.request import NAME
 from cni.results import SUPPORTED_VERSIONS, Json
 from cni.runtime_config import CAPABILITIES
 from netmgr import durable
-from netmgr.errors import SetupError
+from netmgr.errors import SetupError, StateError
 
 DEFAULT_VERSION = "1.0.0"
 """The newest version that containerd 1.6 and podman 4.3 (libcni 1.1) decode results of."""
@@ -228,7 +228,10 @@ def _former(plan: Installation) -> dict[str, list[str]]:
     They stay until the next installation: a runtime whose configuration has changed looks in the
     former directory until it is restarted.
     """
-    record = durable.read(plan.record, Record.parse)
+    try:
+        record = durable.read(plan.record, Record.parse)
+    except StateError:
+        return {}  # a damaged record is replaced
     if record is None or record.bin_dir == plan.bin_dir.resolve():
         return {}
     manifest = Manifest.read(record.bin_dir, record.name)

@@ -66,7 +66,10 @@ def check(state_dir: Path) -> None:
     Raises:
         StateError: they do not; the message says why, and what to do.
     """
-    record = durable.read(record_path(state_dir), Record.parse)
+    try:
+        record = durable.read(record_path(state_dir), Record.parse)
+    except StateError as error:
+        raise StateError(f"{error.message}; {_AGAIN}") from None
     # A container has the node's directories below /host.
     root = _HOST if (_HOST / "etc").is_dir() else Path("/")
     if record is not None and (found := [*problems(record, root)]):

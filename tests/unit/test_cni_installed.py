@@ -136,6 +136,9 @@ def test_a_record_that_somebody_damaged_is_named(plan):
     assert f"{plan.record}: cannot be understood" in found(plan)
     plan.record.write_text("null")
     assert f"{plan.record}: cannot be understood" in found(plan)
+    assert "install again" in found(plan)
+    install(plan, b"\x7fELF " + build.MARK)
+    assert found(plan) == ""
 
 
 # --- what runtimes' files say ---------------------------------------------------------------
