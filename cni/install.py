@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cni import build, runtimes
 from cni.installed import Record, networks, record_path
-from cni.request import NAME
+from cni.request import MOST_WAIT_SECONDS, NAME
 from cni.results import SUPPORTED_VERSIONS, Json
 from cni.runtime_config import CAPABILITIES
 from netmgr import durable
@@ -52,6 +52,7 @@ class Installation:
         portmap: whether `portmap`, for pods' hostPort, follows in the chain. Default: whether
             `bin_dir` has it.
         bandwidth: whether `bandwidth`, for pods' bandwidth annotations, follows as well.
+        wait: seconds that an ADD waits for an agent that is being replaced. Default: 3.
     """
 
     bin_dir: Path
@@ -63,6 +64,7 @@ class Installation:
     cni_version: str | None = None
     portmap: bool | None = None
     bandwidth: bool = False
+    wait: int | None = None
 
     def __post_init__(self) -> None:
         for key in ("network", "name"):
@@ -80,6 +82,8 @@ class Installation:
                 "with its name)"
             )
         self._find_chained()
+        if self.wait is not None and not 0 <= self.wait <= MOST_WAIT_SECONDS:
+            raise SetupError(f"wait {self.wait}: must be 0 to {MOST_WAIT_SECONDS} seconds")
         if self.cni_version is not None and self.cni_version not in SUPPORTED_VERSIONS:
             raise SetupError(
                 f"CNI version {self.cni_version!r}: choose one of {', '.join(SUPPORTED_VERSIONS)}"
@@ -174,6 +178,8 @@ def conflist(plan: Installation) -> Json:
     if plan.cni_version is None:
         versions["cniVersions"] = [*SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index(DEFAULT_VERSION) :]]
     plugins: list[Json] = [{"type": plan.name, "capabilities": dict.fromkeys(CAPABILITIES, True)}]
+    if plan.wait is not None:
+        plugins[0]["wait"] = plan.wait
     plugins += [
         {"type": plugin, "capabilities": {_CHAINED[plugin]: True}} for plugin in plan.chained
     ]

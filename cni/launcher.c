@@ -12,6 +12,10 @@
  * later". A request that can never succeed gets code 4 even then, and is not kept. Codes: CNI
  * specification 1.1.0, section 5, "Error".
  *
+ * ADD and CHECK wait once before that, if the agent was there a moment ago: it is being replaced, and
+ * a kubelet would try again only after 15 s. Its file "cni.heartbeat", beside the socket, shows when
+ * it was there last. A request that broke off is repeated once; the agent may get either verb twice.
+ *
  * A file beside the program, of its name with ".path" added, has the agent's socket in the first
  * line and the directory of kept DELs in the second. Every wait is bounded.
  */
@@ -52,8 +56,15 @@
 #define REPLY_MS 110000
 #endif
 
+#define HEARTBEAT "cni.heartbeat"
+#define RECENT_SECONDS 60 /* an agent renews its heartbeat every 10 s */
+#define WAIT_SECONDS 3    /* the configuration may say otherwise, by "wait" */
+#define MOST_WAIT_SECONDS 10
+#define FIRST_PAUSE_MS 10
+#define LONGEST_PAUSE_MS 50
+
 enum { EXIT_FAILED = 1 };
-enum { BAD_ENVIRONMENT = 4, IO_FAILURE = 5, TRY_AGAIN_LATER = 11, NOT_AVAILABLE = 50 };
+enum { BAD_ENVIRONMENT = 4, IO_FAILURE = 5, INVALID_CONFIG = 7, TRY_AGAIN_LATER = 11, NOT_AVAILABLE = 50 };
 
 #ifndef SOURCE_DIGEST
 #define SOURCE_DIGEST "unknown"
@@ -269,7 +280,7 @@ static int connect_to_agent(void)
 
 /* Length of the reply, or -1. The agent may refuse a request before it has read all of it, so a send
  * that fails is not final: the answer may be there. */
-static ssize_t ask_agent(void)
+static ssize_t ask_agent(int64_t deadline)
 {
     int agent = connect_to_agent();
     if (agent < 0)
@@ -284,7 +295,8 @@ static ssize_t ask_agent(void)
         sent += (size_t)now;
     }
     (void)shutdown(agent, SHUT_WR);
-    ssize_t length = read_to_end(agent, reply, sizeof reply, sent < request.length ? SEND_MS : REPLY_MS);
+    int64_t left = sent < request.length ? SEND_MS : deadline - now_ms();
+    ssize_t length = read_to_end(agent, reply, sizeof reply, (int)left);
     int reason = errno;
     close(agent);
     errno = reason;
@@ -305,6 +317,74 @@ static int exit_code(ssize_t length, size_t *output)
     }
     *output = (size_t)at + 1;
     return code;
+}
+
+/* ---- the agent is being replaced ---- */
+
+/* False, too, after a reboot, which clears the directory, and if the clock was set back. */
+static bool was_there_recently(void)
+{
+    char heartbeat[PATH_MAX];
+    struct stat found;
+    struct timespec now;
+    const char *name = strrchr(socket_path, '/') + 1;
+    snprintf(heartbeat, sizeof heartbeat, "%.*s" HEARTBEAT, (int)(name - socket_path), socket_path);
+    if (stat(heartbeat, &found) != 0)
+        return false;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return found.st_mtim.tv_sec <= now.tv_sec && now.tv_sec - found.st_mtim.tv_sec <= RECENT_SECONDS;
+}
+
+static bool is_away(int reason)
+{
+    return reason == ENOENT || reason == ECONNREFUSED;
+}
+
+/* The value of the configuration's own key, not of a key of that name further in; NULL without one. */
+static const char *value_of(const char *key)
+{
+    int depth = 0;
+    for (const char *at = input; *at != '\0'; at++) {
+        depth += *at == '{' || *at == '[';
+        depth -= *at == '}' || *at == ']';
+        if (*at != '"')
+            continue;
+        const char *name = ++at;
+        while (*at != '"' && *at != '\0')
+            at += at[0] == '\\' && at[1] != '\0' ? 2 : 1;
+        if (*at == '\0')
+            return NULL;
+        const char *after = at + 1 + strspn(at + 1, " \t\r\n");
+        if (depth == 1 && *after == ':' && strlen(key) == (size_t)(at - name) && memcmp(name, key, strlen(key)) == 0)
+            return after + 1 + strspn(after + 1, " \t\r\n");
+    }
+    return NULL;
+}
+
+/* -1 if the configuration has a value that is none. */
+static int seconds_to_wait(void)
+{
+    const char *value = value_of("wait");
+    if (value == NULL)
+        return WAIT_SECONDS;
+    size_t digits = strspn(value, "0123456789");
+    if (digits == 0 || digits > 2 || strchr(" \t\r\n,}", value[digits]) == NULL)
+        return -1;
+    int seconds = atoi(value);
+    return seconds <= MOST_WAIT_SECONDS ? seconds : -1;
+}
+
+/* As ask_agent, once an agent listens again. */
+static ssize_t ask_successor(int seconds, int64_t deadline)
+{
+    int64_t patience = now_ms() + 1000 * seconds;
+    for (int pause = FIRST_PAUSE_MS;; pause = pause < LONGEST_PAUSE_MS / 2 ? 2 * pause : LONGEST_PAUSE_MS) {
+        int64_t left = patience - now_ms();
+        (void)poll(NULL, 0, left > pause ? pause : left > 0 ? (int)left : 0);
+        ssize_t length = ask_agent(deadline);
+        if (length >= 0 || !is_away(errno) || now_ms() >= patience)
+            return length;
+    }
 }
 
 /* ---- the agent is away ---- */
@@ -350,10 +430,8 @@ static bool keep_request(void)
 
 static int answer_without_agent(const char *command)
 {
-    char details[PATH_MAX + 128], faults[256];
+    char details[PATH_MAX + 128];
     snprintf(details, sizeof details, "%s: %s", socket_path, strerror(errno));
-    if (find_variable_faults(command, faults, sizeof faults))
-        return fail(BAD_ENVIRONMENT, faults, "");
     if (strcmp(command, "STATUS") == 0)
         return fail(NOT_AVAILABLE, "the netmgr agent does not answer", details);
     if (strcmp(command, "DEL") != 0)
@@ -362,6 +440,36 @@ static int answer_without_agent(const char *command)
         return EXIT_SUCCESS;
     snprintf(details, sizeof details, "%s: %s", spool_path, strerror(errno));
     return fail(TRY_AGAIN_LATER, "the netmgr agent does not answer, and the DEL cannot be kept", details);
+}
+
+static int answer(ssize_t length, size_t output, int code)
+{
+    return write_all(STDOUT_FILENO, reply + output, (size_t)length - output) ? code : EXIT_FAILED;
+}
+
+/* The first attempt failed, for the reason in errno. */
+static int answer_at_second_attempt(const char *command, int64_t deadline)
+{
+    char faults[256];
+    int reason = errno;
+    bool is_replaced = reason == ECONNRESET || (is_away(reason) && was_there_recently());
+    if (find_variable_faults(command, faults, sizeof faults))
+        return fail(BAD_ENVIRONMENT, faults, "");
+    if (strcmp(command, "ADD") == 0 || strcmp(command, "CHECK") == 0) {
+        int seconds = seconds_to_wait();
+        if (seconds < 0)
+            return fail(INVALID_CONFIG, "wait: must be a whole number of seconds from 0 to 10", "");
+        if (is_replaced && seconds > 0) {
+            size_t output = 0;
+            ssize_t length = ask_successor(seconds, deadline);
+            int code = exit_code(length, &output);
+            if (code >= 0)
+                return answer(length, output, code);
+            reason = errno;
+        }
+    }
+    errno = reason;
+    return answer_without_agent(command);
 }
 
 int main(int count, char **arguments, char **environment)
@@ -391,9 +499,10 @@ int main(int count, char **arguments, char **environment)
     if (!paths_known)
         return fail(IO_FAILURE, "the .path file beside the plugin is damaged: install the plugin again", strerror(fault));
     size_t output = 0;
-    ssize_t replied = ask_agent();
+    int64_t deadline = now_ms() + REPLY_MS;
+    ssize_t replied = ask_agent(deadline);
     int code = exit_code(replied, &output);
     if (code < 0)
-        return answer_without_agent(command);
-    return write_all(STDOUT_FILENO, reply + output, (size_t)replied - output) ? code : EXIT_FAILED;
+        return answer_at_second_attempt(command, deadline);
+    return answer(replied, output, code);
 }

@@ -65,6 +65,9 @@ _POD_KEYS = ("K8S_POD_NAMESPACE", "K8S_POD_NAME", "K8S_POD_UID", "K8S_POD_INFRA_
 REQUEST_KEYS = ("IP", "MAC")
 """What CNI_ARGS may ask for; `runtime_config` reads it."""
 
+MOST_WAIT_SECONDS = 10
+"""Of the launcher, for an agent that is being replaced; the configuration's `wait`."""
+
 _TRUTH = {"1": True, "true": True, "0": False, "false": False}
 
 # Section 2, verb by verb. DEL comes without CNI_NETNS when the sandbox is gone already.
@@ -151,6 +154,7 @@ def parse_request(environment: Mapping[str, str], stdin: bytes) -> Request:
         # ADD alone: what was attached under an older configuration must stay checkable and
         # deletable.
         _refuse_unsupported(config)
+        check_wait(config.get("wait", 0))
         _refuse_second_interface(previous, environment["CNI_IFNAME"])
     return Request(
         command=verb,
@@ -265,6 +269,20 @@ def _refuse_unsupported(config: Mapping[str, object]) -> None:
             raise UnsupportedField(
                 f"{key}: {_shown(config, key)} is decided by node.yaml; remove the key"
             )
+
+
+def check_wait(seconds: object) -> None:
+    """Refuse a `wait` that the launcher would refuse.
+
+    Raises:
+        InvalidNetworkConfig: it is no whole number of seconds in the bounds.
+    """
+    # bool is an int to Python, and no number in JSON.
+    if type(seconds) is not int or not 0 <= seconds <= MOST_WAIT_SECONDS:
+        raise InvalidNetworkConfig(
+            f"wait: {str(seconds)[:40]!r}, must be a whole number of seconds from 0 to "
+            f"{MOST_WAIT_SECONDS}"
+        )
 
 
 def _refuse_second_interface(previous: PreviousResult | None, ifname: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Self
 
 from cni import installed
@@ -16,6 +16,7 @@ from netmgr.agent import spool
 from netmgr.agent.components import Agent, Component
 from netmgr.agent.files import Files, Made
 from netmgr.agent.node import Node
+from netmgr.agent.scheduler import Task
 from netmgr.agent.verbs import add, check, collect_garbage, delete
 from netmgr.api.server import UnixServer
 from netmgr.api.snapshot import Snapshot
@@ -23,6 +24,9 @@ from netmgr.errors import InvalidNetworkConfig, NetmgrError, NotReady, StateErro
 
 PLUGIN = "plugin"
 """Name of the attempt that checks whether runtimes find the plugin."""
+
+HEARTBEAT_SECONDS = 10.0
+"""How often the file is touched by which launchers know that an agent was there a moment ago."""
 
 _VERBS = frozenset(Verb)
 
@@ -37,6 +41,7 @@ class CniSocket(Component):
         self._node = agent.get(Node)
         self._serves = False
         self._spool_dir = agent.document.state_dir / "spool"
+        self._heartbeat = agent.document.run_dir / "cni.heartbeat"
 
     @classmethod
     def open(cls, agent: Agent) -> Self:
@@ -47,6 +52,8 @@ class CniSocket(Component):
         if spool_dir.is_lost():
             spool_dir.restore()
         agent.get(Files).keep(spool_dir)
+        # As early as the document is known to be right: launchers may wait for the socket now.
+        socket._beat()
         return socket
 
     def start(self) -> None:
@@ -58,6 +65,17 @@ class CniSocket(Component):
         # Once more: a launcher that found no socket a moment ago spooled its DEL after the
         # reconcile pass.
         self._replay_spool()
+
+    def stop(self) -> None:
+        """Have launchers wait for a successor, counted from now."""
+        self._beat()
+
+    def tasks(self) -> Iterable[Task]:
+        """The heartbeat: an agent that is killed says nothing any more."""
+        return (Task(self._beat, HEARTBEAT_SECONDS, delay=HEARTBEAT_SECONDS),)
+
+    def _beat(self) -> None:
+        self._agent.health.attempt("heartbeat", self._heartbeat.touch)
 
     def health(self, failing: Mapping[str, str]) -> None:
         """No pod can start before the socket listens."""

@@ -60,6 +60,13 @@ def install(  # noqa: PLR0913 (each is one option of the command)
         typer.Option("--bandwidth", help="Chain `bandwidth`, for pods' bandwidth annotations."),
     ] = False,
     host_root: HostRoot = None,
+    wait: Annotated[
+        int | None,
+        typer.Option(
+            help="Seconds that a pod's start waits for an agent that is being replaced, 0 to 10 "
+            "[default: 3]"
+        ),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace files that netmgr did not install.")
     ] = False,
@@ -75,7 +82,16 @@ def install(  # noqa: PLR0913 (each is one option of the command)
     if why:
         typer.echo(why)
     plan = Installation(
-        plugins, networks, run_dir, state_dir, network, name, cni_version, portmap, bandwidth
+        plugins,
+        networks,
+        run_dir,
+        state_dir,
+        network,
+        name,
+        cni_version,
+        portmap=portmap,
+        bandwidth=bandwidth,
+        wait=wait,
     )
     changed = install(plan, program, force=force)
     for path in changed:

@@ -68,6 +68,13 @@ def test_one_version_can_be_asked_for(tmp_path, launcher):
     del launcher
 
 
+def test_a_wait_can_be_asked_for_within_bounds(plan):
+    assert installer.conflist(replace(plan, wait=5))["plugins"][0]["wait"] == 5
+    for outside in (-1, 11):
+        with pytest.raises(SetupError, match=f"wait {outside}: must be 0 to 10 seconds"):
+            replace(plan, wait=outside)
+
+
 def test_installing_twice_changes_nothing(plan, launcher):
     install(plan, launcher)
     before = {path: path.stat().st_ino for path in plan.bin_dir.iterdir()}

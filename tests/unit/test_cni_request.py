@@ -241,6 +241,13 @@ def test_add_refuses_what_the_node_decides_naming_key_and_value(key, value):
     parse_request(variables("DEL"), config("DEL", **{key: value}))
 
 
+def test_add_refuses_an_odd_wait_and_del_does_not():
+    parse_request(variables("ADD"), config(wait=10))
+    with pytest.raises(InvalidNetworkConfig, match=r"wait: '11', must be .* from 0 to 10"):
+        parse_request(variables("ADD"), config(wait=11))
+    parse_request(variables("DEL"), config("DEL", wait=11))
+
+
 def test_runtime_configuration_and_unknown_keys_are_ignored():
     parse_request(
         variables("ADD"),

@@ -1,0 +1,330 @@
+"""The launcher waits once for an agent that is being replaced, and for no other."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni.install import Installation, install
+from cni.request import check_wait
+from netmgr.agent.cni import HEARTBEAT_SECONDS
+from netmgr.documents.node import Backend
+from netmgr.errors import InvalidNetworkConfig
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.topology import cluster
+from netmgr.lab.world import World
+from tests.kernel.launching import CONFIG, agents, answering, error_of, execute, layout
+
+RECENT_SECONDS = 60
+AT_ONCE_SECONDS = 0.02
+PODS = 20
+LONGEST = 10
+
+
+def asking(**keys: object) -> bytes:
+    return json.dumps(json.loads(CONFIG) | keys).encode()
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Installation:
+    plan = layout(tmp_path)
+    install(plan)
+    plan.run_dir.mkdir()
+    return plan
+
+
+@pytest.fixture
+def agent() -> Iterator[Any]:
+    with agents() as start:
+        yield start
+
+
+def beat(plugin: Installation, seconds_ago: float = 0) -> None:
+    """Leave the heartbeat of an agent that was there `seconds_ago`."""
+    heartbeat = plugin.run_dir / "cni.heartbeat"
+    heartbeat.touch()
+    last = time.time() - seconds_ago
+    os.utime(heartbeat, (last, last))
+
+
+def refused(plugin: Installation) -> None:
+    """A socket that a killed agent left."""
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(plugin.socket))
+
+
+def absent(plugin: Installation) -> None:
+    del plugin
+
+
+def seconds(action: Callable[[], object]) -> float:
+    begin = time.monotonic()
+    action()
+    return time.monotonic() - begin
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("left", [absent, refused])
+@pytest.mark.parametrize("command", ["ADD", "CHECK"])
+def test_a_request_waits_for_the_successor_of_an_agent_that_was_just_there(
+    plugin: Installation, agent: Any, left: Callable[[Installation], None], command: str
+) -> None:
+    left(plugin)
+    beat(plugin)
+
+    def succeed() -> None:
+        plugin.socket.unlink(missing_ok=True)
+        agent(plugin, answering(b"0\n{}"))
+
+    successor = threading.Timer(0.4, succeed)
+    successor.start()
+    begin = time.monotonic()
+    outcome = execute(plugin, command)
+    successor.join()
+    assert (outcome.returncode, outcome.stdout) == (0, b"{}")
+    assert 0.4 <= time.monotonic() - begin < 1
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("left", [absent, refused])
+def test_the_wait_is_bounded(plugin: Installation, left: Callable[[Installation], None]) -> None:
+    left(plugin)
+    beat(plugin)
+    begin = time.monotonic()
+    assert error_of(execute(plugin, "ADD", asking(wait=1)))["code"] == 11
+    assert 1 <= time.monotonic() - begin < 1.5
+    assert 3 <= seconds(lambda: execute(plugin, "ADD")) < 3.5
+
+
+def no_heartbeat(plugin: Installation) -> bytes:
+    del plugin
+    return CONFIG
+
+
+def an_old_heartbeat(plugin: Installation) -> bytes:
+    beat(plugin, RECENT_SECONDS + 2)
+    return CONFIG
+
+
+def a_heartbeat_of_tomorrow(plugin: Installation) -> bytes:
+    beat(plugin, -24 * 3600)
+    return CONFIG
+
+
+def no_directory(plugin: Installation) -> bytes:
+    shutil.rmtree(plugin.run_dir)
+    return CONFIG
+
+
+def switched_off(plugin: Installation) -> bytes:
+    beat(plugin)
+    return asking(wait=0)
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    "state", [no_heartbeat, an_old_heartbeat, a_heartbeat_of_tomorrow, no_directory, switched_off]
+)
+def test_an_add_fails_at_once_where_no_agent_was_there_a_moment_ago(
+    plugin: Installation, state: Callable[[Installation], bytes]
+) -> None:
+    stdin = state(plugin)
+    assert error_of(execute(plugin, "ADD", stdin))["code"] == 11
+    # The least of five: the machine may be busy, but a launcher that waits is never this quick.
+    assert min(seconds(lambda: execute(plugin, "ADD", stdin)) for _ in range(5)) < AT_ONCE_SECONDS
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("command", ["STATUS", "GC", "DEL", "VERSION"])
+def test_other_verbs_never_wait(plugin: Installation, command: str) -> None:
+    beat(plugin)
+    quickest = min(seconds(lambda: execute(plugin, command, CNI_PATH="/bin")) for _ in range(5))
+    assert quickest < AT_ONCE_SECONDS
+
+
+@pytest.mark.programs
+def test_a_request_that_can_never_succeed_does_not_wait(plugin: Installation) -> None:
+    beat(plugin)
+    assert error_of(execute(plugin, "ADD", CNI_IFNAME="e%d"))["code"] == 4
+    odd = {"CNI_IFNAME": "e%d"}
+    assert min(seconds(lambda: execute(plugin, "ADD", **odd)) for _ in range(5)) < AT_ONCE_SECONDS
+
+
+def breaking(times: int) -> tuple[list[bytes], Callable[[Any, socket.socket], None]]:
+    """An agent that ends in the middle of its first requests."""
+    requests: list[bytes] = []
+
+    def behave(_agent: Any, connection: socket.socket) -> None:
+        with connection:
+            message = b""
+            while part := connection.recv(1 << 16):
+                message += part
+            requests.append(message)
+            if len(requests) > times:
+                connection.sendall(b"0\n{}")
+
+    return requests, behave
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("command", ["ADD", "CHECK"])
+def test_a_request_that_broke_off_is_repeated_as_it_was(
+    plugin: Installation, agent: Any, command: str
+) -> None:
+    requests, behave = breaking(1)
+    agent(plugin, behave)
+    assert execute(plugin, command).returncode == 0
+    # The same start, too: a DEL that came between the two is still later than this request.
+    assert len(requests) == 2
+    assert requests[0] == requests[1]
+
+
+@pytest.mark.programs
+def test_a_request_that_breaks_off_again_is_not_sent_a_third_time(
+    plugin: Installation, agent: Any
+) -> None:
+    requests, behave = breaking(5)
+    agent(plugin, behave)
+    assert error_of(execute(plugin, "ADD"))["code"] == 11
+    assert len(requests) == 2
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("command", ["STATUS", "GC", "DEL"])
+def test_other_requests_that_break_off_are_not_repeated(
+    plugin: Installation, agent: Any, command: str
+) -> None:
+    requests, behave = breaking(1)
+    agent(plugin, behave)
+    execute(plugin, command, CNI_PATH="/bin")
+    assert len(requests) == 1
+
+
+ODD = [-1, 11, 99, 100, 10**30, 0.5, 3.0, "3", "", None, True, False, [3], {"wait": 3}]
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("value", ODD, ids=str)
+def test_an_odd_wait_is_refused_by_the_launcher_and_by_the_agent(
+    plugin: Installation, value: object
+) -> None:
+    beat(plugin)
+    error = error_of(execute(plugin, "ADD", asking(wait=value)))
+    assert error["code"] == InvalidNetworkConfig.cni_code
+    assert error["msg"].startswith("wait: must be a whole number of seconds from 0 to 10")
+    with pytest.raises(InvalidNetworkConfig, match="whole number of seconds from 0 to 10"):
+        check_wait(value)
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    "further_in",
+    [
+        {"args": {"wait": 99}},
+        {"args": [{"wait": 99}]},
+        {"about": "wait", "args": {}},
+        {"about": '"wait": 99'},
+        {"about": "\\", "runtimeConfig": {"labels": {"wait": "99"}}},
+    ],
+    ids=str,
+)
+def test_only_the_configurations_own_wait_counts(
+    plugin: Installation, further_in: dict[str, object]
+) -> None:
+    beat(plugin)
+    stdin = asking(**further_in, zwait=99, wait=0)
+    assert error_of(execute(plugin, "ADD", stdin))["code"] == 11
+    assert min(seconds(lambda: execute(plugin, "ADD", stdin)) for _ in range(5)) < AT_ONCE_SECONDS
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("text", [b"", b'{"wait"', b'{"wait":', b'{"wait', b'{"a":"\\', b"}" * 99])
+def test_a_configuration_that_is_no_json_ends_the_wait_like_any_other(
+    plugin: Installation, text: bytes
+) -> None:
+    assert error_of(execute(plugin, "ADD", text))["code"] in (7, 11)
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[LabNode]:
+    name = f"waiting-{os.getpid()}"
+    room = replace(cluster(nodes=1, pods=6 * PODS), pods=())
+    with World(room, backend=Backend.NFTABLES, name=name, exporters=False) as world:
+        made = world.nodes[0]
+        (conflist,) = made.runtime.conf_dir.iterdir()
+        document = json.loads(conflist.read_text())
+        # The bound that a busy machine needs for an agent's start.
+        document["plugins"][0]["wait"] = LONGEST
+        conflist.write_text(json.dumps(document))
+        yield made
+
+
+def heartbeat_age(node: LabNode) -> float:
+    return time.time() - (node.run_dir / "cni.heartbeat").stat().st_mtime
+
+
+@pytest.mark.root
+def test_an_agent_leaves_its_heartbeat_when_it_ends(node: LabNode) -> None:
+    # Right behind a heartbeat, so that the next one that the agent is due to leave is its last.
+    while heartbeat_age(node) > 0.5:
+        time.sleep(0.05)
+    os.utime(node.run_dir / "cni.heartbeat", (0, 0))
+    node.stop_agent()
+    assert heartbeat_age(node) < 5
+    node.start_agent()
+    node.wait_until_ready()
+
+
+@pytest.mark.root
+def test_a_running_agent_renews_its_heartbeat(node: LabNode) -> None:
+    os.utime(node.run_dir / "cni.heartbeat", (0, 0))
+    deadline = time.monotonic() + HEARTBEAT_SECONDS + 5
+    while heartbeat_age(node) > HEARTBEAT_SECONDS:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("end", [LabNode.kill_agent, LabNode.stop_agent])
+def test_no_add_fails_while_the_agent_is_replaced(
+    node: LabNode, end: Callable[[LabNode], None]
+) -> None:
+    ended = threading.Event()
+
+    def exchange() -> None:
+        # With the first ADDs under way.
+        time.sleep(0.02)
+        end(node)
+        ended.set()
+        node.start_agent()
+
+    def add(number: int) -> tuple[float, float]:
+        # Half of them while the agent is there, half while it is not.
+        if number % 2:
+            ended.wait(LONGEST)
+        begin = time.monotonic()
+        made = node.add(f"{end.__name__.replace('_', '-')}-{number}")
+        took = time.monotonic() - begin
+        node.runtime.check(made)
+        return took, len(made.addresses)
+
+    with ThreadPoolExecutor(PODS + 1) as threads:
+        replacing = threads.submit(exchange)
+        added = list(threads.map(add, range(PODS)))
+        replacing.result()
+    assert max(took for took, _ in added) < LONGEST
+    assert {count for _, count in added} == {2}
+    assert sum(each["allocated"] for each in node.snapshot()["pool"]) == 2 * PODS
+    for sandbox in node.runtime.sandboxes():
+        node.runtime.delete(sandbox)
