@@ -18,7 +18,7 @@ import netmgr
 from netmgr.agent.audit import Report, link_audits
 from netmgr.api.snapshot import AuditRatio, UsageRow
 from netmgr.clock import Clock
-from netmgr.errors import KernelError
+from netmgr.errors import KernelError, SetupError
 from netmgr.kernel import links
 from netmgr.ledger.history import By, Period
 from netmgr.ledger.ledger import Ledger
@@ -347,7 +347,7 @@ class Accounts:
             try:
                 self._host_pods.follow(self._rules.policy.known)
                 self._host_pods.look()
-            except KernelError as error:
+            except (KernelError, SetupError) as error:
                 log.warning("host-pods-uncounted error=%s", error)
 
     def close(self) -> None:

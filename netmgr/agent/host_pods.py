@@ -46,7 +46,7 @@ class HostPods(Component):
         """None if they are not counted; then what an earlier agent counted is ended.
 
         Raises:
-            SetupError: the machine has no libnftables, or no cgroup v2 where the document says.
+            SetupError: the machine has no libnftables.
         """
         settings, accounting = agent.document.accounting, agent.get(Accounting)
         if not settings.host_pods:
@@ -59,11 +59,6 @@ class HostPods(Component):
         from netmgr.observer.host_network import HostPodFinder  # noqa: PLC0415  see above
         from netmgr.rules.cgroup_counters import CgroupCounters  # noqa: PLC0415  see above
 
-        if not settings.cgroup_dir.is_relative_to(_CGROUPS) or not settings.cgroup_dir.is_dir():
-            raise SetupError(
-                f"accounting.cgroup_dir: {settings.cgroup_dir} is no directory "
-                f"at or below {_CGROUPS}"
-            )
         finder = HostPodFinder(settings.cgroup_dir, settings.pod_logs_dir)
         rules = CgroupCounters(accounting.rules.policy.known, finder.depths)
         host_pods = cls(finder, rules, accounting.ledger)
@@ -91,7 +86,10 @@ class HostPods(Component):
 
         Raises:
             KernelError: the kernel refuses; what is not counted stays the node's own.
+            SetupError: kubelet, which may have started after the agent, keeps its pods elsewhere.
         """
+        if fault := self._finder.fault():
+            raise SetupError(f"accounting.cgroup_dir: {fault}")
         if not self._started:
             self._start()
             return

@@ -31,7 +31,12 @@ def check(path: Path, document: NodeDocument) -> None:
         ConfigError: they disagree; names file, line, key and reason of every fault.
         KernelError: the kernel does not list its links or addresses.
     """
-    found = [*_reader_group(document), *_directories(document), *_links(document)]
+    found = [
+        *_reader_group(document),
+        *_directories(document),
+        *_cgroups(document),
+        *_links(document),
+    ]
     if found:
         raise ConfigError("\n".join(loader.describe(each, path) for each in found))
 
@@ -56,6 +61,23 @@ def _directories(document: NodeDocument) -> Iterator[Diagnostic]:
         else:
             if not present.is_dir():
                 yield error(f"{present} is no directory", (key,))
+
+
+def _cgroups(document: NodeDocument) -> Iterator[Diagnostic]:
+    accounting = document.accounting
+    if not accounting.host_pods:
+        return
+    # Loaded only on a node that counts them.
+    from netmgr.observer.host_network import uncountable  # noqa: PLC0415  see above
+
+    if fault := uncountable(accounting.cgroup_dir):
+        yield error(
+            f"host-network pods cannot be counted: {fault}",
+            ("accounting", "cgroup_dir"),
+            remedy="name the directory of cgroup v2 that holds kubelet's kubepods; or boot the "
+            "node with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1); or remove "
+            "accounting.host_pods, and their traffic is the node's own",
+        )
 
 
 def _links(document: NodeDocument) -> Iterator[Diagnostic]:

@@ -32,6 +32,8 @@ _CLASS = re.compile(r"burstable|besteffort|kubepods-(?:burstable|besteffort)\.sl
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?")
 _LOGS = 3
 _PROC = Path("/proc")
+_MOUNTS = _PROC / "self/mounts"
+_MOUNT, _KIND = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,35 @@ class HostPod:
 
     pod: PodRef
     cgroup: Cgroup
+
+
+def uncountable(cgroups: Path) -> str:
+    """Why pods below `cgroups` cannot be counted by cgroup; empty if they can.
+
+    nftables knows the cgroup of a packet's socket in cgroup v2 alone. Below a directory of v1, or
+    one that kubelet does not use, no pod would ever be found, and nothing would say so.
+    """
+    if not cgroups.is_relative_to(cgroup_counters.SYSFS) or not cgroups.is_dir():
+        return f"{cgroups} is no directory at or below {cgroup_counters.SYSFS}"
+    # Every cgroup of v2 has this file, and none of v1.
+    if not (cgroups / "cgroup.controllers").exists():
+        return f"{cgroups} is not cgroup v2, and nftables counts by no other"
+    if _has_kubelets(cgroups):
+        return ""
+    below = cgroups.relative_to(_mount_of(cgroups))
+    for hierarchy in _hierarchies_of_v1():
+        if _has_kubelets(hierarchy / below):
+            return f"kubelet keeps its pods in cgroup v1 ({hierarchy / below}), not in {cgroups}"
+    return ""
+
+
+def _has_kubelets(cgroups: Path) -> bool:
+    return any((cgroups / root).is_dir() for root in ROOTS)
+
+
+def _hierarchies_of_v1() -> list[Path]:
+    mounts = [line.split() for line in _MOUNTS.read_text(encoding="utf-8").splitlines()]
+    return [Path(fields[_MOUNT]) for fields in mounts if fields[_KIND] == "cgroup"]
 
 
 class HostPodFinder:
@@ -59,6 +90,10 @@ class HostPodFinder:
     def depths(self) -> tuple[int, int]:
         """Depths below the mount at which pods are."""
         return self._above + 2, self._above + 3
+
+    def fault(self) -> str:
+        """Why none can be counted; empty if they can."""
+        return uncountable(self._cgroups)
 
     def find(self) -> list[HostPod]:
         """List every host-network pod there is now."""

@@ -297,6 +297,32 @@ def test_a_new_range_is_no_internet_to_host_network_pods_either_and_costs_no_cou
         assert all(gap["count"] == 0 for gap in node.snapshot()["gaps"])
 
 
+def test_a_kubelet_that_starts_later_and_uses_cgroup_v1_is_reported(
+    node: LabNode, cgroups: Path
+) -> None:
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    v1 = next((Path(fields[1]) for fields in mounts if fields[2] == "cgroup"), None)
+    if v1 is None:
+        pytest.skip("this machine has no cgroup v1 beside v2")
+    log = node.directory / "agent.log"
+    assert "host-pods-uncounted" not in log.read_text()
+    for folder, _, _ in os.walk(cgroups, topdown=False):
+        if Path(folder) != cgroups:
+            Path(folder).rmdir()
+    beside = v1 / cgroups.name / "kubepods"
+    beside.mkdir(parents=True)
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while "host-pods-uncounted" not in log.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert f"kubelet keeps its pods in cgroup v1 ({v1 / cgroups.name})" in log.read_text()
+        assert not node.runtime.status()
+    finally:
+        beside.rmdir()
+        beside.parent.rmdir()
+
+
 def internal(node: LabNode) -> str:
     """What host-network pods are not counted for."""
     command = [

@@ -15,6 +15,7 @@ import yaml
 
 from netmgr import programs
 from netmgr.kernel import netns
+from netmgr.observer.host_network import uncountable
 from tests.builders import NODE_KEYS
 from tests.kernel.namespaces import inside
 
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.root
 SYSCTLS = ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding")
 SERVICES = {"vip_range": "10.100.0.0/24", "service_cidr": "10.96.0.0/24"}
 NAT = {"services": [SERVICES]}
+CGROUPS = Path("/sys/fs/cgroup")
 STATE = (
     ["ip", "-o", "link"],
     ["ip", "address"],
@@ -207,3 +209,67 @@ def test_ranges_of_ipv6_are_refused_where_it_is_off(
     finally:
         inside(machine, "sysctl", "-w", f"{setting}=0")
         inside(machine, "ip", "address", "replace", "2001:db8::10/64", "dev", "up0", "nodad")
+
+
+@pytest.fixture
+def hierarchies() -> Iterator[dict[str, Path]]:
+    """A directory of this test's own in cgroup v2, and one of the same name in a hierarchy of v1,
+    with a pod of kubelet's.
+    """
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    found = {fields[2]: Path(fields[1]) / f"netmgr-test-{os.getpid()}" for fields in mounts}
+    if not {"cgroup", "cgroup2"} <= set(found):
+        pytest.skip("this machine has no cgroup v1 beside v2")
+    pod = found["cgroup"] / "kubepods" / "pod0f3a1c52-9d3e-4c55-8a70-6f0f3c2b1a99"
+    pod.mkdir(parents=True)
+    found["cgroup2"].mkdir()
+    yield {"v1": found["cgroup"], "v2": found["cgroup2"]}
+    for made in (pod, pod.parent, found["cgroup"], found["cgroup2"]):
+        made.rmdir()
+
+
+def counting(directory: Path) -> dict[str, Any]:
+    return {"accounting": {"host_pods": True, "cgroup_dir": str(directory)}}
+
+
+def test_host_network_pods_in_cgroup_v1_are_refused_instead_of_never_found(
+    refusal: Callable[..., str], hierarchies: dict[str, Path]
+) -> None:
+    v1, v2 = hierarchies["v1"], hierarchies["v2"]
+    begin = ":12: accounting.cgroup_dir: host-network pods cannot be counted: "
+    said = refusal(**counting(v1))
+    assert f"{begin}{v1} is not cgroup v2, and nftables counts by no other; name the" in said
+    assert "or remove accounting.host_pods" in said
+    said = refusal(**counting(v2))
+    assert f"{begin}kubelet keeps its pods in cgroup v1 ({v1}), not in {v2}; name the" in said
+
+
+def test_host_network_pods_are_refused_where_the_hierarchies_are_beside_each_other(
+    refusal: Callable[..., str], hierarchies: dict[str, Path]
+) -> None:
+    """`cgroup_dir` as it is by default, on a node as systemd's hybrid mode has it."""
+    if (CGROUPS / "cgroup.controllers").exists():
+        pytest.skip("this machine has v2 at the default directory")
+    del hierarchies
+    said = refusal(accounting={"host_pods": True})
+    assert f"cannot be counted: {CGROUPS} is not cgroup v2" in said
+
+
+def test_a_directory_beyond_the_cgroups_is_refused(
+    refusal: Callable[..., str], tmp_path: Path
+) -> None:
+    said = refusal(**counting(tmp_path))
+    assert f"cannot be counted: {tmp_path} is no directory at or below {CGROUPS}" in said
+
+
+def test_a_kubelet_that_has_not_started_yet_is_no_fault(hierarchies: dict[str, Path]) -> None:
+    pod = hierarchies["v1"] / "kubepods"
+    pod.rename(pod.with_name("others"))
+    try:
+        assert uncountable(hierarchies["v2"]) == ""
+    finally:
+        pod.with_name("others").rename(pod)
+    (hierarchies["v2"] / "kubepods.slice").mkdir()
+    assert uncountable(hierarchies["v2"]) == ""
+    (hierarchies["v2"] / "kubepods.slice").rmdir()
+    assert "cgroup v1" in uncountable(hierarchies["v2"])
