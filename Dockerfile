@@ -32,7 +32,7 @@ RUN python3 -m venv --without-pip /opt/netmgr \
         editables hatchling packaging pathspec pluggy setuptools tomlkit trove-classifiers \
         aiohttp aiohttp-retry aiohappyeyeballs aiosignal attrs frozenlist multidict netaddr propcache yarl
 # Only the launchers' own sources, so that no other change compiles them again.
-COPY cni/__init__.py cni/build.py cni/launcher.c cni/variables.h cni/
+COPY cni/__init__.py cni/build.py cni/launcher.c cni/config.h cni/variables.h cni/
 COPY netmgr/__init__.py netmgr/errors.py netmgr/programs.py netmgr/durable.py netmgr/
 RUN /build/bin/python -c "from cni import build; [build.launcher(each) for each in build.MACHINES]"
 COPY pyproject.toml README.md LICENSE ./

@@ -24,7 +24,9 @@ from netmgr import durable, programs
 from netmgr.errors import NetmgrError, SetupError
 
 SOURCE = Path(__file__).with_name("launcher.c")
-HEADER = Path(__file__).with_name("variables.h")
+PARTS = (SOURCE, *sorted(Path(__file__).parent.glob("*.h")))
+"""What it is compiled from."""
+
 BINARIES = Path(__file__).with_name("bin")
 """Where built launchers are kept, and where a wheel carries them."""
 
@@ -88,9 +90,8 @@ def is_current(path: Path) -> bool:
 
 def digest() -> str:
     """What names the present source and flags."""
-    return hashlib.sha256(
-        SOURCE.read_bytes() + HEADER.read_bytes() + " ".join(FLAGS).encode()
-    ).hexdigest()[:32]
+    sources = b"".join(each.read_bytes() for each in PARTS)
+    return hashlib.sha256(sources + " ".join(FLAGS).encode()).hexdigest()[:32]
 
 
 def build(target: Path, architecture: str, compilers: Iterator[Compiler] | None = None) -> str:

@@ -36,10 +36,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "config.h"
 #include "variables.h"
 
 #define GREETING "netmgr-cni 1"
-#define NEWEST "1.1.0"
 #define SUPPORTED "\"0.3.0\",\"0.3.1\",\"0.4.0\",\"1.0.0\",\"1.1.0\""
 
 #define MAX_VARIABLES (256 * 1024)
@@ -58,8 +58,6 @@
 
 #define HEARTBEAT "cni.heartbeat"
 #define RECENT_SECONDS 60 /* an agent renews its heartbeat every 10 s */
-#define WAIT_SECONDS 3    /* the configuration may say otherwise, by "wait" */
-#define MOST_WAIT_SECONDS 10
 #define FIRST_PAUSE_MS 10
 #define LONGEST_PAUSE_MS 50
 
@@ -116,27 +114,6 @@ static void print(const char *text)
     (void)write_all(STDOUT_FILENO, text, strlen(text));
 }
 
-/* The first "cniVersion" of the configuration: libcni sorts keys, so it comes before nested ones. No JSON
- * parser is worth its size here: a wrong guess only changes the version of an error message. */
-static const char *requested_version(void)
-{
-    static char version[16];
-    const char *at = strstr(input, "\"cniVersion\"");
-    if (at == NULL)
-        return NEWEST;
-    at += strlen("\"cniVersion\"");
-    at += strspn(at, " \t\r\n");
-    if (*at++ != ':')
-        return NEWEST;
-    at += strspn(at, " \t\r\n");
-    size_t length = *at == '"' ? strspn(at + 1, "0123456789.") : 0;
-    if (length == 0 || length >= sizeof version || at[1 + length] != '"')
-        return NEWEST;
-    memcpy(version, at + 1, length);
-    version[length] = '\0';
-    return version;
-}
-
 /* Copies text so that it needs no escaping in JSON. */
 static void copy_printable(char *copy, size_t size, const char *text)
 {
@@ -152,7 +129,7 @@ static int fail(int code, const char *message, const char *details)
     copy_printable(safe_message, sizeof safe_message, message);
     copy_printable(safe_details, sizeof safe_details, details);
     snprintf(text, sizeof text, "{\"cniVersion\":\"%s\",\"code\":%d,\"msg\":\"%s\",\"details\":\"%s\"}\n",
-             requested_version(), code, safe_message, safe_details);
+             requested_version(input), code, safe_message, safe_details);
     print(text);
     return EXIT_FAILED;
 }
@@ -160,7 +137,7 @@ static int fail(int code, const char *message, const char *details)
 static int answer_version(void)
 {
     char text[256];
-    snprintf(text, sizeof text, "{\"cniVersion\":\"%s\",\"supportedVersions\":[" SUPPORTED "]}\n", requested_version());
+    snprintf(text, sizeof text, "{\"cniVersion\":\"%s\",\"supportedVersions\":[" SUPPORTED "]}\n", requested_version(input));
     print(text);
     return EXIT_SUCCESS;
 }
@@ -340,40 +317,6 @@ static bool is_away(int reason)
     return reason == ENOENT || reason == ECONNREFUSED;
 }
 
-/* The value of the configuration's own key, not of a key of that name further in; NULL without one. */
-static const char *value_of(const char *key)
-{
-    int depth = 0;
-    for (const char *at = input; *at != '\0'; at++) {
-        depth += *at == '{' || *at == '[';
-        depth -= *at == '}' || *at == ']';
-        if (*at != '"')
-            continue;
-        const char *name = ++at;
-        while (*at != '"' && *at != '\0')
-            at += at[0] == '\\' && at[1] != '\0' ? 2 : 1;
-        if (*at == '\0')
-            return NULL;
-        const char *after = at + 1 + strspn(at + 1, " \t\r\n");
-        if (depth == 1 && *after == ':' && strlen(key) == (size_t)(at - name) && memcmp(name, key, strlen(key)) == 0)
-            return after + 1 + strspn(after + 1, " \t\r\n");
-    }
-    return NULL;
-}
-
-/* -1 if the configuration has a value that is none. */
-static int seconds_to_wait(void)
-{
-    const char *value = value_of("wait");
-    if (value == NULL)
-        return WAIT_SECONDS;
-    size_t digits = strspn(value, "0123456789");
-    if (digits == 0 || digits > 2 || strchr(" \t\r\n,}", value[digits]) == NULL)
-        return -1;
-    int seconds = atoi(value);
-    return seconds <= MOST_WAIT_SECONDS ? seconds : -1;
-}
-
 /* As ask_agent, once an agent listens again. */
 static ssize_t ask_successor(int seconds, int64_t deadline)
 {
@@ -456,7 +399,7 @@ static int answer_at_second_attempt(const char *command, int64_t deadline)
     if (find_variable_faults(command, faults, sizeof faults))
         return fail(BAD_ENVIRONMENT, faults, "");
     if (strcmp(command, "ADD") == 0 || strcmp(command, "CHECK") == 0) {
-        int seconds = seconds_to_wait();
+        int seconds = seconds_to_wait(input);
         if (seconds < 0)
             return fail(INVALID_CONFIG, "wait: must be a whole number of seconds from 0 to 10", "");
         if (is_replaced && seconds > 0) {

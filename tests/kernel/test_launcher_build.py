@@ -67,13 +67,14 @@ def test_this_machines_launcher_runs_and_is_current(tmp_path):
     assert list(target.parent.iterdir()) == [target]
 
 
-@pytest.mark.parametrize("part", ["SOURCE", "HEADER"])
+@pytest.mark.parametrize("part", build.PARTS, ids=lambda part: part.name)
 def test_a_launcher_of_another_source_is_not_current(tmp_path, monkeypatch, part):
     target = tmp_path / "launcher"
     build.build(target, HOST)
     changed = tmp_path / "changed"
-    changed.write_text(getattr(build, part).read_text() + "\n")
-    monkeypatch.setattr(build, part, changed)
+    changed.write_text(part.read_text() + "\n")
+    parts = [changed if each == part else each for each in build.PARTS]
+    monkeypatch.setattr(build, "PARTS", parts)
     assert not build.is_current(target)
     assert not build.is_current(tmp_path / "missing")
 

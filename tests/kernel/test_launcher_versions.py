@@ -43,7 +43,7 @@ def compiled(source: str, folder: Path) -> Path:
         "-static",
         "-Wall",
         "-Wextra",
-        f"-I{build.HEADER.parent}",
+        f"-I{build.SOURCE.parent}",
         "-o",
         "launcher",
         "launcher.c",
