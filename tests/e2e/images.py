@@ -11,7 +11,7 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 from tempfile import TemporaryDirectory
 
-from tests.runtimes.images import build_probe, oci_archive
+from tests.runtimes.images import build_probe, oci_archive, root_files
 
 SOURCE = Path(__file__).parents[2]
 PAUSE_IMAGE = "netmgr.test/busybox:1"
@@ -40,7 +40,9 @@ class Archive:
 def make(folder: Path) -> list[Archive]:
     """Make all of them in `folder`, whose name no other cluster has."""
     busybox = Archive(folder / "busybox.tar", PAUSE_IMAGE)
-    busybox.path.write_bytes(oci_archive(PAUSE_IMAGE, ["sleep", "1000000"], build_probe(folder)))
+    busybox.path.write_bytes(
+        oci_archive(PAUSE_IMAGE, ["sleep", "1000000"], root_files(build_probe(folder)))
+    )
     name = f"localhost/netmgr-{folder.name}:latest"
     netmgr = Archive(folder / "netmgr.tar", name, (NETMGR_IMAGE, NEXT_IMAGE))
     _add_this_source(os.environ.get("NETMGR_E2E_IMAGE", "netmgr:dev"), name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 MODULE = Path(__file__).parent / "programs"
@@ -27,10 +28,12 @@ def folder(module: Path = MODULE) -> Path:
     return cache / "netmgr" / "e2e" / hashlib.sha256(versions).hexdigest()[:12]
 
 
-def missing() -> str:
-    """Why no cluster can be made, in one line; empty when it can."""
-    found = folder()
-    absent = [name for name in NEEDED if not os.access(found / name, os.X_OK)]
+def missing(module: Path = MODULE, needed: Iterable[str] = NEEDED) -> str:
+    """Why no cluster can be made, or what needs the programs of another module cannot run, in one
+    line; empty when it can.
+    """
+    found = folder(module)
+    absent = [name for name in needed if not os.access(found / name, os.X_OK)]
     if not absent:
         return ""
     return (

@@ -209,7 +209,9 @@ def start_containerd(machine: Machine, probe: bytes, namespace: str) -> None:
         machine.write(CONTAINERD_CONFIG, containerd_config())
     machine.start("containerd", "containerd")
     wait_until(lambda: _answers(machine), lambda: machine.log("containerd"))
-    machine.write("/run/image.tar", images.oci_archive(IMAGE, list(PAUSE), probe))
+    machine.write(
+        "/run/image.tar", images.oci_archive(IMAGE, list(PAUSE), images.root_files(probe))
+    )
     # From release 2 the daemon unpacks an image itself, with its own snapshotter, unless told
     # otherwise.
     local = () if major("containerd") < 2 else ("--local",)

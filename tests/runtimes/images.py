@@ -10,6 +10,7 @@ import json
 import platform
 import subprocess
 import tarfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,15 +56,25 @@ def root_files(probe: bytes) -> dict[str, bytes | str]:
     }
 
 
-def oci_archive(name: str, command: list[str], probe: bytes) -> bytes:
-    """A tar of an OCI image layout with one image, called `name`, that runs `command`."""
-    layer = Blob(LAYER, _tar(root_files(probe)))
+def oci_archive(
+    name: str, command: list[str], files: Mapping[str, bytes | str], entrypoint: Sequence[str] = ()
+) -> bytes:
+    """A tar of an OCI image layout with one image, called `name`, that runs `command`.
+
+    `files` is its root, in the form of `root_files`; pods replace `command`, as the arguments of
+    `entrypoint`.
+    """
+    layer = Blob(LAYER, _tar(files))
     config = _json(
         CONFIG,
         {
             "architecture": ARCHITECTURES[platform.machine()],
             "os": "linux",
-            "config": {"Cmd": command, "Env": ["PATH=/bin"]},
+            "config": {
+                "Entrypoint": list(entrypoint),
+                "Cmd": command,
+                "Env": ["PATH=/bin"],
+            },
             "rootfs": {"type": "layers", "diff_ids": [layer.digest]},
         },
     )
@@ -110,7 +121,7 @@ def _json(media_type: str, content: object) -> Blob:
     return Blob(media_type, json.dumps(content, sort_keys=True).encode())
 
 
-def _tar(files: dict[str, bytes | str]) -> bytes:
+def _tar(files: Mapping[str, bytes | str]) -> bytes:
     """A tar of `files` that is the same for the same content."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:

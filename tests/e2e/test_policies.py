@@ -1,0 +1,129 @@
+"""kube-network-policies beside netmgr: what policies allow passes and is counted exactly, what they
+deny does not pass.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from netmgr.errors import LabError
+from netmgr.lab import comparison, exchange
+from netmgr.lab.capture import Capture
+from netmgr.lab.comparison import Counts
+from netmgr.lab.exchange import End
+from netmgr.lab.topology import INTERNET
+from netmgr.model import Traffic
+from netmgr.prefixes import Family
+from tests.e2e import companions, netmgr, pods
+from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.load import Conversation
+from tests.e2e.pods import Pod
+
+pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
+
+PODS = {"friend": "node-1", "stranger": "node-1", "server": "node-2", "neighbour": "node-2"}
+FORTH, BACK = 200_000, 70_000
+SECONDS_TO_ENFORCE = 30
+SECONDS_TO_COUNT = 90
+
+
+@pytest.fixture(scope="module")
+def running(cluster: Cluster) -> dict[str, Pod]:
+    netmgr.apply(cluster, netmgr.overlay(cluster, "cni"))
+    netmgr.roll_out(cluster)
+    companions.install_policies(cluster)
+    return pods.run(cluster, PODS)
+
+
+@pytest.fixture
+def internet(cluster: Cluster) -> End:
+    return End(cluster.namespace("internet"), INTERNET[Family.V4])
+
+
+def talks(client: Pod, server: End) -> bool:
+    try:
+        exchange.stream(client.end(), server, FORTH, BACK)
+    except LabError:
+        return False
+    return True
+
+
+def allow(cluster: Cluster, name: str, selected: str, **rules: object) -> None:
+    """A policy for the pods of one app, which allows what `rules` say and nothing else."""
+    selector = {"matchLabels": {"app": selected}}
+    types = [each.capitalize() for each in rules]
+    body = {
+        "metadata": {"name": name},
+        "spec": {"podSelector": selector, "policyTypes": types, **rules},
+    }
+    cluster.plane.ask("POST", _path(), body)
+
+
+def withdraw(cluster: Cluster, name: str) -> None:
+    cluster.plane.ask("DELETE", _path(name))
+
+
+def _path(name: str = "") -> str:
+    return f"/apis/networking.k8s.io/v1/namespaces/default/networkpolicies/{name}".rstrip("/")
+
+
+def pods_of(app: str) -> dict[str, object]:
+    return {"podSelector": {"matchLabels": {"app": app}}}
+
+
+def test_without_a_policy_everything_passes(running: dict[str, Pod], internet: End):
+    for name in ("friend", "stranger", "neighbour"):
+        assert talks(running[name], running["server"].end())
+        assert talks(running[name], internet)
+
+
+def test_a_policy_of_ingress_lets_only_chosen_pods_in(cluster: Cluster, running: dict[str, Pod]):
+    allow(cluster, "friends", "server", ingress=[{"from": [pods_of("friend")]}])
+    server = running["server"].end()
+    for name in ("stranger", "neighbour"):
+        wait_for(lambda name=name: not talks(running[name], server), name, SECONDS_TO_ENFORCE)
+    assert talks(running["friend"], server)
+    assert talks(running["server"], running["stranger"].end()), "its own connections may go out"
+    withdraw(cluster, "friends")
+    wait_for(partial(talks, running["stranger"], server), "traffic again", SECONDS_TO_ENFORCE)
+
+
+def test_a_policy_of_egress_keeps_a_pod_from_the_internet_and_others_are_counted_exactly(
+    cluster: Cluster, running: dict[str, Pod], internet: End
+):
+    server = running["server"].end()
+    allow(cluster, "inside", "stranger", egress=[{"to": [{"podSelector": {}}]}])
+    stranger = running["stranger"]
+    wait_for(lambda: not talks(stranger, internet), "the policy", SECONDS_TO_ENFORCE)
+    before = settled(cluster)
+    talk = Conversation({name: running[name] for name in PODS if name != "stranger"}, internet)
+    with Capture(internet.namespace, "eth0") as capture:
+        for name in talk.speakers:
+            talk.step(name)
+        assert not talks(stranger, internet)
+        assert talks(stranger, server)
+        seen = talk.seen(capture)
+
+    def counted() -> Counts:
+        gained = netmgr.gained(cluster, before)
+        return {column: tally for column, tally in gained.items() if column.pod != "stranger"}
+
+    assert comparison.wait_for(counted, seen, SECONDS_TO_COUNT) == seen
+    gained = netmgr.gained(cluster, before)
+    denied = {column.traffic for column in gained if column.pod == "stranger"}
+    assert denied == {Traffic.INTERNET_OUT}, "what a policy denies was counted before"
+
+
+def settled(cluster: Cluster) -> Counts:
+    """All totals, once the pages have everything that was sent so far."""
+    known = netmgr.counts(cluster)
+
+    def same() -> bool:
+        nonlocal known
+        former, known = known, netmgr.counts(cluster)
+        return former == known
+
+    wait_for(same, "totals that stay", 60)
+    return known
