@@ -41,6 +41,10 @@ FIRST_RETRY = 2.0
 
 LONGEST_RETRY = 120.0
 
+RANGES_FILE_SECONDS = 2.0
+"""How often the file with the Node's ranges is read, which decides how long a range that is no
+longer the Node's is given out."""
+
 log = logging.getLogger(__name__)
 
 
@@ -174,7 +178,8 @@ class Ranges(Component):
 def _source(config: Path, document: NodeDocument) -> tuple[RangeReader, float]:
     """The source, and the seconds between two looks at it."""
     if document.range_source is RangeSource.FILE:
-        return _Reader(config, document), document.reconcile_seconds
+        longest = RANGES_FILE_SECONDS if document.ranges_file else document.reconcile_seconds
+        return _Reader(config, document), min(longest, document.reconcile_seconds)
     return SOURCES[document.range_source](), document.range_refresh_seconds
 
 

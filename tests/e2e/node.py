@@ -92,8 +92,19 @@ class ClusterNode:
 
     def join(self) -> None:
         """Start kubelet and kube-proxy, with accounts of the cluster's."""
+        self.start_kubelet()
+        self.machine.write(PROXY_CONFIG, yaml.safe_dump(self._proxy()))
+        self.machine.start(
+            "kube-proxy",
+            programs.folder() / "kube-proxy",
+            f"--config={PROXY_CONFIG}",
+            f"--hostname-override={self.name}",
+        )
+
+    def start_kubelet(self, **settings: object) -> None:
+        """Start it, with more keys of its configuration; it registers the Node if there is none."""
         kubeconfig = self.plane.kubeconfig(kubelet_account(self.name))
-        self.machine.write(KUBELET_CONFIG, yaml.safe_dump(_kubelet()))
+        self.machine.write(KUBELET_CONFIG, yaml.safe_dump(_kubelet() | settings))
         self.machine.start(
             "kubelet",
             programs.folder() / "kubelet",
@@ -102,13 +113,12 @@ class ClusterNode:
             f"--hostname-override={self.name}",
             f"--node-ip={self._node_ips()}",
         )
-        self.machine.write(PROXY_CONFIG, yaml.safe_dump(self._proxy()))
-        self.machine.start(
-            "kube-proxy",
-            programs.folder() / "kube-proxy",
-            f"--config={PROXY_CONFIG}",
-            f"--hostname-override={self.name}",
-        )
+
+    def stop_kubelet(self) -> None:
+        """End it; its pods run on."""
+        # In the machine's own process namespace, where it is the only one.
+        self.machine.run("sh", "-c", "kill $(pidof kubelet)")
+        self.machine.running["kubelet"].wait(30)
 
     def stop(self) -> None:
         """End the machine and everything on it; the disk stays."""
