@@ -13,6 +13,7 @@
     ├─ TryAgainLater             11  nothing is wrong that time will not mend
     │  └─ RangesUnknown         11  the source of a node's ranges has no usable answer
     ├─ NotReady                  50  STATUS only: an ADD would fail now
+    │  └─ NoFreeAddress          50  … because of the number of pods alone; STATUS succeeds
     ├─ LimitedConnectivity       51  STATUS only: and running pods suffer too
     ├─ CapacityError            101  no address is left to give
     │  └─ AddressUnavailable    101  the requested address is held, in cooldown or of no range
@@ -126,6 +127,10 @@ class NotReady(NetmgrError):
 
     cni_code = 50
     retryable = True
+
+
+class NoFreeAddress(NotReady):
+    """All addresses are in use or in cooldown: the node is full, but nothing is wrong with it."""
 
 
 class LimitedConnectivity(NetmgrError):

@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Self
 
 from cni import installed
@@ -20,7 +21,7 @@ from netmgr.agent.scheduler import Task
 from netmgr.agent.verbs import add, check, collect_garbage, delete
 from netmgr.api.server import UnixServer
 from netmgr.api.snapshot import Snapshot
-from netmgr.errors import InvalidNetworkConfig, NetmgrError, NotReady, StateError
+from netmgr.errors import InvalidNetworkConfig, NetmgrError, NoFreeAddress, NotReady, StateError
 
 PLUGIN = "plugin"
 """Name of the attempt that checks whether runtimes find the plugin."""
@@ -167,7 +168,10 @@ class CniSocket(Component):
                 collect_garbage(self._node, request)
             case Verb.STATUS:
                 # Whoever asks has found the plugin, whatever a configuration says by now.
-                self._agent.check_health(apart_from=(PLUGIN,))
+                # A full node is no fault of the plugin's: containerd 2 asks every five seconds, and
+                # an error makes the Node NotReady, so that its pods are evicted after five minutes.
+                with suppress(NoFreeAddress):
+                    self._agent.check_health(apart_from=(PLUGIN,))
         return None
 
 

@@ -15,7 +15,7 @@ from netmgr.agent.recovery import boot_id, open_or_set_aside, take_over
 from netmgr.agent.scheduler import Task
 from netmgr.api.snapshot import Snapshot
 from netmgr.dataplane.wiring import Dataplane
-from netmgr.errors import NotReady, StateError
+from netmgr.errors import NoFreeAddress, NotReady, StateError
 from netmgr.ipam.leases import Leases
 from netmgr.ipam.pool import Timing
 from netmgr.ipam.store import Store
@@ -92,7 +92,8 @@ class Pool(Component):
         """Return if the next ADD can get an address of each family and store it.
 
         Raises:
-            NotReady: it cannot.
+            NoFreeAddress: all are in use.
+            NotReady: it cannot for another reason.
         """
         try:
             # A store that cannot be written refuses the next ADD, so readiness shows it before.
@@ -109,7 +110,7 @@ class Pool(Component):
         for family in families:
             state = occupancy[family]
             if not state["free"]:
-                raise NotReady(
+                raise NoFreeAddress(
                     f"no IPv{family.value} address is free: "
                     f"{state['allocated']} held, {state['cooldown']} in cooldown",
                     "give the node more ranges, or wait until cooldowns end",
@@ -118,3 +119,5 @@ class Pool(Component):
     def snapshot(self, snapshot: Snapshot) -> None:
         """How many addresses are in which state."""
         snapshot["pool"] = list(self.leases.occupancy().values())
+        if (max_pods := self._agent.document.node.max_pods) is not None:
+            snapshot["max_pods"] = max_pods

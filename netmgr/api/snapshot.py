@@ -311,6 +311,8 @@ class Snapshot(TypedDict):
     ranges: NotRequired[RangesState]
     route_faults: NotRequired[list[str]]
     """Routes to other nodes that are missing, and others' routes that outrank our blackholes."""
+    max_pods: NotRequired[int]
+    """How many pods the node's kubelet takes, those with the host's network included."""
     result_files: list[ResultFiles]
     longest_delay: float
     cni_requests: list[RequestCount]

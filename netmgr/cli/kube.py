@@ -26,6 +26,7 @@ from netmgr.errors import ApiAway, ApiError, ConfigError
 from netmgr.logs import LogFormat
 
 if TYPE_CHECKING:
+    from netmgr.documents.node import NodeDocument
     from netmgr.kube.allocations import NodeAllocations
     from netmgr.kube.api import Api, Object
     from netmgr.kube.controller import Settings
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 LEASE = "netmgr-controller"
-REASON, COMPONENT = "NodeDocumentRefused", "netmgr-node"
+REFUSED, TOO_FEW, COMPONENT = "NodeDocumentRefused", "MorePodsThanAddresses", "netmgr-node"
 NOT_FOUND, CONFLICT = 404, 409
 Maker = Callable[["Leadership", "Telemetry"], "Reconciler"]
 
@@ -78,10 +79,17 @@ def node(
     api = _connect(kubeconfig, service_account)
     found = _own_node(api, node_name, wait)
     try:
-        text = _document(template, found, to)
+        text, document = _document(template, found, to)
     except ConfigError as error:
-        _complain(api, found, error.message)
+        _complain(api, found, REFUSED, error.message)
         raise
+    if (most := document.node.max_pods) and (fewest := document.fewest_addresses) < most:
+        message = (
+            f"the kubelet takes {most} pods, and the Node's ranges have {fewest} addresses: pods "
+            f"beyond that do not start. Set the kubelet's maxPods to {fewest} (netmgr plan render "
+            "kubelet), or give the Node more"
+        )
+        _complain(api, found, TOO_FEW, message)
     from netmgr.durable import write_text
 
     write_text(to, text)
@@ -114,7 +122,7 @@ def _own_node(api: Api, name: str, wait: float) -> Object:
             ) from None
 
 
-def _document(template: Path, found: Object, to: Path) -> str:
+def _document(template: Path, found: Object, to: Path) -> tuple[str, NodeDocument]:
     import yaml
 
     from netmgr.documents import loader, yaml_loader
@@ -133,18 +141,17 @@ def _document(template: Path, found: Object, to: Path) -> str:
     head = f"# From {template} and the Node {found['metadata']['name']}, by `netmgr kube node`.\n"
     text = head + to_yaml(render(given, found))
     # Validated before it replaces a file that works.
-    loader.parse(text, f"{to} (not written)", NodeDocument)
-    return text
+    return text, loader.parse(text, f"{to} (not written)", NodeDocument)
 
 
-def _complain(api: Api, found: Object, message: str) -> None:
+def _complain(api: Api, found: Object, reason: str, message: str) -> None:
     """An Event on the Node; without the right to write one, only the log has it."""
     from netmgr.kube.nodes import PATH, event, event_name
 
     about = (found["metadata"]["name"], found["metadata"]["uid"])
     try:
         author = (COMPONENT, about[0])
-        api.create(PATH, event(event_name(*about, message), about, REASON, message, author=author))
+        api.create(PATH, event(event_name(*about, message), about, reason, message, author=author))
     except ApiError as error:
         if error.status != CONFLICT:  # the Event of the last attempt is still there
             typer.echo(f"netmgr: no Event on Node {about[0]}: {error.message}", err=True)

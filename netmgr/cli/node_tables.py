@@ -77,6 +77,17 @@ def _dropped(pairs: list[dict[str, Any]]) -> Table | str:
     return table
 
 
+def _too_few_addresses(snapshot: Mapping[str, Any]) -> Iterator[str]:
+    most = snapshot.get("max_pods", 0)
+    for pool in snapshot["pool"]:
+        addresses = pool["allocated"] + pool["cooldown"] + pool["free"]
+        if most > addresses:
+            yield (
+                f"the kubelet takes {most} pods, and the ranges have {addresses} {pool['family']} "
+                f"addresses: set its maxPods to {addresses}, or give the node more ranges"
+            )
+
+
 def _troubles(snapshot: Mapping[str, Any]) -> Iterator[str]:
     ranges = snapshot.get("ranges", {"failing": "", "withdrawn": []})
     if ranges["failing"]:
@@ -86,6 +97,7 @@ def _troubles(snapshot: Mapping[str, Any]) -> Iterator[str]:
     for item in ranges["withdrawn"]:
         yield f"{item['address']} was withdrawn; {item['namespace']}/{item['pod']} holds it"
     yield from snapshot.get("route_faults", ())
+    yield from _too_few_addresses(snapshot)
     for gap in snapshot["gaps"]:
         if gap["count"]:
             yield f"counter gap: {gap['reason']} x {gap['count']}"

@@ -187,6 +187,37 @@ def _named(given: Planned, name: str) -> PlannedNode:
 
 
 @app.command()
+def kubelet(
+    cluster: ClusterName,
+    pool: Annotated[str, typer.Argument(metavar="POOL", help="Name of the node pool.")],
+    *,
+    file: PlanFile = DEFAULT_PLAN,
+    to: To = None,
+) -> None:
+    """Render the kubelet's maxPods for a node pool: as many pods as each node has addresses.
+
+    A file for kubelet's --config-dir. Pods with the host's network count there, too, and need no
+    address: as many addresses stay for those in cooldown.
+    """
+    from netmgr.errors import ConfigError
+
+    given = up_to_date(file)
+    _refuse_unknown(given, cluster)
+    pools = given.locked.clusters[cluster].node_pools
+    if pool not in pools:
+        known = ", ".join(pools) or "none"
+        raise ConfigError(
+            f"{given.lock_path}: {cluster} has no node pool {pool!r}; there are {known}"
+        )
+    write(
+        to,
+        f"# Of {file.name}, by `netmgr plan render kubelet {cluster} {pool}`.\n"
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+        f"maxPods: {pools[pool].addresses_per_node}\n",
+    )
+
+
+@app.command()
 def conflist(
     *,
     network: Annotated[str, typer.Option(help="Name of the network, as in node.yaml.")] = "netmgr",

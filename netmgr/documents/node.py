@@ -13,6 +13,7 @@ list is of no use, and is refused unless `cni: off`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from itertools import chain
@@ -94,6 +95,8 @@ class NodeIdentity(Document):
     ]
     addresses: tuple[AddressText, ...] = ()
     """The node's own addresses; no range may hold one."""
+    max_pods: Annotated[int, Field(ge=0)] | None = None
+    """How many pods its kubelet takes, those with the host's network included."""
     # IFNAMSIZ is 16, the closing NUL included.
     uplink: Annotated[str, Field(min_length=1, max_length=15)] | None = None
     """Interface the pods' MTU is taken from; default: the one with the default route."""
@@ -340,6 +343,12 @@ class NodeDocument(Document):
     def families(self) -> tuple[Family, ...]:
         """The families pods get an address of, v4 first."""
         return tuple(sorted({block.family for block in self.ranges}))
+
+    @property
+    def fewest_addresses(self) -> int | float:
+        """Addresses of the family with the fewest, and so pods; infinite without ranges."""
+        sizes = (sum(b.size for b in self.ranges if b.family is each) for each in self.families)
+        return min(sizes, default=math.inf)
 
 
 def _internal(internal: Iterable[Prefix], ranges: Iterable[Prefix]) -> tuple[Prefix, ...]:

@@ -46,6 +46,8 @@ def render(template: Object, node: Object) -> Object:
         raise ConfigError("the template has ranges, which come from the Node: remove them")
     name = node["metadata"]["name"]
     own = own | {"name": name, "addresses": _addresses(node)}
+    if (pods := allocatable_pods(node)) is not None:
+        own["max_pods"] = pods
     document = {"apiVersion": template.get("apiVersion"), "kind": template.get("kind"), "node": own}
     document |= {key: value for key, value in template.items() if key not in document}
     if _hands_out(template):
@@ -53,6 +55,12 @@ def render(template: Object, node: Object) -> Object:
         document["ranges_version"] = int(node["metadata"]["resourceVersion"])
         document.setdefault("ranges_file", RANGES_FILE)
     return document
+
+
+def allocatable_pods(node: Object) -> int | None:
+    """How many pods the kubelet takes (its `maxPods`); None if it has not said so."""
+    text = str(node.get("status", {}).get("allocatable", {}).get("pods", ""))
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def ranges(node: Object) -> tuple[Prefix, ...]:

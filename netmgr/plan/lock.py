@@ -152,6 +152,12 @@ class NodePoolLock(Document):
         """How many nodes fit in all."""
         return sum(segment.nodes for segment in self.segments)
 
+    @property
+    def addresses_per_node(self) -> int:
+        """Pods that any of its nodes has addresses for: those of the family with the fewest."""
+        layouts = [layout for segment in self.segments for layout in segment.layouts]
+        return min((layout.stride for layout in layouts), default=0)
+
 
 class Subnet(Document):
     """A subnet beside the node pools', and the hosts in it that have fixed addresses."""

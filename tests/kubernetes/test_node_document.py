@@ -110,6 +110,20 @@ def test_one_request_makes_a_dual_stack_document(
     assert [str(prefix) for prefix in found.ranges] == ["10.1.0.0/27", "fd00:10:0:1::/112"]
 
 
+@pytest.mark.parametrize(("pods", "is_reported"), [("110", True), ("32", False), ("16", False)])
+def test_more_pods_than_addresses_are_an_event_and_in_the_document(
+    installed: ControlPlane, render: Render, to: Path, pods: str, *, is_reported: bool
+) -> None:
+    register(installed, "a", ["10.0.0.4", "fd00:10::4"], ["10.1.0.0/27", "fd00:10:0:1::/112"])
+    status = {"status": {"allocatable": {"pods": pods}}}
+    installed.ask("PATCH", "/api/v1/nodes/a/status", status, kind="merge-patch+json")
+    outcome = render(HEAD + SITES)
+    assert outcome.returncode == 0, outcome.stderr
+    assert loader.load(to, NodeDocument).node.max_pods == int(pods)
+    said = "MorePodsThanAddresses: the kubelet takes 110 pods, and the Node's ranges have 32"
+    assert (said in events_of(installed, "a")) is is_reported
+
+
 @pytest.mark.parametrize("switch", ["off", '"off"', '"No"', "0"])
 def test_a_plugin_that_is_off_needs_no_ranges_however_that_is_written(
     installed: ControlPlane, render: Render, to: Path, switch: str

@@ -47,6 +47,19 @@ def test_the_network_configuration_is_the_one_that_install_writes() -> None:
     assert done.stdout == (CONFIGS / "cni" / "10-netmgr.conflist").read_text()
 
 
+def test_a_kubelet_takes_as_many_pods_as_its_node_has_addresses() -> None:
+    done = run("render", "kubelet", "training", "gpu")
+    assert done.exit_code == 0
+    rendered = yaml.safe_load(done.stdout)
+    assert rendered["kind"] == "KubeletConfiguration"
+    node = NodeDocument.model_validate(
+        yaml.safe_load(run("render", "node", "training-gpu-0").stdout)
+    )
+    assert rendered["maxPods"] == node.fewest_addresses == 32
+    refused = run("render", "kubelet", "training", "tpu")
+    assert "has no node pool 'tpu'; there are gpu, system" in str(refused.exception)
+
+
 def test_a_node_document_says_where_it_comes_from() -> None:
     done = run("render", "node", "evals-cpu-0")
     assert done.exit_code == 0
