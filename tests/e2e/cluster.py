@@ -125,6 +125,22 @@ class Cluster:
         status, _ = self.plane.answer("GET", f"/api/v1/nodes/{name}")
         return status == 200
 
+    def nodes_ready(self) -> dict[str, str]:
+        """The condition Ready of every Node: its status and message."""
+        found = {}
+        for node in self.plane.ask("GET", "/api/v1/nodes")["items"]:
+            condition = next(e for e in node["status"]["conditions"] if e["type"] == "Ready")
+            found[node["metadata"]["name"]] = f"{condition['status']} {condition['message']}"
+        return found
+
+    def nodes_are_ready(self) -> bool:
+        """Whether every Node is."""
+        return all(condition.startswith("True") for condition in self.nodes_ready().values())
+
+    def label(self, node: str, label: str, value: str = "") -> None:
+        """Label a Node, as an administrator."""
+        self.plane.kubectl("label", "--overwrite", "node", node, f"{label}={value}")
+
     def route_pod_cidrs(self) -> None:
         """Deliver every Node's podCIDRs to the node, once it has them."""
         for node in self.nodes:

@@ -7,8 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e import programs
+from netmgr.lab.exchange import End
+from netmgr.lab.topology import INTERNET
+from netmgr.prefixes import Family
+from tests.e2e import pods, programs
 from tests.e2e.cluster import Cluster
+from tests.e2e.pods import PODS, Pod
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,3 +46,15 @@ def _wait(config: pytest.Config, cluster: Cluster) -> None:
     with capturing.global_and_fixture_disabled():
         sys.stdout.write(f"\n{cluster.name} stays until you press Enter; see tests/e2e/README.md\n")
         sys.stdin.readline()
+
+
+@pytest.fixture(scope="module")
+def running(installed: Cluster) -> dict[str, Pod]:
+    """Two pods on each node; the module's `installed` is a cluster with a network."""
+    return pods.run(installed, PODS)
+
+
+@pytest.fixture
+def internet(cluster: Cluster) -> End:
+    """The internet host, by IPv4."""
+    return End(cluster.namespace("internet"), INTERNET[Family.V4])

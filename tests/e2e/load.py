@@ -83,7 +83,8 @@ class Conversation:
         Raises:
             LabError: something was lost.
         """
-        own, port = self.speakers[name].end(), self._ports[name]
+        own = self.speakers[name].end(self.internet.address.family)
+        port = self._ports[name]
         exchange.stream(own, self.internet, 200_000, 70_000, port=port)
         exchange.datagrams(own, self.internet, [1, 1400, 700], [0, 900, 4], port=port)
 

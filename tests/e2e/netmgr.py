@@ -10,9 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from netmgr.lab import comparison, wiring
-from netmgr.lab.capture import Tally
-from netmgr.lab.comparison import Counts
+from netmgr.lab import wiring
 from tests.e2e import network
 from tests.e2e.cluster import Cluster
 from tests.kubernetes import manifests
@@ -80,19 +78,3 @@ def leases(cluster: Cluster, node: str) -> int:
     text = page(cluster, node)
     found = re.findall(r'^netmgr_ipam_addresses\{.*state="allocated"\} (\d+)', text, re.MULTILINE)
     return sum(map(int, found))
-
-
-def gained(cluster: Cluster, before: Counts) -> Counts:
-    """What each pod has more than before."""
-    after = counts(cluster)
-    more = {column: tally - before.get(column, Tally()) for column, tally in after.items()}
-    return {column: tally for column, tally in more.items() if tally != Tally()}
-
-
-def counts(cluster: Cluster) -> Counts:
-    """Every pod's totals, from all exporters."""
-    totals: Counts = {}
-    for node in network.NODES:
-        for column, tally in comparison.parse(page(cluster, node)).items():
-            totals[column] = totals[column] + tally if column in totals else tally
-    return totals

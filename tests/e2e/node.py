@@ -24,7 +24,7 @@ _DISK_SIGNALS = ("imagefs.available", "nodefs.available", "nodefs.inodesFree")
 DISK_BYTES = 16 << 30
 """A sparse file: it takes what is written, half a gigabyte."""
 
-LOOPBACK = Path("/usr/lib/cni/loopback")
+PLUGINS = Path("/usr/lib/cni")
 
 _CONTAINERD_1 = f"""
 version = 2
@@ -66,10 +66,14 @@ class ClusterNode:
         # What this machine's own packages put there is no part of a node.
         self.machine.run("sh", "-c", "rm -rf /etc/cni/net.d /opt/cni /var/lib/cni /etc/containerd")
         self.machine.run("mkdir", "-p", "/etc/cni/net.d", BIN_DIR)
-        self.machine.write(f"{BIN_DIR}/loopback", LOOPBACK.read_bytes(), 0o755)
+        self.add_plugin("loopback")
         self.machine.write("/etc/resolv.conf", f"nameserver {INTERNET[Family.V4]}\n")
         self.machine.write(CONTAINERD_CONFIG, _CONTAINERD_1)
         self.machine.start("containerd", "containerd")
+
+    def add_plugin(self, name: str) -> None:
+        """Install a plugin of Debian's where the runtime looks for it."""
+        self.machine.write(f"{BIN_DIR}/{name}", (PLUGINS / name).read_bytes(), 0o755)
 
     def import_image(self, archive: Archive) -> None:
         """Put an image into containerd's store, as a pull would."""

@@ -7,13 +7,20 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from netmgr.lab.exchange import End
+from netmgr.errors import LabError
+from netmgr.lab import exchange
+from netmgr.lab.exchange import End, Frontend
 from netmgr.prefixes import Address, Family
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.images import PAUSE_IMAGE
 from tests.kubernetes.control_plane import Object
 
 SECONDS_TO_START = 60
+PODS = {"a1": "node-1", "a2": "node-1", "b1": "node-2", "b2": "node-2"}
+"""The pods of most tests, and their nodes."""
+
+FORTH, BACK = 200_000, 70_000
+TARGET_PORT = 8080
 READY = "Ready"
 
 
@@ -88,8 +95,8 @@ def network_namespace(uid: str) -> Path:
     raise AssertionError(f"no process is in the control groups of pod {uid}")
 
 
-def serve(cluster: Cluster, name: str, port: int, target_port: int) -> Object:
-    """A Service with a node port for the pod of this name; what the API server made of it."""
+def serve(cluster: Cluster, name: str, port: int) -> Object:
+    """A Service with a node port for the pod of this name; its spec, as the API server made it."""
     body = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -97,10 +104,26 @@ def serve(cluster: Cluster, name: str, port: int, target_port: int) -> Object:
         "spec": {
             "type": "NodePort",
             "selector": {"app": name},
-            "ports": [{"port": port, "targetPort": target_port}],
+            "ipFamilyPolicy": "PreferDualStack",
+            "ports": [{"port": port, "targetPort": TARGET_PORT}],
         },
     }
-    return cluster.plane.ask("POST", "/api/v1/namespaces/default/services", body)
+    made: Object = cluster.plane.ask("POST", "/api/v1/namespaces/default/services", body)["spec"]
+    return made
+
+
+def reach(client: End, server: Pod, frontend: Frontend) -> None:
+    """Talk to a Service of this pod, once kube-proxy has it."""
+    own = server.end(frontend.address.family)
+
+    def talked() -> bool:
+        try:
+            exchange.stream(client, own, FORTH, BACK, port=TARGET_PORT, frontend=frontend)
+        except LabError:
+            return False
+        return True
+
+    wait_for(talked, f"an answer of {frontend}", 20)
 
 
 def is_ready(pod: Object) -> bool:

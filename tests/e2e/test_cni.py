@@ -10,46 +10,23 @@ from itertools import permutations
 
 import pytest
 
-from netmgr.errors import LabError
-from netmgr.lab import comparison, exchange
+from netmgr.lab import exchange
 from netmgr.lab.capture import Capture
 from netmgr.lab.exchange import End, Frontend
-from netmgr.lab.topology import INTERNET
-from netmgr.lab.traffic import Column
-from netmgr.model import Traffic
-from netmgr.prefixes import Address, Family
-from tests.e2e import netmgr, network, pods
+from netmgr.prefixes import Address
+from tests.e2e import counting, netmgr, network, pods
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.load import Background, Churn, Conversation
-from tests.e2e.pods import Pod
+from tests.e2e.pods import BACK, FORTH, PODS, Pod
 from tests.kubernetes.control_plane import Object
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 
-PODS = {"a1": "node-1", "a2": "node-1", "b1": "node-2", "b2": "node-2"}
-FORTH, BACK = 200_000, 70_000
-PORT = 8080
-INTERNET_WAYS = (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)
-SECONDS_TO_COUNT = 20
-"""Counters are read every five seconds."""
 
 AGENTS = "/api/v1/namespaces/netmgr/pods?labelSelector=app.kubernetes.io/component%3Dagent"
 OTHERS_TABLES = "KUBE|kube|^table ip6? |chain [A-Z]+ '"
 SECONDS_TO_SPREAD = 20
 """A roll-out that does not stop would be at the second node by then."""
-
-
-def ready(cluster: Cluster) -> dict[str, str]:
-    """The condition Ready of every Node: its status and reason."""
-    found = {}
-    for node in cluster.plane.ask("GET", "/api/v1/nodes")["items"]:
-        condition = next(e for e in node["status"]["conditions"] if e["type"] == "Ready")
-        found[node["metadata"]["name"]] = f"{condition['status']} {condition['message']}"
-    return found
-
-
-def are_ready(cluster: Cluster) -> bool:
-    return all(condition.startswith("True") for condition in ready(cluster).values())
 
 
 @pytest.fixture(scope="module")
@@ -61,25 +38,15 @@ def pristine(cluster: Cluster) -> dict[str, list[str]]:
 @pytest.fixture(scope="module")
 def installed(cluster: Cluster, pristine: dict[str, list[str]]) -> Cluster:
     assert pristine
-    before = ready(cluster)
+    before = cluster.nodes_ready()
     assert all("cni plugin not initialized" in condition for condition in before.values()), before
     netmgr.apply(cluster, netmgr.overlay(cluster, "cni"))
     netmgr.roll_out(cluster)
     return cluster
 
 
-@pytest.fixture(scope="module")
-def running(installed: Cluster) -> dict[str, Pod]:
-    return pods.run(installed, PODS)
-
-
-@pytest.fixture
-def internet(installed: Cluster) -> End:
-    return End(installed.namespace("internet"), INTERNET[Family.V4])
-
-
 def test_nodes_become_ready_when_netmgr_serves(installed: Cluster):
-    wait_for(partial(are_ready, installed), "Ready Nodes", 30)
+    wait_for(installed.nodes_are_ready, "Ready Nodes", 30)
 
 
 def test_pods_have_addresses_of_their_nodes_podcidrs(installed: Cluster, running: dict[str, Pod]):
@@ -111,47 +78,24 @@ def test_nodes_reach_their_pods_as_probes_do(installed: Cluster, running: dict[s
 def test_a_service_leads_to_its_pod_from_everywhere(
     installed: Cluster, running: dict[str, Pod], internet: End
 ):
-    made = pods.serve(installed, "b1", 80, PORT)["spec"]
+    made = pods.serve(installed, "b1", 80)
     cluster_ip = Frontend(Address.parse(made["clusterIP"]), 80)
     node_port = Frontend(network.address("node-1"), made["ports"][0]["nodePort"])
     for name in ("a1", "b2", "b1"):
-        through(running[name].end(), running["b1"], cluster_ip)
-    through(internet, running["b1"], node_port)
-
-
-def through(client: End, server: Pod, frontend: Frontend) -> None:
-    """Talk to a Service, once kube-proxy has it."""
-    talk = partial(exchange.stream, port=PORT, frontend=frontend)
-
-    def talked() -> bool:
-        try:
-            talk(client, server.end(), FORTH, BACK)
-        except LabError:
-            return False
-        return True
-
-    wait_for(talked, f"an answer of {frontend}", 20)
+        pods.reach(running[name].end(), running["b1"], cluster_ip)
+    pods.reach(internet, running["b1"], node_port)
 
 
 def test_every_byte_of_the_internet_is_counted_for_its_pod(
     installed: Cluster, running: dict[str, Pod], internet: End
 ):
-    before = netmgr.counts(installed)
-    talk = Conversation(running, internet)
-    with Capture(internet.namespace, "eth0") as capture:
-        for name in running:
-            talk.step(name)
-        exchange.stream(running["a1"].end(), running["b1"].end(), FORTH, BACK)
-        seen = talk.seen(capture)
-    assert set(seen) == {Column("default", name, way) for name in PODS for way in INTERNET_WAYS}
-    gained = partial(netmgr.gained, installed, before)
-    assert comparison.wait_for(gained, seen, SECONDS_TO_COUNT) == seen
+    counting.check(installed, running, internet)
 
 
 def test_an_upgrade_under_load_disturbs_no_pod_and_loses_no_byte(
     installed: Cluster, running: dict[str, Pod], internet: End
 ):
-    before = netmgr.counts(installed)
+    before = counting.counts(installed)
     talk, churn = Conversation(running, internet), Churn(installed)
     with Capture(internet.namespace, "eth0") as capture:
         with (
@@ -162,8 +106,7 @@ def test_an_upgrade_under_load_disturbs_no_pod_and_loses_no_byte(
             netmgr.apply(installed, netmgr.overlay(installed, "cni", tag="0.1.1"))
             netmgr.roll_out(installed)
         seen = talk.seen(capture)
-    gained = partial(netmgr.gained, installed, before)
-    assert comparison.wait_for(gained, seen, SECONDS_TO_COUNT) == seen
+    assert counting.gained(installed, before, seen) == seen
     assert images_of_agents(installed) == {"registry.example.com/netmgr:0.1.1"}
     assert len(churn.seconds) > len(network.NODES), churn.seconds
     wait_for(partial(nothing_is_left_over, installed), "as many links and leases as pods", 30)

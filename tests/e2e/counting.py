@@ -1,0 +1,57 @@
+"""Bytes and packets as netmgr counts them for pods, against a capture at the internet host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from netmgr.lab import comparison, exchange
+from netmgr.lab.capture import Capture, Tally
+from netmgr.lab.comparison import Counts
+from netmgr.lab.exchange import End
+from netmgr.lab.traffic import Column
+from netmgr.model import Traffic
+from tests.e2e import netmgr, network
+from tests.e2e.cluster import Cluster
+from tests.e2e.load import Conversation
+from tests.e2e.pods import BACK, FORTH, Pod
+
+WAYS = (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)
+SECONDS_TO_COUNT = 20
+"""Counters are read every five seconds."""
+
+
+def check(cluster: Cluster, running: Mapping[str, Pod], internet: End) -> None:
+    """Every pod talks to the internet and to another pod: the former is counted, the latter not."""
+    before = counts(cluster)
+    talk, family = Conversation(running, internet), internet.address.family
+    with Capture(internet.namespace, "eth0") as capture:
+        for name, pod in running.items():
+            talk.step(name)
+            other = next(each for each in running.values() if each.node != pod.node)
+            exchange.stream(pod.end(family), other.end(family), FORTH, BACK)
+        seen = talk.seen(capture)
+    assert set(seen) == {Column("default", name, way) for name in running for way in WAYS}
+    assert gained(cluster, before, seen) == seen
+
+
+def counts(cluster: Cluster) -> Counts:
+    """Every pod's totals, from all exporters."""
+    totals: Counts = {}
+    for node in network.NODES:
+        for column, tally in comparison.parse(netmgr.page(cluster, node)).items():
+            totals[column] = totals[column] + tally if column in totals else tally
+    return totals
+
+
+def gained(cluster: Cluster, before: Counts, expected: Counts) -> Counts:
+    """What each pod has more than before: once it is as `expected`, or when it never is."""
+    return comparison.wait_for(
+        partial(_difference, cluster, before), expected, patience=SECONDS_TO_COUNT
+    )
+
+
+def _difference(cluster: Cluster, before: Counts) -> Counts:
+    after = counts(cluster)
+    more = {column: tally - before.get(column, Tally()) for column, tally in after.items()}
+    return {column: tally for column, tally in more.items() if tally != Tally()}

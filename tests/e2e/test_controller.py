@@ -1,0 +1,52 @@
+"""The overlays `cni` and `controller`: the plan decides the podCIDRs of every Node."""
+
+from __future__ import annotations
+
+import pytest
+
+from netmgr.lab.exchange import End
+from netmgr.prefixes import Prefix
+from tests.e2e import counting, netmgr, network
+from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.pods import Pod
+
+pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
+
+PLANNED = {"10.0.0.16/28", "10.0.0.32/28"}
+"""The first two allocations of the node pool `gpu` in the overlay's plan.lock.yaml."""
+
+
+@pytest.fixture(scope="module")
+def options() -> dict[str, object]:
+    return {"allocates_node_cidrs": False}
+
+
+@pytest.fixture(scope="module")
+def installed(cluster: Cluster) -> Cluster:
+    # As on a control plane of one's own: no kubelet can set this label.
+    cluster.label("node-1", "node-restriction.kubernetes.io/netmgr-controller")
+    for node in network.NODES:
+        cluster.label(node, "netmgr.io/node-pool", "gpu")
+    netmgr.apply(cluster, netmgr.overlay(cluster, "controller"))
+    netmgr.apply(cluster, netmgr.overlay(cluster, "cni"))
+    cluster.route_pod_cidrs()
+    netmgr.roll_out(cluster)
+    return cluster
+
+
+def test_the_plan_decides_the_podcidrs(installed: Cluster):
+    given = [prefix for node in network.NODES for prefix in installed.pod_cidrs(node)]
+    assert set(given) == PLANNED
+    wait_for(installed.nodes_are_ready, "Ready Nodes", 30)
+
+
+def test_pods_get_addresses_from_the_plan(installed: Cluster, running: dict[str, Pod]):
+    for pod in running.values():
+        (own,) = map(Prefix.parse, installed.pod_cidrs(pod.node))
+        assert own.holds(pod.addresses[0])
+
+
+def test_every_byte_of_the_internet_is_counted_for_its_pod(
+    installed: Cluster, running: dict[str, Pod], internet: End
+):
+    counting.check(installed, running, internet)
