@@ -21,6 +21,9 @@ CONTAINERD_CONFIG = "/etc/containerd/config.toml"
 KUBELET_CONFIG = "/etc/kubernetes/kubelet.yaml"
 PROXY_CONFIG = "/etc/kubernetes/kube-proxy.yaml"
 _DISK_SIGNALS = ("imagefs.available", "nodefs.available", "nodefs.inodesFree")
+CLUSTER_CIDRS = {Family.V4: "10.0.0.0/8", Family.V6: str(network.POD_CIDRS[Family.V6])}
+"""Every address that a pod may have, also when a plan decides."""
+
 DISK_BYTES = 16 << 30
 """A sparse file: it takes what is written, half a gigabyte."""
 
@@ -137,7 +140,10 @@ class ClusterNode:
             "kind": "KubeProxyConfiguration",
             "mode": self.proxy_mode,
             "clientConnection": {"kubeconfig": str(self.plane.kubeconfig(KUBE_PROXY))},
-            "detectLocalMode": "NodeCIDR",
+            # Not NodeCIDR: kube-proxy would wait for podCIDRs, and the controller that gives them
+            # for kube-proxy, which leads it to the API server.
+            "detectLocalMode": "ClusterCIDR",
+            "clusterCIDR": ",".join(CLUSTER_CIDRS[each] for each in self.plane.families),
             "oomScoreAdj": 0,
             # The table's limits belong to the whole machine.
             "conntrack": {

@@ -20,7 +20,7 @@ from tests.e2e.load import Background, Churn, Conversation
 from tests.e2e.pods import BACK, FORTH, PODS, Pod
 from tests.kubernetes.control_plane import Object
 
-pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.smoke, pytest.mark.timeout(600)]
 
 
 AGENTS = "/api/v1/namespaces/netmgr/pods?labelSelector=app.kubernetes.io/component%3Dagent"
