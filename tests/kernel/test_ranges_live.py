@@ -168,7 +168,8 @@ def test_the_pool_grows_and_shrinks_while_pods_live(
 
     node.stop_agent()
     node.start_agent()
-    soon(lambda: "no IPv4 address is free" in node.snapshot()["reason"], lambda: log(node))
+    node.wait_until_ready()
+    assert "no IPv4 address is free" in node.snapshot()["reason"]
     assert has_rule_for(node, "10.128.0.1")
     assert seen_by_the_internet(world, first) == str(node.node.addresses[0])
     node.runtime.delete(first)

@@ -1,0 +1,55 @@
+"""The overlay `flat` on a network that knows no podCIDR: one apply, and pods reach each other."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+from netmgr.lab import exchange
+from netmgr.prefixes import Family
+from tests.e2e import netmgr, network, pods
+from tests.e2e.cluster import Cluster, wait_for
+
+pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
+
+SECONDS = 120
+"""In which every node has routes to the others: what is promised, and time to start."""
+
+POD_NETWORK = {Family.V4: "10.244.0.0/16", Family.V6: "fd00:244::/56"}
+
+
+@pytest.fixture(scope="module")
+def options() -> dict[str, object]:
+    return {"families": tuple(Family)}
+
+
+def routes(cluster: Cluster, node: str) -> set[str]:
+    """Destinations of the routes to other nodes."""
+    lines = cluster.run_at(node, "ip", "route", "show", "proto", "111")
+    lines += cluster.run_at(node, "ip", "-6", "route", "show", "proto", "111")
+    return {line.split()[0] for line in lines.splitlines()}
+
+
+def test_one_apply_connects_the_pods_of_all_nodes(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for family, pod_network in POD_NETWORK.items():
+        flush = ("route", "flush", "root", pod_network)
+        cluster.run_at(network.FABRIC, "ip", f"-{family.value}", *flush)
+    # There is no control plane among the nodes.
+    label = "node-restriction.kubernetes.io/netmgr-controller="
+    cluster.plane.kubectl("label", "node", "node-2", label)
+    begin = time.monotonic()
+    netmgr.apply(cluster, netmgr.overlay(cluster, "flat"))
+    netmgr.roll_out(cluster)
+    for node, other in (network.NODES, network.NODES[::-1]):
+        wanted = set(cluster.pod_cidrs(other))
+        wait_for(lambda node=node, wanted=wanted: routes(cluster, node) == wanted, node, SECONDS)
+    with capsys.disabled():
+        sys.stdout.write(f"\nroutes between the nodes: {time.monotonic() - begin:.0f} s\n")
+    running = pods.run(cluster, {"a": "node-1", "b": "node-2"})
+    for family in Family:
+        heard = exchange.stream(running["a"].end(family), running["b"].end(family), 200_000, 70_000)
+        assert heard.peer == running["a"].end(family).address
