@@ -137,7 +137,10 @@ def test_an_overlay_can_insist_on_a_chained_plugin(overlay: str, component: str,
         if item["metadata"]["name"] == "netmgr" and item["kind"] == "DaemonSet"
     ]
     plugin = containers(found["spec"]["template"]["spec"])["plugin"]
-    assert plugin["command"] == ["netmgr", "cni", "install", "--host-root", "/host", option]
+    assert plugin["command"] == [
+        *["netmgr", "cni", "install", "--host-root", "/host", "--wait", "10"],
+        option,
+    ]
 
 
 def test_the_document_is_made_before_anything_of_the_node_is_touched():

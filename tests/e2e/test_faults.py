@@ -1,0 +1,154 @@
+"""Faults of a cluster: none costs a pod its start for long, or a byte of what was counted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from netmgr.lab import exchange
+from netmgr.lab.exchange import End
+from netmgr.lab.topology import INTERNET
+from netmgr.prefixes import Family
+from tests.e2e import netmgr, network, pods
+from tests.e2e.cluster import Cluster, wait_for
+
+pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
+
+NODE = network.NODES[0]
+PODS = 10
+KUBELET_RETRY_SECONDS = 15
+AGENTS = "/api/v1/namespaces/netmgr/pods?labelSelector=app.kubernetes.io/component%3Dagent"
+
+
+@pytest.fixture(scope="module")
+def installed(cluster: Cluster) -> Cluster:
+    netmgr.apply(cluster, netmgr.overlay(cluster, "cni"))
+    netmgr.roll_out(cluster)
+    return cluster
+
+
+def agent(cluster: Cluster, node: str) -> int:
+    """The process of the node's agent, by the control group of its pod."""
+    (uid,) = [
+        each["metadata"]["uid"]
+        for each in cluster.plane.ask("GET", AGENTS)["items"]
+        if each["spec"]["nodeName"] == node
+    ]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"/pod{uid}/" not in (process / "cgroup").read_text():
+                continue
+            command = (process / "cmdline").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if b"agent" in command:
+            return int(process.name)
+    raise AssertionError(f"no agent runs on {node}")
+
+
+def start_pods(cluster: Cluster, prefix: str) -> list[float]:
+    """Start pods at once on one node; seconds until each was Ready."""
+
+    def start(name: str) -> float:
+        begin = time.monotonic()
+        pods.create(cluster, name, NODE)
+        pods.started(cluster, name)
+        return time.monotonic() - begin
+
+    with ThreadPoolExecutor(PODS) as pool:
+        return list(pool.map(start, [f"{prefix}-{number}" for number in range(PODS)]))
+
+
+def delete_pods(cluster: Cluster, prefix: str) -> None:
+    pods.delete(cluster, [f"{prefix}-{number}" for number in range(PODS)])
+
+
+def refusals(cluster: Cluster, prefix: str) -> list[str]:
+    """What kubelets say about sandboxes that could not be made for these pods."""
+    events = cluster.plane.ask("GET", "/api/v1/namespaces/default/events")["items"]
+    return [
+        each["message"]
+        for each in events
+        if each["reason"] == "FailedCreatePodSandBox"
+        and each["involvedObject"]["name"].startswith(prefix)
+    ]
+
+
+def test_a_killed_agent_costs_no_pod_the_kubelets_retry(installed: Cluster) -> None:
+    undisturbed = start_pods(installed, "calm")
+    delete_pods(installed, "calm")
+    killed = agent(installed, NODE)
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(start_pods, installed, "killed")
+        # With the first sandboxes under way.
+        time.sleep(0.3)
+        os.kill(killed, signal.SIGKILL)
+        took = starting.result()
+    assert refusals(installed, "killed") == []
+    assert max(took) < max(undisturbed) + KUBELET_RETRY_SECONDS
+    wait_for(
+        lambda: netmgr.links(installed, NODE) == netmgr.leases(installed, NODE) == PODS,
+        "as many links and leases as pods",
+        60,
+    )
+    delete_pods(installed, "killed")
+
+
+def test_pods_keep_their_network_and_counts_while_containerd_restarts(installed: Cluster) -> None:
+    (speaker,) = pods.run(installed, {"speaker": NODE}).values()
+    internet = End(installed.namespace("internet"), INTERNET[Family.V4])
+    before = netmgr.counts(installed)
+    exchange.datagrams(speaker.end(), internet, [1000] * 10, [500] * 10)
+    node = installed.node(NODE)
+    (server,) = [int(each) for each in node.machine.run("pgrep", "-x", "containerd").split()]
+    node.machine.run("kill", "-9", str(server))
+    exchange.datagrams(speaker.end(), internet, [1000] * 10, [500] * 10)
+    node.machine.start("containerd", "containerd")
+    wait_for(node.containerd_answers, "containerd", 30)
+    exchange.datagrams(speaker.end(), internet, [1000] * 10, [500] * 10)
+    expected = {30 * 1028, 30 * 528}
+    wait_for(
+        lambda: {tally.bytes for tally in netmgr.gained(installed, before).values()} == expected,
+        "every byte of the pod",
+        30,
+    )
+    start_pods(installed, "after")
+    assert refusals(installed, "after") == []
+    delete_pods(installed, "after")
+    pods.delete(installed, ["speaker"])
+    wait_for(partial(_is_empty, installed), "no link and no lease", 60)
+
+
+def _is_empty(cluster: Cluster) -> bool:
+    return netmgr.links(cluster, NODE) == netmgr.leases(cluster, NODE) == 0
+
+
+def test_an_agent_starts_and_counts_while_the_api_server_is_away(installed: Cluster) -> None:
+    (speaker,) = pods.run(installed, {"lonely": NODE}).values()
+    internet = End(installed.namespace("internet"), INTERNET[Family.V4])
+    before = netmgr.counts(installed)
+    killed = agent(installed, NODE)
+    installed.plane.stop_server()
+    try:
+        exchange.datagrams(speaker.end(), internet, [1000] * 10, [500] * 10)
+        os.kill(killed, signal.SIGKILL)
+        exchange.datagrams(speaker.end(), internet, [1000] * 10, [500] * 10)
+        expected = {20 * 1028, 20 * 528}
+        wait_for(
+            lambda: {each.bytes for each in netmgr.gained(installed, before).values()} == expected,
+            "every byte of the pod, counted by the agent's successor",
+            # The second end of a container within ten minutes costs the kubelet's backoff, too.
+            120,
+        )
+    finally:
+        installed.plane.start_server()
+    start_pods(installed, "back")
+    assert refusals(installed, "back") == []
+    delete_pods(installed, "back")
+    pods.delete(installed, ["lonely"])
