@@ -24,7 +24,12 @@ NEXT_IMAGE = "registry.example.com/netmgr:0.1.1"
 
 CONTAINERFILE = """
 FROM {base}
+USER 0
+RUN ["python3", "-c", "import shutil; [shutil.rmtree('{site_packages}/' + p) for p in {packages}]"]
+USER 65534:65534
 COPY packages {site_packages}
+"""
+"""The packages are removed first, since another version may have a module where one is a package.
 """
 
 
@@ -43,18 +48,24 @@ def make(folder: Path) -> list[Archive]:
     busybox.path.write_bytes(
         oci_archive(PAUSE_IMAGE, ["sleep", "1000000"], root_files(build_probe(folder)))
     )
-    name = f"localhost/netmgr-{folder.name}:latest"
-    netmgr = Archive(folder / "netmgr.tar", name, (NETMGR_IMAGE, NEXT_IMAGE))
-    _add_this_source(os.environ.get("NETMGR_E2E_IMAGE", "netmgr:dev"), name)
+    return [busybox, of_source(SOURCE, folder, NETMGR_IMAGE, NEXT_IMAGE)]
+
+
+def of_source(source: Path, folder: Path, *aliases: str) -> Archive:
+    """Make an image of netmgr's source in `folder`, whose name no other cluster has."""
+    tag = aliases[0].rpartition(":")[2]
+    name = f"localhost/netmgr-{folder.name}:{tag}"
+    archive = Archive(folder / f"netmgr-{tag}.tar", name, aliases)
+    _add_source(source, os.environ.get("NETMGR_E2E_IMAGE", "netmgr:dev"), name)
     try:
-        _podman("save", "--format=docker-archive", f"--output={netmgr.path}", name)
+        _podman("save", "--format=docker-archive", f"--output={archive.path}", name)
     finally:
         _podman("rmi", "--force", name)
-    return [busybox, netmgr]
+    return archive
 
 
-def _add_this_source(base: str, name: str) -> None:
-    """Replace netmgr in the image `base`, whatever version it has, by this folder's."""
+def _add_source(source: Path, base: str, name: str) -> None:
+    """Replace netmgr in the image `base`, whatever version it has, by that of another folder."""
     root = Path(_podman("image", "mount", base).strip())
     try:
         (installed,) = root.glob("opt/netmgr/lib/python3*/site-packages")
@@ -65,7 +76,7 @@ def _add_this_source(base: str, name: str) -> None:
         packages = Path(context, "packages")
         for each in PACKAGES:
             shutil.copytree(
-                SOURCE / each, packages / each, ignore=shutil.ignore_patterns("__pycache__")
+                source / each, packages / each, ignore=shutil.ignore_patterns("__pycache__")
             )
         compileall.compile_dir(
             packages,
@@ -75,9 +86,9 @@ def _add_this_source(base: str, name: str) -> None:
             invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
         )
         Path(context, "Containerfile").write_text(
-            CONTAINERFILE.format(base=base, site_packages=site_packages)
+            CONTAINERFILE.format(base=base, site_packages=site_packages, packages=PACKAGES)
         )
-        _podman("build", "--quiet", f"--tag={name}", context)
+        _podman("build", "--quiet", "--isolation=chroot", f"--tag={name}", context)
 
 
 def _podman(*arguments: str) -> str:
