@@ -39,10 +39,14 @@ PROGRAMS = "programs"
 
 @dataclass
 class Cluster:
-    """Two nodes and a control plane; a context manager."""
+    """Two nodes and a control plane; a context manager.
+
+    The nodes of `with_containerd_2` have containerd 2.x, the others Debian's 1.6.
+    """
 
     families: tuple[Family, ...] = (Family.V4,)
     proxy_mode: str = "iptables"
+    with_containerd_2: tuple[str, ...] = ()
     allocates_node_cidrs: bool = True
     report: Callable[[str], None] = lambda _: None
     plane: ClusterControlPlane = field(init=False)
@@ -119,6 +123,7 @@ class Cluster:
             _cgroup(self.name, name),
             self.plane,
             self.proxy_mode,
+            name in self.with_containerd_2,
         )
 
     def _is_registered(self, name: str) -> bool:

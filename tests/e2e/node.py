@@ -14,9 +14,10 @@ from netmgr.prefixes import Family
 from tests.e2e import network, programs
 from tests.e2e.control_plane import KUBE_PROXY, ClusterControlPlane, kubelet_account
 from tests.e2e.images import PAUSE_IMAGE, Archive
-from tests.runtimes.machine import Machine, MachineError
+from tests.runtimes.machine import PATH, Machine, MachineError
 from tests.runtimes.node import BIN_DIR
 
+CONTAINERD_2 = programs.MODULE / "containerd"
 CONTAINERD_CONFIG = "/etc/containerd/config.toml"
 KUBELET_CONFIG = "/etc/kubernetes/kubelet.yaml"
 PROXY_CONFIG = "/etc/kubernetes/kube-proxy.yaml"
@@ -39,10 +40,24 @@ restrict_oom_score_adj = true # lowering it needs CAP_SYS_RESOURCE, which a cont
 bin_dir = "{BIN_DIR}"
 """
 
+_CONTAINERD_2 = f"""
+version = 3
+oom_score = 0
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "{PAUSE_IMAGE}"
+[plugins."io.containerd.cri.v1.runtime"]
+restrict_oom_score_adj = true
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = ["{BIN_DIR}"]
+"""
+
 
 @dataclass
 class ClusterNode:
-    """A node called `name`, with everything it keeps below `folder`."""
+    """A node called `name`, with everything it keeps below `folder`.
+
+    containerd is Debian's, or with `has_containerd_2` the one of programs/containerd.
+    """
 
     name: str
     netns: Path
@@ -50,6 +65,7 @@ class ClusterNode:
     cgroup: str
     plane: ClusterControlPlane
     proxy_mode: str = "iptables"
+    has_containerd_2: bool = False
     machine: Machine = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,8 +87,10 @@ class ClusterNode:
         self.machine.run("mkdir", "-p", "/etc/cni/net.d", BIN_DIR)
         self.add_plugin("loopback")
         self.machine.write("/etc/resolv.conf", f"nameserver {INTERNET[Family.V4]}\n")
-        self.machine.write(CONTAINERD_CONFIG, _CONTAINERD_1)
-        self.machine.start("containerd", "containerd")
+        config = _CONTAINERD_2 if self.has_containerd_2 else _CONTAINERD_1
+        self.machine.write(CONTAINERD_CONFIG, config)
+        # containerd starts the shim that it finds first.
+        self.machine.start("containerd", "env", f"PATH={self._path}", "containerd")
 
     def add_plugin(self, name: str) -> None:
         """Install a plugin of Debian's where the runtime looks for it."""
@@ -83,7 +101,7 @@ class ClusterNode:
         inside = f"/var/lib/containerd/{archive.path.name}"
         target = self.machine.path(inside)
         shutil.copyfile(archive.path, target)
-        ctr = ("ctr", "--namespace", "k8s.io", "image")
+        ctr = ("env", f"PATH={self._path}", "ctr", "--namespace", "k8s.io", "image")
         self.machine.run(*ctr, "import", inside, timeout=180)
         for alias in archive.aliases:
             self.machine.run(*ctr, "tag", archive.name, alias)
@@ -92,7 +110,7 @@ class ClusterNode:
     def containerd_answers(self) -> bool:
         """Whether containerd serves its socket."""
         try:
-            self.machine.run("ctr", "version")
+            self.machine.run("env", f"PATH={self._path}", "ctr", "version")
         except MachineError:
             return False
         return True
@@ -130,6 +148,10 @@ class ClusterNode:
     def stop(self) -> None:
         """End the machine and everything on it; the disk stays."""
         self.machine.__exit__()
+
+    @property
+    def _path(self) -> str:
+        return f"{programs.folder(CONTAINERD_2)}:{PATH}" if self.has_containerd_2 else PATH
 
     def _node_ips(self) -> str:
         return ",".join(str(network.address(self.name, each)) for each in self.plane.families)
