@@ -11,6 +11,7 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 from tempfile import TemporaryDirectory
 
+from cni import build
 from tests.runtimes.images import build_probe, oci_archive, root_files
 
 SOURCE = Path(__file__).parents[2]
@@ -72,6 +73,7 @@ def _add_source(source: Path, base: str, name: str) -> None:
         site_packages = f"/{installed.relative_to(root)}"
     finally:
         _podman("image", "unmount", base)
+    build.launcher()  # compiled here if its sources have changed: the image has no compiler
     with TemporaryDirectory() as context:
         packages = Path(context, "packages")
         for each in PACKAGES:
