@@ -93,7 +93,7 @@ def test_a_request_waits_for_the_successor_of_an_agent_that_was_just_there(
     outcome = execute(plugin, command)
     successor.join()
     assert (outcome.returncode, outcome.stdout) == (0, b"{}")
-    assert 0.4 <= time.monotonic() - begin < 1
+    assert 0.4 <= time.monotonic() - begin < 3, "it waited to the end"
 
 
 @pytest.mark.programs
@@ -103,8 +103,8 @@ def test_the_wait_is_bounded(plugin: Installation, left: Callable[[Installation]
     beat(plugin)
     begin = time.monotonic()
     assert error_of(execute(plugin, "ADD", asking(wait=1)))["code"] == 11
-    assert 1 <= time.monotonic() - begin < 1.5
-    assert 3 <= seconds(lambda: execute(plugin, "ADD")) < 3.5
+    assert 1 <= time.monotonic() - begin < 3
+    assert 3 <= seconds(lambda: execute(plugin, "ADD")) < 10
 
 
 def no_heartbeat(plugin: Installation) -> bytes:
