@@ -22,7 +22,7 @@ from cni.installed import Record, networks, record_path
 from cni.request import MOST_WAIT_SECONDS, NAME
 from cni.results import SUPPORTED_VERSIONS, Json
 from cni.runtime_config import CAPABILITIES
-from netmgr import durable
+from netmgr import durable, programs
 from netmgr.errors import SetupError, StateError
 
 DEFAULT_VERSION = "1.0.0"
@@ -35,6 +35,7 @@ _CHAINED = {PORTMAP: "portMappings", BANDWIDTH: "bandwidth"}
 """What may follow our plugin, in this order, and the capability by which it gets its arguments."""
 
 _PACKAGES = "the package containernetworking-plugins (Debian) or kubernetes-cni (Kubernetes)"
+_VERSION_SECONDS = 10
 _UNINSTALLED = ".uninstalled"
 _SOCKET_PATH_BYTES = 107  # sun_path is 108 bytes and holds the closing NUL
 _EXECUTABLE, _PLAIN = 0o755, 0o644
@@ -48,7 +49,8 @@ class Installation:
         network: name of the CNI network, as in node.yaml.
         name: file name of the plugin, and so the conflist's `type`.
         cni_version: the one version of the conflist. Without it, runtimes that know
-            `cniVersions` (libcni 1.2) use 1.1.0 with GC and STATUS, and older ones 1.0.0.
+            `cniVersions` (libcni 1.2) use 1.1.0 with GC and STATUS, if every chained plugin has it
+            as well, and older ones 1.0.0.
         portmap: whether `portmap`, for pods' hostPort, follows in the chain. Default: whether
             `bin_dir` has it.
         bandwidth: whether `bandwidth`, for pods' bandwidth annotations, follows as well.
@@ -176,7 +178,7 @@ def conflist(plan: Installation) -> Json:
     """The network configuration list."""
     versions: Json = {"cniVersion": plan.cni_version or DEFAULT_VERSION}
     if plan.cni_version is None:
-        versions["cniVersions"] = [*SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index(DEFAULT_VERSION) :]]
+        versions["cniVersions"] = _versions(plan)
     plugins: list[Json] = [{"type": plan.name, "capabilities": dict.fromkeys(CAPABILITIES, True)}]
     if plan.wait is not None:
         plugins[0]["wait"] = plan.wait
@@ -184,6 +186,27 @@ def conflist(plan: Installation) -> Json:
         {"type": plugin, "capabilities": {_CHAINED[plugin]: True}} for plugin in plan.chained
     ]
     return versions | {"name": plan.network, "plugins": plugins}
+
+
+def _versions(plan: Installation) -> list[str]:
+    """The versions that the whole chain has: a runtime asks every plugin of it in the newest one.
+
+    containerd 2 asks for STATUS where 1.1.0 is offered. A plugin that does not know the verb fails
+    it, and the Node would stay NotReady for ever.
+    """
+    newer = SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index(DEFAULT_VERSION) + 1 :]
+    common = set(newer).intersection(*(_versions_of(plan.bin_dir / each) for each in plan.chained))
+    return [DEFAULT_VERSION, *(each for each in newer if each in common)]
+
+
+def _versions_of(plugin: Path) -> list[str]:
+    """What a plugin answers to VERSION; nothing if it does not run."""
+    environment = {"CNI_COMMAND": "VERSION"}
+    try:
+        outcome = programs.run((plugin,), env=environment, timeout=_VERSION_SECONDS)
+        return [str(each) for each in json.loads(outcome.stdout)["supportedVersions"]]
+    except (OSError, programs.TimedOut, ValueError, KeyError, TypeError):
+        return []
 
 
 def install(

@@ -16,6 +16,7 @@ import yaml
 
 from tests.e2e import companions, netmgr, programs
 from tests.e2e.cluster import Cluster
+from tests.e2e.node import CONTAINERD_2
 from tests.runtimes.node import BIN_DIR
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(3000)]
@@ -39,6 +40,14 @@ LABELS = re.compile(r" \[[^]]*\]$")
 """What Ginkgo appends to a test's name in a report."""
 
 NETWORKING = re.compile(r"\[sig-network\].*\[Conformance\]")
+
+
+@pytest.fixture(scope="module")
+def options() -> dict[str, object]:
+    if reason := programs.missing(CONTAINERD_2, ["containerd"]):
+        pytest.fail(reason)
+    # It asks the chain for STATUS, which Debian's portmap does not know.
+    return {"with_containerd_2": ("node-2",)}
 
 
 @pytest.fixture(scope="module")

@@ -265,11 +265,20 @@ def extended(plan):
     return json.dumps(document)
 
 
+def reference_plugin(plan, name, *versions):
+    """As `VERSION` sees a plugin of the project containernetworking."""
+    path = plan.bin_dir / name
+    answer = json.dumps({"cniVersion": versions[-1], "supportedVersions": versions})
+    path.write_text(f"#!/bin/sh\n[ \"$CNI_COMMAND\" = VERSION ] && echo '{answer}'\n")
+    path.chmod(0o755)
+
+
 def with_portmap(plan):
     plan.bin_dir.mkdir(exist_ok=True)
-    (plan.bin_dir / "portmap").write_text("the reference plugin")
+    reference_plugin(plan, "portmap", "0.4.0", "1.0.0", "1.1.0")
 
 
+@pytest.mark.programs
 def test_portmap_is_chained_where_the_runtime_has_it(plan, launcher):
     with_portmap(plan)
     install(plan, launcher)
@@ -277,6 +286,7 @@ def test_portmap_is_chained_where_the_runtime_has_it(plan, launcher):
     assert installer.remarks(plan) == []
 
 
+@pytest.mark.programs
 def test_portmap_that_comes_later_is_chained_by_the_next_installation(plan, launcher):
     install(plan, launcher)
     assert any("hostPort does not work" in remark for remark in installer.remarks(plan))
@@ -285,6 +295,7 @@ def test_portmap_that_comes_later_is_chained_by_the_next_installation(plan, laun
     assert installer.remarks(plan) == []
 
 
+@pytest.mark.programs
 def test_portmap_can_be_refused_and_insisted_on(plan, launcher):
     with pytest.raises(SetupError, match=r"portmap: there is no such plugin; it comes with"):
         replace(plan, portmap=True)
@@ -295,11 +306,33 @@ def test_portmap_can_be_refused_and_insisted_on(plan, launcher):
     assert installer.remarks(without) == []
 
 
+@pytest.mark.programs
+@pytest.mark.parametrize("bandwidth", [("1.0.0",), ("0.4.0",)])
+def test_a_version_is_offered_only_if_the_whole_chain_has_it(plan, launcher, bandwidth):
+    """containerd 2 asks every plugin for STATUS where 1.1.0 is offered."""
+    with_portmap(plan)
+    install(plan, launcher)
+    assert json.loads(plan.conflist.read_text())["cniVersions"] == ["1.0.0", "1.1.0"]
+    reference_plugin(plan, "bandwidth", *bandwidth)
+    install(replace(plan, bandwidth=True), launcher)
+    assert json.loads(plan.conflist.read_text())["cniVersions"] == ["1.0.0"]
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("content", ["", "#!/bin/sh\necho no JSON\n", "#!/bin/sh\nexit 1\n"])
+def test_a_plugin_that_does_not_say_its_versions_has_no_newer_one(plan, launcher, content):
+    with_portmap(plan)
+    (plan.bin_dir / "portmap").write_text(content)
+    install(plan, launcher)
+    assert json.loads(plan.conflist.read_text())["cniVersions"] == ["1.0.0"]
+
+
+@pytest.mark.programs
 def test_bandwidth_is_chained_behind_portmap_when_it_is_asked_for(plan, launcher):
     with pytest.raises(SetupError, match=r"bandwidth: there is no such plugin; it comes with"):
         install(replace(plan, bandwidth=True), launcher)
     with_portmap(plan)
-    (plan.bin_dir / "bandwidth").write_text("the reference plugin")
+    reference_plugin(plan, "bandwidth", "1.0.0", "1.1.0")
     install(replace(plan, bandwidth=True), launcher)
     assert json.loads(plan.conflist.read_text())["plugins"][1:] == [
         {"type": "portmap", "capabilities": {"portMappings": True}},
@@ -354,6 +387,7 @@ def test_uninstall_takes_an_extended_configuration_out_of_the_runtimes_sight(pla
     assert tree(plan.conf_dir) == {"10-netmgr.conflist.uninstalled"}
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("other", ["05-cilium.conflist", "05-old.conf", "00.json"])
 def test_a_configuration_that_sorts_before_ours_is_named(plan, launcher, other):
     with_portmap(plan)
