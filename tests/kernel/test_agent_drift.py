@@ -55,7 +55,7 @@ FOREIGN = (
     "ip6tables-legacy -t mangle -A FORWARD -j FOREIGN",
     "iptables-legacy -t nat -A POSTROUTING -d 192.0.2.9 -j MASQUERADE",
     f"ip route add 198.51.100.0/24 via {own('b', Family.V4)} proto static",
-    f"ip route add 198.51.100.7/32 via {own('b', Family.V4)} proto 111",
+    f"ip route add 198.51.100.7/32 via {own('b', Family.V4)} proto 112",
     f"ip -6 route add 2001:db8:7::/48 via {own('b', Family.V6)} proto static",
 )
 EVERYWHERE = {
