@@ -181,15 +181,22 @@ def test_a_changed_mac_is_followed_at_once_with_one_capability_more(node: LabNod
 
 
 @pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
-def test_the_plugin_is_installed_without_any_capability(node: LabNode):
+def test_the_plugin_is_installed_with_no_more_than_the_manifest_adds(node: LabNode):
     folder = node.directory / "elsewhere"
     where = [f"--{key}-dir={folder / key}" for key in ("bin", "conf", "run", "state")]
-    assert added("cni", "netmgr", "plugin") == []
-    confinement = ["setpriv", "--no-new-privs", "--bounding-set=-all"]
-    done = subprocess.run(
-        [*confinement, sys.executable, "-m", "netmgr", "cni", "install", *where], check=False
-    )
-    assert done.returncode == 0
+    install = [sys.executable, "-m", "netmgr", "cni", "install", "--host-root=/", *where]
+
+    def is_installed(capabilities: list[str]) -> bool:
+        bounding = ",".join(["-all", *(f"+{capability}" for capability in capabilities)])
+        confinement = ["setpriv", "--no-new-privs", f"--bounding-set={bounding}"]
+        done = subprocess.run([*confinement, *install], check=False, stderr=subprocess.DEVNULL)
+        return done.returncode == 0
+
+    capabilities = added("cni", "netmgr", "plugin")
+    assert capabilities == ["sys_chroot"]
+    assert not is_installed([])
+    assert not folder.exists()
+    assert is_installed(capabilities)
     assert (folder / "conf" / "10-netmgr.conflist").exists()
 
 
