@@ -8,6 +8,7 @@ agent is never asked, so that nothing else could notice.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,9 +132,19 @@ def _names(path: Path, record: Record, conflist: Path) -> bool:
 
 
 def _setting_problems(record: Record, root: Path) -> Iterator[str]:
-    for path, setting in runtimes.settings(root).items():
-        if setting != record.settings.get(path):
+    wanted = {str(record.bin_dir), str(record.conf_dir)}
+    now = runtimes.settings(root)
+    for path in sorted({*now, *record.settings}):
+        setting, before = now.get(path, {}), record.settings.get(path, {})
+        changed = {key for key in {*setting, *before} if setting.get(key) != before.get(key)}
+        # A runtime that is configured for our directories later finds the plugin as well.
+        if not all(_names_one_of(runtimes.in_effect(setting, key), wanted) for key in changed):
             yield f"{path} has changed what it says about CNI plugins since then; {_AGAIN}"
+
+
+def _names_one_of(value: object, directories: set[str]) -> bool:
+    named = value if isinstance(value, list) else [value]
+    return any(isinstance(each, str) and os.path.normpath(each) in directories for each in named)
 
 
 def _is_visible(path: Path, root: Path) -> bool:

@@ -41,6 +41,11 @@ _CONTAINERD_SECTIONS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.c
 """The plugin with the `cni` table: in configuration version 3 (containerd 2), then version 2."""
 
 _KEYS = ("bin_dir", "bin_dirs", "conf_dir", "plugin_dir", "plugin_dirs", "network_dir")
+_CONTAINERD_DEFAULTS = {
+    "bin_dir": str(DEFAULT_BIN_DIR),
+    "bin_dirs": [str(DEFAULT_BIN_DIR)],
+    "conf_dir": str(DEFAULT_CONF_DIR),
+}
 _DUMP_SECONDS = 20
 _MOST_FILES = 64
 _ADVICE = "name the directory with --bin-dir and --conf-dir"
@@ -90,6 +95,11 @@ def settings(root: Path) -> Settings:
             found[str(path)] = keys
         waiting += _imports(document, path.parent, root)
     return found
+
+
+def in_effect(setting: Mapping[str, Any], key: str) -> object:
+    """A key of `settings`, or the runtime's default; None where that depends on its build."""
+    return setting.get(key, _CONTAINERD_DEFAULTS.get(key))
 
 
 def directories(bin_dir: Path | None, conf_dir: Path | None) -> tuple[Path, Path, str]:

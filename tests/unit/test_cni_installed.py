@@ -129,6 +129,15 @@ def test_a_runtime_that_was_told_to_look_elsewhere_is_noticed(tmp_path):
     config.write_text(CONTAINERD.replace("/usr/lib/cni", "/opt/cni/bin"))
     (problem,) = installed.problems(record, inside)
     assert problem.startswith("/etc/containerd/config.toml has changed what it says about CNI")
+    config.write_text(CONTAINERD.replace("/usr/lib/cni", str(plan.bin_dir)))
+    assert [*installed.problems(record, inside)] == []
+    # Without the key, containerd looks in its default directory.
+    config.write_text("version = 2\n")
+    (problem,) = installed.problems(record, inside)
+    assert problem.startswith("/etc/containerd/config.toml has changed what it says about CNI")
+    config.unlink()
+    (problem,) = installed.problems(record, inside)
+    assert problem.startswith("/etc/containerd/config.toml has changed what it says about CNI")
 
 
 def test_a_record_that_somebody_damaged_is_named(plan):
