@@ -30,7 +30,7 @@ e2e: ## run the tests on a real Kubernetes of two nodes, whose programs are buil
 	@.ci/programs e2e/programs/conformance e2e
 	@.ci/programs e2e/programs/coredns e2e
 	@.ci/programs e2e/programs/policies e2e
-	NETMGR_E2E_IMAGE=$$(.ci/e2e-image) .venv/bin/python -m pytest tests/e2e $(ARGS)
+	image=$$(.ci/e2e-image) && NETMGR_E2E_IMAGE=$$image .venv/bin/python -m pytest tests/e2e $(ARGS)
 
 pythons: ## run the tests that need no root on every installed Python from 3.11 to 3.14
 	@.ci/setup test
