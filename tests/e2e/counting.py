@@ -47,11 +47,12 @@ def counts(cluster: Cluster) -> Counts:
 def gained(cluster: Cluster, before: Counts, expected: Counts) -> Counts:
     """What each pod has more than before: once it is as `expected`, or when it never is."""
     return comparison.wait_for(
-        partial(_difference, cluster, before), expected, patience=SECONDS_TO_COUNT
+        partial(difference, cluster, before), expected, patience=SECONDS_TO_COUNT
     )
 
 
-def _difference(cluster: Cluster, before: Counts) -> Counts:
+def difference(cluster: Cluster, before: Counts) -> Counts:
+    """What each pod has more than before, as the exporters have it now."""
     after = counts(cluster)
     more = {column: tally - before.get(column, Tally()) for column, tally in after.items()}
     return {column: tally for column, tally in more.items() if tally != Tally()}

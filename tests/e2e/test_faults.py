@@ -15,7 +15,7 @@ from netmgr.lab import exchange
 from netmgr.lab.exchange import End
 from netmgr.lab.topology import INTERNET
 from netmgr.prefixes import Family
-from tests.e2e import netmgr, network, pods
+from tests.e2e import counting, netmgr, network, pods
 from tests.e2e.cluster import Cluster, wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -103,7 +103,7 @@ def test_a_killed_agent_costs_no_pod_the_kubelets_retry(installed: Cluster) -> N
 def test_pods_keep_their_network_and_counts_while_containerd_restarts(installed: Cluster) -> None:
     (speaker,) = pods.run(installed, {"speaker": NODE}).values()
     internet = End(installed.namespace("internet"), INTERNET[Family.V4])
-    before = netmgr.counts(installed)
+    gained = partial(counting.difference, installed, counting.counts(installed))
     exchange.datagrams(speaker.end(), internet, [1000] * 10, [500] * 10)
     node = installed.node(NODE)
     (server,) = [int(each) for each in node.machine.run("pgrep", "-x", "containerd").split()]
@@ -114,7 +114,7 @@ def test_pods_keep_their_network_and_counts_while_containerd_restarts(installed:
     exchange.datagrams(speaker.end(), internet, [1000] * 10, [500] * 10)
     expected = {30 * 1028, 30 * 528}
     wait_for(
-        lambda: {tally.bytes for tally in netmgr.gained(installed, before).values()} == expected,
+        lambda: {tally.bytes for tally in gained().values()} == expected,
         "every byte of the pod",
         30,
     )
@@ -132,7 +132,7 @@ def _is_empty(cluster: Cluster) -> bool:
 def test_an_agent_starts_and_counts_while_the_api_server_is_away(installed: Cluster) -> None:
     (speaker,) = pods.run(installed, {"lonely": NODE}).values()
     internet = End(installed.namespace("internet"), INTERNET[Family.V4])
-    before = netmgr.counts(installed)
+    gained = partial(counting.difference, installed, counting.counts(installed))
     killed = agent(installed, NODE)
     installed.plane.stop_server()
     try:
@@ -141,7 +141,7 @@ def test_an_agent_starts_and_counts_while_the_api_server_is_away(installed: Clus
         exchange.datagrams(speaker.end(), internet, [1000] * 10, [500] * 10)
         expected = {20 * 1028, 20 * 528}
         wait_for(
-            lambda: {each.bytes for each in netmgr.gained(installed, before).values()} == expected,
+            lambda: {each.bytes for each in gained().values()} == expected,
             "every byte of the pod, counted by the agent's successor",
             # The second end of a container within ten minutes costs the kubelet's backoff, too.
             120,

@@ -16,7 +16,7 @@ from netmgr.lab.exchange import End
 from netmgr.lab.topology import INTERNET
 from netmgr.model import Traffic
 from netmgr.prefixes import Family
-from tests.e2e import companions, netmgr, pods, programs
+from tests.e2e import companions, counting, netmgr, pods, programs
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.load import Conversation
 from tests.e2e.node import CONTAINERD_2
@@ -115,22 +115,22 @@ def test_a_policy_of_egress_keeps_a_pod_from_the_internet_and_others_are_counted
         seen = talk.seen(capture)
 
     def counted() -> Counts:
-        gained = netmgr.gained(cluster, before)
+        gained = counting.difference(cluster, before)
         return {column: tally for column, tally in gained.items() if column.pod != "stranger"}
 
     assert comparison.wait_for(counted, seen, SECONDS_TO_COUNT) == seen
-    gained = netmgr.gained(cluster, before)
+    gained = counting.difference(cluster, before)
     denied = {column.traffic for column in gained if column.pod == "stranger"}
     assert denied == {Traffic.INTERNET_OUT}, "what a policy denies was counted before"
 
 
 def settled(cluster: Cluster) -> Counts:
     """All totals, once the pages have everything that was sent so far."""
-    known = netmgr.counts(cluster)
+    known = counting.counts(cluster)
 
     def same() -> bool:
         nonlocal known
-        former, known = known, netmgr.counts(cluster)
+        former, known = known, counting.counts(cluster)
         return former == known
 
     wait_for(same, "totals that stay", 60)

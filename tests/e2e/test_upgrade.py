@@ -16,7 +16,7 @@ from netmgr.lab.capture import Capture
 from netmgr.lab.exchange import End
 from netmgr.lab.topology import INTERNET
 from netmgr.prefixes import Family
-from tests.e2e import images, netmgr, network, pods
+from tests.e2e import counting, images, netmgr, network, pods
 from tests.e2e.cluster import Cluster
 from tests.e2e.load import Background, Churn, Conversation
 from tests.e2e.pods import Pod
@@ -71,7 +71,7 @@ def test_no_pod_fails_and_every_byte_is_counted(
     cluster: Cluster, before: Path, running: dict[str, Pod], way: str
 ) -> None:
     internet = End(cluster.namespace("internet"), INTERNET[Family.V4])
-    counted = netmgr.counts(cluster)
+    counted = counting.counts(cluster)
     talk, churn = Conversation(running, internet), Churn(cluster)
     with Capture(internet.namespace, "eth0") as capture:
         with (
@@ -82,6 +82,6 @@ def test_no_pod_fails_and_every_byte_is_counted(
             netmgr.apply(cluster, netmgr.overlay(cluster, "cni") if way == "forth" else before)
             netmgr.roll_out(cluster)
         seen = talk.seen(capture)
-    gained = partial(netmgr.gained, cluster, counted)
+    gained = partial(counting.difference, cluster, counted)
     assert comparison.wait_for(gained, seen, SECONDS_TO_COUNT) == seen
     assert len(churn.seconds) > len(network.NODES), churn.seconds
