@@ -125,9 +125,10 @@ NODE_PACKETS = Metric(
 ORIGIN_BYTES = Metric(
     "netmgr_node_traffic_origin_bytes_total",
     ("origin", "traffic"),
-    4 * TRAFFICS,
+    5 * TRAFFICS,
     "The node's total by origin: its pods', its host-network pods' (accounting.host_pods), "
-    "its own, and what was forwarded for no pod (unattributed; transit where no pods run).",
+    "its own, other nodes' pods' (remote-pods: accounting.cluster_cidrs), and what was forwarded "
+    "for no pod (unattributed; transit where no pods run).",
 )
 RULE_BYTES = Metric(
     "iptables_bytes_total",

@@ -58,6 +58,9 @@ class Traffic(StrEnum):
         return self.value.endswith("-in")
 
 
+REMOTE_PODS = "REMOTE_PODS"
+"""Subject of the counters of what the internet and other nodes' pods exchange through this node."""
+
 PROTECTED = Traffic("protected-out")
 """What pods sent to addresses that are kept from them; it was dropped."""
 
@@ -117,8 +120,8 @@ class Counter:
     """Identity of one kernel counter.
 
     `subject` is what is counted: a pod's address (one counter for each of its addresses and
-    directions), for the node's own rules the hook's chain (INPUT, OUTPUT or FORWARD), or, for a
-    host-network pod, `cgroup ` and the number of its cgroup.
+    directions), for the node's own rules the hook's chain (INPUT, OUTPUT or FORWARD), REMOTE_PODS,
+    or, for a host-network pod, `cgroup ` and the number of its cgroup.
     """
 
     subject: Address | str

@@ -108,7 +108,8 @@ TRAFFIC = (
         "{{ $value | humanize }}B/s of {{ $labels.traffic }}"
         "{{ with $labels.cluster }} in {{ . }}{{ end }} are no pod's",
         "Nodes forward it, but no pod's address was counted for it: containers outside Kubernetes, "
-        "or pods that were noticed late. `netmgr node audit` on a node explains the difference.",
+        "pods that were noticed late, or NodePorts without `accounting.cluster_cidrs`. "
+        "`netmgr node audit` on a node explains the difference.",
     ),
     Alert(
         "NetmgrTotalsNotDurable",

@@ -220,8 +220,9 @@ class OriginTotals(TrafficTotals):
     """A part of the node's total; the parts add up to it but for what passes during a reading.
 
     `origin` is `pods`, `host-pods` (host-network pods, where they are counted), `node` (everything
-    else that the node itself receives and sends), and what was forwarded for no pod:
-    `unattributed`, or `transit` where no pods run.
+    else that the node itself receives and sends), `remote-pods` (forwarded for other nodes' pods,
+    where that is counted), and what was forwarded for no pod: `unattributed`, or `transit` where no
+    pods run.
     """
 
     origin: str

@@ -215,7 +215,8 @@ def _unexplained(one: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"{one['traffic']}: {size(one['unattributed'])} were forwarded for addresses that "
             "no pod had at the time: containers of another network, pods that were noticed "
-            "late, or traffic while another program had removed a pod's counter."
+            "late, NodePort traffic for another node's pod (unless accounting.cluster_cidrs has "
+            "its address), or traffic while another program had removed a pod's counter."
         )
     # The kernel counts on between the two readings.
     moving = one["forwarded"] - one["attributed"] - one["unattributed"]

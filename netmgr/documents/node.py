@@ -137,6 +137,9 @@ class Accounting(Document):
     """How long a pod's series outlives the pod."""
     classes: tuple[TrafficClass, ...] = ()
     """Further traffic of pods to count by itself; with any, the remaining traffic is, too."""
+    cluster_cidrs: tuple[PrefixText, ...] = ()
+    """Where all nodes' pods have their addresses. What enters here for another node's pod, by a
+    NodePort or a load balancer, is then counted as such and is not unattributed."""
     host_pods: bool = False
     """Whether host-network pods are counted by their cgroup, and not as the node itself."""
     cgroup_dir: AbsolutePath = Path("/sys/fs/cgroup")

@@ -73,11 +73,18 @@ def datagram_bytes(family: Family, payload: int) -> int:
 
 
 def datagrams(
-    client: End, server: End, forth: Sequence[int], back: Sequence[int], *, port: int = 0
+    client: End,
+    server: End,
+    forth: Sequence[int],
+    back: Sequence[int],
+    *,
+    port: int = 0,
+    frontend: Frontend | None = None,
 ) -> Heard:
     """Send datagrams with `forth` bytes of payload each, each answered by one of `back` bytes.
 
-    The server receives at `port`; 0 leaves the choice to the kernel.
+    The server receives at `port`; 0 leaves the choice to the kernel. The client sends to
+    `frontend`; by default, to the server itself.
 
     Raises:
         LabError: one was lost or arrived changed.
@@ -89,7 +96,8 @@ def datagrams(
     ):
         far.bind((str(server.address), port))
         server_port = far.getsockname()[1]
-        near.connect((str(server.address), server_port))
+        reached = frontend or Frontend(server.address, server_port)
+        near.connect((str(reached.address), reached.port))
         peer = near.getsockname()
         for number, (out, home) in enumerate(zip(forth, back, strict=True)):
             try:

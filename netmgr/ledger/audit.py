@@ -23,12 +23,12 @@ those are counted: what is missed there is the node's own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, MutableMapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from enum import StrEnum
 from typing import NamedTuple
 
 from netmgr.ledger.tables import NOTHING, Account, Amount, Scope
-from netmgr.model import Counter, Traffic
+from netmgr.model import REMOTE_PODS, Counter, Traffic
 
 COUNTED, MISSED, BASE = "counted", "missed", "base"
 """An audit's accounts: what owners counted, what is shown, and what that is measured from."""
@@ -60,6 +60,26 @@ def counted(counter: Counter) -> Account:
     return Account(
         Scope.AUDIT, Audit.FORWARD if counter.is_pod else Audit.LOCAL, COUNTED, counter.traffic
     )
+
+
+def is_of_node(counter: Counter) -> bool:
+    """Whether this is one of the node's own counters, which have no pod as their owner."""
+    return str(counter.subject) in _HOOKS or counter.subject == REMOTE_PODS
+
+
+def remote_pods(totals: Totals, audit: Audit, traffic: Traffic) -> Amount | None:
+    """What was forwarded for pods of other nodes, by Services; None if that is not counted."""
+    return totals.get(_remote_pods(traffic)) if audit is Audit.FORWARD else None
+
+
+def of_remote_pods(counter: Counter) -> Iterator[Account]:
+    """The accounts of a counter of REMOTE_PODS."""
+    yield _remote_pods(counter.traffic)
+    yield Account(Scope.AUDIT, Audit.FORWARD, COUNTED, counter.traffic)
+
+
+def _remote_pods(traffic: Traffic) -> Account:
+    return Account(Scope.AUDIT, Audit.FORWARD, REMOTE_PODS, traffic)
 
 
 def missed(totals: Totals, audit: Audit, traffic: Traffic) -> Amount:

@@ -73,7 +73,7 @@ from netmgr.ledger.tables import (
     Scope,
     Tracked,
 )
-from netmgr.model import Counter, PodRef, Sample
+from netmgr.model import REMOTE_PODS, Counter, PodRef, Sample
 
 BOOT_ID = "boot_id"
 READ_AT, LONGEST_PAUSE = "read_at_steady", "longest_pause"
@@ -172,7 +172,7 @@ class Book:
         # A name that cannot be stored would fail every later write as well.
         str(owner).encode()
         # Checked before the first change: an error leaves the book as it was.
-        if any(bool(audit.audited_by(counter)) is (owner is not None) for counter in wanted):
+        if any(audit.is_of_node(counter) is (owner is not None) for counter in wanted):
             raise ValueError(f"counters of {owner or 'the node'} belong to someone else: {wanted}")
         for counter in wanted:
             self._begin_one(counter, owner, now)
@@ -390,7 +390,9 @@ def _same(former: PodRef | None, owner: PodRef | None) -> bool:
 
 
 def _accounts(counter: Counter, owner: PodRef | None) -> Iterator[Account]:
-    if owner is None:
+    if counter.subject == REMOTE_PODS:
+        yield from audit.of_remote_pods(counter)
+    elif owner is None:
         yield Account(Scope.HOOK, str(counter.subject), str(counter.family.value), counter.traffic)
     else:
         yield Account(Scope.POD, owner.namespace, owner.name, counter.traffic)

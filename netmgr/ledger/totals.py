@@ -25,6 +25,7 @@ class AuditTotal:
     """One direction of an audit: what passed, what its owners counted, and what surely neither.
 
     `passed` and `counted` are as just read, a moment apart; `missed` is settled and never falls.
+    `remote_pods` is the part of `counted` that was for other nodes' pods; None if not counted.
     """
 
     audit: Audit
@@ -32,6 +33,7 @@ class AuditTotal:
     passed: Amount
     counted: Amount
     missed: Amount
+    remote_pods: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Totals:
         ]
 
     def origins(self, *, runs_pods: bool) -> list[OriginTotals]:
-        """The node's total in four parts, each of which only rises."""
+        """The node's total in parts, each of which only rises."""
         names = {
             Audit.FORWARD: ("pods", "unattributed" if runs_pods else "transit"),
             Audit.LOCAL: ("host-pods", "node"),
@@ -95,7 +97,10 @@ class Totals:
         parts: list[OriginTotals] = []
         for one in self.audits:
             of_owners, of_others = names[one.audit]
-            parts.append({"origin": of_owners, **_amount(one.traffic, one.counted)})
+            if one.remote_pods is not None:
+                parts.append({"origin": "remote-pods", **_amount(one.traffic, one.remote_pods)})
+            counted = one.counted - (one.remote_pods or NOTHING)
+            parts.append({"origin": of_owners, **_amount(one.traffic, counted)})
             parts.append({"origin": of_others, **_amount(one.traffic, one.missed)})
         return parts
 
@@ -148,14 +153,22 @@ def _gap(gap: Gap, lost: Lost) -> AccountingGaps:
 
 def _audits(book: Book) -> list[AuditTotal]:
     return [
-        AuditTotal(which, traffic, *sides, audit.missed(book.totals, which, traffic))
+        AuditTotal(
+            which,
+            traffic,
+            *sides,
+            audit.missed(book.totals, which, traffic),
+            audit.remote_pods(book.totals, which, traffic),
+        )
         for (which, traffic), sides in sorted(audit.compared(book.totals).items())
     ]
 
 
 def _raw(book: Book) -> list[Sample]:
     hooks: list[tuple[Counter, Amount]] = [
-        (counter, live.reading) for counter, live in book.counters.items() if live.owner is None
+        (counter, live.reading)
+        for counter, live in book.counters.items()
+        if audit.audited_by(counter)
     ]
     hooks.sort(key=lambda entry: str(entry[0]))
     return [Sample(counter, reading.bytes, reading.packets) for counter, reading in hooks]

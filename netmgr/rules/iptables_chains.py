@@ -129,21 +129,27 @@ def counters(desired: Ruleset, chains: Mapping[Hook, Sequence[ObservedRule]]) ->
 def node_samples(
     table: Table, desired: Ruleset, indexes: Callable[[], Mapping[str, int]]
 ) -> Iterator[Sample]:
-    """What the article's rules in this table have counted.
+    """What the article's rules in this table have counted, and the node's others in our own chains.
 
-    `indexes` is asked where a rule has lost its mark.
+    `indexes` is asked where one of the article's has lost its mark.
     """
     for hook, rules in desired.chains.items():
         if TABLES.get(hook) != "mangle":
             continue
+        counting = [rule for rule in rules if isinstance(rule.action, Count)]
+        article, others = split(counting, table.family)
         entries = table.entries(builtin(hook))
-        for rule in rules:
-            if rule.family is not table.family or not isinstance(rule.action, Count):
-                continue
-            found = counting_entry(entries, rule, indexes)
-            if found is not None:
-                packets, octets = found.counters
-                yield Sample(rule.action.counter, octets, packets)
+        found = [(rule, counting_entry(entries, rule, indexes)) for rule in article]
+        own = {entry.comment: entry for entry in table.entries(chain_name(hook))}
+        found += [(rule, own.get(iptables_entries.comment_of(rule))) for rule in others]
+        yield from _samples(found)
+
+
+def _samples(found: Iterable[tuple[Rule, Entry | None]]) -> Iterator[Sample]:
+    for rule, entry in found:
+        if entry is not None and isinstance(rule.action, Count):
+            packets, octets = entry.counters
+            yield Sample(rule.action.counter, octets, packets)
 
 
 def counting_entry(

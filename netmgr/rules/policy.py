@@ -17,7 +17,7 @@ from itertools import product
 
 from netmgr.documents.node import NodeDocument, NodeRules
 from netmgr.documents.sites import Role
-from netmgr.model import LINK_GROUP, LINK_PREFIX, PROTECTED, Counter, Traffic
+from netmgr.model import LINK_GROUP, LINK_PREFIX, PROTECTED, REMOTE_PODS, Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules.classifier import Classifier, pod_set
 from netmgr.rules.isolation import Isolation
@@ -60,8 +60,9 @@ class Policy:
 
     `internal` is everything that is not internet; `ranges` is what reaches it as the machine: the
     pods' own addresses, or on a router those of every site. `exact_prefix` is the one v4 prefix the
-    article's published text excepts. With `counts_only` pods are counted and no more: none of
-    their packets is dropped as forged, or translated.
+    article's published text excepts. `cluster_cidrs` have the pods of all nodes: what enters here
+    for other nodes' pods is counted. With `counts_only` pods are counted and no more: none of their
+    packets is dropped as forged, or translated.
     """
 
     internal: tuple[Prefix, ...]
@@ -76,6 +77,7 @@ class Policy:
     isolation: Isolation | None = None
     translation: Translation | None = None
     classifier: Classifier | None = None
+    cluster_cidrs: tuple[Prefix, ...] = ()
 
     @property
     def traffics(self) -> tuple[Traffic, ...]:
@@ -111,6 +113,7 @@ class Policy:
             isolation=isolation,
             translation=Translation.of(document),
             classifier=Classifier.of(document, isolation),
+            cluster_cidrs=document.accounting.cluster_cidrs,
         )
 
 
@@ -163,6 +166,7 @@ def desired(
     parts = (sources, policy.protection, policy.isolation, policy.translation, policy.classifier)
     for part in parts:
         sets |= part.sets(abilities) if part else {}
+    sets |= _cluster_sets(policy)
     if policy.known != policy.internal:
         sets |= {_unhidden(family): _of_family(policy.internal, family) for family in Family}
     for family, traffic in product(Family, policy.traffics):
@@ -193,6 +197,17 @@ INTERNAL_SETS = frozenset(_internal(family).name for family in Family)
 def _unhidden(family: Family) -> SetSpec:
     """Whom pods reach by their own addresses, where a class has prefixes that are not internal."""
     return SetSpec(f"unhidden{family.value}", family)
+
+
+def _cluster(family: Family) -> SetSpec:
+    """Where the pods of all nodes have their addresses."""
+    return SetSpec(f"cluster{family.value}", family)
+
+
+def _cluster_sets(policy: Policy) -> dict[SetSpec, frozenset[Element]]:
+    merged = merge(policy.cluster_cidrs)
+    found = {_cluster(family): _of_family(merged, family) for family in Family}
+    return {spec: members for spec, members in found.items() if members}
 
 
 def _of_family(prefixes: Iterable[Prefix], family: Family) -> frozenset[Element]:
@@ -228,9 +243,7 @@ def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> 
         if at is hook
     ]
     if hook is Hook.FORWARD:
-        # The counting look-up is the last match: it counts whatever reaches it.
-        rules.append(_pod_rule(Traffic.INTERNET_OUT, family, outward, Side.SOURCE))
-        rules.append(_pod_rule(Traffic.INTERNET_IN, family, inward, Side.DESTINATION))
+        rules += _forwarded(policy, family, outward, inward)
     # Another plugin wires these pods, and their sources and masquerading are its own business.
     elif policy.counts_only:
         return rules
@@ -239,9 +252,33 @@ def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> 
     return rules
 
 
+def _forwarded(
+    policy: Policy, family: Family, outward: tuple[Match, ...], inward: tuple[Match, ...]
+) -> Iterator[Rule]:
+    # The counting look-up is the last match: it counts whatever reaches it.
+    yield _pod_rule(Traffic.INTERNET_OUT, family, outward, Side.SOURCE)
+    yield _pod_rule(Traffic.INTERNET_IN, family, inward, Side.DESTINATION)
+    # Behind them: what reaches these is for no pod of this node.
+    if _cluster(family) in _cluster_sets(policy):
+        yield _remote_pods_rule(Traffic.INTERNET_OUT, family, outward, Side.SOURCE)
+        yield _remote_pods_rule(Traffic.INTERNET_IN, family, inward, Side.DESTINATION)
+
+
 def _pod_rule(traffic: Traffic, family: Family, internet: tuple[Match, ...], pod: Side) -> Rule:
     matches = (*internet, InSet(pod, pod_set(traffic, family).name))
     return Rule(f"pod {traffic} v{family.value}", family, matches, Pass())
+
+
+def _remote_pods_rule(
+    traffic: Traffic, family: Family, internet: tuple[Match, ...], pod: Side
+) -> Rule:
+    """Count what the internet and other nodes' pods exchange through this node, by a Service.
+
+    Here alone both addresses are seen: the pod's node gets it with this node's address as source.
+    """
+    matches = (*internet, InSet(pod, _cluster(family).name))
+    counter = Counter(REMOTE_PODS, family, traffic)
+    return Rule(f"remote pods {traffic} v{family.value}", family, matches, Count(counter))
 
 
 def _internet(

@@ -124,7 +124,7 @@ def _pool() -> list[PoolState]:
 def _origins() -> list[OriginTotals]:
     return [
         {"origin": origin, "traffic": traffic, "bytes": BYTES, "packets": PACKETS}
-        for origin in ("pods", "host-pods", "node", "unattributed")
+        for origin in ("pods", "host-pods", "node", "remote-pods", "unattributed")
         for traffic in Traffic
     ]
 

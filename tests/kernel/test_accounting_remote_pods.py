@@ -1,0 +1,144 @@
+"""Traffic that enters by one node for a pod of another, as kube-proxy forwards it for a NodePort.
+
+Rules as kube-proxy writes them: the node where a client's packets enter translates their
+destination, and gives them its own address as source, so that the pod's node sees no internet.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from netmgr.documents.node import Backend
+from netmgr.lab.exchange import End, Frontend, Heard, datagrams
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import INTERNET, cluster
+from netmgr.lab.world import World
+from netmgr.prefixes import Family
+
+pytestmark = pytest.mark.root
+
+IN, OUT = "internet-in", "internet-out"
+FORTH, BACK = [100, 900, 1400], [10, 1200, 700]
+NODE_PORT, PORT = 30080, 4000
+CLUSTER_CIDRS = ["10.128.0.0/14", "fd00:128::/32"]
+
+
+@pytest.fixture(scope="module")
+def world(backend: Backend) -> Iterator[World]:
+    room = replace(cluster(nodes=2, pods=4), pods=())
+    settings = {
+        "accounting": {
+            "min_reading_seconds": 0,
+            "reading_seconds": 60,
+            "cluster_cidrs": CLUSTER_CIDRS,
+        },
+        "reconcile_seconds": 3600,
+    }
+    with World(room, backend=backend, name=f"remote-{os.getpid()}", settings=settings) as made:
+        yield made
+
+
+def origins(node: LabNode) -> dict[tuple[str, str], tuple[int, int]]:
+    # The first reading of two settles what the second one shows.
+    node.snapshot()
+    return {
+        (one["origin"], one["traffic"]): (one["bytes"], one["packets"])
+        for one in node.snapshot()["origins"]
+    }
+
+
+def gained(
+    before: dict[tuple[str, str], tuple[int, int]], after: dict[tuple[str, str], tuple[int, int]]
+) -> dict[tuple[str, str], tuple[int, int]]:
+    return {
+        key: (after[key][0] - before[key][0], after[key][1] - before[key][1])
+        for key in after
+        if after[key] != before[key]
+    }
+
+
+def proxy(node: LabNode, pod: Sandbox) -> None:
+    """Forward the node port to a pod, with this node's address as source."""
+    rules = "".join(
+        f"add rule inet proxy prerouting {ip} daddr {address} udp dport {NODE_PORT} "
+        f"dnat {ip} to {target}:{PORT}\n"
+        for ip, address, target in (
+            ("ip", node.node.address(Family.V4), pod.address(Family.V4)),
+            ("ip6", node.node.address(Family.V6), f"[{pod.address(Family.V6)}]"),
+        )
+    )
+    text = f"""
+add table inet proxy
+flush table inet proxy
+add chain inet proxy prerouting {{ type nat hook prerouting priority -100; }}
+add chain inet proxy postrouting {{ type nat hook postrouting priority 100; }}
+add rule inet proxy postrouting ct status dnat masquerade
+{rules}"""
+    subprocess.run(
+        ["nsenter", f"--net={node.namespace}", "nft", "-f", "-"], input=text, text=True, check=True
+    )
+
+
+def ask(world: World, node: LabNode, pod: Sandbox, family: Family) -> Heard:
+    """A client of the internet talks to the pod by the node's port."""
+    return datagrams(
+        End(world.internet, INTERNET[family]),
+        End(pod.netns, pod.address(family)),
+        FORTH,
+        BACK,
+        port=PORT,
+        frontend=Frontend(node.node.address(family), NODE_PORT),
+    )
+
+
+@pytest.mark.parametrize("family", Family)
+def test_what_enters_for_another_nodes_pod_is_the_entry_nodes_and_not_unattributed(
+    world: World, node: LabNode, new_pod: Callable[[str], Sandbox], family: Family
+) -> None:
+    remote, other = new_pod("node-2"), world.node("node-2")
+    proxy(node, remote)
+    before, before_there = origins(node), origins(other)
+    heard = ask(world, node, remote, family)
+    assert heard.peer == node.node.address(family), "the entry node gave its own address"
+    assert gained(before, origins(node)) == {
+        ("remote-pods", IN): (heard.forth.bytes, heard.forth.packets),
+        ("remote-pods", OUT): (heard.back.bytes, heard.back.packets),
+    }
+    assert gained(before_there, origins(other)) == {}
+    (audited,) = [one for one in node.ask("audit")["forward"] if one["traffic"] == IN]
+    assert audited["forwarded"] == audited["attributed"]
+
+
+def test_what_enters_for_a_pod_of_this_node_is_the_pods(
+    world: World, node: LabNode, pod: Sandbox
+) -> None:
+    proxy(node, pod)
+    before = origins(node)
+    heard = ask(world, node, pod, Family.V4)
+    assert gained(before, origins(node)) == {
+        ("pods", IN): (heard.forth.bytes, heard.forth.packets),
+        ("pods", OUT): (heard.back.bytes, heard.back.packets),
+    }
+
+
+def test_the_agents_restart_loses_nothing(
+    world: World, node: LabNode, new_pod: Callable[[str], Sandbox]
+) -> None:
+    remote = new_pod("node-2")
+    proxy(node, remote)
+    before = origins(node)
+    ask(world, node, remote, Family.V4)
+    node.kill_agent()
+    heard = ask(world, node, remote, Family.V4)
+    node.start_agent()
+    node.wait_until_ready()
+    assert gained(before, origins(node)) == {
+        ("remote-pods", IN): (2 * heard.forth.bytes, 2 * heard.forth.packets),
+        ("remote-pods", OUT): (2 * heard.back.bytes, 2 * heard.back.packets),
+    }
