@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Mapping
 from functools import partial
 
@@ -12,13 +14,16 @@ from netmgr.lab.exchange import End
 from netmgr.lab.traffic import Column
 from netmgr.model import Traffic
 from tests.e2e import netmgr, network
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.load import Conversation
 from tests.e2e.pods import BACK, FORTH, Pod
 
 WAYS = (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)
 SECONDS_TO_COUNT = 20
 """Counters are read every five seconds."""
+
+
+READING_SECONDS = 1
 
 
 def check(cluster: Cluster, running: Mapping[str, Pod], internet: End) -> None:
@@ -49,6 +54,32 @@ def gained(cluster: Cluster, before: Counts, expected: Counts) -> Counts:
     return comparison.wait_for(
         partial(difference, cluster, before), expected, patience=SECONDS_TO_COUNT
     )
+
+
+def settled(cluster: Cluster) -> Counts:
+    """Every pod's totals, once the exporters have everything that was sent so far."""
+    known = counts(cluster)
+
+    def same() -> bool:
+        nonlocal known
+        # An agent reads the kernel twice a second at most; until then its answer is the same.
+        time.sleep(READING_SECONDS)
+        former, known = known, counts(cluster)
+        return former == known
+
+    wait_for(same, "totals that stay", 60)
+    return known
+
+
+def origins(cluster: Cluster, node: str) -> dict[tuple[str, str], int]:
+    """What a node's exporter says its total consists of: bytes by origin and traffic."""
+    text = netmgr.page(cluster, node)
+    found = re.findall(
+        r'^netmgr_node_traffic_origin_bytes_total\{origin="(.+?)",traffic="(.+?)"\} (\S+)$',
+        text,
+        re.MULTILINE,
+    )
+    return {(origin, traffic): int(float(size)) for origin, traffic, size in found}
 
 
 def difference(cluster: Cluster, before: Counts) -> Counts:

@@ -6,13 +6,16 @@ from itertools import permutations
 
 import pytest
 
-from netmgr.lab import exchange
+from netmgr.lab import comparison, exchange
+from netmgr.lab.capture import Capture
 from netmgr.lab.exchange import End, Frontend
 from netmgr.lab.topology import INTERNET
+from netmgr.model import Traffic
 from netmgr.prefixes import Address, Family
 from tests.e2e import counting, netmgr, network, pods
 from tests.e2e.cluster import Cluster
 from tests.e2e.pods import BACK, FORTH, PODS, Pod
+from tests.kubernetes.control_plane import Object
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 each_family = pytest.mark.parametrize("family", list(Family))
@@ -25,7 +28,9 @@ def options() -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def installed(cluster: Cluster) -> Cluster:
-    netmgr.apply(cluster, netmgr.overlay(cluster, "cni"))
+    cidrs = [str(prefix) for prefix in network.POD_CIDRS.values()]
+    node_yaml = {"accounting": {"cluster_cidrs": cidrs}}
+    netmgr.apply(cluster, netmgr.overlay(cluster, "cni", node_yaml=node_yaml))
     netmgr.roll_out(cluster)
     return cluster
 
@@ -48,10 +53,36 @@ def test_a_service_leads_to_its_pod_in_both_families(installed: Cluster, running
         for name in ("a1", "b2", "b1"):
             client = running[name].end(address.family)
             pods.reach(client, running["b1"], Frontend(address, 80))
-        internet = End(installed.namespace("internet"), INTERNET[address.family])
-        node_port = made["ports"][0]["nodePort"]
-        outside = Frontend(network.address("node-1", address.family), node_port)
-        pods.reach(internet, running["b1"], outside)
+
+
+@pytest.fixture(scope="module")
+def exposed(installed: Cluster) -> Object:
+    """A Service with a node port for a pod of node-2."""
+    return pods.serve(installed, "b2", 80)
+
+
+@each_family
+def test_what_enters_by_a_node_port_for_another_nodes_pod_is_counted_where_it_enters(
+    installed: Cluster, running: dict[str, Pod], exposed: Object, family: Family
+):
+    internet = End(installed.namespace("internet"), INTERNET[family])
+    node_port = Frontend(network.address("node-1", family), exposed["ports"][0]["nodePort"])
+    pods.reach(internet, running["b2"], node_port)
+    settled = counting.settled(installed)
+    before = counting.origins(installed, "node-1")
+    with Capture(internet.namespace, "eth0") as capture:
+        pods.reach(internet, running["b2"], node_port)
+        capture.settle()
+        flows = capture.flows()
+    seen = {way: sum(flows[flow].bytes for flow in flows if flow.traffic is way) for way in Traffic}
+
+    def gained() -> dict[tuple[str, str], int]:
+        after = counting.origins(installed, "node-1")
+        return {key: after[key] - before[key] for key in after if after[key] != before[key]}
+
+    expected = {("remote-pods", way): size for way, size in seen.items()}
+    assert comparison.wait_for(gained, expected, counting.SECONDS_TO_COUNT) == expected
+    assert counting.difference(installed, settled) == {}, "no pod is counted for it"
 
 
 @each_family

@@ -105,7 +105,7 @@ def test_a_policy_of_egress_keeps_a_pod_from_the_internet_and_others_are_counted
     allow(cluster, "inside", "stranger", egress=[{"to": [{"podSelector": {}}]}])
     stranger = running["stranger"]
     wait_for(lambda: not talks(stranger, internet), "the policy", SECONDS_TO_ENFORCE)
-    before = settled(cluster)
+    before = counting.settled(cluster)
     talk = Conversation({name: running[name] for name in PODS if name != "stranger"}, internet)
     with Capture(internet.namespace, "eth0") as capture:
         for name in talk.speakers:
@@ -122,16 +122,3 @@ def test_a_policy_of_egress_keeps_a_pod_from_the_internet_and_others_are_counted
     gained = counting.difference(cluster, before)
     denied = {column.traffic for column in gained if column.pod == "stranger"}
     assert denied == {Traffic.INTERNET_OUT}, "what a policy denies was counted before"
-
-
-def settled(cluster: Cluster) -> Counts:
-    """All totals, once the pages have everything that was sent so far."""
-    known = counting.counts(cluster)
-
-    def same() -> bool:
-        nonlocal known
-        former, known = known, counting.counts(cluster)
-        return former == known
-
-    wait_for(same, "totals that stay", 60)
-    return known
