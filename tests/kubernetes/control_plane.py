@@ -161,14 +161,27 @@ class ControlPlane:
         first, after = (
             base64.b64encode(key.encode()).decode() for key in (prefix, prefix[:-1] + "0")
         )
-        connection = HTTPConnection("127.0.0.1", self.etcd_port, timeout=30)
-        range_of_keys = json.dumps({"key": first, "range_end": after})
-        assert _exchange(connection, "POST", "/v3/kv/deleterange", range_of_keys, {})[0] == 200
-        connection.close()
+        self._ask_etcd("kv/deleterange", {"key": first, "range_end": after})
         deadline = time.monotonic() + 10
         while self.ask("GET", f"{path}?limit=1&resourceVersion=0")["items"]:
             assert time.monotonic() < deadline, f"the server still shows what was at {prefix}"
             time.sleep(0.1)
+
+    def compact(self) -> None:
+        """Have etcd forget every version but the present one, and give back its space."""
+        key = base64.b64encode(b"/compacted").decode()
+        # A version that no watch has seen.
+        header = self._ask_etcd("kv/put", {"key": key, "value": key})["header"]
+        self._ask_etcd("kv/compaction", {"revision": header["revision"], "physical": True})
+        self._ask_etcd("maintenance/defragment", {})
+
+    def _ask_etcd(self, what: str, body: Object) -> Object:
+        connection = HTTPConnection(self.address, self.etcd_port, timeout=30)
+        status, text = _exchange(connection, "POST", f"/v3/{what}", json.dumps(body), {})
+        connection.close()
+        assert status == 200, text
+        found: Object = json.loads(text)
+        return found
 
     def token(self, namespace: str, account: str, seconds: int = 3600) -> str:
         """A real token of a service account, as the kubelet asks for it."""

@@ -171,6 +171,26 @@ def test_an_api_server_that_restarts_in_the_middle_is_waited_for(
     assert controller.end() == 0
 
 
+def test_watches_whose_version_etcd_has_compacted_are_begun_anew(
+    installed: ControlPlane, starter: Starter, tmp_path: Path
+) -> None:
+    plan = write_plan(tmp_path, "{gpu: {nodes: 10, surge: 0}}")
+    controller = starter.controller(plan, starter.account("netmgr", ACCOUNT), "netmgr-claims")
+    add_nodes(installed, [node("a", "gpu"), node("b", "gpu")])
+    eventually(lambda: len(pod_cidrs(installed)) == 2)
+    # Its watch cache still has what etcd forgets: a new server has neither.
+    installed.stop_server()
+    installed.compact()
+    installed.start_server()
+    installed.ask("DELETE", "/api/v1/nodes/b")
+    add_nodes(installed, [node("c", "gpu")])
+    eventually(lambda: "c" in pod_cidrs(installed))
+    for path in ("/api/v1/nodes", "/api/v1/namespaces/netmgr/pods"):
+        eventually(lambda path=path: f" relist path={path} " in controller.said)
+    assert_none_twice(installed)
+    assert controller.end() == 0
+
+
 def test_a_token_that_is_no_longer_taken_is_read_again_from_its_file(
     installed: ControlPlane, starter: Starter, tmp_path: Path
 ) -> None:
