@@ -26,6 +26,7 @@ e2e: ## run the tests on a real Kubernetes of two nodes, whose programs are buil
 	@.ci/setup e2e
 	@.venv/bin/python -m cni.build
 	@.ci/programs e2e/programs e2e
+	@.ci/programs e2e/programs/previous e2e
 	@.ci/programs e2e/programs/containerd e2e
 	@.ci/programs e2e/programs/conformance e2e
 	@.ci/programs e2e/programs/coredns e2e

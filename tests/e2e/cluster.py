@@ -41,12 +41,15 @@ PROGRAMS = "programs"
 class Cluster:
     """Two nodes and a control plane; a context manager.
 
-    The nodes of `with_containerd_2` have containerd 2.x, the others Debian's 1.6.
+    The nodes of `with_containerd_2` have containerd 2.x, the others Debian's 1.6. The machines of
+    `with_previous` have Kubernetes' minor version before the newest. A kubelet may be older than
+    the API server, not newer.
     """
 
     families: tuple[Family, ...] = (Family.V4,)
     proxy_mode: str = "iptables"
-    with_containerd_2: tuple[str, ...] = ()
+    with_containerd_2: tuple[str, ...] = ("node-2",)
+    with_previous: tuple[str, ...] = ("node-2",)
     allocates_node_cidrs: bool = True
     report: Callable[[str], None] = lambda _: None
     plane: ClusterControlPlane = field(init=False)
@@ -93,6 +96,7 @@ class Cluster:
             netns=self.namespace(network.CONTROL_PLANE),
             families=self.families,
             allocates_node_cidrs=self.allocates_node_cidrs,
+            has_previous=network.CONTROL_PLANE in self.with_previous,
         )
         self.nodes = [self._describe(name) for name in network.NODES]
         (self.folder / PROGRAMS).symlink_to(programs.folder())
@@ -124,6 +128,7 @@ class Cluster:
             self.plane,
             self.proxy_mode,
             name in self.with_containerd_2,
+            name in self.with_previous,
         )
 
     def _is_registered(self, name: str) -> bool:

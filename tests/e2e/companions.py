@@ -19,12 +19,12 @@ from tests.runtimes.images import BUSYBOX, oci_archive
 
 MANIFESTS = Path(__file__).parent / "manifests"
 COREDNS = "netmgr.test/coredns:1"
-AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.59"
+AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
 ALSO_AGNHOST = (
-    "registry.k8s.io/e2e-test-images/jessie-dnsutils:1.7",
-    "registry.k8s.io/pause:3.10.1",
+    "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.1.1",
+    "registry.k8s.io/pause:3.10.2",
 )
-"""Under which names Kubernetes 1.35 asks for it (test/utils/image/manifest.go), and for others that
+"""Under which names Kubernetes 1.37 asks for it (test/utils/image/manifest.go), and for others that
 it can stand in for.
 """
 
@@ -105,7 +105,7 @@ def image(
 
 def built(module: Path, name: str) -> bytes:
     """A program that `.ci/programs` built from the Go module in a folder."""
-    if reason := programs.missing(module, [name]):
+    if reason := programs.missing_of(module, [name]):
         pytest.fail(reason)
     return (programs.folder(module) / name).read_bytes()
 

@@ -10,9 +10,12 @@ import pytest
 from netmgr.lab.exchange import End
 from netmgr.lab.topology import INTERNET
 from netmgr.prefixes import Family
-from tests.e2e import pods, programs
+from tests.e2e import network, pods, programs
 from tests.e2e.cluster import Cluster
 from tests.e2e.pods import PODS, Pod
+
+WHOLE = {"newest": (), "previous": network.MACHINES}
+"""What `--kubernetes` selects: the machines with the minor version before the newest."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,6 +24,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--stay",
         action="store_true",
         help="keep each cluster after its tests, until Enter is pressed",
+    )
+    parser.addoption(
+        "--kubernetes",
+        choices=sorted(WHOLE),
+        help="run one minor version of Kubernetes everywhere",
     )
 
 
@@ -35,6 +43,8 @@ def cluster(request: pytest.FixtureRequest, options: dict[str, object]) -> Itera
     """Two nodes without a network plugin, so not Ready."""
     if reason := programs.missing():
         pytest.fail(reason)
+    if chosen := request.config.getoption("--kubernetes"):
+        options = {**options, "with_previous": WHOLE[chosen]}
     with Cluster(**options) as made:
         yield made
         if request.config.getoption("--stay"):

@@ -32,11 +32,14 @@ def kubelet_account(node: str) -> str:
 
 @dataclass
 class ClusterControlPlane(ControlPlane):
-    """All four programs, in the network namespace pinned at `netns`."""
+    """All four programs, in the network namespace pinned at `netns`; with `has_previous` of
+    Kubernetes' minor version before the newest.
+    """
 
     netns: Path = Path()
     families: tuple[Family, ...] = (Family.V4,)
     allocates_node_cidrs: bool = True
+    has_previous: bool = False
     _tokens: dict[str, str] = field(default_factory=dict)
     _managers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -124,7 +127,8 @@ class ClusterControlPlane(ControlPlane):
 
     def command(self, program: str, *options: str) -> list[str | Path]:
         """In the control plane's network."""
-        return ["nsenter", f"--net={self.netns}", programs.folder() / program, *options]
+        path = programs.kubernetes(program, is_previous=self.has_previous)
+        return ["nsenter", f"--net={self.netns}", path, *options]
 
     def connection(self) -> HTTPSConnection:
         """A new connection to the server, from its own network."""

@@ -36,6 +36,7 @@ CLUSTER_DNS = Address.parse("10.96.0.10")
 UPLINK = "eth0"
 _GATEWAY = 1
 _HOSTS = {CONTROL_PLANE: 2, **{name: 11 + number for number, name in enumerate(NODES)}}
+MACHINES = tuple(_HOSTS)
 
 
 def address(host: str, family: Family = Family.V4) -> Address:

@@ -17,7 +17,6 @@ from tests.e2e.images import PAUSE_IMAGE, Archive
 from tests.runtimes.machine import PATH, Machine, MachineError
 from tests.runtimes.node import BIN_DIR
 
-CONTAINERD_2 = programs.MODULE / "containerd"
 CONTAINERD_CONFIG = "/etc/containerd/config.toml"
 KUBELET_CONFIG = "/etc/kubernetes/kubelet.yaml"
 PROXY_CONFIG = "/etc/kubernetes/kube-proxy.yaml"
@@ -56,7 +55,8 @@ bin_dirs = ["{BIN_DIR}"]
 class ClusterNode:
     """A node called `name`, with everything it keeps below `folder`.
 
-    containerd is Debian's, or with `has_containerd_2` the one of programs/containerd.
+    containerd is Debian's, or with `has_containerd_2` the one of programs/containerd; Kubernetes is
+    the newest, or with `has_previous` the one of programs/previous.
     """
 
     name: str
@@ -66,6 +66,7 @@ class ClusterNode:
     plane: ClusterControlPlane
     proxy_mode: str = "iptables"
     has_containerd_2: bool = False
+    has_previous: bool = False
     machine: Machine = field(init=False)
 
     def __post_init__(self) -> None:
@@ -121,7 +122,7 @@ class ClusterNode:
         self.machine.write(PROXY_CONFIG, yaml.safe_dump(self._proxy()))
         self.machine.start(
             "kube-proxy",
-            programs.folder() / "kube-proxy",
+            programs.kubernetes("kube-proxy", is_previous=self.has_previous),
             f"--config={PROXY_CONFIG}",
             f"--hostname-override={self.name}",
         )
@@ -132,7 +133,7 @@ class ClusterNode:
         self.machine.write(KUBELET_CONFIG, yaml.safe_dump(_kubelet() | settings))
         self.machine.start(
             "kubelet",
-            programs.folder() / "kubelet",
+            programs.kubernetes("kubelet", is_previous=self.has_previous),
             f"--config={KUBELET_CONFIG}",
             f"--kubeconfig={kubeconfig}",
             f"--hostname-override={self.name}",
@@ -151,7 +152,7 @@ class ClusterNode:
 
     @property
     def _path(self) -> str:
-        return f"{programs.folder(CONTAINERD_2)}:{PATH}" if self.has_containerd_2 else PATH
+        return f"{programs.folder(programs.CONTAINERD_2)}:{PATH}" if self.has_containerd_2 else PATH
 
     def _node_ips(self) -> str:
         return ",".join(str(network.address(self.name, each)) for each in self.plane.families)

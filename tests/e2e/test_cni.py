@@ -14,7 +14,7 @@ from netmgr.lab import exchange
 from netmgr.lab.capture import Capture
 from netmgr.lab.exchange import End, Frontend
 from netmgr.prefixes import Address
-from tests.e2e import counting, netmgr, network, pods
+from tests.e2e import counting, netmgr, network, pods, programs
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.load import Background, Churn, Conversation
 from tests.e2e.pods import BACK, FORTH, PODS, Pod
@@ -43,6 +43,17 @@ def installed(cluster: Cluster, pristine: dict[str, list[str]]) -> Cluster:
     netmgr.apply(cluster, netmgr.overlay(cluster, "cni"))
     netmgr.roll_out(cluster)
     return cluster
+
+
+def test_every_machine_has_its_versions_of_kubernetes_and_containerd(cluster: Cluster):
+    plane = cluster.plane
+    server = plane.ask("GET", "/version")["gitVersion"]
+    assert server == programs.version(is_previous=plane.has_previous)
+    for node in cluster.nodes:
+        about = plane.ask("GET", f"/api/v1/nodes/{node.name}")["status"]["nodeInfo"]
+        assert about["kubeletVersion"] == programs.version(is_previous=node.has_previous)
+        major = "2." if node.has_containerd_2 else "1."
+        assert about["containerRuntimeVersion"].startswith(f"containerd://{major}")
 
 
 def test_nodes_become_ready_when_netmgr_serves(installed: Cluster):

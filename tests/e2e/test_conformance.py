@@ -16,7 +16,6 @@ import yaml
 
 from tests.e2e import companions, netmgr, programs
 from tests.e2e.cluster import Cluster
-from tests.e2e.node import CONTAINERD_2
 from tests.runtimes.node import BIN_DIR
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(3000)]
@@ -43,16 +42,8 @@ NETWORKING = re.compile(r"\[sig-network\].*\[Conformance\]")
 
 
 @pytest.fixture(scope="module")
-def options() -> dict[str, object]:
-    if reason := programs.missing(CONTAINERD_2, ["containerd"]):
-        pytest.fail(reason)
-    # It asks the chain for STATUS, which Debian's portmap does not know.
-    return {"with_containerd_2": ("node-2",)}
-
-
-@pytest.fixture(scope="module")
 def results(cluster: Cluster) -> Results:
-    if reason := programs.missing(MODULE, [PROGRAM]):
+    if reason := programs.missing_of(MODULE, [PROGRAM]):
         pytest.fail(reason)
     for node in cluster.nodes:
         node.machine.write(f"{BIN_DIR}/{PORTMAP.name}", PORTMAP.read_bytes(), 0o755)
@@ -79,7 +70,7 @@ def run(cluster: Cluster, name: str, tests: Iterable[str]) -> Results:
     plane = cluster.plane
     options = [
         f"--kubeconfig={plane.kubeconfig()}",
-        f"--kubectl-path={programs.folder() / 'kubectl'}",
+        f"--kubectl-path={programs.kubernetes('kubectl')}",
         "--dump-logs-on-failure=false",
         "--ginkgo.no-color",
         "--ginkgo.timeout=40m",

@@ -1,4 +1,7 @@
-"""The overlay `flat` on a network that knows no podCIDR: one apply, and pods reach each other."""
+"""The overlay `flat` on a network that knows no podCIDR: one apply, and pods reach each other.
+
+Kubernetes is the minor version before the newest everywhere.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ POD_NETWORK = {Family.V4: "10.244.0.0/16", Family.V6: "fd00:244::/56"}
 
 @pytest.fixture(scope="module")
 def options() -> dict[str, object]:
-    return {"families": tuple(Family)}
+    return {"families": tuple(Family), "with_previous": network.MACHINES}
 
 
 def routes(cluster: Cluster, node: str) -> set[str]:

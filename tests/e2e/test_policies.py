@@ -16,10 +16,9 @@ from netmgr.lab.exchange import End
 from netmgr.lab.topology import INTERNET
 from netmgr.model import Traffic
 from netmgr.prefixes import Family
-from tests.e2e import companions, counting, netmgr, pods, programs
+from tests.e2e import companions, counting, netmgr, pods
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.load import Conversation
-from tests.e2e.node import CONTAINERD_2
 from tests.e2e.pods import Pod
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -28,13 +27,6 @@ PODS = {"friend": "node-1", "stranger": "node-1", "server": "node-2", "neighbour
 FORTH, BACK = 200_000, 70_000
 SECONDS_TO_ENFORCE = 30
 SECONDS_TO_COUNT = 90
-
-
-@pytest.fixture(scope="module")
-def options() -> dict[str, object]:
-    if reason := programs.missing(CONTAINERD_2, ["containerd"]):
-        pytest.fail(reason)
-    return {"with_containerd_2": ("node-2",)}
 
 
 @pytest.fixture(scope="module")
