@@ -61,4 +61,4 @@ def missing_of(module: Path, needed: Iterable[str]) -> str:
     absent = [name for name in needed if not os.access(found / name, os.X_OK)]
     if not absent:
         return ""
-    return f"no {', '.join(absent)} in {found}: build them with `make e2e` (an hour, once)"
+    return f"no {', '.join(absent)} in {found}: build them with `make e2e` (up to an hour, once)"
