@@ -26,8 +26,10 @@ def overlay(
     *,
     tag: str = "0.1.0",
     node_yaml: Mapping[str, object] | None = None,
+    config_map: str = "netmgr-node",
 ) -> Path:
-    """An overlay of configs/kubernetes with another tag of the image and keys of node.yaml."""
+    """An overlay of configs/kubernetes with another tag of the image, and with more keys of the
+    node.yaml that is in `config_map`."""
     folder = cluster.folder / "overlay" / name
     folder.mkdir(parents=True, exist_ok=True)
     kustomization: dict[str, object] = {
@@ -39,7 +41,7 @@ def overlay(
     if node_yaml is not None:
         template = yaml.safe_load((manifests.HERE / "overlays" / name / "node.yaml").read_text())
         (folder / "node.yaml").write_text(yaml.safe_dump({**template, **node_yaml}))
-        replaced = {"name": "netmgr-node", "namespace": NAMESPACE, "behavior": "replace"}
+        replaced = {"name": config_map, "namespace": NAMESPACE, "behavior": "replace"}
         kustomization["configMapGenerator"] = [{**replaced, "files": ["node.yaml"]}]
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     return folder
