@@ -52,8 +52,16 @@ class Record:
     def parse(cls, text: str) -> Record:
         """Read what `encoded` wrote; raises ValueError, KeyError or TypeError."""
         found = json.loads(text)
-        bin_dir, conf_dir = Path(found["bin_dir"]), Path(found["conf_dir"])
-        return cls(bin_dir, conf_dir, found["name"], found["network"], dict(found["settings"]))
+        settings = found["settings"]
+        texts = [found[key] for key in ("bin_dir", "conf_dir", "name", "network")]
+        if not (
+            all(isinstance(each, str) for each in texts)
+            and all(each.startswith("/") for each in texts[:2])
+            and all(isinstance(each, dict) for each in [settings, *dict(settings).values()])
+        ):
+            raise TypeError("it is no record of an installation")
+        bin_dir, conf_dir, name, network = texts
+        return cls(Path(bin_dir), Path(conf_dir), name, network, settings)
 
 
 def record_path(state_dir: Path) -> Path:
@@ -98,14 +106,17 @@ def networks(conf_dir: Path) -> list[Path]:
     """The network configurations of a directory; runtimes take the first."""
     if not conf_dir.is_dir():
         return []
-    return sorted(path for path in conf_dir.iterdir() if path.suffix in NETWORK_SUFFIXES)
+    found = [path for path in conf_dir.iterdir() if path.suffix in NETWORK_SUFFIXES]
+    # As libcni does: a link that leads nowhere is a configuration, which cannot be loaded.
+    return sorted(path for path in found if not path.is_dir())
 
 
 def _network_problems(record: Record, root: Path) -> Iterator[str]:
     conflist = record.conf_dir / f"10-{record.name}.conflist"
     try:
         document = json.loads(_below(root, conflist).read_bytes())
-        types = [plugin["type"] for plugin in document["plugins"]]
+        # `fspath` raises TypeError for a type that is no text.
+        types = [os.fspath(plugin["type"]) for plugin in document["plugins"]]
     except OSError as error:
         yield f"{conflist}: {error.strerror}; {_AGAIN}"
         return
@@ -117,7 +128,8 @@ def _network_problems(record: Record, root: Path) -> Iterator[str]:
     for plugin in types:
         if not _below(root, record.bin_dir / plugin).is_file():
             yield f"{conflist} runs {plugin}, but {record.bin_dir} has no such plugin"
-    first = networks(_below(root, record.conf_dir))[0]
+    # Empty if another program removed them a moment ago.
+    first = next(iter(networks(_below(root, record.conf_dir))), conflist)
     # A meta-plugin, as Multus, sorts first on purpose, and names the network that it delegates to.
     if first.name != conflist.name and not _names(first, record, conflist):
         yield (
@@ -127,7 +139,7 @@ def _network_problems(record: Record, root: Path) -> Iterator[str]:
 
 
 def _names(path: Path, record: Record, conflist: Path) -> bool:
-    text = path.read_text(errors="replace")
+    text = path.read_text(errors="replace") if path.is_file() else ""
     return any(name in text for name in (f'"{record.network}"', f'"{record.name}"', conflist.name))
 
 

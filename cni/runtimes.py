@@ -15,6 +15,7 @@ program, notices by it that an answer may have changed.
 
 from __future__ import annotations
 
+import glob
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -193,7 +194,9 @@ def _imports(document: Table, folder: Path, root: Path) -> Iterator[Path]:
     for pattern in listed if isinstance(listed, list) else []:
         # A relative one is relative to the importing file's directory.
         absolute = str(folder / str(pattern)).lstrip("/")
-        yield from (Path("/") / path.relative_to(root) for path in sorted(root.glob(absolute)))
+        # Path.glob would search all folders below for `**`, which is `*` to containerd.
+        found = glob.glob(absolute, root_dir=root, include_hidden=True)  # noqa: PTH207  see above
+        yield from (Path("/") / path for path in sorted(found))
 
 
 def _crio_files(path: Path, root: Path) -> list[Path]:
@@ -246,7 +249,7 @@ def _read(path: Path) -> Table:
 def _parsed(text: str, source: str) -> Table:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SetupError(f"{source}: {error}; {_ADVICE}") from None
 
 

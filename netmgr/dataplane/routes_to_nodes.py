@@ -121,7 +121,10 @@ class _Machine:
 def _networks(foreign: Iterable[Route]) -> Iterator[Prefix]:
     for route in foreign:
         to = route.destination
-        if route.gateway or route.has_foreign_gateway or to.length in (0, to.family.width):
+        # A route with several next hops has no link of its own, and its gateways are among them.
+        if not route.oif or route.gateway or route.has_foreign_gateway:
+            continue
+        if to.length in (0, to.family.width):
             continue
         if not any(special.overlaps(to) for special in SPECIAL_USE):
             yield to

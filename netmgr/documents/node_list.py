@@ -57,5 +57,8 @@ def parse(text: str) -> tuple[ListedNode, ...]:
 
 
 def _entry(name: str, addresses: Iterable[str], ranges: Iterable[str]) -> ListedNode:
-    found = tuple(map(Address.parse, addresses)), tuple(map(Prefix.parse, ranges))
-    return ListedNode(str(name), *found)
+    return ListedNode(
+        str(name),
+        tuple(Address.parse(str(each)) for each in addresses),
+        tuple(Prefix.parse(str(each)) for each in ranges),
+    )

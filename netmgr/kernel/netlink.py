@@ -42,6 +42,9 @@ _ATTRIBUTE = struct.Struct("=HH")
 # The kernel lists in buffers of at most 32 KiB, however much room there is (netlink_recvmsg).
 _RECEIVE_BYTES = 1 << 17
 _RECEIVE_SECONDS = 10
+_BATCH = 100
+"""Operations that are sent at once: the kernel answers all of them before one answer is read, and
+each takes some 800 bytes of the socket's receive buffer, 208 KiB by default (ENOBUFS)."""
 
 Decoded = TypeVar("Decoded")
 
@@ -182,9 +185,9 @@ class Netlink:
         self._socket.close()
 
     def transact(self, operations: Sequence[Operation]) -> None:
-        """Send all operations as one batch and wait for every acknowledgement.
+        """Send all operations and wait for every acknowledgement.
 
-        The kernel carries out the rest of a batch after one of its messages failed.
+        The kernel carries out the rest of them after one failed.
 
         Raises:
             KernelError: the first operation that failed, by its text.
@@ -197,22 +200,26 @@ class Netlink:
     def attempt(self, operations: Sequence[Operation]) -> dict[Operation, KernelError]:
         """As `transact`, but returns what failed instead of raising."""
         failures: dict[Operation, KernelError] = {}
-        if not operations:
-            return failures
+        with self._lock:
+            for start in range(0, len(operations), _BATCH):
+                failures |= self._attempt_batch(operations[start : start + _BATCH])
+        return failures
+
+    def _attempt_batch(self, operations: Sequence[Operation]) -> dict[Operation, KernelError]:
+        failures: dict[Operation, KernelError] = {}
         # The kernel goes on with a batch after a message failed (netlink_rcv_skb), so each has an
         # answer.
         pending = set(range(len(operations)))
-        with self._lock:
-            for position, kind, flags, body in self._exchange(operations):
-                if kind != NLMSG_ERROR:
-                    continue
-                operation = operations[position]
-                errno, reason = error_of(flags, body)
-                if errno:
-                    failures[operation] = KernelError(operation.text, errno, reason)
-                pending.discard(position)
-                if not pending:
-                    break
+        for position, kind, flags, body in self._exchange(operations):
+            if kind != NLMSG_ERROR:
+                continue
+            operation = operations[position]
+            errno, reason = error_of(flags, body)
+            if errno:
+                failures[operation] = KernelError(operation.text, errno, reason)
+            pending.discard(position)
+            if not pending:
+                break
         return failures
 
     def query(self, request: Operation, decode: Callable[[bytes], Decoded]) -> Decoded:

@@ -56,7 +56,7 @@ class AssignedRanges:
             content = json.loads(text)
             ranges = tuple(Prefix.parse(str(each)) for each in content["ranges"])
             return cls(str(content["node"]), int(content["version"]), ranges)
-        except (KeyError, TypeError, RecursionError) as error:
+        except (KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(f"it is no object with node, version and ranges: {error}") from None
 
 

@@ -14,11 +14,12 @@ import pytest
 import yaml
 
 from netmgr.documents.node_list import ListedNode, write
+from netmgr.kube.node_listing import MOST_NODES
 from netmgr.lab.exchange import End, datagrams
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import Topology, cluster
 from netmgr.lab.world import World
-from netmgr.prefixes import Address, Family
+from netmgr.prefixes import Address, Family, Prefix
 
 pytestmark = pytest.mark.root
 
@@ -176,6 +177,39 @@ def test_an_administrators_route_stays_and_is_reported_if_it_leads_elsewhere(
     for block in (same, other):
         ip(one.namespace, "route", "delete", str(block))
     soon(lambda: routes_to_nodes(one) == wanted(two))
+
+
+def test_another_programs_route_with_several_next_hops_costs_no_node_its_route(
+    world: World,
+    nodes: list[LabNode],
+) -> None:
+    one, two = nodes
+    hops = [f"nexthop via {LAN[Family.V4].format(number)}".split() for number in (2, 3)]
+    ip(one.namespace, "route", "add", "10.0.0.0/8", *hops[0], *hops[1])
+    try:
+        publish(one, write([]))
+        soon(lambda: not routes_to_nodes(one))
+        publish(one, write([entry(world, 2)]))
+        soon(lambda: routes_to_nodes(one) == wanted(two))
+    finally:
+        ip(one.namespace, "route", "delete", "10.0.0.0/8")
+
+
+def test_one_pass_changes_the_routes_of_as_many_nodes_as_a_list_may_have(
+    nodes: list[LabNode],
+) -> None:
+    """More answers of the kernel than the receive buffer of a socket holds."""
+    one, _ = nodes
+    hops = tuple(Address.parse(LAN[family].format(2)) for family in Family)
+    many = []
+    for number in range(MOST_NODES):
+        blocks = f"10.{96 + number // 256}.{number % 256}.0/24", f"fd00:64:{number:x}::/64"
+        many.append(ListedNode(f"listed-{number}", hops, tuple(map(Prefix.parse, blocks))))
+    publish(one, write(many))
+    soon(lambda: len(routes_to_nodes(one)) == 2 * MOST_NODES)
+    publish(one, write([]))
+    soon(lambda: not routes_to_nodes(one))
+    assert "attempt-failed name=node-routes" not in (one.directory / "agent.log").read_text()
 
 
 def test_a_route_of_the_own_range_that_outranks_its_blackhole_is_reported_until_it_is_removed(

@@ -60,7 +60,16 @@ def test_a_missing_network_configuration_is_named(plan):
     assert f"{plan.conflist}: No such file" in found(plan)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"plugins": [{}]}', '{"plugins": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"plugins": [{}]}',
+        '{"plugins": 1}',
+        '{"plugins": [{"type": "netmgr"}, {"type": 5}]}',
+    ],
+)
 def test_a_damaged_network_configuration_is_named(plan, text):
     plan.conflist.write_text(text)
     assert f"{plan.conflist} is not a network configuration" in found(plan)
@@ -85,6 +94,24 @@ def test_a_configuration_that_sorts_before_ours_is_named(plan):
     first.write_text('{"name": "cilium", "plugins": [{"type": "cilium-cni"}]}')
     assert f"the runtime takes {first}, not netmgr's" in found(plan)
     first.unlink()
+    assert found(plan) == ""
+
+
+def test_a_directory_is_no_configuration_though_its_name_is_one(plan):
+    (plan.conf_dir / "05-former.conf").mkdir()
+    assert found(plan) == ""
+
+
+def test_a_link_that_leads_nowhere_is_a_configuration_that_is_named(plan):
+    first = plan.conf_dir / "05-gone.conf"
+    first.symlink_to("/nowhere")
+    assert f"the runtime takes {first}, not netmgr's" in found(plan)
+
+
+def test_configurations_that_disappear_during_the_check_are_found_missing_by_the_next(
+    plan, monkeypatch
+):
+    monkeypatch.setattr(installed, "networks", lambda _: [])
     assert found(plan) == ""
 
 
@@ -140,6 +167,24 @@ def test_a_runtime_that_was_told_to_look_elsewhere_is_noticed(tmp_path):
     assert problem.startswith("/etc/containerd/config.toml has changed what it says about CNI")
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"bin_dir": "opt"},
+        {"conf_dir": None},
+        {"name": 5},
+        {"network": ["netmgr"]},
+        {"settings": []},
+        {"settings": {"/etc/containerd/config.toml": 5}},
+    ],
+    ids=str,
+)
+def test_a_record_of_other_types_is_named(plan, damage):
+    record = json.loads(plan.record.read_text())
+    plan.record.write_text(json.dumps(record | damage))
+    assert f"{plan.record}: cannot be understood" in found(plan)
+
+
 def test_a_record_that_somebody_damaged_is_named(plan):
     plan.record.write_text("{}")
     assert f"{plan.record}: cannot be understood" in found(plan)
@@ -176,7 +221,24 @@ def test_a_machine_without_runtimes_says_nothing(tmp_path):
     assert runtimes.settings(tmp_path) == {}
 
 
-def test_a_damaged_file_is_an_error_with_its_name(tmp_path):
-    write(tmp_path, "/etc/containerd/config.toml", "[")
+@pytest.mark.parametrize("pattern", ["/", ".", "", "a**b.toml", "[", "../../x", "\\u0000"])
+def test_an_odd_pattern_of_imports_leads_to_no_file(tmp_path, pattern):
+    write(tmp_path, "/etc/containerd/config.toml", f'imports = ["{pattern}"]\n' + CONTAINERD)
+    assert list(runtimes.settings(tmp_path)) == ["/etc/containerd/config.toml"]
+
+
+def test_two_asterisks_of_a_pattern_are_one_as_for_containerd(tmp_path):
+    write(tmp_path, "/etc/containerd/config.toml", 'imports = ["conf.d/**/*.toml"]\n')
+    for path in ("conf.d/a.toml", "conf.d/1/b.toml", "conf.d/1/.c.toml", "conf.d/1/2/d.toml"):
+        write(tmp_path, f"/etc/containerd/{path}", CONTAINERD)
+    assert sorted(runtimes.settings(tmp_path)) == [
+        "/etc/containerd/conf.d/1/.c.toml",
+        "/etc/containerd/conf.d/1/b.toml",
+    ]
+
+
+@pytest.mark.parametrize("text", ["[", "a=" + "[" * 5000])
+def test_a_damaged_file_is_an_error_with_its_name(tmp_path, text):
+    write(tmp_path, "/etc/containerd/config.toml", text)
     with pytest.raises(SetupError, match=r"etc/containerd/config\.toml"):
         runtimes.settings(tmp_path)

@@ -65,6 +65,7 @@ def test_without_a_file_or_an_annotation_the_documents_own_are_in_force(document
         "[]",
         '{"node": "b", "version": 101}',
         '{"node": "b", "version": "x", "ranges": []}',
+        '{"node": "b", "version": 1e999, "ranges": []}',
         '{"node": "b", "version": 101, "ranges": ["10.1.0.1/24"]}',
         '{"node": "b", "version": 101, "ranges": [7]}',
         "[" * 60_000,

@@ -111,3 +111,16 @@ def test_with_sites_other_nodes_are_of_the_own_site() -> None:
     routes, (refused,) = decided(node, **keys)
     assert [str(one.to) for one in routes] == ["10.244.2.0/24"]
     assert "lies in no prefix of this node's site" in refused
+
+
+def test_a_route_with_several_next_hops_is_no_network_of_a_link() -> None:
+    """The kernel lists such a route without link and gateway."""
+    several = Route(Prefix.parse("10.0.0.0/8"), 0, None, protocol=3, scope=0, metric=0)
+    document = NodeDocument.model_validate(DOCUMENT)
+    nodes = [
+        listed("other", "192.168.1.2", "10.244.2.0/24"),
+        listed("odd", "10.9.0.2", "10.244.3.0/24"),
+    ]
+    routes, (refused,) = decide(nodes, document, [*FOREIGN, several])
+    assert [str(one.to) for one in routes] == ["10.244.2.0/24"]
+    assert "10.9.0.2 is on no network of this node's links" in refused
