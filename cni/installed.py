@@ -128,6 +128,16 @@ def _network_problems(record: Record, root: Path) -> Iterator[str]:
     for plugin in types:
         if not _below(root, record.bin_dir / plugin).is_file():
             yield f"{conflist} runs {plugin}, but {record.bin_dir} has no such plugin"
+    yield from _choice_problems(record, root, conflist)
+
+
+def _choice_problems(record: Record, root: Path, conflist: Path) -> Iterator[str]:
+    """Why a runtime takes another network."""
+    if (selected := _selected(root)) is not None:
+        path, network = selected
+        if network != record.network:
+            yield f"{path}: {runtimes.DEFAULT_NETWORK} is {network}; set it to {record.network}"
+        return
     # Empty if another program removed them a moment ago.
     first = next(iter(networks(_below(root, record.conf_dir))), conflist)
     # A meta-plugin, as Multus, sorts first on purpose, and names the network that it delegates to.
@@ -138,13 +148,20 @@ def _network_problems(record: Record, root: Path) -> Iterator[str]:
         )
 
 
+def _selected(root: Path) -> tuple[str, object] | None:
+    """The network that a runtime takes by its name, and the file that says so: the last one."""
+    key = runtimes.DEFAULT_NETWORK
+    saying = [(path, found[key]) for path, found in runtimes.settings(root).items() if key in found]
+    return saying[-1] if saying and saying[-1][1] else None
+
+
 def _names(path: Path, record: Record, conflist: Path) -> bool:
     text = path.read_text(errors="replace") if path.is_file() else ""
     return any(name in text for name in (f'"{record.network}"', f'"{record.name}"', conflist.name))
 
 
 def _setting_problems(record: Record, root: Path) -> Iterator[str]:
-    wanted = {str(record.bin_dir), str(record.conf_dir)}
+    wanted = {str(record.bin_dir), str(record.conf_dir), record.network}
     now = runtimes.settings(root)
     for path in sorted({*now, *record.settings}):
         setting, before = now.get(path, {}), record.settings.get(path, {})

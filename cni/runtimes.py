@@ -41,7 +41,18 @@ _GENERATED = {
 _CONTAINERD_SECTIONS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 """The plugin with the `cni` table: in configuration version 3 (containerd 2), then version 2."""
 
-_KEYS = ("bin_dir", "bin_dirs", "conf_dir", "plugin_dir", "plugin_dirs", "network_dir")
+DEFAULT_NETWORK = "cni_default_network"
+"""CRI-O's key for the network that it takes instead of the first in its directory."""
+
+_KEYS = (
+    "bin_dir",
+    "bin_dirs",
+    "conf_dir",
+    "plugin_dir",
+    "plugin_dirs",
+    "network_dir",
+    DEFAULT_NETWORK,
+)
 _CONTAINERD_DEFAULTS = {
     "bin_dir": str(DEFAULT_BIN_DIR),
     "bin_dirs": [str(DEFAULT_BIN_DIR)],

@@ -120,6 +120,28 @@ def test_a_meta_plugin_that_delegates_to_ours_may_sort_first(plan):
     assert found(plan) == ""
 
 
+@pytest.mark.parametrize(
+    ("network", "is_found"), [("netmgr", True), ("cilium", False), ("", False)]
+)
+def test_crio_takes_the_network_that_its_configuration_names(plan, tmp_path, network, is_found):
+    (plan.conf_dir / "05-other.conflist").write_text('{"name": "other", "plugins": []}')
+    root = tmp_path / "host"
+    for path in (plan.bin_dir, plan.conf_dir):
+        seen = root / path.relative_to("/")
+        seen.parent.mkdir(parents=True, exist_ok=True)
+        seen.symlink_to(path)
+    write(root, "/etc/crio/crio.conf", '[crio.network]\ncni_default_network = "older"\n')
+    drop_in = "/etc/crio/crio.conf.d/10-network.conf"
+    write(root, drop_in, f'[crio.network]\ncni_default_network = "{network}"\n')
+    record = record_of(plan, **runtimes.settings(root))
+    problems = "; ".join(installed.problems(record, root))
+    assert (problems == "") is is_found
+    if network == "cilium":
+        assert problems == f"{drop_in}: cni_default_network is cilium; set it to netmgr"
+    if not network:
+        assert "it sorts before 10-netmgr.conflist" in problems
+
+
 def record_of(plan, **settings):
     return Record(plan.bin_dir, plan.conf_dir, "netmgr", "netmgr", settings)
 
