@@ -7,7 +7,6 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from netmgr.lab import exchange
 from netmgr.lab.exchange import End
 from netmgr.lab.topology import INTERNET
 from netmgr.prefixes import Family
-from tests.e2e import counting, netmgr, network, pods
+from tests.e2e import agents, counting, netmgr, network, pods
 from tests.e2e.cluster import Cluster, wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -23,7 +22,6 @@ pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 NODE = network.NODES[0]
 PODS = 10
 KUBELET_RETRY_SECONDS = 15
-AGENTS = "/api/v1/namespaces/netmgr/pods?labelSelector=app.kubernetes.io/component%3Dagent"
 
 
 @pytest.fixture(scope="module")
@@ -31,25 +29,6 @@ def installed(cluster: Cluster) -> Cluster:
     netmgr.apply(cluster, netmgr.overlay(cluster, "cni"))
     netmgr.roll_out(cluster)
     return cluster
-
-
-def agent(cluster: Cluster, node: str) -> int:
-    """The process of the node's agent, by the control group of its pod."""
-    (uid,) = [
-        each["metadata"]["uid"]
-        for each in cluster.plane.ask("GET", AGENTS)["items"]
-        if each["spec"]["nodeName"] == node
-    ]
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"/pod{uid}/" not in (process / "cgroup").read_text():
-                continue
-            command = (process / "cmdline").read_bytes().split(b"\0")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if b"agent" in command:
-            return int(process.name)
-    raise AssertionError(f"no agent runs on {node}")
 
 
 def start_pods(cluster: Cluster, prefix: str) -> list[float]:
@@ -83,12 +62,11 @@ def refusals(cluster: Cluster, prefix: str) -> list[str]:
 def test_a_killed_agent_costs_no_pod_the_kubelets_retry(installed: Cluster) -> None:
     undisturbed = start_pods(installed, "calm")
     delete_pods(installed, "calm")
-    killed = agent(installed, NODE)
     with ThreadPoolExecutor(1) as pool:
         starting = pool.submit(start_pods, installed, "killed")
         # With the first sandboxes under way.
         time.sleep(0.3)
-        os.kill(killed, signal.SIGKILL)
+        agents.kill(installed, NODE)
         took = starting.result()
     assert refusals(installed, "killed") == []
     assert max(took) < max(undisturbed) + KUBELET_RETRY_SECONDS
@@ -98,6 +76,16 @@ def test_a_killed_agent_costs_no_pod_the_kubelets_retry(installed: Cluster) -> N
         60,
     )
     delete_pods(installed, "killed")
+
+
+def test_an_agent_whose_pod_is_replaced_costs_no_pod_the_kubelets_retry(installed: Cluster) -> None:
+    agents.replace(installed, NODE)
+    assert not agents.serves(installed, NODE)
+    took = start_pods(installed, "replaced")
+    assert refusals(installed, "replaced") == []
+    assert max(took) < KUBELET_RETRY_SECONDS
+    netmgr.roll_out(installed)
+    delete_pods(installed, "replaced")
 
 
 def test_pods_keep_their_network_and_counts_while_containerd_restarts(installed: Cluster) -> None:
@@ -133,7 +121,7 @@ def test_an_agent_starts_and_counts_while_the_api_server_is_away(installed: Clus
     (speaker,) = pods.run(installed, {"lonely": NODE}).values()
     internet = End(installed.namespace("internet"), INTERNET[Family.V4])
     gained = partial(counting.difference, installed, counting.counts(installed))
-    killed = agent(installed, NODE)
+    killed = agents.process(installed, NODE)
     installed.plane.stop_server()
     try:
         exchange.datagrams(speaker.end(), internet, [1000] * 10, [500] * 10)

@@ -1,5 +1,5 @@
-"""What the agent of one role loads is not what another's needs: memory on every node of a large
-cluster.
+"""What processes load: the agent of one role not what another's needs, which is memory on every
+node of a large cluster; and those that a pod's start may wait for, nothing that is slow to import.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ import pytest
 
 pytestmark = pytest.mark.programs
 
-LOADED = (
-    "import sys; from netmgr.agent import main, roles; roles.{role}(); print(*sorted(sys.modules))"
-)
 OTHERS = {
     "wiring_node": (
         "netmgr.services",
@@ -43,13 +40,42 @@ OWN = {
     "gateway": "netmgr.agent.nat",
 }
 
+SLOW = {"kubernetes", "prometheus_client", "requests", "rich", "urllib3"}
+"""A quarter of a second and more of a processor, where the whole start of an agent takes 0.3 s."""
+
+DOCUMENTS = {"pydantic", "yaml"}
+UNTIL_AN_AGENT_SERVES = {
+    "the plugin's installation": (
+        "import netmgr.cli.cni; from cni import build, install, runtimes",
+        SLOW | DOCUMENTS,
+    ),
+    "the agent": (
+        "import netmgr.cli.agent; from netmgr.agent import main, roles; roles.wiring_node()",
+        SLOW,
+    ),
+    "the startup probe": ("import netmgr.api.client", SLOW | DOCUMENTS | {"typer"}),
+}
+
+
+def loaded_by(code: str) -> list[str]:
+    """The modules that a new process has after this code."""
+    printed = f"{code}; import sys; print(*sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", printed], capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout.split()
+
 
 @pytest.mark.parametrize("role", OTHERS)
 def test_a_role_loads_nothing_of_the_others(role: str) -> None:
-    code = LOADED.format(role=role)
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    loaded = done.stdout.split()
+    loaded = loaded_by(f"from netmgr.agent import main, roles; roles.{role}()")
     assert [name for name in loaded if name.startswith(OTHERS[role])] == []
     assert OWN[role] in loaded
+
+
+@pytest.mark.parametrize("process", UNTIL_AN_AGENT_SERVES)
+def test_nothing_slow_is_imported_until_an_agent_serves(process: str) -> None:
+    code, others = UNTIL_AN_AGENT_SERVES[process]
+    loaded = loaded_by(code)
+    assert "netmgr" in loaded
+    assert others.intersection(loaded) == set()
