@@ -4,8 +4,10 @@ network, and a kubeconfig for every account.
 
 from __future__ import annotations
 
+import json
 import secrets
 import subprocess
+from collections import Counter
 from dataclasses import dataclass, field
 from http.client import HTTPSConnection
 from pathlib import Path
@@ -23,6 +25,16 @@ _ETCD_PORTS = (2379, 2380)
 _CONTROLLER_MANAGER = "system:kube-controller-manager"
 _SCHEDULER = "system:kube-scheduler"
 KUBE_PROXY = "system:kube-proxy"
+_AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [
+        {"level": "Metadata", "userGroups": ["system:nodes", "system:serviceaccounts:netmgr"]},
+        {"level": "None"},
+    ],
+}
+"""One line for each request of netmgr's accounts, and of kubelets to compare with."""
 
 
 def kubelet_account(node: str) -> str:
@@ -117,9 +129,22 @@ class ClusterControlPlane(ControlPlane):
             for user, token in self._tokens.items()
         ]
 
+    def requests_by_account(self) -> Counter[str]:
+        """How many requests of kubelets and of netmgr have ended, by the account."""
+        lines = self._audit_log.read_text().splitlines()
+        return Counter(json.loads(line)["user"]["username"] for line in lines)
+
+    @property
+    def _audit_log(self) -> Path:
+        return self.folder / "audit.log"
+
     def server_options(self) -> list[str]:
         """As kubeadm's: NodeRestriction, and pods' Services in the cluster's families."""
+        policy = self.folder / "audit-policy.yaml"
+        policy.write_text(yaml.safe_dump(_AUDIT_POLICY))
         return [
+            f"--audit-policy-file={policy}",
+            f"--audit-log-path={self._audit_log}",
             f"--service-cluster-ip-range={self._prefixes(network.SERVICE_CIDRS)}",
             "--enable-admission-plugins=NodeRestriction",
             "--kubelet-preferred-address-types=InternalIP",
