@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -27,15 +27,22 @@ def overlay(
     tag: str = "0.1.0",
     node_yaml: Mapping[str, object] | None = None,
     config_map: str = "netmgr-node",
+    components: Iterable[str] = (),
+    patch: Iterable[Mapping[str, object]] = (),
 ) -> Path:
-    """An overlay of configs/kubernetes with another tag of the image, and with more keys of the
-    node.yaml that is in `config_map`."""
+    """An overlay of configs/kubernetes with another tag of the image, with more keys of the
+    node.yaml that is in `config_map`, with more components, and with a JSON patch of the agents'
+    DaemonSet.
+    """
     folder = cluster.folder / "overlay" / name
     folder.mkdir(parents=True, exist_ok=True)
     kustomization: dict[str, object] = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [os.path.relpath(manifests.HERE / "overlays" / name, folder)],
+        "components": [
+            os.path.relpath(manifests.HERE / "components" / each, folder) for each in components
+        ],
         "images": [{"name": "registry.example.com/netmgr", "newTag": tag}],
     }
     if node_yaml is not None:
@@ -43,6 +50,9 @@ def overlay(
         (folder / "node.yaml").write_text(yaml.safe_dump({**template, **node_yaml}))
         replaced = {"name": config_map, "namespace": NAMESPACE, "behavior": "replace"}
         kustomization["configMapGenerator"] = [{**replaced, "files": ["node.yaml"]}]
+    if patch:
+        target = {"kind": "DaemonSet", "name": "netmgr"}
+        kustomization["patches"] = [{"target": target, "patch": yaml.safe_dump(list(patch))}]
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     return folder
 

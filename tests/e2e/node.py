@@ -81,7 +81,7 @@ class ClusterNode:
         self.machine = Machine(self.netns, self.folder, disk=disk, cgroup=self.cgroup)
 
     def boot(self) -> None:
-        """Make the machine and start containerd: on the first time with a new disk."""
+        """Make the machine on its new disk, and start containerd."""
         self.machine.__enter__()
         # What this machine's own packages put there is no part of a node.
         self.machine.run("sh", "-c", "rm -rf /etc/cni/net.d /opt/cni /var/lib/cni /etc/containerd")
@@ -90,8 +90,30 @@ class ClusterNode:
         self.machine.write("/etc/resolv.conf", f"nameserver {INTERNET[Family.V4]}\n")
         config = _CONTAINERD_2 if self.has_containerd_2 else _CONTAINERD_1
         self.machine.write(CONTAINERD_CONFIG, config)
-        # containerd starts the shim that it finds first.
+        self.start_containerd()
+
+    def start_containerd(self) -> None:
+        """Start it, with what is on the disk."""
+        # It starts the shim that it finds first.
         self.machine.start("containerd", "env", f"PATH={self._path}", "containerd")
+
+    def lose_power(self) -> None:
+        """End the machine at once, and forget what its kernel knew; the disk stays."""
+        self.stop()
+        # The network namespace is the only one that stays, since the cluster's links end in it.
+        self._at("nft", "flush", "ruleset")
+        for iptables in ("iptables-legacy", "ip6tables-legacy"):
+            for table in ("raw", "mangle", "nat", "filter"):
+                self._at(iptables, "-t", table, "-F")
+                self._at(iptables, "-t", table, "-X")
+        for version in ("-4", "-6"):
+            self._at("ip", version, "route", "flush", "table", "all", "type", "blackhole")
+        self._at("sysctl", "-qw", "net.ipv4.ip_forward=0")
+
+    def power_on(self) -> None:
+        """Start the machine that lost its power, with another boot id, and containerd."""
+        self.machine.__enter__()
+        self.start_containerd()
 
     def add_plugin(self, name: str) -> None:
         """Install a plugin of Debian's where the runtime looks for it."""
@@ -149,6 +171,9 @@ class ClusterNode:
     def stop(self) -> None:
         """End the machine and everything on it; the disk stays."""
         self.machine.__exit__()
+
+    def _at(self, *command: str) -> None:
+        subprocess.run(["nsenter", f"--net={self.netns}", *command], check=True)
 
     @property
     def _path(self) -> str:
