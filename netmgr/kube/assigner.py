@@ -55,6 +55,9 @@ class Assigner:
         self._telemetry = telemetry
         self._events = Events(leadership.api, leadership.identity)
         self._store: ClaimStore | None = None
+        # The wall clock as it is now: cooldowns outlive this process, and other machines read when
+        # they began, but setting the clock must not end or prolong one.
+        self._epoch = time.time() - time.monotonic()
 
     def reconcile(self) -> bool:
         """One round; False when another should follow soon."""
@@ -79,8 +82,8 @@ class Assigner:
         allocations = plan.allocations(store.claims)
         self._telemetry.plan_refused.set(bool(plan.refused))
         views = self._leadership.nodes.views()
-        # Wall clock: cooldowns outlive this process, and other machines read when they began.
-        decision = decide(allocations, store.claims, views, time.time(), self._settings.quarantine)
+        now = time.monotonic() + self._epoch
+        decision = decide(allocations, store.claims, views, now, self._settings.quarantine)
         # `lost` only spares the server requests. A leader that does not know that it was replaced
         # is stopped by the claims' resourceVersion.
         if self._leadership.lost.is_set() or not self._are_gone(store, views, decision):

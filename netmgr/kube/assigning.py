@@ -252,7 +252,8 @@ def _cool_down(view: _View, now: float, quarantine: float) -> None:
         # Empty: the claim is written, and the Node's podCIDRs are not yet.
         if node is not None and node.cidrs in ((), claim.allocation.cidrs):
             continue
-        if claim.released is None:
+        # One that lies ahead is by another leader's clock: it counts from now on.
+        if claim.released is None or claim.released > now:
             view.set(index, replace(claim, released=now))
         elif claim.released + quarantine <= now:
             view.set(index, None)

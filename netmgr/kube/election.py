@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -121,7 +122,36 @@ class _Leases:
 
 
 class _Election(LeaderElection):
-    """The client's election with jitter: all followers lose a leader, or server, at once."""
+    """The client's election with jitter: all followers lose a leader, or server, at once.
+
+    The client measures by the wall clock. A step of it would end a leader's Lease early, or keep a
+    follower from taking over for as long as the step; so time is measured by the other clock here.
+    """
+
+    _observed_at = 0.0
+    """When the Lease was last seen to change, by the clock that never steps."""
+
+    def try_acquire_or_renew(self) -> bool:
+        """Renew the Lease, or take it if nobody has renewed it in time; whether this one leads."""
+        # What the client compares to the wall clock, as if that had never been set.
+        age = time.monotonic() - self._observed_at
+        self.observed_time_milliseconds = int((time.time() - age) * 1000)
+        before = self.observed_record
+        is_leader = bool(super().try_acquire_or_renew())  # type: ignore[no-untyped-call]  # it has no types
+        if self.observed_record is not before:
+            self._observed_at = time.monotonic()
+        return is_leader
+
+    def renew_loop(self, leading_failed: threading.Event | None = None) -> None:
+        """Renew until that has failed for as long as a leader has, or the work failed."""
+        config: Any = self.election_config
+        renewed = time.monotonic()
+        while leading_failed is None or not leading_failed.is_set():
+            if self.try_acquire_or_renew():
+                renewed = time.monotonic()
+            elif time.monotonic() - renewed >= config.renew_deadline:
+                return
+            time.sleep(config.retry_period)
 
     def acquire(self) -> bool:
         """Try until elected, with growing waits while the server is away; False: withdrawn."""
@@ -129,7 +159,7 @@ class _Election(LeaderElection):
         lock: Lease = config.lock
         waits = Backoff(first=config.retry_period, most=config.lease_duration)
         while not lock.closed.is_set():
-            if self.try_acquire_or_renew():  # type: ignore[no-untyped-call]  # it has no types
+            if self.try_acquire_or_renew():
                 return True
             if not lock.away:
                 waits.reset()

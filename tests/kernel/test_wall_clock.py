@@ -1,0 +1,113 @@
+"""An agent whose wall clock is wrong, or is set while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from netmgr.lab import comparison
+from netmgr.lab.capture import Tally
+from netmgr.lab.exchange import End, datagrams
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.topology import INTERNET, two_nodes
+from netmgr.lab.traffic import Column
+from netmgr.lab.world import World
+from netmgr.model import Traffic
+from netmgr.prefixes import Family
+from tests.wall_clock import HOUR, WallClock
+
+pytestmark = pytest.mark.root
+
+COOLDOWN = 6.0
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> WallClock:
+    return WallClock(tmp_path)
+
+
+@pytest.fixture
+def world(clock: WallClock, monkeypatch: pytest.MonkeyPatch, lab_name: str) -> Iterator[World]:
+    """Agents and exporters with this clock; launchers have the machine's."""
+    settings = {"reconcile_seconds": 0.5, "pool": {"cooldown_seconds": COOLDOWN}}
+    topology = replace(two_nodes(pods=4), pods=())
+    with World(topology, name=lab_name, settings=settings) as made:
+        node = made.node("node-1")
+        node.stop_agent()
+        restart(node, clock, monkeypatch)
+        yield made
+
+
+def restart(node: LabNode, clock: WallClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        for name, value in clock.environment.items():
+            patched.setenv(name, value)
+        node.start_agent()
+    node.wait_until_ready()
+
+
+def in_cooldown(node: LabNode) -> int:
+    return sum(state["cooldown"] for state in node.snapshot()["pool"])
+
+
+def eventually_is(found: object, wanted: object, seconds: float) -> None:
+    assert callable(found)
+    deadline = time.monotonic() + seconds
+    while (now := found()) != wanted:
+        assert time.monotonic() < deadline, f"{now}, not {wanted}"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "behind"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["runs-on", "restarts"])
+def test_leases_cooldowns_and_counts_do_not_follow_the_wall_clock(
+    world: World,
+    clock: WallClock,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    step: int,
+    restarts: bool,
+) -> None:
+    node = world.node("node-1")
+    speaker, ended = node.add("speaker"), node.add("ended")
+    internet = End(world.internet, INTERNET[Family.V4])
+    talking = End(speaker.netns, speaker.address(Family.V4))
+
+    def counted() -> set[tuple[Traffic, Tally]]:
+        found = comparison.parse(node.scrape())
+        return {(way, found[Column("research", "speaker", way)]) for way in WAYS}
+
+    datagrams(talking, internet, [1000] * 10, [500] * 10)
+    eventually_is(counted, expected(10), 20)
+    node.runtime.delete(ended)
+    released = time.monotonic()
+    clock.set(step)
+    if restarts:
+        node.stop_agent()
+        restart(node, clock, monkeypatch)
+    datagrams(talking, internet, [1000] * 10, [500] * 10)
+    other = node.add("other")
+    assert not set(other.addresses) & {*ended.addresses, *speaker.addresses}
+    assert in_cooldown(node) == len(ended.addresses)
+    eventually_is(counted, expected(20), 20)
+    eventually_is(lambda: in_cooldown(node), 0, COOLDOWN + 10)
+    assert time.monotonic() - released >= COOLDOWN
+    node.runtime.check(speaker)
+    clock.set(0)
+    datagrams(talking, internet, [1000] * 10, [500] * 10)
+    eventually_is(counted, expected(30), 20)
+    assert all(gap["seconds"] < HOUR / 2 for gap in node.snapshot()["gaps"])
+
+
+WAYS = (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)
+
+
+def expected(datagrams_each_way: int) -> set[tuple[Traffic, Tally]]:
+    return {
+        (way, Tally(bytes=datagrams_each_way * size, packets=datagrams_each_way))
+        for way, size in zip(WAYS, (1028, 528), strict=True)
+    }
