@@ -20,6 +20,8 @@ UNITS = ("bytes", "packets", "seconds", "ratio")
 
 PODS = 250
 NAMESPACES = 20
+REMOTE_PODS = 100
+"""Pods of other nodes that clients reach by this one; at most 1,024 of a family and direction."""
 TRAFFICS = 2
 FAMILIES = 2
 COMMANDS = 7
@@ -129,6 +131,14 @@ ORIGIN_BYTES = Metric(
     "The node's total by origin: its pods', its host-network pods' (accounting.host_pods), "
     "its own, other nodes' pods' (remote-pods: accounting.cluster_cidrs), and what was forwarded "
     "for no pod (unattributed; transit where no pods run).",
+)
+REMOTE_POD_BYTES = Metric(
+    "netmgr_remote_pod_traffic_bytes_total",
+    ("address", "traffic"),
+    REMOTE_PODS * TRAFFICS,
+    "Bytes between the internet and a pod of another node that entered or left by this one: "
+    "NodePorts and load balancers (accounting.cluster_cidrs, nftables alone). Goes after an hour "
+    "without a packet.",
 )
 RULE_BYTES = Metric(
     "iptables_bytes_total",

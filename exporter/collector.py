@@ -148,6 +148,10 @@ def _traffic(snapshot: Snapshot) -> Iterator[Family]:
     yield from _amounts(catalog.NODE_BYTES, catalog.NODE_PACKETS, node)
     origins = [((part["origin"], part["traffic"]), part["bytes"]) for part in snapshot["origins"]]
     yield _family(catalog.ORIGIN_BYTES, origins)
+    remote = [
+        ((one["address"], one["traffic"]), one["bytes"]) for one in snapshot.get("remote_pods", ())
+    ]
+    yield _family(catalog.REMOTE_POD_BYTES, remote)
     rules = [
         ((rule["ip_version"], rule["table"], rule["chain"], rule["rule"]), rule)
         for rule in snapshot["rules"]

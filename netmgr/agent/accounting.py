@@ -17,6 +17,7 @@ from netmgr.agent.scheduler import Latest, Task
 from netmgr.api.snapshot import (
     VERSION,
     AuditView,
+    RemotePod,
     RuleReading,
     Snapshot,
     UsageView,
@@ -129,9 +130,26 @@ class Accounting(Component):
         snapshot["gaps"] = totals.gaps
         snapshot["unattributed"] = totals.unattributed(runs_pods=runs_pods)
         snapshot["origins"] = totals.origins(runs_pods=runs_pods)
+        snapshot["remote_pods"] = self._remote_pods()
         snapshot["audit"] = self.accounts.ratios()
         snapshot["durable"] = totals.durable
         snapshot["isolation"], snapshot["drops"] = drops.between, drops.refused
+
+    def _remote_pods(self) -> list[RemotePod]:
+        try:
+            found = self.rules.remote_pods()
+        except NetmgrError as error:
+            log.warning("remote-pods-unread error=%s", error)
+            return []
+        return [
+            {
+                "address": str(sample.counter.subject),
+                "traffic": sample.counter.traffic,
+                "bytes": sample.bytes,
+                "packets": sample.packets,
+            }
+            for sample in found
+        ]
 
     def queries(self) -> Mapping[str, Query]:
         """The audit, and the history."""

@@ -228,6 +228,15 @@ class OriginTotals(TrafficTotals):
     origin: str
 
 
+class RemotePod(TrafficTotals):
+    """What was forwarded here for a pod of another node. Not on iptables.
+
+    It begins anew after an hour without a packet.
+    """
+
+    address: str
+
+
 class AuditRatio(TypedDict):
     """What pods were counted for, divided by what forward rules or links counted (`against`)."""
 
@@ -321,6 +330,7 @@ class Snapshot(TypedDict):
     gaps: list[AccountingGaps]
     unattributed: list[Audited]
     origins: list[OriginTotals]
+    remote_pods: NotRequired[list[RemotePod]]
     audit: list[AuditRatio]
     drift_repaired: list[Gaps]
     state_rebuilds: int

@@ -80,6 +80,10 @@ class RuleBackend(Protocol):
         """Packets and bytes of the existing counters that are neither pods' nor the node's."""
         ...
 
+    def dynamic(self, desired: Ruleset) -> list[Sample]:
+        """The addresses that dynamic sets have, and what was counted for each."""
+        ...
+
     def serving(self, desired: Ruleset) -> Serving:
         """Which of other programs' rules count in place of rules of `desired`."""
         ...
@@ -303,6 +307,10 @@ class Rules:
                 }
             )
         return ranges
+
+    def remote_pods(self) -> list[Sample]:
+        """What was counted here for each address of other nodes' pods, since its first packet."""
+        return self.backend.dynamic(self._skeleton)
 
     def tagged(self) -> Tagged:
         """Other people's rules that are tagged for PyPI's iptables-exporter."""

@@ -50,7 +50,7 @@ from netmgr.rules.transaction import (
 class IptablesBackend:
     """Holds the ruleset in the tables of one variant of iptables, and in ipsets."""
 
-    abilities = Abilities(rewrites=False, compares=0, verdict_maps=False)
+    abilities = Abilities(rewrites=False, compares=0, verdict_maps=False, dynamic_sets=False)
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -142,6 +142,10 @@ class IptablesBackend:
 
         _visit(self._tables.opened, counting, add_up)
         return found
+
+    def dynamic(self, desired: Ruleset) -> list[Sample]:  # noqa: ARG002 - no such set is wanted here
+        """None."""
+        return []
 
     def serving(self, desired: Ruleset) -> Serving:
         """The article's rules that are another owner's and equal ours, or lost the mark."""

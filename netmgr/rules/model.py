@@ -21,6 +21,10 @@ SET_CAPACITY = 65_536
 """Addresses a pod set can hold. Given to the kernel so that it picks its fixed, faster hash."""
 
 
+DYNAMIC_CAPACITY, DYNAMIC_SECONDS = 1024, 3600
+"""Of sets whose elements come with packets: most elements, and how long one stays without any."""
+
+
 class Hook(StrEnum):
     """The places a packet passes, in its order, each at the one priority netmgr uses there.
 
@@ -203,9 +207,13 @@ class Classify:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Raise one of the node's counters, which survives new rules where the kernel allows it."""
+    """Raise one of the node's counters, which survives new rules where the kernel allows it.
+
+    With `each`, the address on that side is also counted by itself, in a dynamic set of this name.
+    """
 
     counter: Counter
+    each: tuple[Side, str] | None = None
 
     @property
     def name(self) -> str:
@@ -313,7 +321,11 @@ class Rule:
     @property
     def set_names(self) -> frozenset[str]:
         """Names of the sets the rule looks into."""
-        counting = self.action.set_names if isinstance(self.action, Classify) else frozenset()
+        counting: frozenset[str] = frozenset()
+        if isinstance(self.action, Classify):
+            counting = self.action.set_names
+        elif isinstance(self.action, Count) and self.action.each:
+            counting = frozenset({self.action.each[1]})
         return counting | {match.name for match in self.matches if isinstance(match, InSet)}
 
     def __str__(self) -> str:
@@ -322,11 +334,16 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class SetSpec:
-    """A set of one family: of prefixes or, if `counts` is given, of addresses that count."""
+    """A set of one family: of prefixes or, if `counts` is given, of addresses that count.
+
+    A dynamic one counts, too: the kernel itself adds the addresses that packets have, at most
+    DYNAMIC_CAPACITY, and forgets those without a packet for DYNAMIC_SECONDS.
+    """
 
     name: str
     family: Family
     counts: Traffic | None = None
+    is_dynamic: bool = False
 
     def counter(self, element: Element) -> Counter:
         """Identity of the counter that this counting set keeps for an element."""
@@ -356,6 +373,11 @@ class Ruleset:
             if isinstance(rule.action, Count)
         }
 
+    def dynamic_sets(self) -> dict[str, Traffic]:
+        """What the elements of each dynamic set count, by the set's name."""
+        counts = [rule.action for rule in self.rules() if isinstance(rule.action, Count)]
+        return {each.each[1]: each.counter.traffic for each in counts if each.each}
+
     def drops(self) -> Iterator[Drop]:
         """What drops packets."""
         for rule in self.rules():
@@ -378,12 +400,14 @@ class Abilities:
 
     `rewrites`: packets can be rewritten outside of connection tracking. `compares`: so many
     prefixes are compared one after the other sooner than they are looked up in a set.
-    `verdict_maps`: one look-up decides between many branches.
+    `verdict_maps`: one look-up decides between many branches. `dynamic_sets`: a rule can add the
+    packet's address to a set.
     """
 
     rewrites: bool = True
     compares: int = 16
     verdict_maps: bool = True
+    dynamic_sets: bool = True
 
 
 @dataclass(frozen=True, slots=True)

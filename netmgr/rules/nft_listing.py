@@ -14,6 +14,8 @@ from typing import Any
 
 from netmgr.prefixes import Address, Prefix
 from netmgr.rules.model import (
+    DYNAMIC_CAPACITY,
+    DYNAMIC_SECONDS,
     SET_CAPACITY,
     Element,
     Hook,
@@ -158,7 +160,12 @@ def observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
     malformed = (wanted & table.sets.keys()) - sets | (set(Hook) & table.chains.keys()) - bases
     recognition = _Recognition(desired, table.comments)
     return Observed(
-        members={name: _members(table.sets[name]) for name in sets},
+        # What a dynamic set has is the kernel's own business.
+        members={
+            spec.name: frozenset() if spec.is_dynamic else _members(table.sets[spec.name])
+            for spec in desired.sets
+            if spec.name in sets
+        },
         chains={hook: recognition.chain(hook) for hook in bases},
         counters=frozenset(table.counters),
         malformed=frozenset(malformed),
@@ -171,10 +178,14 @@ def observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
 
 
 def _is_made_as(spec: SetSpec, body: Listing) -> bool:
-    flags = body.get("flags", [])
-    interval = "interval" in ([flags] if isinstance(flags, str) else flags)
+    shown = body.get("flags", [])
+    flags = [shown] if isinstance(shown, str) else shown
+    interval = "interval" in flags
     if body.get("type") != f"ipv{spec.family.value}_addr":
         return False
+    if spec.is_dynamic:
+        # nft 1.0.6 does not show the flag `dynamic` in JSON.
+        return (body.get("size"), body.get("timeout")) == (DYNAMIC_CAPACITY, DYNAMIC_SECONDS)
     return interval if spec.counts is None else not interval and body.get("size") == SET_CAPACITY
 
 

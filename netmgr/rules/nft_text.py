@@ -18,6 +18,8 @@ from typing import NamedTuple, assert_never
 
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.model import (
+    DYNAMIC_CAPACITY,
+    DYNAMIC_SECONDS,
     SET_CAPACITY,
     Action,
     Asking,
@@ -239,6 +241,9 @@ def fused(rules: Sequence[Rule]) -> list[Line]:
 
 def _set_type(spec: SetSpec) -> str:
     kind = f"type ipv{spec.family.value}_addr;"
+    if spec.is_dynamic:
+        lifetime = f"timeout {DYNAMIC_SECONDS}s;"
+        return f"{kind} size {DYNAMIC_CAPACITY}; flags dynamic,timeout; {lifetime}"
     return (
         f"{kind} flags interval;"
         if spec.counts is None
@@ -289,7 +294,7 @@ def text(line: Line) -> str:
 def _action_text(action: Action, family: Family) -> str:  # noqa: PLR0911 - one return per kind of action reads best
     match action:
         case Count() | Tally():
-            return f'counter name "{action.name}"'
+            return f'counter name "{action.name}"{_each(action, family)}'
         case Drop(name):
             return f'counter name "{name}" drop'
         case Masquerade():
@@ -312,6 +317,14 @@ def _action_text(action: Action, family: Family) -> str:  # noqa: PLR0911 - one 
             # A packet that counted for a pod in one direction never does in the other.
             return "return"
     assert_never(action)
+
+
+def _each(action: Count | Tally, family: Family) -> str:
+    """Count an address by itself. Last in the rule, which a packet leaves if the set is full."""
+    if isinstance(action, Tally) or action.each is None:
+        return ""
+    side, name = action.each
+    return f" update @{name} {{ {_protocol(family)} {_field(side)} counter }}"
 
 
 def _match_text(match: Match, rule: Rule) -> str:  # noqa: PLR0911 - one return per kind of match reads best

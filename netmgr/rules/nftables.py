@@ -10,13 +10,14 @@ from __future__ import annotations
 import errno
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 from netmgr.errors import KernelError
 from netmgr.kernel.libnftables import LibNftables
-from netmgr.model import Sample
+from netmgr.model import Counter, Sample, Traffic
+from netmgr.prefixes import Address
 from netmgr.rules import nft_listing, nft_text
 from netmgr.rules.model import Abilities, Observed, Ruleset
 from netmgr.rules.nft_listing import Fingerprints
@@ -108,6 +109,18 @@ class NftablesBackend:
             one["name"]: (one["packets"], one["bytes"]) for one in counters if one["name"] in wanted
         }
 
+    def dynamic(self, desired: Ruleset) -> list[Sample]:
+        """The elements of the dynamic sets, from one listing."""
+        if not (wanted := desired.dynamic_sets()):
+            return []
+        listed = [item["set"] for item in self._listing() if "set" in item]
+        return [
+            sample
+            for one in listed
+            if one["name"] in wanted
+            for sample in _counted(one, wanted[one["name"]])
+        ]
+
     def serving(self, desired: Ruleset) -> Serving:  # noqa: ARG002 - whatever the policy is, its counters are our own
         """None: what counts here is in our table."""
         return lambda _place, _entries: ()
@@ -151,6 +164,14 @@ class NftablesBackend:
                 f"nft get element {TABLE} {element}", details=f"no counter in the answer {output!r}"
             )
         return int(found[1]), int(found[2])
+
+
+def _counted(listed: dict[str, Any], traffic: Traffic) -> Iterator[Sample]:
+    for element, counter in nft_listing.elements(listed):
+        # Without a counter: another program added it.
+        if isinstance(element, Address) and counter:
+            counted = Counter.of_pod(element, traffic)
+            yield Sample(counted, counter["bytes"], counter["packets"])
 
 
 class _Missing(Exception):

@@ -166,7 +166,7 @@ def desired(
     parts = (sources, policy.protection, policy.isolation, policy.translation, policy.classifier)
     for part in parts:
         sets |= part.sets(abilities) if part else {}
-    sets |= _cluster_sets(policy)
+    sets |= _cluster_sets(policy, abilities)
     if policy.known != policy.internal:
         sets |= {_unhidden(family): _of_family(policy.internal, family) for family in Family}
     for family, traffic in product(Family, policy.traffics):
@@ -204,10 +204,20 @@ def _cluster(family: Family) -> SetSpec:
     return SetSpec(f"cluster{family.value}", family)
 
 
-def _cluster_sets(policy: Policy) -> dict[SetSpec, frozenset[Element]]:
-    merged = merge(policy.cluster_cidrs)
-    found = {_cluster(family): _of_family(merged, family) for family in Family}
-    return {spec: members for spec, members in found.items() if members}
+def _cluster_sets(policy: Policy, abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
+    """Where other nodes' pods are, and what counts each, for the families that there are."""
+    found: dict[SetSpec, frozenset[Element]] = {}
+    for family in Family:
+        if members := _of_family(merge(policy.cluster_cidrs), family):
+            found[_cluster(family)] = members
+            if abilities.dynamic_sets:
+                found |= {_remote(traffic, family): frozenset() for traffic in Traffic}
+    return found
+
+
+def _remote(traffic: Traffic, family: Family) -> SetSpec:
+    way = "in" if traffic.is_inward else "out"
+    return SetSpec(f"remote_{way}{family.value}", family, is_dynamic=True)
 
 
 def _of_family(prefixes: Iterable[Prefix], family: Family) -> frozenset[Element]:
@@ -243,7 +253,7 @@ def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> 
         if at is hook
     ]
     if hook is Hook.FORWARD:
-        rules += _forwarded(policy, family, outward, inward)
+        rules += _forwarded(policy, family, outward, inward, abilities)
     # Another plugin wires these pods, and their sources and masquerading are its own business.
     elif policy.counts_only:
         return rules
@@ -253,15 +263,26 @@ def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> 
 
 
 def _forwarded(
-    policy: Policy, family: Family, outward: tuple[Match, ...], inward: tuple[Match, ...]
+    policy: Policy,
+    family: Family,
+    outward: tuple[Match, ...],
+    inward: tuple[Match, ...],
+    abilities: Abilities,
 ) -> Iterator[Rule]:
     # The counting look-up is the last match: it counts whatever reaches it.
     yield _pod_rule(Traffic.INTERNET_OUT, family, outward, Side.SOURCE)
     yield _pod_rule(Traffic.INTERNET_IN, family, inward, Side.DESTINATION)
     # Behind them: what reaches these is for no pod of this node.
-    if _cluster(family) in _cluster_sets(policy):
-        yield _remote_pods_rule(Traffic.INTERNET_OUT, family, outward, Side.SOURCE)
-        yield _remote_pods_rule(Traffic.INTERNET_IN, family, inward, Side.DESTINATION)
+    sets = _cluster_sets(policy, abilities)
+    if _cluster(family) in sets:
+        for traffic, peer, pod in (
+            (Traffic.INTERNET_OUT, outward, Side.SOURCE),
+            (Traffic.INTERNET_IN, inward, Side.DESTINATION),
+        ):
+            remote = _remote(traffic, family)
+            each = (pod, remote.name) if remote in sets else None
+            count = Count(Counter(REMOTE_PODS, family, traffic), each)
+            yield _remote_pods_rule(count, (*peer, InSet(pod, _cluster(family).name)))
 
 
 def _pod_rule(traffic: Traffic, family: Family, internet: tuple[Match, ...], pod: Side) -> Rule:
@@ -269,16 +290,13 @@ def _pod_rule(traffic: Traffic, family: Family, internet: tuple[Match, ...], pod
     return Rule(f"pod {traffic} v{family.value}", family, matches, Pass())
 
 
-def _remote_pods_rule(
-    traffic: Traffic, family: Family, internet: tuple[Match, ...], pod: Side
-) -> Rule:
+def _remote_pods_rule(count: Count, matches: tuple[Match, ...]) -> Rule:
     """Count what the internet and other nodes' pods exchange through this node, by a Service.
 
     Here alone both addresses are seen: the pod's node gets it with this node's address as source.
     """
-    matches = (*internet, InSet(pod, _cluster(family).name))
-    counter = Counter(REMOTE_PODS, family, traffic)
-    return Rule(f"remote pods {traffic} v{family.value}", family, matches, Count(counter))
+    family, traffic = count.counter.family, count.counter.traffic
+    return Rule(f"remote pods {traffic} v{family.value}", family, matches, count)
 
 
 def _internet(

@@ -21,6 +21,7 @@ from netmgr.api.snapshot import (
     PoolState,
     RangesState,
     RefusedTotals,
+    RemotePod,
     RuleReading,
     Snapshot,
     WithdrawnAddress,
@@ -91,6 +92,7 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
             for traffic in Traffic
         ],
         "origins": _origins(),
+        "remote_pods": _remote_pods(),
         "audit": _audit(),
         "drift_repaired": [{"reason": area, "count": 2} for area in AREAS],
         "state_rebuilds": 0,
@@ -125,6 +127,14 @@ def _origins() -> list[OriginTotals]:
     return [
         {"origin": origin, "traffic": traffic, "bytes": BYTES, "packets": PACKETS}
         for origin in ("pods", "host-pods", "node", "remote-pods", "unattributed")
+        for traffic in Traffic
+    ]
+
+
+def _remote_pods() -> list[RemotePod]:
+    return [
+        {"address": f"10.9.0.{number}", "traffic": traffic, "bytes": BYTES, "packets": PACKETS}
+        for number in range(100)
         for traffic in Traffic
     ]
 

@@ -113,6 +113,9 @@ class FakeBackend:
                 if name in counters
             }
 
+    def dynamic(self, _desired: Ruleset) -> list[Sample]:
+        return []
+
     def serving(self, _desired: Ruleset) -> Serving:
         return lambda _place, _entries: ()
 

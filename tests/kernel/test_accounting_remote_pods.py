@@ -53,6 +53,13 @@ def origins(node: LabNode) -> dict[tuple[str, str], tuple[int, int]]:
     }
 
 
+def by_address(node: LabNode) -> dict[tuple[str, str], tuple[int, int]]:
+    return {
+        (one["address"], one["traffic"]): (one["bytes"], one["packets"])
+        for one in node.snapshot()["remote_pods"]
+    }
+
+
 def gained(
     before: dict[tuple[str, str], tuple[int, int]], after: dict[tuple[str, str], tuple[int, int]]
 ) -> dict[tuple[str, str], tuple[int, int]]:
@@ -99,7 +106,7 @@ def ask(world: World, node: LabNode, pod: Sandbox, family: Family) -> Heard:
 
 @pytest.mark.parametrize("family", Family)
 def test_what_enters_for_another_nodes_pod_is_the_entry_nodes_and_not_unattributed(
-    world: World, node: LabNode, new_pod: Callable[[str], Sandbox], family: Family
+    world: World, node: LabNode, new_pod: Callable[[str], Sandbox], family: Family, backend: Backend
 ) -> None:
     remote, other = new_pod("node-2"), world.node("node-2")
     proxy(node, remote)
@@ -111,6 +118,13 @@ def test_what_enters_for_another_nodes_pod_is_the_entry_nodes_and_not_unattribut
         ("remote-pods", OUT): (heard.back.bytes, heard.back.packets),
     }
     assert gained(before_there, origins(other)) == {}
+    address = str(remote.address(family))
+    each = {
+        (address, IN): (heard.forth.bytes, heard.forth.packets),
+        (address, OUT): (heard.back.bytes, heard.back.packets),
+    }
+    # ipset's elements are not added by a rule.
+    assert by_address(node).items() >= (each.items() if backend is Backend.NFTABLES else set())
     (audited,) = [one for one in node.ask("audit")["forward"] if one["traffic"] == IN]
     assert audited["forwarded"] == audited["attributed"]
 
@@ -142,3 +156,42 @@ def test_the_agents_restart_loses_nothing(
         ("remote-pods", IN): (2 * heard.forth.bytes, 2 * heard.forth.packets),
         ("remote-pods", OUT): (2 * heard.back.bytes, 2 * heard.back.packets),
     }
+
+
+def test_the_addresses_of_other_nodes_pods_are_no_drift_and_survive_a_restart(
+    world: World, node: LabNode, new_pod: Callable[[str], Sandbox], backend: Backend
+) -> None:
+    if backend is not Backend.NFTABLES:
+        assert by_address(node) == {}
+        return
+    remote = new_pod("node-2")
+    proxy(node, remote)
+    ask(world, node, remote, Family.V4)
+    before, repaired = by_address(node), node.snapshot()["drift_repaired"]
+    assert (str(remote.address(Family.V4)), IN) in before
+    node.kill_agent()
+    node.start_agent()
+    node.wait_until_ready()
+    assert by_address(node) == before
+    assert node.snapshot()["drift_repaired"] == repaired
+
+
+def test_another_set_in_its_place_is_made_anew(
+    world: World, node: LabNode, new_pod: Callable[[str], Sandbox], backend: Backend
+) -> None:
+    if backend is not Backend.NFTABLES:
+        return
+    remote = new_pod("node-2")
+    proxy(node, remote)
+    for words in (
+        "flush chain inet netmgr forward",
+        "delete set inet netmgr remote_in4",
+        "add set inet netmgr remote_in4 { type ipv4_addr; size 5; flags dynamic; }",
+    ):
+        subprocess.run(["nsenter", f"--net={node.namespace}", "nft", words], check=True)
+    node.kill_agent()
+    node.start_agent()
+    node.wait_until_ready()
+    heard = ask(world, node, remote, Family.V4)
+    found = by_address(node)[str(remote.address(Family.V4)), IN]
+    assert found == (heard.forth.bytes, heard.forth.packets)
