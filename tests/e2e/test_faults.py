@@ -60,9 +60,16 @@ PATCH = (
 
 @pytest.fixture(scope="module")
 def installed(cluster: Cluster) -> Cluster:
-    netmgr.apply(cluster, netmgr.overlay(cluster, "cni", patch=PATCH))
+    # None of the nodes is a control plane.
+    components = ("controller-on-workers",)
+    netmgr.apply(cluster, netmgr.overlay(cluster, "cni", components=components, patch=PATCH))
     netmgr.roll_out(cluster)
     return cluster
+
+
+def test_the_controller_runs_on_workers_where_a_component_allows_it(installed: Cluster) -> None:
+    rolled_out = ("rollout", "status", "deployment/netmgr-controller", "--timeout=60s")
+    installed.plane.kubectl("-n", "netmgr", *rolled_out, timeout=70)
 
 
 def start_pods(cluster: Cluster, prefix: str) -> list[float]:

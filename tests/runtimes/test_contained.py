@@ -47,15 +47,20 @@ SCRAPE = (
 )
 
 
-def manifest(overlay: Path = OVERLAY) -> dict[str, Any]:
-    (found,) = [item for item in build(overlay) if item["kind"] == "DaemonSet"]
+K3S = "/var/lib/rancher/k3s"
+K3S_CONFIG = f"{K3S}/agent/etc/containerd/config.toml"
+K3S_BIN_DIR, K3S_CONF_DIR = f"{K3S}/data/current/bin", f"{K3S}/agent/etc/cni/net.d"
+
+
+def manifest(overlay: Path = OVERLAY, *components: Path) -> dict[str, Any]:
+    (found,) = [item for item in build(overlay, *components) if item["kind"] == "DaemonSet"]
     return found["spec"]["template"]["spec"]
 
 
-def contained(name: str, overlay: Path = OVERLAY) -> list[str]:
+def contained(name: str, overlay: Path = OVERLAY, *components: Path) -> list[str]:
     """The command that runs `name` of the manifest as a kubelet would;
     the image is this machine."""
-    pod = manifest(overlay)
+    pod = manifest(overlay, *components)
     every = [*pod["initContainers"], *pod["containers"]]
     (container,) = [item for item in every if item["name"] == name]
     context = container["securityContext"]
@@ -108,10 +113,12 @@ def contained(name: str, overlay: Path = OVERLAY) -> list[str]:
 class ContainedNode(NetmgrNode):
     """The node with its agent and exporter in containers.
 
-    `bin_dir` is where containerd is configured to look for plugins.
+    `bin_dir` is where containerd is configured to look for plugins. `components` are of the
+    manifests.
     """
 
     bin_dir: str = BIN_DIR
+    components: tuple[Path, ...] = ()
 
     def start(self) -> None:
         machine = self.machine
@@ -139,10 +146,27 @@ class ContainedNode(NetmgrNode):
         # Off, so that it is seen to be switched on from within.
         machine.run("sysctl", "-w", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0")
         machine.write(f"{ANNOTATIONS}/ranges", "")
-        machine.write(CONTAINERD_CONFIG, containerd_config(self.bin_dir))
+        self.configure_containerd()
         machine.run(*contained("plugin"))
-        machine.start("agent", *contained("agent"))
+        machine.start("agent", *contained("agent", OVERLAY, *self.components))
         wait_until(self._is_ready, lambda: f"the agent is not ready:\n{machine.log('agent')}")
+
+    def configure_containerd(self) -> None:
+        """Write its configuration."""
+        self.machine.write(CONTAINERD_CONFIG, containerd_config(self.bin_dir))
+
+
+class K3sNode(ContainedNode):
+    """A node whose containerd is configured as k3s does it."""
+
+    def configure_containerd(self) -> None:
+        """Write the same configuration where k3s generates it, and its directories."""
+        self.machine.run("mkdir", "-p", f"{K3S}/data/1f2e/bin", K3S_CONF_DIR)
+        self.machine.run("ln", "-s", f"{K3S}/data/1f2e", f"{K3S}/data/current")
+        self.machine.run("cp", f"{DEBIANS_PLUGINS}/loopback", f"{K3S}/data/1f2e/bin")
+        config = containerd_config(K3S_BIN_DIR) + f'conf_dir = "{K3S_CONF_DIR}"\n'
+        for path in (CONTAINERD_CONFIG, K3S_CONFIG):
+            self.machine.write(path, config)
 
 
 @pytest.fixture(params=[BIN_DIR, DEBIANS_PLUGINS])
@@ -152,6 +176,10 @@ def contained_node(
     made = ContainedNode(machine, node, backend="nftables", bin_dir=request.param)
     made.start()
     yield made
+    remove_containers(machine)
+
+
+def remove_containers(machine: Machine) -> None:
     for name in ("exporter", "agent", "plugin"):
         machine.run("podman", "rm", "--force", "--ignore", "--time", "1", name)
 
@@ -240,3 +268,21 @@ def test_the_uninstall_overlay_removes_the_plugin_from_where_it_is(contained_nod
     machine.run(*contained("plugin", OVERLAYS / "uninstall"))
     left = machine.run("find", contained_node.bin_dir, "/etc/cni/net.d", "-name", "*netmgr*")
     assert left == ""
+
+
+def test_pods_start_with_k3s_whose_directories_a_component_shows_the_agent(
+    machine: Machine, node: Node, probe: bytes
+):
+    component = OVERLAYS.parent / "components" / "k3s"
+    made = K3sNode(machine, node, backend="nftables", components=(component,))
+    made.start()
+    try:
+        ContainerdCri(machine, probe).run("inside")
+        launcher = f"{K3S}/data/1f2e/bin/netmgr"
+        machine.run("mv", launcher, "/run/moved")
+        wait_until(
+            lambda: f"{launcher} is missing" in made.snapshot()["reason"],
+            lambda: made.snapshot()["reason"],
+        )
+    finally:
+        remove_containers(machine)

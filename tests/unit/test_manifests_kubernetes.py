@@ -175,6 +175,30 @@ def test_the_controller_starts_on_nodes_that_wait_for_it():
     assert pod["hostNetwork"] is True
 
 
+@pytest.mark.parametrize("overlay", ["cni", "flat", "controller", "openai-like"])
+def test_the_controller_is_kept_off_workers_unless_a_component_allows_them(overlay: str):
+    folder, required = (
+        KUBERNETES / "overlays" / overlay,
+        "requiredDuringSchedulingIgnoredDuringExecution",
+    )
+    component = KUBERNETES / "components" / "controller-on-workers"
+
+    def affinity(*components: Path) -> dict[str, Any]:
+        (found,) = [
+            item
+            for item in build(folder, *components)
+            if item["metadata"]["name"] == "netmgr-controller" and item["kind"] == "Deployment"
+        ]
+        return found["spec"]["template"]["spec"]["affinity"]
+
+    strict, loose = affinity(), affinity(component)
+    terms = strict["nodeAffinity"][required]["nodeSelectorTerms"]
+    preferred = loose["nodeAffinity"].pop("preferredDuringSchedulingIgnoredDuringExecution")
+    assert not loose["nodeAffinity"], "nothing is required"
+    assert loose["podAntiAffinity"] == strict["podAntiAffinity"]
+    assert [each["preference"] for each in preferred][::-1] == terms
+
+
 @pytest.mark.parametrize("overlay", ["cni", "openai-like"])
 def test_every_overlay_that_wires_brings_the_controller_whose_annotation_the_agent_reads(
     overlay: str,
