@@ -13,12 +13,13 @@
     ├─ TryAgainLater             11  nothing is wrong that time will not mend
     │  └─ RangesUnknown         11  the source of a node's ranges has no usable answer
     ├─ NotReady                  50  STATUS only: an ADD would fail now
-    │  └─ NoFreeAddress          50  … because of the number of pods alone; STATUS succeeds
+    │  └─ NodeFull               50  … because of what pods use alone; STATUS succeeds
     ├─ LimitedConnectivity       51  STATUS only: and running pods suffer too
     ├─ CapacityError            101  no address is left to give
     │  └─ AddressUnavailable    101  the requested address is held, in cooldown or of no range
     ├─ KernelError              102  the kernel refused; carries errno and the operation
     ├─ StateError               103  what was remembered cannot be read or written
+    │  └─ DiskFull              103  … because its disk has no room
     ├─ CheckFailed              104  CHECK found an attachment not as it was made
     ├─ SetupError               105  this machine lacks something; says how to get it
     ├─ LabError                 106  the lab's world could not be built, found or used
@@ -129,8 +130,8 @@ class NotReady(NetmgrError):
     retryable = True
 
 
-class NoFreeAddress(NotReady):
-    """All addresses are in use or in cooldown: the node is full, but nothing is wrong with it."""
+class NodeFull(NotReady):
+    """Pods use all addresses, or all of the disk: nothing is wrong with the plugin."""
 
 
 class LimitedConnectivity(NetmgrError):
@@ -170,6 +171,10 @@ class StateError(NetmgrError):
     """A state file cannot be read, written or trusted."""
 
     cni_code = 103
+
+
+class DiskFull(StateError):
+    """A state file cannot be written until there is room on its disk."""
 
 
 class CheckFailed(NetmgrError):

@@ -21,7 +21,7 @@ from netmgr.agent.scheduler import Task
 from netmgr.agent.verbs import add, check, collect_garbage, delete
 from netmgr.api.server import UnixServer
 from netmgr.api.snapshot import Snapshot
-from netmgr.errors import InvalidNetworkConfig, NetmgrError, NoFreeAddress, NotReady, StateError
+from netmgr.errors import InvalidNetworkConfig, NetmgrError, NodeFull, NotReady, StateError
 
 PLUGIN = "plugin"
 """Name of the attempt that checks whether runtimes find the plugin."""
@@ -168,9 +168,9 @@ class CniSocket(Component):
                 collect_garbage(self._node, request)
             case Verb.STATUS:
                 # Whoever asks has found the plugin, whatever a configuration says by now.
-                # A full node is no fault of the plugin's: containerd 2 asks every five seconds, and
-                # an error makes the Node NotReady, so that its pods are evicted after five minutes.
-                with suppress(NoFreeAddress):
+                # containerd 2 asks every five seconds. An error makes the Node NotReady, which
+                # evicts all pods after five minutes: pods that fill the node must not cause that.
+                with suppress(NodeFull):
                     self._agent.check_health(apart_from=(PLUGIN,))
         return None
 

@@ -22,7 +22,7 @@ from netmgr.agent.scheduler import Scheduler, Task
 from netmgr.api.snapshot import Gaps, Snapshot
 from netmgr.clock import Clock
 from netmgr.documents.node import NodeDocument
-from netmgr.errors import LimitedConnectivity, NetmgrError, NoFreeAddress, NotReady
+from netmgr.errors import LimitedConnectivity, NetmgrError, NodeFull, NotReady
 from netmgr.model import Attachment
 
 Query = Callable[[Mapping[str, object]], object]
@@ -241,8 +241,8 @@ class Agent:
                 component.health(failing)
             except NotReady as error:
                 # Not raised yet: LimitedConnectivity of a later component is worse and goes first,
-                # and a full pool last.
-                if not_ready is None or isinstance(not_ready, NoFreeAddress):
+                # and a full node last.
+                if not_ready is None or isinstance(not_ready, NodeFull):
                     not_ready = error
         if not_ready is not None:
             raise not_ready

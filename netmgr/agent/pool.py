@@ -15,7 +15,7 @@ from netmgr.agent.recovery import boot_id, open_or_set_aside, take_over
 from netmgr.agent.scheduler import Task
 from netmgr.api.snapshot import Snapshot
 from netmgr.dataplane.wiring import Dataplane
-from netmgr.errors import NoFreeAddress, NotReady, StateError
+from netmgr.errors import DiskFull, NodeFull, NotReady, StateError
 from netmgr.ipam.leases import Leases
 from netmgr.ipam.pool import Timing
 from netmgr.ipam.store import Store
@@ -92,17 +92,19 @@ class Pool(Component):
         """Return if the next ADD can get an address of each family and store it.
 
         Raises:
-            NoFreeAddress: all are in use.
+            NodeFull: all are in use, or the disk is full.
             NotReady: it cannot for another reason.
         """
-        try:
-            # A store that cannot be written refuses the next ADD, so readiness shows it before.
-            self.leases.store.flush()
-        except StateError as error:
-            raise NotReady(error.message, "make room on the disk of state_dir") from None
         families, occupancy = self.leases.families, self.leases.occupancy()
         if not families:
             raise NotReady("no range is known to give addresses of", failing.get(RANGES, ""))
+        try:
+            # A store that cannot be written refuses the next ADD, so readiness shows it before.
+            self.leases.store.flush()
+        except DiskFull as error:
+            raise NodeFull(error.message, "make room on the disk of state_dir") from None
+        except StateError as error:
+            raise NotReady(error.message, "see to the disk of state_dir") from None
         if any(not occupancy[family]["free"] for family in families):
             # As in `Leases.reserve`: a cooldown may have ended since the last reconcile.
             self.leases.settle(at_most=8)
@@ -110,7 +112,7 @@ class Pool(Component):
         for family in families:
             state = occupancy[family]
             if not state["free"]:
-                raise NoFreeAddress(
+                raise NodeFull(
                     f"no IPv{family.value} address is free: "
                     f"{state['allocated']} held, {state['cooldown']} in cooldown",
                     "give the node more ranges, or wait until cooldowns end",

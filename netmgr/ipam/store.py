@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from netmgr import sqlite_file
-from netmgr.errors import StateError
+from netmgr.errors import DiskFull, StateError
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address
 
@@ -198,7 +198,8 @@ class Store:
         """Write what could not be written before.
 
         Raises:
-            StateError: it still cannot.
+            DiskFull: there is still no room.
+            StateError: it still cannot, for another reason.
         """
         if self._pending:
             self._take()
@@ -246,7 +247,9 @@ class Store:
             except sqlite3.Error as error:
                 if not isinstance(error, sqlite3.IntegrityError):
                     self._wait(error, [_PROBE])
-                raise StateError(f"{self.path}: cannot be written: {error}") from None
+                is_full = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
+                kind = DiskFull if is_full else StateError
+                raise kind(f"{self.path}: cannot be written: {error}") from None
 
     def _give(self, *changes: Change) -> None:
         """Write now, or as soon as that is possible."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import sqlite3
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -141,14 +143,34 @@ def test_a_full_disk_stops_adds_and_never_dels(node: LabNode, small_disk: Path) 
     for sandbox in pods:
         node.runtime.delete(sandbox)
     assert views(node) == {}
-    assert "code 50" in node.runtime.status()
+    shown = node.snapshot()
+    assert (shown["ready"], "disk is full" in shown["reason"]) == (False, True)
+    assert not node.runtime.status(), "STATUS succeeds, or the node's pods would be evicted"
     small_disk.unlink()
-    assert not node.runtime.status()
+    assert eventually_ready(node)
     node.kill_agent()
     node.start_agent()
     node.wait_until_ready()
     assert views(node) == {}
     node.runtime.delete(node.add("again"))
+
+
+def eventually_ready(node: LabNode) -> bool:
+    return any(node.snapshot()["ready"] or time.sleep(0.1) for _ in range(100))
+
+
+@pytest.mark.usefixtures("stopped")
+def test_a_disk_that_fails_otherwise_fails_status(node: LabNode) -> None:
+    node.start_agent()
+    node.wait_until_ready()
+    sandbox, agent = node.add("failing"), node.agent_pid()
+    assert agent
+    # No file of the agent may grow (EFBIG), which SQLite reports as an I/O error.
+    resource.prlimit(agent, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    node.runtime.delete(sandbox)
+    assert "code 50" in node.runtime.status()
+    resource.prlimit(agent, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    assert not node.runtime.status()
 
 
 def run_agent(node: LabNode) -> programs.Outcome:
