@@ -116,20 +116,36 @@ def test_every_object_of_an_overlay_is_applied_and_read_back(
         )
 
 
-def test_the_pod_monitor_is_added_where_the_prometheus_operator_is(
-    control_plane: ControlPlane, tmp_path: Path
-) -> None:
-    above = os.path.relpath(manifests.HERE, tmp_path.resolve())
+def with_component(folder: Path, overlay: str, component: str) -> list[Object]:
+    """The objects of an overlay with one more component."""
+    above = os.path.relpath(manifests.HERE, folder.resolve())
     lines = [
-        f"resources: [{above}/overlays/controller]",
-        f"components: [{above}/components/pod-monitor]",
+        f"resources: [{above}/overlays/{overlay}]",
+        f"components: [{above}/components/{component}]",
     ]
-    (tmp_path / "kustomization.yaml").write_text("\n".join(lines))
-    (wanted,) = [found for found in manifests.build(tmp_path) if found["kind"] == "PodMonitor"]
-    manifests.apply(control_plane, yaml.safe_load(POD_MONITORS))
-    eventually(lambda: control_plane.answer("GET", "/apis/monitoring.coreos.com/v1")[0] == 200)
-    manifests.apply(control_plane, wanted)
-    assert holds(wanted, control_plane.ask("GET", manifests.path_of(control_plane, wanted)))
+    (folder / "kustomization.yaml").write_text("\n".join(lines))
+    return manifests.build(folder)
+
+
+def test_the_pod_monitor_is_added_where_the_prometheus_operator_is(
+    installed: ControlPlane, tmp_path: Path
+) -> None:
+    built = with_component(tmp_path, "controller", "pod-monitor")
+    (wanted,) = [found for found in built if found["kind"] == "PodMonitor"]
+    manifests.apply(installed, yaml.safe_load(POD_MONITORS))
+    eventually(lambda: installed.answer("GET", "/apis/monitoring.coreos.com/v1")[0] == 200)
+    manifests.apply(installed, wanted)
+    assert holds(wanted, installed.ask("GET", manifests.path_of(installed, wanted)))
+
+
+@pytest.mark.parametrize("component", ["controller-on-workers", "k3s"])
+def test_a_component_changes_workloads_as_the_server_allows(
+    installed: ControlPlane, tmp_path: Path, component: str
+) -> None:
+    workloads = ("DaemonSet", "Deployment")
+    for wanted in with_component(tmp_path, "cni", component):
+        if wanted["kind"] in workloads:
+            assert holds(wanted, manifests.apply(installed, wanted, dry_run=True))
 
 
 @pytest.mark.parametrize("account", ALLOWED)
