@@ -99,8 +99,10 @@ def agent(config: Path) -> list[str]:
 
 
 @contextmanager
-def started(node: LabNode, config: Path) -> Iterator[subprocess.Popen[str]]:
-    command = ["nsenter", f"--net={node.namespace}", *agent(config)]
+def started(node: LabNode | None, config: Path) -> Iterator[subprocess.Popen[str]]:
+    """An agent in the node's namespace, or in one of its own."""
+    enter = ["nsenter", f"--net={node.namespace}"] if node else ["unshare", "--net"]
+    command = [*enter, *agent(config)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -113,54 +115,49 @@ def line_with(process: subprocess.Popen[str], words: str) -> str:
     return next(line for line in process.stderr if words in line)
 
 
-def test_a_second_agent_of_any_role_is_refused_before_it_changes_anything(
-    node: LabNode, new_pod: NewPod, tmp_path: Path
+def test_whoever_finds_an_agent_is_refused_before_it_changes_anything(
+    world: World, node: LabNode, new_pod: NewPod, tmp_path: Path
 ) -> None:
+    """Agents of every role in its namespace, and in other namespaces with its directories."""
     sandbox = new_pod("node-1")
     before = kernel_state(node)
     places = {role: tmp_path / role for role in ROLES}
+    in_this_namespace = (
+        f"another agent runs in this network namespace (process {node.agent_pid()}, "
+    )
+    other = world.node("node-2")
+    in_that_namespace = in_this_namespace.replace(str(node.agent_pid()), str(other.agent_pid()))
+    shared = f"{node.run_dir}: another agent runs on this state"
     with ExitStack() as running:
         # All at once: each waits for the first agent's end until HANDOVER_SECONDS have passed.
-        agents: dict[str, subprocess.Popen[str]] = {}
+        agents: dict[str, tuple[subprocess.Popen[str], str]] = {}
         for role, place in places.items():
             place.mkdir()
             config = document(node, place, **ROLES[role])
-            agents[role] = running.enter_context(started(node, config))
-        for role, process in agents.items():
+            agents[role] = running.enter_context(started(node, config)), in_this_namespace
+        theirs = with_its_directories(node, tmp_path)
+        agents["busy"] = running.enter_context(started(other, theirs)), in_that_namespace
+        agents["free"] = running.enter_context(started(None, theirs)), shared
+        for name, (process, reason) in agents.items():
             _, shown = process.communicate(timeout=60)
-            assert process.returncode == 1, f"{role}: {shown}"
-            assert (
-                f"another agent runs in this network namespace (process {node.agent_pid()}, "
-                in shown
-            )
+            assert process.returncode == 1, f"{name}: {shown}"
+            assert reason in shown, name
             assert "Traceback" not in shown
     assert kernel_state(node) == before
     for place in places.values():
         assert [path.name for path in place.iterdir()] == ["node.yaml"]
     node.runtime.check(sandbox)
+    assert not node.runtime.status()
+    assert node.ask("snapshot")["node"] == "node-1"
 
 
-def test_an_agent_of_another_namespace_does_not_take_sockets_or_state(
-    world: World, node: LabNode, tmp_path: Path
-) -> None:
-    other = world.node("node-2")
-    # Without addresses, which the other machine has not, and which would be refused before anything
-    # else.
-    own = {"node": {"name": "node-1", "uplink": other.node.uplink}}
+def with_its_directories(node: LabNode, directory: Path) -> Path:
+    """A document for another machine, which has neither the node's addresses nor its uplink."""
     directories = {
         "state_dir": str(node.directory / "state"),
         "run_dir": str(node.directory / "run"),
     }
-    theirs = document(node, tmp_path, **{**directories, **own})
-    for _ in range(2):
-        done = inside(other, *agent(theirs))
-        assert done.returncode == 1
-        assert "another agent" in done.stderr
-        other.kill_agent()  # the second time its namespace is free
-    assert not node.runtime.status()
-    assert node.ask("snapshot")["node"] == "node-1"
-    other.start_agent()
-    other.wait_until_ready()
+    return document(node, directory, node={"name": "node-1"}, **directories)
 
 
 def test_a_waiting_agent_takes_over_from_one_that_is_killed(

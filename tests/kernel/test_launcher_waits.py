@@ -104,6 +104,11 @@ def test_the_wait_is_bounded(plugin: Installation, left: Callable[[Installation]
     begin = time.monotonic()
     assert error_of(execute(plugin, "ADD", asking(wait=1)))["code"] == 11
     assert 1 <= time.monotonic() - begin < 3
+
+
+@pytest.mark.programs
+def test_the_wait_is_three_seconds_where_the_configuration_names_none(plugin: Installation) -> None:
+    beat(plugin)
     assert 3 <= seconds(lambda: execute(plugin, "ADD")) < 10
 
 
