@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)")
 COMMAND = re.compile(r"netmgr ((?:--)?[a-z][^\n`|&()#'\"]*)")
-METRIC = re.compile(r"\bnetmgr_[a-z_]+")
+METRIC = re.compile(r"(?<!:)\bnetmgr_[a-z_]+")
+"""Names of metrics, not of recording rules (level:metric:operations)."""
 PATHS = re.compile(r"`((?:netmgr|tests|configs|cni|exporter)/[\w./-]+)`")
 # Words behind a command in the pages' sentences, not on a command line.
 PROSE = re.compile(
