@@ -74,6 +74,11 @@ def seconds(action: Callable[[], object]) -> float:
     return time.monotonic() - begin
 
 
+def is_at_once(action: Callable[[], object]) -> bool:
+    """The best of twenty: on a busy machine, too, no launcher that waits is ever this quick."""
+    return any(seconds(action) < AT_ONCE_SECONDS for _ in range(20))
+
+
 @pytest.mark.programs
 @pytest.mark.parametrize("left", [absent, refused])
 @pytest.mark.parametrize("command", ["ADD", "CHECK"])
@@ -146,16 +151,14 @@ def test_an_add_fails_at_once_where_no_agent_was_there_a_moment_ago(
 ) -> None:
     stdin = state(plugin)
     assert error_of(execute(plugin, "ADD", stdin))["code"] == 11
-    # The least of five: the machine may be busy, but a launcher that waits is never this quick.
-    assert min(seconds(lambda: execute(plugin, "ADD", stdin)) for _ in range(5)) < AT_ONCE_SECONDS
+    assert is_at_once(lambda: execute(plugin, "ADD", stdin))
 
 
 @pytest.mark.programs
 @pytest.mark.parametrize("command", ["STATUS", "GC", "DEL", "VERSION"])
 def test_other_verbs_never_wait(plugin: Installation, command: str) -> None:
     beat(plugin)
-    quickest = min(seconds(lambda: execute(plugin, command, CNI_PATH="/bin")) for _ in range(5))
-    assert quickest < AT_ONCE_SECONDS
+    assert is_at_once(lambda: execute(plugin, command, CNI_PATH="/bin"))
 
 
 @pytest.mark.programs
@@ -163,7 +166,7 @@ def test_a_request_that_can_never_succeed_does_not_wait(plugin: Installation) ->
     beat(plugin)
     assert error_of(execute(plugin, "ADD", CNI_IFNAME="e%d"))["code"] == 4
     odd = {"CNI_IFNAME": "e%d"}
-    assert min(seconds(lambda: execute(plugin, "ADD", **odd)) for _ in range(5)) < AT_ONCE_SECONDS
+    assert is_at_once(lambda: execute(plugin, "ADD", **odd))
 
 
 def breaking(times: int) -> tuple[list[bytes], Callable[[Any, socket.socket], None]]:
@@ -250,7 +253,7 @@ def test_only_the_configurations_own_wait_counts(
     beat(plugin)
     stdin = asking(**further_in, zwait=99, wait=0)
     assert error_of(execute(plugin, "ADD", stdin))["code"] == 11
-    assert min(seconds(lambda: execute(plugin, "ADD", stdin)) for _ in range(5)) < AT_ONCE_SECONDS
+    assert is_at_once(lambda: execute(plugin, "ADD", stdin))
 
 
 @pytest.mark.programs
