@@ -176,10 +176,41 @@ def test_the_addresses_of_other_nodes_pods_are_no_drift_and_survive_a_restart(
     assert node.snapshot()["drift_repaired"] == repaired
 
 
+def test_a_full_set_costs_the_breakdown_alone(
+    world: World, node: LabNode, new_pod: Callable[[str], Sandbox], backend: Backend
+) -> None:
+    if backend is not Backend.NFTABLES:
+        assert by_address(node) == {}
+        return
+    remote = new_pod("node-2")
+    proxy(node, remote)
+    address = str(remote.address(Family.V4))
+    others = ", ".join(f"10.130.{number >> 8}.{number & 255}" for number in range(1024))
+    for words in (
+        "flush set inet netmgr remote_in4",
+        f"add element inet netmgr remote_in4 {{ {others} }}",
+    ):
+        subprocess.run(["nsenter", f"--net={node.namespace}", "nft", words], check=True)
+    before = origins(node)
+    heard = ask(world, node, remote, Family.V4)
+    assert gained(before, origins(node))["remote-pods", IN] == (
+        heard.forth.bytes,
+        heard.forth.packets,
+    )
+    assert (address, IN) not in by_address(node)
+    subprocess.run(
+        ["nsenter", f"--net={node.namespace}", "nft", "flush set inet netmgr remote_in4"],
+        check=True,
+    )
+    ask(world, node, remote, Family.V4)
+    assert by_address(node)[address, IN] == (heard.forth.bytes, heard.forth.packets)
+
+
 def test_another_set_in_its_place_is_made_anew(
     world: World, node: LabNode, new_pod: Callable[[str], Sandbox], backend: Backend
 ) -> None:
     if backend is not Backend.NFTABLES:
+        assert by_address(node) == {}
         return
     remote = new_pod("node-2")
     proxy(node, remote)
