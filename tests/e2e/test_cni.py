@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from functools import partial
 from ipaddress import ip_address, ip_network
 from itertools import permutations
@@ -11,28 +9,21 @@ from itertools import permutations
 import pytest
 
 from netmgr.lab import exchange
-from netmgr.lab.capture import Capture
 from netmgr.lab.exchange import End, Frontend
 from netmgr.prefixes import Address
-from tests.e2e import counting, netmgr, network, pods, programs
+from tests.e2e import counting, lifecycle, netmgr, network, pods, programs
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.load import Background, Churn, Conversation
 from tests.e2e.pods import BACK, FORTH, PODS, Pod
-from tests.kubernetes.control_plane import Object
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.smoke, pytest.mark.timeout(600)]
 
-
-AGENTS = "/api/v1/namespaces/netmgr/pods?labelSelector=app.kubernetes.io/component%3Dagent"
-OTHERS_TABLES = "KUBE|kube|^table ip6? |chain [A-Z]+ '"
-SECONDS_TO_SPREAD = 20
-"""A roll-out that does not stop would be at the second node by then."""
+OVERLAY = "cni"
 
 
 @pytest.fixture(scope="module")
 def pristine(cluster: Cluster) -> dict[str, list[str]]:
     """What is on the nodes before netmgr."""
-    return {node: traces(cluster, node) for node in network.NODES}
+    return {node: lifecycle.traces(cluster, node) for node in network.NODES}
 
 
 @pytest.fixture(scope="module")
@@ -106,78 +97,22 @@ def test_every_byte_of_the_internet_is_counted_for_its_pod(
 def test_an_upgrade_under_load_disturbs_no_pod_and_loses_no_byte(
     installed: Cluster, running: dict[str, Pod], internet: End
 ):
-    before = counting.counts(installed)
-    talk, churn = Conversation(running, internet), Churn(installed)
-    with Capture(internet.namespace, "eth0") as capture:
-        with (
-            Background(lambda _: capture.drain(), ["capture"]),
-            Background(talk.step, running),
-            Background(churn.step, network.NODES),
-        ):
-            netmgr.apply(installed, netmgr.overlay(installed, "cni", tag="0.1.1"))
-            netmgr.roll_out(installed)
-        seen = talk.seen(capture)
-    assert counting.gained(installed, before, seen) == seen
-    assert images_of_agents(installed) == {"registry.example.com/netmgr:0.1.1"}
-    assert len(churn.seconds) > len(network.NODES), churn.seconds
+    lifecycle.upgrade(installed, running, internet, OVERLAY)
     wait_for(partial(nothing_is_left_over, installed), "as many links and leases as pods", 30)
 
 
 def test_a_bad_configuration_stops_at_one_node_and_can_be_rolled_back(
     installed: Cluster, running: dict[str, Pod], internet: End
 ):
-    talk = Conversation(running, internet)
-    with Background(talk.step, running):
-        bad = netmgr.overlay(installed, "cni", tag="0.1.1", node_yaml={"backend": "abacus"})
-        netmgr.apply(installed, bad)
-        wait_for(partial(failed_agents, installed), "an agent that fails", 60)
-        time.sleep(SECONDS_TO_SPREAD)
-        assert len(failed_agents(installed)) == 1
-        (message,) = failed_agents(installed).values()
-        assert "backend: Input should be" in message
-        installed.plane.kubectl("-n", "netmgr", "rollout", "undo", "daemonset/netmgr")
-        netmgr.roll_out(installed)
-    assert not failed_agents(installed)
+    lifecycle.stop_a_bad_configuration(installed, running, internet, OVERLAY)
 
 
 def test_uninstalling_leaves_the_nodes_as_they_were(
     pristine: dict[str, list[str]], installed: Cluster
 ):
-    kubectl = installed.plane.kubectl
+    lifecycle.uninstall(installed, OVERLAY)
     for node in network.NODES:
-        kubectl("drain", node, "--ignore-daemonsets", "--force", timeout=90)
-    kubectl("delete", "-k", netmgr.overlay(installed, "cni"), timeout=90)
-    netmgr.apply(installed, netmgr.overlay(installed, "uninstall"))
-    netmgr.roll_out(installed, "netmgr-uninstall")
-    kubectl("delete", "-k", netmgr.overlay(installed, "uninstall"), timeout=90)
-    for node in network.NODES:
-        assert Counter(traces(installed, node)) - Counter(pristine[node]) == Counter()
-
-
-def images_of_agents(cluster: Cluster) -> set[str]:
-    return {
-        container["image"]
-        for pod in agents(cluster)
-        for container in pod["spec"]["initContainers"] + pod["spec"]["containers"]
-    }
-
-
-def agents(cluster: Cluster) -> list[Object]:
-    return cluster.plane.ask("GET", AGENTS)["items"]
-
-
-def failed_agents(cluster: Cluster) -> dict[str, str]:
-    """The nodes whose agent's pod has a container that failed, with its last words."""
-    failed = {}
-    for pod in agents(cluster):
-        for status in pod["status"].get("initContainerStatuses", []):
-            ended = {**status["lastState"], **status["state"]}.get("terminated")
-            if ended and ended["exitCode"] != 0:
-                name = pod["metadata"]["name"]
-                kubectl = cluster.plane.kubectl
-                log = kubectl("-n", "netmgr", "logs", name, "-c", status["name"])
-                failed[pod["spec"]["nodeName"]] = log
-    return failed
+        assert lifecycle.additions(installed, node, pristine[node]) == []
 
 
 def nothing_is_left_over(cluster: Cluster) -> bool:
@@ -187,22 +122,3 @@ def nothing_is_left_over(cluster: Cluster) -> bool:
         == netmgr.leases(cluster, node)
         for node in network.NODES
     )
-
-
-def traces(cluster: Cluster, node: str) -> list[str]:
-    """Everything on a node that netmgr might leave, but for what kube-proxy keeps there."""
-    looks = (
-        "ip -o link | sed 's/ *link.*//'",
-        "ip route show table all; ip -6 route show table all",
-        "ip rule; ip -6 rule",
-        # Tables and chains, without those of every iptables and of kube-proxy.
-        r"nft list ruleset | grep -E '^table|^\s*(chain|set|map) ' | grep -vE '" + OTHERS_TABLES,
-        "nft list ruleset | grep -i netmgr",
-        "ipset list",
-        "find /opt/cni /etc/cni /var/lib/netmgr /run/netmgr /var/lib/cni -type f 2>/dev/null",
-    )
-    return [
-        line
-        for look in looks
-        for line in cluster.node(node).machine.run("sh", "-c", look, check=False).splitlines()
-    ]

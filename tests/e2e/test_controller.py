@@ -6,7 +6,7 @@ import pytest
 
 from netmgr.lab.exchange import End
 from netmgr.prefixes import Prefix
-from tests.e2e import counting, netmgr, network
+from tests.e2e import counting, lifecycle, netmgr, network
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.pods import Pod
 
@@ -22,7 +22,14 @@ def options() -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def installed(cluster: Cluster) -> Cluster:
+def pristine(cluster: Cluster) -> dict[str, list[str]]:
+    """What is on the nodes before netmgr."""
+    return {node: lifecycle.traces(cluster, node) for node in network.NODES}
+
+
+@pytest.fixture(scope="module")
+def installed(cluster: Cluster, pristine: dict[str, list[str]]) -> Cluster:
+    assert pristine
     # As on a control plane of one's own: no kubelet can set this label.
     cluster.label("node-1", "node-restriction.kubernetes.io/netmgr-controller")
     for node in network.NODES:
@@ -50,3 +57,21 @@ def test_every_byte_of_the_internet_is_counted_for_its_pod(
     installed: Cluster, running: dict[str, Pod], internet: End
 ):
     counting.check(installed, running, internet)
+
+
+def test_an_upgrade_under_load_disturbs_no_pod_and_loses_no_byte(
+    installed: Cluster, running: dict[str, Pod], internet: End
+):
+    given = {node: installed.pod_cidrs(node) for node in network.NODES}
+    lifecycle.upgrade(installed, running, internet, "controller", "cni")
+    assert {node: installed.pod_cidrs(node) for node in network.NODES} == given
+
+
+def test_uninstalling_leaves_the_nodes_as_they_were(
+    installed: Cluster, pristine: dict[str, list[str]]
+):
+    lifecycle.uninstall(installed, "controller", "cni")
+    for node in network.NODES:
+        assert lifecycle.additions(installed, node, pristine[node]) == []
+    namespaces = installed.plane.kubectl("get", "namespaces", "-o", "name")
+    assert "netmgr" not in namespaces, "the claims are gone"

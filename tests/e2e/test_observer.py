@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from netmgr.lab.exchange import End
-from tests.e2e import counting, netmgr
+from tests.e2e import counting, lifecycle, netmgr, network
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.pods import Pod
 
@@ -15,6 +16,10 @@ pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 MAINS = {"ptp": {}, "bridge": {"bridge": "cni0", "isGateway": True}}
 """What wires the pods: a link for each, or a bridge as flannel's."""
+
+
+OTHERS = re.compile("cni0|CNI-|/var/lib/cni/networks/")
+"""What the other plugins make for their first pod, and leave."""
 
 
 @pytest.fixture(scope="module", params=sorted(MAINS))
@@ -30,7 +35,13 @@ def options(main: str) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def installed(main: str, cluster: Cluster) -> Cluster:
+def before() -> dict[str, list[str]]:
+    """What is on the nodes before netmgr, once they are installed."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def installed(main: str, cluster: Cluster, before: dict[str, list[str]]) -> Cluster:
     for node in cluster.nodes:
         (pod_cidr,) = cluster.pod_cidrs(node.name)
         for plugin in (main, "host-local"):
@@ -44,6 +55,7 @@ def installed(main: str, cluster: Cluster) -> Cluster:
         conflist = {"cniVersion": "0.4.0", "name": "other", "plugins": [{**plugin, "ipam": ipam}]}
         node.machine.write("/etc/cni/net.d/20-other.conflist", json.dumps(conflist))
     wait_for(cluster.nodes_are_ready, "Ready Nodes", 30)
+    before.update({node: lifecycle.traces(cluster, node) for node in network.NODES})
     netmgr.apply(cluster, netmgr.overlay(cluster, "observer"))
     netmgr.roll_out(cluster)
     return cluster
@@ -53,3 +65,24 @@ def test_every_byte_of_the_internet_is_counted_for_its_pod(
     installed: Cluster, running: dict[str, Pod], internet: End
 ):
     counting.check(installed, running, internet)
+
+
+def test_an_upgrade_under_load_disturbs_no_pod_and_loses_no_byte(
+    installed: Cluster, running: dict[str, Pod], internet: End
+):
+    lifecycle.upgrade(installed, running, internet, "observer")
+
+
+def test_a_bad_configuration_stops_at_one_node_and_can_be_rolled_back(
+    installed: Cluster, running: dict[str, Pod], internet: End
+):
+    lifecycle.stop_a_bad_configuration(installed, running, internet, "observer")
+
+
+def test_uninstalling_leaves_the_nodes_as_they_were(
+    installed: Cluster, before: dict[str, list[str]]
+):
+    lifecycle.uninstall(installed, "observer")
+    for node in network.NODES:
+        found = lifecycle.additions(installed, node, before[node])
+        assert [line for line in found if not OTHERS.search(line)] == []

@@ -12,7 +12,7 @@ from netmgr.errors import LabError
 from netmgr.lab import exchange
 from netmgr.lab.exchange import End
 from netmgr.prefixes import Address, Prefix
-from tests.e2e import counting, netmgr, network
+from tests.e2e import counting, lifecycle, netmgr, network
 from tests.e2e.cluster import Cluster
 from tests.e2e.network import HUB, SPOKE
 from tests.e2e.pods import BACK, FORTH, PODS, Pod
@@ -32,7 +32,13 @@ def addresses(block: Prefix) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def installed(cluster: Cluster) -> Iterator[Cluster]:
+def before() -> dict[str, list[str]]:
+    """What is on the nodes before netmgr, once they are installed."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def installed(cluster: Cluster, before: dict[str, list[str]]) -> Iterator[Cluster]:
     with ExitStack() as serving:
         for node, blocks in BLOCKS.items():
             own = [str(network.address(node)), *addresses(blocks[0]), *addresses(blocks[1])]
@@ -41,6 +47,7 @@ def installed(cluster: Cluster) -> Iterator[Cluster]:
             for block in blocks:
                 via = str(network.address(node))
                 cluster.run_at(network.FABRIC, "ip", "route", "replace", str(block), "via", via)
+        before.update({node: lifecycle.traces(cluster, node) for node in network.NODES})
         netmgr.apply(cluster, netmgr.overlay(cluster, "openai-like"))
         netmgr.roll_out(cluster)
         yield cluster
@@ -77,3 +84,23 @@ def test_every_byte_of_the_internet_is_counted_for_its_pod(
     installed: Cluster, running: dict[str, Pod], internet: End
 ):
     counting.check(installed, running, internet)
+
+
+def test_an_upgrade_under_load_disturbs_no_pod_and_loses_no_byte(
+    installed: Cluster, running: dict[str, Pod], internet: End
+):
+    lifecycle.upgrade(installed, running, internet, "openai-like")
+
+
+def test_a_bad_configuration_stops_at_one_node_and_can_be_rolled_back(
+    installed: Cluster, running: dict[str, Pod], internet: End
+):
+    lifecycle.stop_a_bad_configuration(installed, running, internet, "openai-like")
+
+
+def test_uninstalling_leaves_the_nodes_as_they_were(
+    installed: Cluster, before: dict[str, list[str]]
+):
+    lifecycle.uninstall(installed, "openai-like")
+    for node in network.NODES:
+        assert lifecycle.additions(installed, node, before[node]) == []
