@@ -21,7 +21,7 @@ UNITS = ("bytes", "packets", "seconds", "ratio")
 PODS = 250
 NAMESPACES = 20
 REMOTE_PODS = 100
-"""Pods of other nodes that clients reach by this one; at most 1,024 of a family and direction."""
+"""Pods of other nodes that clients reach by this one and that are shown, the busiest ones."""
 TRAFFICS = 2
 FAMILIES = 2
 COMMANDS = 7
@@ -137,8 +137,8 @@ REMOTE_POD_BYTES = Metric(
     ("address", "traffic"),
     REMOTE_PODS * TRAFFICS,
     "Bytes between the internet and a pod of another node that entered or left by this one: "
-    "NodePorts and load balancers (accounting.cluster_cidrs, nftables alone). Goes after an hour "
-    "without a packet.",
+    "NodePorts and load balancers (accounting.cluster_cidrs, nftables alone). The busiest alone, "
+    "as far as they fit. Goes after an hour without a packet.",
 )
 RULE_BYTES = Metric(
     "iptables_bytes_total",

@@ -81,10 +81,12 @@ class Collector:
         rest = [*_traffic(snapshot), *_accounting(snapshot), *_inter_site(snapshot)]
         rest += _of_agent(snapshot)
         selection = bounds.Selection(snapshot["pods"])
+        room = catalog.REMOTE_POD_BYTES.series
         if self._max_series:
-            # Pods get the room that everything else leaves.
-            taken = sum(len(one.samples) for one in rest) + OWN_SERIES
-            selection = bounds.select(snapshot["pods"], self._max_series - taken)
+            # Pods get the room that everything else leaves, other nodes' pods what these leave.
+            left = self._max_series - sum(len(one.samples) for one in rest) - OWN_SERIES
+            selection = bounds.select(snapshot["pods"], left)
+            room = min(room, max(0, left - len(selection.shown) * bounds.SERIES_PER_TOTAL))
         pods = [((pod["namespace"], pod["pod"], pod["traffic"]), pod) for pod in selection.shown]
         dropped = [
             (("lingering",), selection.dropped_lingering),
@@ -93,6 +95,7 @@ class Collector:
         return [
             *_amounts(catalog.POD_BYTES, catalog.POD_PACKETS, pods),
             *rest,
+            _remote(snapshot, room),
             _family(catalog.DROPPED, dropped),
         ]
 
@@ -148,10 +151,6 @@ def _traffic(snapshot: Snapshot) -> Iterator[Family]:
     yield from _amounts(catalog.NODE_BYTES, catalog.NODE_PACKETS, node)
     origins = [((part["origin"], part["traffic"]), part["bytes"]) for part in snapshot["origins"]]
     yield _family(catalog.ORIGIN_BYTES, origins)
-    remote = [
-        ((one["address"], one["traffic"]), one["bytes"]) for one in snapshot.get("remote_pods", ())
-    ]
-    yield _family(catalog.REMOTE_POD_BYTES, remote)
     rules = [
         ((rule["ip_version"], rule["table"], rule["chain"], rule["rule"]), rule)
         for rule in snapshot["rules"]
@@ -162,6 +161,13 @@ def _traffic(snapshot: Snapshot) -> Iterator[Family]:
         for one in snapshot.get("chain_sizes", ())
     ]
     yield _family(catalog.RULE_COUNT, sizes)
+
+
+def _remote(snapshot: Snapshot, room: int) -> Family:
+    """The busiest of other nodes' pods. Totals only grow, so the order is stable."""
+    found = sorted(snapshot.get("remote_pods", ()), key=lambda one: (-one["bytes"], one["address"]))
+    shown = [((one["address"], one["traffic"]), one["bytes"]) for one in found[:room]]
+    return _family(catalog.REMOTE_POD_BYTES, shown)
 
 
 def _accounting(snapshot: Snapshot) -> Iterator[Family]:

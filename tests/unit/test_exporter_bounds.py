@@ -13,6 +13,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from exporter import catalog
 from exporter.bounds import LONGEST_LABEL, bounded, select
 from exporter.collector import Collector
 from netmgr import programs
@@ -146,8 +147,26 @@ def test_a_page_holds_no_more_series_than_allowed_and_every_total_of_namespaces_
     assert pods == min(250, max(0, bound - len(without_pods)) // 4)
 
 
+def test_other_nodes_pods_get_the_room_that_is_left_the_busiest_first() -> None:
+    document = snapshot(10, 1)
+    for number, one in enumerate(document["remote_pods"]):
+        one["bytes"] = number
+    everything = series(generate_latest(registry(document)).decode())
+    remote = [line for line in everything if line.startswith("netmgr_remote_pod_")]
+    assert len(remote) == catalog.REMOTE_POD_BYTES.series
+    room = len(everything) - len(remote) + 3
+    shown = series(generate_latest(registry(document, room)).decode())
+    assert len(shown) == room
+    assert [float(line.split()[-1]) for line in shown if line.startswith("netmgr_remote")] == [
+        199.0,
+        198.0,
+        197.0,
+    ]
+
+
 def test_what_is_left_out_is_counted_by_the_pods_state() -> None:
     document = snapshot(100, 4)
+    document["remote_pods"] = []
     for number, total in enumerate(document["pods"]):
         total["live"] = number % 4 < 2
     rest = len(series(generate_latest(registry(document)).decode())) - 400
