@@ -63,6 +63,18 @@ def allocatable_pods(node: Object) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
+def pod_cidr(text: str) -> Prefix:
+    """A podCIDR, whatever form the API server takes: with host bits, or octets like 010.
+
+    A form that is refused here would end every controller, and any kubelet can write one.
+    """
+    head, slash, length = text.partition("/")
+    if ":" not in head:
+        # Decimal to the API server.
+        head = ".".join(str(int(octet)) for octet in head.split("."))
+    return Prefix.parse(str(ipaddress.ip_network(f"{head}{slash}{length}", strict=False)))
+
+
 def ranges(node: Object) -> tuple[Prefix, ...]:
     """The ranges that a Node has.
 
@@ -70,9 +82,7 @@ def ranges(node: Object) -> tuple[Prefix, ...]:
         ConfigError: none yet, or the annotation contradicts the podCIDRs.
     """
     name = node["metadata"]["name"]
-    cidrs = tuple(
-        Prefix.parse(str(ipaddress.ip_network(text, strict=False))) for text in _pod_cidrs(node)
-    )
+    cidrs = tuple(map(pod_cidr, _pod_cidrs(node)))
     if not cidrs:
         raise ConfigError(
             f"Node {name} has no podCIDRs yet: netmgr controller gives it some if it has a label "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import logging
 import threading
 import time
@@ -14,8 +13,7 @@ from netmgr.documents.sites import Role
 from netmgr.errors import ApiError
 from netmgr.kube.api import CONFLICT, Api, Object
 from netmgr.kube.assigning import NodeView, Refusal
-from netmgr.kube.node_document import RANGES
-from netmgr.prefixes import Prefix
+from netmgr.kube.node_document import RANGES, pod_cidr
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +118,7 @@ def node_view(node: Object, pool_label: str) -> NodeView:
             for each in node.get("status", {}).get("addresses") or ()
             if each["type"] == "InternalIP"
         ),
-        cidrs=tuple(sorted(map(_prefix, node["spec"].get("podCIDRs", ())))),
+        cidrs=tuple(sorted(map(pod_cidr, node["spec"].get("podCIDRs", ())))),
         annotation=metadata.get("annotations", {}).get(RANGES, ""),
         runs_pods=labels.get(ROLE, Role.NODE) == Role.NODE,
         other_taints=_other_taints(node["spec"].get("taints") or ()),
@@ -134,11 +132,6 @@ def node_view(node: Object, pool_label: str) -> NodeView:
 def _other_taints(taints: Sequence[Object]) -> tuple[Object, ...] | None:
     others = tuple(taint for taint in taints if taint["key"] != STARTUP_TAINT)
     return others if len(others) < len(taints) else None
-
-
-def _prefix(text: str) -> Prefix:
-    # The API server takes CIDRs with host bits.
-    return Prefix.parse(str(ipaddress.ip_network(text, strict=False)))
 
 
 class Events:

@@ -9,7 +9,7 @@ agent that is replaced or restarted leaves the pods of its Node running, and new
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from netmgr.errors import ApiError
@@ -17,6 +17,7 @@ from netmgr.kube.api import CONFLICT, NOT_FOUND, Object
 from netmgr.kube.assigning import NodeView
 from netmgr.kube.nodes import NETWORK_UNAVAILABLE
 from netmgr.kube.reconciling import Leadership, write_each
+from netmgr.ranges.assigned import AssignedRanges
 
 log = logging.getLogger(__name__)
 
@@ -57,13 +58,13 @@ class Startup:
         is_available = not self._is_to_clear(view) or self._clear(view)
         return is_available and (view.other_taints is None or self._untaint(view))
 
-    def _serving(self) -> dict[str, str]:
-        """Nodes with an agent that is ready, and the UID of the Node that it gives addresses of.
+    def _serving(self) -> dict[str, AssignedRanges | None]:
+        """Nodes with an agent that is ready, and what was written to it about its Node's ranges.
 
-        The UID is empty where the agent's ranges are not the Node's podCIDRs.
+        That is None where the agent's ranges are not the Node's podCIDRs.
         """
         pods = self._leadership.agents.pods() or ()
-        return {pod.node: pod.assigned.node if pod.assigned else "" for pod in pods if pod.is_ready}
+        return {pod.node: pod.assigned for pod in pods if pod.is_ready}
 
     def _untaint(self, view: NodeView) -> bool:
         version = self._leadership.nodes.version(view.name)
@@ -105,8 +106,14 @@ class Startup:
         return True
 
 
-def _serves(view: NodeView, serving: dict[str, str]) -> bool:
+def _serves(view: NodeView, serving: Mapping[str, AssignedRanges | None]) -> bool:
     """Whether a ready agent gives addresses of this Node, not of a former one of its name."""
-    if not view.cidrs or not view.runs_pods:
-        return view.name in serving
-    return serving.get(view.name) == view.uid
+    if view.name not in serving:
+        return False
+    assigned = serving[view.name]
+    if not view.runs_pods:
+        return True
+    if not view.cidrs:
+        # An agent with ranges of a former Node, which was registered again, waits for its new ones.
+        return assigned is None or not assigned.ranges
+    return assigned is not None and assigned.node == view.uid

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -147,7 +149,8 @@ def test_the_startup_taint_goes_once_the_agent_serves_and_no_other_taint_does(
         plane,
         [
             with_range("a", "10.1.0.0/24", taints=[OTHER, TAINT]),
-            with_range("b", "10.2.0.0/24", taints=[TAINT]),
+            # The API server takes this form, which Python's library refuses.
+            with_range("b", "010.2.0.0/24", taints=[TAINT]),
             node("nat", taints=[TAINT]),
         ],
     )
@@ -168,6 +171,24 @@ def test_the_startup_taint_goes_once_the_agent_serves_and_no_other_taint_does(
     set_ready(plane, "agent-b", agent=True)
     eventually(lambda: STARTUP_TAINT not in [each["key"] for each in taints(plane, "b")])
     assert STARTUP_TAINT not in [each["key"] for each in taints(plane, "a")], "never added again"
+
+
+def test_an_agent_with_the_ranges_of_a_former_node_of_its_name_serves_no_pod_of_the_new_one(
+    plane: ControlPlane, start: Start
+) -> None:
+    """The new Node has no podCIDRs yet: pods that were scheduled now could not start."""
+    former = {"node": "", "version": 1, "ranges": ["10.9.0.0/24"]}
+    waiting = agent_pod("agent-c", "c")
+    waiting["metadata"]["annotations"] = {NODE_RANGES: json.dumps(former)}
+    add_nodes(plane, [node("c", taints=[TAINT]), node("d", taints=[TAINT])])
+    # The other one's ranges come from elsewhere, as from the metadata service.
+    add_pods(plane, [waiting, agent_pod("agent-d", "d")])
+    for name in ("agent-c", "agent-d"):
+        set_ready(plane, name, agent=True)
+    start()
+    eventually(lambda: STARTUP_TAINT not in [each["key"] for each in taints(plane, "d")])
+    time.sleep(1)
+    assert STARTUP_TAINT in [each["key"] for each in taints(plane, "c")]
 
 
 def condition(plane: ControlPlane, name: str, status: str) -> None:
