@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from netmgr.errors import ApiError
 from netmgr.kube.allocations import Claim, NodeAllocation, NodeAllocations
@@ -26,6 +26,9 @@ from netmgr.kube.plan_watch import PlanWatch
 from netmgr.kube.reconciling import WRITERS, Leadership, write_each
 
 log = logging.getLogger(__name__)
+
+STEP_SECONDS = 1.0
+"""By so much the wall clock was set, not slewed, since the last round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,8 @@ class Assigner:
         self._events = Events(leadership.api, leadership.identity)
         self._store: ClaimStore | None = None
         # The wall clock as it is now: cooldowns outlive this process, and other machines read when
-        # they began, but setting the clock must not end or prolong one.
-        self._epoch = time.time() - time.monotonic()
+        # they began, but setting the clock must not end one.
+        self._epoch = _offset()
 
     def reconcile(self) -> bool:
         """One round; False when another should follow soon."""
@@ -81,6 +84,8 @@ class Assigner:
     def _round(self, plan: PlanWatch, store: ClaimStore) -> bool:
         allocations = plan.allocations(store.claims)
         self._telemetry.plan_refused.set(bool(plan.refused))
+        if not self._follow_clock(store):
+            return False
         views = self._leadership.nodes.views()
         now = time.monotonic() + self._epoch
         decision = decide(allocations, store.claims, views, now, self._settings.quarantine)
@@ -101,6 +106,23 @@ class Assigner:
         if refused is not None:
             raise refused
         return settled
+
+    def _follow_clock(self, store: ClaimStore) -> bool:
+        """After a step of the wall clock, begin the cooldowns that run anew; False on a conflict.
+
+        What is written later has the new time, so that the next leader, whose clock may always have
+        been right, does not take it for older than it is.
+        """
+        offset = _offset()
+        if abs(offset - self._epoch) < STEP_SECONDS:
+            return True
+        log.warning("clock-stepped seconds=%.0f", offset - self._epoch)
+        now = time.monotonic() + offset
+        cooling = [claim for claim in store.claims.values() if claim.released is not None]
+        if not store.write({claim.index: replace(claim, released=now) for claim in cooling}):
+            return False
+        self._epoch = offset
+        return True
 
     def _are_gone(self, store: ClaimStore, views: list[NodeView], decision: Decision) -> bool:
         """Ask for each Node whose cooldown would begin: the watch may lag behind."""
@@ -201,3 +223,8 @@ def _is_served(view: NodeView | None, allocation: NodeAllocation | None) -> bool
     if allocation is None:
         return bool(view.cidrs)
     return (view.cidrs, view.annotation) == (allocation.cidrs, allocation.annotation)
+
+
+def _offset() -> float:
+    """What the wall clock is ahead of the one that never steps, in seconds."""
+    return time.time() - time.monotonic()

@@ -85,6 +85,26 @@ def test_a_cooldown_that_a_leader_an_hour_ahead_began_ends(
     assert time.monotonic() - ended >= COOLDOWN
 
 
+def test_a_cooldown_lasts_though_its_leaders_clock_was_wrong_when_it_began_to_lead(
+    installed: ControlPlane, starter: Starter, tmp_path: Path, clock: WallClock
+) -> None:
+    """As on a control plane that starts an hour slow, until NTP sets its clock."""
+    plan = write_plan(tmp_path, "{gpu: {nodes: 1, surge: 0}}")
+    clock.set(-HOUR)
+    leader = start(starter, plan, clock)
+    add_nodes(installed, [node("first", "gpu")])
+    eventually(lambda: pod_cidrs(installed))
+    clock.set(0)
+    installed.ask("DELETE", "/api/v1/nodes/first")
+    gone = time.monotonic()
+    add_nodes(installed, [node("second", "gpu")])
+    eventually(lambda: "NodePoolFull" in reasons(installed, "second"))
+    assert leader.end() == 0
+    start(starter, plan)
+    eventually(lambda: pod_cidrs(installed), seconds=COOLDOWN + 15)
+    assert time.monotonic() - gone >= COOLDOWN
+
+
 @EITHER_WAY
 def test_a_follower_whose_clock_is_set_takes_over_from_a_dead_leader_and_from_no_other(
     installed: ControlPlane, starter: Starter, tmp_path: Path, clock: WallClock, step: int
