@@ -17,6 +17,7 @@ from typing import Any
 from kubernetes.client import ApiClient, ApiException, CoordinationV1Api, V1Lease
 from kubernetes.leaderelection.electionconfig import Config
 from kubernetes.leaderelection.leaderelection import LeaderElection
+from kubernetes.leaderelection.leaderelectionrecord import LeaderElectionRecord
 from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
 from urllib3.exceptions import HTTPError
 
@@ -66,6 +67,10 @@ class Lease(LeaseLock):
         self.closed = threading.Event()
         self.away = False
         """Whether the last reading did not show who leads."""
+        self.changed_at = 0.0
+        """When it was last seen to change, by the clock that never steps."""
+        self._record: LeaderElectionRecord | None = None
+        self._lease = term.lease
 
     def get(self, name: str, namespace: str) -> Any:  # noqa: ANN401  the base class is untyped
         """Read the Lease: (True, record), or (False, why not)."""
@@ -79,6 +84,8 @@ class Lease(LeaseLock):
         # These requests bypass Api, which would read a refused token again by itself.
         if not worked and found.status == UNAUTHORIZED:
             self._api.expire()
+        if worked and (self._record is None or vars(found) != vars(self._record)):
+            self._record, self.changed_at = found, time.monotonic()
         return worked, found
 
     def create(self, name: str, namespace: str, election_record: Any) -> bool:  # noqa: ANN401  as above
@@ -91,9 +98,16 @@ class Lease(LeaseLock):
 
     def update(self, name: str, namespace: str, updated_record: Any) -> bool:  # noqa: ANN401  as above
         """Renew or take the Lease; returns whether that succeeded."""
-        return not self.closed.is_set() and self._worked(
-            super().update, name, namespace, updated_record
-        )
+        # The client reads the wall clock before and after it reads the Lease. If the clock is set
+        # back in between, a Lease that was renewed just now looks expired.
+        if self.closed.is_set() or self._is_anothers():
+            return False
+        return self._worked(super().update, name, namespace, updated_record)
+
+    def _is_anothers(self) -> bool:
+        holder = self._record and self._record.holder_identity
+        age = time.monotonic() - self.changed_at
+        return bool(holder) and holder != self.identity and age < self._lease
 
     def _worked(self, write: Callable[..., Any], *arguments: object) -> bool:
         try:
@@ -128,19 +142,13 @@ class _Election(LeaderElection):
     follower from taking over for as long as the step; so time is measured by the other clock here.
     """
 
-    _observed_at = 0.0
-    """When the Lease was last seen to change, by the clock that never steps."""
-
     def try_acquire_or_renew(self) -> bool:
         """Renew the Lease, or take it if nobody has renewed it in time; whether this one leads."""
+        config: Any = self.election_config
         # What the client compares to the wall clock, as if that had never been set.
-        age = time.monotonic() - self._observed_at
+        age = time.monotonic() - config.lock.changed_at
         self.observed_time_milliseconds = int((time.time() - age) * 1000)
-        before = self.observed_record
-        is_leader = bool(super().try_acquire_or_renew())  # type: ignore[no-untyped-call]  # it has no types
-        if self.observed_record is not before:
-            self._observed_at = time.monotonic()
-        return is_leader
+        return bool(super().try_acquire_or_renew())  # type: ignore[no-untyped-call]  # untyped
 
     def renew_loop(self, leading_failed: threading.Event | None = None) -> None:
         """Renew until that has failed for as long as a leader has, or the work failed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 
@@ -23,6 +24,8 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
 COOLDOWN = 8
 LEASE = 5
+RETRY = 1
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/netmgr-claims/leases"
 EITHER_WAY = pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "behind"])
 
 
@@ -129,6 +132,33 @@ def test_a_follower_whose_clock_is_set_takes_over_from_a_dead_leader_and_from_no
     assert time.monotonic() - killed > LEASE / 2
     add_nodes(installed, [node("second", "gpu")])
     eventually(lambda: len(pod_cidrs(installed)) == 2)
+
+
+def test_a_follower_whose_clock_is_set_back_while_it_reads_the_lease_follows(
+    installed: ControlPlane, starter: Starter, tmp_path: Path, clock: WallClock
+) -> None:
+    plan = write_plan(tmp_path, "{gpu: {nodes: 2, surge: 0}}")
+    leader = start(starter, plan)
+    eventually(lambda: " leading " in leader.said)
+    follower = start(starter, plan, clock)
+    (lease,) = installed.ask("GET", LEASES)["items"]
+    leader.kill()
+    path = f"{LEASES}/{lease['metadata']['name']}"
+    assert installed.server
+    for second in range(4):
+        clock.set(0)
+        renewed = {"spec": {"renewTime": f"2026-01-01T00:00:0{second}.000000Z"}}
+        installed.ask("PATCH", path, renewed, kind="merge-patch+json")
+        # The follower's next request is sent now, and answered after the step.
+        installed.server.send_signal(signal.SIGSTOP)
+        try:
+            time.sleep(RETRY + 0.5)
+            clock.set(-HOUR)
+        finally:
+            installed.server.send_signal(signal.SIGCONT)
+        time.sleep(RETRY)
+        assert " leading " not in follower.said
+    eventually(lambda: " leading " in follower.said, seconds=3 * LEASE)
 
 
 def test_a_leader_whose_clock_is_set_back_gives_up_when_it_cannot_renew(
