@@ -40,8 +40,9 @@ def diff(desired: Ruleset, observed: Observed) -> Transaction:
     # From the last name to the first: a chain that classifies packets goes before those that it
     # leads to.
     for name in sorted(observed.orphan_chains, reverse=True):
-        operations.append(DeleteOrphan(name, is_chain=True))
+        operations.append(DeleteOrphan(name, "chain"))
     operations += map(DeleteOrphan, sorted(observed.orphans))
+    operations += [DeleteOrphan(name, "counter") for name in sorted(observed.orphan_counters)]
     if not operations:
         return Transaction()
     created, repairs = _created(desired, observed), faults(desired, observed)

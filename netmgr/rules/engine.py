@@ -21,6 +21,7 @@ from netmgr.rules.classifier import pod_set
 from netmgr.rules.diff import diff, faults
 from netmgr.rules.model import Abilities, Element, Observed, Ruleset, SetSpec
 from netmgr.rules.policy import PodSets, Policy, desired, pod_sets
+from netmgr.rules.spokes import pair_counter
 from netmgr.rules.tagged import Serving, Tagged
 from netmgr.rules.transaction import (
     AddElements,
@@ -277,14 +278,13 @@ class Rules:
     def _drop_counters(self) -> tuple[dict[tuple[str, str], set[str]], dict[str, set[str]]]:
         """Names of the counters of each ordered pair of sites, and of each reason."""
         isolation = self.policy.isolation
-        pairs: dict[tuple[str, str], set[str]] = {}
-        if isolation:
-            pairs = {pair: set() for pair in isolation.pairs()}
+        pairs = {
+            pair: {pair_counter(*pair, family) for family in Family}
+            for pair in (isolation.pairs() if isolation else ())
+        }
         reasons: dict[str, set[str]] = {}
         for drop in self._skeleton.drops():
-            if drop.between:
-                pairs[drop.between].add(drop.name)
-            elif drop.reason:
+            if drop.reason:
                 reasons.setdefault(drop.reason, set()).add(drop.name)
         return pairs, reasons
 

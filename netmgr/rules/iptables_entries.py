@@ -46,6 +46,7 @@ from netmgr.rules.model import (
     Tally,
     UdpTo,
 )
+from netmgr.rules.spokes import DropBetween
 
 _INVERTED_LINK = {Side.SOURCE: 0x01, Side.DESTINATION: 0x02}
 _INVERTED_ADDRESS = {Side.SOURCE: 0x08, Side.DESTINATION: 0x10}
@@ -109,7 +110,7 @@ def target_name(rule: Rule) -> str:
             return "SNAT"
         case Netmap():
             return "NETMAP"
-        case Rewrite() | Classify():
+        case Rewrite() | Classify() | DropBetween():
             raise ValueError(f"rule '{rule.id}': the legacy tables cannot do that: {rule.action}")
     assert_never(rule.action)
 

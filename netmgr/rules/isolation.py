@@ -1,8 +1,10 @@
 """Which rules keep spokes apart: on every machine of a spoke, and on the router between them.
 
-The rules follow all counting of the hook. The first ones let everything else pass with at most two
-look-ups, however many spokes there are. Then comes one rule for each ordered pair, which names the
-pair in its counter. Machines of the hub have none of these rules, because the hub reaches all.
+The rules follow all counting of the hook. The first ones let everything else pass, what the hub or
+the internet is at one end of with at most two look-ups, however many spokes there are. On a router
+of nftables, one rule then drops and counts all ordered pairs. Elsewhere there is one rule for each
+pair, which names it in its counter. Machines of the hub have none of these rules, because the hub
+reaches all.
 """
 
 from __future__ import annotations
@@ -27,20 +29,16 @@ from netmgr.rules.model import (
     Side,
     outside,
 )
+from netmgr.rules.spokes import DropBetween, Spoke, pair_counter
 
 LINK_SCOPE = (Prefix.parse("fe80::/10"), Prefix.parse("ff02::/16"))
 """What never leaves its link (RFC 4291); neighbours must find each other before their packets
 can be checked."""
 
+_PAIRS = 1 << 14
+"""Room for the pairs of 128 spokes. The kernel takes 16 bytes for each at once (nft_set_hash.c)."""
+
 FROM, TO = Side.SOURCE, Side.DESTINATION
-
-
-@dataclass(frozen=True)
-class Spoke:
-    """One spoke, and every address that its packets can carry here."""
-
-    name: str
-    prefixes: tuple[Prefix, ...]
 
 
 @dataclass(frozen=True)
@@ -70,19 +68,22 @@ class Isolation:
         """The sets of the rules, and what is in them."""
         found: dict[SetSpec, frozenset[Element]] = {}
         for family in Family:
-            if not self._pairs(family):
+            if not self._keeps_apart(family):
                 continue
             if len(others := self._others(family)) > abilities.compares:
                 found[_foreign(family)] = frozenset(others)
+            if self._is_one_rule(abilities):
+                found[self._pair_set(family)] = frozenset()
+                continue
             for spoke in self._having(family):
-                found[_site(spoke.name, family)] = frozenset(_merged(spoke.prefixes, family))
-        if self.own is not None and self._pairs(Family.V6):
+                found[_site(spoke.name, family)] = frozenset(spoke.prefixes)
+        if self.own is not None and self._keeps_apart(Family.V6):
             found[_LINK_SCOPE] = frozenset(LINK_SCOPE)
         return found
 
     def passing(self, hook: Hook, family: Family, abilities: Abilities) -> list[Rule]:
         """Rules that pass all but packets between spokes; they precede those of `dropping`."""
-        if not self._pairs(family) or hook not in (Hook.INPUT, Hook.FORWARD, Hook.OUTPUT):
+        if not self._keeps_apart(family) or hook not in (Hook.INPUT, Hook.FORWARD, Hook.OUTPUT):
             return []
         others = self._others(family)
         strangers = {
@@ -98,28 +99,50 @@ class Isolation:
                 near = InSet(TO if hook is Hook.INPUT else FROM, _LINK_SCOPE.name)
                 passing.append(_pass(hook, family, "neighbour discovery", near))
             return passing
-        return self._routed(family, strangers) if hook is Hook.FORWARD else []
+        return self._routed(family, strangers, abilities) if hook is Hook.FORWARD else []
 
-    def _routed(self, family: Family, strangers: Mapping[Side, tuple[Match, ...]]) -> list[Rule]:
+    def _routed(
+        self, family: Family, strangers: Mapping[Side, tuple[Match, ...]], abilities: Abilities
+    ) -> list[Rule]:
         """What the router passes: the hub's packets, and those within one spoke."""
         # On the router, a packet without a spoke on one side is the hub's.
         passing = [
             _pass(Hook.FORWARD, family, f"hub {side}", *matches)
             for side, matches in strangers.items()
         ]
+        if self._is_one_rule(abilities):
+            return passing
         for spoke in self._having(family):
             ends = (InSet(side, _site(spoke.name, family).name) for side in Side)
             passing.append(_pass(Hook.FORWARD, family, f"within {spoke.name}", *ends))
         return passing
 
-    def dropping(self, hook: Hook, family: Family) -> list[Rule]:
-        """One rule for each ordered pair of spokes that can meet at the hook."""
+    def dropping(self, hook: Hook, family: Family, abilities: Abilities) -> list[Rule]:
+        """Rules that count and drop packets between spokes, all that are not passed before."""
+        if self._is_one_rule(abilities):
+            return self._dropping_all(family) if hook is Hook.FORWARD else []
         rules = []
         for origin, destination in self._pairs(family):
             if matches := self._matches(hook, family, origin, destination):
                 name = f"isolation {hook} {origin} {destination} v{family.value}"
-                rules.append(Rule(name, family, matches, _drop((origin, destination), family)))
+                drop = Drop(pair_counter(origin, destination, family))
+                rules.append(Rule(name, family, matches, drop))
         return rules
+
+    def _is_one_rule(self, abilities: Abilities) -> bool:
+        return self.own is None and abilities.verdict_maps and abilities.dynamic_sets
+
+    def _dropping_all(self, family: Family) -> list[Rule]:
+        if not self._keeps_apart(family):
+            return []
+        action = DropBetween(self._pair_set(family).name, family, self._having(family))
+        return [Rule(f"isolation forward v{family.value}", family, (), action)]
+
+    def _pair_set(self, family: Family) -> SetSpec:
+        # A growing set would be made anew, and its counters begin at zero. So it rarely grows.
+        spokes = len(self._having(family))
+        room = max(_PAIRS, 1 << (spokes * spokes).bit_length())
+        return SetSpec(f"isolated{family.value}", family, is_dynamic=True, pairs=room)
 
     def pairs(self) -> list[tuple[str, str]]:
         """The ordered pairs, from and to, that are kept apart here."""
@@ -136,12 +159,15 @@ class Isolation:
             family,
         )
 
-    def _having(self, family: Family) -> list[Spoke]:
-        return [
-            spoke
-            for spoke in self.spokes
-            if any(prefix.family is family for prefix in spoke.prefixes)
-        ]
+    def _having(self, family: Family) -> tuple[Spoke, ...]:
+        """The spokes that have addresses of the family, with these alone."""
+        merged = (Spoke(one.name, tuple(_merged(one.prefixes, family))) for one in self.spokes)
+        return tuple(spoke for spoke in merged if spoke.prefixes)
+
+    def _keeps_apart(self, family: Family) -> bool:
+        """Whether there is any pair. Pairs are not listed for that: a router may have thousands."""
+        names = [spoke.name for spoke in self._having(family)]
+        return len(names) > 1 and (self.own is None or self.own in names)
 
     def _pairs(self, family: Family) -> list[tuple[str, str]]:
         names = [spoke.name for spoke in self._having(family)]
@@ -176,10 +202,6 @@ def _sides(hook: Hook) -> tuple[Side, ...]:
 
 def _pass(hook: Hook, family: Family, what: str, *matches: Match) -> Rule:
     return Rule(f"isolation {hook} passes {what} v{family.value}", family, matches, Pass())
-
-
-def _drop(pair: tuple[str, str], family: Family) -> Drop:
-    return Drop(f"isolated_{pair[0]}_{pair[1]}_v{family.value}", pair)
 
 
 def _foreign(family: Family) -> SetSpec:

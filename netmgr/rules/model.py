@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix
+from netmgr.rules.spokes import DropBetween
 
 Element = Address | Prefix
 # Without a size the kernel takes its resizable hash (nft_set_hash.c).
@@ -229,12 +230,10 @@ class Count:
 class Drop:
     """Drop the packet and count it under this name.
 
-    `between` are the sites, from and to, it keeps apart; `reason` is what else is wrong with the
-    packet, for readers.
+    `reason` is what is wrong with the packet, for readers; empty if it is between two spokes.
     """
 
     name: str
-    between: tuple[str, str] | None = None
     reason: str = ""
 
     def __str__(self) -> str:
@@ -301,7 +300,19 @@ def outside(side: Side, name: str, prefixes: Collection[Prefix], most: int) -> t
     return tuple(InPrefix(side, one, negated=True) for one in prefixes)
 
 
-Action = Pass | GoOn | Classify | Count | Drop | Tally | Masquerade | SourceNat | Netmap | Rewrite
+Action = (
+    Pass
+    | GoOn
+    | Classify
+    | Count
+    | Drop
+    | DropBetween
+    | Tally
+    | Masquerade
+    | SourceNat
+    | Netmap
+    | Rewrite
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +337,8 @@ class Rule:
             counting = self.action.set_names
         elif isinstance(self.action, Count) and self.action.each:
             counting = frozenset({self.action.each[1]})
+        elif isinstance(self.action, DropBetween):
+            counting = frozenset({self.action.counts})
         return counting | {match.name for match in self.matches if isinstance(match, InSet)}
 
     def __str__(self) -> str:
@@ -337,13 +350,15 @@ class SetSpec:
     """A set of one family: of prefixes or, if `counts` is given, of addresses that count.
 
     A dynamic one counts, too: the kernel itself adds the addresses that packets have, at most
-    DYNAMIC_CAPACITY, and forgets those without a packet for DYNAMIC_SECONDS.
+    DYNAMIC_CAPACITY, and forgets those without a packet for DYNAMIC_SECONDS. A dynamic one with
+    room for `pairs` has pairs of spokes, which it never forgets.
     """
 
     name: str
     family: Family
     counts: Traffic | None = None
     is_dynamic: bool = False
+    pairs: int = 0
 
     def counter(self, element: Element) -> Counter:
         """Identity of the counter that this counting set keeps for an element."""
@@ -377,6 +392,11 @@ class Ruleset:
         """What the elements of each dynamic set count, by the set's name."""
         counts = [rule.action for rule in self.rules() if isinstance(rule.action, Count)]
         return {each.each[1]: each.counter.traffic for each in counts if each.each}
+
+    def pair_sets(self) -> dict[str, DropBetween]:
+        """What counts in each dynamic set of pairs, by the set's name."""
+        actions = (rule.action for rule in self.rules())
+        return {one.counts: one for one in actions if isinstance(one, DropBetween)}
 
     def drops(self) -> Iterator[Drop]:
         """What drops packets."""
@@ -434,9 +454,9 @@ class Observed:
 
     `members` lacks a set that is not there; `malformed` names sets and hooks that are there
     but of another make. `chains` lacks a hook without our chain. `counters` are names, as
-    `Count.name` and its like give them. `orphans` and
-    `orphan_chains` are sets and chains of ours, by their names in the kernel, that the ruleset has
-    no use for. `asleep`: all of it is there, and switched off.
+    `Count.name` and its like give them. `orphans`, `orphan_chains` and `orphan_counters` are sets,
+    chains and counters of pairs of spokes, by their names in the kernel, that the ruleset has no
+    use for. `asleep`: all of it is there, and switched off.
     """
 
     members: Mapping[str, frozenset[Element]]
@@ -445,6 +465,7 @@ class Observed:
     malformed: frozenset[str] = frozenset()
     orphans: frozenset[str] = frozenset()
     orphan_chains: frozenset[str] = frozenset()
+    orphan_counters: frozenset[str] = frozenset()
     asleep: bool = False
 
     @property

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netmgr.prefixes import Address, Prefix
+from netmgr.rules import nft_pairs
 from netmgr.rules.model import (
     DYNAMIC_CAPACITY,
     DYNAMIC_SECONDS,
@@ -35,6 +36,7 @@ from netmgr.rules.nft_text import (
     ids_of,
     mark,
 )
+from netmgr.rules.spokes import PAIR_COUNTER
 
 Listing = Mapping[str, Any]
 """One object of nft's JSON output."""
@@ -173,6 +175,10 @@ def observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
         orphan_chains=frozenset(table.chains)
         - frozenset(Hook)
         - class_chains(desired.rules()).keys(),
+        # Others stay: a node's counter that comes again, with its key in node.yaml, goes on.
+        orphan_counters=frozenset(
+            name for name in table.counters - {*desired.tallies()} if name.startswith(PAIR_COUNTER)
+        ),
         asleep=table.is_dormant,
     )
 
@@ -181,6 +187,8 @@ def _is_made_as(spec: SetSpec, body: Listing) -> bool:
     shown = body.get("flags", [])
     flags = [shown] if isinstance(shown, str) else shown
     interval = "interval" in flags
+    if spec.pairs:
+        return (body.get("type"), body.get("size")) == (nft_pairs.KEY_TYPES, spec.pairs)
     if body.get("type") != f"ipv{spec.family.value}_addr":
         return False
     if spec.is_dynamic:

@@ -7,7 +7,7 @@ and keep to what nft 1.0.2 to 1.1 have in common.
 
 A rule that classifies packets by their peer jumps to a chain of its own. There a few prefixes are
 compared one after the other; many are looked up in one verdict map, which leads to a chain for
-each counting set.
+each counting set. So does a rule that drops packets between spokes; `nft_pairs` has its chain.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, assert_never
 
 from netmgr.prefixes import Address, Family, Prefix
+from netmgr.rules import nft_pairs
 from netmgr.rules.model import (
     DYNAMIC_CAPACITY,
     DYNAMIC_SECONDS,
@@ -48,6 +49,7 @@ from netmgr.rules.model import (
     Tally,
     UdpTo,
 )
+from netmgr.rules.spokes import DropBetween
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
@@ -120,8 +122,8 @@ def _lines(operation: Operation) -> list[str]:  # noqa: PLR0911 - one return per
             return [f"add set {TABLE} {spec.name} {{ {_set_type(spec)} }}"]
         case DeleteSet(spec):
             return [f"delete set {TABLE} {spec.name}"]
-        case DeleteOrphan(name, is_chain):
-            return _delete_chain(name) if is_chain else [f"delete set {TABLE} {name}"]
+        case DeleteOrphan(name, kind):
+            return _delete_chain(name) if kind == "chain" else [f"delete {kind} {TABLE} {name}"]
         case AddElements(spec, elements):
             return [_elements("add", spec, elements)]
         case RemoveElements(spec, elements):
@@ -180,6 +182,8 @@ def class_chains(rules: Iterable[Rule]) -> dict[str, tuple[str, ...]]:
     for rule in rules:
         if isinstance(rule.action, Classify):
             found |= _class_chains(rule.family, rule.action)
+        elif isinstance(rule.action, DropBetween):
+            found[_entry(rule.action)] = nft_pairs.texts(rule.action)
     return found
 
 
@@ -190,7 +194,7 @@ def class_marks(name: str, texts: Sequence[str]) -> list[str]:
 
 def _class_chains(family: Family, action: Classify) -> dict[str, tuple[str, ...]]:
     peer, pod = (f"{_protocol(family)} {_field(side)}" for side in (action.peer, action.pod))
-    rest, entry = f"{pod} @{action.rest}", _class_entry(action)
+    rest, entry = f"{pod} @{action.rest}", _entry(action)
     pieces: list[tuple[Prefix, str]] = []
     for branch in action.branches:
         pieces += [(prefix, branch.counts) for prefix in branch.prefixes]
@@ -215,7 +219,10 @@ def _verdicts(pieces: Iterable[tuple[Prefix, str]]) -> str:
     )
 
 
-def _class_entry(action: Classify) -> str:
+def _entry(action: Classify | DropBetween) -> str:
+    """The chain that the action's rule jumps to."""
+    if isinstance(action, DropBetween):
+        return nft_pairs.chain_name(action)
     # The kernel's names of these chains are older than the word for them here.
     return f"sort_{action.name}"
 
@@ -240,6 +247,8 @@ def fused(rules: Sequence[Rule]) -> list[Line]:
 
 
 def _set_type(spec: SetSpec) -> str:
+    if spec.pairs:
+        return f"type {' . '.join(nft_pairs.KEY_TYPES)}; size {spec.pairs}; flags dynamic;"
     kind = f"type ipv{spec.family.value}_addr;"
     if spec.is_dynamic:
         lifetime = f"timeout {DYNAMIC_SECONDS}s;"
@@ -311,8 +320,8 @@ def _action_text(action: Action, family: Family) -> str:  # noqa: PLR0911 - one 
             return f'counter name "{name}" {field} set {field} & {host_bits} | {prefix.network}'
         case GoOn():
             return ""
-        case Classify():
-            return f"jump {_class_entry(action)}"
+        case Classify() | DropBetween():
+            return f"jump {_entry(action)}"
         case Pass():
             # A packet that counted for a pod in one direction never does in the other.
             return "return"

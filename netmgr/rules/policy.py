@@ -237,7 +237,7 @@ def _chain(policy: Policy, hook: Hook, abilities: Abilities) -> Iterator[Rule]:
         for family in Family:
             yield from policy.isolation.passing(hook, family, abilities)
         for family in Family:
-            yield from policy.isolation.dropping(hook, family)
+            yield from policy.isolation.dropping(hook, family, abilities)
 
 
 def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> list[Rule]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from netmgr.model import Counter
 from netmgr.rules.model import Element, Hook, Rule, SetSpec
@@ -25,10 +26,10 @@ class DeleteSet:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOrphan:
-    """Remove an unused set of ours, or a chain that no rule leads to, by its name in the kernel."""
+    """Remove a set, chain or counter of ours that no rule uses, by its name in the kernel."""
 
     name: str
-    is_chain: bool = False
+    kind: Literal["set", "chain", "counter"] = "set"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
-from tests.bench import attaching, crowded, forwarding, planning, services, starting, throughput
+from tests.bench import (
+    attaching,
+    crowded,
+    forwarding,
+    planning,
+    routing,
+    services,
+    starting,
+    throughput,
+)
 from tests.bench.report import SMOKE, Effort, Figure, show
 
 SUBJECTS: dict[str, Callable[[Effort], Iterator[Figure]]] = {
@@ -18,6 +27,7 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Figure]]] = {
     "starting": starting.measure,
     "planning": planning.measure,
     "services": services.measure,
+    "routing": routing.measure,
 }
 
 

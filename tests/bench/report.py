@@ -25,6 +25,7 @@ class Effort:
     seconds: int = 2
     starts: int = 7
     services: int = 10_000
+    spokes: tuple[int, ...] = (20, 100)
     shapes: tuple[tuple[int, int], ...] = ((20, 7_500), (10, 10_000))
     """Clusters of a plan, and nodes of each."""
     doublings: tuple[int, ...] = (10, 40)
@@ -44,6 +45,7 @@ SMOKE = Effort(
     seconds=1,
     starts=1,
     services=300,
+    spokes=(3,),
     shapes=((3, 750),),
     doublings=(10,),
     seeds=2,

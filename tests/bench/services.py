@@ -51,7 +51,7 @@ def measure(effort: Effort) -> Iterator[Figure]:
 
 
 def _netmgr(count: int) -> dict[str, float]:
-    with TemporaryDirectory() as folder, _namespace():
+    with TemporaryDirectory() as folder, namespace("services"):
         shapes.write_documents(Path(folder), count)
         command = [sys.executable, "-m", "tests.bench.services_load", folder]
         done = programs.run(command, cwd=SOURCE, timeout=PATIENCE)
@@ -65,7 +65,7 @@ def _kube_proxy(count: int, lock: Path) -> tuple[float, float, float]:
     everything = shapes.kube_proxy_rules(count)
     changes = [shapes.kube_proxy_change(count, number) for number in range(min(CHANGES, count))]
     took, weights, changing = [], [], []
-    with _namespace():
+    with namespace("services"):
         for _ in range(2):
             empty = kernel_megabytes()
             took.append(_timed(lambda: _restore(everything, lock)))
@@ -87,8 +87,9 @@ def _restore(text: str, lock: Path, *, keep: bool = True) -> None:
 
 
 @contextmanager
-def _namespace() -> Iterator[None]:
-    path = Path(f"/run/netns/bench-services-{os.getpid()}")
+def namespace(what: str) -> Iterator[None]:
+    """Have the calling thread run in a network namespace of its own."""
+    path = Path(f"/run/netns/bench-{what}-{os.getpid()}")
     netns.create(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

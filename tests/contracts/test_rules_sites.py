@@ -106,7 +106,7 @@ def test_a_set_that_nothing_uses_any_more_is_told_and_removed(kernel, policy):
         ("node", Hook.FORWARD, "isolation forward passes own v6"),
         ("node", Hook.INPUT, "isolation input spoke-b spoke-a v6"),
         ("node", Hook.OUTPUT, "isolation output spoke-a spoke-c v4"),
-        ("hub router", Hook.FORWARD, "isolation forward spoke-c spoke-b v6"),
+        ("hub router", Hook.FORWARD, "isolation forward passes hub dst v6"),
         ("hub router", Hook.POSTROUTING, "masquerade v4"),
         ("NAT host, many addresses", Hook.POSTROUTING, "snat 100.64.1.0/24 2 v4"),
         ("NAT host, no addresses", Hook.POSTROUTING, "snat fd64:1::/120 1 v6"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from netmgr.model import Counter
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.model import (
+    Action,
     Asking,
     Classify,
     Count,
@@ -35,7 +36,8 @@ from netmgr.rules.model import (
     Tally,
     UdpTo,
 )
-from tests.fakes.held import State
+from netmgr.rules.spokes import DropBetween, spoke_of
+from tests.fakes.held import Hits, State
 
 FORWARDED = (Hook.PREROUTING, Hook.DSTNAT, Hook.FORWARD, Hook.POSTROUTING, Hook.DEPARTURE)
 RECEIVED = (Hook.PREROUTING, Hook.DSTNAT, Hook.INPUT)
@@ -155,13 +157,11 @@ class Passage:
         for rule in self._state.chains.get(hook, ()):
             if rule.family is not self._packet.src.family or not self._matches(rule, hook):
                 continue
-            if isinstance(rule.action, Count | Drop | Tally | Rewrite):
-                self._state.counters[rule.action.name].hit(self._packet.length)
+            if dropped_by := self._hit(rule.action):
+                return dropped_by
             match rule.action:
                 case Count(counter):
                     self._counted.add(counter)
-                case Drop(name):
-                    return name
                 case Rewrite(side, prefix):
                     self._put(side, _moved(_address(self._packet, side), prefix))
                 case Pass():
@@ -172,6 +172,20 @@ class Passage:
                     self._decide(rule.action)
                     break
         return ""
+
+    def _hit(self, action: Action) -> str:
+        """Raise the named counter of the action; its name if the packet is dropped."""
+        name = ""
+        if isinstance(action, DropBetween):
+            ends = [spoke_of(action.spokes, _address(self._packet, side)) for side in Side]
+            if ends[0] and ends[1] and ends[0] != ends[1]:
+                name = action.counter(ends[0].name, ends[1].name)
+                self._state.counters.setdefault(name, Hits())
+        elif isinstance(action, Count | Drop | Tally | Rewrite):
+            name = action.name
+        if name:
+            self._state.counters[name].hit(self._packet.length)
+        return name if isinstance(action, Drop | DropBetween) else ""
 
     def _decide(self, action: Netmap | SourceNat | Masquerade) -> None:
         match action:

@@ -106,11 +106,11 @@ class FakeBackend:
 
     def tallies(self, desired: Ruleset) -> dict[str, tuple[int, int]]:
         with self._lock:
-            counters = self.state.counters
+            node = desired.node_counters()
             return {
-                name: (counters[name].packets, counters[name].bytes)
-                for name in desired.tallies()
-                if name in counters
+                name: (hits.packets, hits.bytes)
+                for name, hits in self.state.counters.items()
+                if name not in node
             }
 
     def dynamic(self, _desired: Ruleset) -> list[Sample]:

@@ -94,23 +94,33 @@ def test_an_nft_mark_changes_with_the_rules_text_and_with_nothing_else():
     }
 
 
-def test_a_router_of_eighty_spokes_is_planned_and_read_in_a_moment():
-    spokes = [
+def router(spokes: int) -> Policy:
+    """A hub router's, with prefixes of both families for each spoke."""
+    sites = [
         {"name": f"spoke-{number}", "prefixes": [f"10.{number}.0.0/16", f"fd00:{number:x}::/32"]}
-        for number in range(80)
+        for number in range(spokes)
     ]
-    sites = [{"name": "hub", "prefixes": ["10.255.0.0/16"]}, *spokes]
-    rules = Rules(FakeBackend(), Policy.of(document("hub-router", sites=sites)))
+    hub = {"name": "hub", "prefixes": ["10.255.0.0/16"]}
+    return Policy.of(document("hub-router", sites=[hub, *sites]))
+
+
+def test_a_router_of_eighty_spokes_is_planned_and_read_in_a_moment_on_iptables():
+    rules = Rules(FakeBackend(rewrites=False), router(80))
     began = time.process_time()
     rules.apply(rules.plan([]))
     assert len(rules.drops().between) == 6320
-    assert (
-        len(
-            nft_text.commands(
-                [FillChain(Hook.FORWARD, desired(rules.policy, ()).chains[Hook.FORWARD])]
-            )
-        )
-        > 12_640
-    )
+    forward = desired(rules.policy, (), LEGACY).chains[Hook.FORWARD]
+    assert len(iptables_lines([FillChain(Hook.FORWARD, forward)])) > 12_640
     # Looking at each rule for each rule takes far longer.
     assert time.process_time() - began < 10
+
+
+def test_a_router_of_nftables_has_no_more_rules_with_more_spokes():
+    few, many = (nft_lines(router(spokes)) for spokes in (20, 200))
+    assert len(few) == len(many)
+    assert sum(map(len, many)) < 11 * sum(map(len, few))
+
+
+def nft_lines(policy: Policy) -> list[str]:
+    everything = diff(desired(policy, ()), Observed({}, {}))
+    return nft_text.commands(everything.operations)

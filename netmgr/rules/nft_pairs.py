@@ -1,0 +1,106 @@
+"""How nftables drops packets between spokes in three rules, however many spokes there are.
+
+The first one passes what stays within a spoke, the last one drops. The second one counts: two maps
+lead from the packet's addresses to a number for each of its spokes. The numbers are the key of an
+element with a counter, which the kernel adds with the pair's first packet. On their way from the
+maps to the key they are in the packet's mark and priority. A rule has no other variables of this
+size. No other program sees them, since the next rule drops the packet.
+
+A spoke's number is a digest of its name. So a counter stays that of its pair when other spokes
+come and go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+from typing import Any
+
+from netmgr.prefixes import Family
+from netmgr.rules.spokes import DropBetween, Spoke
+
+KEY_TYPES = ["mark", "classid"]
+"""Types of the numbers in an element's key, as nft names them."""
+
+# nft writes a class id as two hexadecimal numbers of 16 bits, and in another form where either of
+# them is 0 or all bits are set.
+_HALF, _HALF_BITS = 16, 0xFFFF
+_NEVER_ZERO, _NEVER_ALL = 0x00010001, 0x7FFFFFFF
+
+
+def chain_name(action: DropBetween) -> str:
+    """The chain that drops."""
+    return f"between{action.family.value}"
+
+
+def texts(action: DropBetween) -> tuple[str, ...]:
+    """The rules of this chain."""
+    # Dropped by a rule of its own: a packet leaves the one that counts where the kernel has no
+    # memory for the element.
+    return f"{_within(action)} return", _count(action), "drop"
+
+
+def _within(action: DropBetween) -> str:
+    protocol = _protocol(action)
+    pairs: list[str] = []
+    for spoke in action.spokes:
+        pairs += map(" . ".join, product(map(str, spoke.prefixes), repeat=2))
+    return f"{protocol} saddr . {protocol} daddr {{ {', '.join(pairs)} }}"
+
+
+def _count(action: DropBetween) -> str:
+    protocol, numbers = _protocol(action), _numbers(action.spokes)
+    sites = [(str(prefix), numbers[one.name]) for one in action.spokes for prefix in one.prefixes]
+    marks = ", ".join(f"{prefix} : {number:#010x}" for prefix, number in sites)
+    classes = ", ".join(f"{prefix} : {_class_id(number)}" for prefix, number in sites)
+    return (
+        f"meta mark set {protocol} saddr map {{ {marks} }} "
+        f"meta priority set {protocol} daddr map {{ {classes} }} "
+        f"update @{action.counts} {{ meta mark . meta priority counter }}"
+    )
+
+
+def _protocol(action: DropBetween) -> str:
+    return "ip" if action.family is Family.V4 else "ip6"
+
+
+def read(action: DropBetween, listed: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Each counter of the listed set by its name: packets and bytes.
+
+    Elements of spokes that are no longer there are left out.
+    """
+    names = {number: name for name, number in _numbers(action.spokes).items()}
+    for entry in listed.get("elem", ()):
+        match entry:
+            case {"elem": {"val": {"concat": [int(mark), str(class_id)]}, "counter": counter}}:
+                pair = names.get(mark), names.get(_number(class_id))
+                if pair[0] and pair[1]:
+                    yield action.counter(pair[0], pair[1]), (counter["packets"], counter["bytes"])
+            case _:
+                # Another program added it.
+                pass
+
+
+def _numbers(spokes: Iterable[Spoke]) -> dict[str, int]:
+    """The number of each spoke, by the spoke's name."""
+    found: dict[int, str] = {}
+    for name in sorted(spoke.name for spoke in spokes):
+        digest = hashlib.sha256(name.encode()).digest()
+        number = int.from_bytes(digest[:4], "big") & _NEVER_ALL | _NEVER_ZERO
+        while number in found:
+            number = number + 2 & _NEVER_ALL | _NEVER_ZERO
+        found[number] = name
+    return {name: number for number, name in found.items()}
+
+
+def _class_id(number: int) -> str:
+    return f"{number >> _HALF:x}:{number & _HALF_BITS:x}"
+
+
+def _number(class_id: str) -> int:
+    major, _, minor = class_id.partition(":")
+    try:
+        return (int(major, 16) << _HALF) + int(minor, 16)
+    except ValueError:
+        return 0  # a word, such as `root`: none of ours
