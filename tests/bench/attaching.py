@@ -2,62 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from statistics import median
+from statistics import median, quantiles
 
 from netmgr.documents.node import Backend
 from netmgr.lab.topology import cluster
-from tests.bench.plugins import Plugin, netmgr, ptp
+from tests.bench.plugins import Plugin, netmgr, ptp, todays_plugins
 from tests.bench.report import Effort, Figure
 
-PTP = "ptp"
+OURS = "netmgr"
+VERBS = ("ADD", "DEL")
+ALONE = ALL_AT_ONCE = {"ADD": 0.10, "DEL": 0.10}
+TAIL = 3.0
+"""The most that the 99th percentile may be, as a multiple of the median."""
+
+Took = Mapping[tuple[str, str], Sequence[float]]
+"""Milliseconds of each call, by plugin and verb."""
 
 
 def measure(effort: Effort) -> Iterator[Figure]:
     """Both backends beside `ptp` with `host-local`, in turns."""
     for backend in effort.backends:
         with ExitStack() as stack:
-            ours, _ = stack.enter_context(netmgr(backend))
-            theirs, _ = stack.enter_context(ptp(cluster(nodes=1, pods=0)))
-            yield from _alone(backend, ours, theirs, effort.alone)
-            yield from _at_once(backend, ours, theirs, effort.burst)
+            plugins = {OURS: stack.enter_context(netmgr(backend))[0], **_peers(stack)}
+            alone = _alone(plugins, effort.alone)
+            for verb in VERBS:
+                yield from _figures(f"{verb}, {backend}", alone, verb, 0.10)
+                own = alone[OURS, verb]
+                yield Figure(
+                    f"{verb}, 99th percentile, {backend}",
+                    quantiles(own, n=100, method="inclusive")[-1],
+                    "ms",
+                    median(own),
+                    "its median",
+                    TAIL,
+                )
+            bursts = _bursts(plugins, effort.burst, effort.bursts)
+            for verb, budget in (("ADD", 0.08), ("DEL", 0.10)):
+                what = f"{effort.burst} {verb}s at once, {backend}"
+                yield from _figures(what, bursts, verb, budget)
 
 
-def _alone(backend: Backend, ours: Plugin, theirs: Plugin, count: int) -> Iterator[Figure]:
-    pods = [f"alone-{number}" for number in range(count)]
-    took: dict[tuple[Plugin, str], list[float]] = {
-        (p, v): [] for p in (ours, theirs) for v in ("ADD", "DEL")
+def _peers(stack: ExitStack) -> dict[str, Plugin]:
+    folder = todays_plugins()
+    if folder is None:
+        print(
+            "attaching: measured beside Debian's old ptp; "
+            "`.ci/programs bench/peers bench` builds today's",
+            file=sys.stderr,
+        )
+        return {"Debian's ptp": stack.enter_context(ptp(cluster(nodes=1, pods=0)))[0]}
+    return {
+        f"ptp, {backend}": stack.enter_context(ptp(cluster(nodes=1, pods=0), folder, backend))[0]
+        for backend in ("iptables", "nftables")
     }
-    for plugin in (ours, theirs):
+
+
+def _figures(what: str, took: Took, verb: str, budget: float) -> Iterator[Figure]:
+    own = median(took[OURS, verb])
+    for plugin, measured in took.items():
+        if plugin[1] == verb and plugin[0] != OURS:
+            yield Figure(what, own, "ms", median(measured), plugin[0], budget)
+
+
+def _alone(plugins: Mapping[str, Plugin], count: int) -> Took:
+    took: dict[tuple[str, str], list[float]] = {(p, v): [] for p in plugins for v in VERBS}
+    pods = [f"alone-{number}" for number in range(count)]
+    for plugin in plugins.values():
         plugin.make_pods(pods)
     for pod in pods:
-        for plugin in (ours, theirs):
-            for verb in ("ADD", "DEL"):
-                took[plugin, verb].append(plugin.call(verb, pod))
-    for plugin in (ours, theirs):
+        for name, plugin in plugins.items():
+            for verb in VERBS:
+                took[name, verb].append(1000 * plugin.call(verb, pod))
+    for plugin in plugins.values():
         plugin.remove_pods(pods)
-    for verb, budget in (("ADD", 0.25), ("DEL", 0.10)):
-        own, other = (1000 * median(took[plugin, verb]) for plugin in (ours, theirs))
-        yield Figure(f"{verb}, median of {count}, {backend}", own, "ms", other, PTP, budget)
+    return took
 
 
-def _at_once(backend: Backend, ours: Plugin, theirs: Plugin, count: int) -> Iterator[Figure]:
-    pods = [f"burst-{number}" for number in range(count)]
-    own, other = (_burst(plugin, pods) for plugin in (ours, theirs))
-    for verb, budget in (("ADD", 0.30), ("DEL", 0.10)):
-        yield Figure(
-            f"{count} {verb}s at once, {backend}",
-            1000 * own[verb],
-            "ms",
-            1000 * other[verb],
-            PTP,
-            budget,
-        )
-
-
-def _burst(plugin: Plugin, pods: Sequence[str]) -> dict[str, float]:
-    plugin.make_pods(pods)
-    took = {verb: plugin.call_at_once(verb, pods) for verb in ("ADD", "DEL")}
-    plugin.remove_pods(pods)
+def _bursts(plugins: Mapping[str, Plugin], count: int, rounds: int) -> Took:
+    took: dict[tuple[str, str], list[float]] = {(p, v): [] for p in plugins for v in VERBS}
+    for number in range(rounds):
+        pods = [f"burst-{number}-{pod}" for pod in range(count)]
+        for name, plugin in plugins.items():
+            plugin.make_pods(pods)
+            for verb in VERBS:
+                took[name, verb].append(1000 * plugin.call_at_once(verb, pods))
+            plugin.remove_pods(pods)
     return took

@@ -1,5 +1,5 @@
-"""Calls CNI plugins as a container runtime does, netmgr's and Debian's `ptp` alike, and takes the
-time.
+"""Calls CNI plugins as a container runtime does, netmgr's and the reference `ptp` alike, and takes
+the time.
 
 A call is timed from just before the plugin's process is made until it has been waited for.
 Both plugins are started the same way: posix_spawn from a thread in the node's namespace,
@@ -8,6 +8,7 @@ configuration from a file, result into a file.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -30,6 +31,8 @@ QUIET = {"ranges": [RANGE], "reconcile_seconds": 3600, "accounting": {"reading_s
 """One family, as ptp is given; no reconciling while rules are taken away for comparison."""
 
 DEBIAN_PLUGINS = Path("/usr/lib/cni")
+PEERS = Path(__file__).parent / "peers"
+"""The Go module of the reference plugins of today."""
 
 
 class PluginError(Exception):
@@ -138,9 +141,22 @@ def plugin_of(node: LabNode) -> Plugin:
     )
 
 
+def todays_plugins() -> Path | None:
+    """The folder where `.ci/programs bench/peers bench` puts `ptp` and `host-local`, once built."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    versions = (PEERS / "go.mod").read_bytes() + (PEERS / "go.sum").read_bytes()
+    folder = cache / "netmgr" / "bench" / hashlib.sha256(versions).hexdigest()[:12]
+    return folder if all((folder / name).exists() for name in ("ptp", "host-local")) else None
+
+
 @contextmanager
-def ptp(topology: Topology) -> Iterator[tuple[Plugin, World]]:
-    """Debian's `ptp` with `host-local`, masquerading, on the topology's one node."""
+def ptp(
+    topology: Topology, folder: Path = DEBIAN_PLUGINS, masquerade: str = ""
+) -> Iterator[tuple[Plugin, World]]:
+    """`ptp` with `host-local`, masquerading, on the topology's one node.
+
+    `masquerade` is a backend's name, which plugins since 1.5 take (`ipMasqBackend`).
+    """
     world = World(topology)
     world.build()
     try:
@@ -158,12 +174,9 @@ def ptp(topology: Topology) -> Iterator[tuple[Plugin, World]]:
             "ipMasq": True,
             "ipam": ipam,
         }
-        folder = world.directory
-        yield (
-            Plugin(
-                DEBIAN_PLUGINS / "ptp", config, node.namespace, folder / "bench", folder / "pods"
-            ),
-            world,
-        )
+        if masquerade:
+            config["ipMasqBackend"] = masquerade
+        at = world.directory
+        yield Plugin(folder / "ptp", config, node.namespace, at / "bench", at / "pods"), world
     finally:
         world.down()

@@ -18,6 +18,7 @@ class Effort:
 
     alone: int = 40
     burst: int = 100
+    bursts: int = 3
     crowd: int = 250
     big_crowd: int = 1000
     packets: int = 100_000
@@ -38,6 +39,7 @@ class Effort:
 SMOKE = Effort(
     alone=2,
     burst=4,
+    bursts=1,
     crowd=3,
     big_crowd=4,
     packets=1024,
