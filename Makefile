@@ -41,8 +41,9 @@ schemas: ## refresh the schemas of Terraform's provider and of the cloud, for th
 	@.ci/setup test
 	.venv/bin/python tests/schemas/extract.py
 
-bench: ## measure against Debian's ptp and against no rules; ARGS selects subjects (root; see BENCHMARKS.md)
+bench: ## measure against today's ptp and against no rules; ARGS selects subjects (root; see BENCHMARKS.md)
 	@.ci/setup test
+	@.ci/programs bench/peers bench
 	@.venv/bin/python -m cni.build
 	.venv/bin/python -m tests.bench $(ARGS)
 

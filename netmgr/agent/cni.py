@@ -119,34 +119,33 @@ class CniSocket(Component):
         begin = time.monotonic()
         environment: Mapping[str, str] = {}
         stdin, code, output = b"", NetmgrError.cni_code, b""
-        with self._node.requests.under_way():
-            try:
-                environment, stdin = decode_request(message)
-                request = parse_request(environment, stdin)
-                result = self._carry_out(request, _started_at(environment))
-                code, output = 0, json.dumps(result).encode() if result else b""
-            except NetmgrError as error:
-                code, output = (
-                    error.cni_code,
-                    json.dumps(error_result(version_of(stdin), error)).encode(),
-                )
-                shown = _summary(environment, code, begin)
-                log.warning(
-                    "request verb=%s container=%s ifname=%s code=%d ms=%.1f message=%s",
-                    *shown,
-                    error.message,
-                )
-            else:
-                shown = _summary(environment, code, begin)
-                log.info("request verb=%s container=%s ifname=%s code=%d ms=%.1f", *shown)
-            finally:
-                command = environment.get("CNI_COMMAND", "")
-                self._node.requests.answered(
-                    # The label's values stay bounded, whatever a caller sends.
-                    command if command in _VERBS else "invalid",
-                    code,
-                    time.monotonic() - begin,
-                )
+        try:
+            environment, stdin = decode_request(message)
+            request = parse_request(environment, stdin)
+            result = self._carry_out(request, _started_at(environment))
+            code, output = 0, json.dumps(result).encode() if result else b""
+        except NetmgrError as error:
+            code, output = (
+                error.cni_code,
+                json.dumps(error_result(version_of(stdin), error)).encode(),
+            )
+            shown = _summary(environment, code, begin)
+            log.warning(
+                "request verb=%s container=%s ifname=%s code=%d ms=%.1f message=%s",
+                *shown,
+                error.message,
+            )
+        else:
+            shown = _summary(environment, code, begin)
+            log.info("request verb=%s container=%s ifname=%s code=%d ms=%.1f", *shown)
+        finally:
+            command = environment.get("CNI_COMMAND", "")
+            self._node.requests.answered(
+                # The label's values stay bounded, whatever a caller sends.
+                command if command in _VERBS else "invalid",
+                code,
+                time.monotonic() - begin,
+            )
         return code, output
 
     def _carry_out(self, request: Request, started_at: float) -> dict[str, object] | None:

@@ -5,19 +5,13 @@ The order of steps is what makes every crash harmless:
 - attach: hold the address, begin to count, wire. A crash leaves a held address without a
   link, which the next start collects; nothing was counted that is not in the ledger.
 - detach: unwire, read for the last time, stop counting, release the address. A crash leaves
-  an attachment whose link is down; the runtime, unanswered, or the launcher's spool repeats
+  an attachment whose link is gone; the runtime, unanswered, or the launcher's spool repeats
   the DEL.
-
-A detached link is only taken down. Links are deleted in groups, in the background and when no
-request is under way: deleting holds the kernel's routing lock for some 20 ms, in which nothing can
-be wired.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Self
@@ -40,9 +34,6 @@ LOCK_SECONDS = 20.0
 FOLLOW_SECONDS = 1.0
 """How long a change of a pod's hardware address waits for a request of the same attachment."""
 
-_QUIET_SECONDS = 0.05
-_PATIENCE_SECONDS = 1.0
-
 log = logging.getLogger(__name__)
 
 
@@ -60,7 +51,6 @@ class Node(Component):
         self.accounts = accounts
         self.locks = AttachmentLocks()
         self.requests = Requests()
-        self.reaper = Reaper(dataplane, self.requests)
         self._health = health
 
     @classmethod
@@ -68,14 +58,6 @@ class Node(Component):
         """Put the parts together."""
         pool, accounts = agent.get(Pool), agent.get(Accounting).accounts
         return cls(agent.document.network, pool.leases, pool.dataplane, accounts, agent.health)
-
-    def start(self) -> None:
-        """Delete what a predecessor detached."""
-        self.reaper.start()
-
-    def stop(self) -> None:
-        """Delete what is detached."""
-        self.reaper.stop()
 
     def reconcile(self) -> None:
         """Collect attachments whose sandbox is gone, and repair the others."""
@@ -124,11 +106,10 @@ class Node(Component):
     def detach(self, attachment: Attachment, netns: str = "") -> None:
         """Undo `attach`, as far as it came. `netns` is where the sandbox is, if it moved."""
         self.dataplane.detach(attachment.host_link, netns or attachment.netns)
-        # After the link is down, so that the last reading misses nothing. The address goes last:
+        # After the link is gone, so that the last reading misses nothing. The address goes last:
         # until it is released, a DEL that is repeated finds the attachment.
         self.accounts.end(attachment)
         self.leases.release(attachment)
-        self.reaper.wake()
 
     def collect(
         self, key: AttachmentKey, why: str, still: Callable[[Attachment], bool] = lambda _: True
@@ -250,54 +231,6 @@ class Node(Component):
             yield from (
                 f"link {name} of a pod was removed" for name in dataplane.detach_orphans(())
             )
-            # `detach_orphans` only takes links down; without an agent, they are deleted at once.
-            dataplane.reap()
             yield from dataplane.remove_foreign(dataplane.drift(tuple).foreign)
         finally:
             dataplane.close()
-
-
-class Reaper:
-    """One thread that deletes detached links after it was woken."""
-
-    def __init__(self, dataplane: Dataplane, requests: Requests) -> None:
-        self._dataplane = dataplane
-        self._requests = requests
-        self._wanted = threading.Event()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
-
-    def start(self) -> None:
-        """Start, and delete what a predecessor detached."""
-        self._wanted.set()
-        self._thread.start()
-
-    def wake(self) -> None:
-        """Delete what was detached, soon."""
-        self._wanted.set()
-
-    def stop(self) -> None:
-        """Delete what is left, and end."""
-        self._stopping.set()
-        self._wanted.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._wanted.wait()
-            self._wait_for_quiet()
-            # Before the deletion: a link that is detached during it sets the event again.
-            self._wanted.clear()
-            try:
-                self._dataplane.reap()
-            except NetmgrError as error:
-                log.warning("links-not-deleted error=%s", error)
-                self._stopping.wait(_PATIENCE_SECONDS)
-                self._wanted.set()
-
-    def _wait_for_quiet(self) -> None:
-        # On a node that is never quiet, links must go nevertheless.
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while time.monotonic() < deadline and not self._stopping.wait(_QUIET_SECONDS):
-            if self._requests.idle_for(_QUIET_SECONDS):
-                return

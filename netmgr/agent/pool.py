@@ -60,14 +60,14 @@ class Pool(Component):
         return cls(agent, leases, dataplane)
 
     def start(self) -> None:
-        """Bring the attachments in line with the kernel's links, and take down orphaned links."""
+        """Bring the attachments in line with the kernel's links, and delete orphaned links."""
         # While the ranges are unknown, pods of either family may be running.
         families = self._agent.document.families or tuple(Family)
         is_older = take_over(self.leases, self.dataplane, families, boot_id())
         self._agent.health.rebuilds += is_older
         # After `take_over`, which adopts whatever link can be understood.
         for name in self.dataplane.detach_orphans(a.host_link for a in self.leases.all()):
-            log.info("orphan-link-lowered link=%s", name)
+            log.info("orphan-link-deleted link=%s", name)
 
     def reconcile(self) -> None:
         """Free addresses whose cooldown is over."""

@@ -83,25 +83,6 @@ class Requests:
         self._counts: Tally[tuple[str, int]] = Tally()
         self._buckets: dict[str, list[int]] = {}
         self._sums: dict[str, float] = {}
-        self._under_way = 0
-        self._last_end = 0.0
-
-    @contextmanager
-    def under_way(self) -> Iterator[None]:
-        """Mark a request as being served."""
-        with self._lock:
-            self._under_way += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._under_way -= 1
-                self._last_end = time.monotonic()
-
-    def idle_for(self, seconds: float) -> bool:
-        """Whether no request was served in the last `seconds`."""
-        with self._lock:
-            return not self._under_way and time.monotonic() - self._last_end >= seconds
 
     def answered(self, command: str, code: int, seconds: float) -> None:
         """Count a request: its CNI error code (0 for success) and how long it took."""

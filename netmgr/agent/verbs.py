@@ -151,8 +151,7 @@ def delete(node: Node, request: Request, started_at: float) -> None:
         attachment = node.leases.get(request.key)
         if attachment is None:
             # A link may be there without an attachment, and this DEL may be the last one for it.
-            if node.dataplane.detach(desired.host_link_name(request.key), request.netns):
-                node.reaper.wake()
+            node.dataplane.detach(desired.host_link_name(request.key), request.netns)
         elif started_at < attachment.started_at:
             log.info("late-del-ignored container=%s", request.container_id)
         else:

@@ -27,7 +27,7 @@ HOST_MAC = bytes.fromhex("026e6d000001")
 """Every host end has it: locally administered, and set so that udev does not invent another."""
 
 REAP_GROUP = 0x6E6D
-"""Link group of host ends that are unwired and wait to be deleted together."""
+"""Link group of host ends that an agent of release 0.1 took down and left to be deleted."""
 
 # With the default metric of 1024, an IPv6 route from a router advertisement could win.
 HOST_METRIC = {Family.V4: 0, Family.V6: 1}

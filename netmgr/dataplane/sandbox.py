@@ -1,8 +1,4 @@
-"""The pod's end of a link: finding its sandbox, checking what is in it, and vacating it.
-
-Deleting the pair takes a grace period of the kernel's, and so does moving an end. Taking the end
-down and away from its name and addresses takes 0.2 ms; the reaper deletes it later.
-"""
+"""The pod's end of a link: finding its sandbox, and checking what is in it."""
 
 from __future__ import annotations
 
@@ -22,10 +18,6 @@ from netmgr.kernel.netlink import Netlink
 from netmgr.kernel.routes import RT_TABLE_LOCAL, RTN_LOCAL, read_routes, read_rules
 from netmgr.model import Attachment
 from netmgr.prefixes import Family
-
-# A sandbox may have several ends that wait, hence the number.
-FORMER_NAME = "nm-del%d"
-"""Name of a pod's end that waits to be deleted; the kernel makes a number of the last part."""
 
 SETTLE_SECONDS = 2.0
 """How long the kernel may take until a new address is usable; it takes less than a millisecond."""
@@ -66,7 +58,7 @@ def wait_for_addresses(inside: Netlink, attachment: Attachment) -> None:
     # duplicate address detection (addrconf_dad_work).
     wanted = {address for address in attachment.addresses if address.family is Family.V6}
     deadline = time.monotonic() + SETTLE_SECONDS
-    while wanted - {
+    while wanted and wanted - {
         route.destination.network
         for route in read_routes(
             inside, table=RT_TABLE_LOCAL, kind=RTN_LOCAL, families=(Family.V6,)
@@ -79,25 +71,17 @@ def wait_for_addresses(inside: Netlink, attachment: Attachment) -> None:
         time.sleep(_SETTLE_POLL_SECONDS)
 
 
-def vacate(host: Netlink, link: Link, path: str, table: int) -> None:
-    """Take name, addresses and routes from the pod's end of a link, if its sandbox is at this path.
+def remove_rules(host: Netlink, link: Link, path: str, table: int) -> None:
+    """Remove the rules for a further interface's table, if the link's sandbox is at this path.
 
-    `host` is a socket in the namespace of `link`; `table` is the routing table of a further
-    interface, else 0.
+    Routes of a table go with their link, rules do not. `host` is a socket in the namespace of
+    `link`.
 
     Raises:
-        KernelError: it is there, and the kernel refused.
+        KernelError: the kernel refused.
     """
     with reached(host, link, path) as inside:
-        if inside is None:
-            return
-        # Down first: a link that is up cannot be renamed. Its routes go with that, and IPv6's
-        # addresses; those of IPv4 stay, and would still be the sandbox's own.
-        inside.transact([links.lower_index(link.peer), links.rename(link.peer, FORMER_NAME)])
-        held = read_addresses(inside, link.peer)
-        inside.transact([links.delete_address(address, index) for address, index in held])
-        if table:
-            # Routes of a table go with their link, rules do not.
+        if inside is not None:
             rules = [rule for rule in read_rules(inside) if rule.table == table]
             inside.transact([routes.delete_rule(rule) for rule in rules])
 

@@ -17,6 +17,7 @@ Netlink reads a link's settings of both families, and writes IPv4's; IPv6's are 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -98,21 +99,19 @@ def _network_links(uplink: str | None) -> set[str]:
 
 
 def restrict(host_link: str) -> Operation:
-    """Give a pod's link the settings that netlink can write. Sent while the link is down."""
-    has_ipv6 = _ipv6_settings(host_link).exists()
-    return links.restrict_inet(host_link, _IPV4_OFF.values(), has_ipv6=has_ipv6)
-
-
-def write_files(host_link: str) -> None:
-    """Write the settings of a pod's link that are files, where it has IPv6.
+    """Give a pod's link its settings, while it is down: IPv6's now, the others by this message.
 
     Raises:
         SetupError: one cannot be written (a read-only /proc/sys).
     """
-    for setting in _IPV6_OFF:
-        path = _ipv6_settings(host_link) / setting
-        if path.exists():
-            _write(sysctls(), path, "0")
+    root = sysctls()
+    directory = f"{root}/ipv6/conf/{host_link}"
+    # Absent where IPv6 is off, or the MTU too small for it (RFC 8200, 5).
+    has_ipv6 = os.path.isdir(directory)  # noqa: PTH112 - on the path of each ADD
+    if has_ipv6:
+        for setting in _IPV6_OFF:
+            _write(root, Path(directory, setting), "0")
+    return links.restrict_inet(host_link, _IPV4_OFF.values(), has_ipv6=has_ipv6)
 
 
 def lacking(link: Link) -> list[str]:
@@ -129,11 +128,6 @@ def lacking(link: Link) -> list[str]:
 def _value(settings: bytes, number: int) -> int:
     """One of an array of settings; 0 where the family is switched off and there is no array."""
     return u32_of(settings[4 * number : 4 * number + 4])
-
-
-def _ipv6_settings(name: str) -> Path:
-    """Their directory; absent where IPv6 is off, or the MTU too small for it (RFC 8200, 5)."""
-    return sysctls() / "ipv6/conf" / name
 
 
 def _read(path: Path) -> str:

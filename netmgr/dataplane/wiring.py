@@ -1,8 +1,4 @@
-"""Carries out what `desired` asks for, and compares it with what the kernel has.
-
-Deleting a link costs one of the kernel's grace periods (about 20 ms), alone or in a group. So
-`detach` takes the link down and marks it, and `reap` deletes all marked links at once.
-"""
+"""Carries out what `desired` asks for, and compares it with what the kernel has."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from errno import EEXIST, ENODEV
 
 from netmgr.dataplane import desired, drift, sandbox, settings
+from netmgr.dataplane.deletion import Deletion
 from netmgr.dataplane.desired import REAP_GROUP, Identity
 from netmgr.dataplane.drift import Drift, Foreign, Host
 from netmgr.dataplane.neighbours import Neighbours
@@ -38,6 +35,7 @@ class Dataplane:
 
     def __init__(self, *, uplink: str | None = None, mtu: int | None = None) -> None:
         self._netlink = Netlink()
+        self._deletion = Deletion(self._netlink)
         self.neighbours = Neighbours(self._netlink)
         self._uplink = uplink
         self._mtu = mtu
@@ -45,7 +43,8 @@ class Dataplane:
         self.refresh_mtu()
 
     def close(self) -> None:
-        """Close the netlink socket."""
+        """Finish what is being deleted, and close the netlink socket."""
+        self._deletion.close()
         self._netlink.close()
 
     def refresh_mtu(self) -> None:
@@ -87,11 +86,9 @@ class Dataplane:
             try:
                 # Both ends are down until now. Once the host's end is up it would take a router
                 # advertisement or an ARP request of the pod's, so its settings come first.
-                self._netlink.transact([settings.restrict(attachment.host_link)])
-                # IPv6's are files, which came into being with the link.
-                settings.write_files(attachment.host_link)
+                restricting = settings.restrict(attachment.host_link)
                 # The last of these brings the host's end up.
-                self._netlink.transact(desired.naming(attachment))
+                self._netlink.transact([restricting, *desired.naming(attachment)])
                 self._configure(attachment, sandbox_ns, mac)
             # A failed ADD leaves nothing behind, also one that ends by a signal's exception.
             except BaseException:
@@ -120,10 +117,9 @@ class Dataplane:
         return True
 
     def _remove(self, host_link: str, netns_path: str) -> None:
-        """Delete a host end now. If the kernel refuses, the reaper or the next start does it."""
+        """Delete a host end. If the kernel refuses, the next start does it."""
         try:
             self.detach(host_link, netns_path)
-            self.reap()
         except KernelError as error:
             log.error("link-not-removed link=%s error=%s", host_link, error)  # noqa: TRY400  expected, no fault
 
@@ -141,52 +137,28 @@ class Dataplane:
             sandbox.wait_for_addresses(inside, attachment)
 
     def detach(self, host_link: str, netns_path: str = "") -> bool:
-        """Take a host end down, which ends its traffic; False if there is no such link of ours.
+        """Delete a link, both its ends; False if there is no such link of ours.
 
-        Where its sandbox is at `netns_path`, the pod's end loses its name and addresses as well.
+        When this returns, its traffic has ended. Where its sandbox is at `netns_path`, rules that
+        only a further interface has are removed as well.
         """
         link = self._link(host_link)
         if link is None or not desired.is_host_end(link):
             return False
-        # Down and marked in one message: a crash leaves no link that is down and looks in use.
-        operation = links.lower_link(host_link, REAP_GROUP)
-        failure = self._netlink.attempt([operation]).get(operation)
-        if failure is not None and failure.errno == ENODEV:
-            return False
-        if failure is not None:
-            raise failure
         if netns_path:
-            self._vacate(link, netns_path)
-        return True
+            self._remove_rules(link, netns_path)
+        return self._deletion.delete(link.number)
 
-    def _vacate(self, link: Link, netns_path: str) -> None:
+    def _remove_rules(self, link: Link, netns_path: str) -> None:
+        identity = desired.identity_of(link)
+        table = desired.route_metric(identity.key) if identity else 0
+        if not table:
+            return
         try:
-            identity = desired.identity_of(link)
-            table = desired.route_metric(identity.key) if identity else 0
-            sandbox.vacate(self._netlink, link, netns_path, table)
+            sandbox.remove_rules(self._netlink, link, netns_path, table)
         except KernelError as error:
-            # ENODEV: the sandbox went, and the pod's end with it.
-            if error.errno != ENODEV:
-                # A sandbox may be reused, and CNI wants the interface gone when DEL returns, so
-                # the pair is deleted now, for all its 20 ms.
-                log.warning("pod-end-not-vacated action=delete link=%s error=%s", link.name, error)
-                self.reap()
-
-    def reap(self) -> int:
-        """Delete every detached host end; how many there were."""
-        marked = [link for link in read_links(self._netlink) if link.group == REAP_GROUP]
-        own = [link for link in marked if desired.is_host_end(link)]
-        # A group can be set by anybody, and deleting by group asks for no name.
-        if own and len(own) == len(marked):
-            # One message and one grace period for all, unless a link that is not ours is in it.
-            operations = [links.delete_group(REAP_GROUP)]
-        else:
-            operations = [links.delete_link(link.number) for link in own]
-        for failure in self._netlink.attempt(operations).values():
-            # The sandbox may have gone in the meantime and taken its end, and ours, with it.
-            if failure.errno != ENODEV:
-                raise failure
-        return len(own)
+            # Not a reason to leave the link: a rule without its table lets packets go on.
+            log.warning("sandbox-rules-not-removed link=%s error=%s", link.name, error)
 
     def attached(self) -> dict[Identity, tuple[Link, tuple[Address, ...]]]:
         """Every host end of ours that is in use, with the addresses our routes send into it."""
@@ -208,9 +180,10 @@ class Dataplane:
         return {link.name for link in self._links_in_use() if desired.is_host_end(link)}
 
     def detach_orphans(self, wanted: Iterable[str]) -> list[str]:
-        """Take down host ends of ours that belong to no attachment in `wanted`; their names."""
-        orphans = sorted(self.attached_links() - set(wanted))
-        return [name for name in orphans if self.detach(name)]
+        """Delete host ends of ours that belong to no attachment in `wanted`; their names."""
+        kept = self.attached_links() & set(wanted)
+        own = [link.name for link in read_links(self._netlink) if desired.is_host_end(link)]
+        return [name for name in sorted(own) if name not in kept and self.detach(name)]
 
     def drift(self, attachments: Callable[[], Iterable[Attachment]]) -> Drift:
         """Compare the kernel with what it should hold.
@@ -249,7 +222,6 @@ class Dataplane:
             *desired.host_side(attachment, link.number, self.neighbours.pod_mac(link)),
         ]
         if settings.lacking(link):
-            settings.write_files(link.name)
             # First, since a link whose ARP is switched forgets its neighbours (arp_netdev_event).
             operations.insert(0, settings.restrict(link.name))
         self._netlink.transact(operations)
@@ -294,7 +266,7 @@ class Dataplane:
         return Host(present, read_routes(self._netlink), addresses)
 
     def _links_in_use(self) -> list[Link]:
-        """All links, whoever made them, but for those that wait to be deleted."""
+        """All links, whoever made them, but for those that an older release left to be deleted."""
         return [link for link in read_links(self._netlink) if link.group != REAP_GROUP]
 
     def _link(self, name: str) -> Link | None:

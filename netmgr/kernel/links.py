@@ -145,21 +145,9 @@ def settle_link(index: int) -> Operation:
     return Operation(f"link show {index}", RTM_GETLINK, NLM_F_ACK, _IFINFO.pack(0, 0, index, 0, 0))
 
 
-def lower_link(name: str, group: int) -> Operation:
-    """Take a link down and put it into a link group."""
-    named = string_attribute(_IFLA_IFNAME, name) + u32_attribute(_IFLA_GROUP, group)
-    return _set_link(f"link set {name} down group {group}", 0, up=False, attributes=named)
-
-
-def lower_index(index: int) -> Operation:
-    """Take the link of this index down; its routes go, and its IPv6 addresses."""
-    return _set_link(f"link set {index} down", index, up=False)
-
-
-def rename(index: int, name: str) -> Operation:
-    """Rename the link of this index; the kernel replaces `%d` by the first number that is free."""
-    named = string_attribute(_IFLA_IFNAME, name)
-    return _set_link(f"link set {index} name {name}", index, attributes=named)
+def touch(index: int) -> Operation:
+    """Change nothing of the link of this index; fails (ENODEV) if there is none."""
+    return _set_link(f"link set {index}", index)
 
 
 def add_alternative_names(name: str, more: Iterable[str]) -> Operation:
@@ -191,14 +179,6 @@ def delete_link(index: int) -> Operation:
     """Delete one link."""
     body = _IFINFO.pack(0, 0, index, 0, 0)
     return Operation(f"link delete {index}", RTM_DELLINK, NLM_F_ACK, body)
-
-
-def delete_group(group: int) -> Operation:
-    """Delete every link of a group in one go."""
-    # The kernel deletes none of them if one of a kind that cannot be deleted is in the group
-    # (rtnl_group_dellink).
-    body = _ANY_LINK + u32_attribute(_IFLA_GROUP, group)
-    return Operation(f"link delete group {group}", RTM_DELLINK, NLM_F_ACK, body)
 
 
 def show_link(name: str) -> Operation:

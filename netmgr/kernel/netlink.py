@@ -43,7 +43,7 @@ _ATTRIBUTE = struct.Struct("=HH")
 _RECEIVE_BYTES = 1 << 17
 _RECEIVE_SECONDS = 10
 _BATCH = 100
-"""Operations that are sent at once: the kernel answers all of them before one answer is read, and
+"""Requests that are sent at once: the kernel answers all of them before one answer is read, and
 each takes some 800 bytes of the socket's receive buffer, 208 KiB by default (ENOBUFS)."""
 
 Decoded = TypeVar("Decoded")
@@ -170,7 +170,9 @@ class Netlink:
         # without it, it ignores that and lists everything (Linux 4.20).
         for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK):
             self._socket.setsockopt(SOL_NETLINK, option, 1)
-        self._socket.settimeout(_RECEIVE_SECONDS)
+        # Not `settimeout`, which has Python poll before each call.
+        seconds = struct.pack("@ll", _RECEIVE_SECONDS, 0)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
         self._lock = threading.Lock()
         self._sequence = 0
 
@@ -207,18 +209,18 @@ class Netlink:
 
     def _attempt_batch(self, operations: Sequence[Operation]) -> dict[Operation, KernelError]:
         failures: dict[Operation, KernelError] = {}
-        # The kernel goes on with a batch after a message failed (netlink_rcv_skb), so each has an
-        # answer.
-        pending = set(range(len(operations)))
-        for position, kind, flags, body in self._exchange(operations):
+        # The kernel carries messages out in order, goes on after one failed, and reports failures
+        # without being asked (netlink_rcv_skb). So one acknowledgement, the last, is enough.
+        *before, last = operations
+        silent = [replace(each, flags=each.flags & ~NLM_F_ACK) for each in before]
+        for position, kind, flags, body in self._exchange([*silent, last]):
             if kind != NLMSG_ERROR:
                 continue
             operation = operations[position]
             errno, reason = error_of(flags, body)
             if errno:
                 failures[operation] = KernelError(operation.text, errno, reason)
-            pending.discard(position)
-            if not pending:
+            if position == len(before):
                 break
         return failures
 
@@ -243,24 +245,45 @@ class Netlink:
         return answer[0]
 
     def query_each(
-        self, requests: Sequence[Operation], decode: Callable[[bytes], Decoded]
+        self,
+        requests: Sequence[Operation],
+        decode: Callable[[bytes], Decoded],
+        absence: int | None = None,
     ) -> list[Decoded | None]:
-        """The kernel's answers to requests sent as one batch, None where it refused.
+        """The kernel's answers to requests sent in batches, None where it refused.
 
         The requests ask for no acknowledgement: each has one message for an answer.
+
+        Raises:
+            KernelError: one was refused with another error number than `absence`, if that is given.
         """
-        answers: dict[int, Decoded | None] = {}
-        if not requests:
-            return []
+        answers: list[Decoded | None] = []
         with self._lock:
-            for position, kind, _, body in self._exchange(requests):
-                # A failure is reported even to a request without NLM_F_ACK (netlink_rcv_skb).
-                is_answer = kind != NLMSG_ERROR
-                answers[position] = (
-                    _decoded(requests[position], decode, body) if is_answer else None
-                )
-                if len(answers) == len(requests):
-                    break
+            for start in range(0, len(requests), _BATCH):
+                answers += self._query_batch(requests[start : start + _BATCH], decode, absence)
+        return answers
+
+    def _query_batch(
+        self,
+        requests: Sequence[Operation],
+        decode: Callable[[bytes], Decoded],
+        absence: int | None,
+    ) -> list[Decoded | None]:
+        answers: dict[int, Decoded | None] = {}
+        refusals: list[KernelError] = []
+        for position, kind, flags, body in self._exchange(requests):
+            request = requests[position]
+            # A failure is reported even to a request without NLM_F_ACK (netlink_rcv_skb).
+            if kind == NLMSG_ERROR:
+                answers[position] = None
+                refusals.append(KernelError(request.text, *error_of(flags, body)))
+            else:
+                answers[position] = _decoded(request, decode, body)
+            if len(answers) == len(requests):
+                break
+        for refusal in refusals:
+            if absence is not None and refusal.errno != absence:
+                raise refusal
         return [answers[position] for position in range(len(requests))]
 
     def dump(self, request: Operation, decode: Callable[[bytes], Decoded | None]) -> list[Decoded]:

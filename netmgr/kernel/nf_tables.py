@@ -53,11 +53,12 @@ _RULE_TABLE, _RULE_CHAIN, _RULE_EXPRESSIONS = 1, 2, 4
 _SET_TABLE, _SET_NAME, _SET_FLAGS, _SET_KEY_TYPE, _SET_KEY_LENGTH = 1, 2, 3, 4, 5
 _SET_DATA_TYPE, _SET_DATA_LENGTH, _SET_ID, _SET_EXPRESSION = 6, 7, 10, 17
 _LIST_TABLE, _LIST_SET, _LIST_ELEMENTS = 1, 2, 3
-_ELEMENT_KEY, _ELEMENT_DATA, _ELEMENT_EXPRESSION = 1, 2, 7
+_ELEMENT_KEY, _ELEMENT_DATA, _ELEMENT_FLAGS, _ELEMENT_EXPRESSION = 1, 2, 3, 7
+_INTERVAL_END = 1
 _LIST_ITEM = 1
 _EXPRESSION_NAME, _EXPRESSION_DATA = 1, 2
 _VALUE, _VERDICT, _VERDICT_CODE, _VERDICT_CHAIN = 1, 2, 1, 2
-_COUNTER_PACKETS = 2
+_COUNTER_BYTES, _COUNTER_PACKETS = 1, 2
 _GENERATION_ID = 1
 _BATCH_GENERATION = 1
 Item = TypeVar("Item")
@@ -259,6 +260,30 @@ def delete_elements(table: str, name: str, keys: Iterable[bytes]) -> Iterator[Op
         )
 
 
+def add_interval(table: str, name: str, first: bytes, behind: bytes) -> Operation:
+    """Add an interval to an interval set: its first key, and the one behind its last."""
+    what = f"add an interval to {name}"
+    return _elements(NEW_ELEMENTS, table, name, _interval(first, behind), what, NLM_F_CREATE)
+
+
+def delete_interval(table: str, name: str, first: bytes, behind: bytes) -> Operation:
+    """Delete an interval of an interval set; one that is not there is an error."""
+    what = f"delete an interval of {name}"
+    return _elements(DELETE_ELEMENTS, table, name, _interval(first, behind), what)
+
+
+def _interval(first: bytes, behind: bytes) -> bytes:
+    # The kernel keeps an interval as two elements, the second with a flag (nft_rbtree_lookup).
+    end = attribute(_ELEMENT_FLAGS, number(_INTERVAL_END)) + attribute(_ELEMENT_KEY, plain(behind))
+    return attribute(_LIST_ITEM, attribute(_ELEMENT_KEY, plain(first))) + attribute(_LIST_ITEM, end)
+
+
+def get_element(table: str, name: str, key: bytes) -> Operation:
+    """Ask for one element of a set, which `counts_of` decodes."""
+    item = attribute(_LIST_ITEM, attribute(_ELEMENT_KEY, plain(key)))
+    return _elements(GET_ELEMENTS, table, name, item, f"get an element of {name}")
+
+
 def list_all(kind: int, table: str) -> Operation:
     """List the tables, or all chains, rules or sets of one table."""
     # The table's name has this number in all four kinds of request. The kernel filters rules and
@@ -383,15 +408,19 @@ def elements_of(body: bytes) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def counts_of(body: bytes) -> list[tuple[bytes, int]]:
-    """(key, packets) of the elements in one message of a listing of a counting set."""
+def counts_of(body: bytes) -> list[tuple[bytes, int, int]]:
+    """(key, packets, bytes) of the elements in one message of a listing of a counting set."""
     found = []
     for _, item in each_attribute(attributes(body, NFGENMSG.size).get(_LIST_ELEMENTS, b"")):
         parts = attributes(item)
         expression = attributes(parts.get(_ELEMENT_EXPRESSION, b""))
         counter = attributes(expression.get(_EXPRESSION_DATA, b""))
         key = attributes(parts[_ELEMENT_KEY])[_VALUE]
-        found.append((key, int.from_bytes(counter.get(_COUNTER_PACKETS, b""), "big")))
+        packets, octets = (
+            int.from_bytes(counter.get(kind, b""), "big")
+            for kind in (_COUNTER_PACKETS, _COUNTER_BYTES)
+        )
+        found.append((key, packets, octets))
     return found
 
 

@@ -200,8 +200,9 @@ class Store:
         """Run a statement; tests override this to end the process at any of them."""
         if rows is None:
             self._connection.execute(statement)
-        else:
-            self._connection.executemany(statement, rows)
+        # Most tables have not changed, and running a statement for no row costs as much.
+        elif listed := list(rows):
+            self._connection.executemany(statement, listed)
 
     def is_lost(self) -> bool:
         """Whether the file was removed or replaced since it was opened."""

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import errno
 import json
-import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 from netmgr.errors import KernelError
 from netmgr.kernel.libnftables import LibNftables
+from netmgr.kernel.nf_tables_socket import NftSocket
 from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Address
-from netmgr.rules import nft_listing, nft_pairs, nft_text
+from netmgr.rules import nft_elements, nft_listing, nft_pairs, nft_text
 from netmgr.rules.model import Abilities, Observed, Ruleset
 from netmgr.rules.nft_listing import Fingerprints
 from netmgr.rules.nft_text import TABLE
 from netmgr.rules.policy import PodSets
 from netmgr.rules.tagged import Serving
 from netmgr.rules.transaction import FillChain, Operation
-
-_ELEMENT_COUNTER = re.compile(r"counter packets (\d+) bytes (\d+)")
 
 
 class NftablesBackend:
@@ -41,6 +38,7 @@ class NftablesBackend:
 
     def __init__(self) -> None:
         self._nft = LibNftables()
+        self._socket = NftSocket()
         self._fingerprints = Fingerprints()
         self._is_asleep = False
 
@@ -57,8 +55,11 @@ class NftablesBackend:
             # transaction.
             self._nft.run(f"add table {TABLE}\n")
             self._is_asleep = False
-        if operations:
+        elements = nft_elements.encoded(operations)
+        if elements is None:
             self._nft.run(self.render(operations))
+        elif elements:
+            self._socket.commit(elements)
         filled: set[str] = set()
         for operation in operations:
             if isinstance(operation, FillChain):
@@ -89,13 +90,7 @@ class NftablesBackend:
 
     def read_pods(self, pods: PodSets) -> list[Sample]:
         """Ask for each element by itself, which costs the same however many pods there are."""
-        samples: list[Sample] = []
-        for spec, members in pods.items():
-            for address in members:
-                with suppress(_Missing):
-                    packets, octets = self._element(f"{spec.name} {{ {address} }}")
-                    samples.append(Sample(spec.counter(address), octets, packets))
-        return samples
+        return nft_elements.read(self._socket, pods)
 
     def tallies(self, desired: Ruleset) -> dict[str, tuple[int, int]]:
         """The named counters, and those of pairs of spokes.
@@ -136,8 +131,9 @@ class NftablesBackend:
         self._nft.run(f"add table {TABLE}\ndelete table {TABLE}\n")
 
     def close(self) -> None:
-        """Close the library's context."""
+        """Close the library's context and the socket."""
         self._nft.close()
+        self._socket.close()
 
     def _listing(self) -> list[dict[str, Any]]:
         try:
@@ -155,21 +151,6 @@ class NftablesBackend:
             ) from None
         return listing
 
-    def _element(self, element: str) -> tuple[int, int]:
-        # The answer is text even in JSON mode in nft 1.0.6.
-        try:
-            output = self._nft.run(f"get element {TABLE} {element}")
-        except KernelError as error:
-            if error.errno == errno.ENOENT:
-                raise _Missing from None
-            raise
-        found = _ELEMENT_COUNTER.search(output)
-        if found is None:
-            raise KernelError(
-                f"nft get element {TABLE} {element}", details=f"no counter in the answer {output!r}"
-            )
-        return int(found[1]), int(found[2])
-
 
 def _counted(listed: dict[str, Any], traffic: Traffic) -> Iterator[Sample]:
     for element, counter in nft_listing.elements(listed):
@@ -177,7 +158,3 @@ def _counted(listed: dict[str, Any], traffic: Traffic) -> Iterator[Sample]:
         if isinstance(element, Address) and counter:
             counted = Counter.of_pod(element, traffic)
             yield Sample(counted, counter["bytes"], counter["packets"])
-
-
-class _Missing(Exception):
-    """The element, its set or the table is not there."""

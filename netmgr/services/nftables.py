@@ -133,7 +133,7 @@ class NftablesServices:
         for family in Family:
             request = nf_tables.list_elements(TABLE, vip_set(family))
             for part in self._socket.list_of(request, nf_tables.counts_of):
-                found.update((service_port_of(element), count) for element, count in part)
+                found.update((service_port_of(element), packets) for element, packets, _ in part)
         return found
 
     def remove(self) -> None:

@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from statistics import median, quantiles
 
-from netmgr.documents.node import Backend
 from netmgr.lab.topology import cluster
 from tests.bench.plugins import Plugin, netmgr, ptp, todays_plugins
 from tests.bench.report import Effort, Figure
 
 OURS = "netmgr"
 VERBS = ("ADD", "DEL")
-ALONE = ALL_AT_ONCE = {"ADD": 0.10, "DEL": 0.10}
 TAIL = 3.0
 """The most that the 99th percentile may be, as a multiple of the median."""
 
@@ -48,10 +46,9 @@ def measure(effort: Effort) -> Iterator[Figure]:
 def _peers(stack: ExitStack) -> dict[str, Plugin]:
     folder = todays_plugins()
     if folder is None:
-        print(
+        sys.stderr.write(
             "attaching: measured beside Debian's old ptp; "
-            "`.ci/programs bench/peers bench` builds today's",
-            file=sys.stderr,
+            "`.ci/programs bench/peers bench` builds today's\n"
         )
         return {"Debian's ptp": stack.enter_context(ptp(cluster(nodes=1, pods=0)))[0]}
     return {

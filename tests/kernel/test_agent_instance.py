@@ -20,7 +20,6 @@ import yaml
 
 from netmgr.agent import instance
 from netmgr.agent.instance import HANDOVER_SECONDS, Held
-from netmgr.dataplane.desired import REAP_GROUP
 from netmgr.kernel import nf_tables
 from netmgr.lab import wiring
 from netmgr.lab.nodes import LabNode
@@ -31,7 +30,6 @@ from netmgr.lab.world import World
 pytestmark = pytest.mark.root
 
 NewPod = Callable[..., Sandbox]
-REAPED_SECONDS = 15.0
 LINES = (
     "ip -o link",
     "ip route show table all",
@@ -77,11 +75,7 @@ def inside(node: LabNode, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def kernel_state(node: LabNode) -> list[str]:
-    """Of everything an agent changes, once the links of earlier tests' pods are deleted."""
-    deadline = time.monotonic() + REAPED_SECONDS
-    while f"group {REAP_GROUP}" in inside(node, "ip", "-o", "link").stdout:
-        assert time.monotonic() < deadline, "links are not deleted"
-        time.sleep(0.1)
+    """Of everything an agent changes."""
     return [inside(node, *line.split()).stdout for line in LINES]
 
 
