@@ -2,7 +2,8 @@
 
 Why not a library: wiring one pod is fifteen small messages. Encoding them with pyroute2 takes
 4 ms of Python per pod, here 0.1 ms, and that difference is most of an ADD. What the messages say
-is in `links`, `routes` and `neighbours` (rtnetlink), `nf_tables` and `conntrack` (nfnetlink).
+is in `links`, `routes` and `neighbours` (rtnetlink), `nf_tables`, `conntrack` and `ipset`
+(nfnetlink).
 """
 
 from __future__ import annotations

@@ -1,0 +1,196 @@
+"""ipset's messages as bytes, and back (linux/netfilter/ipset/ip_set.h).
+
+The kernel's numbers above 4096 are ipset's own errors and no errno.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from netmgr.kernel.netlink import (
+    NFGENMSG,
+    NLM_F_ACK,
+    NLM_F_DUMP,
+    NLM_F_EXCL,
+    Operation,
+    attribute,
+    attributes,
+    each_attribute,
+    nested,
+    string_attribute,
+    string_of,
+)
+from netmgr.prefixes import Address, Family, Prefix
+
+NAME_LENGTH = 31
+"""The most characters a set's name has (IPSET_MAXNAMELEN, less the final zero)."""
+
+ERROR_BUSY, ERROR_EXIST = 4100, 4103
+"""A set is in use; an element to add is there, or one to delete is not."""
+PRIVATE_ERRORS = 4096
+
+_SUBSYSTEM = 6
+# GET_BYNAME needs it; the kernel has it since 4.20.
+_PROTOCOL = 7
+_CREATE, _DESTROY, _LIST, _ADD, _DELETE = 2, 3, 7, 9, 10
+_TYPE, _GET_BY_NAME = 13, 14
+
+_PROTOCOL_VERSION, _NAME, _TYPE_NAME, _REVISION, _FAMILY = 1, 2, 3, 4, 5
+_FLAGS, _DATA, _ELEMENTS, _INDEX = 6, 7, 8, 11
+_IP, _CIDR, _CADT_FLAGS, _MAXELEM = 1, 3, 8, 19
+_BYTES, _PACKETS = 24, 25
+_ADDRESS = {Family.V4: 1, Family.V6: 2}
+_LIST_NAMES = 1 << 1
+_WITH_COUNTERS = 1 << 3
+_BIG_ENDIAN = 0x4000
+"""NLA_F_NET_BYTEORDER, which the kernel insists on for numbers and addresses."""
+_HEADER_BYTES = 4
+_ZERO = b"".join(attribute(kind | _BIG_ENDIAN, bytes(8)) for kind in (_BYTES, _PACKETS))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a set is made as; `type_name` as ipset(8) has it, `size` the most elements."""
+
+    type_name: str
+    family: Family
+    size: int
+    counts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An element of a listing with its counter, which is zero where the set keeps none."""
+
+    element: Prefix
+    bytes: int
+    packets: int
+
+
+def _request(kind: int, name: str, text: str, *inner: bytes, flags: int = 0) -> Operation:
+    body = NFGENMSG.pack(0, 0, 0) + attribute(_PROTOCOL_VERSION, bytes([_PROTOCOL]))
+    named = string_attribute(_NAME, name) if name else b""
+    kind |= _SUBSYSTEM << 8
+    return Operation(f"ipset {text}", kind, flags | NLM_F_ACK, body + named + b"".join(inner))
+
+
+def ask_revision(kind: Kind) -> Operation:
+    """Ask for the newest revision of a type of sets, which `revision_of` decodes."""
+    asked = string_attribute(_TYPE_NAME, kind.type_name), _u8(_FAMILY, kind.family.af)
+    return _request(_TYPE, "", f"revisions of {kind.type_name}", *asked)
+
+
+def revision_of(body: bytes) -> int:
+    """The revision in the kernel's answer."""
+    return attributes(body, NFGENMSG.size)[_REVISION][0]
+
+
+def create(name: str, kind: Kind, revision: int) -> Operation:
+    """Make an empty set."""
+    options = _u32(_MAXELEM, kind.size)
+    if kind.counts:
+        options = _u32(_CADT_FLAGS, _WITH_COUNTERS) + options
+    made = (
+        string_attribute(_TYPE_NAME, kind.type_name),
+        _u8(_REVISION, revision),
+        _u8(_FAMILY, kind.family.af),
+        nested(_DATA, options),
+    )
+    return _request(_CREATE, name, f"create {name}", *made, flags=NLM_F_EXCL)
+
+
+def destroy(name: str) -> Operation:
+    """Remove a set that nothing uses."""
+    return _request(_DESTROY, name, f"destroy {name}")
+
+
+def add(name: str, element: Address | Prefix, *, counts: bool) -> Operation:
+    """Put an element in; one that is there is refused (ERROR_EXIST), and keeps its counter."""
+    # Without NLM_F_EXCL the kernel would zero the counter of one that is there. And given no
+    # number, it gives a newcomer the count of whoever had its room in the hash before.
+    data = _element(element) + (_ZERO if counts else b"")
+    text = f"add {name} {element}"
+    return _request(_ADD, name, text, nested(_DATA, data), flags=NLM_F_EXCL)
+
+
+def delete(name: str, element: Address | Prefix) -> Operation:
+    """Take an element out; one that is not there is refused (ERROR_EXIST)."""
+    text = f"del {name} {element}"
+    return _request(_DELETE, name, text, nested(_DATA, _element(element)), flags=NLM_F_EXCL)
+
+
+def _element(element: Address | Prefix) -> bytes:
+    address = element if isinstance(element, Address) else element.network
+    kind = _ADDRESS[element.family] | _BIG_ENDIAN
+    data = nested(_IP, attribute(kind, address.packed))
+    return data + (_u8(_CIDR, element.length) if isinstance(element, Prefix) else b"")
+
+
+def list_set(name: str) -> Operation:
+    """List a set with all its elements; `kind_of` and `listed` decode the messages."""
+    return _request(_LIST, name, f"list {name}", flags=NLM_F_DUMP)
+
+
+def list_names() -> Operation:
+    """List all sets' names, which `name_of` decodes."""
+    return _request(_LIST, "", "list", _u32(_FLAGS, _LIST_NAMES), flags=NLM_F_DUMP)
+
+
+def name_of(body: bytes) -> str:
+    """The name in a message of a listing."""
+    return string_of(attributes(body, NFGENMSG.size)[_NAME])
+
+
+def ask_index(name: str) -> Operation:
+    """Ask for the number that rules know a set by, which `index_of` decodes."""
+    return _request(_GET_BY_NAME, name, f"index of {name}")
+
+
+def index_of(body: bytes) -> int:
+    """The number in the kernel's answer."""
+    return int.from_bytes(attributes(body, NFGENMSG.size)[_INDEX], "big")
+
+
+def kind_of(body: bytes) -> Kind | None:
+    """What a set was made as, by the first message of its listing; None for an odd family."""
+    found = attributes(body, NFGENMSG.size)
+    options = attributes(found.get(_DATA, b""))
+    family = Family.of_af(found.get(_FAMILY, b"\0")[0])
+    if family is None:
+        return None
+    return Kind(
+        string_of(found.get(_TYPE_NAME, b"")),
+        family,
+        int.from_bytes(options.get(_MAXELEM, b""), "big"),
+        bool(int.from_bytes(options.get(_CADT_FLAGS, b""), "big") & _WITH_COUNTERS),
+    )
+
+
+def listed(body: bytes, only: bytes = b"") -> Iterator[Listed]:
+    """The elements in a message of a listing; with `only`, those that contain these bytes."""
+    for kind, elements in each_attribute(body, NFGENMSG.size):
+        if kind != _ELEMENTS:
+            continue
+        for _, element in each_attribute(elements):
+            # Most are ruled out by their bytes, without being taken to pieces.
+            if only in element:
+                yield _listed(element)
+
+
+def _listed(element: bytes) -> Listed:
+    found = attributes(element)
+    # Nested once more: the address is behind its own attribute header.
+    address = Address.unpack(found[_IP][_HEADER_BYTES:])
+    length = found[_CIDR][0] if _CIDR in found else address.family.width
+    octets, packets = (int.from_bytes(found.get(kind, b""), "big") for kind in (_BYTES, _PACKETS))
+    return Listed(Prefix(address.family, address.value, length), octets, packets)
+
+
+def _u8(kind: int, value: int) -> bytes:
+    return attribute(kind, struct.pack("=B", value))
+
+
+def _u32(kind: int, value: int) -> bytes:
+    return attribute(kind | _BIG_ENDIAN, struct.pack(">I", value))
