@@ -17,6 +17,7 @@ class Effort:
     `SMOKE` only shows that it still runs."""
 
     alone: int = 40
+    tail: int = 200
     burst: int = 100
     bursts: int = 3
     crowd: int = 250
@@ -38,6 +39,7 @@ class Effort:
 
 SMOKE = Effort(
     alone=2,
+    tail=2,
     burst=4,
     bursts=1,
     crowd=3,
