@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 
 from netmgr import programs
 from netmgr.kernel import netns
+from tests.bench import services_connections
 from tests.bench import services_shapes as shapes
 from tests.bench.report import Effort, Figure
 from tests.bench.services_load import kernel_megabytes
@@ -48,6 +49,7 @@ def measure(effort: Effort) -> Iterator[Figure]:
     yield Figure(f"looking for drift where there is none, {what}", 1000 * took["idle sync"], "ms")
     yield Figure(f"process's memory, {what}", took["memory"], "MB")
     yield Figure(f"process's memory at most, {what}", took["peak"], "MB")
+    yield from services_connections.measure(effort)
 
 
 def _netmgr(count: int) -> dict[str, float]:
