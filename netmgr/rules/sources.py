@@ -156,13 +156,13 @@ def _forged(
     # that link. So are two kinds of forged packets, which need a rule of their own: those from an
     # IPv6 address of another link of this machine, since the kernel looks for it on the incoming
     # link, and those from an address that no pod has, while its range is no blackhole
-    # (`netmgr/dataplane/node_routes.py`).
+    # (`netmgr/dataplane/node_routes.py`). A claim is compared first, since few packets have it.
     if family is Family.V6:
         yield _drop(
             "forged",
             family,
-            _FROM_OUTSIDE,
             *claims,
+            _FROM_OUTSIDE,
             InPrefix(Side.DESTINATION, _MULTICAST6, negated=True),
             what=what,
         )
@@ -170,16 +170,16 @@ def _forged(
         yield _drop(
             "forged",
             family,
-            _FROM_OUTSIDE,
             *claims,
+            _FROM_OUTSIDE,
             InSet(Side.SOURCE, ranges_set(family).name),
             what=what,
         )
     yield _drop(
         "forged",
         family,
-        _FROM_OUTSIDE,
         *claims,
+        _FROM_OUTSIDE,
         Returnable(negated=True),
         what=f"{what} unreturnable",
     )

@@ -31,7 +31,6 @@ from netmgr.rules.model import (
     Element,
     Hook,
     InPrefix,
-    InSet,
     Masquerade,
     Match,
     Netmap,
@@ -43,6 +42,7 @@ from netmgr.rules.model import (
     Side,
     SourceNat,
     Tally,
+    outside,
 )
 
 
@@ -101,11 +101,11 @@ class Translation:
             else None,
         )
 
-    def sets(self, _abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
+    def sets(self, abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
         """The sets of the rules, and what is in them."""
         found: dict[SetSpec, frozenset[Element]] = {}
         for family in Family:
-            if members := merge(prefix for prefix in self.inside if prefix.family is family):
+            if len(members := self._own(family)) > abilities.compares:
                 found[_inside(family)] = frozenset(members)
         return found
 
@@ -115,22 +115,24 @@ class Translation:
         if hook is Hook.FORWARD:
             yield from self._forwarded(exchanges, abilities)
             return
-        rewrites = abilities.rewrites and self.netmap
         for one in exchanges:
-            yield from self._translated(one, hook, rewrites=rewrites)
+            yield from self._translated(one, hook, abilities)
 
-    def _translated(self, one: Exchange, hook: Hook, *, rewrites: bool) -> Iterator[Rule]:
+    def _translated(self, one: Exchange, hook: Hook, abilities: Abilities) -> Iterator[Rule]:
+        rewrites = abilities.rewrites and self.netmap
+        from_outside, to_outside = (
+            self._outsider(side, one.vip_range.family, abilities) for side in Side
+        )
         match hook:
             case Hook.PREROUTING if rewrites:
-                yield self._inward(one)
+                yield self._inward(one, from_outside)
             case Hook.DEPARTURE if rewrites:
-                yield self._outward(one)
+                yield self._outward(one, to_outside)
             case Hook.DSTNAT if self.netmap and not rewrites:
-                yield self._netmap(one)
+                yield self._netmap(one, from_outside)
             case Hook.POSTROUTING:
-                yield from self._sources(
-                    one.vip_range, one.service_cidr if rewrites else one.vip_range
-                )
+                original = one.service_cidr if rewrites else one.vip_range
+                yield from self._sources(one.vip_range, original, from_outside)
             case _:
                 pass
 
@@ -143,35 +145,28 @@ class Translation:
         if not (abilities.rewrites and self.netmap):
             yield from map(_tally, exchanges)
 
-    def _inward(self, one: Exchange) -> Rule:
-        matches = (
-            InPrefix(Side.DESTINATION, one.vip_range),
-            *self._outsider(Side.SOURCE, one.vip_range.family),
-        )
+    def _inward(self, one: Exchange, from_outside: tuple[Match, ...]) -> Rule:
+        matches = (InPrefix(Side.DESTINATION, one.vip_range), *from_outside)
         return _rule(
             "netmap in", one, matches, Rewrite(Side.DESTINATION, one.service_cidr, one.counter)
         )
 
-    def _outward(self, one: Exchange) -> Rule:
-        matches = (
-            InPrefix(Side.SOURCE, one.service_cidr),
-            *self._outsider(Side.DESTINATION, one.vip_range.family),
-        )
+    def _outward(self, one: Exchange, to_outside: tuple[Match, ...]) -> Rule:
+        matches = (InPrefix(Side.SOURCE, one.service_cidr), *to_outside)
         return _rule("netmap out", one, matches, Rewrite(Side.SOURCE, one.vip_range, one.counter))
 
-    def _netmap(self, one: Exchange) -> Rule:
-        matches = (
-            InPrefix(Side.DESTINATION, one.vip_range),
-            *self._outsider(Side.SOURCE, one.vip_range.family),
-        )
+    def _netmap(self, one: Exchange, from_outside: tuple[Match, ...]) -> Rule:
+        matches = (InPrefix(Side.DESTINATION, one.vip_range), *from_outside)
         return _rule("netmap", one, matches, Netmap(one.service_cidr))
 
-    def _sources(self, vip_range: Prefix, original: Prefix) -> Iterator[Rule]:
+    def _sources(
+        self, vip_range: Prefix, original: Prefix, from_outside: tuple[Match, ...]
+    ) -> Iterator[Rule]:
         if self.addresses is None:
             return
         # What connection tracking has for original is the address after `Rewrite`, which comes
         # before it.
-        known = (OriginallyTo(original), *self._outsider(Side.SOURCE, vip_range.family))
+        known = (OriginallyTo(original), *from_outside)
         addresses = [address for address in self.addresses if address.family is vip_range.family]
         actions: list[Action] = [SourceNat(address) for address in addresses] or [Masquerade()]
         for number, action in enumerate(actions):
@@ -182,9 +177,11 @@ class Translation:
             identity = f"snat {vip_range} {number + 1} v{vip_range.family.value}"
             yield Rule(identity, vip_range.family, (*known, *share), action)
 
-    def _outsider(self, side: Side, family: Family) -> tuple[Match, ...]:
-        inside = any(prefix.family is family for prefix in self.inside)
-        return (InSet(side, _inside(family).name, negated=True),) if inside else ()
+    def _outsider(self, side: Side, family: Family, abilities: Abilities) -> tuple[Match, ...]:
+        return outside(side, _inside(family).name, self._own(family), abilities.compares)
+
+    def _own(self, family: Family) -> list[Prefix]:
+        return merge(prefix for prefix in self.inside if prefix.family is family)
 
 
 def _rule(what: str, one: Exchange, matches: tuple[Match, ...], action: Action) -> Rule:

@@ -1,8 +1,8 @@
 """The layout of Services in nftables: table `inet netmgr-services`.
 
     prerouting, output ─► v4, v6
-        address . protocol . port  in vip4                      counts connections of a ServicePort
-        address . protocol . port  vmap services4               ─► any4-N, client4-N or refused
+        address . protocol . port  in vip4, which counts the ServicePort's connections,
+                                   vmap services4               ─► any4-N, client4-N or refused
         address in a range of VIPs                              ─► refused
     any4-N:     dnat to (address . protocol . port . random number below N)      map endpoints4
     client4-N:  dnat to (address . protocol . port . hash of the client's, < N)  map endpoints4
@@ -238,11 +238,11 @@ def _by_client(family: Family, slot: int, count: int) -> Iterator[Expression]:
 
 def _lookups(family: Family, ranges: Iterable[Prefix]) -> Iterator[tuple[Expression, ...]]:
     steps = _vip_in_registers(family)
-    # The look-up itself counts. A nat chain gets the first packet of a connection alone, so
-    # connections are counted; this is a rule of its own because the next one leaves the chain.
-    yield *steps, Expression("lookup", {1: vip_set(family).encode() + b"\0", 2: number(1)})
+    # The first look-up counts. A nat chain gets the first packet of a connection alone, so
+    # connections are counted. The second one leaves the chain.
+    counting = Expression("lookup", {1: vip_set(family).encode() + b"\0", 2: number(1)})
     into_verdict = {1: service_map(family).encode() + b"\0", 2: number(1), 3: number(0)}
-    yield *steps, Expression("lookup", into_verdict)
+    yield *steps, counting, Expression("lookup", into_verdict)
     size = family.octets
     for prefix in ranges:
         mask = ((1 << family.width) - prefix.size).to_bytes(size, "big")

@@ -75,13 +75,13 @@ ipset create netmgr-pod-out4 hash:ip family inet maxelem 65536 counters
 ipset create netmgr-pod-in6 hash:ip family inet6 maxelem 65536 counters
 ipset create netmgr-pod-out6 hash:ip family inet6 maxelem 65536 counters
 iptables-legacy -t raw -N NETMGR-PREROUTING
-iptables-legacy -t raw -A NETMGR-PREROUTING ! -i lo -m set --match-set netmgr-own4 src -m rpfilter --invert -m comment --comment "netmgr forged unreturnable v4" -j DROP
+iptables-legacy -t raw -A NETMGR-PREROUTING -m set --match-set netmgr-own4 src ! -i lo -m rpfilter --invert -m comment --comment "netmgr forged unreturnable v4" -j DROP
 iptables-legacy -t raw -A NETMGR-PREROUTING -m set --match-set netmgr-sites4 src -m rpfilter --invert -m comment --comment "netmgr forged site v4" -j DROP
 iptables-legacy -t raw -A NETMGR-PREROUTING -m set --match-set netmgr-sites4 dst -m set ! --match-set netmgr-own4 dst -m rpfilter --invert -m comment --comment "netmgr forged to a site v4" -j DROP
 iptables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
 ip6tables-legacy -t raw -N NETMGR-PREROUTING
-ip6tables-legacy -t raw -A NETMGR-PREROUTING ! -i lo -m set --match-set netmgr-own6 src ! -d ff00::/8 -m comment --comment "netmgr forged v6" -j DROP
-ip6tables-legacy -t raw -A NETMGR-PREROUTING ! -i lo -m set --match-set netmgr-own6 src -m rpfilter --invert -m comment --comment "netmgr forged unreturnable v6" -j DROP
+ip6tables-legacy -t raw -A NETMGR-PREROUTING -m set --match-set netmgr-own6 src ! -i lo ! -d ff00::/8 -m comment --comment "netmgr forged v6" -j DROP
+ip6tables-legacy -t raw -A NETMGR-PREROUTING -m set --match-set netmgr-own6 src ! -i lo -m rpfilter --invert -m comment --comment "netmgr forged unreturnable v6" -j DROP
 ip6tables-legacy -t raw -A NETMGR-PREROUTING -m set --match-set netmgr-sites6 src -m rpfilter --invert -m comment --comment "netmgr forged site v6" -j DROP
 ip6tables-legacy -t raw -A NETMGR-PREROUTING -m set --match-set netmgr-sites6 dst -m set ! --match-set netmgr-own6 dst -m rpfilter --invert -m comment --comment "netmgr forged to a site v6" -j DROP
 ip6tables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
