@@ -180,8 +180,14 @@ UNATTRIBUTED = Metric(
     "netmgr_accounting_unattributed_bytes_total",
     ("traffic",),
     TRAFFICS,
-    "Bytes that the node's forward rules counted and no pod was counted for. Never overstated; "
-    "lags by one reading.",
+    "Bytes that the internet exchanged through the node with no pod that has a counter.",
+)
+UNDELIVERED = Metric(
+    "netmgr_accounting_undelivered_bytes_total",
+    (),
+    1,
+    "Bytes that arrived from the internet for pods (in their internet-in, too) and were dropped by "
+    "other programs' filters behind the counting.",
 )
 AUDIT_RATIO = Metric(
     "netmgr_accounting_audit_ratio",

@@ -194,6 +194,8 @@ def _inter_site(snapshot: Snapshot) -> Iterator[Family]:
     yield from _amounts(catalog.ISOLATION_BYTES, catalog.ISOLATION_PACKETS, dropped)
     refused = [((item["reason"],), item) for item in snapshot.get("drops", [])]
     yield from _amounts(catalog.DROPPED_BYTES, catalog.DROPPED_PACKETS, refused)
+    if "undelivered" in snapshot:
+        yield _family(catalog.UNDELIVERED, [((), snapshot["undelivered"]["bytes"])])
     protected = [((item["namespace"],), item) for item in snapshot.get("protected", [])]
     yield from _amounts(catalog.PROTECTED_BYTES, catalog.PROTECTED_PACKETS, protected)
     if "nat" in snapshot:

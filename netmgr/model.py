@@ -61,6 +61,10 @@ class Traffic(StrEnum):
 REMOTE_PODS = "REMOTE_PODS"
 """Subject of the counters of what the internet and other nodes' pods exchange through this node."""
 
+UNATTRIBUTED = "UNATTRIBUTED"
+"""Subject of the counters of what the internet exchanged through this node with no pod that has a
+counter."""
+
 PROTECTED = Traffic("protected-out")
 """What pods sent to addresses that are kept from them; it was dropped."""
 
@@ -121,7 +125,7 @@ class Counter:
 
     `subject` is what is counted: a pod's address (one counter for each of its addresses and
     directions), for the node's own rules the hook's chain (INPUT, OUTPUT or FORWARD), REMOTE_PODS,
-    or, for a host-network pod, `cgroup ` and the number of its cgroup.
+    UNATTRIBUTED or, for a host-network pod, `cgroup ` and the number of its cgroup.
     """
 
     subject: Address | str

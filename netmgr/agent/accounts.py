@@ -27,8 +27,7 @@ from netmgr.ledger.tables import Gap
 from netmgr.model import Attachment, Counter, PodRef, Sample
 from netmgr.prefixes import Address, Prefix
 from netmgr.rules.engine import Rules
-from netmgr.rules.model import Hook
-from netmgr.rules.policy import INTERNAL_SETS, Policy
+from netmgr.rules.policy import COUNTING_HOOKS, INTERNAL_SETS, Policy
 from netmgr.rules.transaction import FillChain, Operation, ReplaceElements, Transaction
 
 POLICY = "policy"
@@ -382,7 +381,7 @@ def _counts(operation: Operation) -> bool:
     """Whether an operation repairs something that decides what is counted."""
     match operation:
         case FillChain(hook):
-            return hook in (Hook.INPUT, Hook.FORWARD, Hook.OUTPUT)
+            return hook in COUNTING_HOOKS
         case ReplaceElements(spec):
             return spec.name in INTERNAL_SETS
         case _:

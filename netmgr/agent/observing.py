@@ -9,8 +9,8 @@ What can be lost: a plugin's ADD is over, and its file written, before the runti
 pod's program; what the pod sends until the look that begins its counter is not in its totals
 (or, if the address was another pod's until then, in that one's). With inotify that is some
 milliseconds, in which a runtime has not yet started the program. Where it was more than
-`PROMPT_SECONDS`, one gap "late" records it: the agent was away or busy. Either way the bytes
-are in the node's FORWARD rules, so what these have more than all pods is what was missed.
+`PROMPT_SECONDS`, one gap "late" records it: the agent was away or busy. Either way what was
+missed is in the counter of what has no pod.
 """
 
 from __future__ import annotations

@@ -147,6 +147,16 @@ class RefusedTotals(TypedDict):
     packets: int
 
 
+class Undelivered(TypedDict):
+    """What arrived from the internet to be forwarded and was not: other programs dropped it.
+
+    Since the rules were made.
+    """
+
+    bytes: int
+    packets: int
+
+
 class TranslatedRange(TypedDict):
     """One Service range of a NAT host, and what was translated for it since the rules were made.
 
@@ -211,7 +221,7 @@ class AccountingGaps(Gaps):
 
 
 class Audited(TrafficTotals):
-    """What forward rules counted and no pod was counted for, beside all that they counted."""
+    """What was forwarded and counted for no pod, beside all that forward rules counted."""
 
     forwarded: int
 
@@ -338,6 +348,7 @@ class Snapshot(TypedDict):
     role: NotRequired[str]
     isolation: NotRequired[list[DroppedTotals]]
     drops: NotRequired[list[RefusedTotals]]
+    undelivered: NotRequired[Undelivered]
     protected: NotRequired[list[NamespaceTotals]]
     nat: NotRequired[NatState]
     attachments: NotRequired[list[AttachmentView]]

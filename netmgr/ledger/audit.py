@@ -1,24 +1,24 @@
-"""What the node's forward rules counted and no pod did: never overstated, never falling.
+"""What passed the node's hooks and no owner was counted for: never overstated, never falling.
 
-Forward rules and pods' elements count the same packets, so over any stretch of time their
-difference is what was forwarded for others: containers that are no pods, pods that were noticed
-late, traffic after another program took an element away. But the kernel cannot be read at one
-instant. A reading has the pods' counters a moment before or after the forward rules', and a
-difference of the two would be wrong by what passed in that moment.
+What is forwarded for no pod meets a counter of its own, behind the pods' (`UNATTRIBUTED`): for
+containers that are no pods, for pods that were noticed late, and after another program took an
+element away. Its readings are what is shown.
 
-So a reading of the pods is compared with the forward rules' reading *before* it. Everything that
-those had counted by then and that belongs to a pod is in the pods' later reading; the difference
-is therefore at most the truth. The largest one so far is what is shown. It reaches the truth
-whenever nothing was forwarded between two readings, and lags behind it by no more than was
-forwarded between them.
+Where there is no such counter, hooks are compared with owners: on a machine without pods, and what
+the node itself receives and sends with its host-network pods, where those are counted. Both sides
+count the same packets, so over any stretch of time their difference is what was for others. But the
+kernel cannot be read at one instant. A reading has the owners' counters a moment before or after
+the hooks', and a difference of the two would be wrong by what passed in that moment.
 
-When somebody zeroed a forward rule's counter, the difference fell by what that lost of pods'
-traffic. With the reading after the one that showed it, the difference is measured from a new base:
-these forward rules less the pods of the reading before, so that at most one interval is hidden. A
-*pod's* zeroed counter needs no such thing: the forward rules counted what it lost, and it shows.
+So a reading of the owners is compared with the hooks' reading *before* it. Everything that those
+had counted by then and that has an owner is in the owners' later reading; the difference is
+therefore at most the truth. The largest one so far is what is shown. It reaches the truth whenever
+nothing passed between two readings, and lags behind it by no more than passed between them.
 
-The same is done with what the node itself receives and sends, against its host-network pods where
-those are counted: what is missed there is the node's own.
+When somebody zeroed a hook's counter, the difference fell by what that lost of owners' traffic.
+With the reading after the one that showed it, the difference is measured from a new base: these
+hooks less the owners of the reading before, so that at most one interval is hidden. An *owner's*
+zeroed counter needs no such thing: the hooks counted what it lost, and it shows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from netmgr.ledger.tables import NOTHING, Account, Amount, Scope
-from netmgr.model import REMOTE_PODS, Counter, Traffic
+from netmgr.model import REMOTE_PODS, UNATTRIBUTED, Counter, Traffic
 
 COUNTED, MISSED, BASE = "counted", "missed", "base"
 """An audit's accounts: what owners counted, what is shown, and what that is measured from."""
@@ -64,7 +64,7 @@ def counted(counter: Counter) -> Account:
 
 def is_of_node(counter: Counter) -> bool:
     """Whether this is one of the node's own counters, which have no pod as their owner."""
-    return str(counter.subject) in _HOOKS or counter.subject == REMOTE_PODS
+    return str(counter.subject) in (*_HOOKS, REMOTE_PODS, UNATTRIBUTED)
 
 
 def remote_pods(totals: Totals, audit: Audit, traffic: Traffic) -> Amount | None:
@@ -72,10 +72,15 @@ def remote_pods(totals: Totals, audit: Audit, traffic: Traffic) -> Amount | None
     return totals.get(_remote_pods(traffic)) if audit is Audit.FORWARD else None
 
 
-def of_remote_pods(counter: Counter) -> Iterator[Account]:
-    """The accounts of a counter of REMOTE_PODS."""
-    yield _remote_pods(counter.traffic)
-    yield Account(Scope.AUDIT, Audit.FORWARD, COUNTED, counter.traffic)
+def of_node(counter: Counter) -> Iterator[Account]:
+    """The accounts of one of the node's own counters."""
+    if counter.subject == REMOTE_PODS:
+        yield _remote_pods(counter.traffic)
+        yield Account(Scope.AUDIT, Audit.FORWARD, COUNTED, counter.traffic)
+    elif counter.subject == UNATTRIBUTED:
+        yield Account(Scope.AUDIT, Audit.FORWARD, MISSED, counter.traffic)
+    else:
+        yield Account(Scope.HOOK, str(counter.subject), str(counter.family.value), counter.traffic)
 
 
 def _remote_pods(traffic: Traffic) -> Account:
@@ -122,6 +127,7 @@ def settle(
     totals: MutableMapping[Account, Amount],
     former: Mapping[Key, Comparison],
     rebasing: Collection[Key],
+    counters: Collection[Counter],
 ) -> None:
     """Compare the owners' counters, as just read, with the hooks as of the reading before.
 
@@ -129,9 +135,13 @@ def settle(
         totals: the accounts, this reading included.
         former: `compared` before this reading was posted.
         rebasing: hooks that had turned out zeroed by the reading before.
+        counters: all live ones.
     """
+    shown_as_counted = {c.traffic for c in counters if c.subject == UNATTRIBUTED}
     for key, now in compared(totals).items():
         audit, traffic = key
+        if audit is Audit.FORWARD and traffic in shown_as_counted:
+            continue
         then = former.get(key, now)
         shown = missed(totals, audit, traffic)
         base = Account(Scope.AUDIT, audit, BASE, traffic)

@@ -73,7 +73,7 @@ from netmgr.ledger.tables import (
     Scope,
     Tracked,
 )
-from netmgr.model import REMOTE_PODS, Counter, PodRef, Sample
+from netmgr.model import Counter, PodRef, Sample
 
 BOOT_ID = "boot_id"
 READ_AT, LONGEST_PAUSE = "read_at_steady", "longest_pause"
@@ -240,7 +240,7 @@ class Book:
             self.longest_pause = max(self.longest_pause, taken_at.steady - self.last_reading.steady)
         self.last_reading = taken_at
         if is_whole:
-            audit.settle(self.totals, former, self.rebasing)
+            audit.settle(self.totals, former, self.rebasing, self.counters)
             self.rebasing, self.shaken = self.shaken, set()
 
     def _post_one(self, sample: Sample, now: Moment) -> bool:
@@ -390,10 +390,8 @@ def _same(former: PodRef | None, owner: PodRef | None) -> bool:
 
 
 def _accounts(counter: Counter, owner: PodRef | None) -> Iterator[Account]:
-    if counter.subject == REMOTE_PODS:
-        yield from audit.of_remote_pods(counter)
-    elif owner is None:
-        yield Account(Scope.HOOK, str(counter.subject), str(counter.family.value), counter.traffic)
+    if owner is None:
+        yield from audit.of_node(counter)
     else:
         yield Account(Scope.POD, owner.namespace, owner.name, counter.traffic)
         yield Account(Scope.NAMESPACE, owner.namespace, "", counter.traffic)

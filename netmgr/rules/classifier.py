@@ -1,9 +1,10 @@
-"""Rules that count pods' traffic by class: everything in the forward hook that is not internet.
+"""Rules that count pods' traffic by class: everything that is forwarded and not internet.
 
-They follow the rules that count the internet, where a pod's internet packets leave the chain. What
-gets here with a pod's address is in some class, and in `internal` if in no other. Packets that
-isolation is going to drop are in none. What a pod exchanges with its own node passes no forward
-hook and is in no class.
+They follow the rules that count the internet, at the same hooks: what comes to a pod in the forward
+hook, what leaves it in postrouting. There a pod's internet packets leave the chain. What gets here
+with a pod's address is in some class, and in `internal` if in no other. Packets that isolation is
+going to drop are in none. What a pod exchanges with its own node is not forwarded and is in no
+class.
 """
 
 from __future__ import annotations
@@ -90,18 +91,18 @@ class Classifier:
         return found
 
     def rules(self, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
-        """The rules of one hook and family; only the forward hook has any."""
-        if hook is not Hook.FORWARD:
+        """The rules of one hook and family."""
+        if hook is Hook.FORWARD:
+            way, pod, peer = "in", Side.DESTINATION, Side.SOURCE
+        elif hook is Hook.BEFORE_SRCNAT:
+            way, pod, peer = "out", Side.SOURCE, Side.DESTINATION
+        else:
             return
-        for way, pod, peer in (
-            ("out", Side.SOURCE, Side.DESTINATION),
-            ("in", Side.DESTINATION, Side.SOURCE),
-        ):
-            links: tuple[Match, ...] = (OnLink(pod, f"{LINK_PREFIX}*"),) if self.own_links else ()
-            if abilities.verdict_maps:
-                yield self._classify(family, way, links, pod, peer)
-            else:
-                yield from self._each(family, way, links, pod, peer)
+        links: tuple[Match, ...] = (OnLink(pod, f"{LINK_PREFIX}*"),) if self.own_links else ()
+        if abilities.verdict_maps:
+            yield self._classify(family, way, links, pod, peer)
+        else:
+            yield from self._each(family, way, links, pod, peer)
 
     def _classify(
         self, family: Family, way: str, links: tuple[Match, ...], pod: Side, peer: Side

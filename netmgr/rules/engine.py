@@ -20,7 +20,7 @@ from netmgr.rules import tagged
 from netmgr.rules.classifier import pod_set
 from netmgr.rules.diff import diff, faults
 from netmgr.rules.model import Abilities, Element, Observed, Ruleset, SetSpec
-from netmgr.rules.policy import PodSets, Policy, desired, pod_sets
+from netmgr.rules.policy import ARRIVED, DELIVERED, PodSets, Policy, desired, pod_sets
 from netmgr.rules.spokes import pair_counter
 from netmgr.rules.tagged import Serving, Tagged
 from netmgr.rules.transaction import (
@@ -98,6 +98,9 @@ class RuleBackend(Protocol):
         ...
 
 
+NOTHING = (0, 0)
+
+
 class Drops(NamedTuple):
     """All that was dropped here: between sites, and for any other reason.
 
@@ -107,6 +110,8 @@ class Drops(NamedTuple):
 
     between: list[DroppedTotals]
     refused: list[RefusedTotals]
+    undelivered: tuple[int, int] = NOTHING
+    """Packets and bytes from the internet that arrived for pods here and did not reach them."""
 
 
 class Rules:
@@ -117,6 +122,7 @@ class Rules:
         self.policy = policy
         self._mark: Prefix | None = None
         self._excepted: set[Address] = set()
+        self._arrived = self._lacking = NOTHING
         self._skeleton = self._desired(())
 
     def know(self, addresses: Iterable[Address], namespace: str) -> None:
@@ -260,6 +266,7 @@ class Rules:
         if not pairs and not reasons:
             return drops
         found = self.backend.tallies(self._skeleton)
+        drops = drops._replace(undelivered=self._undelivered(found))
         for (origin, destination), counters in pairs.items():
             packets, size = _sum(found, counters)
             drops.between.append(
@@ -274,6 +281,25 @@ class Rules:
             packets, size = _sum(found, counters)
             drops.refused.append({"reason": reason, "bytes": size, "packets": packets})
         return drops
+
+    def _undelivered(self, found: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+        """The largest difference so far: a packet may be on its way between two readings."""
+        # Counters are read in the order in which packets meet them, so that the difference is at
+        # most the truth.
+        arrived, delivered = (
+            _sum(found, (f"{name}{family.value}" for family in Family))
+            for name in (ARRIVED, DELIVERED)
+        )
+        former, self._arrived = self._arrived, arrived
+        if arrived < former:
+            # Another program flushed our counters, which begin anew.
+            self._lacking = NOTHING
+        packets, size = self._lacking
+        self._lacking = (
+            max(packets, arrived[0] - delivered[0]),
+            max(size, arrived[1] - delivered[1]),
+        )
+        return self._lacking
 
     def _drop_counters(self) -> tuple[dict[tuple[str, str], set[str]], dict[str, set[str]]]:
         """Names of the counters of each ordered pair of sites, and of each reason."""

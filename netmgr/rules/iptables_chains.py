@@ -27,6 +27,7 @@ TABLES = {
     Hook.INPUT: "mangle",
     Hook.FORWARD: "mangle",
     Hook.OUTPUT: "mangle",
+    Hook.BEFORE_SRCNAT: "mangle",
     Hook.POSTROUTING: "nat",
 }
 """Which table has the hook at the priority we use there. None has one behind all translation."""
@@ -34,9 +35,12 @@ TABLES = {
 _ANY_OWNER = re.compile(r"iptables-exporter .* traffic=internet-(in|out)")
 
 
+_BUILTIN = {Hook.DSTNAT: "PREROUTING", Hook.BEFORE_SRCNAT: "POSTROUTING"}
+
+
 def builtin(hook: Hook) -> str:
     """The kernel's own chain at a hook."""
-    return "PREROUTING" if hook is Hook.DSTNAT else hook.upper()
+    return _BUILTIN.get(hook, hook.upper())
 
 
 def chain_name(hook: Hook) -> str:

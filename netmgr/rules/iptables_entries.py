@@ -22,6 +22,7 @@ from netmgr.kernel.xtables.entries import (
 )
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.model import (
+    FORWARDED,
     Action,
     Asking,
     Classify,
@@ -64,6 +65,8 @@ _ORIGINAL_DESTINATION = 1 << 3
 _REPLY_SOURCE_PORT, _DIRECTION = 1 << 10, 1 << 12
 """XT_CONNTRACK_REPLSRC_PORT and XT_CONNTRACK_DIRECTION; without inversion the direction is the
 original one."""
+_LOCAL, _NOT_FROM = 1 << 2, 1
+"""RTN_LOCAL as a bit, and XT_ADDRTYPE_INVERT_SOURCE of <linux/netfilter/xt_addrtype.h>."""
 _EVERY_NTH = 1
 """XT_STATISTIC_MODE_NTH of <linux/netfilter/xt_statistic.h>."""
 
@@ -123,8 +126,7 @@ def _match(head: bytearray, match: Match, family: Family, set_indexes: Mapping[s
             _put_prefix(head, side, prefix, negated=negated)
             return b""
         case OnLink():
-            _put_link(head, match, family)
-            return b""
+            return _link_match(head, match, family)
         # xt_rpfilter works in PREROUTING of raw and mangle alone.
         case Returnable(negated):
             return extension("rpfilter", bytes([_RPFILTER_INVERT if negated else 0]))
@@ -183,7 +185,11 @@ def _put_prefix(head: bytearray, side: Side, prefix: Prefix, *, negated: bool) -
     head[layout.invert_at] |= _INVERTED_ADDRESS[side] if negated else 0
 
 
-def _put_link(head: bytearray, match: OnLink, family: Family) -> None:
+def _link_match(head: bytearray, match: OnLink, family: Family) -> bytes:
+    if match == FORWARDED:
+        # iptables has no name for no link. What is forwarded has no address of this machine as its
+        # source.
+        return extension("addrtype", struct.pack("=HHI", _LOCAL, 0, _NOT_FROM), 1)
     layout = LAYOUTS[family]
     at = layout.links_at + (0 if match.side is Side.SOURCE else LINK_NAME)
     wanted = match.name.replace("*", "+").encode()
@@ -193,6 +199,7 @@ def _put_link(head: bytearray, match: OnLink, family: Family) -> None:
     head[at : at + len(wanted)] = wanted
     head[at + 2 * LINK_NAME : at + 2 * LINK_NAME + significant] = b"\xff" * significant
     head[layout.invert_at] |= _INVERTED_LINK[match.side] if match.negated else 0
+    return b""
 
 
 def _set_match(index: int, side: Side, *, negated: bool) -> bytes:

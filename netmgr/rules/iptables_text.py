@@ -14,6 +14,7 @@ from netmgr.rules import iptables_entries
 from netmgr.rules.ipset import kernel_name
 from netmgr.rules.iptables_chains import TABLES, builtin, chain_name, goes_last, is_in_builtin
 from netmgr.rules.model import (
+    FORWARDED,
     SET_CAPACITY,
     Asking,
     Element,
@@ -152,6 +153,13 @@ def _not(*, negated: bool) -> str:
     return "! " if negated else ""
 
 
+def _link(match: OnLink) -> str:
+    if match == FORWARDED:
+        return "-m addrtype ! --src-type LOCAL"
+    option = "-i" if match.side is Side.SOURCE else "-o"
+    return f"{_not(negated=match.negated)}{option} {match.name.replace('*', '+')}"
+
+
 def _match(match: Match, family: Family) -> str:  # noqa: PLR0911 - one return per kind of match reads best
     match match:
         case InSet(side, name, negated):
@@ -159,9 +167,8 @@ def _match(match: Match, family: Family) -> str:  # noqa: PLR0911 - one return p
         case InPrefix(side, prefix, negated):
             option = "-s" if side is Side.SOURCE else "-d"
             return f"{_not(negated=negated)}{option} {prefix}"
-        case OnLink(side, name, negated, _):
-            option = "-i" if side is Side.SOURCE else "-o"
-            return f"{_not(negated=negated)}{option} {name.replace('*', '+')}"
+        case OnLink():
+            return _link(match)
         case Returnable(negated):
             return f"-m rpfilter{' --invert' if negated else ''}"
         case IcmpType(number):

@@ -37,6 +37,8 @@ class Hook(StrEnum):
     INPUT = "input"
     FORWARD = "forward"
     OUTPUT = "output"
+    BEFORE_SRCNAT = "before_srcnat"
+    """Behind filters, and before the packet loses its pod's address."""
     POSTROUTING = "postrouting"
     DEPARTURE = "departure"
 
@@ -87,7 +89,11 @@ class OnLink:
 
     def __str__(self) -> str:
         way = "arrives on" if self.side is Side.SOURCE else "leaves by"
-        return f"{'not ' if self.negated else ''}{way} {self.name}"
+        return f"{'not ' if self.negated else ''}{way} {self.name or 'no link'}"
+
+
+FORWARDED = OnLink(Side.SOURCE, "", negated=True)
+"""The packet came in by a link, for hooks that this machine's own packets pass as well."""
 
 
 @dataclass(frozen=True, slots=True)

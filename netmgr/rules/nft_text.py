@@ -21,6 +21,7 @@ from netmgr.rules import nft_pairs
 from netmgr.rules.model import (
     DYNAMIC_CAPACITY,
     DYNAMIC_SECONDS,
+    FORWARDED,
     SET_CAPACITY,
     Action,
     Asking,
@@ -73,24 +74,26 @@ class _Base(NamedTuple):
 
 
 # Connection tracking begins at -200: -300 is before it. 320 is behind source translation (100) and
-# the helpers of connection tracking (300). -110 is just before kube-proxy's -100.
+# the helpers of connection tracking (300). -110 is just before kube-proxy's -100. 99 is behind the
+# filters of postrouting, such as kube-network-policies' at 95.
 BASES = {
     Hook.PREROUTING: _Base("filter", "prerouting", -300),
     Hook.DSTNAT: _Base("nat", "prerouting", -110),
     Hook.INPUT: _Base("filter", "input", -150),
     Hook.FORWARD: _Base("filter", "forward", -150),
     Hook.OUTPUT: _Base("filter", "output", -150),
+    Hook.BEFORE_SRCNAT: _Base("filter", "postrouting", 99),
     Hook.POSTROUTING: _Base("nat", "postrouting", 100),
     Hook.DEPARTURE: _Base("filter", "postrouting", 320),
 }
-"""Chain type, the kernel's hook and priority: raw, before others' translation, mangle, source
-translation, the end."""
+"""Chain type, the kernel's hook and priority: raw, before others' translation, mangle, around
+source translation, the end."""
 
 COMMENT_LENGTH = 127
 """The most bytes a rule's comment has (NFTNL_UDATA_COMMENT_MAXLEN, less the final zero)."""
 
 Line = tuple[Rule, ...]
-"""One or two rules that are one rule to the kernel."""
+"""One or more rules that are one rule to the kernel."""
 
 FEW = 4
 """So many prefixes are compared sooner than looked up: a rule costs 20 to 30 ns, the look-up
@@ -230,18 +233,20 @@ def _entry(action: Classify | DropBetween) -> str:
 def fused(rules: Sequence[Rule]) -> list[Line]:
     """The rules as lines of the kernel.
 
-    A counting rule and the pod rule with the same matches become one.
+    Counting rules and the pod rule with the same matches become one.
 
-    What a packet pays for is finding that its peer is not internal; so that is done once for both.
+    What a packet pays for is finding that its peer is not internal; so that is done once for all.
     """
     lines: list[Line] = []
-    counting: dict[tuple[Match, ...], list[int]] = {}
+    counting: dict[tuple[Match, ...], int] = {}
     for rule in rules:
-        if places := counting.get(rule.matches[:-1]):
-            lines[places.pop(0)] += (rule,)
+        counts = isinstance(rule.action, Count | Tally)
+        place = counting.get(rule.matches) if counts else counting.pop(rule.matches[:-1], None)
+        if place is not None:
+            lines[place] += (rule,)
             continue
-        if isinstance(rule.action, Count):
-            counting.setdefault(rule.matches, []).append(len(lines))
+        if counts:
+            counting[rule.matches] = len(lines)
         lines.append((rule,))
     return lines
 
@@ -283,7 +288,7 @@ def _digest(content: str) -> str:
 def text(line: Line) -> str:
     """The line's matches and actions in nft's language.
 
-    Of two rules, the second's last match comes last.
+    Of several rules, the last match of the one that looks further comes last.
     """
     first, *more = line
     parts = [_match_text(match, first) for match in first.matches]
@@ -292,11 +297,10 @@ def text(line: Line) -> str:
         # own.
         parts.insert(0, f"meta nfproto ipv{first.family.value}")
     parts.append(_action_text(first.action, first.family))
-    for second in more:
-        parts += [
-            _match_text(second.matches[-1], second),
-            _action_text(second.action, second.family),
-        ]
+    for other in more:
+        if other.matches != first.matches:
+            parts.append(_match_text(other.matches[-1], other))
+        parts.append(_action_text(other.action, other.family))
     return " ".join(filter(None, parts))
 
 
@@ -366,6 +370,8 @@ def _match_text(match: Match, rule: Rule) -> str:  # noqa: PLR0911 - one return 
 
 def _link_text(match: OnLink) -> str:
     way, operator = "i" if match.side is Side.SOURCE else "o", _operator(negated=match.negated)
+    if match == FORWARDED:
+        return "iif != 0"
     if match.group:
         return f"meta {way}ifgroup {operator}{match.group}"
     return f'{way}ifname {operator}"{match.name}"'

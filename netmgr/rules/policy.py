@@ -1,27 +1,39 @@
 """What a node's rules should be: a constant number of them, whatever the number of pods.
 
-The forward hook counts pods: internal destinations (or sources) are sorted out first, then
-one look-up in the set of pod addresses counts the packet on its element. The article's four
-rules ("Scaling Kubernetes to 7,500 nodes") count the node as a whole. Masquerading touches
-only what pods send to the internet. Who may send as whom is decided before all that
-(`sources`). After the counting come the rules that keep spokes apart (`isolation`), and on a
-NAT host those that open Services (`translation`).
+Pods are counted at two hooks: internal destinations (or sources) are sorted out first, then
+one look-up in the set of pod addresses counts the packet on its element. What comes from the
+internet is counted in the forward hook, before any filter, since whoever bills it bills what
+arrived. What goes there is counted behind every filter, where it still has the pod's own address
+(postrouting, before source translation): it leaves the node. The article's four rules ("Scaling
+Kubernetes to 7,500 nodes") count the node as a whole. Masquerading touches only what pods send to
+the internet. Who may send as whom is decided before all that (`sources`). After the counting come
+the rules that keep spokes apart (`isolation`), and on a NAT host those that open Services
+(`translation`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
 from netmgr.documents.node import NodeDocument, NodeRules
 from netmgr.documents.sites import Role
-from netmgr.model import LINK_GROUP, LINK_PREFIX, PROTECTED, REMOTE_PODS, Counter, Traffic
+from netmgr.model import (
+    LINK_GROUP,
+    LINK_PREFIX,
+    PROTECTED,
+    REMOTE_PODS,
+    UNATTRIBUTED,
+    Counter,
+    Traffic,
+)
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules.classifier import Classifier, pod_set
 from netmgr.rules.isolation import Isolation
 from netmgr.rules.model import (
+    FORWARDED,
     Abilities,
     Count,
     Element,
@@ -36,6 +48,7 @@ from netmgr.rules.model import (
     Ruleset,
     SetSpec,
     Side,
+    Tally,
     outside,
 )
 from netmgr.rules.protection import Protection
@@ -50,6 +63,12 @@ NODE_HOOKS = (
 )
 """The hooks of the article's four rules, and what each counts."""
 
+COUNTING_HOOKS = frozenset({*(hook for hook, _ in NODE_HOOKS), Hook.BEFORE_SRCNAT})
+
+
+ARRIVED, DELIVERED = "arrived", "delivered"
+"""Names of the counters of what came from the internet to be forwarded, and of what of it was:
+other programs' filters dropped the difference."""
 
 GUARDED_PODS = Sources()
 
@@ -62,7 +81,7 @@ class Policy:
     pods' own addresses, or on a router those of every site. `exact_prefix` is the one v4 prefix the
     article's published text excepts. `cluster_cidrs` have the pods of all nodes: what enters here
     for other nodes' pods is counted. With `counts_only` pods are counted and no more: none of their
-    packets is dropped as forged, or translated.
+    packets is dropped as forged, or translated. A machine between sites `runs_pods` none.
     """
 
     internal: tuple[Prefix, ...]
@@ -78,6 +97,7 @@ class Policy:
     translation: Translation | None = None
     classifier: Classifier | None = None
     cluster_cidrs: tuple[Prefix, ...] = ()
+    runs_pods: bool = True
 
     @property
     def traffics(self) -> tuple[Traffic, ...]:
@@ -114,6 +134,7 @@ class Policy:
             translation=Translation.of(document),
             classifier=Classifier.of(document, isolation),
             cluster_cidrs=document.accounting.cluster_cidrs,
+            runs_pods=document.role is Role.NODE,
         )
 
 
@@ -234,55 +255,95 @@ def _chain(policy: Policy, hook: Hook, abilities: Abilities) -> Iterator[Rule]:
                 yield from part.rules(hook, family, abilities)
     # Behind all counting of either family: what passes here leaves the chain.
     if policy.isolation:
-        for family in Family:
-            yield from policy.isolation.passing(hook, family, abilities)
-        for family in Family:
-            yield from policy.isolation.dropping(hook, family, abilities)
+        yield from _isolating(policy, policy.isolation, hook, abilities)
 
 
-def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> list[Rule]:
+def _isolating(
+    policy: Policy, isolation: Isolation, hook: Hook, abilities: Abilities
+) -> Iterator[Rule]:
+    if hook is Hook.FORWARD:
+        # These reach no spoke. They are found by comparisons, not by look-ups as below.
+        for family in Family:
+            internet = _internet(policy, Side.DESTINATION, family, hook, abilities)
+            yield Rule(f"to the internet v{family.value}", family, internet, Pass())
+    for family in Family:
+        yield from isolation.passing(hook, family, abilities)
+    for family in Family:
+        yield from isolation.dropping(hook, family, abilities)
+
+
+def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
     outward, inward = (
         _internet(policy, peer, family, hook, abilities) for peer in (Side.DESTINATION, Side.SOURCE)
     )
     # Before the pods' rules, which end the chain for the packets they count.
-    rules = [
-        _node_rule(
-            policy, hook, traffic, family, inward if traffic is Traffic.INTERNET_IN else outward
-        )
-        for at, traffic in NODE_HOOKS
-        if at is hook
-    ]
+    for at, traffic in NODE_HOOKS:
+        if at is hook:
+            peer = inward if traffic is Traffic.INTERNET_IN else outward
+            yield _node_rule(policy, hook, traffic, family, peer)
     if hook is Hook.FORWARD:
-        rules += _forwarded(policy, family, outward, inward, abilities)
-    # Another plugin wires these pods, and their sources and masquerading are its own business.
-    elif policy.counts_only:
-        return rules
-    elif hook is Hook.POSTROUTING and policy.masquerade:
-        rules.append(_masquerade(policy, family))
-    return rules
+        yield from _arriving(policy, family, inward, abilities)
+    elif hook is Hook.BEFORE_SRCNAT:
+        yield from _leaving(policy, family, outward, inward, abilities)
+    # Where another plugin wires the pods, their masquerading is its own business.
+    elif hook is Hook.POSTROUTING and policy.masquerade and not policy.counts_only:
+        yield _masquerade(policy, family)
 
 
-def _forwarded(
+def _arriving(
+    policy: Policy, family: Family, inward: tuple[Match, ...], abilities: Abilities
+) -> Iterator[Rule]:
+    if policy.runs_pods:
+        # The same matches as the pods' rule has: where the backend can, they are one.
+        yield _tally(ARRIVED, family, inward)
+        # The counting look-up is the last match: it counts whatever reaches it.
+        yield _pod_rule(Traffic.INTERNET_IN, family, inward, Side.DESTINATION)
+    # Behind the pods' rule: what reaches these is for no pod of this node.
+    yield from _of_others(policy, Traffic.INTERNET_IN, family, inward, abilities)
+
+
+def _leaving(
     policy: Policy,
     family: Family,
     outward: tuple[Match, ...],
     inward: tuple[Match, ...],
     abilities: Abilities,
 ) -> Iterator[Rule]:
-    # The counting look-up is the last match: it counts whatever reaches it.
-    yield _pod_rule(Traffic.INTERNET_OUT, family, outward, Side.SOURCE)
-    yield _pod_rule(Traffic.INTERNET_IN, family, inward, Side.DESTINATION)
-    # Behind them: what reaches these is for no pod of this node.
+    if policy.runs_pods:
+        yield _pod_rule(Traffic.INTERNET_OUT, family, outward, Side.SOURCE)
+        yield _tally(DELIVERED, family, (*inward, FORWARDED))
+    yield from _of_others(policy, Traffic.INTERNET_OUT, family, (*outward, FORWARDED), abilities)
+
+
+def _tally(what: str, family: Family, matches: tuple[Match, ...]) -> Rule:
+    return Rule(f"{what} v{family.value}", family, matches, Tally(f"{what}{family.value}"))
+
+
+def _of_others(
+    policy: Policy,
+    traffic: Traffic,
+    family: Family,
+    internet: tuple[Match, ...],
+    abilities: Abilities,
+) -> Iterator[Rule]:
+    """Count what is for no pod of this node: what remote pods get by a Service, and the rest.
+
+    Of remote pods both addresses are seen here alone: the pod's node gets the packet with this
+    node's address as source.
+    """
     sets = _cluster_sets(policy, abilities)
+    rest = internet
     if _cluster(family) in sets:
-        for traffic, peer, pod in (
-            (Traffic.INTERNET_OUT, outward, Side.SOURCE),
-            (Traffic.INTERNET_IN, inward, Side.DESTINATION),
-        ):
-            remote = _remote(traffic, family)
-            each = (pod, remote.name) if remote in sets else None
-            count = Count(Counter(REMOTE_PODS, family, traffic), each)
-            yield _remote_pods_rule(count, (*peer, InSet(pod, _cluster(family).name)))
+        pod = Side.DESTINATION if traffic.is_inward else Side.SOURCE
+        is_remote = InSet(pod, _cluster(family).name)
+        remote = _remote(traffic, family)
+        each = (pod, remote.name) if remote in sets else None
+        count = Count(Counter(REMOTE_PODS, family, traffic), each)
+        yield Rule(f"remote pods {traffic} v{family.value}", family, (*internet, is_remote), count)
+        rest = (*internet, replace(is_remote, negated=True))
+    if policy.runs_pods:
+        count = Count(Counter(UNATTRIBUTED, family, traffic))
+        yield Rule(f"unattributed {traffic} v{family.value}", family, rest, count)
 
 
 def _pod_rule(traffic: Traffic, family: Family, internet: tuple[Match, ...], pod: Side) -> Rule:
@@ -290,21 +351,13 @@ def _pod_rule(traffic: Traffic, family: Family, internet: tuple[Match, ...], pod
     return Rule(f"pod {traffic} v{family.value}", family, matches, Pass())
 
 
-def _remote_pods_rule(count: Count, matches: tuple[Match, ...]) -> Rule:
-    """Count what the internet and other nodes' pods exchange through this node, by a Service.
-
-    Here alone both addresses are seen: the pod's node gets it with this node's address as source.
-    """
-    family, traffic = count.counter.family, count.counter.traffic
-    return Rule(f"remote pods {traffic} v{family.value}", family, matches, count)
-
-
 def _internet(
     policy: Policy, peer: Side, family: Family, hook: Hook, abilities: Abilities
 ) -> tuple[Match, ...]:
     """Matches a peer of the internet."""
     # A packet toward a pod of this node, or to the node itself, costs no comparison of addresses.
-    elsewhere = (_NO_POD if hook is Hook.FORWARD else _NO_LOOPBACK)(peer)
+    is_forwarded = hook in (Hook.FORWARD, Hook.BEFORE_SRCNAT)
+    elsewhere = (_NO_POD if is_forwarded else _NO_LOOPBACK)(peer)
     classes = policy.classifier.prefixes if policy.classifier else ()
     # What classes lie in comes first, so that their packets are done with soonest.
     prefixes = sorted(

@@ -25,7 +25,7 @@ from netmgr.lab.wiring import LOOPBACK_INDEX
 from netmgr.prefixes import Address, Prefix, merge
 from netmgr.rules.engine import RuleBackend, Rules
 from netmgr.rules.iptables import IptablesBackend
-from netmgr.rules.iptables_chains import TABLES, chain_name
+from netmgr.rules.iptables_chains import TABLES, builtin, chain_name
 from netmgr.rules.model import Hook, Pass, Rule, SetSpec
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
@@ -231,7 +231,7 @@ class IptablesKernel:
     def _listed(self, hook: Hook) -> Iterator[tuple[str, str, int, str]]:
         """Program, chain, number and text of each rule of ours at a hook."""
         for program in self._programs():
-            for chain in (hook.upper(), chain_name(hook)):
+            for chain in (builtin(hook), chain_name(hook)):
                 done = programs.run(
                     [programs.locate(program, "iptables"), "-t", TABLES[hook], "-S", chain]
                 )

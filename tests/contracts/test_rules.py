@@ -19,6 +19,7 @@ from netmgr.rules.model import Hook
 POD = Address.parse("10.1.0.5")
 POD6 = Address.parse("2001:db8:1::5")
 OTHER = Address.parse("10.1.0.6")
+IN = Counter.of_pod(POD, Traffic.INTERNET_IN)
 OUT = Counter.of_pod(POD, Traffic.INTERNET_OUT)
 NODE_COUNTERS = {
     Counter(hook, family, traffic)
@@ -28,6 +29,8 @@ NODE_COUNTERS = {
         ("OUTPUT", Traffic.INTERNET_OUT),
         ("FORWARD", Traffic.INTERNET_IN),
         ("FORWARD", Traffic.INTERNET_OUT),
+        ("UNATTRIBUTED", Traffic.INTERNET_IN),
+        ("UNATTRIBUTED", Traffic.INTERNET_OUT),
     )
 }
 
@@ -176,17 +179,28 @@ def test_many_threads_may_come_and_go_at_once(rules):
 
 def test_a_lost_rule_is_named_and_put_back_without_losing_a_pods_count(kernel, rules):
     settle(rules, POD)
-    kernel.set_counts("pod_out4", [POD], 4, 4000)
-    kernel.lose_rule(Hook.FORWARD, "pod internet-out v4")
+    kernel.set_counts("pod_in4", [POD], 4, 4000)
+    kernel.lose_rule(Hook.FORWARD, "pod internet-in v4")
     plan = rules.plan([POD])
-    # nftables holds the node's and the pods' counting in one rule, so that both are lost with it.
+    # nftables counts all of it in one rule, so that all is lost with it.
     lost = {
-        f"chain forward: rule '{name} internet-out v4' was missing"
-        for name in ("pod", "node forward")
+        f"chain forward: rule '{name} v4' was missing"
+        for name in ("pod internet-in", "node forward internet-in", "arrived")
     }
-    assert "chain forward: rule 'pod internet-out v4' was missing" in plan.repairs
+    assert "chain forward: rule 'pod internet-in v4' was missing" in plan.repairs
     assert set(plan.repairs) <= lost
     assert plan.created == frozenset()
+    rules.apply(plan)
+    assert not rules.plan([POD])
+    assert Sample(IN, 4000, 4) in rules.read()
+
+
+def test_a_lost_rule_of_what_leaves_is_put_back_without_losing_a_pods_count(kernel, rules):
+    settle(rules, POD)
+    kernel.set_counts("pod_out4", [POD], 4, 4000)
+    kernel.lose_rule(Hook.BEFORE_SRCNAT, "pod internet-out v4")
+    plan = rules.plan([POD])
+    assert plan.repairs == ("chain before_srcnat: rule 'pod internet-out v4' was missing",)
     rules.apply(plan)
     assert not rules.plan([POD])
     assert Sample(OUT, 4000, 4) in rules.read()

@@ -85,8 +85,8 @@ def test_the_exact_rules_are_the_articles_word_for_word(backend, policy, program
     rules.apply(rules.plan(PODS))
     saved = rules_of(program("iptables-save -t mangle"))
     assert {line for line in saved if "iptables-exporter" in line} == ARTICLE
-    assert len(saved) == len(ARTICLE) + 6, (
-        "beside the article's rules: two jumps and four rules for any number of pods"
+    assert len(saved) == len(ARTICLE) + 11, (
+        "beside the article's rules: three jumps and eight rules for any number of pods"
     )
 
 
@@ -369,9 +369,8 @@ def test_rules_are_changed_and_read_while_another_program_changes_its_own_withou
             others.stdout.read(1)
             for _ in range(5):
                 rules.apply(rules.plan(PODS))
-                assert len(rules.read()) == len(rules.counters(PODS)) + len(NODE_HOOKS) * len(
-                    Family
-                )
+                of_node = len(NODE_HOOKS) + len(Traffic)
+                assert len(rules.read()) == len(rules.counters(PODS)) + of_node * len(Family)
                 assert not rules.plan(PODS)
                 rules.remove()
         finally:

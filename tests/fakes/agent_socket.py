@@ -100,6 +100,7 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "role": "node",
         "isolation": _isolation(),
         "drops": _drops(),
+        "undelivered": {"bytes": 528, "packets": 1},
         "protected": [
             one for one in _namespaces(namespaces) if one["traffic"] == Traffic.INTERNET_OUT
         ],

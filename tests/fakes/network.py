@@ -36,7 +36,13 @@ OTHER_KINDS = (
 
 MOST_HOPS = 16
 BEFORE_ROUTING = (Hook.PREROUTING, Hook.DSTNAT)
-SENT = (Hook.OUTPUT, Hook.DSTNAT, Hook.POSTROUTING, Hook.DEPARTURE)
+SENT = (
+    Hook.OUTPUT,
+    Hook.DSTNAT,
+    Hook.BEFORE_SRCNAT,
+    Hook.POSTROUTING,
+    Hook.DEPARTURE,
+)
 """As the kernel's, and kube-proxy's translation of what the machine itself sends."""
 
 

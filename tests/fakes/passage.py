@@ -39,13 +39,15 @@ from netmgr.rules.model import (
 from netmgr.rules.spokes import DropBetween, spoke_of
 from tests.fakes.held import Hits, State
 
-FORWARDED = (Hook.PREROUTING, Hook.DSTNAT, Hook.FORWARD, Hook.POSTROUTING, Hook.DEPARTURE)
+SENT_ON = (Hook.BEFORE_SRCNAT, Hook.POSTROUTING, Hook.DEPARTURE)
+FORWARDED = (Hook.PREROUTING, Hook.DSTNAT, Hook.FORWARD, *SENT_ON)
 RECEIVED = (Hook.PREROUTING, Hook.DSTNAT, Hook.INPUT)
-SENT = (Hook.OUTPUT, Hook.POSTROUTING, Hook.DEPARTURE)
+SENT = (Hook.OUTPUT, *SENT_ON)
 LOOPED = (*SENT, *RECEIVED)
 
-ARRIVING = (Hook.PREROUTING, Hook.DSTNAT, Hook.INPUT, Hook.FORWARD)
-LEAVING = (Hook.OUTPUT, Hook.POSTROUTING, Hook.FORWARD, Hook.DEPARTURE)
+# Since Linux 5.7 postrouting knows the link that a forwarded packet came in by.
+ARRIVING = (Hook.PREROUTING, Hook.DSTNAT, Hook.INPUT, Hook.FORWARD, Hook.BEFORE_SRCNAT)
+LEAVING = (Hook.OUTPUT, Hook.FORWARD, *SENT_ON)
 NO_ADDRESS = Address(Family.V4, 0)
 
 
@@ -227,7 +229,8 @@ class Passage:
             case InPrefix(side, prefix, negated):
                 return prefix.holds(_address(packet, side)) != negated
             case OnLink(side, name, negated, _):
-                incoming = packet.iif if hook in ARRIVING else ""
+                is_own = hook is Hook.BEFORE_SRCNAT and Hook.OUTPUT in packet.hooks
+                incoming = packet.iif if hook in ARRIVING and not is_own else ""
                 outgoing = packet.oif if hook in LEAVING else ""
                 link = incoming if side is Side.SOURCE else outgoing
                 return (

@@ -15,7 +15,7 @@ from netmgr.lab.topology import INTERNET
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
 
-OUT = "internet-out"
+IN, OUT = "internet-in", "internet-out"
 HEADERS = 20 + 8
 
 

@@ -80,7 +80,8 @@ def everything(backend: Backend) -> list[list[str]]:
 
 def rules_alone(backend: Backend) -> list[list[str]]:
     if backend is Backend.NFTABLES:
-        return [["nft", "flush", "chain", "inet", "netmgr", "forward"]]
+        chains = ("forward", "before_srcnat")
+        return [["nft", "flush", "chain", "inet", "netmgr", chain] for chain in chains]
     return [["iptables-legacy", "-t", "mangle", "-F"]]
 
 

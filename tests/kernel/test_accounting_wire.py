@@ -1,6 +1,4 @@
-"""What the forward hook counts beside what a wire carries: the figures that docs/accounting.md
-gives.
-"""
+"""What is counted beside what a wire carries: the figures that docs/accounting.md gives."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 
@@ -23,7 +22,7 @@ from netmgr.lab.runtime import Sandbox
 from netmgr.lab.topology import INTERNET, cluster
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
-from tests.kernel.spending import OUT, run
+from tests.kernel.spending import IN, OUT, run
 
 pytestmark = pytest.mark.root
 
@@ -52,9 +51,10 @@ def world(backend: Backend) -> Iterator[World]:
         yield made
 
 
-def counted(node: LabNode, pod: Sandbox) -> int:
+def counted(node: LabNode, pod: Sandbox, traffic: str = OUT) -> int:
+    wanted = pod.pod.name, traffic
     rows = node.snapshot()["pods"]
-    return next(row["bytes"] for row in rows if (row["pod"], row["traffic"]) == (pod.pod.name, OUT))
+    return next(row["bytes"] for row in rows if (row["pod"], row["traffic"]) == wanted)
 
 
 def tell(what: str, family: Family, shown: int, wire: int) -> float:
@@ -137,23 +137,47 @@ def test_fragments_are_counted_as_the_datagram_that_connection_tracking_made_of_
     assert wire - shown == datagrams * less
 
 
-def test_what_a_later_rule_drops_is_counted(world: World, node: LabNode, pod: Sandbox) -> None:
-    chain = "{ type filter hook forward priority 0; policy drop; }"
-    assert (
-        run(node, "nft", f"add table inet others; add chain inet others forward {chain}").returncode
-        == 0
-    )
+FORWARD = "type filter hook forward priority 0"
+POSTROUTING = "type filter hook postrouting priority 95"
+"""Where kube-network-policies has its rules. iptables has no table behind that."""
+
+
+def test_what_another_filter_drops_has_arrived_and_has_not_left(
+    world: World, node: LabNode, pod: Sandbox, backend: Backend
+) -> None:
+    filters = (FORWARD, POSTROUTING) if backend is Backend.NFTABLES else (FORWARD,)
+    with (
+        open_socket(world.internet, Family.V4, socket.SOCK_DGRAM) as far,
+        open_socket(pod.netns, Family.V4, socket.SOCK_DGRAM) as near,
+    ):
+        far.bind((str(INTERNET[Family.V4]), 0))
+        far.settimeout(5)
+        near.sendto(bytes(1000), far.getsockname())
+        _, source = far.recvfrom(1000)
+        far.settimeout(0.5)
+        near.settimeout(0.5)
+        for number, place in enumerate(filters, start=1):
+            with other_filter(node, place):
+                for _ in range(20):
+                    near.sendto(bytes(1000), far.getsockname())
+                    far.sendto(bytes(500), source)
+                for receiver in (far, near):
+                    with pytest.raises(TimeoutError):
+                        receiver.recv(1000)
+            arrived = {"bytes": number * 20 * 528, "packets": number * 20}
+            snapshot = node.snapshot()
+            assert counted(node, pod) == 1028
+            assert counted(node, pod, IN) == arrived["bytes"]
+            assert snapshot["undelivered"] == arrived
+            assert not [one for one in snapshot["unattributed"] if one["bytes"]]
+
+
+@contextmanager
+def other_filter(node: LabNode, place: str) -> Iterator[None]:
+    chain = f"{{ {place}; policy drop; }}"
+    table = f"add table inet others; add chain inet others filter {chain}"
+    assert run(node, "nft", table).returncode == 0
     try:
-        with (
-            open_socket(world.internet, Family.V4, socket.SOCK_DGRAM) as far,
-            open_socket(pod.netns, Family.V4, socket.SOCK_DGRAM) as near,
-        ):
-            far.bind((str(INTERNET[Family.V4]), 0))
-            far.settimeout(0.5)
-            for _ in range(20):
-                near.sendto(bytes(1000), far.getsockname())
-            with pytest.raises(TimeoutError):
-                far.recv(1000)
+        yield
     finally:
         assert run(node, "nft", "delete table inet others").returncode == 0
-    assert counted(node, pod) == 20 * 1028

@@ -93,11 +93,11 @@ BOTH_MODES = {
     "internet to the node": (packet(WEB, NODE, UPLINK, hooks=RECEIVED), counted(node("INPUT", IN))),
     "an address of a range that no pod has": (
         packet(UNKNOWN, WEB, LINK, UPLINK),
-        counted(node("FORWARD", OUT), masqueraded=True),
+        counted(node("FORWARD", OUT), node("UNATTRIBUTED", OUT), masqueraded=True),
     ),
     "forwarded for somebody else": (
         packet("10.50.0.1", WEB, "br0", UPLINK),
-        counted(node("FORWARD", OUT)),
+        counted(node("FORWARD", OUT), node("UNATTRIBUTED", OUT)),
     ),
     "a neighbour's address": (packet(NEIGHBOUR, WEB, LINK, UPLINK, way_back=OTHER_LINK), FORGED),
     "an internet address from a pod": (

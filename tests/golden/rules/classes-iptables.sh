@@ -146,12 +146,10 @@ ip6tables-legacy -t mangle -I INPUT -j NETMGR-INPUT
 iptables-legacy -t mangle -I FORWARD 1 ! -i nm+ -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter netmgr traffic=internet-in"
 iptables-legacy -t mangle -I FORWARD 2 ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m comment --comment "iptables-exporter netmgr traffic=internet-out"
 iptables-legacy -t mangle -N NETMGR-FORWARD
-iptables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m set --match-set netmgr-pod-out4 src -m comment --comment "netmgr pod internet-out v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal4 src -m comment --comment "netmgr arrived v4"
 iptables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal4 src -m set --match-set netmgr-pod-in4 dst -m comment --comment "netmgr pod internet-in v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal4 src -m comment --comment "netmgr unattributed internet-in v4"
 iptables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-protected4 dst -i nm+ -m conntrack ! --ctreplsrcport 53 --ctdir ORIGINAL -m set --match-set netmgr-pod-protected-out4 src -m comment --comment "netmgr protected v4" -j DROP
-iptables-legacy -t mangle -A NETMGR-FORWARD -i nm+ -m set --match-set netmgr-class-hub4 dst -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub out v4"
-iptables-legacy -t mangle -A NETMGR-FORWARD -i nm+ -m set --match-set netmgr-class-storage4 dst -m set --match-set netmgr-pod-storage-out4 src -m comment --comment "netmgr class storage out v4"
-iptables-legacy -t mangle -A NETMGR-FORWARD -i nm+ -m set ! --match-set netmgr-classes4 dst -m set --match-set netmgr-pod-internal-out4 src -m comment --comment "netmgr class internal out v4"
 iptables-legacy -t mangle -A NETMGR-FORWARD -o nm+ -m set --match-set netmgr-class-hub4 src -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub in v4"
 iptables-legacy -t mangle -A NETMGR-FORWARD -o nm+ -m set --match-set netmgr-class-storage4 src -m set --match-set netmgr-pod-storage-in4 dst -m comment --comment "netmgr class storage in v4"
 iptables-legacy -t mangle -A NETMGR-FORWARD -o nm+ -m set ! --match-set netmgr-classes4 src -m set --match-set netmgr-pod-internal-in4 dst -m comment --comment "netmgr class internal in v4"
@@ -159,16 +157,30 @@ iptables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
 ip6tables-legacy -t mangle -I FORWARD 1 ! -i nm+ -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter netmgr traffic=internet-in"
 ip6tables-legacy -t mangle -I FORWARD 2 ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter netmgr traffic=internet-out"
 ip6tables-legacy -t mangle -N NETMGR-FORWARD
-ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m set --match-set netmgr-pod-out6 src -m comment --comment "netmgr pod internet-out v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal6 src -m comment --comment "netmgr arrived v6"
 ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal6 src -m set --match-set netmgr-pod-in6 dst -m comment --comment "netmgr pod internet-in v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal6 src -m comment --comment "netmgr unattributed internet-in v6"
 ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-protected6 dst -i nm+ -m conntrack ! --ctreplsrcport 53 --ctdir ORIGINAL -m set --match-set netmgr-pod-protected-out6 src -m comment --comment "netmgr protected v6" -j DROP
-ip6tables-legacy -t mangle -A NETMGR-FORWARD -i nm+ -m set --match-set netmgr-class-hub6 dst -m set --match-set netmgr-pod-hub-out6 src -m comment --comment "netmgr class hub out v6"
-ip6tables-legacy -t mangle -A NETMGR-FORWARD -i nm+ -m set ! --match-set netmgr-classes6 dst -m set --match-set netmgr-pod-internal-out6 src -m comment --comment "netmgr class internal out v6"
 ip6tables-legacy -t mangle -A NETMGR-FORWARD -o nm+ -m set --match-set netmgr-class-hub6 src -m set --match-set netmgr-pod-hub-in6 dst -m comment --comment "netmgr class hub in v6"
 ip6tables-legacy -t mangle -A NETMGR-FORWARD -o nm+ -m set ! --match-set netmgr-classes6 src -m set --match-set netmgr-pod-internal-in6 dst -m comment --comment "netmgr class internal in v6"
 ip6tables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
 iptables-legacy -t mangle -I OUTPUT 1 ! -o lo -m set ! --match-set netmgr-internal4 dst -m comment --comment "iptables-exporter netmgr traffic=internet-out"
 ip6tables-legacy -t mangle -I OUTPUT 1 ! -o lo -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter netmgr traffic=internet-out"
+iptables-legacy -t mangle -N NETMGR-BEFORE_SRCNAT
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m set --match-set netmgr-pod-out4 src -m comment --comment "netmgr pod internet-out v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT ! -i nm+ -m set ! --match-set netmgr-internal4 src -m addrtype ! --src-type LOCAL -m comment --comment "netmgr delivered v4"
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m addrtype ! --src-type LOCAL -m comment --comment "netmgr unattributed internet-out v4"
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT -i nm+ -m set --match-set netmgr-class-hub4 dst -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub out v4"
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT -i nm+ -m set --match-set netmgr-class-storage4 dst -m set --match-set netmgr-pod-storage-out4 src -m comment --comment "netmgr class storage out v4"
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT -i nm+ -m set ! --match-set netmgr-classes4 dst -m set --match-set netmgr-pod-internal-out4 src -m comment --comment "netmgr class internal out v4"
+iptables-legacy -t mangle -I POSTROUTING -j NETMGR-BEFORE_SRCNAT
+ip6tables-legacy -t mangle -N NETMGR-BEFORE_SRCNAT
+ip6tables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m set --match-set netmgr-pod-out6 src -m comment --comment "netmgr pod internet-out v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT ! -i nm+ -m set ! --match-set netmgr-internal6 src -m addrtype ! --src-type LOCAL -m comment --comment "netmgr delivered v6"
+ip6tables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m addrtype ! --src-type LOCAL -m comment --comment "netmgr unattributed internet-out v6"
+ip6tables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT -i nm+ -m set --match-set netmgr-class-hub6 dst -m set --match-set netmgr-pod-hub-out6 src -m comment --comment "netmgr class hub out v6"
+ip6tables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT -i nm+ -m set ! --match-set netmgr-classes6 dst -m set --match-set netmgr-pod-internal-out6 src -m comment --comment "netmgr class internal out v6"
+ip6tables-legacy -t mangle -I POSTROUTING -j NETMGR-BEFORE_SRCNAT
 iptables-legacy -t nat -N NETMGR-POSTROUTING
 iptables-legacy -t nat -A NETMGR-POSTROUTING -m set --match-set netmgr-ranges4 src -m set ! --match-set netmgr-unhidden4 dst -m comment --comment "netmgr masquerade v4" -j MASQUERADE
 iptables-legacy -t nat -A POSTROUTING -j NETMGR-POSTROUTING

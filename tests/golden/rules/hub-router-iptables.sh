@@ -90,8 +90,7 @@ ip6tables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-intern
 iptables-legacy -t mangle -I FORWARD 1 ! -i nm+ -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter openai traffic=internet-in"
 iptables-legacy -t mangle -I FORWARD 2 ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
 iptables-legacy -t mangle -N NETMGR-FORWARD
-iptables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m set --match-set netmgr-pod-out4 src -m comment --comment "netmgr pod internet-out v4" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal4 src -m set --match-set netmgr-pod-in4 dst -m comment --comment "netmgr pod internet-in v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m comment --comment "netmgr to the internet v4" -j RETURN
 iptables-legacy -t mangle -A NETMGR-FORWARD -m set ! --match-set netmgr-foreign4 src -m comment --comment "netmgr isolation forward passes hub src v4" -j RETURN
 iptables-legacy -t mangle -A NETMGR-FORWARD -m set ! --match-set netmgr-foreign4 dst -m comment --comment "netmgr isolation forward passes hub dst v4" -j RETURN
 iptables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-site-spoke-a4 src -m set --match-set netmgr-site-spoke-a4 dst -m comment --comment "netmgr isolation forward passes within spoke-a v4" -j RETURN
@@ -107,8 +106,7 @@ iptables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
 ip6tables-legacy -t mangle -I FORWARD 1 ! -i nm+ -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
 ip6tables-legacy -t mangle -I FORWARD 2 ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
 ip6tables-legacy -t mangle -N NETMGR-FORWARD
-ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m set --match-set netmgr-pod-out6 src -m comment --comment "netmgr pod internet-out v6" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal6 src -m set --match-set netmgr-pod-in6 dst -m comment --comment "netmgr pod internet-in v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m comment --comment "netmgr to the internet v6" -j RETURN
 ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set ! --match-set netmgr-foreign6 src -m comment --comment "netmgr isolation forward passes hub src v6" -j RETURN
 ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set ! --match-set netmgr-foreign6 dst -m comment --comment "netmgr isolation forward passes hub dst v6" -j RETURN
 ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-site-spoke-a6 src -m set --match-set netmgr-site-spoke-a6 dst -m comment --comment "netmgr isolation forward passes within spoke-a v6" -j RETURN

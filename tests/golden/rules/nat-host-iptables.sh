@@ -90,10 +90,9 @@ ip6tables-legacy -t mangle -I INPUT -j NETMGR-INPUT
 iptables-legacy -t mangle -I FORWARD 1 ! -i nm+ -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter openai traffic=internet-in"
 iptables-legacy -t mangle -I FORWARD 2 ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
 iptables-legacy -t mangle -N NETMGR-FORWARD
-iptables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m set --match-set netmgr-pod-out4 src -m comment --comment "netmgr pod internet-out v4" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal4 src -m set --match-set netmgr-pod-in4 dst -m comment --comment "netmgr pod internet-in v4" -j RETURN
 iptables-legacy -t mangle -A NETMGR-FORWARD -d 100.64.1.0/24 -m comment --comment "netmgr stranded 100.64.1.0/24 v4" -j DROP
 iptables-legacy -t mangle -A NETMGR-FORWARD -m conntrack --ctorigdst 100.64.1.0/24 -m comment --comment "netmgr translated 100.64.1.0/24 v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m comment --comment "netmgr to the internet v4" -j RETURN
 iptables-legacy -t mangle -A NETMGR-FORWARD -m set ! --match-set netmgr-foreign4 src -m set ! --match-set netmgr-foreign4 dst -m comment --comment "netmgr isolation forward passes own v4" -j RETURN
 iptables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-site-spoke-a4 src -m set --match-set netmgr-site-spoke-b4 dst -m comment --comment "netmgr isolation forward spoke-a spoke-b v4" -j DROP
 iptables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-site-spoke-a4 src -m set --match-set netmgr-site-spoke-c4 dst -m comment --comment "netmgr isolation forward spoke-a spoke-c v4" -j DROP
@@ -103,10 +102,9 @@ iptables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
 ip6tables-legacy -t mangle -I FORWARD 1 ! -i nm+ -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
 ip6tables-legacy -t mangle -I FORWARD 2 ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
 ip6tables-legacy -t mangle -N NETMGR-FORWARD
-ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m set --match-set netmgr-pod-out6 src -m comment --comment "netmgr pod internet-out v6" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal6 src -m set --match-set netmgr-pod-in6 dst -m comment --comment "netmgr pod internet-in v6" -j RETURN
 ip6tables-legacy -t mangle -A NETMGR-FORWARD -d fd64:1::/120 -m comment --comment "netmgr stranded fd64:1::/120 v6" -j DROP
 ip6tables-legacy -t mangle -A NETMGR-FORWARD -m conntrack --ctorigdst fd64:1::/120 -m comment --comment "netmgr translated fd64:1::/120 v6"
+ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m comment --comment "netmgr to the internet v6" -j RETURN
 ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set ! --match-set netmgr-foreign6 src -m set ! --match-set netmgr-foreign6 dst -m comment --comment "netmgr isolation forward passes own v6" -j RETURN
 ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-site-spoke-a6 src -m set --match-set netmgr-site-spoke-b6 dst -m comment --comment "netmgr isolation forward spoke-a spoke-b v6" -j DROP
 ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-site-spoke-a6 src -m set --match-set netmgr-site-spoke-c6 dst -m comment --comment "netmgr isolation forward spoke-a spoke-c v6" -j DROP

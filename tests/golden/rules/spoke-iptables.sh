@@ -114,9 +114,11 @@ ip6tables-legacy -t mangle -I INPUT -j NETMGR-INPUT
 iptables-legacy -t mangle -I FORWARD 1 ! -i nm+ -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter openai traffic=internet-in"
 iptables-legacy -t mangle -I FORWARD 2 ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
 iptables-legacy -t mangle -N NETMGR-FORWARD
-iptables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m set --match-set netmgr-pod-out4 src -m comment --comment "netmgr pod internet-out v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal4 src -m comment --comment "netmgr arrived v4"
 iptables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal4 src -m set --match-set netmgr-pod-in4 dst -m comment --comment "netmgr pod internet-in v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal4 src -m comment --comment "netmgr unattributed internet-in v4"
 iptables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-protected4 dst -i nm+ -m conntrack ! --ctreplsrcport 53 --ctdir ORIGINAL -m set --match-set netmgr-pod-protected-out4 src -m comment --comment "netmgr protected v4" -j DROP
+iptables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m comment --comment "netmgr to the internet v4" -j RETURN
 iptables-legacy -t mangle -A NETMGR-FORWARD -m set ! --match-set netmgr-foreign4 src -m set ! --match-set netmgr-foreign4 dst -m comment --comment "netmgr isolation forward passes own v4" -j RETURN
 iptables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-site-spoke-a4 src -m set --match-set netmgr-site-spoke-b4 dst -m comment --comment "netmgr isolation forward spoke-a spoke-b v4" -j DROP
 iptables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-site-spoke-a4 src -m set --match-set netmgr-site-spoke-c4 dst -m comment --comment "netmgr isolation forward spoke-a spoke-c v4" -j DROP
@@ -126,9 +128,11 @@ iptables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
 ip6tables-legacy -t mangle -I FORWARD 1 ! -i nm+ -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
 ip6tables-legacy -t mangle -I FORWARD 2 ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
 ip6tables-legacy -t mangle -N NETMGR-FORWARD
-ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m set --match-set netmgr-pod-out6 src -m comment --comment "netmgr pod internet-out v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal6 src -m comment --comment "netmgr arrived v6"
 ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal6 src -m set --match-set netmgr-pod-in6 dst -m comment --comment "netmgr pod internet-in v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m set ! --match-set netmgr-internal6 src -m comment --comment "netmgr unattributed internet-in v6"
 ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-protected6 dst -i nm+ -m conntrack ! --ctreplsrcport 53 --ctdir ORIGINAL -m set --match-set netmgr-pod-protected-out6 src -m comment --comment "netmgr protected v6" -j DROP
+ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m comment --comment "netmgr to the internet v6" -j RETURN
 ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set ! --match-set netmgr-foreign6 src -m set ! --match-set netmgr-foreign6 dst -m comment --comment "netmgr isolation forward passes own v6" -j RETURN
 ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-site-spoke-a6 src -m set --match-set netmgr-site-spoke-b6 dst -m comment --comment "netmgr isolation forward spoke-a spoke-b v6" -j DROP
 ip6tables-legacy -t mangle -A NETMGR-FORWARD -m set --match-set netmgr-site-spoke-a6 src -m set --match-set netmgr-site-spoke-c6 dst -m comment --comment "netmgr isolation forward spoke-a spoke-c v6" -j DROP
@@ -148,6 +152,16 @@ ip6tables-legacy -t mangle -A NETMGR-OUTPUT -m set --match-set netmgr-link-scope
 ip6tables-legacy -t mangle -A NETMGR-OUTPUT -m set --match-set netmgr-site-spoke-b6 dst -m comment --comment "netmgr isolation output spoke-a spoke-b v6" -j DROP
 ip6tables-legacy -t mangle -A NETMGR-OUTPUT -m set --match-set netmgr-site-spoke-c6 dst -m comment --comment "netmgr isolation output spoke-a spoke-c v6" -j DROP
 ip6tables-legacy -t mangle -I OUTPUT -j NETMGR-OUTPUT
+iptables-legacy -t mangle -N NETMGR-BEFORE_SRCNAT
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m set --match-set netmgr-pod-out4 src -m comment --comment "netmgr pod internet-out v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT ! -i nm+ -m set ! --match-set netmgr-internal4 src -m addrtype ! --src-type LOCAL -m comment --comment "netmgr delivered v4"
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m addrtype ! --src-type LOCAL -m comment --comment "netmgr unattributed internet-out v4"
+iptables-legacy -t mangle -I POSTROUTING -j NETMGR-BEFORE_SRCNAT
+ip6tables-legacy -t mangle -N NETMGR-BEFORE_SRCNAT
+ip6tables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m set --match-set netmgr-pod-out6 src -m comment --comment "netmgr pod internet-out v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT ! -i nm+ -m set ! --match-set netmgr-internal6 src -m addrtype ! --src-type LOCAL -m comment --comment "netmgr delivered v6"
+ip6tables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m addrtype ! --src-type LOCAL -m comment --comment "netmgr unattributed internet-out v6"
+ip6tables-legacy -t mangle -I POSTROUTING -j NETMGR-BEFORE_SRCNAT
 iptables-legacy -t nat -N NETMGR-POSTROUTING
 iptables-legacy -t nat -A NETMGR-POSTROUTING -m set --match-set netmgr-ranges4 src -m set ! --match-set netmgr-internal4 dst -m comment --comment "netmgr masquerade v4" -j MASQUERADE
 iptables-legacy -t nat -A POSTROUTING -j NETMGR-POSTROUTING
