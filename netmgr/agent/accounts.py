@@ -97,8 +97,8 @@ class Accounts:
         with self._lock:
             self._attached = {address: a for a in attachments for address in a.addresses}
             self._owners = {address: a.pod for address, a in self._attached.items()}
-            for address, pod in self._owners.items():
-                self._rules.know([address], pod.namespace)
+            for attachment in self._attached.values():
+                self._know(attachment)
             known = self._ledger.counters()
             policy = hashlib.sha256(
                 f"{netmgr.__version__} {self._rules.policy}".encode()
@@ -177,7 +177,7 @@ class Accounts:
         """Count for an attachment from now on; called before any of its packets can pass."""
         with self._lock:
             # Before the admission, which gives addresses of an excepted namespace other elements.
-            self._rules.know(attachment.addresses, attachment.pod.namespace)
+            self._know(attachment)
             # The ledger before the kernel: killed in between, an agent leaves a counter that the
             # next start makes. The other way round it would leave one without an owner.
             self._ledger.begin(self._rules.counters(attachment.addresses), attachment.pod)
@@ -198,7 +198,7 @@ class Accounts:
             # ahead of it.
             self._rules.expel(attachment.addresses, mark and mark.address)
             self._ledger.end(counters)
-            self._rules.know(attachment.addresses, "")
+            self._rules.know(attachment.addresses, "", "")
             for address in attachment.addresses:
                 self._owners.pop(address, None)
                 self._attached.pop(address, None)
@@ -362,7 +362,10 @@ class Accounts:
             if self._host_pods is not None:
                 self._host_pods.close()
 
-    def _admit(self, addresses: Iterable[Address]) -> None:
+    def _know(self, attachment: Attachment) -> None:
+        self._rules.know(attachment.addresses, attachment.pod.namespace, attachment.host_link)
+
+    def _admit(self, addresses: Collection[Address]) -> None:
         try:
             self._rules.admit(addresses)
         except KernelError as error:

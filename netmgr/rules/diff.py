@@ -96,7 +96,7 @@ def _set_operations(desired: Ruleset, observed: Observed) -> Iterator[Operation]
             yield CreateSet(spec)
             present = frozenset()
         # As a whole, since a new prefix may overlap one that goes, which an interval set refuses.
-        elif spec.counts is None and wanted != present:
+        elif spec.has_prefixes and wanted != present:
             yield ReplaceElements(spec, wanted)
             continue
         if surplus := present - wanted:

@@ -19,8 +19,8 @@ from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules import tagged
 from netmgr.rules.classifier import pod_set
 from netmgr.rules.diff import diff, faults
-from netmgr.rules.model import Abilities, Element, Observed, Ruleset, SetSpec
-from netmgr.rules.policy import ARRIVED, DELIVERED, PodSets, Policy, desired, pod_sets
+from netmgr.rules.model import Abilities, Element, Observed, Ruleset, Sender, SetSpec
+from netmgr.rules.policy import ARRIVED, DELIVERED, PodSets, Policy, desired, pod_sets, senders
 from netmgr.rules.spokes import pair_counter
 from netmgr.rules.tagged import Serving, Tagged
 from netmgr.rules.transaction import (
@@ -122,11 +122,20 @@ class Rules:
         self.policy = policy
         self._mark: Prefix | None = None
         self._excepted: set[Address] = set()
+        self._links: dict[Address, str] = {}
         self._arrived = self._lacking = NOTHING
         self._skeleton = self._desired(())
 
-    def know(self, addresses: Iterable[Address], namespace: str) -> None:
-        """Say whose these addresses are, before anything is planned or counted for them."""
+    def know(self, addresses: Collection[Address], namespace: str, link: str) -> None:
+        """Say whose these addresses are, before anything is planned or counted for them.
+
+        `link` is the host's end of the pod's; "" for a pod that is gone, or another plugin's.
+        """
+        for address in addresses:
+            if link:
+                self._links[address] = link
+            else:
+                self._links.pop(address, None)
         protection = self.policy.protection
         # An address may pass from a pod of one namespace to one of another, so both ways are
         # handled.
@@ -139,7 +148,7 @@ class Rules:
         """The mark that the kernel has, if any; two if a process was killed while it wrote one."""
         wanted = _with_mark(desired(self.policy, (), self.backend.abilities), ())
         found = self.backend.observe(wanted).members.get(MARK.name, frozenset())
-        return [Address(Family.V6, one.value) for one in found]
+        return [Address(Family.V6, one.value) for one in found if isinstance(one, Prefix)]
 
     def mark(self, mark: Address) -> None:
         """Have the kernel keep this mark from now on.
@@ -181,13 +190,13 @@ class Rules:
             before_removals()
             self.backend.apply(removals)
 
-    def admit(self, addresses: Iterable[Address]) -> None:
+    def admit(self, addresses: Collection[Address]) -> None:
         """Have these pods counted from now on; a counter that exists goes on counting."""
         self.backend.apply(
-            [AddElements(spec, members) for spec, members in self._pod_sets(addresses).items()]
+            [AddElements(spec, members) for spec, members in self._every_set(addresses).items()]
         )
 
-    def expel(self, addresses: Iterable[Address], mark: Address | None = None) -> None:
+    def expel(self, addresses: Collection[Address], mark: Address | None = None) -> None:
         """Stop counting these pods and forget their counters, with a new mark.
 
         Those not counted are no error.
@@ -201,7 +210,7 @@ class Rules:
             ]
             self._mark = mark.prefix
         operations += [
-            RemoveElements(spec, members) for spec, members in self._pod_sets(addresses).items()
+            RemoveElements(spec, members) for spec, members in self._every_set(addresses).items()
         ]
         if not self._applied(operations):
             # Another program removed a set, and the whole transaction failed with it. The pods
@@ -220,8 +229,17 @@ class Rules:
     def _pod_sets(self, addresses: Iterable[Address]) -> PodSets:
         return pod_sets(addresses, self.policy.traffics, self._excepted)
 
+    def _every_set(self, addresses: Collection[Address]) -> PodSets:
+        """Those that count, and those that know their links."""
+        found = senders(addresses, self._links)
+        has = self._skeleton.members
+        return self._pod_sets(addresses) | {
+            spec: members for spec, members in found.items() if spec.name in has
+        }
+
     def _desired(self, pods: Collection[Address]) -> Ruleset:
-        wanted = desired(self.policy, pods, self.backend.abilities, self._excepted)
+        abilities = self.backend.abilities
+        wanted = desired(self.policy, pods, abilities, self._excepted, self._links)
         return _with_mark(wanted, [self._mark]) if self._mark else wanted
 
     def _applied(self, operations: Sequence[Operation]) -> bool:
@@ -371,10 +389,16 @@ def _marked_as(observed: Observed, wanted: Ruleset) -> Ruleset:
 
 def _without_others(observed: Observed, addresses: frozenset[Address]) -> Observed:
     members = {
-        name: frozenset(one for one in elements if not isinstance(one, Address) or one in addresses)
+        name: frozenset(one for one in elements if _pod_of(one) in addresses or not _pod_of(one))
         for name, elements in observed.members.items()
     }
     return replace(observed, members=members)
+
+
+def _pod_of(element: Element) -> Address | None:
+    if isinstance(element, Sender):
+        return element.address
+    return element if isinstance(element, Address) else None
 
 
 def _sum(found: Mapping[str, tuple[int, int]], counters: Iterable[str]) -> tuple[int, int]:

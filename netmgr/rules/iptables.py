@@ -50,7 +50,9 @@ from netmgr.rules.transaction import (
 class IptablesBackend:
     """Holds the ruleset in the tables of one variant of iptables, and in ipsets."""
 
-    abilities = Abilities(rewrites=False, compares=0, verdict_maps=False, dynamic_sets=False)
+    abilities = Abilities(
+        rewrites=False, compares=0, verdict_maps=False, dynamic_sets=False, senders=False
+    )
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables

@@ -16,7 +16,19 @@ from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.spokes import DropBetween
 
-Element = Address | Prefix
+
+@dataclass(frozen=True, slots=True, order=True)
+class Sender:
+    """A pod's address, and the link that its packets come in by."""
+
+    link: str
+    address: Address
+
+    def __str__(self) -> str:
+        return f"{self.link} . {self.address}"
+
+
+Element = Address | Prefix | Sender
 # Without a size the kernel takes its resizable hash (nft_set_hash.c).
 SET_CAPACITY = 65_536
 """Addresses a pod set can hold. Given to the kernel so that it picks its fixed, faster hash."""
@@ -52,14 +64,19 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InSet:
-    """The address on `side` is (or, negated, is not) a member of the set."""
+    """The address on `side` is (or, negated, is not) a member of the set.
+
+    With `by_link`, the link that the packet came in by and the address are, as a Sender.
+    """
 
     side: Side
     name: str
     negated: bool = False
+    by_link: bool = False
 
     def __str__(self) -> str:
-        return f"{self.side} {'not ' if self.negated else ''}in {self.name}"
+        what = f"link and {self.side}" if self.by_link else self.side
+        return f"{what} {'not ' if self.negated else ''}in {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +372,8 @@ class Rule:
 class SetSpec:
     """A set of one family: of prefixes or, if `counts` is given, of addresses that count.
 
+    Or it `has_senders`, and counts nothing.
+
     A dynamic one counts, too: the kernel itself adds the addresses that packets have, at most
     DYNAMIC_CAPACITY, and forgets those without a packet for DYNAMIC_SECONDS. A dynamic one with
     room for `pairs` has pairs of spokes, which it never forgets.
@@ -365,6 +384,12 @@ class SetSpec:
     counts: Traffic | None = None
     is_dynamic: bool = False
     pairs: int = 0
+    has_senders: bool = False
+
+    @property
+    def has_prefixes(self) -> bool:
+        """Whether its elements are prefixes."""
+        return self.counts is None and not (self.is_dynamic or self.has_senders)
 
     def counter(self, element: Element) -> Counter:
         """Identity of the counter that this counting set keeps for an element."""
@@ -427,13 +452,14 @@ class Abilities:
     `rewrites`: packets can be rewritten outside of connection tracking. `compares`: so many
     prefixes are compared one after the other sooner than they are looked up in a set.
     `verdict_maps`: one look-up decides between many branches. `dynamic_sets`: a rule can add the
-    packet's address to a set.
+    packet's address to a set. `senders`: sets can have links and addresses together.
     """
 
     rewrites: bool = True
     compares: int = 16
     verdict_maps: bool = True
     dynamic_sets: bool = True
+    senders: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,14 @@ from netmgr.kernel import netlink, nf_tables
 from netmgr.kernel.netlink import Netlink
 from netmgr.model import Sample
 from netmgr.prefixes import Address, Prefix
-from netmgr.rules.model import Element
+from netmgr.rules.model import Element, Sender
 from netmgr.rules.nft_text import TABLE
 from netmgr.rules.policy import PodSets
 from netmgr.rules.transaction import AddElements, Operation, RemoveElements
 
 _TABLE = TABLE.removeprefix("inet ")
+_LINK_NAME = 16
+"""IFNAMSIZ of <linux/if.h>."""
 
 
 def encoded(operations: Sequence[Operation]) -> list[netlink.Operation] | None:
@@ -37,12 +39,18 @@ def encoded(operations: Sequence[Operation]) -> list[netlink.Operation] | None:
 
 
 def _is_one_address(element: Element) -> bool:
-    return isinstance(element, Address) or element.length == element.family.width
+    return not isinstance(element, Prefix) or element.length == element.family.width
+
+
+def _key(element: Address | Sender) -> bytes:
+    if isinstance(element, Address):
+        return element.packed
+    return element.link.encode().ljust(_LINK_NAME, b"\0") + element.address.packed
 
 
 def _messages(operation: AddElements | RemoveElements) -> Iterator[netlink.Operation]:
     name = operation.spec.name
-    keys = [one.packed for one in operation.elements if isinstance(one, Address)]
+    keys = [_key(one) for one in operation.elements if not isinstance(one, Prefix)]
     # A prefix of full length is in a set of prefixes, as an interval that ends before the next one.
     intervals = [
         (one.network.packed, Address(one.family, one.last + 1).packed)

@@ -23,6 +23,7 @@ from netmgr.rules.model import (
     Observed,
     ObservedRule,
     Ruleset,
+    Sender,
     SetSpec,
     in_order,
 )
@@ -189,12 +190,15 @@ def _is_made_as(spec: SetSpec, body: Listing) -> bool:
     interval = "interval" in flags
     if spec.pairs:
         return (body.get("type"), body.get("size")) == (nft_pairs.KEY_TYPES, spec.pairs)
-    if body.get("type") != f"ipv{spec.family.value}_addr":
+    kind = f"ipv{spec.family.value}_addr"
+    if body.get("type") != (["ifname", kind] if spec.has_senders else kind):
         return False
     if spec.is_dynamic:
         # nft 1.0.6 does not show the flag `dynamic` in JSON.
         return (body.get("size"), body.get("timeout")) == (DYNAMIC_CAPACITY, DYNAMIC_SECONDS)
-    return interval if spec.counts is None else not interval and body.get("size") == SET_CAPACITY
+    if spec.has_prefixes:
+        return interval
+    return not interval and body.get("size") == SET_CAPACITY
 
 
 def _is_base(hook: Hook, body: Listing) -> bool:
@@ -214,6 +218,9 @@ def elements(body: Listing) -> Iterator[tuple[Element, Listing]]:
         # Only sets of pods have a size; the others hold prefixes.
         if "size" in body and isinstance(value, str):
             yield Address.parse(value), counter
+        elif isinstance(value, dict) and "concat" in value:
+            link, address = value["concat"]
+            yield Sender(link, Address.parse(address)), counter
         else:
             for block in _prefixes(value):
                 yield block, counter

@@ -254,15 +254,13 @@ def fused(rules: Sequence[Rule]) -> list[Line]:
 def _set_type(spec: SetSpec) -> str:
     if spec.pairs:
         return f"type {' . '.join(nft_pairs.KEY_TYPES)}; size {spec.pairs}; flags dynamic;"
-    kind = f"type ipv{spec.family.value}_addr;"
+    kind = f"type {'ifname . ' * spec.has_senders}ipv{spec.family.value}_addr;"
     if spec.is_dynamic:
         lifetime = f"timeout {DYNAMIC_SECONDS}s;"
         return f"{kind} size {DYNAMIC_CAPACITY}; flags dynamic,timeout; {lifetime}"
-    return (
-        f"{kind} flags interval;"
-        if spec.counts is None
-        else f"{kind} size {SET_CAPACITY}; counter;"
-    )
+    if spec.has_prefixes:
+        return f"{kind} flags interval;"
+    return f"{kind} size {SET_CAPACITY};{' counter;' * (spec.counts is not None)}"
 
 
 def _elements(verb: str, spec: SetSpec, elements: Iterable[Element]) -> str:
@@ -343,8 +341,9 @@ def _each(action: Count | Tally, family: Family) -> str:
 def _match_text(match: Match, rule: Rule) -> str:  # noqa: PLR0911 - one return per kind of match reads best
     protocol = _protocol(rule.family)
     match match:
-        case InSet(side, name, negated):
-            return f"{protocol} {_field(side)} {_operator(negated=negated)}@{name}"
+        case InSet(side, name, negated, by_link):
+            field = f"{'iifname . ' * by_link}{protocol} {_field(side)}"
+            return f"{field} {_operator(negated=negated)}@{name}"
         case InPrefix(side, prefix, negated):
             return f"{protocol} {_field(side)} {_operator(negated=negated)}{prefix}"
         case OnLink():

@@ -13,7 +13,7 @@ the rules that keep spokes apart (`isolation`), and on a NAT host those that ope
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -46,13 +46,14 @@ from netmgr.rules.model import (
     Pass,
     Rule,
     Ruleset,
+    Sender,
     SetSpec,
     Side,
     Tally,
     outside,
 )
 from netmgr.rules.protection import Protection
-from netmgr.rules.sources import Sources, ranges_set
+from netmgr.rules.sources import Sources, ranges_set, sender_set
 from netmgr.rules.translation import Translation
 
 NODE_HOOKS = (
@@ -164,7 +165,19 @@ def _of(
     return (address for address in addresses if address.family is family and address not in without)
 
 
+def senders(addresses: Iterable[Address], links: Mapping[Address, str]) -> PodSets:
+    """The sets that know by which links these pods' packets come in."""
+    listed = [Sender(links[address], address) for address in addresses if address in links]
+    found: PodSets = {}
+    for family in Family:
+        if members := frozenset(one for one in listed if one.address.family is family):
+            found[sender_set(family)] = members
+    return found
+
+
 PodSets = dict[SetSpec, frozenset[Element]]
+
+NO_LINKS: Mapping[Address, str] = {}
 
 ANY_KERNEL = Abilities()
 
@@ -174,10 +187,12 @@ def desired(
     pods: Collection[Address],
     abilities: Abilities = ANY_KERNEL,
     excepted: Collection[Address] = (),
+    links: Mapping[Address, str] = NO_LINKS,
 ) -> Ruleset:
     """The whole ruleset for a policy and the pods' addresses, given a backend's abilities.
 
-    `excepted` are the addresses of pods that may reach what is protected.
+    `excepted` are the addresses of pods that may reach what is protected, `links` those that pods'
+    packets come in by, as far as they are known.
     """
     sets: dict[SetSpec, frozenset[Element]] = {}
     for family in Family:
@@ -193,6 +208,7 @@ def desired(
     for family, traffic in product(Family, policy.traffics):
         sets[pod_set(traffic, family)] = frozenset()
     sets |= pod_sets(pods, policy.traffics, excepted)
+    sets |= {spec: found for spec, found in senders(pods, links).items() if spec in sets}
     return Ruleset(
         sets=tuple(sets),
         members={spec.name: members for spec, members in sets.items()},

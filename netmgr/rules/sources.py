@@ -1,8 +1,10 @@
 """Which source address a packet may have on which link, and what pods may not send to their node.
 
-Two rules decide a node's common packets: one for packets from elsewhere that claim no address of
-this machine or its pods, one for a pod's packets from an address that the node answers by the pod's
-own link (RFC 3704, strict). All others are dropped, and counted by reason:
+Few rules decide a node's common packets: one for packets from elsewhere that claim no address of
+this machine or its pods; one for pods' packets whose link and source are known to belong together;
+and for others of pods', one that has the kernel look whether it would answer the source by the same
+link (RFC 3704, strict), which takes several times as long. All others are dropped, and counted by
+reason:
 
 - `router`, `redirect`: a pod advertises itself as a router, or a better way (RFC 4861, RFC 792);
 - `link_local`: a pod sends from a link-local address or none;
@@ -88,6 +90,8 @@ class Sources:
                 found[_sites(family)] = frozenset(sites)
         if self.guards_pods:
             found[_LINK_LOCAL] = frozenset(LINK_LOCAL)
+            if abilities.senders:
+                found |= {sender_set(family): frozenset() for family in Family}
         return found
 
     def rules(self, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
@@ -107,8 +111,12 @@ class Sources:
 
     def _of_a_node(self, family: Family, abilities: Abilities) -> Iterator[Rule]:
         others = outside(Side.SOURCE, _own(family).name, _of(self.own, family), abilities.compares)
-        # The two common kinds of packets leave the chain here, after one rule each.
+        # The common kinds of packets leave the chain here.
         yield Rule(f"elsewhere v{family.value}", family, (_FROM_ELSEWHERE, *others), Pass())
+        if abilities.senders:
+            # Whatever is missing in the set costs its packets the rule after this one, no more.
+            known = InSet(Side.SOURCE, sender_set(family).name, by_link=True)
+            yield Rule(f"known pods v{family.value}", family, (known,), Pass())
         near = LINK_LOCAL if family is Family.V6 else ()
         beyond = outside(Side.SOURCE, _LINK_LOCAL.name, near, abilities.compares)
         yield Rule(
@@ -210,3 +218,8 @@ def _sites(family: Family) -> SetSpec:
 def ranges_set(family: Family) -> SetSpec:
     """The set of what reaches the internet as this machine."""
     return SetSpec(f"ranges{family.value}", family)
+
+
+def sender_set(family: Family) -> SetSpec:
+    """The set of pods' links and addresses."""
+    return SetSpec(f"senders{family.value}", family, has_senders=True)

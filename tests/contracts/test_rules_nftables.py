@@ -16,6 +16,8 @@ pytestmark = pytest.mark.root
 
 PODS = [Address.parse("10.1.0.5"), Address.parse("2001:db8:1::5")]
 
+LINK, OTHER_LINK = "nm0123456789ab", "nmba9876543210"
+
 
 @pytest.fixture
 def rules(namespaces, policy) -> Iterator[Rules]:
@@ -85,3 +87,33 @@ def test_a_chain_that_another_program_put_into_our_table_is_told_and_goes(rules,
     assert plan.repairs == ("chain other does not belong there",)
     rules.apply(plan)
     assert "other" not in program("nft list table inet netmgr")
+
+
+def test_a_pods_link_is_known_from_its_admission_to_its_end(rules, program):
+    rules.know(PODS, "research", LINK)
+    rules.admit(PODS)
+    for family, pod in ((4, PODS[0]), (6, PODS[1])):
+        listed = program(f"nft list set inet netmgr senders{family}")
+        assert f'"{LINK}" . {pod}' in listed
+    assert not rules.plan(PODS)
+    rules.expel(PODS)
+    assert all(LINK not in program(f"nft list set inet netmgr senders{n}") for n in (4, 6))
+
+
+def test_a_link_that_another_program_put_beside_an_address_or_took_away_is_named_and_repaired(
+    rules, program
+):
+    rules.know(PODS, "research", LINK)
+    rules.admit(PODS)
+    forged = f'"{OTHER_LINK}" . {PODS[0]}'
+    program("nft -f -", f"add element inet netmgr senders4 {{ {forged} }}\n")
+    program("nft -f -", f'delete element inet netmgr senders6 {{ "{LINK}" . {PODS[1]} }}\n')
+    plan = rules.plan(PODS)
+    assert plan.repairs == (
+        f"set senders4: {OTHER_LINK} . {PODS[0]} does not belong there",
+        f"set senders6: {LINK} . {PODS[1]} was missing",
+    )
+    assert plan.created == frozenset()
+    rules.apply(plan)
+    assert not rules.plan(PODS)
+    assert OTHER_LINK not in program("nft list table inet netmgr")

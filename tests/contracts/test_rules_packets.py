@@ -150,11 +150,13 @@ def world(real_kernel, namespaces, program) -> Iterator[World]:
         yield World(pod.descriptor, host.descriptor, sockets)
 
 
-@pytest.fixture
-def node(real_kernel, policy) -> Rules:
+@pytest.fixture(params=["link known", "link unknown"])
+def node(real_kernel, policy, request) -> Rules:
     """The node's rules, applied, with the pod admitted."""
     rules = Rules(real_kernel.backend, policy)
     pods = [Address.parse(address) for address in PODS.values()]
+    if request.param == "link known":
+        rules.know(pods, "research", LINK)
     rules.apply(rules.plan(pods))
     return rules
 
@@ -262,7 +264,7 @@ def test_protected_addresses_are_kept_from_pods_but_for_dns_and_excepted_namespa
         Rules(real_kernel.backend, replace(policy, protection=protection)),
         Address.parse(PODS[family]),
     )
-    rules.know([pod], "trusted" if excepted else "research")
+    rules.know([pod], "trusted" if excepted else "research", LINK)
     rules.apply(rules.plan([]))
     rules.admit([pod])
     assert not rules.plan([pod])

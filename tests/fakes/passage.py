@@ -31,6 +31,7 @@ from netmgr.rules.model import (
     Returnable,
     Rewrite,
     Rule,
+    Sender,
     Side,
     SourceNat,
     Tally,
@@ -224,8 +225,8 @@ class Passage:
     def _match(self, match: Match, rule: Rule, hook: Hook) -> bool:  # noqa: PLR0911 - one return per kind of match reads best
         packet = self._packet
         match match:
-            case InSet(side, name, negated):
-                return self._look_up(name, _address(packet, side)) != negated
+            case InSet():
+                return self._in_set(match)
             case InPrefix(side, prefix, negated):
                 return prefix.holds(_address(packet, side)) != negated
             case OnLink(side, name, negated, _):
@@ -250,6 +251,14 @@ class Passage:
                 turn = self._state.turns.get(rule.id, 0)
                 self._state.turns[rule.id] = (turn + 1) % number
                 return turn == 0
+
+    def _in_set(self, match: InSet) -> bool:
+        address = _address(self._packet, match.side)
+        if match.by_link:
+            found = Sender(self._packet.iif, address) in self._state.sets[match.name].elements
+        else:
+            found = self._look_up(match.name, address)
+        return found != match.negated
 
     def _look_up(self, name: str, address: Address) -> bool:
         held = self._state.sets[name]

@@ -39,7 +39,9 @@ class FakeBackend:
 
     def __init__(self, *, rewrites: bool = True) -> None:
         self.abilities = (
-            Abilities() if rewrites else Abilities(rewrites=False, compares=0, verdict_maps=False)
+            Abilities()
+            if rewrites
+            else Abilities(rewrites=False, compares=0, verdict_maps=False, senders=False)
         )
         self.state = State()
         self.connections: list[Connection] = []

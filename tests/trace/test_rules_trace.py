@@ -243,7 +243,7 @@ def kernel_with() -> Callable[..., FakeBackend]:
         )
         kernel = FakeBackend()
         rules = Rules(kernel, policy)
-        rules.know([Address.parse(NEIGHBOUR)], "trusted")
+        rules.know([Address.parse(NEIGHBOUR)], "trusted", OTHER_LINK)
         rules.apply(rules.plan([Address.parse(one) for one in (POD, NEIGHBOUR, POD6, NEIGHBOUR6)]))
         return kernel
 

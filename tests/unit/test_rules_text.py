@@ -34,7 +34,7 @@ POLICY = Policy(
 PODS = [Address.parse("10.1.0.5"), Address.parse("10.1.0.6"), Address.parse("2001:db8:1::5")]
 
 
-LEGACY = Abilities(rewrites=False, compares=0, verdict_maps=False)
+LEGACY = Abilities(rewrites=False, compares=0, verdict_maps=False, senders=False)
 CLASSES = [
     {"name": "hub", "prefixes": ["10.0.0.0/16", "fd00::/48"]},
     {"name": "storage", "prefixes": ["203.0.113.0/25", "10.0.7.0/24"]},
