@@ -120,6 +120,17 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True, order=True)
+class Sender:
+    """A pod's address, and the link that its packets come in by."""
+
+    link: str
+    address: Address
+
+    def __str__(self) -> str:
+        return f"{self.link} . {self.address}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
 class Counter:
     """Identity of one kernel counter.
 

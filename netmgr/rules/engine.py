@@ -14,12 +14,12 @@ from typing import NamedTuple, Protocol
 
 from netmgr.api.snapshot import DroppedTotals, RefusedTotals, TranslatedRange
 from netmgr.errors import KernelError
-from netmgr.model import Counter, Sample
+from netmgr.model import Counter, Sample, Sender
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules import tagged
 from netmgr.rules.classifier import pod_set
 from netmgr.rules.diff import diff, faults
-from netmgr.rules.model import Abilities, Element, Observed, Ruleset, Sender, SetSpec
+from netmgr.rules.model import Abilities, Element, Observed, Ruleset, SetSpec
 from netmgr.rules.policy import ARRIVED, DELIVERED, PodSets, Policy, desired, pod_sets, senders
 from netmgr.rules.spokes import pair_counter
 from netmgr.rules.tagged import Serving, Tagged

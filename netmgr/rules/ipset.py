@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from netmgr.errors import KernelError
 from netmgr.kernel import ipset
 from netmgr.kernel.netlink import NETLINK_NETFILTER, Decoded, Netlink, Operation
-from netmgr.prefixes import Address
+from netmgr.model import Sender
+from netmgr.prefixes import Address, Prefix
 from netmgr.rules.model import SET_CAPACITY, Element, SetSpec
 
 Batch = tuple[SetSpec, Iterable[Element]]
@@ -84,7 +85,7 @@ class IpSets:
         adding = [
             ipset.add(kernel_name(spec.name), element, counts=spec.counts is not None)
             for spec, elements in batches
-            for element in sorted(elements)
+            for element in _sorted(elements)
         ]
         self._transact(adding, absence=ipset.ERROR_EXIST)
 
@@ -93,7 +94,7 @@ class IpSets:
         deleting = [
             ipset.delete(kernel_name(spec.name), element)
             for spec, elements in batches
-            for element in sorted(elements)
+            for element in _sorted(elements)
         ]
         self._transact(deleting, absence=ipset.ERROR_EXIST)
 
@@ -202,3 +203,8 @@ def kernel_name(name: str) -> str:
         return whole
     digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_LENGTH]
     return f"{whole[: ipset.NAME_LENGTH - _DIGEST_LENGTH - 1]}-{digest}"
+
+
+def _sorted(elements: Iterable[Element]) -> list[Address | Prefix]:
+    # No ipset has senders.
+    return sorted(one for one in elements if not isinstance(one, Sender))

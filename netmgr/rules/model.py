@@ -12,21 +12,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from netmgr.model import Counter, Traffic
+from netmgr.model import Counter, Sender, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.spokes import DropBetween
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Sender:
-    """A pod's address, and the link that its packets come in by."""
-
-    link: str
-    address: Address
-
-    def __str__(self) -> str:
-        return f"{self.link} . {self.address}"
-
 
 Element = Address | Prefix | Sender
 # Without a size the kernel takes its resizable hash (nft_set_hash.c).

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 from netmgr.kernel import netlink, nf_tables
 from netmgr.kernel.netlink import Netlink
-from netmgr.model import Sample
+from netmgr.model import Sample, Sender
 from netmgr.prefixes import Address, Prefix
-from netmgr.rules.model import Element, Sender
+from netmgr.rules.model import Element
 from netmgr.rules.nft_text import TABLE
 from netmgr.rules.policy import PodSets
 from netmgr.rules.transaction import AddElements, Operation, RemoveElements

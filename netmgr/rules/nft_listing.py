@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from netmgr.model import Sender
 from netmgr.prefixes import Address, Prefix
 from netmgr.rules import nft_pairs
 from netmgr.rules.model import (
@@ -23,7 +24,6 @@ from netmgr.rules.model import (
     Observed,
     ObservedRule,
     Ruleset,
-    Sender,
     SetSpec,
     in_order,
 )
@@ -214,16 +214,19 @@ def elements(body: Listing) -> Iterator[tuple[Element, Listing]]:
     """The elements of a listed set, each with its counter (empty where it has none)."""
     for entry in body.get("elem", ()):
         inner = entry["elem"] if isinstance(entry, dict) and "elem" in entry else {"val": entry}
-        value, counter = inner["val"], inner.get("counter") or {}
-        # Only sets of pods have a size; the others hold prefixes.
-        if "size" in body and isinstance(value, str):
-            yield Address.parse(value), counter
-        elif isinstance(value, dict) and "concat" in value:
-            link, address = value["concat"]
-            yield Sender(link, Address.parse(address)), counter
-        else:
-            for block in _prefixes(value):
-                yield block, counter
+        for element in _elements(inner["val"], of_pods="size" in body):
+            yield element, inner.get("counter") or {}
+
+
+def _elements(value: Any, *, of_pods: bool) -> Iterator[Element]:  # noqa: ANN401 - as `_prefixes`
+    """What one entry of a set has. Only sets of pods have a size; the others hold prefixes."""
+    if of_pods and isinstance(value, str):
+        yield Address.parse(value)
+    elif of_pods:
+        link, address = value["concat"]
+        yield Sender(link, Address.parse(address))
+    else:
+        yield from _prefixes(value)
 
 
 def _prefixes(value: Any) -> Iterator[Prefix]:  # noqa: ANN401 - nft's JSON has three shapes of interval

@@ -27,6 +27,7 @@ from netmgr.model import (
     REMOTE_PODS,
     UNATTRIBUTED,
     Counter,
+    Sender,
     Traffic,
 )
 from netmgr.prefixes import Address, Family, Prefix, merge
@@ -46,7 +47,6 @@ from netmgr.rules.model import (
     Pass,
     Rule,
     Ruleset,
-    Sender,
     SetSpec,
     Side,
     Tally,
@@ -194,6 +194,18 @@ def desired(
     `excepted` are the addresses of pods that may reach what is protected, `links` those that pods'
     packets come in by, as far as they are known.
     """
+    sets = _sets(policy, abilities)
+    sets |= pod_sets(pods, policy.traffics, excepted)
+    sets |= {spec: found for spec, found in senders(pods, links).items() if spec in sets}
+    return Ruleset(
+        sets=tuple(sets),
+        members={spec.name: members for spec, members in sets.items()},
+        chains={hook: tuple(_chain(policy, hook, abilities)) for hook in Hook},
+    )
+
+
+def _sets(policy: Policy, abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
+    """Every set, with its prefixes; those of pods are empty."""
     sets: dict[SetSpec, frozenset[Element]] = {}
     for family in Family:
         sets[_internal(family)] = _of_family(policy.known, family)
@@ -207,13 +219,7 @@ def desired(
         sets |= {_unhidden(family): _of_family(policy.internal, family) for family in Family}
     for family, traffic in product(Family, policy.traffics):
         sets[pod_set(traffic, family)] = frozenset()
-    sets |= pod_sets(pods, policy.traffics, excepted)
-    sets |= {spec: found for spec, found in senders(pods, links).items() if spec in sets}
-    return Ruleset(
-        sets=tuple(sets),
-        members={spec.name: members for spec, members in sets.items()},
-        chains={hook: tuple(_chain(policy, hook, abilities)) for hook in Hook},
-    )
+    return sets
 
 
 _POD_LINKS = f"{LINK_PREFIX}*"
@@ -289,13 +295,11 @@ def _isolating(
 
 
 def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
-    outward, inward = (
-        _internet(policy, peer, family, hook, abilities) for peer in (Side.DESTINATION, Side.SOURCE)
-    )
+    outward = _internet(policy, Side.DESTINATION, family, hook, abilities)
+    inward = _internet(policy, Side.SOURCE, family, hook, abilities)
     # Before the pods' rules, which end the chain for the packets they count.
-    for at, traffic in NODE_HOOKS:
-        if at is hook:
-            peer = inward if traffic is Traffic.INTERNET_IN else outward
+    for traffic, peer in ((Traffic.INTERNET_IN, inward), (Traffic.INTERNET_OUT, outward)):
+        if (hook, traffic) in NODE_HOOKS:
             yield _node_rule(policy, hook, traffic, family, peer)
     if hook is Hook.FORWARD:
         yield from _arriving(policy, family, inward, abilities)

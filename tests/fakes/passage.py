@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from netmgr.model import Counter
+from netmgr.model import Counter, Sender
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.model import (
     Action,
@@ -31,7 +31,6 @@ from netmgr.rules.model import (
     Returnable,
     Rewrite,
     Rule,
-    Sender,
     Side,
     SourceNat,
     Tally,
