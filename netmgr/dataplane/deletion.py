@@ -17,7 +17,10 @@ from netmgr.errors import KernelError
 from netmgr.kernel import links
 from netmgr.kernel.netlink import Netlink
 
-_MOST_AT_ONCE = 16
+MOST_AT_ONCE = 16
+PATIENCE_SECONDS = 5.0
+"""How long a DEL waits. The kernel waits for ever for a link that some part of it does not let go
+of (netdev_wait_allrefs), and so does the thread that deletes it."""
 _PAUSE_SECONDS = 0.0002
 
 
@@ -30,7 +33,7 @@ class Deletion:
 
     def __init__(self, host: Netlink) -> None:
         self._host = host
-        self._threads = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="delete-link")
+        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="delete-link")
 
     def delete(self, index: int) -> bool:
         """Delete the link of this index, and its peer; False if it is not there.
@@ -38,12 +41,16 @@ class Deletion:
         When this returns, neither end is in its namespace any more and no packet is on its way.
 
         Raises:
-            KernelError: the kernel refused.
+            KernelError: the kernel refused, or earlier deletions take all threads; the link is
+                deleted later then.
         """
+        deadline = time.monotonic() + PATIENCE_SECONDS
         begun = threading.Event()
         deleting = self._threads.submit(_delete, Netlink(), index, begun)
-        begun.wait()
+        begun.wait(PATIENCE_SECONDS)
         while not deleting.done() and self._is_there(index):
+            if time.monotonic() > deadline:
+                raise KernelError(f"delete link {index}", details="the kernel takes too long")
             # It has not got the lock yet.
             time.sleep(_PAUSE_SECONDS)
         return not deleting.done() or _has_deleted(deleting)
