@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from rich.console import Console
 
@@ -12,23 +13,27 @@ from tests.bench import (
     crowded,
     forwarding,
     planning,
+    profile,
     routing,
     services,
     starting,
     throughput,
 )
-from tests.bench.report import SMOKE, Effort, Figure, show
+from tests.bench.report import SMOKE, Effort, Figure, show, write
 
 SUBJECTS: dict[str, Callable[[Effort], Iterator[Figure]]] = {
     "attaching": attaching.measure,
     "crowded": crowded.measure,
     "forwarding": forwarding.measure,
+    "profile": profile.measure,
     "throughput": throughput.measure,
     "starting": starting.measure,
     "planning": planning.measure,
     "services": services.measure,
     "routing": routing.measure,
 }
+
+FILE = Path("build/bench.json")
 
 
 def main() -> None:
@@ -43,12 +48,15 @@ def main() -> None:
     arguments = parser.parse_args()
     if unknown := set(arguments.subjects) - set(SUBJECTS):
         parser.error(f"no subject {', '.join(sorted(unknown))}; there are {', '.join(SUBJECTS)}")
-    figures = []
+    figures: list[Figure] = []
     console = Console()
     for name in arguments.subjects or SUBJECTS:
         with console.status(f"measuring: {name}"):
             figures += SUBJECTS[name](SMOKE if arguments.smoke else Effort())
+        # After each subject: one that fails leaves what others measured.
+        write(figures, FILE)
     show(figures, console)
+    console.print(f"written to {FILE}")
 
 
 if __name__ == "__main__":

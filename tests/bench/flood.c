@@ -1,5 +1,8 @@
 /* Sends COUNT datagrams of SIZE bytes of IP to ADDRESS as fast as it can, on one processor,
- * and prints the nanoseconds one took.
+ * and prints the nanoseconds one took, and how many it sent.
+ *
+ * First it sends one of another size and waits for its answer, so that whoever tracks connections
+ * has seen both directions.
  *
  * Between namespaces joined by veth the receiving side runs within the sender's call, as a
  * softirq on the same processor: the time is that of the packet's whole way. It is taken for
@@ -7,6 +10,7 @@
  * something else besides slows some trains down, and makes none faster. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,6 +49,18 @@ static long long send_train(int fd, struct mmsghdr *batch)
 	return now() - began;
 }
 
+static int is_answered(int fd)
+{
+	struct pollfd answer = {.fd = fd, .events = POLLIN};
+	char byte = 0;
+
+	for (int tries = 0; tries < 20; tries++) {
+		if (send(fd, &byte, 1, 0) == 1 && poll(&answer, 1, 250) == 1 && recv(fd, &byte, 1, 0) == 1)
+			return 1;
+	}
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	static char payload[1500];
@@ -67,11 +83,15 @@ int main(int argc, char **argv)
 	fd = socket(AF_INET, SOCK_DGRAM, 0);
 	if (fd < 0 || connect(fd, (struct sockaddr *)&to, sizeof(to)))
 		return 1;
+	if (!is_answered(fd)) {
+		fprintf(stderr, "flood: nobody answers at %s\n", argv[1]);
+		return 1;
+	}
 	for (int i = 0; i < BATCH; i++)
 		batch[i].msg_hdr = (struct msghdr){.msg_iov = &piece, .msg_iovlen = 1};
 	for (int i = 0; i < trains; i++)
 		took[i] = send_train(fd, batch);
 	qsort(took, trains, sizeof(*took), ascending);
-	printf("%.1f\n", (double)took[trains / 10] / TRAIN);
+	printf("%.1f %d\n", (double)took[trains / 10] / TRAIN, trains * TRAIN);
 	return 0;
 }

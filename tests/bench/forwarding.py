@@ -1,18 +1,21 @@
-"""What accounting adds to a packet's way from a pod through its node, as pods and traffic classes
-grow.
+"""What a packet costs on its way from a pod through its node, as pods and traffic classes grow.
 
-Every node here masquerades, as nodes do. The measure is the same node with its accounting
-taken away; a node with a rule for each pod, one with `ptp`, and one with no rules at all, are
-shown beside it. With classes, packets of the internet and of the class that stands last are
-sent. Of several turns the fastest counts: whatever else the machine does only ever adds time
-(see flood.c).
+Every node here masquerades, as nodes do. What accounting adds is measured against the same node
+with its accounting taken away, and against one that only masquerades; internal packets of a
+connection whose answers were seen, against a node without rules, which tracks no connections. A
+node with a rule for each pod and one with `ptp` are shown beside it. With classes, packets of the
+internet and of the last class are sent. Of several turns the fastest counts: whatever else the
+machine does only ever adds time (see flood.c). Every packet that was sent must have arrived.
 """
 
 from __future__ import annotations
 
+import json
+import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,6 +40,11 @@ from tests.bench.report import Effort, Figure
 IP_BYTES = 64
 SENDER = "sender"
 INTERNET = Address.parse("203.0.113.1")
+INTERNAL = Address.parse("10.77.0.1")
+"""Another address of the internet's host: packets to either take the same way."""
+PORT = 9
+IP_PKTINFO = 8
+"""Of <linux/in.h>; Python's socket has no name for it."""
 UPLINK = Address.parse("203.0.113.2")
 
 OPENERS: dict[Backend, Callable[[], RuleBackend]] = {
@@ -45,8 +53,18 @@ OPENERS: dict[Backend, Callable[[], RuleBackend]] = {
 }
 WITHOUT_RULES = ("nft", "delete", "table", "inet", "netmgr")
 WITHOUT_ACCOUNTING = {
-    Backend.NFTABLES: ("nft", "flush", "chain", "inet", "netmgr", "forward"),
-    Backend.IPTABLES_LEGACY: ("iptables-legacy", "-w", "-t", "mangle", "-F", "FORWARD"),
+    Backend.NFTABLES: (
+        "nft flush chain inet netmgr forward; nft delete chain inet netmgr before_srcnat"
+    ),
+    Backend.IPTABLES_LEGACY: "iptables-legacy -w -t mangle -F FORWARD; "
+    "iptables-legacy -w -t mangle -F POSTROUTING",
+}
+MASQUERADE_ALONE = {
+    Backend.NFTABLES: "; ".join(
+        f"nft delete chain inet netmgr {chain}"
+        for chain in ("prerouting", "input", "forward", "output", "before_srcnat")
+    ),
+    Backend.IPTABLES_LEGACY: "iptables-legacy -w -t mangle -F; iptables-legacy -w -t raw -F",
 }
 WITHOUT_PODS = {
     Backend.NFTABLES: ("nft", "flush", "set", "inet", "netmgr", "pod_out4"),
@@ -54,6 +72,7 @@ WITHOUT_PODS = {
 }
 
 NO_ACCOUNTING, RULE_PER_POD = "no accounting", "a rule per pod"
+INTERNAL_PACKET, MASQUERADING = "internal, established", "masquerade alone"
 FAR = [f"10.{number}.0.0/16" for number in range(1, 5)]
 CLASSES: dict[str, list[str]] = {
     "no class": [],
@@ -66,12 +85,20 @@ CLASSES: dict[str, list[str]] = {
 
 WITHIN_BUDGET = ("no class", "1 class", "1 class, to it")
 
-DROP_AT_ONCE = """
-table netdev sink {
-    chain arriving { type filter hook ingress device node-1 priority 0; drop; }
-}
+SINK = f"""
+table netdev sink {{
+    counter arrived {{ }}
+    chain arriving {{
+        type filter hook ingress device node-1 priority 0;
+        ip length {IP_BYTES} counter name arrived drop;
+    }}
+}}
 """
-"""What the packet costs its receiver is of no interest."""
+"""What the packet costs its receiver is of no interest. Everything else passes, ARP for one."""
+
+
+class PacketsLostError(Exception):
+    """Fewer packets arrived than were sent, so that the time is not that of their whole way."""
 
 
 def measure(effort: Effort) -> Iterator[Figure]:
@@ -79,47 +106,41 @@ def measure(effort: Effort) -> Iterator[Figure]:
     with ExitStack() as stack:
         flood = stack.enter_context(compiled(Path(__file__).with_name("flood.c")))
         senders = {
-            backend: stack.enter_context(_node_of_ours(backend)) for backend in effort.backends
+            backend: stack.enter_context(node_of_ours(backend)) for backend in effort.backends
         }
-        bare = stack.enter_context(_node_of_ours(Backend.NFTABLES))
-        bare.run_in_node(*WITHOUT_RULES)
+        bare = stack.enter_context(node_of_ours(Backend.NFTABLES))
+        bare.stop_repairs()
+        run_in(bare.node, *WITHOUT_RULES)
         others = {"no rules": bare, "ptp": stack.enter_context(_node_of_ptp())}
         # Without a pod comes last: the sets are emptied for it.
-        levels = [*sorted({1, min(30, effort.crowd), effort.crowd, effort.big_crowd}), 0]
+        levels = [*sorted({1, effort.crowd, effort.big_crowd}), 0]
         for pods in levels:
-            beside = {name: float("inf") for name in others}
             for backend, sender in senders.items():
                 sender.fill(pods)
-                best = dict.fromkeys((*CLASSES, NO_ACCOUNTING, RULE_PER_POD), float("inf"))
+                names = (*CLASSES, INTERNAL_PACKET, NO_ACCOUNTING, MASQUERADING, RULE_PER_POD)
+                times: dict[str, list[float]] = {name: [] for name in (*names, *others)}
                 for _ in range(effort.rounds):
-                    for name in best:
+                    for name in names:
                         sender.become(name)
-                        best[name] = min(best[name], sender.flood(flood, effort.packets))
+                        to = INTERNAL if name == INTERNAL_PACKET else INTERNET
+                        times[name].append(sender.flood(flood, effort.packets, to))
                     for name, other in others.items():
-                        beside[name] = min(beside[name], other.flood(flood, effort.packets))
-                yield from _figures(f"{pods} pod{'s' * (pods != 1)}, {backend}", best, beside)
+                        times[name].append(other.flood(flood, effort.packets))
+                yield from _figures(f"{pods} pod{'s' * (pods != 1)}, {backend}", times)
 
 
-def _figures(where: str, best: dict[str, float], beside: dict[str, float]) -> Iterator[Figure]:
-    reference = best[NO_ACCOUNTING]
-    for name in (*CLASSES, RULE_PER_POD):
-        budget = 1.10 if name in WITHIN_BUDGET else None
-        yield Figure(
-            f"forwarded {IP_BYTES}-byte packet, {where}, {name}",
-            best[name],
-            "ns",
-            reference,
-            NO_ACCOUNTING,
-            budget,
-        )
-    for name, value in beside.items():
-        yield Figure(
-            f"forwarded {IP_BYTES}-byte packet, {where}, no class",
-            best["no class"],
-            "ns",
-            value,
-            name,
-        )
+def _figures(where: str, times: dict[str, list[float]]) -> Iterator[Figure]:
+    compared = [
+        *((name, NO_ACCOUNTING, 1.10 if name in WITHIN_BUDGET else None) for name in CLASSES),
+        (RULE_PER_POD, NO_ACCOUNTING, None),
+        ("no class", MASQUERADING, None),
+        ("no class", "no rules", None),
+        ("no class", "ptp", None),
+        (INTERNAL_PACKET, "no rules", None),
+    ]
+    for name, against, budget in compared:
+        what = f"forwarded {IP_BYTES}-byte packet, {where}, {name}"
+        yield Figure.of(what, times[name], "ns", min, (against, times[against]), budget)
 
 
 class Sender:
@@ -127,8 +148,11 @@ class Sender:
     for an hour.
     """
 
-    def __init__(self, plugin: Plugin, node: LabNode, backend: Backend | None = None) -> None:
+    def __init__(
+        self, plugin: Plugin, node: LabNode, internet: Path, backend: Backend | None = None
+    ) -> None:
         self.node = node
+        self._internet = internet
         self.backend = backend
         self._plugin = plugin
         self._pods = 1
@@ -150,10 +174,11 @@ class Sender:
         """Have the node's rules count with these classes, with a rule for each pod,
         or not at all."""
         assert self.backend is not None
-        if variant in CLASSES:
-            self._apply(CLASSES[variant])
+        self._apply(CLASSES.get(variant, []))
+        if variant in (*CLASSES, INTERNAL_PACKET):
             return
-        run_in(self.node, *WITHOUT_ACCOUNTING[self.backend])
+        taken = MASQUERADE_ALONE if variant == MASQUERADING else WITHOUT_ACCOUNTING
+        run_in(self.node, "sh", "-ec", taken[self.backend])
         if variant == RULE_PER_POD:
             run_in(
                 self.node,
@@ -185,17 +210,30 @@ class Sender:
             self._opened = OPENERS[self.backend]()
         return self._opened
 
-    def run_in_node(self, *command: str) -> None:
-        """End the agent, so that it repairs nothing, and run a program in the node's namespace."""
+    def stop_repairs(self) -> None:
+        """End the agent: rules stay as they are, or as they are made by others."""
         self.node.stop_agent()
-        run_in(self.node, *command)
 
-    def flood(self, program: Path, packets: int) -> float:
-        """Nanoseconds a packet took."""
-        pod = self._plugin.pods / SENDER
-        command = ["nsenter", f"--net={pod}", program, str(INTERNET), str(packets), str(IP_BYTES)]
+    def flood(self, program: Path, packets: int, to: Address = INTERNET) -> float:
+        """Nanoseconds a packet took.
+
+        Raises:
+            PacketsLostError: not all of them arrived.
+        """
+        pod, before = self._plugin.pods / SENDER, self._arrived()
+        command = ["nsenter", f"--net={pod}", program, str(to), str(packets), str(IP_BYTES)]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-        return float(done.stdout)
+        took, sent = done.stdout.split()
+        if (arrived := self._arrived() - before) != int(sent):
+            raise PacketsLostError(f"{arrived} of {int(sent)} packets to {to} arrived")
+        return float(took)
+
+    def _arrived(self) -> int:
+        command = ["nft", "--json", "list", "counter", "netdev", "sink", "arrived"]
+        with wiring.inside(self._internet):
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        (counter,) = (one["counter"] for one in json.loads(done.stdout)["nftables"][1:])
+        return int(counter["packets"])
 
 
 def run_in(node: LabNode, *command: str, stdin: str = "") -> None:
@@ -243,34 +281,61 @@ def compiled(source: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _node_of_ours(backend: Backend) -> Iterator[Sender]:
-    with World(_beside_the_internet(), backend=backend, settings=QUIET) as world:
-        _sink(world.internet)
-        yield Sender(plugin_of(world.nodes[0]), world.nodes[0], backend)
+def node_of_ours(backend: Backend) -> Iterator[Sender]:
+    """A node with one pod that sends, beside the internet."""
+    made = World(_beside_the_internet(), backend=backend, settings=QUIET)
+    with made as world, _sink(world.internet):
+        yield Sender(plugin_of(world.nodes[0]), world.nodes[0], world.internet, backend)
 
 
 @contextmanager
 def _node_of_ptp() -> Iterator[Sender]:
-    with ptp(_beside_the_internet()) as (plugin, world):
-        _sink(world.internet)
-        yield Sender(plugin, world.nodes[0])
+    with ptp(_beside_the_internet()) as (plugin, world), _sink(world.internet):
+        yield Sender(plugin, world.nodes[0], world.internet)
 
 
-def _sink(internet: Path) -> None:
+@contextmanager
+def _sink(internet: Path) -> Iterator[None]:
+    """Drop the measured packets on arrival, and answer the others."""
     with wiring.inside(internet):
-        subprocess.run(["nft", "-f", "-"], input=DROP_AT_ONCE.encode(), check=True)
+        subprocess.run(["nft", "-f", "-"], input=SINK.encode(), check=True)
+        answering = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        # The answer has to come from the address that was asked.
+        answering.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
+        answering.bind(("", PORT))
+    thread = threading.Thread(target=_answer, args=(answering,))
+    thread.start()
+    try:
+        yield
+    finally:
+        # Wakes whoever waits for a datagram; closing alone does not.
+        with suppress(OSError):  # it is not connected, and awake all the same
+            answering.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        answering.close()
+
+
+def _answer(answering: socket.socket) -> None:
+    while True:
+        data, asked, _, sender = answering.recvmsg(64, 64)
+        if not data:
+            return
+        with suppress(OSError):
+            answering.sendmsg([data], asked, 0, sender)
 
 
 def _beside_the_internet() -> Topology:
     """One node linked to the internet host directly: no other router's time is measured."""
     ends = (
-        Interface("internet", "node-1", (InterfaceAddress(INTERNET, 24),)),
+        Interface(
+            "internet", "node-1", (InterfaceAddress(INTERNET, 24), InterfaceAddress(INTERNAL, 32))
+        ),
         Interface("node-1", "eth0", (InterfaceAddress(UPLINK, 24),)),
     )
     return Topology(
         internet="internet",
         hosts=(
-            Host("internet"),
+            Host("internet", routes=(Route(Prefix.parse(RANGE), UPLINK),)),
             Host("node-1", routes=(Route(Prefix.parse("0.0.0.0/0"), INTERNET),)),
         ),
         links=(Link(ends),),

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import os
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -74,6 +79,35 @@ class Figure:
     against: str = ""
     budget: float | None = None
     more_is_better: bool = False
+    spread: tuple[float, float] | None = None
+    reference_spread: tuple[float, float] | None = None
+    """The least and the most that were measured."""
+
+    @classmethod
+    def of(
+        cls,
+        what: str,
+        values: Sequence[float],
+        unit: str,
+        statistic: Callable[[Sequence[float]], float],
+        reference: tuple[str, Sequence[float]] = ("", ()),
+        budget: float | None = None,
+        *,
+        more_is_better: bool = False,
+    ) -> Figure:
+        """A figure of several measurements of each side; `reference` is which side, and its."""
+        against, others = reference
+        return cls(
+            what,
+            statistic(values),
+            unit,
+            statistic(others) if others else None,
+            against,
+            budget,
+            more_is_better,
+            (min(values), max(values)),
+            (min(others), max(others)) if others else None,
+        )
 
     @property
     def judged(self) -> float:
@@ -114,6 +148,20 @@ def show(figures: Sequence[Figure], console: Console | None = None) -> None:
     for figure in figures:
         table.add_row(*figure.cells(), style="" if figure.is_within else "bold red")
     (console or Console()).print(table)
+
+
+def write(figures: Iterable[Figure], path: Path) -> None:
+    """Write every figure with its ratio and spread, and the machine they are from, as JSON."""
+    listed = [{**asdict(one), "judged": one.judged, "is_within": one.is_within} for one in figures]
+    machine = {
+        "kernel": platform.release(),
+        "processors": os.cpu_count(),
+        "python": platform.python_version(),
+        "load": os.getloadavg(),
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"machine": machine, "figures": listed}, indent=1) + "\n")
 
 
 def _short(value: float | None) -> str:

@@ -3,17 +3,44 @@ and none is judged."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from netmgr.documents.node import Backend
+from tests.bench import forwarding
 from tests.bench.__main__ import SUBJECTS
-from tests.bench.report import SMOKE, show
+from tests.bench.report import SMOKE, show, write
 
 pytestmark = pytest.mark.root
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)
-def test_a_benchmark_yields_figures(subject: str, capsys: pytest.CaptureFixture[str]):
+def test_a_benchmark_yields_figures(
+    subject: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     figures = list(SUBJECTS[subject](SMOKE))
     show(figures)
+    write(figures, tmp_path / "bench.json")
+    written = json.loads((tmp_path / "bench.json").read_text())
+    assert [one["what"] for one in written["figures"]] == [one.what for one in figures]
     assert all(figure.value > 0 for figure in figures)
     assert len(capsys.readouterr().out.splitlines()) > len(figures) > 0
+
+
+def test_packets_that_do_not_arrive_are_no_measurement() -> None:
+    source = Path(forwarding.__file__).with_name("flood.c")
+    lossy = (
+        "add table inet lossy; "
+        "add chain inet lossy forward { type filter hook forward priority 0; }; "
+        f"add rule inet lossy forward ip length {forwarding.IP_BYTES} numgen inc mod 100 0 drop"
+    )
+    with (
+        forwarding.compiled(source) as flood,
+        forwarding.node_of_ours(Backend.NFTABLES) as sender,
+    ):
+        assert sender.flood(flood, SMOKE.packets) > 0
+        forwarding.run_in(sender.node, "nft", lossy)
+        with pytest.raises(forwarding.PacketsLostError, match="1013 of 1024 packets"):
+            sender.flood(flood, SMOKE.packets)
