@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from netmgr.documents.node import Backend
-from tests.bench import forwarding
+from netmgr.drawing import GREEN, NAMESPACE
+from tests.bench import chart, forwarding
 from tests.bench.__main__ import SUBJECTS
-from tests.bench.report import SMOKE, show, write
+from tests.bench.report import SMOKE, Figure, show, write
 
 pytestmark = pytest.mark.root
 
@@ -44,3 +46,22 @@ def test_packets_that_do_not_arrive_are_no_measurement() -> None:
         forwarding.run_in(sender.node, "nft", lossy)
         with pytest.raises(forwarding.PacketsLostError, match="1013 of 1024 packets"):
             sender.flood(flood, SMOKE.packets)
+
+
+def test_the_chart_shows_every_ratio(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = [
+        Figure("one <thing>", 1.0, "ms", 4.0, "another"),
+        Figure("a size", 3.0, "MB"),
+        Figure("far off", 5000.0, "ns", 1.0, "nothing", more_is_better=True),
+    ]
+    write(figures, tmp_path / "bench.json")
+    monkeypatch.setattr("sys.argv", ["chart", str(tmp_path / "bench.json")])
+    chart.main()
+    root = ElementTree.fromstring(capsys.readouterr().out)  # noqa: S314 - our own
+    bars = [one for one in root.iter(f"{{{NAMESPACE}}}rect") if len(one)]
+    assert [one[0].text for one in bars] == ["one <thing> / another", "far off / nothing"]
+    assert [one.get("fill") for one in bars] == [GREEN, GREEN]
+    widths = [float(one.get("width", 0)) for one in bars]
+    assert 0 < widths[0] < widths[1]

@@ -1,0 +1,65 @@
+"""`python -m tests.bench.chart FILE…`: the ratios of `build/bench.json` as SVG on standard output.
+
+One bar for each figure that was compared with something, from 1 to its ratio on a logarithmic
+scale: to the left, and green, what is less than the reference or, where more is better, more.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from netmgr import drawing
+from netmgr.drawing import FAINT, GREEN, INK, RED
+
+WIDTH, ROW, TOP, LABELS, END = 860, 20, 56, 470, 800
+LEAST, MOST = 0.001, 10.0
+"""Ratios beyond these end at the chart's edges."""
+
+
+def main() -> None:
+    """Draw the figures of all files together."""
+    figures: list[dict[str, Any]] = []
+    for name in sys.argv[1:]:
+        figures += json.loads(Path(name).read_text())["figures"]
+    compared = [one for one in figures if one["reference"]]
+    size = (WIDTH, TOP + ROW * len(compared) + ROW)
+    sys.stdout.write(
+        drawing.document("netmgr beside its references", size, _body(compared), font_size=11)
+    )
+
+
+def _body(figures: list[dict[str, Any]]) -> Iterator[str]:
+    heading = "netmgr beside its references, as a ratio (left of 1, green: better)"
+    yield drawing.text(12, 22, heading, font_size=14, fill=INK)
+    bottom = TOP + ROW * len(figures)
+    for power in range(-3, 2):
+        x = _place(10.0**power)
+        yield drawing.path(f"M {x:.1f} {TOP - 8} V {bottom}", FAINT, 1.5 if not power else 0.3)
+        yield drawing.text(x, TOP - 12, f"{10.0**power:g}", "middle", fill=FAINT)
+    for number, one in enumerate(figures):
+        yield drawing.group(0, TOP + ROW * number, _row(one))
+
+
+def _row(one: dict[str, Any]) -> Iterator[str]:
+    cost = 1 / one["judged"] if one["more_is_better"] else one["judged"]
+    words = f"{one['what']} / {one['against']}"
+    yield drawing.text(12, 13, drawing.shortened(words, 74), fill=INK)
+    left, right = sorted((_place(1), _place(cost)))
+    color = GREEN if cost <= 1 else RED
+    yield drawing.box((left, 3, max(1.0, right - left), 13), words, fill=color)
+    yield drawing.text(END + 8, 13, f"{one['judged']:.2g}", fill=INK)
+
+
+def _place(ratio: float) -> float:
+    """Where on the scale a ratio is."""
+    part = math.log(min(MOST, max(LEAST, ratio)) / LEAST) / math.log(MOST / LEAST)
+    return LABELS + (END - LABELS) * part
+
+
+if __name__ == "__main__":
+    main()
