@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_the_chart_shows_every_ratio(
     write(figures, tmp_path / "bench.json")
     monkeypatch.setattr("sys.argv", ["chart", str(tmp_path / "bench.json")])
     chart.main()
-    root = ElementTree.fromstring(capsys.readouterr().out)  # noqa: S314 - our own
+    root = ET.fromstring(capsys.readouterr().out)  # noqa: S314 - our own
     bars = [one for one in root.iter(f"{{{NAMESPACE}}}rect") if len(one)]
     assert [one[0].text for one in bars] == ["one <thing> / another", "far off / nothing"]
     assert [one.get("fill") for one in bars] == [GREEN, GREEN]
