@@ -25,12 +25,14 @@ from netmgr.rules.model import (
     Element,
     GoOn,
     Hook,
+    InPrefix,
     InSet,
     Match,
     OnLink,
     Rule,
     SetSpec,
     Side,
+    outside,
 )
 
 _DROPPED = ""
@@ -82,9 +84,10 @@ class Classifier:
         found: dict[SetSpec, frozenset[Element]] = {}
         for family in Family:
             branches = self._branches(family)
-            known = merge(prefix for _, prefixes in branches for prefix in prefixes)
-            if known:
-                found[_classes(family)] = frozenset(known)
+            known = self._known(family)
+            if len(known) <= abilities.compares:
+                continue
+            found[_classes(family)] = frozenset(merge(known))
             found |= {
                 _class(name, family): frozenset(prefixes) for name, prefixes in branches if name
             }
@@ -102,7 +105,7 @@ class Classifier:
         if abilities.verdict_maps:
             yield self._classify(family, way, links, pod, peer)
         else:
-            yield from self._each(family, way, links, pod, peer)
+            yield from self._each(family, way, links, pod, peer, abilities.compares)
 
     def _classify(
         self, family: Family, way: str, links: tuple[Match, ...], pod: Side, peer: Side
@@ -117,22 +120,35 @@ class Classifier:
         return Rule(f"classes {way} v{family.value}", family, links, action)
 
     def _each(
-        self, family: Family, way: str, links: tuple[Match, ...], pod: Side, peer: Side
+        self,
+        family: Family,
+        way: str,
+        links: tuple[Match, ...],
+        pod: Side,
+        peer: Side,
+        most_compared: int,
     ) -> Iterator[Rule]:
-        branches = self._branches(family)
-        for name, _ in branches:
-            if name:
-                matches = (
-                    *links,
-                    InSet(peer, _class(name, family).name),
-                    InSet(pod, _counting(name, way, family)),
-                )
-                yield Rule(f"class {name} {way} v{family.value}", family, matches, GoOn())
-        others = (InSet(peer, _classes(family).name, negated=True),) if branches else ()
+        known = self._known(family)
+        for name, prefixes in self._branches(family):
+            if not name:
+                continue
+            members: dict[str, Match] = (
+                {f" {prefix}": InPrefix(peer, prefix) for prefix in prefixes}
+                if len(known) <= most_compared
+                else {"": InSet(peer, _class(name, family).name)}
+            )
+            for what, member in members.items():
+                matches = (*links, member, InSet(pod, _counting(name, way, family)))
+                yield Rule(f"class {name}{what} {way} v{family.value}", family, matches, GoOn())
+        others = outside(peer, _classes(family).name, known, most_compared)
         # Without a verdict map a packet goes on after the class that counted it, so the last rule
         # leaves out what is in any class.
         matches = (*links, *others, InSet(pod, _counting(INTERNAL, way, family)))
         yield Rule(f"class {INTERNAL} {way} v{family.value}", family, matches, GoOn())
+
+    def _known(self, family: Family) -> list[Prefix]:
+        """The prefixes of all classes, and those that no class counts."""
+        return [prefix for _, prefixes in self._branches(family) for prefix in prefixes]
 
     def _branches(self, family: Family) -> list[tuple[str, tuple[Prefix, ...]]]:
         every = (*self.pieces, (_DROPPED, self.dropped))

@@ -50,9 +50,7 @@ from netmgr.rules.transaction import (
 class IptablesBackend:
     """Holds the ruleset in the tables of one variant of iptables, and in ipsets."""
 
-    abilities = Abilities(
-        rewrites=False, compares=0, verdict_maps=False, dynamic_sets=False, senders=False
-    )
+    abilities = Abilities(rewrites=False, verdict_maps=False, dynamic_sets=False, senders=False)
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -74,16 +72,18 @@ class IptablesBackend:
             name: frozenset(member.element for member in held[name].members) for name in sound
         }
         found: dict[Hook, list[ObservedRule]] = {hook: [] for hook in TABLES}
+        kept: set[str] = set()
 
         def look(table: Table, hook: Hook) -> None:
             rules = desired.chains.get(hook, ())
             found[hook] += iptables_chains.seen(table, hook, rules, sound, indexes)
+            kept.update(iptables_chains.kept(table, hook, rules, sound, indexes))
 
         _visit(self._tables.opened, TABLES, look)
         chains = {
             hook: _in_order(seen, desired.chains.get(hook, ())) for hook, seen in found.items()
         }
-        counters = iptables_chains.counters(desired, chains)
+        counters = iptables_chains.counters(desired, chains, kept)
         return Observed(members, chains, counters, frozenset(malformed), orphans)
 
     def apply(self, operations: Sequence[Operation]) -> None:

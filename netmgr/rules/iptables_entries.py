@@ -73,16 +73,26 @@ _EVERY_NTH = 1
 _ICMP, _UDP = {Family.V4: 1, Family.V6: 58}, 17
 
 
-def encode(rule: Rule, set_indexes: Mapping[str, int]) -> Entry | None:
-    """The rule as an entry, or None while a set it looks into does not exist."""
+def encode(
+    rule: Rule, set_indexes: Mapping[str, int], to: str = "", *, is_goto: bool = False
+) -> Entry | None:
+    """The rule as an entry, or None while a set it looks into does not exist.
+
+    With `to`, it leads a matching packet to that chain, and by a goto for good.
+    """
     if not rule.set_names <= set_indexes.keys():
         return None
-    head = bytearray(LAYOUTS[rule.family].size)
+    layout = LAYOUTS[rule.family]
+    head = bytearray(layout.size)
     extensions = b""
     for match in rule.matches:
         extensions += _match(head, match, rule.family, set_indexes)
     comment = _comment(comment_of(rule), _MARK if rule.comment else b"")
-    return assembled(head, extensions + comment, target_name(rule), _target(rule), rule.family)
+    matches = extensions + comment
+    if to:
+        head[layout.flags_at] |= layout.goto if is_goto else 0
+        return assembled(head, matches, to, extension(to, bytes(4)), rule.family)
+    return assembled(head, matches, target_name(rule), _target(rule), rule.family)
 
 
 def comment_of(rule: Rule) -> str:

@@ -12,7 +12,8 @@ from typing import assert_never
 from netmgr.prefixes import Family
 from netmgr.rules import iptables_entries
 from netmgr.rules.ipset import kernel_name
-from netmgr.rules.iptables_chains import TABLES, builtin, chain_name, goes_last, is_in_builtin
+from netmgr.rules.iptables_chains import TABLES, builtin, goes_last, is_in_builtin
+from netmgr.rules.iptables_layout import Line, chain_name, chains
 from netmgr.rules.model import (
     FORWARDED,
     SET_CAPACITY,
@@ -107,10 +108,11 @@ def _drop(hook: Hook, rules: list[Rule], program: str) -> Iterator[str]:
     for rule in filter(is_in_builtin, rules):
         yield f"{program} -D {builtin(hook)} {text(rule)}"
     # The jump goes first: a chain that something jumps to cannot be deleted.
-    if not all(map(is_in_builtin, rules)):
+    own = chains(hook, [rule for rule in rules if not is_in_builtin(rule)])
+    if own:
         yield f"{program} -D {builtin(hook)} -j {chain_name(hook)}"
-        yield f"{program} -F {chain_name(hook)}"
-        yield f"{program} -X {chain_name(hook)}"
+        yield from (f"{program} -F {chain}" for chain in own)
+        yield from (f"{program} -X {chain}" for chain in own)
 
 
 def _fill(hook: Hook, rules: list[Rule], program: str) -> Iterator[str]:
@@ -118,11 +120,19 @@ def _fill(hook: Hook, rules: list[Rule], program: str) -> Iterator[str]:
     # Before everything else in the chain, where no earlier verdict hides packets from them.
     for position, rule in enumerate(filter(is_in_builtin, rules), start=1):
         yield f"{program} -I {builtin(hook)} {position} {text(rule)}"
-    own = [rule for rule in rules if not is_in_builtin(rule)]
+    own = chains(hook, [rule for rule in rules if not is_in_builtin(rule)])
+    yield from (f"{program} -N {chain}" for chain in own)
+    for chain, lines in own.items():
+        yield from (f"{program} -A {chain} {line_text(line)}" for line in lines)
     if own:
-        yield f"{program} -N {chain_name(hook)}"
-        yield from (f"{program} -A {chain_name(hook)} {text(rule)}" for rule in own)
         yield f"{program} {'-A' if goes_last(hook) else '-I'} {builtin(hook)} -j {chain_name(hook)}"
+
+
+def line_text(line: Line) -> str:
+    """The line as iptables-save prints it, without the chain that it is in."""
+    if not line.to:
+        return text(line.rule)
+    return f"{text(line.rule)} {'-g' if line.is_goto else '-j'} {line.to}"
 
 
 def text(rule: Rule) -> str:

@@ -208,7 +208,7 @@ def _sets(policy: Policy, abilities: Abilities) -> dict[SetSpec, frozenset[Eleme
     """Every set, with its prefixes; those of pods are empty."""
     sets: dict[SetSpec, frozenset[Element]] = {}
     for family in Family:
-        sets[_internal(family)] = _of_family(policy.known, family)
+        sets[internal_set(family)] = _of_family(policy.known, family)
         sets[ranges_set(family)] = _of_family(policy.ranges, family)
     sources = None if policy.counts_only else policy.sources
     parts = (sources, policy.protection, policy.isolation, policy.translation, policy.classifier)
@@ -229,11 +229,12 @@ _NO_POD = partial(OnLink, name=_POD_LINKS, negated=True, group=LINK_GROUP)
 _NO_LOOPBACK = partial(OnLink, name="lo", negated=True)
 
 
-def _internal(family: Family) -> SetSpec:
+def internal_set(family: Family) -> SetSpec:
+    """The set of everything that is not counted as internet."""
     return SetSpec(f"internal{family.value}", family)
 
 
-INTERNAL_SETS = frozenset(_internal(family).name for family in Family)
+INTERNAL_SETS = frozenset(internal_set(family).name for family in Family)
 """The sets that the corrected form of the article's rules looks into."""
 
 
@@ -297,8 +298,9 @@ def _isolating(
 def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
     outward = _internet(policy, Side.DESTINATION, family, hook, abilities)
     inward = _internet(policy, Side.SOURCE, family, hook, abilities)
-    # Before the pods' rules, which end the chain for the packets they count.
-    for traffic, peer in ((Traffic.INTERNET_IN, inward), (Traffic.INTERNET_OUT, outward)):
+    # Before the pods' rules, which end the chain for the packets they count. What compares sources
+    # comes last, beside the pods' rules that compare them too.
+    for traffic, peer in ((Traffic.INTERNET_OUT, outward), (Traffic.INTERNET_IN, inward)):
         if (hook, traffic) in NODE_HOOKS:
             yield _node_rule(policy, hook, traffic, family, peer)
     if hook is Hook.FORWARD:
@@ -331,8 +333,10 @@ def _leaving(
 ) -> Iterator[Rule]:
     if policy.runs_pods:
         yield _pod_rule(Traffic.INTERNET_OUT, family, outward, Side.SOURCE)
-        yield _tally(DELIVERED, family, (*inward, FORWARDED))
     yield from _of_others(policy, Traffic.INTERNET_OUT, family, (*outward, FORWARDED), abilities)
+    # Last, since the rules before it compare destinations alike.
+    if policy.runs_pods:
+        yield _tally(DELIVERED, family, (*inward, FORWARDED))
 
 
 def _tally(what: str, family: Family, matches: tuple[Match, ...]) -> Rule:
@@ -384,7 +388,7 @@ def _internet(
         (prefix for prefix in policy.known if prefix.family is family),
         key=lambda prefix: (not any(prefix.covers(one) for one in classes), prefix.length, prefix),
     )
-    return elsewhere, *outside(peer, _internal(family).name, prefixes, abilities.compares)
+    return elsewhere, *outside(peer, internal_set(family).name, prefixes, abilities.compares)
 
 
 def _node_rule(
@@ -407,7 +411,7 @@ def _node_rule(
 def _masquerade(policy: Policy, family: Family) -> Rule:
     # A class may have prefixes of the internet. It changes what their packets are counted as, but
     # pods still need the node's address to get there.
-    known = _internal if policy.known == policy.internal else _unhidden
+    known = internal_set if policy.known == policy.internal else _unhidden
     from_pods = InSet(Side.SOURCE, ranges_set(family).name)
     to_internet = InSet(Side.DESTINATION, known(family).name, negated=True)
     return Rule(f"masquerade v{family.value}", family, (from_pods, to_internet), Masquerade())

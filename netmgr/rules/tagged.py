@@ -22,6 +22,7 @@ from netmgr.kernel.nf_tables_socket import NftSocket
 from netmgr.kernel.xtables import listing, nft
 from netmgr.kernel.xtables.entries import Entry
 from netmgr.kernel.xtables.nft import NFPROTO
+from netmgr.model import CHAIN_PREFIX
 from netmgr.prefixes import Family
 from netmgr.rules import iptables_entries
 
@@ -80,7 +81,7 @@ def read(serving: Serving) -> Tagged:
         for entry in entries:
             named = _COMMENT.fullmatch(entry.comment)
             # By identity: a second rule that equals one which serves us is reported.
-            serves_us = any(entry is one for one in ours)
+            serves_us = any(entry is one for one in ours) or place.chain.startswith(CHAIN_PREFIX)
             if named and not serves_us and not iptables_entries.is_marked(entry):
                 packets, octets = entry.counters
                 series = Series(place.family, place.table, chain, named[1])

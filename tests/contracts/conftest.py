@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,10 +23,11 @@ from netmgr.kernel.xtables.legacy import LegacyTables
 from netmgr.kernel.xtables.nft import NftTables
 from netmgr.kernel.xtables.tables import Tables
 from netmgr.lab.wiring import LOOPBACK_INDEX
-from netmgr.prefixes import Address, Prefix, merge
+from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules.engine import RuleBackend, Rules
 from netmgr.rules.iptables import IptablesBackend
-from netmgr.rules.iptables_chains import TABLES, builtin, chain_name
+from netmgr.rules.iptables_chains import TABLES, builtin
+from netmgr.rules.iptables_layout import chain_name
 from netmgr.rules.model import Hook, Pass, Rule, SetSpec
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
@@ -220,6 +222,10 @@ class NftKernel:
         return run("nft -a list table inet other") + run("nft -a list table ip netmgr")
 
 
+def _is_own(chain: str, hook: Hook) -> bool:
+    return re.fullmatch(rf"{chain_name(hook)}(-\d+)?", chain) is not None
+
+
 class IptablesKernel:
     def __init__(self, tables: Tables) -> None:
         self.backend = IptablesBackend(tables)
@@ -231,23 +237,21 @@ class IptablesKernel:
     def _listed(self, hook: Hook) -> Iterator[tuple[str, str, int, str]]:
         """Program, chain, number and text of each rule of ours at a hook."""
         for program in self._programs():
-            for chain in (builtin(hook), chain_name(hook)):
-                done = programs.run(
-                    [programs.locate(program, "iptables"), "-t", TABLES[hook], "-S", chain]
-                )
-                rules = [
-                    line for line in done.stdout.decode().splitlines() if line.startswith("-A")
-                ]
-                for number, line in enumerate(rules, start=1):
-                    yield program, chain, number, line
+            done = programs.run([programs.locate(program, "iptables"), "-t", TABLES[hook], "-S"])
+            numbers: Counter[str] = Counter()
+            for line in done.stdout.decode().splitlines():
+                chain = line.split()[1]
+                if line.startswith("-A") and (chain == builtin(hook) or _is_own(chain, hook)):
+                    numbers[chain] += 1
+                    yield program, chain, numbers[chain], line
 
     def lose_rule(self, hook, rule):
         family = self._programs()[rule.endswith("v6")]
         words = f"traffic={rule.split()[2]}" if rule.startswith("node") else f"netmgr {rule}"
         ((chain, number),) = [
             (chain, number)
-            for program, chain, number, line in self._listed(hook)
-            if program == family and words in line
+            for of, chain, number, line in self._listed(hook)
+            if of == family and words in line
         ]
         run(f"{family} -t {TABLES[hook]} -D {chain} {number}")
 
@@ -268,11 +272,18 @@ class IptablesKernel:
         run(f"iptables-{self._variant} -t {TABLES[hook]} -A {chain_name(hook)} -s 203.0.113.1")
 
     def move_first_rule_to_the_end(self, hook):
+        program, _ = self._programs()
         rules = [
-            line for program, chain, _, line in self._listed(hook) if chain == chain_name(hook)
+            (chain, number, line)
+            for of, chain, number, line in self._listed(hook)
+            if of == program and _is_own(chain, hook)
         ]
-        run(f"iptables-{self._variant} -t {TABLES[hook]} -D {chain_name(hook)} 1")
-        run(f"iptables-{self._variant}-restore --noflush", f"*{TABLES[hook]}\n{rules[0]}\nCOMMIT\n")
+        # The first of a chain that has several beside those which lead packets past them.
+        own = [one for one in rules if "NETMGR-" not in one[2].split(maxsplit=2)[2]]
+        chains = Counter(chain for chain, _, _ in own)
+        chain, number, line = next(one for one in own if chains[one[0]] > 1)
+        run(f"iptables-{self._variant} -t {TABLES[hook]} -D {chain} {number}")
+        run(f"iptables-{self._variant}-restore --noflush", f"*{TABLES[hook]}\n{line}\nCOMMIT\n")
 
     def set_counts(self, name, addresses, packets, octets):
         add = f"-exist add netmgr-{name.replace('_', '-')}"
@@ -282,9 +293,16 @@ class IptablesKernel:
         )
 
     def set_drops(self, origin, destination, *, packets, octets):
-        chain, name = chain_name(Hook.FORWARD), f"isolation forward {origin} {destination} v4"
-        saved = run(f"iptables-{self._variant}-save -t mangle").splitlines()
-        rules = [line for line in saved if line.startswith(f"-A {chain} ")]
+        name = f"isolation forward {origin} {destination} v4"
+        program, _ = self._programs()
+        (chain,) = (
+            one for of, one, _, line in self._listed(Hook.FORWARD) if name in line and of == program
+        )
+        rules = [
+            line
+            for of, one, _, line in self._listed(Hook.FORWARD)
+            if of == program and one == chain
+        ]
         counted = [
             f"[{packets}:{octets}] {line}" if name in line else f"[0:0] {line}" for line in rules
         ]
@@ -324,7 +342,7 @@ class IptablesKernel:
     def neighbours(self):
         tables = ("raw", "mangle", "nat")
         saved = "".join(
-            run(f"{program}-save -c -t {table}") for program in self._programs() for table in tables
+            run(f"{tool}-save -c -t {table}") for tool in self._programs() for table in tables
         )
         ours = ("NETMGR-", "netmgr-", "iptables-exporter openai", "#")
         lines = [line for line in saved.splitlines() if not any(word in line for word in ours)]
@@ -412,3 +430,40 @@ def rules(kernel: Kernel, policy: Policy) -> Rules:
 def _program() -> Callable[..., str]:
     """Runs a program that must succeed, and gives its output."""
     return run
+
+
+@pytest.fixture
+def program(variant) -> Callable[..., str]:
+    """Runs a program, iptables of the variant at hand, that must succeed, and gives its output."""
+    return lambda command, stdin="": run(re.sub(r"^(ip6?tables)", rf"\1-{variant}", command), stdin)
+
+
+@pytest.fixture
+def many_internal(policy) -> Policy:
+    """A policy with more internal prefixes of either family than are compared."""
+    more = [
+        *(Prefix(Family.V4, 0xC6336400 + 8 * one, 30) for one in range(20)),
+        *(Prefix(Family.V6, (0x2001_0DB8_00FF << 80) + 8 * one, 126) for one in range(20)),
+    ]
+    return replace(policy, internal=tuple(merge((*policy.internal, *more))))
+
+
+@pytest.fixture
+def lock_path(tmp_path: Path) -> Path:
+    return tmp_path / "xtables.lock"
+
+
+@pytest.fixture(params=["legacy", "nft"])
+def variant(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def backend(namespaces, lock_path, variant) -> Iterator[IptablesBackend]:
+    with netns.entered(namespaces("node").descriptor):
+        legacy = LegacyTables(lock_path=lock_path, lock_wait_seconds=0.1)
+        made = IptablesBackend(legacy if variant == "legacy" else NftTables())
+        try:
+            yield made
+        finally:
+            made.close()

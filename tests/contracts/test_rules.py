@@ -258,9 +258,9 @@ def test_a_strange_rule_in_our_chain_is_taken_out(kernel, rules):
 
 def test_rules_in_another_order_are_put_in_order(kernel, rules):
     settle(rules)
-    kernel.move_first_rule_to_the_end(Hook.FORWARD)
+    kernel.move_first_rule_to_the_end(Hook.PREROUTING)
     plan = rules.plan([])
-    assert plan.repairs == ("chain forward: the rules were in another order",)
+    assert plan.repairs == ("chain prerouting: the rules were in another order",)
     rules.apply(plan)
     assert not rules.plan([])
 

@@ -5,11 +5,9 @@ iptables makes them.
 from __future__ import annotations
 
 import fcntl
-import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,13 +16,9 @@ import pytest
 from netmgr import programs
 from netmgr.documents.node import NodeRules
 from netmgr.errors import KernelError, TryAgainLater
-from netmgr.kernel import netns
-from netmgr.kernel.xtables.legacy import LegacyTables
-from netmgr.kernel.xtables.nft import NftTables
 from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family
 from netmgr.rules.engine import Rules
-from netmgr.rules.iptables import IptablesBackend
 from netmgr.rules.model import Hook
 from netmgr.rules.policy import NODE_HOOKS
 from tests.contracts.conftest import run
@@ -32,6 +26,7 @@ from tests.contracts.conftest import run
 pytestmark = pytest.mark.root
 
 PODS = [Address.parse("10.1.0.5"), Address.parse("2001:db8:1::5")]
+TAG = '"iptables-exporter openai traffic='
 ARTICLE = {
     '-A INPUT ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-in"',
     (
@@ -49,33 +44,6 @@ ARTICLE = {
 }
 
 
-@pytest.fixture
-def program(variant) -> Callable[..., str]:
-    """Runs a program, iptables of the variant at hand, that must succeed, and gives its output."""
-    return lambda command, stdin="": run(re.sub(r"^(ip6?tables)", rf"\1-{variant}", command), stdin)
-
-
-@pytest.fixture
-def lock_path(tmp_path: Path) -> Path:
-    return tmp_path / "xtables.lock"
-
-
-@pytest.fixture(params=["legacy", "nft"])
-def variant(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture
-def backend(namespaces, lock_path, variant) -> Iterator[IptablesBackend]:
-    with netns.entered(namespaces("node").descriptor):
-        legacy = LegacyTables(lock_path=lock_path, lock_wait_seconds=0.1)
-        made = IptablesBackend(legacy if variant == "legacy" else NftTables())
-        try:
-            yield made
-        finally:
-            made.close()
-
-
 def rules_of(saved: str) -> list[str]:
     return [line for line in saved.splitlines() if line.startswith("-A")]
 
@@ -85,13 +53,34 @@ def test_the_exact_rules_are_the_articles_word_for_word(backend, policy, program
     rules.apply(rules.plan(PODS))
     saved = rules_of(program("iptables-save -t mangle"))
     assert {line for line in saved if "iptables-exporter" in line} == ARTICLE
-    assert len(saved) == len(ARTICLE) + 11, (
-        "beside the article's rules: three jumps and eight rules for any number of pods"
-    )
+    more = (Address(Family.V4, 0x0A010064 + one) for one in range(90))
+    rules.apply(rules.plan([*PODS, *more]))
+    assert rules_of(program("iptables-save -t mangle")) == saved, "whatever the number of pods"
 
 
-def test_the_corrected_rules_except_loopback_and_everything_internal(backend, policy, program):
+def test_the_corrected_rules_compare_a_few_prefixes_once_for_pods_and_node(
+    backend, policy, program
+):
     rules = Rules(backend, policy)
+    rules.apply(rules.plan(PODS))
+    saved = rules_of(program("iptables-save -t mangle"))
+    assert not any(line.startswith("-A FORWARD") and "exporter" in line for line in saved)
+    (tagged,) = (
+        line for line in saved if "NETMGR-FORWARD" in line and f'{TAG}internet-out"' in line
+    )
+    chain = tagged.split()[1]
+    assert any("! -o nm+ " in line and line.split()[-1] == chain for line in saved)
+    lines = [line for line in saved if line.startswith(f"-A {chain} ")]
+    of_v4 = [one for one in policy.internal if one.family is Family.V4]
+    assert {line.split()[3] for line in lines if " -d " in line} == set(map(str, of_v4))
+    assert tagged == f'-A {chain} -m comment --comment {TAG}internet-out"'
+    assert "netmgr-internal4" not in "".join(saved)
+
+
+def test_the_corrected_rules_look_up_many_prefixes_in_the_built_in_chains(
+    backend, many_internal, program
+):
+    rules = Rules(backend, many_internal)
     rules.apply(rules.plan(PODS))
     for suffix, save in (("4", "iptables-save"), ("6", "ip6tables-save")):
         saved = [
@@ -124,11 +113,11 @@ def test_the_printed_commands_make_the_same_rules_when_a_person_types_them(
     assert not typed
 
 
-def test_a_node_rule_given_twice_is_kept_once_with_its_count(backend, policy, program):
+def test_a_node_rule_given_twice_is_kept_once_with_its_count(backend, many_internal, program):
     """That it looks into a set of ours as ours do tells that it is ours: a save and a restore made
     two of it.
     """
-    rules = Rules(backend, policy)
+    rules = Rules(backend, many_internal)
     rules.apply(rules.plan([]))
     lines = rules_of(program("iptables-save -t mangle"))
     (rule,) = [line for line in lines if line.startswith("-A INPUT") and "NETMGR" not in line]

@@ -41,7 +41,7 @@ class FakeBackend:
         self.abilities = (
             Abilities()
             if rewrites
-            else Abilities(rewrites=False, compares=0, verdict_maps=False, senders=False)
+            else Abilities(rewrites=False, verdict_maps=False, senders=False)
         )
         self.state = State()
         self.connections: list[Connection] = []

@@ -73,7 +73,7 @@ RULES = {
         "iptables-legacy -t mangle -F NETMGR-FORWARD",
         "iptables-legacy -t nat -D PREROUTING -j NETMGR-DSTNAT",
         "ip6tables-legacy -t nat -F NETMGR-POSTROUTING",
-        "ipset flush netmgr-foreign4",
+        "ipset flush netmgr-internal4",
         "iptables-legacy -t mangle -I NETMGR-FORWARD -j ACCEPT",
     ],
 }

@@ -11,8 +11,8 @@ import pytest
 
 from netmgr.documents.node import NodeRules
 from netmgr.documents.special_use import SPECIAL_USE
-from netmgr.prefixes import Address, Prefix, merge
-from netmgr.rules import iptables_text, nft_text
+from netmgr.prefixes import Address, Family, Prefix, merge
+from netmgr.rules import iptables_chains, iptables_layout, iptables_text, nft_text
 from netmgr.rules.diff import diff
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Abilities, Hook, Observed
@@ -34,7 +34,7 @@ POLICY = Policy(
 PODS = [Address.parse("10.1.0.5"), Address.parse("10.1.0.6"), Address.parse("2001:db8:1::5")]
 
 
-LEGACY = Abilities(rewrites=False, compares=0, verdict_maps=False, senders=False)
+LEGACY = Abilities(rewrites=False, verdict_maps=False, senders=False)
 CLASSES = [
     {"name": "hub", "prefixes": ["10.0.0.0/16", "fd00::/48"]},
     {"name": "storage", "prefixes": ["203.0.113.0/25", "10.0.7.0/24"]},
@@ -71,6 +71,21 @@ def test_the_first_transaction_reads_as_reviewed(machine, name, abilities, lines
     assert text == path.read_text(encoding="ascii"), (
         "judge the difference, then run again with NETMGR_UPDATE_GOLDEN=1"
     )
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_no_way_through_the_chains_of_iptables_is_longer_than_nf_tables_allows(machine):
+    for hook, rules in desired(*MACHINES[machine], LEGACY).chains.items():
+        for family in Family:
+            _, own = iptables_chains.split(rules, family)
+            made = iptables_layout.chains(hook, own)
+            assert longest_way(made, iptables_layout.chain_name(hook)) <= 12, (hook, family)
+
+
+def longest_way(made, name):
+    """How many chains a packet may be led through, from this one on."""
+    ways = [longest_way(made, line.to) for line in made.get(name, ()) if line.to]
+    return 1 + max(ways, default=0)
 
 
 def test_the_number_of_rules_does_not_depend_on_the_number_of_pods():

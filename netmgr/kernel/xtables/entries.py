@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from netmgr.model import CHAIN_PREFIX
 from netmgr.prefixes import Family
 
 LINK_NAME = 16
@@ -143,8 +144,9 @@ class Entry:
         """Whether both match the same packets and do the same with them, whatever they counted."""
         if self.target != other.target or self.conditions() != other.conditions():
             return False
-        # Read back, the data of a verdict is an offset, which changes with the rules around it.
-        return self.target in VERDICTS or self._options() == other._options()
+        # Read back, the data of a verdict or jump is an offset, which changes with other rules.
+        is_offset = self.target in VERDICTS or self.target.startswith(CHAIN_PREFIX)
+        return is_offset or self._options() == other._options()
 
     def with_counts(self, packets: int, octets: int) -> Entry:
         """The entry, to be put in place as one that has counted so much."""

@@ -1,0 +1,132 @@
+"""Chains that compare prefixes, after other programs or older versions changed them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from netmgr.kernel.xtables.legacy import LegacyTables
+from netmgr.kernel.xtables.nft import NftTables
+from netmgr.model import Counter, Sample, Traffic
+from netmgr.prefixes import Family
+from netmgr.rules.engine import Rules
+from netmgr.rules.iptables import IptablesBackend
+from tests.contracts.test_rules_iptables import PODS, rules_of
+
+pytestmark = pytest.mark.root
+
+FORWARD_OUT = Counter("FORWARD", Family.V4, Traffic.INTERNET_OUT)
+
+
+def give_counts(program) -> None:
+    """Have the node's forwarded internet-out, of IPv4, be 5 packets of 500 bytes."""
+    saved = program("iptables-save -c -t mangle").splitlines()
+    counted = [
+        line.replace("[0:0]", "[5:500]") if "FORWARD" in line and "=internet-out" in line else line
+        for line in saved
+    ]
+    assert counted != saved
+    # As an agent's rules have them: without the mark that a restore loses.
+    program("iptables-restore --counters", "\n".join([*counted, ""]))
+
+
+@pytest.mark.parametrize(
+    ("damage", "repairs"),
+    [
+        ("-D NETMGR-FORWARD-2 1", "node forward internet-out v4' was altered"),
+        ("-D NETMGR-FORWARD 1", "node forward internet-out v4' was altered"),
+        ("-R NETMGR-FORWARD-2 1 -d 10.0.0.0/9", "'(without a comment)' does not belong there"),
+        ("-I NETMGR-FORWARD-2 -j ACCEPT", "'ACCEPT' does not belong there"),
+        ("-D FORWARD -j NETMGR-FORWARD", "node forward internet-out v4' was missing"),
+        ("-N NETMGR-FORWARD-9999", ""),
+    ],
+)
+def test_a_chain_that_another_program_edits_is_repaired_and_keeps_its_counts(
+    backend, policy, program, damage, repairs
+):
+    rules = Rules(backend, policy)
+    rules.apply(rules.plan(PODS))
+    give_counts(program)
+    assert not rules.plan(PODS)
+    program(f"iptables -t mangle {damage}")
+    plan = rules.plan(PODS)
+    assert repairs in "\n".join(plan.repairs)
+    assert bool(plan) == bool(repairs)
+    assert plan.created == frozenset()
+    rules.apply(plan)
+    assert not rules.plan(PODS)
+    assert Sample(FORWARD_OUT, 500, 5) in rules.read()
+
+
+def test_a_chain_that_another_program_removes_is_made_again_and_counts_from_zero(
+    backend, policy, program
+):
+    rules = Rules(backend, policy)
+    rules.apply(rules.plan(PODS))
+    give_counts(program)
+    for command in (
+        "-D NETMGR-FORWARD 1",
+        "-F NETMGR-FORWARD-2",
+        "-X NETMGR-FORWARD-2",
+    ):
+        program(f"iptables -t mangle {command}")
+    plan = rules.plan(PODS)
+    assert "chain forward: rule 'node forward internet-out v4' was missing" in plan.repairs
+    assert plan.created == {FORWARD_OUT}
+    rules.apply(plan)
+    assert not rules.plan(PODS)
+    assert Sample(FORWARD_OUT, 0, 0) in rules.read()
+
+
+class Former(IptablesBackend):
+    """As versions wrote the rules that looked up every prefix."""
+
+    abilities = replace(IptablesBackend.abilities, compares=0)
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_rules_of_a_former_version_are_replaced_without_losing_a_count(
+    backend, policy, program, variant, lock_path, restored
+):
+    older = Former(
+        LegacyTables(lock_path=lock_path) if variant == "legacy" else NftTables(),
+    )
+    former = Rules(older, policy)
+    former.apply(former.plan(PODS))
+    older.close()
+    if restored:
+        give_counts(program)
+    rules = Rules(backend, policy)
+    plan = rules.plan(PODS)
+    assert "chain forward: rule 'node forward internet-out v4' was altered" in plan.repairs
+    assert plan.created == frozenset()
+    rules.apply(plan)
+    assert not rules.plan(PODS)
+    saved = rules_of(program("iptables-save -t mangle"))
+    assert not [line for line in saved if "exporter" in line and "NETMGR" not in line]
+    assert Sample(FORWARD_OUT, 500 * restored, 5 * restored) in rules.read()
+    former.backend.close()
+
+
+def test_chains_that_fewer_prefixes_need_are_made_and_those_of_before_go(
+    backend, policy, many_internal, program
+):
+    wide, narrow = Rules(backend, many_internal), Rules(backend, policy)
+    wide.apply(wide.plan(PODS))
+    before = program("iptables-save -t mangle") + program("ip6tables-save -t raw")
+    narrow.apply(narrow.plan(PODS))
+    assert ":NETMGR-FORWARD-2" in program("iptables-save -t mangle")
+    wide.apply(wide.plan(PODS))
+    assert not wide.plan(PODS)
+    after = program("iptables-save -t mangle") + program("ip6tables-save -t raw")
+    assert without_head(after) == without_head(before)
+    narrow.apply(narrow.plan(PODS))
+    narrow.remove()
+    for table in ("raw", "mangle", "nat"):
+        for name in ("iptables", "ip6tables"):
+            assert "NETMGR" not in program(f"{name}-save -t {table}")
+
+
+def without_head(saved: str) -> list[str]:
+    return sorted(line for line in saved.splitlines() if not line.startswith("#"))
