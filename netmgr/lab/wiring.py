@@ -1,8 +1,8 @@
 """Builds a topology's hosts and links: namespaces pinned in one directory, veth pairs and bridges.
 
 Every link is made inside the two namespaces it joins, so nothing ever shows up in the machine's
-own. Removing a namespace removes its links, routes and rules with it. The messages at the end are
-those that only a lab needs (linux/if_link.h, linux/fib_rules.h).
+own. Removing a namespace removes its links, routes and rules with it. What netmgr makes on nodes as
+well, it makes here with the same messages; for what only a lab has, pyroute2 encodes them.
 """
 
 from __future__ import annotations
@@ -11,25 +11,22 @@ import array
 import fcntl
 import hashlib
 import os
+import signal
 import socket
 import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
 
 from netmgr.errors import KernelError
-from netmgr.kernel import links, netlink, netns, routes
+from netmgr.kernel import links, netns, routes
 from netmgr.kernel.links import VethEnd
-from netmgr.kernel.netlink import (
-    Netlink,
-    Operation,
-    attribute,
-    nested,
-    string_attribute,
-    u32_attribute,
-)
+from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.lab.topology import Host, Interface, Link, Route, Topology
 from netmgr.prefixes import Family
 
@@ -37,14 +34,6 @@ RTPROT_STATIC = 4
 LOOPBACK_INDEX = 1
 SIOCGIFFLAGS, SIOCETHTOOL, ETHTOOL_GLINK = 0x8913, 0x8946, 0x0A
 IFF_RUNNING = 0x40
-_IFLA_IFNAME, _IFLA_MASTER, _IFLA_LINKINFO = 3, 10, 18
-_IFLA_INFO_KIND, _IFLA_INFO_DATA, _IFLA_BR_MCAST_SNOOPING = 1, 2, 23
-_FRA_IIFNAME, _FRA_PRIORITY, _FRA_TABLE = 3, 6, 15
-_FR_ACT_TO_TBL = 1
-_IFINFO = struct.Struct("=BxHiII")
-_FIB_RULE = struct.Struct("=BBBBBBBBI")
-_CREATE = netlink.NLM_F_ACK | netlink.NLM_F_CREATE | netlink.NLM_F_EXCL
-_TABLE_OFFSET = 4
 _BEFORE_MAIN = 1000
 
 
@@ -73,13 +62,13 @@ def build(topology: Topology, directory: Path) -> None:
             for host in topology.hosts
         }
         for segment in topology.segments:
-            channels[segment.host].transact([_create_bridge(segment.name)])
+            with _pyroute2(directory / segment.host) as kernel:
+                # It floods multicast, as neighbour discovery has no querier here.
+                kernel.link("add", ifname=segment.name, kind="bridge", br_mcast_snooping=0)
         for link in topology.links:
             _lay(link, channels[link.ends[0].host], directory)
         for host in topology.hosts:
-            channels[host.name].transact(
-                _configuration(host, list(topology.attached(host.name)), directory)
-            )
+            _configure(host, list(topology.attached(host.name)), channels[host.name], directory)
 
 
 def wait_until_up(topology: Topology, directory: Path, timeout: float = 10) -> None:
@@ -146,21 +135,69 @@ def _mac(end: Interface) -> bytes:
     return b"\x02" + hashlib.sha256(f"{end.host}/{end.name}".encode()).digest()[:5]
 
 
-def _configuration(host: Host, ends: list[Interface], directory: Path) -> list[Operation]:
+def _configure(host: Host, ends: list[Interface], channel: Netlink, directory: Path) -> None:
     """Links up, then addresses with the networks they are in, then routes."""
-    with inside(directory / host.name):
+    path = directory / host.name
+    with inside(path):
         indices = {end.name: socket.if_nametoindex(end.name) for end in ends}
-    operations = [_enslave(indices[end.name], indices[end.segment]) for end in ends if end.segment]
+    if ports := [end for end in ends if end.segment]:
+        with _pyroute2(path) as kernel:
+            for end in ports:
+                kernel.link("set", index=indices[end.name], master=indices[end.segment])
     # Before the routes: the kernel takes none over a link that is down.
-    operations += [links.raise_index(index) for index in indices.values()]
+    operations = [links.raise_index(index) for index in indices.values()]
     for end in ends:
         operations += _addresses(end, indices[end.name])
-    operations += [_route(route, ends, indices) for route in host.routes]
+    channel.transact([*operations, *(_route(route, ends, indices) for route in host.routes)])
+    if host.tables:
+        with _pyroute2(path) as kernel:
+            _fill_tables(kernel, host, ends, indices)
+
+
+def _fill_tables(
+    kernel: Any,  # noqa: ANN401 - pyroute2 has no types
+    host: Host,
+    ends: list[Interface],
+    indices: dict[str, int],
+) -> None:
+    """Have what comes in by some interfaces routed by tables of their own first."""
     for number, table in enumerate(host.tables, start=1):
-        operations += [_look_up_first(family, table.arriving_on, number) for family in Family]
+        for family in Family:
+            kernel.rule(
+                "add",
+                family=family.af,
+                iifname=table.arriving_on,
+                priority=_BEFORE_MAIN + number,
+                table=number,
+            )
         for route in table.routes:
-            operations.append(_in_table(_route(route, ends, indices), number))
-    return operations
+            kernel.route(
+                "add",
+                family=route.to.family.af,
+                dst=str(route.to),
+                gateway=str(route.via),
+                oif=_toward(route, ends, indices),
+                table=number,
+                proto=RTPROT_STATIC,
+            )
+
+
+@contextmanager
+def _pyroute2(path: Path) -> Iterator[Any]:
+    """A socket of pyroute2's in a namespace, whose refusals are ours.
+
+    Signals wait meanwhile: what a handler raises would be lost in pyroute2's event loop.
+    """
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        with inside(path):
+            opened = IPRoute()
+        with opened:
+            yield opened
+    except NetlinkError as error:
+        raise KernelError(f"wire {path.name}", error.code) from None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
 
 
 def _addresses(end: Interface, index: int) -> Iterator[Operation]:
@@ -171,12 +208,17 @@ def _addresses(end: Interface, index: int) -> Iterator[Operation]:
 
 
 def _route(route: Route, ends: list[Interface], indices: dict[str, int]) -> Operation:
-    index = next(
+    index = _toward(route, ends, indices)
+    return routes.add_route(route.to, index, protocol=RTPROT_STATIC, gateway=route.via)
+
+
+def _toward(route: Route, ends: list[Interface], indices: dict[str, int]) -> int:
+    """The link behind which a route's gateway is."""
+    return next(
         indices[end.name]
         for end in ends
         if any(network.holds(route.via) for network in end.networks)
     )
-    return routes.add_route(route.to, index, protocol=RTPROT_STATIC, gateway=route.via)
 
 
 def sends(handle: socket.socket, name: str) -> bool:
@@ -187,42 +229,3 @@ def sends(handle: socket.socket, name: str) -> bool:
     raw = fcntl.ioctl(handle, SIOCGIFFLAGS, struct.pack("16sH22x", name.encode(), 0))
     flags: int = struct.unpack_from("16sH", raw)[1]
     return bool(answer[1] and flags & IFF_RUNNING)
-
-
-def _create_bridge(name: str) -> Operation:
-    """Create a bridge, down. It floods multicast, as neighbour discovery has no querier here."""
-    data = nested(_IFLA_INFO_DATA, attribute(_IFLA_BR_MCAST_SNOOPING, b"\0"))
-    body = (
-        _IFINFO.pack(0, 0, 0, 0, 0)
-        + string_attribute(_IFLA_IFNAME, name)
-        + nested(_IFLA_LINKINFO, string_attribute(_IFLA_INFO_KIND, "bridge"), data)
-    )
-    return Operation(f"link add {name} type bridge", links.RTM_NEWLINK, _CREATE, body)
-
-
-def _enslave(index: int, bridge: int) -> Operation:
-    """Make the link of this index a port of a bridge."""
-    body = _IFINFO.pack(0, 0, index, 0, 0) + u32_attribute(_IFLA_MASTER, bridge)
-    return Operation(
-        f"link set {index} master {bridge}", links.RTM_NEWLINK, netlink.NLM_F_ACK, body
-    )
-
-
-def _look_up_first(family: Family, arriving_on: str, table: int) -> Operation:
-    """Route what comes in by an interface by a table of its own first."""
-    body = (
-        _FIB_RULE.pack(family.af, 0, 0, 0, table, 0, 0, _FR_ACT_TO_TBL, 0)
-        + string_attribute(_FRA_IIFNAME, arriving_on)
-        + u32_attribute(_FRA_PRIORITY, _BEFORE_MAIN + table)
-        + u32_attribute(_FRA_TABLE, table)
-    )
-    return Operation(
-        f"rule add iif {arriving_on} lookup {table}", routes.RTM_NEWRULE, _CREATE, body
-    )
-
-
-def _in_table(route: Operation, table: int) -> Operation:
-    """A route of the main table as one of another table, numbered 1 to 252."""
-    body = bytearray(route.body)
-    body[_TABLE_OFFSET] = table  # rtm_table of struct rtmsg
-    return replace(route, text=f"{route.text} table {table}", body=bytes(body))

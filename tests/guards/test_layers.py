@@ -81,6 +81,7 @@ except SystemExit:
     pass
 """
     heavy = {
+        "pyroute2",
         "iptc",
         "kubernetes",
         "pydantic",
@@ -94,7 +95,7 @@ except SystemExit:
 
 @pytest.mark.parametrize("module", ["exporter.catalog", "exporter.collector", "exporter.server"])
 def test_the_exporter_loads_nothing_that_only_the_agent_needs(module: str) -> None:
-    agents = {"pydantic", "kubernetes", "iptc", "yaml", "sqlite3"}
+    agents = {"pydantic", "pyroute2", "kubernetes", "iptc", "yaml", "sqlite3"}
     assert _loaded_by(f"import {module}") & agents == set()
 
 
