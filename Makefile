@@ -2,9 +2,11 @@
 # PYTHON=… selects an interpreter (3.11 or newer); ARGS=… is passed to the command that a target runs.
 
 ARGS ?=
+# What of a kernel the rules depend on. Emulation is slow: all tests would take hours.
+VM_TESTS = -m root --timeout 900 tests/kernel/test_conntrack.py tests/contracts/test_rules_packets.py
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test e2e pythons schemas bench lint format wheels image lock clean
+.PHONY: help lab test e2e vm pythons schemas bench lint format wheels image lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
@@ -32,6 +34,14 @@ e2e: ## run the tests on a real Kubernetes of two nodes, whose programs are buil
 	@.ci/programs e2e/programs/coredns e2e
 	@.ci/programs e2e/programs/policies e2e
 	image=$$(.ci/e2e-image) && NETMGR_E2E_IMAGE=$$image .venv/bin/python -m pytest tests/e2e $(ARGS)
+
+vm: ## run kernel tests on Debian's 6.1 and 6.12, or on KERNEL, in QEMU; ARGS are pytest's (root; see .ci/vm)
+	@.ci/setup vm
+	@.venv/bin/python -m cni.build
+	@.venv/bin/python -m compileall -q netmgr cni exporter tests
+	status=0; for kernel in $(or $(KERNEL),6.1 6.12); do \
+		.ci/vm $$kernel .venv/bin/python -m pytest $(or $(ARGS),$(VM_TESTS)) || status=$$?; \
+	done; exit $$status
 
 pythons: ## run the tests that need no root on every installed Python from 3.11 to 3.14
 	@.ci/setup test

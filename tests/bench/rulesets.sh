@@ -1,0 +1,46 @@
+#!/bin/sh
+# Instructions that a forwarded packet takes under each of several rulesets, in files of nft:
+#
+#   .ci/vm 6.12 tests/bench/rulesets.sh FILE…       /dev/null is no rules
+#
+# A sender's datagrams pass a router that has the rules, on their way to a host that drops them as they arrive. The
+# router's interfaces are named from (10.128.0.1, the sender is .2) and to (203.0.113.1, the host is .2). PACKETS and
+# BYTES change how many are sent of which size; each ruleset is measured ROUNDS times.
+set -eu
+[ -n "${NETMGR_VM:-}" ] || { echo "rulesets: run me in a virtual machine, see .ci/vm" >&2 && exit 1; }
+cc -O2 -Wall -o /tmp/flood "$(dirname "$0")/flood.c"
+
+for each in sender router host; do
+    ip netns add $each
+    ip -n $each link set lo up
+done
+
+# NAMESPACE INTERFACE of the peer, the router's INTERFACE, NETWORK. No packet waits for a neighbour to be found.
+join() {
+    ip -n router link add "$3" address 02:00:00:00:00:01 type veth \
+        peer name "$2" address 02:00:00:00:00:02 netns "$1"
+    ip -n router addr add "$4.1/24" dev "$3"
+    ip -n "$1" addr add "$4.2/24" dev "$2"
+    ip -n router link set "$3" up
+    ip -n "$1" link set "$2" up
+    ip -n router neigh replace "$4.2" lladdr 02:00:00:00:00:02 dev "$3"
+    ip -n "$1" neigh replace "$4.1" lladdr 02:00:00:00:00:01 dev "$2"
+}
+join sender eth0 from 10.128.0
+join host eth0 to 203.0.113
+ip -n sender route add default via 10.128.0.1
+ip -n host route add default via 203.0.113.1
+ip netns exec router sysctl -qw net.ipv4.ip_forward=1
+ip netns exec host nft "add table netdev sink; add chain netdev sink arriving \
+    { type filter hook ingress device eth0 priority 0; policy drop; }"
+
+for file; do
+    ip netns exec router nft flush ruleset
+    ip netns exec router nft -f "$file"
+    for round in $(seq "${ROUNDS:-3}"); do
+        before=$(ip netns exec host cat /sys/class/net/eth0/statistics/rx_packets)
+        figure=$(ip netns exec sender /tmp/flood 203.0.113.2 "${PACKETS:-50000}" "${BYTES:-64}")
+        arrived=$(($(ip netns exec host cat /sys/class/net/eth0/statistics/rx_packets) - before))
+        echo "$file: $figure instructions per packet, round $round, $arrived packets arrived"
+    done
+done
