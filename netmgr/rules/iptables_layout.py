@@ -12,6 +12,9 @@ share it, and a packet pays for the decision once:
                         -g NETMGR-FORWARD-3
     NETMGR-FORWARD-3    …                                   the rules after these
 
+Rules that begin with the same link share a chain likewise, if there are enough of them: packets of
+other links pay for one comparison.
+
 RETURN in any of these chains leaves the hook's rules, as `Pass` does, because they are entered by
 goto. Rules none of which passes a packet need no chain for those after them: theirs is entered by a
 jump, and RETURN goes back behind it. That also keeps the way through all chains short: nf_tables
@@ -25,7 +28,10 @@ from dataclasses import dataclass, replace
 from itertools import count, groupby
 
 from netmgr.model import CHAIN_PREFIX
-from netmgr.rules.model import GoOn, Hook, InPrefix, Match, Pass, Rule
+from netmgr.rules.model import GoOn, Hook, InPrefix, Match, OnLink, Pass, Rule
+
+_ENOUGH = 5
+"""So many rules with the same link are worth a chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +64,15 @@ def chains(hook: Hook, rules: Sequence[Rule]) -> dict[str, list[Line]]:
     """
     made: dict[str, list[Line]] = {}
     names = (chain_name(hook, number) for number in count(1))
-    if groups := [(head, list(group)) for head, group in groupby(rules, _shared)]:
+    if groups := [_worthwhile(head, list(group)) for head, group in groupby(rules, _shared)]:
         _place(groups, next(names), names, made)
     return made
+
+
+def _worthwhile(head: Sequence[Match], group: list[Rule]) -> tuple[tuple[Match, ...], list[Rule]]:
+    """The group, without what its rules share if that is a link and they are few."""
+    is_link = not any(_left_out(head))
+    return () if is_link and len(group) < _ENOUGH else tuple(head), group
 
 
 def _place(
@@ -94,10 +106,13 @@ def _leading(
 
 
 def _shared(rule: Rule) -> tuple[Match, ...]:
-    """The matches up to the last prefix that is left out, if one entry cannot have them all."""
+    """The matches up to the last prefix that is left out, if one entry cannot have them all.
+
+    Else the link that the rule begins with.
+    """
     left_out = list(_left_out(rule.matches))
     if fits_one_entry(rule) or not left_out:
-        return ()
+        return tuple(one for one in rule.matches[:1] if isinstance(one, OnLink))
     return rule.matches[: rule.matches.index(left_out[-1]) + 1]
 
 

@@ -433,7 +433,7 @@ def _program() -> Callable[..., str]:
 
 
 @pytest.fixture
-def program(variant) -> Callable[..., str]:
+def variant_program(variant) -> Callable[..., str]:
     """Runs a program, iptables of the variant at hand, that must succeed, and gives its output."""
     return lambda command, stdin="": run(re.sub(r"^(ip6?tables)", rf"\1-{variant}", command), stdin)
 

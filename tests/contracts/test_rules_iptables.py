@@ -48,22 +48,24 @@ def rules_of(saved: str) -> list[str]:
     return [line for line in saved.splitlines() if line.startswith("-A")]
 
 
-def test_the_exact_rules_are_the_articles_word_for_word(backend, policy, program):
+def test_the_exact_rules_are_the_articles_word_for_word(backend, policy, variant_program):
     rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
     rules.apply(rules.plan(PODS))
-    saved = rules_of(program("iptables-save -t mangle"))
+    saved = rules_of(variant_program("iptables-save -t mangle"))
     assert {line for line in saved if "iptables-exporter" in line} == ARTICLE
     more = (Address(Family.V4, 0x0A010064 + one) for one in range(90))
     rules.apply(rules.plan([*PODS, *more]))
-    assert rules_of(program("iptables-save -t mangle")) == saved, "whatever the number of pods"
+    assert rules_of(variant_program("iptables-save -t mangle")) == saved, (
+        "whatever the number of pods"
+    )
 
 
 def test_the_corrected_rules_compare_a_few_prefixes_once_for_pods_and_node(
-    backend, policy, program
+    backend, policy, variant_program
 ):
     rules = Rules(backend, policy)
     rules.apply(rules.plan(PODS))
-    saved = rules_of(program("iptables-save -t mangle"))
+    saved = rules_of(variant_program("iptables-save -t mangle"))
     assert not any(line.startswith("-A FORWARD") and "exporter" in line for line in saved)
     (tagged,) = (
         line for line in saved if "NETMGR-FORWARD" in line and f'{TAG}internet-out"' in line
@@ -78,13 +80,15 @@ def test_the_corrected_rules_compare_a_few_prefixes_once_for_pods_and_node(
 
 
 def test_the_corrected_rules_look_up_many_prefixes_in_the_built_in_chains(
-    backend, many_internal, program
+    backend, many_internal, variant_program
 ):
     rules = Rules(backend, many_internal)
     rules.apply(rules.plan(PODS))
     for suffix, save in (("4", "iptables-save"), ("6", "ip6tables-save")):
         saved = [
-            line for line in rules_of(program(f"{save} -t mangle")) if "iptables-exporter" in line
+            line
+            for line in rules_of(variant_program(f"{save} -t mangle"))
+            if "iptables-exporter" in line
         ]
         wording = "-m comment --comment"
         assert set(saved) == {
@@ -113,19 +117,21 @@ def test_the_printed_commands_make_the_same_rules_when_a_person_types_them(
     assert not typed
 
 
-def test_a_node_rule_given_twice_is_kept_once_with_its_count(backend, many_internal, program):
+def test_a_node_rule_given_twice_is_kept_once_with_its_count(
+    backend, many_internal, variant_program
+):
     """That it looks into a set of ours as ours do tells that it is ours: a save and a restore made
     two of it.
     """
     rules = Rules(backend, many_internal)
     rules.apply(rules.plan([]))
-    lines = rules_of(program("iptables-save -t mangle"))
+    lines = rules_of(variant_program("iptables-save -t mangle"))
     (rule,) = [line for line in lines if line.startswith("-A INPUT") and "NETMGR" not in line]
-    program(
+    variant_program(
         "iptables-restore --noflush --counters",
         f"*mangle\n[5:500] {rule}\n[2:200] {rule}\nCOMMIT\n",
     )
-    program("iptables -t mangle -D INPUT 2")
+    variant_program("iptables -t mangle -D INPUT 2")
     plan = rules.plan([])
     assert plan.repairs == (
         "chain input: rule 'node input internet-in v4' was there more than once",
@@ -137,7 +143,7 @@ def test_a_node_rule_given_twice_is_kept_once_with_its_count(backend, many_inter
 
 
 def test_a_rule_of_the_users_own_is_never_removed_whatever_its_comment_says(
-    backend, policy, program
+    backend, policy, variant_program
 ):
     comment = '-m comment --comment "iptables-exporter openai traffic=internet-in"'
     theirs = {
@@ -145,7 +151,7 @@ def test_a_rule_of_the_users_own_is_never_removed_whatever_its_comment_says(
         f"-A INPUT -p udp {comment}",
         f"-A INPUT {comment} -j ACCEPT",
     }
-    program("iptables-restore --noflush", "\n".join(["*mangle", *theirs, "COMMIT\n"]))
+    variant_program("iptables-restore --noflush", "\n".join(["*mangle", *theirs, "COMMIT\n"]))
     for node_rules, owner in (
         (NodeRules.CORRECTED, "openai"),
         (NodeRules.EXACT, "openai"),
@@ -154,50 +160,54 @@ def test_a_rule_of_the_users_own_is_never_removed_whatever_its_comment_says(
         rules = Rules(backend, replace(policy, node_rules=node_rules, rule_owner=owner))
         rules.apply(rules.plan(PODS))
         assert not rules.plan(PODS)
-        assert theirs <= set(rules_of(program("iptables-save -t mangle")))
+        assert theirs <= set(rules_of(variant_program("iptables-save -t mangle")))
     rules.remove()
-    assert theirs == set(rules_of(program("iptables-save -t mangle")))
+    assert theirs == set(rules_of(variant_program("iptables-save -t mangle")))
 
 
 def test_an_altered_rule_is_nobodys_mistake_to_remove_and_ours_is_put_beside_it(
-    backend, policy, program
+    backend, policy, variant_program
 ):
     rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
     rules.apply(rules.plan([]))
     comment = "iptables-exporter openai traffic=internet-in"
     altered = f'! -s 10.0.0.0/9 -m comment --comment "{comment}"'
-    program("iptables-restore --noflush", f"*mangle\n-R INPUT 2 {altered}\nCOMMIT\n")
+    variant_program("iptables-restore --noflush", f"*mangle\n-R INPUT 2 {altered}\nCOMMIT\n")
     plan = rules.plan([])
     assert plan.repairs == ("chain input: rule 'node input internet-in v4' was missing",)
     assert plan.created == {Counter("INPUT", Family.V4, Traffic.INTERNET_IN)}
     rules.apply(plan)
     assert not rules.plan([])
-    assert f"-A INPUT {altered}" in rules_of(program("iptables-save -t mangle"))
+    assert f"-A INPUT {altered}" in rules_of(variant_program("iptables-save -t mangle"))
 
 
-def test_the_articles_rules_of_the_users_own_serve_as_they_are_and_stay(backend, policy, program):
+def test_the_articles_rules_of_the_users_own_serve_as_they_are_and_stay(
+    backend, policy, variant_program
+):
     """Who has the article's four rules already sees no second copy of them, and keeps them in the
     end.
     """
     lines = "\n".join(f"[5:500] {line}" for line in sorted(ARTICLE))
-    program("iptables-restore --noflush --counters", f"*mangle\n{lines}\nCOMMIT\n")
+    variant_program("iptables-restore --noflush --counters", f"*mangle\n{lines}\nCOMMIT\n")
     rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
     rules.apply(rules.plan([]))
     saved = [
-        line for line in rules_of(program("iptables-save -t mangle")) if "iptables-exporter" in line
+        line
+        for line in rules_of(variant_program("iptables-save -t mangle"))
+        if "iptables-exporter" in line
     ]
     assert sorted(saved) == sorted(ARTICLE)
     assert Sample(Counter("INPUT", Family.V4, Traffic.INTERNET_IN), 500, 5) in rules.read()
     assert not rules.plan([])
     rules.remove()
-    assert set(rules_of(program("iptables-save -t mangle"))) == ARTICLE
+    assert set(rules_of(variant_program("iptables-save -t mangle"))) == ARTICLE
 
 
-def test_the_users_rule_that_equals_ours_stays_when_ours_goes(backend, policy, program):
+def test_the_users_rule_that_equals_ours_stays_when_ours_goes(backend, policy, variant_program):
     rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
     rules.apply(rules.plan([]))
     lines = "\n".join(f"[5:500] {line}" for line in sorted(ARTICLE))
-    program("iptables-restore --noflush --counters", f"*mangle\n{lines}\nCOMMIT\n")
+    variant_program("iptables-restore --noflush --counters", f"*mangle\n{lines}\nCOMMIT\n")
     assert not rules.plan([])
     assert Sample(Counter("INPUT", Family.V4, Traffic.INTERNET_IN), 0, 0) in rules.read(), (
         "of the two, ours"
@@ -205,7 +215,7 @@ def test_the_users_rule_that_equals_ours_stays_when_ours_goes(backend, policy, p
     rules.remove()
     saved = [
         line
-        for line in program("iptables-save -c -t mangle").splitlines()
+        for line in variant_program("iptables-save -c -t mangle").splitlines()
         if "iptables-exporter" in line
     ]
     assert sorted(saved) == sorted(f"[5:500] {line}" for line in ARTICLE)
@@ -213,17 +223,19 @@ def test_the_users_rule_that_equals_ours_stays_when_ours_goes(backend, policy, p
 
 @pytest.mark.parametrize("node_rules", NodeRules)
 def test_another_programs_save_and_restore_of_all_tables_alters_nothing_of_ours(
-    backend, policy, program, node_rules
+    backend, policy, variant_program, node_rules
 ):
     rules = Rules(backend, replace(policy, node_rules=node_rules))
     rules.apply(rules.plan(PODS))
     for name in ("iptables", "ip6tables"):
-        program(f"{name}-restore --counters", program(f"{name}-save -c"))
+        variant_program(f"{name}-restore --counters", variant_program(f"{name}-save -c"))
     assert not rules.plan(PODS)
 
 
-def article_owners(program) -> set[str]:
-    saved = rules_of(program("iptables-save -t mangle") + program("ip6tables-save -t mangle"))
+def article_owners(variant_program) -> set[str]:
+    saved = rules_of(
+        variant_program("iptables-save -t mangle") + variant_program("ip6tables-save -t mangle")
+    )
     return {
         line.split("iptables-exporter ")[1].split()[0]
         for line in saved
@@ -234,7 +246,7 @@ def article_owners(program) -> set[str]:
 @pytest.mark.parametrize("now", NodeRules)
 @pytest.mark.parametrize("before", NodeRules)
 def test_the_rules_of_the_former_owner_go_when_the_owner_changes(
-    backend, policy, program, before, now
+    backend, policy, variant_program, before, now
 ):
     former = Rules(backend, replace(policy, node_rules=before))
     former.apply(former.plan(PODS))
@@ -247,23 +259,25 @@ def test_the_rules_of_the_former_owner_go_when_the_owner_changes(
     )
     rules.apply(plan)
     assert not rules.plan(PODS)
-    assert article_owners(program) == {"other"}
+    assert article_owners(variant_program) == {"other"}
     rules.remove()
-    assert article_owners(program) == set()
-    assert program("ipset list -n") == ""
+    assert article_owners(variant_program) == set()
+    assert variant_program("ipset list -n") == ""
 
 
-def test_removal_takes_the_former_owners_rules_along(backend, policy, program):
+def test_removal_takes_the_former_owners_rules_along(backend, policy, variant_program):
     former = Rules(backend, policy)
     former.apply(former.plan([]))
     Rules(backend, replace(policy, rule_owner="other")).remove()
-    assert article_owners(program) == set()
-    assert program("ipset list -n") == ""
+    assert article_owners(variant_program) == set()
+    assert variant_program("ipset list -n") == ""
 
 
 @pytest.mark.parametrize("node_rules", NodeRules)
-def test_another_programs_rules_of_the_articles_kind_stay(backend, policy, program, node_rules):
-    program("ipset create theirs hash:net")
+def test_another_programs_rules_of_the_articles_kind_stay(
+    backend, policy, variant_program, node_rules
+):
+    variant_program("ipset create theirs hash:net")
     foreign = [
         (
             '-A INPUT ! -s 172.16.0.0/12 -m comment --comment "iptables-exporter them '
@@ -280,18 +294,20 @@ def test_another_programs_rules_of_the_articles_kind_stay(backend, policy, progr
         ),
     ]
     lines = "\n".join(foreign)
-    program("iptables-restore --noflush", f"*mangle\n{lines}\nCOMMIT\n")
+    variant_program("iptables-restore --noflush", f"*mangle\n{lines}\nCOMMIT\n")
     rules = Rules(backend, replace(policy, node_rules=node_rules))
     rules.apply(rules.plan([]))
     assert not rules.plan([])
     rules.remove()
-    assert rules_of(program("iptables-save -t mangle")) == foreign
+    assert rules_of(variant_program("iptables-save -t mangle")) == foreign
 
 
-def test_a_lost_jump_means_that_the_rules_behind_it_are_not_in_force(backend, policy, program):
+def test_a_lost_jump_means_that_the_rules_behind_it_are_not_in_force(
+    backend, policy, variant_program
+):
     rules = Rules(backend, policy)
     rules.apply(rules.plan([]))
-    program("iptables -t raw -D PREROUTING -j NETMGR-PREROUTING")
+    variant_program("iptables -t raw -D PREROUTING -j NETMGR-PREROUTING")
     plan = rules.plan([])
     lost = [rule.id for rule in policy.sources.rules(Hook.PREROUTING, Family.V4, backend.abilities)]
     assert plan.repairs == tuple(f"chain prerouting: rule '{name}' was missing" for name in lost)
@@ -300,7 +316,7 @@ def test_a_lost_jump_means_that_the_rules_behind_it_are_not_in_force(backend, po
 
 
 @pytest.mark.parametrize("variant", ["legacy"], indirect=True)
-def test_removal_takes_chains_of_ours_that_an_older_version_left(backend, policy, program):
+def test_removal_takes_chains_of_ours_that_an_older_version_left(backend, policy, variant_program):
     older = """
 *nat
 :NETMGR-SERVICES - [0:0]
@@ -315,21 +331,23 @@ COMMIT
 -A FORWARD -j NETMGR-REFUSED
 COMMIT
 """
-    program("iptables-restore", older)
+    variant_program("iptables-restore", older)
     rules = Rules(backend, policy)
     rules.apply(rules.plan(PODS))
     rules.remove()
-    saved = [program(f"iptables-save -t {table}") for table in ("nat", "filter", "mangle", "raw")]
+    saved = [
+        variant_program(f"iptables-save -t {table}") for table in ("nat", "filter", "mangle", "raw")
+    ]
     assert "NETMGR" not in "".join(saved)
     assert rules_of(saved[0]) == ["-A PREROUTING -p tcp -j ACCEPT"]
 
 
 @pytest.mark.parametrize("variant", ["nft"], indirect=True)
 def test_removal_leaves_the_built_in_chains_that_others_made_or_use_and_no_other(
-    backend, policy, program
+    backend, policy, variant_program
 ):
-    program("iptables -t mangle -A OUTPUT -m mark --mark 1")
-    program("ip6tables -t nat -L")
+    variant_program("iptables -t mangle -A OUTPUT -m mark --mark 1")
+    variant_program("ip6tables -t nat -L")
     before = run("nft -s list ruleset")
     rules = Rules(backend, policy)
     rules.apply(rules.plan(PODS))
@@ -337,9 +355,9 @@ def test_removal_leaves_the_built_in_chains_that_others_made_or_use_and_no_other
     rules.remove()
     assert run("nft -s list ruleset") == before
     rules.apply(rules.plan(PODS))
-    program("ip6tables -t raw -A PREROUTING -m mark --mark 2")
+    variant_program("ip6tables -t raw -A PREROUTING -m mark --mark 2")
     rules.remove()
-    assert rules_of(program("ip6tables-save")) == ["-A PREROUTING -m mark --mark 0x2"]
+    assert rules_of(variant_program("ip6tables-save")) == ["-A PREROUTING -m mark --mark 0x2"]
 
 
 @pytest.mark.parametrize("variant", ["nft"], indirect=True)

@@ -19,16 +19,16 @@ pytestmark = pytest.mark.root
 FORWARD_OUT = Counter("FORWARD", Family.V4, Traffic.INTERNET_OUT)
 
 
-def give_counts(program) -> None:
+def give_counts(variant_program) -> None:
     """Have the node's forwarded internet-out, of IPv4, be 5 packets of 500 bytes."""
-    saved = program("iptables-save -c -t mangle").splitlines()
+    saved = variant_program("iptables-save -c -t mangle").splitlines()
     counted = [
         line.replace("[0:0]", "[5:500]") if "FORWARD" in line and "=internet-out" in line else line
         for line in saved
     ]
     assert counted != saved
     # As an agent's rules have them: without the mark that a restore loses.
-    program("iptables-restore --counters", "\n".join([*counted, ""]))
+    variant_program("iptables-restore --counters", "\n".join([*counted, ""]))
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,13 @@ def give_counts(program) -> None:
     ],
 )
 def test_a_chain_that_another_program_edits_is_repaired_and_keeps_its_counts(
-    backend, policy, program, damage, repairs
+    backend, policy, variant_program, damage, repairs
 ):
     rules = Rules(backend, policy)
     rules.apply(rules.plan(PODS))
-    give_counts(program)
+    give_counts(variant_program)
     assert not rules.plan(PODS)
-    program(f"iptables -t mangle {damage}")
+    variant_program(f"iptables -t mangle {damage}")
     plan = rules.plan(PODS)
     assert repairs in "\n".join(plan.repairs)
     assert bool(plan) == bool(repairs)
@@ -60,17 +60,17 @@ def test_a_chain_that_another_program_edits_is_repaired_and_keeps_its_counts(
 
 
 def test_a_chain_that_another_program_removes_is_made_again_and_counts_from_zero(
-    backend, policy, program
+    backend, policy, variant_program
 ):
     rules = Rules(backend, policy)
     rules.apply(rules.plan(PODS))
-    give_counts(program)
+    give_counts(variant_program)
     for command in (
         "-D NETMGR-FORWARD 1",
         "-F NETMGR-FORWARD-2",
         "-X NETMGR-FORWARD-2",
     ):
-        program(f"iptables -t mangle {command}")
+        variant_program(f"iptables -t mangle {command}")
     plan = rules.plan(PODS)
     assert "chain forward: rule 'node forward internet-out v4' was missing" in plan.repairs
     assert plan.created == {FORWARD_OUT}
@@ -87,7 +87,7 @@ class Former(IptablesBackend):
 
 @pytest.mark.parametrize("restored", [False, True])
 def test_rules_of_a_former_version_are_replaced_without_losing_a_count(
-    backend, policy, program, variant, lock_path, restored
+    backend, policy, variant_program, variant, lock_path, restored
 ):
     older = Former(
         LegacyTables(lock_path=lock_path) if variant == "legacy" else NftTables(),
@@ -96,36 +96,36 @@ def test_rules_of_a_former_version_are_replaced_without_losing_a_count(
     former.apply(former.plan(PODS))
     older.close()
     if restored:
-        give_counts(program)
+        give_counts(variant_program)
     rules = Rules(backend, policy)
     plan = rules.plan(PODS)
     assert "chain forward: rule 'node forward internet-out v4' was altered" in plan.repairs
     assert plan.created == frozenset()
     rules.apply(plan)
     assert not rules.plan(PODS)
-    saved = rules_of(program("iptables-save -t mangle"))
+    saved = rules_of(variant_program("iptables-save -t mangle"))
     assert not [line for line in saved if "exporter" in line and "NETMGR" not in line]
     assert Sample(FORWARD_OUT, 500 * restored, 5 * restored) in rules.read()
     former.backend.close()
 
 
 def test_chains_that_fewer_prefixes_need_are_made_and_those_of_before_go(
-    backend, policy, many_internal, program
+    backend, policy, many_internal, variant_program
 ):
     wide, narrow = Rules(backend, many_internal), Rules(backend, policy)
     wide.apply(wide.plan(PODS))
-    before = program("iptables-save -t mangle") + program("ip6tables-save -t raw")
+    before = variant_program("iptables-save -t mangle") + variant_program("ip6tables-save -t raw")
     narrow.apply(narrow.plan(PODS))
-    assert ":NETMGR-FORWARD-2" in program("iptables-save -t mangle")
+    assert ":NETMGR-FORWARD-2" in variant_program("iptables-save -t mangle")
     wide.apply(wide.plan(PODS))
     assert not wide.plan(PODS)
-    after = program("iptables-save -t mangle") + program("ip6tables-save -t raw")
+    after = variant_program("iptables-save -t mangle") + variant_program("ip6tables-save -t raw")
     assert without_head(after) == without_head(before)
     narrow.apply(narrow.plan(PODS))
     narrow.remove()
     for table in ("raw", "mangle", "nat"):
         for name in ("iptables", "ip6tables"):
-            assert "NETMGR" not in program(f"{name}-save -t {table}")
+            assert "NETMGR" not in variant_program(f"{name}-save -t {table}")
 
 
 def without_head(saved: str) -> list[str]:

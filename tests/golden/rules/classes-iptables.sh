@@ -159,6 +159,7 @@ iptables-legacy -t mangle -N NETMGR-FORWARD-2
 iptables-legacy -t mangle -N NETMGR-FORWARD-3
 iptables-legacy -t mangle -N NETMGR-FORWARD-4
 iptables-legacy -t mangle -N NETMGR-FORWARD-5
+iptables-legacy -t mangle -N NETMGR-FORWARD-6
 iptables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m comment --comment "netmgr NETMGR-FORWARD-2" -j NETMGR-FORWARD-2
 iptables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m comment --comment "netmgr NETMGR-FORWARD-3" -g NETMGR-FORWARD-3
 iptables-legacy -t mangle -A NETMGR-FORWARD -m comment --comment "netmgr rest of NETMGR-FORWARD-3" -g NETMGR-FORWARD-4
@@ -192,28 +193,29 @@ iptables-legacy -t mangle -A NETMGR-FORWARD-3 -m comment --comment "netmgr unatt
 iptables-legacy -t mangle -A NETMGR-FORWARD-3 -m comment --comment "netmgr rest in NETMGR-FORWARD-3" -g NETMGR-FORWARD-4
 iptables-legacy -t mangle -A NETMGR-FORWARD-4 -d 169.254.169.254/32 -i nm+ -m conntrack ! --ctreplsrcport 53 --ctdir ORIGINAL -m set --match-set netmgr-pod-protected-out4 src -m comment --comment "netmgr protected 169.254.169.254/32 v4" -j DROP
 iptables-legacy -t mangle -A NETMGR-FORWARD-4 -d 168.63.129.16/32 -i nm+ -m conntrack ! --ctreplsrcport 53 --ctdir ORIGINAL -m set --match-set netmgr-pod-protected-out4 src -m comment --comment "netmgr protected 168.63.129.16/32 v4" -j DROP
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -o nm+ -s 10.0.0.0/22 -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub 10.0.0.0/22 in v4"
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -o nm+ -s 10.0.4.0/23 -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub 10.0.4.0/23 in v4"
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -o nm+ -s 10.0.6.0/24 -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub 10.0.6.0/24 in v4"
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -o nm+ -s 10.0.8.0/21 -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub 10.0.8.0/21 in v4"
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -o nm+ -s 10.0.16.0/20 -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub 10.0.16.0/20 in v4"
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -o nm+ -s 10.0.32.0/19 -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub 10.0.32.0/19 in v4"
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -o nm+ -s 10.0.64.0/18 -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub 10.0.64.0/18 in v4"
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -o nm+ -s 10.0.128.0/17 -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub 10.0.128.0/17 in v4"
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -o nm+ -s 10.0.7.0/24 -m set --match-set netmgr-pod-storage-in4 dst -m comment --comment "netmgr class storage 10.0.7.0/24 in v4"
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -o nm+ -s 203.0.113.0/25 -m set --match-set netmgr-pod-storage-in4 dst -m comment --comment "netmgr class storage 203.0.113.0/25 in v4"
 iptables-legacy -t mangle -A NETMGR-FORWARD-4 -o nm+ -m comment --comment "netmgr NETMGR-FORWARD-5" -j NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 10.0.0.0/22 -m comment --comment "netmgr NETMGR-FORWARD-5 src in 10.0.0.0/22" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 10.0.4.0/23 -m comment --comment "netmgr NETMGR-FORWARD-5 src in 10.0.4.0/23" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 10.0.6.0/24 -m comment --comment "netmgr NETMGR-FORWARD-5 src in 10.0.6.0/24" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 10.0.8.0/21 -m comment --comment "netmgr NETMGR-FORWARD-5 src in 10.0.8.0/21" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 10.0.16.0/20 -m comment --comment "netmgr NETMGR-FORWARD-5 src in 10.0.16.0/20" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 10.0.32.0/19 -m comment --comment "netmgr NETMGR-FORWARD-5 src in 10.0.32.0/19" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 10.0.64.0/18 -m comment --comment "netmgr NETMGR-FORWARD-5 src in 10.0.64.0/18" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 10.0.128.0/17 -m comment --comment "netmgr NETMGR-FORWARD-5 src in 10.0.128.0/17" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 10.0.7.0/24 -m comment --comment "netmgr NETMGR-FORWARD-5 src in 10.0.7.0/24" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 203.0.113.0/25 -m comment --comment "netmgr NETMGR-FORWARD-5 src in 203.0.113.0/25" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-5 -m set --match-set netmgr-pod-internal-in4 dst -m comment --comment "netmgr class internal in v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD-4 -o nm+ -m comment --comment "netmgr NETMGR-FORWARD-6" -j NETMGR-FORWARD-6
+iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 10.0.0.0/22 -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub 10.0.0.0/22 in v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 10.0.4.0/23 -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub 10.0.4.0/23 in v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 10.0.6.0/24 -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub 10.0.6.0/24 in v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 10.0.8.0/21 -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub 10.0.8.0/21 in v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 10.0.16.0/20 -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub 10.0.16.0/20 in v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 10.0.32.0/19 -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub 10.0.32.0/19 in v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 10.0.64.0/18 -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub 10.0.64.0/18 in v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 10.0.128.0/17 -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub 10.0.128.0/17 in v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 10.0.7.0/24 -m set --match-set netmgr-pod-storage-in4 dst -m comment --comment "netmgr class storage 10.0.7.0/24 in v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD-5 -s 203.0.113.0/25 -m set --match-set netmgr-pod-storage-in4 dst -m comment --comment "netmgr class storage 203.0.113.0/25 in v4"
+iptables-legacy -t mangle -A NETMGR-FORWARD-6 -s 10.0.0.0/22 -m comment --comment "netmgr NETMGR-FORWARD-6 src in 10.0.0.0/22" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD-6 -s 10.0.4.0/23 -m comment --comment "netmgr NETMGR-FORWARD-6 src in 10.0.4.0/23" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD-6 -s 10.0.6.0/24 -m comment --comment "netmgr NETMGR-FORWARD-6 src in 10.0.6.0/24" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD-6 -s 10.0.8.0/21 -m comment --comment "netmgr NETMGR-FORWARD-6 src in 10.0.8.0/21" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD-6 -s 10.0.16.0/20 -m comment --comment "netmgr NETMGR-FORWARD-6 src in 10.0.16.0/20" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD-6 -s 10.0.32.0/19 -m comment --comment "netmgr NETMGR-FORWARD-6 src in 10.0.32.0/19" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD-6 -s 10.0.64.0/18 -m comment --comment "netmgr NETMGR-FORWARD-6 src in 10.0.64.0/18" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD-6 -s 10.0.128.0/17 -m comment --comment "netmgr NETMGR-FORWARD-6 src in 10.0.128.0/17" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD-6 -s 10.0.7.0/24 -m comment --comment "netmgr NETMGR-FORWARD-6 src in 10.0.7.0/24" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD-6 -s 203.0.113.0/25 -m comment --comment "netmgr NETMGR-FORWARD-6 src in 203.0.113.0/25" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD-6 -m set --match-set netmgr-pod-internal-in4 dst -m comment --comment "netmgr class internal in v4"
 iptables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
 ip6tables-legacy -t mangle -N NETMGR-FORWARD
 ip6tables-legacy -t mangle -N NETMGR-FORWARD-2
@@ -273,6 +275,7 @@ iptables-legacy -t mangle -N NETMGR-BEFORE_SRCNAT-2
 iptables-legacy -t mangle -N NETMGR-BEFORE_SRCNAT-3
 iptables-legacy -t mangle -N NETMGR-BEFORE_SRCNAT-4
 iptables-legacy -t mangle -N NETMGR-BEFORE_SRCNAT-5
+iptables-legacy -t mangle -N NETMGR-BEFORE_SRCNAT-6
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT ! -o nm+ -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-2" -g NETMGR-BEFORE_SRCNAT-2
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT -m comment --comment "netmgr rest of NETMGR-BEFORE_SRCNAT-2" -g NETMGR-BEFORE_SRCNAT-3
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-2 -d 10.0.0.0/8 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-2 dst in 10.0.0.0/8" -g NETMGR-BEFORE_SRCNAT-3
@@ -290,17 +293,8 @@ iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-2 -m set --match-set netmgr-po
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-2 -m addrtype ! --src-type LOCAL -m comment --comment "netmgr unattributed internet-out v4"
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-2 -m comment --comment "netmgr rest in NETMGR-BEFORE_SRCNAT-2" -g NETMGR-BEFORE_SRCNAT-3
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 ! -i nm+ -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-4" -j NETMGR-BEFORE_SRCNAT-4
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 -i nm+ -d 10.0.0.0/22 -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub 10.0.0.0/22 out v4"
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 -i nm+ -d 10.0.4.0/23 -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub 10.0.4.0/23 out v4"
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 -i nm+ -d 10.0.6.0/24 -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub 10.0.6.0/24 out v4"
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 -i nm+ -d 10.0.8.0/21 -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub 10.0.8.0/21 out v4"
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 -i nm+ -d 10.0.16.0/20 -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub 10.0.16.0/20 out v4"
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 -i nm+ -d 10.0.32.0/19 -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub 10.0.32.0/19 out v4"
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 -i nm+ -d 10.0.64.0/18 -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub 10.0.64.0/18 out v4"
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 -i nm+ -d 10.0.128.0/17 -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub 10.0.128.0/17 out v4"
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 -i nm+ -d 10.0.7.0/24 -m set --match-set netmgr-pod-storage-out4 src -m comment --comment "netmgr class storage 10.0.7.0/24 out v4"
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 -i nm+ -d 203.0.113.0/25 -m set --match-set netmgr-pod-storage-out4 src -m comment --comment "netmgr class storage 203.0.113.0/25 out v4"
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 -i nm+ -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-5" -j NETMGR-BEFORE_SRCNAT-5
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 -i nm+ -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-6" -j NETMGR-BEFORE_SRCNAT-6
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-4 -s 10.0.0.0/8 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-4 src in 10.0.0.0/8" -j RETURN
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-4 -s 203.0.113.0/25 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-4 src in 203.0.113.0/25" -j RETURN
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-4 -s 224.0.0.0/3 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-4 src in 224.0.0.0/3" -j RETURN
@@ -313,17 +307,27 @@ iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-4 -s 169.254.0.0/16 -m comment
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-4 -s 192.168.0.0/16 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-4 src in 192.168.0.0/16" -j RETURN
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-4 -s 168.63.129.16/32 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-4 src in 168.63.129.16/32" -j RETURN
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-4 -m addrtype ! --src-type LOCAL -m comment --comment "netmgr delivered v4"
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 10.0.0.0/22 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-5 dst in 10.0.0.0/22" -j RETURN
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 10.0.4.0/23 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-5 dst in 10.0.4.0/23" -j RETURN
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 10.0.6.0/24 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-5 dst in 10.0.6.0/24" -j RETURN
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 10.0.8.0/21 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-5 dst in 10.0.8.0/21" -j RETURN
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 10.0.16.0/20 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-5 dst in 10.0.16.0/20" -j RETURN
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 10.0.32.0/19 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-5 dst in 10.0.32.0/19" -j RETURN
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 10.0.64.0/18 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-5 dst in 10.0.64.0/18" -j RETURN
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 10.0.128.0/17 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-5 dst in 10.0.128.0/17" -j RETURN
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 10.0.7.0/24 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-5 dst in 10.0.7.0/24" -j RETURN
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 203.0.113.0/25 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-5 dst in 203.0.113.0/25" -j RETURN
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -m set --match-set netmgr-pod-internal-out4 src -m comment --comment "netmgr class internal out v4"
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 10.0.0.0/22 -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub 10.0.0.0/22 out v4"
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 10.0.4.0/23 -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub 10.0.4.0/23 out v4"
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 10.0.6.0/24 -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub 10.0.6.0/24 out v4"
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 10.0.8.0/21 -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub 10.0.8.0/21 out v4"
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 10.0.16.0/20 -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub 10.0.16.0/20 out v4"
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 10.0.32.0/19 -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub 10.0.32.0/19 out v4"
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 10.0.64.0/18 -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub 10.0.64.0/18 out v4"
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 10.0.128.0/17 -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub 10.0.128.0/17 out v4"
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 10.0.7.0/24 -m set --match-set netmgr-pod-storage-out4 src -m comment --comment "netmgr class storage 10.0.7.0/24 out v4"
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-5 -d 203.0.113.0/25 -m set --match-set netmgr-pod-storage-out4 src -m comment --comment "netmgr class storage 203.0.113.0/25 out v4"
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-6 -d 10.0.0.0/22 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-6 dst in 10.0.0.0/22" -j RETURN
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-6 -d 10.0.4.0/23 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-6 dst in 10.0.4.0/23" -j RETURN
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-6 -d 10.0.6.0/24 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-6 dst in 10.0.6.0/24" -j RETURN
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-6 -d 10.0.8.0/21 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-6 dst in 10.0.8.0/21" -j RETURN
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-6 -d 10.0.16.0/20 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-6 dst in 10.0.16.0/20" -j RETURN
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-6 -d 10.0.32.0/19 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-6 dst in 10.0.32.0/19" -j RETURN
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-6 -d 10.0.64.0/18 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-6 dst in 10.0.64.0/18" -j RETURN
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-6 -d 10.0.128.0/17 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-6 dst in 10.0.128.0/17" -j RETURN
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-6 -d 10.0.7.0/24 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-6 dst in 10.0.7.0/24" -j RETURN
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-6 -d 203.0.113.0/25 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-6 dst in 203.0.113.0/25" -j RETURN
+iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-6 -m set --match-set netmgr-pod-internal-out4 src -m comment --comment "netmgr class internal out v4"
 iptables-legacy -t mangle -I POSTROUTING -j NETMGR-BEFORE_SRCNAT
 ip6tables-legacy -t mangle -N NETMGR-BEFORE_SRCNAT
 ip6tables-legacy -t mangle -N NETMGR-BEFORE_SRCNAT-2
