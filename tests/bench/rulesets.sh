@@ -3,9 +3,10 @@
 #
 #   .ci/vm 6.12 tests/bench/rulesets.sh FILE…       /dev/null is no rules
 #
-# A sender's datagrams pass a router that has the rules, on their way to a host that drops them as they arrive. The
-# router's interfaces are named from (10.128.0.1, the sender is .2) and to (203.0.113.1, the host is .2). PACKETS and
-# BYTES change how many are sent of which size; each ruleset is measured ROUNDS times.
+# A sender's datagrams pass a router that has the rules, on their way to a host that drops them as they arrive. The first
+# of a connection is answered, so that the others belong to an established one. The router's interfaces are named from
+# (10.128.0.1, the sender is .2) and to (203.0.113.1, the host is .2). PACKETS and BYTES change how many are sent of which
+# size; each ruleset is measured ROUNDS times.
 set -eu
 [ -n "${NETMGR_VM:-}" ] || { echo "rulesets: run me in a virtual machine, see .ci/vm" >&2 && exit 1; }
 cc -O2 -Wall -o /tmp/flood "$(dirname "$0")/flood.c"
@@ -31,16 +32,34 @@ join host eth0 to 203.0.113
 ip -n sender route add default via 10.128.0.1
 ip -n host route add default via 203.0.113.1
 ip netns exec router sysctl -qw net.ipv4.ip_forward=1
-ip netns exec host nft "add table netdev sink; add chain netdev sink arriving \
-    { type filter hook ingress device eth0 priority 0; policy drop; }"
+ip netns exec host nft -f - <<END
+table netdev sink {
+    counter arrived { }
+    chain arriving {
+        type filter hook ingress device eth0 priority 0;
+        ip length ${BYTES:=64} counter name arrived drop;
+    }
+}
+END
+ip netns exec host python3 -c '
+import socket
+
+answering = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+answering.bind(("203.0.113.2", 9))
+while True:
+    answering.sendto(*answering.recvfrom(2048))
+' &
+until ip netns exec host grep -q :0009 /proc/net/udp; do
+    sleep 0.1
+done
 
 for file; do
     ip netns exec router nft flush ruleset
     ip netns exec router nft -f "$file"
     for round in $(seq "${ROUNDS:-3}"); do
-        before=$(ip netns exec host cat /sys/class/net/eth0/statistics/rx_packets)
-        figure=$(ip netns exec sender /tmp/flood 203.0.113.2 "${PACKETS:-50000}" "${BYTES:-64}")
-        arrived=$(($(ip netns exec host cat /sys/class/net/eth0/statistics/rx_packets) - before))
-        echo "$file: $figure instructions per packet, round $round, $arrived packets arrived"
+        # "INSTRUCTIONS SENT"
+        set -- $(ip netns exec sender /tmp/flood 203.0.113.2 "${PACKETS:-50000}" "$BYTES")
+        arrived=$(ip netns exec host nft reset counter netdev sink arrived | sed -n 's/.*packets \([0-9]*\).*/\1/p')
+        echo "$file: $1 instructions per packet, round $round, $arrived of $2 packets arrived"
     done
 done
