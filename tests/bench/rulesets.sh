@@ -1,7 +1,8 @@
 #!/bin/sh
 # Instructions that a forwarded packet takes under each of several rulesets, in files of nft:
 #
-#   .ci/vm 6.12 tests/bench/rulesets.sh FILE…       /dev/null is no rules
+#   .ci/vm 6.12 tests/bench/rulesets.sh FILE…                     /dev/null is no rules
+#   .ci/vm 6.12 env BYTES=1400 tests/bench/rulesets.sh FILE…
 #
 # A sender's datagrams pass a router that has the rules, on their way to a host that drops them as they arrive. The first
 # of a connection is answered, so that the others belong to an established one. The router's interfaces are named from
