@@ -193,9 +193,9 @@ AUDIT_RATIO = Metric(
     "netmgr_accounting_audit_ratio",
     ("against", "traffic"),
     2 * TRAFFICS,
-    "What pods were counted for, divided by what the forward rules counted (against=forward; 1 is "
-    "everything) or by what the pods' links carried, Ethernet headers taken off (against=links; "
-    "their internet share, never above 1).",
+    "1 less the unattributed share of what the forward rules counted (against=forward; 1 is "
+    "everything), or what pods were counted for, divided by what their links carried, Ethernet "
+    "headers taken off (against=links; their internet share, never above 1).",
 )
 FORWARDED = Metric(
     "netmgr_accounting_forwarded_bytes_total",

@@ -248,7 +248,7 @@ class RemotePod(TrafficTotals):
 
 
 class AuditRatio(TypedDict):
-    """What pods were counted for, divided by what forward rules or links counted (`against`)."""
+    """The share of what forward rules or links counted that is pods' (`against`)."""
 
     against: str
     traffic: str

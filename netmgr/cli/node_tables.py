@@ -218,12 +218,15 @@ def _unexplained(one: Mapping[str, Any]) -> Iterator[str]:
             "late, NodePort traffic for another node's pod (unless accounting.cluster_cidrs has "
             "its address), or traffic while another program had removed a pod's counter."
         )
-    # The kernel counts on between the two readings.
-    moving = one["forwarded"] - one["attributed"] - one["unattributed"]
-    if moving > 0:
-        yield (
-            f"{one['traffic']}: {size(moving)} passed while both sides were read; "
-            "the next reading settles it."
+    rest = one["forwarded"] - one["attributed"] - one["unattributed"]
+    if rest > 0:
+        # The kernel counts on between the two readings. On its way out, the forward rules see a
+        # packet before other programs' filters do.
+        dropped = one["traffic"].endswith("-out")
+        yield f"{one['traffic']}: {size(rest)} " + (
+            "did not leave: filters dropped them, or they passed while both sides were read."
+            if dropped
+            else "passed while both sides were read; the next reading settles it."
         )
 
 
