@@ -44,6 +44,9 @@ class Deletion:
             KernelError: the kernel refused, or earlier deletions take all threads; the link is
                 deleted later then.
         """
+        # Asked first: a thread that has not ended does not say that it found nothing.
+        if not self._is_there(index):
+            return False
         deadline = time.monotonic() + PATIENCE_SECONDS
         begun = threading.Event()
         deleting = self._threads.submit(_delete, Netlink(), index, begun)
@@ -53,7 +56,10 @@ class Deletion:
                 raise KernelError(f"delete link {index}", details="the kernel takes too long")
             # It has not got the lock yet.
             time.sleep(_PAUSE_SECONDS)
-        return not deleting.done() or _has_deleted(deleting)
+        # Who deletes it at the same moment has deleted it as well.
+        if deleting.done():
+            _raise_failure(deleting)
+        return True
 
     def _is_there(self, index: int) -> bool:
         # A request to change nothing: whatever the kernel may list without the routing lock one
@@ -75,11 +81,9 @@ def _delete(channel: Netlink, index: int, begun: threading.Event) -> None:
         channel.transact([links.delete_link(index)])
 
 
-def _has_deleted(deleting: Future[None]) -> bool:
+def _raise_failure(deleting: Future[None]) -> None:
     try:
         deleting.result()
     except KernelError as error:
         if error.errno != ENODEV:
             raise
-        return False
-    return True
