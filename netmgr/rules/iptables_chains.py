@@ -59,15 +59,21 @@ def builtin(hook: Hook) -> str:
 
 
 def is_in_builtin(rule: Rule) -> bool:
-    """Whether the rule is one of the article's, which are in the built-in chain if they fit there.
-
-    That of `node_rules: exact` always does.
-    """
-    return _is_the_articles(rule) and fits_one_entry(rule)
-
-
-def _is_the_articles(rule: Rule) -> bool:
+    """Whether the rule is one of the article's, which are in the built-in chain."""
     return bool(rule.comment)
+
+
+def in_one_entry(rule: Rule) -> Rule:
+    """The article's rule as the built-in chain has it, where an entry compares one prefix.
+
+    Others look for it there by name, PyPI's iptables-exporter for one.
+    """
+    if fits_one_entry(rule):
+        return rule
+    internal = next(one for one in rule.matches if isinstance(one, InPrefix))
+    links = (one for one in rule.matches if not isinstance(one, InPrefix))
+    looked_up = InSet(internal.side, internal_set(rule.family).name, negated=True)
+    return replace(rule, matches=(*links, looked_up))
 
 
 def goes_last(hook: Hook) -> bool:
@@ -90,7 +96,7 @@ def seen(
     ours.
     """
     article, own = split(rules, table.family)
-    yield from _seen_in_builtin(table.entries(builtin(hook)), article, own, indexes, held)
+    yield from _seen_in_builtin(table.entries(builtin(hook)), article, indexes, held)
     jumps = _jumps(table, hook)
     if jumps:
         yield from _seen_in_own(table, hook, own, indexes)
@@ -105,11 +111,10 @@ def seen(
 def _seen_in_builtin(
     there: Sequence[Entry],
     article: Sequence[Rule],
-    own: Sequence[Rule],
     indexes: Mapping[str, int],
     held: Mapping[str, int],
 ) -> Iterator[ObservedRule]:
-    written = _written_by_us(there, [*article, *own], held)
+    written = _written_by_us(there, article, held)
     by_comment: dict[str, list[Entry]] = {}
     for entry in written:
         by_comment.setdefault(entry.comment, []).append(entry)
@@ -119,10 +124,8 @@ def _seen_in_builtin(
         yield from (ObservedRule(rule.id, _equal(entry, fresh)) for entry in found)
         if not found and _same(there, fresh):
             yield ObservedRule(rule.id)
-    # An article's rule that is to be in our own chain is still here after an upgrade.
-    ids = {rule.comment: rule.id for rule in own if rule.comment}
     for comment, surplus in by_comment.items():
-        yield from (ObservedRule(ids.get(comment, comment), intact=False) for _ in surplus)
+        yield from (ObservedRule(comment, intact=False) for _ in surplus)
 
 
 def _seen_in_own(
@@ -376,7 +379,10 @@ def split(rules: Iterable[Rule], family: Family) -> tuple[list[Rule], list[Rule]
     parts: tuple[list[Rule], list[Rule]] = ([], [])
     for rule in rules:
         if rule.family is family:
-            parts[not is_in_builtin(rule)].append(rule)
+            if is_in_builtin(rule):
+                parts[0].append(in_one_entry(rule))
+            else:
+                parts[1].append(rule)
     return parts
 
 
@@ -404,7 +410,7 @@ def _written_by_us(
     entries: Iterable[Entry], article: Iterable[Rule], indexes: Mapping[str, int]
 ) -> list[Entry]:
     """The article's rules that we wrote: with our mark, or looking into our sets as ours do."""
-    tagged = map(_looking_up, filter(_is_the_articles, article))
+    tagged = map(in_one_entry, filter(is_in_builtin, article))
     looking = [iptables_entries.encode(rule, indexes) for rule in tagged if rule.set_names]
     forms = {made.apart_from_comment() for made in looking if made is not None}
     found = []
@@ -415,16 +421,6 @@ def _written_by_us(
         if iptables_entries.is_marked(entry) or (restored and entry.apart_from_comment() in forms):
             found.append(entry)
     return found
-
-
-def _looking_up(rule: Rule) -> Rule:
-    """The article's rule as it is where there are too many prefixes to compare."""
-    if is_in_builtin(rule):
-        return rule
-    internal = next(one for one in rule.matches if isinstance(one, InPrefix))
-    links = (one for one in rule.matches if not isinstance(one, InPrefix))
-    looked_up = InSet(internal.side, internal_set(rule.family).name, negated=True)
-    return replace(rule, matches=(*links, looked_up))
 
 
 def _fresh(line: Line, indexes: Mapping[str, int]) -> Entry | None:

@@ -12,7 +12,7 @@ from typing import assert_never
 from netmgr.prefixes import Family
 from netmgr.rules import iptables_entries
 from netmgr.rules.ipset import kernel_name
-from netmgr.rules.iptables_chains import TABLES, builtin, goes_last, is_in_builtin
+from netmgr.rules.iptables_chains import TABLES, builtin, goes_last, in_one_entry, is_in_builtin
 from netmgr.rules.iptables_layout import Line, chain_name, chains
 from netmgr.rules.model import (
     FORWARDED,
@@ -106,7 +106,7 @@ def _each(verb: str, spec: SetSpec, elements: Iterable[Element]) -> list[str]:
 def _drop(hook: Hook, rules: list[Rule], program: str) -> Iterator[str]:
     program = f"{program} -t {TABLES[hook]}"
     for rule in filter(is_in_builtin, rules):
-        yield f"{program} -D {builtin(hook)} {text(rule)}"
+        yield f"{program} -D {builtin(hook)} {text(in_one_entry(rule))}"
     # The jump goes first: a chain that something jumps to cannot be deleted.
     own = chains(hook, [rule for rule in rules if not is_in_builtin(rule)])
     if own:
@@ -119,7 +119,7 @@ def _fill(hook: Hook, rules: list[Rule], program: str) -> Iterator[str]:
     program = f"{program} -t {TABLES[hook]}"
     # Before everything else in the chain, where no earlier verdict hides packets from them.
     for position, rule in enumerate(filter(is_in_builtin, rules), start=1):
-        yield f"{program} -I {builtin(hook)} {position} {text(rule)}"
+        yield f"{program} -I {builtin(hook)} {position} {text(in_one_entry(rule))}"
     own = chains(hook, [rule for rule in rules if not is_in_builtin(rule)])
     yield from (f"{program} -N {chain}" for chain in own)
     for chain, lines in own.items():

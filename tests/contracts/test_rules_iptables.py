@@ -60,29 +60,10 @@ def test_the_exact_rules_are_the_articles_word_for_word(backend, policy, variant
     )
 
 
-def test_the_corrected_rules_compare_a_few_prefixes_once_for_pods_and_node(
+def test_the_corrected_rules_look_up_prefixes_in_the_built_in_chains(
     backend, policy, variant_program
 ):
     rules = Rules(backend, policy)
-    rules.apply(rules.plan(PODS))
-    saved = rules_of(variant_program("iptables-save -t mangle"))
-    assert not any(line.startswith("-A FORWARD") and "exporter" in line for line in saved)
-    (tagged,) = (
-        line for line in saved if "NETMGR-FORWARD" in line and f'{TAG}internet-out"' in line
-    )
-    chain = tagged.split()[1]
-    assert any("! -o nm+ " in line and line.split()[-1] == chain for line in saved)
-    lines = [line for line in saved if line.startswith(f"-A {chain} ")]
-    of_v4 = [one for one in policy.internal if one.family is Family.V4]
-    assert {line.split()[3] for line in lines if " -d " in line} == set(map(str, of_v4))
-    assert tagged == f'-A {chain} -m comment --comment {TAG}internet-out"'
-    assert "netmgr-internal4" not in "".join(saved)
-
-
-def test_the_corrected_rules_look_up_many_prefixes_in_the_built_in_chains(
-    backend, many_internal, variant_program
-):
-    rules = Rules(backend, many_internal)
     rules.apply(rules.plan(PODS))
     for suffix, save in (("4", "iptables-save"), ("6", "ip6tables-save")):
         saved = [

@@ -16,14 +16,14 @@ from tests.contracts.test_rules_iptables import PODS, rules_of
 
 pytestmark = pytest.mark.root
 
-FORWARD_OUT = Counter("FORWARD", Family.V4, Traffic.INTERNET_OUT)
+UNATTRIBUTED_IN = Counter("UNATTRIBUTED", Family.V4, Traffic.INTERNET_IN)
 
 
 def give_counts(variant_program) -> None:
-    """Have the node's forwarded internet-out, of IPv4, be 5 packets of 500 bytes."""
+    """Have what came from the internet for no pod, of IPv4, be 5 packets of 500 bytes."""
     saved = variant_program("iptables-save -c -t mangle").splitlines()
     counted = [
-        line.replace("[0:0]", "[5:500]") if "FORWARD" in line and "=internet-out" in line else line
+        line.replace("[0:0]", "[5:500]") if '"netmgr unattributed internet-in v4"' in line else line
         for line in saved
     ]
     assert counted != saved
@@ -34,11 +34,11 @@ def give_counts(variant_program) -> None:
 @pytest.mark.parametrize(
     ("damage", "repairs"),
     [
-        ("-D NETMGR-FORWARD-2 1", "node forward internet-out v4' was altered"),
-        ("-D NETMGR-FORWARD 1", "node forward internet-out v4' was altered"),
+        ("-D NETMGR-FORWARD-2 1", "unattributed internet-in v4' was altered"),
+        ("-D NETMGR-FORWARD 1", "unattributed internet-in v4' was altered"),
         ("-R NETMGR-FORWARD-2 1 -d 10.0.0.0/9", "'(without a comment)' does not belong there"),
         ("-I NETMGR-FORWARD-2 -j ACCEPT", "'ACCEPT' does not belong there"),
-        ("-D FORWARD -j NETMGR-FORWARD", "node forward internet-out v4' was missing"),
+        ("-D FORWARD -j NETMGR-FORWARD", "unattributed internet-in v4' was missing"),
         ("-N NETMGR-FORWARD-9999", ""),
     ],
 )
@@ -56,7 +56,7 @@ def test_a_chain_that_another_program_edits_is_repaired_and_keeps_its_counts(
     assert plan.created == frozenset()
     rules.apply(plan)
     assert not rules.plan(PODS)
-    assert Sample(FORWARD_OUT, 500, 5) in rules.read()
+    assert Sample(UNATTRIBUTED_IN, 500, 5) in rules.read()
 
 
 def test_a_chain_that_another_program_removes_is_made_again_and_counts_from_zero(
@@ -72,11 +72,11 @@ def test_a_chain_that_another_program_removes_is_made_again_and_counts_from_zero
     ):
         variant_program(f"iptables -t mangle {command}")
     plan = rules.plan(PODS)
-    assert "chain forward: rule 'node forward internet-out v4' was missing" in plan.repairs
-    assert plan.created == {FORWARD_OUT}
+    assert "chain forward: rule 'unattributed internet-in v4' was missing" in plan.repairs
+    assert plan.created == {UNATTRIBUTED_IN}
     rules.apply(plan)
     assert not rules.plan(PODS)
-    assert Sample(FORWARD_OUT, 0, 0) in rules.read()
+    assert Sample(UNATTRIBUTED_IN, 0, 0) in rules.read()
 
 
 class Former(IptablesBackend):
@@ -99,13 +99,13 @@ def test_rules_of_a_former_version_are_replaced_without_losing_a_count(
         give_counts(variant_program)
     rules = Rules(backend, policy)
     plan = rules.plan(PODS)
-    assert "chain forward: rule 'node forward internet-out v4' was altered" in plan.repairs
+    assert "chain forward: rule 'unattributed internet-in v4' was altered" in plan.repairs
     assert plan.created == frozenset()
     rules.apply(plan)
     assert not rules.plan(PODS)
     saved = rules_of(variant_program("iptables-save -t mangle"))
-    assert not [line for line in saved if "exporter" in line and "NETMGR" not in line]
-    assert Sample(FORWARD_OUT, 500 * restored, 5 * restored) in rules.read()
+    assert not [line for line in saved if "exporter" in line and "NETMGR" in line]
+    assert Sample(UNATTRIBUTED_IN, 500 * restored, 5 * restored) in rules.read()
     former.backend.close()
 
 

@@ -78,31 +78,10 @@ ip6tables-legacy -t raw -A NETMGR-PREROUTING-2 -d ::1/128 -m comment --comment "
 ip6tables-legacy -t raw -A NETMGR-PREROUTING-2 -d fd00:1:0:ff::1/128 -m comment --comment "netmgr NETMGR-PREROUTING-2 dst in fd00:1:0:ff::1/128" -j RETURN
 ip6tables-legacy -t raw -A NETMGR-PREROUTING-2 -m rpfilter --invert -m comment --comment "netmgr forged to a site v6" -j DROP
 ip6tables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
-iptables-legacy -t mangle -N NETMGR-INPUT
-iptables-legacy -t mangle -N NETMGR-INPUT-2
-iptables-legacy -t mangle -A NETMGR-INPUT ! -i lo -m comment --comment "netmgr NETMGR-INPUT-2" -j NETMGR-INPUT-2
-iptables-legacy -t mangle -A NETMGR-INPUT-2 -s 224.0.0.0/3 -m comment --comment "netmgr NETMGR-INPUT-2 src in 224.0.0.0/3" -j RETURN
-iptables-legacy -t mangle -A NETMGR-INPUT-2 -s 0.0.0.0/8 -m comment --comment "netmgr NETMGR-INPUT-2 src in 0.0.0.0/8" -j RETURN
-iptables-legacy -t mangle -A NETMGR-INPUT-2 -s 10.0.0.0/8 -m comment --comment "netmgr NETMGR-INPUT-2 src in 10.0.0.0/8" -j RETURN
-iptables-legacy -t mangle -A NETMGR-INPUT-2 -s 127.0.0.0/8 -m comment --comment "netmgr NETMGR-INPUT-2 src in 127.0.0.0/8" -j RETURN
-iptables-legacy -t mangle -A NETMGR-INPUT-2 -s 100.64.0.0/10 -m comment --comment "netmgr NETMGR-INPUT-2 src in 100.64.0.0/10" -j RETURN
-iptables-legacy -t mangle -A NETMGR-INPUT-2 -s 172.16.0.0/12 -m comment --comment "netmgr NETMGR-INPUT-2 src in 172.16.0.0/12" -j RETURN
-iptables-legacy -t mangle -A NETMGR-INPUT-2 -s 198.18.0.0/15 -m comment --comment "netmgr NETMGR-INPUT-2 src in 198.18.0.0/15" -j RETURN
-iptables-legacy -t mangle -A NETMGR-INPUT-2 -s 169.254.0.0/16 -m comment --comment "netmgr NETMGR-INPUT-2 src in 169.254.0.0/16" -j RETURN
-iptables-legacy -t mangle -A NETMGR-INPUT-2 -s 192.168.0.0/16 -m comment --comment "netmgr NETMGR-INPUT-2 src in 192.168.0.0/16" -j RETURN
-iptables-legacy -t mangle -A NETMGR-INPUT-2 -s 168.63.129.16/32 -m comment --comment "netmgr NETMGR-INPUT-2 src in 168.63.129.16/32" -j RETURN
-iptables-legacy -t mangle -A NETMGR-INPUT-2 -m comment --comment "iptables-exporter openai traffic=internet-in"
-iptables-legacy -t mangle -I INPUT -j NETMGR-INPUT
-ip6tables-legacy -t mangle -N NETMGR-INPUT
-ip6tables-legacy -t mangle -N NETMGR-INPUT-2
-ip6tables-legacy -t mangle -A NETMGR-INPUT ! -i lo -m comment --comment "netmgr NETMGR-INPUT-2" -j NETMGR-INPUT-2
-ip6tables-legacy -t mangle -A NETMGR-INPUT-2 -s fc00::/7 -m comment --comment "netmgr NETMGR-INPUT-2 src in fc00::/7" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-INPUT-2 -s ff00::/8 -m comment --comment "netmgr NETMGR-INPUT-2 src in ff00::/8" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-INPUT-2 -s fe80::/10 -m comment --comment "netmgr NETMGR-INPUT-2 src in fe80::/10" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-INPUT-2 -s 100::/64 -m comment --comment "netmgr NETMGR-INPUT-2 src in 100::/64" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-INPUT-2 -s ::/127 -m comment --comment "netmgr NETMGR-INPUT-2 src in ::/127" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-INPUT-2 -m comment --comment "iptables-exporter openai traffic=internet-in"
-ip6tables-legacy -t mangle -I INPUT -j NETMGR-INPUT
+iptables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter openai traffic=internet-in"
+ip6tables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
+iptables-legacy -t mangle -I FORWARD 1 ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
+iptables-legacy -t mangle -I FORWARD 2 ! -i nm+ -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter openai traffic=internet-in"
 iptables-legacy -t mangle -N NETMGR-FORWARD
 iptables-legacy -t mangle -N NETMGR-FORWARD-2
 iptables-legacy -t mangle -N NETMGR-FORWARD-3
@@ -110,72 +89,48 @@ iptables-legacy -t mangle -N NETMGR-FORWARD-4
 iptables-legacy -t mangle -N NETMGR-FORWARD-5
 iptables-legacy -t mangle -N NETMGR-FORWARD-6
 iptables-legacy -t mangle -N NETMGR-FORWARD-7
-iptables-legacy -t mangle -N NETMGR-FORWARD-8
-iptables-legacy -t mangle -N NETMGR-FORWARD-9
-iptables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m comment --comment "netmgr NETMGR-FORWARD-2" -j NETMGR-FORWARD-2
-iptables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m comment --comment "netmgr NETMGR-FORWARD-3" -j NETMGR-FORWARD-3
-iptables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m comment --comment "netmgr NETMGR-FORWARD-4" -g NETMGR-FORWARD-4
-iptables-legacy -t mangle -A NETMGR-FORWARD -m comment --comment "netmgr rest of NETMGR-FORWARD-4" -g NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 224.0.0.0/3 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 224.0.0.0/3" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 0.0.0.0/8 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 0.0.0.0/8" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 10.0.0.0/8 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 10.0.0.0/8" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 127.0.0.0/8 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 127.0.0.0/8" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 100.64.0.0/10 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 100.64.0.0/10" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 172.16.0.0/12 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 172.16.0.0/12" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 198.18.0.0/15 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 198.18.0.0/15" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 169.254.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 169.254.0.0/16" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 192.168.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 192.168.0.0/16" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 168.63.129.16/32 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 168.63.129.16/32" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "iptables-exporter openai traffic=internet-out"
-iptables-legacy -t mangle -A NETMGR-FORWARD-3 -s 224.0.0.0/3 -m comment --comment "netmgr NETMGR-FORWARD-3 src in 224.0.0.0/3" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-3 -s 0.0.0.0/8 -m comment --comment "netmgr NETMGR-FORWARD-3 src in 0.0.0.0/8" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-3 -s 10.0.0.0/8 -m comment --comment "netmgr NETMGR-FORWARD-3 src in 10.0.0.0/8" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-3 -s 127.0.0.0/8 -m comment --comment "netmgr NETMGR-FORWARD-3 src in 127.0.0.0/8" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-3 -s 100.64.0.0/10 -m comment --comment "netmgr NETMGR-FORWARD-3 src in 100.64.0.0/10" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-3 -s 172.16.0.0/12 -m comment --comment "netmgr NETMGR-FORWARD-3 src in 172.16.0.0/12" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-3 -s 198.18.0.0/15 -m comment --comment "netmgr NETMGR-FORWARD-3 src in 198.18.0.0/15" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-3 -s 169.254.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-3 src in 169.254.0.0/16" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-3 -s 192.168.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-3 src in 192.168.0.0/16" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-3 -s 168.63.129.16/32 -m comment --comment "netmgr NETMGR-FORWARD-3 src in 168.63.129.16/32" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-3 -m comment --comment "iptables-exporter openai traffic=internet-in"
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -d 224.0.0.0/3 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in 224.0.0.0/3" -g NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -d 0.0.0.0/8 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in 0.0.0.0/8" -g NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -d 10.0.0.0/8 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in 10.0.0.0/8" -g NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -d 127.0.0.0/8 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in 127.0.0.0/8" -g NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -d 100.64.0.0/10 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in 100.64.0.0/10" -g NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -d 172.16.0.0/12 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in 172.16.0.0/12" -g NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -d 198.18.0.0/15 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in 198.18.0.0/15" -g NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -d 169.254.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in 169.254.0.0/16" -g NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -d 192.168.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in 192.168.0.0/16" -g NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -d 168.63.129.16/32 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in 168.63.129.16/32" -g NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -m comment --comment "netmgr to the internet v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m comment --comment "netmgr NETMGR-FORWARD-2" -g NETMGR-FORWARD-2
+iptables-legacy -t mangle -A NETMGR-FORWARD -m comment --comment "netmgr rest of NETMGR-FORWARD-2" -g NETMGR-FORWARD-3
+iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 224.0.0.0/3 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 224.0.0.0/3" -g NETMGR-FORWARD-3
+iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 0.0.0.0/8 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 0.0.0.0/8" -g NETMGR-FORWARD-3
+iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 10.0.0.0/8 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 10.0.0.0/8" -g NETMGR-FORWARD-3
+iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 127.0.0.0/8 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 127.0.0.0/8" -g NETMGR-FORWARD-3
+iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 100.64.0.0/10 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 100.64.0.0/10" -g NETMGR-FORWARD-3
+iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 172.16.0.0/12 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 172.16.0.0/12" -g NETMGR-FORWARD-3
+iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 198.18.0.0/15 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 198.18.0.0/15" -g NETMGR-FORWARD-3
+iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 169.254.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 169.254.0.0/16" -g NETMGR-FORWARD-3
+iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 192.168.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 192.168.0.0/16" -g NETMGR-FORWARD-3
+iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 168.63.129.16/32 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 168.63.129.16/32" -g NETMGR-FORWARD-3
+iptables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr to the internet v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr rest in NETMGR-FORWARD-2" -g NETMGR-FORWARD-3
+iptables-legacy -t mangle -A NETMGR-FORWARD-3 -m comment --comment "netmgr NETMGR-FORWARD-4" -g NETMGR-FORWARD-4
+iptables-legacy -t mangle -A NETMGR-FORWARD-4 -s 10.1.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-4 src in 10.1.0.0/16" -g NETMGR-FORWARD-5
+iptables-legacy -t mangle -A NETMGR-FORWARD-4 -s 10.2.0.0/15 -m comment --comment "netmgr NETMGR-FORWARD-4 src in 10.2.0.0/15" -g NETMGR-FORWARD-5
+iptables-legacy -t mangle -A NETMGR-FORWARD-4 -s 10.130.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-4 src in 10.130.0.0/16" -g NETMGR-FORWARD-5
+iptables-legacy -t mangle -A NETMGR-FORWARD-4 -s 100.64.1.0/24 -m comment --comment "netmgr NETMGR-FORWARD-4 src in 100.64.1.0/24" -g NETMGR-FORWARD-5
+iptables-legacy -t mangle -A NETMGR-FORWARD-4 -s 100.64.2.0/24 -m comment --comment "netmgr NETMGR-FORWARD-4 src in 100.64.2.0/24" -g NETMGR-FORWARD-5
+iptables-legacy -t mangle -A NETMGR-FORWARD-4 -m comment --comment "netmgr isolation forward passes hub src v4" -j RETURN
 iptables-legacy -t mangle -A NETMGR-FORWARD-4 -m comment --comment "netmgr rest in NETMGR-FORWARD-4" -g NETMGR-FORWARD-5
 iptables-legacy -t mangle -A NETMGR-FORWARD-5 -m comment --comment "netmgr NETMGR-FORWARD-6" -g NETMGR-FORWARD-6
-iptables-legacy -t mangle -A NETMGR-FORWARD-6 -s 10.1.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-6 src in 10.1.0.0/16" -g NETMGR-FORWARD-7
-iptables-legacy -t mangle -A NETMGR-FORWARD-6 -s 10.2.0.0/15 -m comment --comment "netmgr NETMGR-FORWARD-6 src in 10.2.0.0/15" -g NETMGR-FORWARD-7
-iptables-legacy -t mangle -A NETMGR-FORWARD-6 -s 10.130.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-6 src in 10.130.0.0/16" -g NETMGR-FORWARD-7
-iptables-legacy -t mangle -A NETMGR-FORWARD-6 -s 100.64.1.0/24 -m comment --comment "netmgr NETMGR-FORWARD-6 src in 100.64.1.0/24" -g NETMGR-FORWARD-7
-iptables-legacy -t mangle -A NETMGR-FORWARD-6 -s 100.64.2.0/24 -m comment --comment "netmgr NETMGR-FORWARD-6 src in 100.64.2.0/24" -g NETMGR-FORWARD-7
-iptables-legacy -t mangle -A NETMGR-FORWARD-6 -m comment --comment "netmgr isolation forward passes hub src v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD-6 -d 10.1.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-6 dst in 10.1.0.0/16" -g NETMGR-FORWARD-7
+iptables-legacy -t mangle -A NETMGR-FORWARD-6 -d 10.2.0.0/15 -m comment --comment "netmgr NETMGR-FORWARD-6 dst in 10.2.0.0/15" -g NETMGR-FORWARD-7
+iptables-legacy -t mangle -A NETMGR-FORWARD-6 -d 10.130.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-6 dst in 10.130.0.0/16" -g NETMGR-FORWARD-7
+iptables-legacy -t mangle -A NETMGR-FORWARD-6 -d 100.64.1.0/24 -m comment --comment "netmgr NETMGR-FORWARD-6 dst in 100.64.1.0/24" -g NETMGR-FORWARD-7
+iptables-legacy -t mangle -A NETMGR-FORWARD-6 -d 100.64.2.0/24 -m comment --comment "netmgr NETMGR-FORWARD-6 dst in 100.64.2.0/24" -g NETMGR-FORWARD-7
+iptables-legacy -t mangle -A NETMGR-FORWARD-6 -m comment --comment "netmgr isolation forward passes hub dst v4" -j RETURN
 iptables-legacy -t mangle -A NETMGR-FORWARD-6 -m comment --comment "netmgr rest in NETMGR-FORWARD-6" -g NETMGR-FORWARD-7
-iptables-legacy -t mangle -A NETMGR-FORWARD-7 -m comment --comment "netmgr NETMGR-FORWARD-8" -g NETMGR-FORWARD-8
-iptables-legacy -t mangle -A NETMGR-FORWARD-8 -d 10.1.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-8 dst in 10.1.0.0/16" -g NETMGR-FORWARD-9
-iptables-legacy -t mangle -A NETMGR-FORWARD-8 -d 10.2.0.0/15 -m comment --comment "netmgr NETMGR-FORWARD-8 dst in 10.2.0.0/15" -g NETMGR-FORWARD-9
-iptables-legacy -t mangle -A NETMGR-FORWARD-8 -d 10.130.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-8 dst in 10.130.0.0/16" -g NETMGR-FORWARD-9
-iptables-legacy -t mangle -A NETMGR-FORWARD-8 -d 100.64.1.0/24 -m comment --comment "netmgr NETMGR-FORWARD-8 dst in 100.64.1.0/24" -g NETMGR-FORWARD-9
-iptables-legacy -t mangle -A NETMGR-FORWARD-8 -d 100.64.2.0/24 -m comment --comment "netmgr NETMGR-FORWARD-8 dst in 100.64.2.0/24" -g NETMGR-FORWARD-9
-iptables-legacy -t mangle -A NETMGR-FORWARD-8 -m comment --comment "netmgr isolation forward passes hub dst v4" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-8 -m comment --comment "netmgr rest in NETMGR-FORWARD-8" -g NETMGR-FORWARD-9
-iptables-legacy -t mangle -A NETMGR-FORWARD-9 -m set --match-set netmgr-site-spoke-a4 src -m set --match-set netmgr-site-spoke-a4 dst -m comment --comment "netmgr isolation forward passes within spoke-a v4" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-9 -m set --match-set netmgr-site-spoke-b4 src -m set --match-set netmgr-site-spoke-b4 dst -m comment --comment "netmgr isolation forward passes within spoke-b v4" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-9 -m set --match-set netmgr-site-spoke-c4 src -m set --match-set netmgr-site-spoke-c4 dst -m comment --comment "netmgr isolation forward passes within spoke-c v4" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-9 -m set --match-set netmgr-site-spoke-a4 src -m set --match-set netmgr-site-spoke-b4 dst -m comment --comment "netmgr isolation forward spoke-a spoke-b v4" -j DROP
-iptables-legacy -t mangle -A NETMGR-FORWARD-9 -m set --match-set netmgr-site-spoke-a4 src -m set --match-set netmgr-site-spoke-c4 dst -m comment --comment "netmgr isolation forward spoke-a spoke-c v4" -j DROP
-iptables-legacy -t mangle -A NETMGR-FORWARD-9 -m set --match-set netmgr-site-spoke-b4 src -m set --match-set netmgr-site-spoke-a4 dst -m comment --comment "netmgr isolation forward spoke-b spoke-a v4" -j DROP
-iptables-legacy -t mangle -A NETMGR-FORWARD-9 -m set --match-set netmgr-site-spoke-b4 src -m set --match-set netmgr-site-spoke-c4 dst -m comment --comment "netmgr isolation forward spoke-b spoke-c v4" -j DROP
-iptables-legacy -t mangle -A NETMGR-FORWARD-9 -m set --match-set netmgr-site-spoke-c4 src -m set --match-set netmgr-site-spoke-a4 dst -m comment --comment "netmgr isolation forward spoke-c spoke-a v4" -j DROP
-iptables-legacy -t mangle -A NETMGR-FORWARD-9 -m set --match-set netmgr-site-spoke-c4 src -m set --match-set netmgr-site-spoke-b4 dst -m comment --comment "netmgr isolation forward spoke-c spoke-b v4" -j DROP
+iptables-legacy -t mangle -A NETMGR-FORWARD-7 -m set --match-set netmgr-site-spoke-a4 src -m set --match-set netmgr-site-spoke-a4 dst -m comment --comment "netmgr isolation forward passes within spoke-a v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD-7 -m set --match-set netmgr-site-spoke-b4 src -m set --match-set netmgr-site-spoke-b4 dst -m comment --comment "netmgr isolation forward passes within spoke-b v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD-7 -m set --match-set netmgr-site-spoke-c4 src -m set --match-set netmgr-site-spoke-c4 dst -m comment --comment "netmgr isolation forward passes within spoke-c v4" -j RETURN
+iptables-legacy -t mangle -A NETMGR-FORWARD-7 -m set --match-set netmgr-site-spoke-a4 src -m set --match-set netmgr-site-spoke-b4 dst -m comment --comment "netmgr isolation forward spoke-a spoke-b v4" -j DROP
+iptables-legacy -t mangle -A NETMGR-FORWARD-7 -m set --match-set netmgr-site-spoke-a4 src -m set --match-set netmgr-site-spoke-c4 dst -m comment --comment "netmgr isolation forward spoke-a spoke-c v4" -j DROP
+iptables-legacy -t mangle -A NETMGR-FORWARD-7 -m set --match-set netmgr-site-spoke-b4 src -m set --match-set netmgr-site-spoke-a4 dst -m comment --comment "netmgr isolation forward spoke-b spoke-a v4" -j DROP
+iptables-legacy -t mangle -A NETMGR-FORWARD-7 -m set --match-set netmgr-site-spoke-b4 src -m set --match-set netmgr-site-spoke-c4 dst -m comment --comment "netmgr isolation forward spoke-b spoke-c v4" -j DROP
+iptables-legacy -t mangle -A NETMGR-FORWARD-7 -m set --match-set netmgr-site-spoke-c4 src -m set --match-set netmgr-site-spoke-a4 dst -m comment --comment "netmgr isolation forward spoke-c spoke-a v4" -j DROP
+iptables-legacy -t mangle -A NETMGR-FORWARD-7 -m set --match-set netmgr-site-spoke-c4 src -m set --match-set netmgr-site-spoke-b4 dst -m comment --comment "netmgr isolation forward spoke-c spoke-b v4" -j DROP
 iptables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
+ip6tables-legacy -t mangle -I FORWARD 1 ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
+ip6tables-legacy -t mangle -I FORWARD 2 ! -i nm+ -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
 ip6tables-legacy -t mangle -N NETMGR-FORWARD
 ip6tables-legacy -t mangle -N NETMGR-FORWARD-2
 ip6tables-legacy -t mangle -N NETMGR-FORWARD-3
@@ -183,82 +138,43 @@ ip6tables-legacy -t mangle -N NETMGR-FORWARD-4
 ip6tables-legacy -t mangle -N NETMGR-FORWARD-5
 ip6tables-legacy -t mangle -N NETMGR-FORWARD-6
 ip6tables-legacy -t mangle -N NETMGR-FORWARD-7
-ip6tables-legacy -t mangle -N NETMGR-FORWARD-8
-ip6tables-legacy -t mangle -N NETMGR-FORWARD-9
-ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m comment --comment "netmgr NETMGR-FORWARD-2" -j NETMGR-FORWARD-2
-ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m comment --comment "netmgr NETMGR-FORWARD-3" -j NETMGR-FORWARD-3
-ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m comment --comment "netmgr NETMGR-FORWARD-4" -g NETMGR-FORWARD-4
-ip6tables-legacy -t mangle -A NETMGR-FORWARD -m comment --comment "netmgr rest of NETMGR-FORWARD-4" -g NETMGR-FORWARD-5
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d fc00::/7 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in fc00::/7" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d ff00::/8 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in ff00::/8" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d fe80::/10 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in fe80::/10" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d 100::/64 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 100::/64" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d ::/127 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in ::/127" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "iptables-exporter openai traffic=internet-out"
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -s fc00::/7 -m comment --comment "netmgr NETMGR-FORWARD-3 src in fc00::/7" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -s ff00::/8 -m comment --comment "netmgr NETMGR-FORWARD-3 src in ff00::/8" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -s fe80::/10 -m comment --comment "netmgr NETMGR-FORWARD-3 src in fe80::/10" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -s 100::/64 -m comment --comment "netmgr NETMGR-FORWARD-3 src in 100::/64" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -s ::/127 -m comment --comment "netmgr NETMGR-FORWARD-3 src in ::/127" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -m comment --comment "iptables-exporter openai traffic=internet-in"
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -d fc00::/7 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in fc00::/7" -g NETMGR-FORWARD-5
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -d ff00::/8 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in ff00::/8" -g NETMGR-FORWARD-5
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -d fe80::/10 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in fe80::/10" -g NETMGR-FORWARD-5
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -d 100::/64 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in 100::/64" -g NETMGR-FORWARD-5
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -d ::/127 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in ::/127" -g NETMGR-FORWARD-5
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -m comment --comment "netmgr to the internet v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m comment --comment "netmgr NETMGR-FORWARD-2" -g NETMGR-FORWARD-2
+ip6tables-legacy -t mangle -A NETMGR-FORWARD -m comment --comment "netmgr rest of NETMGR-FORWARD-2" -g NETMGR-FORWARD-3
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d fc00::/7 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in fc00::/7" -g NETMGR-FORWARD-3
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d ff00::/8 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in ff00::/8" -g NETMGR-FORWARD-3
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d fe80::/10 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in fe80::/10" -g NETMGR-FORWARD-3
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d 100::/64 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 100::/64" -g NETMGR-FORWARD-3
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d ::/127 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in ::/127" -g NETMGR-FORWARD-3
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr to the internet v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr rest in NETMGR-FORWARD-2" -g NETMGR-FORWARD-3
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -m comment --comment "netmgr NETMGR-FORWARD-4" -g NETMGR-FORWARD-4
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -s fd00:1::/48 -m comment --comment "netmgr NETMGR-FORWARD-4 src in fd00:1::/48" -g NETMGR-FORWARD-5
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -s fd00:2::/48 -m comment --comment "netmgr NETMGR-FORWARD-4 src in fd00:2::/48" -g NETMGR-FORWARD-5
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -s fd00:3::/48 -m comment --comment "netmgr NETMGR-FORWARD-4 src in fd00:3::/48" -g NETMGR-FORWARD-5
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -s fd64:1::/120 -m comment --comment "netmgr NETMGR-FORWARD-4 src in fd64:1::/120" -g NETMGR-FORWARD-5
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -s fd64:2::/120 -m comment --comment "netmgr NETMGR-FORWARD-4 src in fd64:2::/120" -g NETMGR-FORWARD-5
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -m comment --comment "netmgr isolation forward passes hub src v6" -j RETURN
 ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -m comment --comment "netmgr rest in NETMGR-FORWARD-4" -g NETMGR-FORWARD-5
 ip6tables-legacy -t mangle -A NETMGR-FORWARD-5 -m comment --comment "netmgr NETMGR-FORWARD-6" -g NETMGR-FORWARD-6
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-6 -s fd00:1::/48 -m comment --comment "netmgr NETMGR-FORWARD-6 src in fd00:1::/48" -g NETMGR-FORWARD-7
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-6 -s fd00:2::/48 -m comment --comment "netmgr NETMGR-FORWARD-6 src in fd00:2::/48" -g NETMGR-FORWARD-7
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-6 -s fd00:3::/48 -m comment --comment "netmgr NETMGR-FORWARD-6 src in fd00:3::/48" -g NETMGR-FORWARD-7
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-6 -s fd64:1::/120 -m comment --comment "netmgr NETMGR-FORWARD-6 src in fd64:1::/120" -g NETMGR-FORWARD-7
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-6 -s fd64:2::/120 -m comment --comment "netmgr NETMGR-FORWARD-6 src in fd64:2::/120" -g NETMGR-FORWARD-7
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-6 -m comment --comment "netmgr isolation forward passes hub src v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-6 -d fd00:1::/48 -m comment --comment "netmgr NETMGR-FORWARD-6 dst in fd00:1::/48" -g NETMGR-FORWARD-7
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-6 -d fd00:2::/48 -m comment --comment "netmgr NETMGR-FORWARD-6 dst in fd00:2::/48" -g NETMGR-FORWARD-7
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-6 -d fd00:3::/48 -m comment --comment "netmgr NETMGR-FORWARD-6 dst in fd00:3::/48" -g NETMGR-FORWARD-7
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-6 -d fd64:1::/120 -m comment --comment "netmgr NETMGR-FORWARD-6 dst in fd64:1::/120" -g NETMGR-FORWARD-7
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-6 -d fd64:2::/120 -m comment --comment "netmgr NETMGR-FORWARD-6 dst in fd64:2::/120" -g NETMGR-FORWARD-7
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-6 -m comment --comment "netmgr isolation forward passes hub dst v6" -j RETURN
 ip6tables-legacy -t mangle -A NETMGR-FORWARD-6 -m comment --comment "netmgr rest in NETMGR-FORWARD-6" -g NETMGR-FORWARD-7
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-7 -m comment --comment "netmgr NETMGR-FORWARD-8" -g NETMGR-FORWARD-8
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-8 -d fd00:1::/48 -m comment --comment "netmgr NETMGR-FORWARD-8 dst in fd00:1::/48" -g NETMGR-FORWARD-9
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-8 -d fd00:2::/48 -m comment --comment "netmgr NETMGR-FORWARD-8 dst in fd00:2::/48" -g NETMGR-FORWARD-9
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-8 -d fd00:3::/48 -m comment --comment "netmgr NETMGR-FORWARD-8 dst in fd00:3::/48" -g NETMGR-FORWARD-9
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-8 -d fd64:1::/120 -m comment --comment "netmgr NETMGR-FORWARD-8 dst in fd64:1::/120" -g NETMGR-FORWARD-9
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-8 -d fd64:2::/120 -m comment --comment "netmgr NETMGR-FORWARD-8 dst in fd64:2::/120" -g NETMGR-FORWARD-9
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-8 -m comment --comment "netmgr isolation forward passes hub dst v6" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-8 -m comment --comment "netmgr rest in NETMGR-FORWARD-8" -g NETMGR-FORWARD-9
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-9 -m set --match-set netmgr-site-spoke-a6 src -m set --match-set netmgr-site-spoke-a6 dst -m comment --comment "netmgr isolation forward passes within spoke-a v6" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-9 -m set --match-set netmgr-site-spoke-b6 src -m set --match-set netmgr-site-spoke-b6 dst -m comment --comment "netmgr isolation forward passes within spoke-b v6" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-9 -m set --match-set netmgr-site-spoke-c6 src -m set --match-set netmgr-site-spoke-c6 dst -m comment --comment "netmgr isolation forward passes within spoke-c v6" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-9 -m set --match-set netmgr-site-spoke-a6 src -m set --match-set netmgr-site-spoke-b6 dst -m comment --comment "netmgr isolation forward spoke-a spoke-b v6" -j DROP
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-9 -m set --match-set netmgr-site-spoke-a6 src -m set --match-set netmgr-site-spoke-c6 dst -m comment --comment "netmgr isolation forward spoke-a spoke-c v6" -j DROP
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-9 -m set --match-set netmgr-site-spoke-b6 src -m set --match-set netmgr-site-spoke-a6 dst -m comment --comment "netmgr isolation forward spoke-b spoke-a v6" -j DROP
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-9 -m set --match-set netmgr-site-spoke-b6 src -m set --match-set netmgr-site-spoke-c6 dst -m comment --comment "netmgr isolation forward spoke-b spoke-c v6" -j DROP
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-9 -m set --match-set netmgr-site-spoke-c6 src -m set --match-set netmgr-site-spoke-a6 dst -m comment --comment "netmgr isolation forward spoke-c spoke-a v6" -j DROP
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-9 -m set --match-set netmgr-site-spoke-c6 src -m set --match-set netmgr-site-spoke-b6 dst -m comment --comment "netmgr isolation forward spoke-c spoke-b v6" -j DROP
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-7 -m set --match-set netmgr-site-spoke-a6 src -m set --match-set netmgr-site-spoke-a6 dst -m comment --comment "netmgr isolation forward passes within spoke-a v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-7 -m set --match-set netmgr-site-spoke-b6 src -m set --match-set netmgr-site-spoke-b6 dst -m comment --comment "netmgr isolation forward passes within spoke-b v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-7 -m set --match-set netmgr-site-spoke-c6 src -m set --match-set netmgr-site-spoke-c6 dst -m comment --comment "netmgr isolation forward passes within spoke-c v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-7 -m set --match-set netmgr-site-spoke-a6 src -m set --match-set netmgr-site-spoke-b6 dst -m comment --comment "netmgr isolation forward spoke-a spoke-b v6" -j DROP
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-7 -m set --match-set netmgr-site-spoke-a6 src -m set --match-set netmgr-site-spoke-c6 dst -m comment --comment "netmgr isolation forward spoke-a spoke-c v6" -j DROP
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-7 -m set --match-set netmgr-site-spoke-b6 src -m set --match-set netmgr-site-spoke-a6 dst -m comment --comment "netmgr isolation forward spoke-b spoke-a v6" -j DROP
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-7 -m set --match-set netmgr-site-spoke-b6 src -m set --match-set netmgr-site-spoke-c6 dst -m comment --comment "netmgr isolation forward spoke-b spoke-c v6" -j DROP
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-7 -m set --match-set netmgr-site-spoke-c6 src -m set --match-set netmgr-site-spoke-a6 dst -m comment --comment "netmgr isolation forward spoke-c spoke-a v6" -j DROP
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-7 -m set --match-set netmgr-site-spoke-c6 src -m set --match-set netmgr-site-spoke-b6 dst -m comment --comment "netmgr isolation forward spoke-c spoke-b v6" -j DROP
 ip6tables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
-iptables-legacy -t mangle -N NETMGR-OUTPUT
-iptables-legacy -t mangle -N NETMGR-OUTPUT-2
-iptables-legacy -t mangle -A NETMGR-OUTPUT ! -o lo -m comment --comment "netmgr NETMGR-OUTPUT-2" -j NETMGR-OUTPUT-2
-iptables-legacy -t mangle -A NETMGR-OUTPUT-2 -d 224.0.0.0/3 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in 224.0.0.0/3" -j RETURN
-iptables-legacy -t mangle -A NETMGR-OUTPUT-2 -d 0.0.0.0/8 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in 0.0.0.0/8" -j RETURN
-iptables-legacy -t mangle -A NETMGR-OUTPUT-2 -d 10.0.0.0/8 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in 10.0.0.0/8" -j RETURN
-iptables-legacy -t mangle -A NETMGR-OUTPUT-2 -d 127.0.0.0/8 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in 127.0.0.0/8" -j RETURN
-iptables-legacy -t mangle -A NETMGR-OUTPUT-2 -d 100.64.0.0/10 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in 100.64.0.0/10" -j RETURN
-iptables-legacy -t mangle -A NETMGR-OUTPUT-2 -d 172.16.0.0/12 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in 172.16.0.0/12" -j RETURN
-iptables-legacy -t mangle -A NETMGR-OUTPUT-2 -d 198.18.0.0/15 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in 198.18.0.0/15" -j RETURN
-iptables-legacy -t mangle -A NETMGR-OUTPUT-2 -d 169.254.0.0/16 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in 169.254.0.0/16" -j RETURN
-iptables-legacy -t mangle -A NETMGR-OUTPUT-2 -d 192.168.0.0/16 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in 192.168.0.0/16" -j RETURN
-iptables-legacy -t mangle -A NETMGR-OUTPUT-2 -d 168.63.129.16/32 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in 168.63.129.16/32" -j RETURN
-iptables-legacy -t mangle -A NETMGR-OUTPUT-2 -m comment --comment "iptables-exporter openai traffic=internet-out"
-iptables-legacy -t mangle -I OUTPUT -j NETMGR-OUTPUT
-ip6tables-legacy -t mangle -N NETMGR-OUTPUT
-ip6tables-legacy -t mangle -N NETMGR-OUTPUT-2
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT ! -o lo -m comment --comment "netmgr NETMGR-OUTPUT-2" -j NETMGR-OUTPUT-2
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-2 -d fc00::/7 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in fc00::/7" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-2 -d ff00::/8 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in ff00::/8" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-2 -d fe80::/10 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in fe80::/10" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-2 -d 100::/64 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in 100::/64" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-2 -d ::/127 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in ::/127" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-2 -m comment --comment "iptables-exporter openai traffic=internet-out"
-ip6tables-legacy -t mangle -I OUTPUT -j NETMGR-OUTPUT
+iptables-legacy -t mangle -I OUTPUT 1 ! -o lo -m set ! --match-set netmgr-internal4 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
+ip6tables-legacy -t mangle -I OUTPUT 1 ! -o lo -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
 iptables-legacy -t nat -N NETMGR-POSTROUTING
 iptables-legacy -t nat -A NETMGR-POSTROUTING -m set --match-set netmgr-ranges4 src -m set ! --match-set netmgr-internal4 dst -m comment --comment "netmgr masquerade v4" -j MASQUERADE
 iptables-legacy -t nat -A POSTROUTING -j NETMGR-POSTROUTING

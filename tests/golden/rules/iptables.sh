@@ -57,15 +57,9 @@ iptables-legacy -t mangle -N NETMGR-INPUT
 iptables-legacy -t mangle -A NETMGR-INPUT -i nm+ -p icmp -m icmp --icmp-type 5 -m comment --comment "netmgr redirect v4" -j DROP
 iptables-legacy -t mangle -A NETMGR-INPUT -i nm+ -p udp -m udp --dport 68 -m comment --comment "netmgr dhcp v4" -j DROP
 iptables-legacy -t mangle -I INPUT -j NETMGR-INPUT
+ip6tables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
 ip6tables-legacy -t mangle -N NETMGR-INPUT
-ip6tables-legacy -t mangle -N NETMGR-INPUT-2
-ip6tables-legacy -t mangle -A NETMGR-INPUT ! -i lo -m comment --comment "netmgr NETMGR-INPUT-2" -j NETMGR-INPUT-2
 ip6tables-legacy -t mangle -A NETMGR-INPUT -i nm+ -p udp -m udp --dport 546 -m comment --comment "netmgr dhcp v6" -j DROP
-ip6tables-legacy -t mangle -A NETMGR-INPUT-2 -s ff00::/8 -m comment --comment "netmgr NETMGR-INPUT-2 src in ff00::/8" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-INPUT-2 -s fe80::/10 -m comment --comment "netmgr NETMGR-INPUT-2 src in fe80::/10" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-INPUT-2 -s 2001:db8:1::/112 -m comment --comment "netmgr NETMGR-INPUT-2 src in 2001:db8:1::/112" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-INPUT-2 -s ::/127 -m comment --comment "netmgr NETMGR-INPUT-2 src in ::/127" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-INPUT-2 -m comment --comment "iptables-exporter openai traffic=internet-in"
 ip6tables-legacy -t mangle -I INPUT -j NETMGR-INPUT
 iptables-legacy -t mangle -I FORWARD 1 ! -d 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-out"
 iptables-legacy -t mangle -I FORWARD 2 ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-in"
@@ -83,35 +77,21 @@ iptables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr arriv
 iptables-legacy -t mangle -A NETMGR-FORWARD-2 -m set --match-set netmgr-pod-in4 dst -m comment --comment "netmgr pod internet-in v4" -j RETURN
 iptables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr unattributed internet-in v4"
 iptables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
+ip6tables-legacy -t mangle -I FORWARD 1 ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
+ip6tables-legacy -t mangle -I FORWARD 2 ! -i nm+ -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
 ip6tables-legacy -t mangle -N NETMGR-FORWARD
 ip6tables-legacy -t mangle -N NETMGR-FORWARD-2
-ip6tables-legacy -t mangle -N NETMGR-FORWARD-3
-ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m comment --comment "netmgr NETMGR-FORWARD-2" -j NETMGR-FORWARD-2
-ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m comment --comment "netmgr NETMGR-FORWARD-3" -g NETMGR-FORWARD-3
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d ff00::/8 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in ff00::/8" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d fe80::/10 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in fe80::/10" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d 2001:db8:1::/112 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 2001:db8:1::/112" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d ::/127 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in ::/127" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "iptables-exporter openai traffic=internet-out"
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -s ff00::/8 -m comment --comment "netmgr NETMGR-FORWARD-3 src in ff00::/8" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -s fe80::/10 -m comment --comment "netmgr NETMGR-FORWARD-3 src in fe80::/10" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -s 2001:db8:1::/112 -m comment --comment "netmgr NETMGR-FORWARD-3 src in 2001:db8:1::/112" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -s ::/127 -m comment --comment "netmgr NETMGR-FORWARD-3 src in ::/127" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -m comment --comment "iptables-exporter openai traffic=internet-in"
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -m comment --comment "netmgr arrived v6"
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -m set --match-set netmgr-pod-in6 dst -m comment --comment "netmgr pod internet-in v6" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -m comment --comment "netmgr unattributed internet-in v6"
+ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -i nm+ -m comment --comment "netmgr NETMGR-FORWARD-2" -g NETMGR-FORWARD-2
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -s ff00::/8 -m comment --comment "netmgr NETMGR-FORWARD-2 src in ff00::/8" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -s fe80::/10 -m comment --comment "netmgr NETMGR-FORWARD-2 src in fe80::/10" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -s 2001:db8:1::/112 -m comment --comment "netmgr NETMGR-FORWARD-2 src in 2001:db8:1::/112" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -s ::/127 -m comment --comment "netmgr NETMGR-FORWARD-2 src in ::/127" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr arrived v6"
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -m set --match-set netmgr-pod-in6 dst -m comment --comment "netmgr pod internet-in v6" -j RETURN
+ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr unattributed internet-in v6"
 ip6tables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
 iptables-legacy -t mangle -I OUTPUT 1 ! -d 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-out"
-ip6tables-legacy -t mangle -N NETMGR-OUTPUT
-ip6tables-legacy -t mangle -N NETMGR-OUTPUT-2
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT ! -o lo -m comment --comment "netmgr NETMGR-OUTPUT-2" -j NETMGR-OUTPUT-2
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-2 -d ff00::/8 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in ff00::/8" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-2 -d fe80::/10 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in fe80::/10" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-2 -d 2001:db8:1::/112 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in 2001:db8:1::/112" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-2 -d ::/127 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in ::/127" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-2 -m comment --comment "iptables-exporter openai traffic=internet-out"
-ip6tables-legacy -t mangle -I OUTPUT -j NETMGR-OUTPUT
+ip6tables-legacy -t mangle -I OUTPUT 1 ! -o lo -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
 iptables-legacy -t mangle -N NETMGR-BEFORE_SRCNAT
 iptables-legacy -t mangle -N NETMGR-BEFORE_SRCNAT-2
 iptables-legacy -t mangle -N NETMGR-BEFORE_SRCNAT-3
