@@ -239,7 +239,9 @@ def test_agents_of_every_role_do_so(tmp_path: Path, role: str) -> None:
         try:
             eventually(lambda: asked(tmp_path)["ready"], 30)
             for name in ("state", "run"):
-                shutil.rmtree(tmp_path / name)
+                # Away at once: while they are emptied, the agent may put a file there again.
+                (tmp_path / name).rename(tmp_path / "gone")
+                shutil.rmtree(tmp_path / "gone")
             repaired = len(("two lock files", "the ledger", "the backend's mark", "the socket"))
             # A repair is counted when all of it is done, after the ledger is there again.
             eventually(lambda: asked(tmp_path)["ready"] and files_repaired(tmp_path) >= repaired)
