@@ -95,9 +95,11 @@ class Accounts:
     def start(self, attachments: Iterable[Attachment]) -> list[str]:
         """Take over from a predecessor, and end counters of pods that went meanwhile."""
         with self._lock:
-            self._attached = {address: a for a in attachments for address in a.addresses}
+            listed = tuple(attachments)
+            self._attached = {address: a for a in listed for address in a.addresses}
             self._owners = {address: a.pod for address, a in self._attached.items()}
-            for attachment in self._attached.values():
+            # Once for each, whatever the number of its addresses.
+            for attachment in listed:
                 self._know(attachment)
             known = self._ledger.counters()
             policy = hashlib.sha256(

@@ -70,7 +70,7 @@ class Lease(LeaseLock):
         self.changed_at = 0.0
         """When it was last seen to change, by the clock that never steps."""
         self._record: LeaderElectionRecord | None = None
-        self._lease = term.lease
+        self._lease_seconds = term.lease
 
     def get(self, name: str, namespace: str) -> Any:  # noqa: ANN401  the base class is untyped
         """Read the Lease: (True, record), or (False, why not)."""
@@ -107,7 +107,7 @@ class Lease(LeaseLock):
     def _is_anothers(self) -> bool:
         holder = self._record and self._record.holder_identity
         age = time.monotonic() - self.changed_at
-        return bool(holder) and holder != self.identity and age < self._lease
+        return bool(holder) and holder != self.identity and age < self._lease_seconds
 
     def _worked(self, write: Callable[..., Any], *arguments: object) -> bool:
         try:

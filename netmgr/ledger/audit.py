@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from netmgr.ledger.tables import NOTHING, Account, Amount, Scope
 from netmgr.model import REMOTE_PODS, UNATTRIBUTED, Counter, Traffic
+from netmgr.prefixes import Family
 
 COUNTED, MISSED, BASE = "counted", "missed", "base"
 """An audit's accounts: what owners counted, what is shown, and what that is measured from."""
@@ -137,10 +138,9 @@ def settle(
         rebasing: hooks that had turned out zeroed by the reading before.
         counters: all live ones.
     """
-    shown_as_counted = {c.traffic for c in counters if c.subject == UNATTRIBUTED}
     for key, now in compared(totals).items():
         audit, traffic = key
-        if audit is Audit.FORWARD and traffic in shown_as_counted:
+        if audit is Audit.FORWARD and _is_counted(traffic, counters):
             continue
         then = former.get(key, now)
         shown = missed(totals, audit, traffic)
@@ -158,3 +158,8 @@ def settle(
         # Setting an account makes it a row to write.
         if most != shown:
             totals[Account(Scope.AUDIT, audit, MISSED, traffic)] = most
+
+
+def _is_counted(traffic: Traffic, counters: Collection[Counter]) -> bool:
+    """Whether what has no owner is counted by itself, so that nothing is compared."""
+    return any(Counter(UNATTRIBUTED, family, traffic) in counters for family in Family)

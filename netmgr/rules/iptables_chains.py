@@ -1,11 +1,11 @@
 """Recognises our rules in one table of iptables, and makes them what they should be.
 
-They are in our own chains, NETMGR-… (`iptables_layout`), with one jump from the built-in chain. Of
-the article's four rules, those that fit one entry are in the built-in chains themselves, where its
-readers look for them; `node_rules: exact` asks for such. They carry a mark that no program shows.
-Another program's save and restore loses the mark; then a rule that looks into our sets as ours do
-still counts as ours. Other rules are never touched or moved, whatever their comment says. One that
-equals an article's rule of ours serves in its place and stays its owner's.
+They are in our own chains, NETMGR-… (`iptables_layout`), with one jump from the built-in chain.
+Only the article's four rules are in the built-in chains themselves, where its readers look for
+them. They carry a mark that no program shows. Another program's save and restore loses the mark;
+then a rule that looks into our sets as ours do still counts as ours. Other rules are never touched
+or moved, whatever their comment says. One that equals an article's rule of ours serves in its place
+and stays its owner's.
 """
 
 from __future__ import annotations
@@ -58,12 +58,7 @@ def builtin(hook: Hook) -> str:
     return _BUILTIN.get(hook, hook.upper())
 
 
-def is_in_builtin(rule: Rule) -> bool:
-    """Whether the rule is one of the article's, which are in the built-in chain."""
-    return bool(rule.comment)
-
-
-def in_one_entry(rule: Rule) -> Rule:
+def _in_one_entry(rule: Rule) -> Rule:
     """The article's rule as the built-in chain has it, where an entry compares one prefix.
 
     Others look for it there by name, PyPI's iptables-exporter for one.
@@ -200,7 +195,7 @@ def kept(
         # All rules are removed before the set is remade.
         return ()
     article, own = split(rules, table.family)
-    there = _written_by_us(table.entries(builtin(hook)), [*article, *own], held)
+    there = _written_by_us(table.entries(builtin(hook)), article, held)
     counts = _counts([*there, *_own_entries(table, hook, own)])
     return [rule.id for rule in (*article, *own) if iptables_entries.comment_of(rule) in counts]
 
@@ -235,9 +230,7 @@ def _counting(
     article, others = split((one for one in rules if isinstance(one.action, Count)), table.family)
     entries = table.entries(builtin(hook))
     yield from ((rule, counting_entry(entries, rule, indexes)) for rule in article)
-    # Until the next change, a former version's are still in the built-in chain.
-    own = {entry.comment: entry for entry in entries if iptables_entries.is_marked(entry)}
-    own |= {entry.comment: entry for entry in _own_entries(table, hook, rules)}
+    own = {entry.comment: entry for entry in _own_entries(table, hook, rules)}
     yield from ((rule, own.get(iptables_entries.comment_of(rule))) for rule in others)
 
 
@@ -283,7 +276,7 @@ def converge(table: Table, change: DropChain | FillChain, indexes: Mapping[str, 
         name: [_encoded(line, indexes) for line in lines]
         for name, lines in chains(change.hook, own if fills else ()).items()
     }
-    there = _written_by_us(table.entries(builtin(change.hook)), [*article, *own], indexes)
+    there = _written_by_us(table.entries(builtin(change.hook)), article, indexes)
     present = _own_chains(table, change.hook, own)
     counts = _counts([*there, *chain.from_iterable(map(table.entries, present))])
     _converge_builtin(table, change.hook, wanted_article, there, counts)
@@ -375,15 +368,10 @@ def _same_in_order(entries: Sequence[Entry], wanted: Sequence[Entry]) -> bool:
 
 
 def split(rules: Iterable[Rule], family: Family) -> tuple[list[Rule], list[Rule]]:
-    """The family's rules for the built-in chain, and those for our own."""
-    parts: tuple[list[Rule], list[Rule]] = ([], [])
-    for rule in rules:
-        if rule.family is family:
-            if is_in_builtin(rule):
-                parts[0].append(in_one_entry(rule))
-            else:
-                parts[1].append(rule)
-    return parts
+    """The family's rules for the built-in chain, which are the article's, and those for our own."""
+    mine = [rule for rule in rules if rule.family is family]
+    article = [_in_one_entry(rule) for rule in mine if rule.comment]
+    return article, [rule for rule in mine if not rule.comment]
 
 
 def _own_chains(table: Table, hook: Hook, rules: Sequence[Rule]) -> list[str]:
@@ -410,8 +398,7 @@ def _written_by_us(
     entries: Iterable[Entry], article: Iterable[Rule], indexes: Mapping[str, int]
 ) -> list[Entry]:
     """The article's rules that we wrote: with our mark, or looking into our sets as ours do."""
-    tagged = map(in_one_entry, filter(is_in_builtin, article))
-    looking = [iptables_entries.encode(rule, indexes) for rule in tagged if rule.set_names]
+    looking = [iptables_entries.encode(rule, indexes) for rule in article if rule.set_names]
     forms = {made.apart_from_comment() for made in looking if made is not None}
     found = []
     for entry in entries:

@@ -12,7 +12,7 @@ from typing import assert_never
 from netmgr.prefixes import Family
 from netmgr.rules import iptables_entries
 from netmgr.rules.ipset import kernel_name
-from netmgr.rules.iptables_chains import TABLES, builtin, goes_last, in_one_entry, is_in_builtin
+from netmgr.rules.iptables_chains import TABLES, builtin, goes_last, split
 from netmgr.rules.iptables_layout import Line, chain_name, chains
 from netmgr.rules.model import (
     FORWARDED,
@@ -60,13 +60,13 @@ def commands(  # noqa: PLR0911 - one return per kind of operation reads best
             return [
                 line
                 for family in Family
-                for line in _drop(hook, _of(rules, family), programs[family])
+                for line in _drop(hook, *split(rules, family), programs[family])
             ]
         case FillChain(hook, rules):
             return [
                 line
                 for family in Family
-                for line in _fill(hook, _of(rules, family), programs[family])
+                for line in _fill(hook, *split(rules, family), programs[family])
             ]
         case CreateSet(spec):
             return [_create(spec)]
@@ -85,10 +85,6 @@ def commands(  # noqa: PLR0911 - one return per kind of operation reads best
     assert_never(operation)
 
 
-def _of(rules: Iterable[Rule], family: Family) -> list[Rule]:
-    return [rule for rule in rules if rule.family is family]
-
-
 def _create(spec: SetSpec) -> str:
     kind = "hash:net" if spec.counts is None else "hash:ip"
     family = "inet" if spec.family is Family.V4 else "inet6"
@@ -103,28 +99,28 @@ def _each(verb: str, spec: SetSpec, elements: Iterable[Element]) -> list[str]:
     ]
 
 
-def _drop(hook: Hook, rules: list[Rule], program: str) -> Iterator[str]:
+def _drop(hook: Hook, article: list[Rule], own: list[Rule], program: str) -> Iterator[str]:
     program = f"{program} -t {TABLES[hook]}"
-    for rule in filter(is_in_builtin, rules):
-        yield f"{program} -D {builtin(hook)} {text(in_one_entry(rule))}"
+    for rule in article:
+        yield f"{program} -D {builtin(hook)} {text(rule)}"
     # The jump goes first: a chain that something jumps to cannot be deleted.
-    own = chains(hook, [rule for rule in rules if not is_in_builtin(rule)])
     if own:
+        names = list(chains(hook, own))
         yield f"{program} -D {builtin(hook)} -j {chain_name(hook)}"
-        yield from (f"{program} -F {chain}" for chain in own)
-        yield from (f"{program} -X {chain}" for chain in own)
+        yield from (f"{program} -F {name}" for name in names)
+        yield from (f"{program} -X {name}" for name in names)
 
 
-def _fill(hook: Hook, rules: list[Rule], program: str) -> Iterator[str]:
+def _fill(hook: Hook, article: list[Rule], own: list[Rule], program: str) -> Iterator[str]:
     program = f"{program} -t {TABLES[hook]}"
     # Before everything else in the chain, where no earlier verdict hides packets from them.
-    for position, rule in enumerate(filter(is_in_builtin, rules), start=1):
-        yield f"{program} -I {builtin(hook)} {position} {text(in_one_entry(rule))}"
-    own = chains(hook, [rule for rule in rules if not is_in_builtin(rule)])
-    yield from (f"{program} -N {chain}" for chain in own)
-    for chain, lines in own.items():
-        yield from (f"{program} -A {chain} {line_text(line)}" for line in lines)
-    if own:
+    for position, rule in enumerate(article, start=1):
+        yield f"{program} -I {builtin(hook)} {position} {text(rule)}"
+    made = chains(hook, own)
+    yield from (f"{program} -N {name}" for name in made)
+    for name, lines in made.items():
+        yield from (f"{program} -A {name} {line_text(line)}" for line in lines)
+    if made:
         yield f"{program} {'-A' if goes_last(hook) else '-I'} {builtin(hook)} -j {chain_name(hook)}"
 
 
