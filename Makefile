@@ -24,7 +24,7 @@ test: ## run every test: real kernel, runtimes, Multus and API server, the latte
 	@.ci/envtest
 	@.ci/programs runtimes/multus multus
 	@.venv/bin/python -m cni.build
-	.venv/bin/python -m pytest $(ARGS)
+	.ci/tests $(ARGS)
 
 e2e: ## run the tests on a real Kubernetes of two nodes, whose programs are built once (root; ARGS=--stay keeps it)
 	@.ci/setup e2e

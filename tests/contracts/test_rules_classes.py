@@ -192,7 +192,7 @@ def test_every_byte_is_counted_in_one_class(world, real_kernel, family, kind):
     assert (back[0] == pod) == (kind == "observed"), "a class is no reason to show a pod's address"
     storage.sendto(b"x" * 700, back)
     assert len(own.recv(1000)) == 700
-    assert world.source(own, foreign, HOSTS["foreign"][family], 800) is None
+    assert world.is_lost(own, foreign, HOSTS["foreign"][family], 800)
     assert world.source(own, machine, MACHINE[family], 900)
     assert counted(rules) == {
         (pod, "hub-out"): octets(100),

@@ -118,9 +118,9 @@ def test_a_node_drops_what_passes_between_its_spoke_and_another_in_either_direct
 ):
     world, rules = with_pod, rules_of(real_kernel, "node")
     own, foreign, researcher = (world.at(name, family) for name in ("own", "foreign", "researcher"))
-    assert world.source(own, foreign, HOSTS["foreign"][family], 50) is None
-    assert world.source(foreign, own, HOSTS["own"][family], 70) is None
-    assert world.source(foreign, own, HOSTS["own"][family], 71) is None
+    assert world.is_lost(own, foreign, HOSTS["foreign"][family], 50)
+    assert world.is_lost(foreign, own, HOSTS["own"][family], 70)
+    assert world.is_lost(foreign, own, HOSTS["own"][family], 71)
     counted = {(A, B): (1, 50 + HEADERS[family]), (B, A): (2, 141 + 2 * HEADERS[family])}
     assert dropped(rules) == counted
     assert world.source(researcher, own, HOSTS["own"][family]) == (
@@ -145,7 +145,7 @@ def test_a_machine_of_a_spoke_neither_hears_nor_speaks_to_another_spoke(world, r
     )
     assert world.source(foreign, own, MACHINE[family]) is not None
     rules = rules_of(real_kernel, "node")
-    assert world.source(foreign, own, MACHINE[family], 30) is None
+    assert world.is_lost(foreign, own, MACHINE[family], 30)
     with pytest.raises(PermissionError):
         own.sendto(b"x" * 40, (HOSTS["foreign"][family], PORT))
     assert dropped(rules) == {(B, A): (1, 30 + HEADERS[family]), (A, B): (1, 40 + HEADERS[family])}
@@ -160,8 +160,8 @@ def test_a_hub_router_keeps_spokes_apart_and_joins_each_with_the_hub(world, real
     own, neighbour, foreign, researcher, internet = (
         world.at(name, family) for name in ("own", "neighbour", "foreign", "researcher", "internet")
     )
-    assert world.source(own, foreign, HOSTS["foreign"][family], 50) is None
-    assert world.source(foreign, own, HOSTS["own"][family], 70) is None
+    assert world.is_lost(own, foreign, HOSTS["foreign"][family], 50)
+    assert world.is_lost(foreign, own, HOSTS["own"][family], 70)
     assert dropped(rules) == {(A, B): (1, 50 + HEADERS[family]), (B, A): (1, 70 + HEADERS[family])}
     for name, host in (("own", own), ("foreign", foreign)):
         assert world.source(host, researcher, HOSTS["researcher"][family]) == (
@@ -208,11 +208,11 @@ def test_a_hub_router_passes_nothing_to_a_spoke_that_claims_to_come_from_elsewhe
         world.at("own", family),
     )
     if whose != "foreign":
-        assert world.source(forged, foreign, HOSTS["foreign"][family], 50) is None
+        assert world.is_lost(forged, foreign, HOSTS["foreign"][family], 50)
     # To the hub, whom everybody reaches, and to the spoke's own neighbour, by way of the router.
     for name in ("researcher", "neighbour"):
         if name != whose:
-            assert world.source(forged, world.at(name, family), HOSTS[name][family], 60) is None
+            assert world.is_lost(forged, world.at(name, family), HOSTS[name][family], 60)
     (refused,) = [one for one in rules.drops().refused if one["reason"] == "forged"]
     # Its own address the kernel refuses from anybody in IPv4, before any rule of a hook.
     assert refused["packets"] >= (0 if whose == "machine" and family is Family.V4 else 1)
@@ -296,7 +296,7 @@ def test_every_address_of_the_host_takes_its_share_of_the_connections(world, ope
 def test_another_spoke_does_not_reach_the_services(world, opened, family):
     rules = opened()
     foreign, server = world.at("foreign", family), world.socket("own", family, "", BACKEND_PORT)
-    assert world.source(foreign, server, VIP[family], 20) is None
+    assert world.is_lost(foreign, server, VIP[family], 20)
     assert dropped(rules) == {(B, A): (1, 20 + HEADERS[family])}
 
 
@@ -331,7 +331,7 @@ def test_a_port_nobody_listens_on_is_told_to_the_client_where_connections_are_tr
 def test_drops_between_sites_outlive_repairs(world, real_kernel, program, family):
     rules = rules_of(real_kernel, "node")
     own, foreign = world.at("own", family), world.at("foreign", family)
-    assert world.source(foreign, own, HOSTS["own"][family], 70) is None
+    assert world.is_lost(foreign, own, HOSTS["own"][family], 70)
     assert dropped(rules) == {(B, A): (1, 70 + HEADERS[family])}
     if real_kernel.backend.name == "nftables":
         program("nft flush chain inet netmgr forward")

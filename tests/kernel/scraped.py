@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -40,7 +41,11 @@ class Prometheus:
             connection.connect()
         try:
             connection.request("GET", f"/api/v1/{path}?{urlencode(fields)}")
-            answer = json.loads(connection.getresponse().read())
+            response = connection.getresponse()
+            if response.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                # It listens before it has read what it stored.
+                raise ConnectionRefusedError("Prometheus is starting")
+            answer = json.loads(response.read())
         finally:
             connection.close()
         assert answer["status"] == "success", answer

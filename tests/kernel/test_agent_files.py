@@ -110,10 +110,21 @@ def send(world: World, node: LabNode, sandbox: Sandbox) -> None:
 
 
 def remove(path: Path) -> None:
+    """Take a file or folder away at once: while a folder is emptied, the agent may put a file there
+    again.
+    """
     if path.is_dir():
-        shutil.rmtree(path)
+        shutil.rmtree(path.rename(path.with_name("gone")))
     else:
         path.unlink()
+
+
+def replace_by_file(folder: Path) -> None:
+    """Put a file in a folder's place, also if the agent makes the folder again in between."""
+    while not folder.is_file():
+        remove(folder)
+        with suppress(FileExistsError):
+            folder.touch(exist_ok=False)
 
 
 @pytest.mark.parametrize(
@@ -181,8 +192,7 @@ def test_an_older_copy_is_set_aside_and_what_the_agent_knows_stays(
 def test_what_cannot_be_made_again_is_reported_until_it_can(node: LabNode, new_pod: NewPod) -> None:
     state = node.directory / "state"
     sandbox = new_pod("node-1")
-    shutil.rmtree(state)
-    state.touch()
+    replace_by_file(state)
     try:
         eventually(lambda: f"{state}: cannot be made or written" in node.runtime.status())
         assert "code 50" in node.runtime.status()
@@ -239,9 +249,7 @@ def test_agents_of_every_role_do_so(tmp_path: Path, role: str) -> None:
         try:
             eventually(lambda: asked(tmp_path)["ready"], 30)
             for name in ("state", "run"):
-                # Away at once: while they are emptied, the agent may put a file there again.
-                (tmp_path / name).rename(tmp_path / "gone")
-                shutil.rmtree(tmp_path / "gone")
+                remove(tmp_path / name)
             repaired = len(("two lock files", "the ledger", "the backend's mark", "the socket"))
             # A repair is counted when all of it is done, after the ledger is there again.
             eventually(lambda: asked(tmp_path)["ready"] and files_repaired(tmp_path) >= repaired)
