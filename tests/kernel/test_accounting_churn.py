@@ -32,7 +32,7 @@ from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Family
 from tests.kernel.churning import Churn
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.usefixtures("undisturbed")]
 
 PODS = int(os.environ.get("NETMGR_CHURN_PODS", "1000"))
 OBSERVER_LOSS = 0.01

@@ -115,6 +115,7 @@ def test_a_pod_of_another_plugin_is_counted_to_the_byte_and_kept_when_it_is_gone
     )
 
 
+@pytest.mark.usefixtures("undisturbed")
 def test_pods_that_speak_in_their_first_instant_and_end_lose_nothing(
     observed: ObservedNode, internet: Internet, probe: bytes
 ):
