@@ -12,6 +12,7 @@ from tests.bench import (
     attaching,
     crowded,
     forwarding,
+    growth,
     planning,
     profile,
     routing,
@@ -31,6 +32,7 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Figure]]] = {
     "planning": planning.measure,
     "services": services.measure,
     "routing": routing.measure,
+    "growth": growth.measure,
 }
 
 FILE = Path("build/bench.json")

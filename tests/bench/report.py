@@ -40,6 +40,11 @@ class Effort:
     growths: int = 40
     growth_seeds: int = 10
     backends: tuple[Backend, ...] = (Backend.NFTABLES, Backend.IPTABLES_LEGACY)
+    pods: tuple[int, ...] = (1, 10, 100, 1000)
+    """Sizes between which growth is measured, as are the following ones."""
+    days: tuple[int, ...] = (1, 7, 30, 365)
+    nodes: tuple[int, ...] = (100, 1000, 10_000, 100_000)
+    clusters: tuple[int, ...] = (10, 100, 1000)
 
 
 SMOKE = Effort(
@@ -61,7 +66,14 @@ SMOKE = Effort(
     growths=3,
     growth_seeds=1,
     backends=(Backend.NFTABLES,),
+    pods=(1, 3),
+    days=(1, 2),
+    nodes=(10, 20),
+    clusters=(1, 2),
 )
+
+EXPONENT = "exponent"
+"""Unit of what may also be negative: how a cost grows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +138,8 @@ class Figure:
         compared = self.reference is not None
         return [
             self.what,
-            f"{_short(self.value)} {self.unit}",
-            f"{_short(self.reference)} {self.unit} ({self.against})" if compared else "",
+            f"{short(self.value)} {self.unit}",
+            f"{short(self.reference)} {self.unit} ({self.against})" if compared else "",
             f"{self.judged:.2f} x" if compared else "",
             self._budget_cell(),
             "" if self.budget is None else "yes" if self.is_within else "NO",
@@ -164,6 +176,7 @@ def write(figures: Iterable[Figure], path: Path) -> None:
     path.write_text(json.dumps({"machine": machine, "figures": listed}, indent=1) + "\n")
 
 
-def _short(value: float | None) -> str:
+def short(value: float | None) -> str:
+    """A value to read: whole from 100 on, else three digits."""
     assert value is not None
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

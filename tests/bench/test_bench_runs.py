@@ -11,9 +11,9 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.drawing import GREEN, NAMESPACE
-from tests.bench import chart, forwarding
+from tests.bench import chart, forwarding, growth
 from tests.bench.__main__ import SUBJECTS
-from tests.bench.report import SMOKE, Figure, show, write
+from tests.bench.report import EXPONENT, SMOKE, Figure, show, write
 
 pytestmark = pytest.mark.root
 
@@ -27,8 +27,27 @@ def test_a_benchmark_yields_figures(
     write(figures, tmp_path / "bench.json")
     written = json.loads((tmp_path / "bench.json").read_text())
     assert [one["what"] for one in written["figures"]] == [one.what for one in figures]
-    assert all(figure.value > 0 for figure in figures)
+    assert all(figure.value > 0 for figure in figures if figure.unit != EXPONENT)
     assert len(capsys.readouterr().out.splitlines()) > len(figures) > 0
+
+
+@pytest.mark.parametrize(("power", "is_within"), [(0.0, True), (1.0, True), (2.0, False)])
+def test_an_exponent_is_that_of_the_power_by_which_a_cost_grows(
+    power: float, *, is_within: bool
+) -> None:
+    costs = {size: 3 * float(size) ** power for size in (1, 10, 100, 1000)}
+    fitted, last = growth.figures({"ADD": costs}, "pods")
+    assert fitted.value == pytest.approx(power)
+    assert last.value == pytest.approx(power)
+    assert fitted.is_within is last.is_within is is_within
+    assert fitted.what.startswith("ADD, 1, 10, 100, 1,000 pods: 3, ")
+
+
+def test_a_constant_part_does_not_hide_the_growth_of_the_last_step() -> None:
+    costs = {size: 1000.0 + 0.1 * size**2 for size in (1, 10, 100, 1000)}
+    fitted, last = growth.figures({"start": costs}, "pods")
+    assert fitted.is_within
+    assert not last.is_within
 
 
 def test_packets_that_do_not_arrive_are_no_measurement() -> None:
