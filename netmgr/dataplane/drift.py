@@ -7,6 +7,7 @@ or gives it another's. Link-local ones mean nothing beyond their link and are le
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -42,6 +43,16 @@ class Host(NamedTuple):
 
     def faults(self, attachment: Attachment) -> list[str]:
         """What an attachment lacks on the host's side."""
+        return self._faults(attachment, self._routed())
+
+    def _routed(self) -> Mapping[int, set[Address]]:
+        """The addresses that our routes send into each link, by its index."""
+        routed: dict[int, set[Address]] = defaultdict(set)
+        for route in filter(is_own, self.routes):
+            routed[route.oif].add(route.destination.network)
+        return routed
+
+    def _faults(self, attachment: Attachment, routed: Mapping[int, set[Address]]) -> list[str]:
         link = self.links.get(attachment.host_link)
         if link is None:
             return [f"host link {attachment.host_link} is missing"]
@@ -49,8 +60,7 @@ class Host(NamedTuple):
         if desired.identity_of(link) is None:
             faults.append(f"host link {link.name} has lost its alias")
         faults += [f"host link {link.name} lacks {setting}" for setting in settings.lacking(link)]
-        into_link = [route for route in self.routes if is_own(route) and route.oif == link.number]
-        present = {route.destination.network for route in into_link}
+        present = routed.get(link.number, set())
         return faults + [
             f"host route to {one} is missing" for one in attachment.addresses if one not in present
         ]
@@ -71,7 +81,9 @@ class Host(NamedTuple):
         ]
         routable = [held for held in self.addresses if not _LINK_SCOPE.covers(held[0])]
         foreign += [held for held in routable if held[1] in own]
-        return Drift([each for each in wired if self.faults(each)], foreign)
+        # Once for all attachments: a node may have hundreds of pods, each with its routes.
+        routed = self._routed()
+        return Drift([each for each in wired if self._faults(each, routed)], foreign)
 
 
 def is_own(route: Route) -> bool:

@@ -209,7 +209,7 @@ class Dataplane:
             KernelError: it could not be repaired.
             SetupError: a setting of the link cannot be written.
         """
-        host = self._look()
+        host = self._look_at(attachment)
         # Looked at again, since the caller did not hold the attachment's lock when it found the
         # drift: an ADD or a DEL may have come between.
         faults, link = host.faults(attachment), host.links.get(attachment.host_link)
@@ -243,7 +243,7 @@ class Dataplane:
         finally:
             os.close(sandbox_ns)
         with inside:
-            faults = self._look().faults(attachment)
+            faults = self._look_at(attachment).faults(attachment)
             if not index:
                 missing = f"interface {attachment.key.ifname} is missing in the sandbox"
                 return [*faults, missing]
@@ -264,6 +264,15 @@ class Dataplane:
         addresses = read_addresses(self._netlink)
         present = {link.name: link for link in self._links_in_use()}
         return Host(present, read_routes(self._netlink), addresses)
+
+    def _look_at(self, attachment: Attachment) -> Host:
+        """As `_look`, but for one attachment's link and its routes alone."""
+        # Reading everything for each of many would take the square of the number of pods.
+        link = self._link(attachment.host_link)
+        if link is None or link.group == REAP_GROUP:
+            return Host({}, (), ())
+        own = read_routes(self._netlink, protocol=ROUTE_PROTOCOL, oif=link.number)
+        return Host({link.name: link}, own, ())
 
     def _links_in_use(self) -> list[Link]:
         """All links, whoever made them, but for those that an older release left to be deleted."""

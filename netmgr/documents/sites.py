@@ -233,15 +233,16 @@ def _order(each: KeyedPrefix) -> list[str]:
 
 def conflicts(sites: Sequence[Site]) -> Iterator[Diagnostic]:
     """Sites of one name, and prefixes that two sites have (or one twice)."""
+    named: dict[str, list[int]] = {}
     for number, site in enumerate(sites):
-        for earlier, other in enumerate(sites[:number]):
-            if site.name == other.name:
-                yield error(
-                    f"{site.name} is named already",
-                    (number, "name"),
-                    (earlier, "name"),
-                    "name every site once",
-                )
+        for earlier in named.setdefault(site.name, []):
+            yield error(
+                f"{site.name} is named already",
+                (number, "name"),
+                (earlier, "name"),
+                "name every site once",
+            )
+        named[site.name].append(number)
     for one, beside in overlapping(prefixes_of(sites)):
         message = f"{one.prefix} of {one.owner} overlaps {beside.prefix} of {beside.owner}"
         yield error(message, one.key, beside.key, "an address is of one site")

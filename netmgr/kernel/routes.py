@@ -167,15 +167,16 @@ def read_routes(
     table: int = RT_TABLE_MAIN,
     kind: int = RTN_UNICAST,
     protocol: int = 0,
+    oif: int = 0,
     families: Iterable[Family] = Family,
 ) -> list[Route]:
-    """Routes of one kind, of one table or of `ANY_TABLE`, and of one protocol where given."""
+    """Routes of one kind, of one table or of `ANY_TABLE`; of one protocol or link where given."""
     found = []
+    # Attributes, because the header has one byte for the table's number, and nothing for a link.
+    filters = {_RTA_TABLE: table, _RTA_OIF: oif}
+    chosen = b"".join(u32_attribute(kind, value) for kind, value in filters.items() if value)
     for family in families:
-        body = _RTMSG.pack(family.af, 0, 0, 0, 0, protocol, 0, kind, 0)
-        if table != ANY_TABLE:
-            # An attribute, because the header has one byte for the table's number.
-            body += u32_attribute(_RTA_TABLE, table)
+        body = _RTMSG.pack(family.af, 0, 0, 0, 0, protocol, 0, kind, 0) + chosen
         text = f"route dump IPv{family.value} table {table}"
         request = Operation(text, RTM_GETROUTE, NLM_F_DUMP, body)
         try:
@@ -190,6 +191,7 @@ def read_routes(
         if route.kind == kind
         and table in (ANY_TABLE, route.table)
         and protocol in (0, route.protocol)
+        and oif in (0, route.oif)
     ]
 
 

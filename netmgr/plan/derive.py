@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations, product
+from itertools import product
 
 from netmgr.documents.sites import HUB, SourceAddress
 from netmgr.errors import ConfigError
@@ -74,7 +74,7 @@ def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Netw
         plan=plan.name,
         networks=networks,
         peerings=tuple(_peerings(networks, spokes)),
-        tables=(*_hub_tables(spokes), *_spoke_tables(plan, lock, spokes, networks)),
+        tables=(*_hub_tables(spokes), *_spoke_tables(plan, lock, spokes, _by_owner(networks))),
         groups=tuple(_security_group(plan, lock, spoke) for spoke in spokes),
         gateways=tuple(gateways),
         node_groups=tuple(_node_groups(plan, spokes, limits.limits.nodes_per_node_group)),
@@ -221,16 +221,32 @@ def _spoke_subnets(spoke: _Spoke) -> Iterator[tuple[str, Subnet]]:
         yield segment.network, subnet
 
 
-def _peerings(networks: Iterable[VirtualNetwork], spokes: Iterable[_Spoke]) -> Iterator[Peering]:
+def _by_owner(networks: Iterable[VirtualNetwork]) -> Mapping[str, list[VirtualNetwork]]:
+    """Networks of the hub and of each cluster: looking at all for each takes their square."""
+    found: dict[str, list[VirtualNetwork]] = {}
+    for each in networks:
+        found.setdefault(each.owner, []).append(each)
+    return found
+
+
+def _peerings(networks: Sequence[VirtualNetwork], spokes: Iterable[_Spoke]) -> Iterator[Peering]:
     """The hub with every spoke, and an owner's networks with each other, both ways."""
     has_gateway = {spoke.name: spoke.spec.nat_gateway_ips > 0 for spoke in spokes}
-    # Both orders: a peering is one-way, and works only once both ends have theirs.
-    for one, other in permutations(networks, 2):
-        if HUB in (one.owner, other.owner) or one.owner == other.owner:
-            # The hub takes answers of Services, which have no address of their network. A spoke
-            # takes from the hub only the hub's own, unless its way to the internet leads there.
-            forwarded = one.owner in (HUB, other.owner) or not has_gateway[one.owner]
-            yield Peering(f"{one.name}_to_{other.name}", one.name, other.name, forwarded)
+    for one, other in _adjacent(networks):
+        # The hub takes answers of Services, which have no address of their network. A spoke takes
+        # from the hub only the hub's own, unless its way to the internet leads there.
+        forwarded = one.owner in (HUB, other.owner) or not has_gateway[one.owner]
+        yield Peering(f"{one.name}_to_{other.name}", one.name, other.name, forwarded)
+
+
+def _adjacent(
+    networks: Sequence[VirtualNetwork],
+) -> Iterator[tuple[VirtualNetwork, VirtualNetwork]]:
+    """Pairs that are peered, in both orders: a peering works only once both ends have theirs."""
+    of = _by_owner(networks)
+    for one in networks:
+        near = networks if one.owner == HUB else (*of[HUB], *of[one.owner])
+        yield from ((one, other) for other in near if other is not one)
 
 
 def _hub_tables(spokes: Sequence[_Spoke]) -> Iterator[RouteTable]:
@@ -294,11 +310,11 @@ def _spoke_tables(
     plan: PlanDocument,
     lock: LockDocument,
     spokes: Iterable[_Spoke],
-    networks: Sequence[VirtualNetwork],
+    networks: Mapping[str, Sequence[VirtualNetwork]],
 ) -> Iterator[RouteTable]:
     for spoke in spokes:
         name = spoke.name
-        near = [each.address_space for each in networks if each.owner in (HUB, name)]
+        near = [each.address_space for each in (*networks[HUB], *networks[name])]
         apart = list(_apart(plan, [prefix for space in near for prefix in space]))
         if not spoke.spec.nat_gateway_ips and lock.hub.routers.addresses:
             # Without a gateway of its own a spoke reaches the internet through the hub.
