@@ -336,6 +336,20 @@ ROUTE_FAULTS = Metric(
     "Routes to other nodes that are missing, and other programs' routes that outrank the "
     "blackholes of unused addresses; `netmgr node status` lists them.",
 )
+FLOWTABLE_LINKS = Metric(
+    "netmgr_flowtable_links",
+    (),
+    1,
+    "Links whose established internal connections skip the rules; 0 without a flowtable, and then "
+    "`netmgr node status` says why.",
+)
+FOREIGN_FLOWTABLES = Metric(
+    "netmgr_foreign_flowtables",
+    (),
+    1,
+    "Other programs' flowtables that take packets of pods' links or an uplink past the rules, so "
+    "that they are not counted; `netmgr node status` lists them.",
+)
 RESULT_FILES = Metric(
     "netmgr_observer_result_files",
     ("state",),

@@ -219,6 +219,12 @@ def _nat(nat: NatState) -> Iterator[Family]:
     yield _family(catalog.NAT_REFUSED, [((), nat["refused"])])
 
 
+def _of_flowtables(snapshot: Snapshot) -> Iterator[Family]:
+    present = [snapshot["flowtable"]] if "flowtable" in snapshot else []
+    yield _family(catalog.FLOWTABLE_LINKS, [((), one["links"]) for one in present])
+    yield _family(catalog.FOREIGN_FLOWTABLES, [((), len(one["others"])) for one in present])
+
+
 def _of_agent(snapshot: Snapshot) -> Iterator[Family]:
     """The agent itself: its pool, ranges, CNI requests and state."""
     addresses: list[tuple[Labels, float]] = []
@@ -232,6 +238,7 @@ def _of_agent(snapshot: Snapshot) -> Iterator[Family]:
     known = [((item["source"],), not item["failing"]) for item in ranges]
     yield _family(catalog.RANGES_KNOWN, known)
     yield _family(catalog.ROUTE_FAULTS, [((), len(snapshot.get("route_faults", ())))])
+    yield from _of_flowtables(snapshot)
     files = [((item["state"],), item["count"]) for item in snapshot["result_files"]]
     yield _family(catalog.RESULT_FILES, files)
     yield _family(catalog.LONGEST_DELAY, [((), snapshot["longest_delay"])])

@@ -161,6 +161,15 @@ NODES = (
         "`netmgr node status` there says which routes, and why.",
     ),
     Alert(
+        "NetmgrForeignFlowtable",
+        f"{read(catalog.FOREIGN_FLOWTABLES)} > 0",
+        "15m",
+        Severity.WARNING,
+        "{{ $labels.instance }} has flowtables of other programs ({{ $value }})",
+        "Established connections in them meet no rule, so their internet traffic is missing in all "
+        "figures. `netmgr node status` there names them.",
+    ),
+    Alert(
         "NetmgrExporterDown",
         f"{read(UP, job=JOB)} == 0",
         "5m",

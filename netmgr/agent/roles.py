@@ -35,6 +35,7 @@ def of(document: NodeDocument) -> Kinds:
 def wiring_node() -> Kinds:
     """A node whose pods this agent wires."""
     from netmgr.agent.cni import CniSocket  # noqa: PLC0415  this role's alone
+    from netmgr.agent.flowtable import FlowtableDevices  # noqa: PLC0415  nodes' alone
     from netmgr.agent.following import MacFollower  # noqa: PLC0415  this role's alone
     from netmgr.agent.node import Node  # noqa: PLC0415  this role's alone
     from netmgr.agent.pool import Pool  # noqa: PLC0415  this role's alone
@@ -58,6 +59,8 @@ def wiring_node() -> Kinds:
         NatServices,
         Node,
         MacFollower,
+        # After the accounts, whose rules name the flowtable, and whose repairs empty it.
+        FlowtableDevices,
         TaggedRules,
         # One pass before any request: spooled DELs give back what the first ADD may need.
         Reconciler,
@@ -73,6 +76,7 @@ def wiring_node() -> Kinds:
 
 def observing_node() -> Kinds:
     """A node whose pods another plugin wires (`cni: off`): it counts, and does nothing else."""
+    from netmgr.agent.flowtable import FlowtableDevices  # noqa: PLC0415  nodes' alone
     from netmgr.agent.observing import Observation  # noqa: PLC0415  this role's alone
 
     return (
@@ -83,6 +87,7 @@ def observing_node() -> Kinds:
         HostPods,
         NatServices,
         Observation,
+        FlowtableDevices,
         TaggedRules,
         Reconciler,
         Readers,

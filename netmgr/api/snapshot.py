@@ -214,6 +214,18 @@ class NatAnswer(TypedDict):
     refused: list[str]
 
 
+class FlowtableState(TypedDict):
+    """Whether established internal connections skip the rules.
+
+    `links` are the flowtable's devices, `off` says why there is no flowtable; `others` describes
+    those of other programs, past which nothing counts.
+    """
+
+    links: int
+    off: str
+    others: list[str]
+
+
 class AccountingGaps(Gaps):
     """Times that traffic may be missing, and how long counting may have been incomplete."""
 
@@ -351,4 +363,5 @@ class Snapshot(TypedDict):
     undelivered: NotRequired[Undelivered]
     protected: NotRequired[list[NamespaceTotals]]
     nat: NotRequired[NatState]
+    flowtable: NotRequired[FlowtableState]
     attachments: NotRequired[list[AttachmentView]]

@@ -37,6 +37,8 @@ def status(snapshot: Mapping[str, Any]) -> Iterator[Table | str]:
     )
     if role == "node":
         yield _addresses(snapshot) if snapshot["pool"] else _result_files(snapshot)
+    if state := snapshot.get("flowtable"):
+        yield _flowtable(state)
     yield _traffic(snapshot)
     if pairs := snapshot.get("isolation", []):
         yield _dropped(pairs)
@@ -56,6 +58,12 @@ def _result_files(snapshot: Mapping[str, Any]) -> str:
         f"{item['count']} {item['state']}" for item in snapshot["result_files"] if item["count"]
     ]
     return f"pods of another plugin, by its runtime's result files: {', '.join(files) or 'none'}"
+
+
+def _flowtable(state: Mapping[str, Any]) -> str:
+    if state["off"]:
+        return f"flowtable: off, {state['off']}"
+    return f"flowtable: established internal connections of {state['links']} links skip the rules"
 
 
 def _traffic(snapshot: Mapping[str, Any]) -> Table:
@@ -97,6 +105,7 @@ def _troubles(snapshot: Mapping[str, Any]) -> Iterator[str]:
     for item in ranges["withdrawn"]:
         yield f"{item['address']} was withdrawn; {item['namespace']}/{item['pod']} holds it"
     yield from snapshot.get("route_faults", ())
+    yield from snapshot.get("flowtable", {}).get("others", ())
     yield from _too_few_addresses(snapshot)
     for gap in snapshot["gaps"]:
         if gap["count"]:

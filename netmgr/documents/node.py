@@ -210,6 +210,9 @@ class NodeDocument(Document):
     # IPv6 needs links of 1280 bytes (RFC 8200).
     mtu: Annotated[int, Field(ge=1280, le=65_535)] | None = None
     """MTU of the pods' interfaces, in bytes; default: the uplink's."""
+    flowtable: bool = True
+    """Whether connections between internal addresses skip the rules once they are established.
+    Only on nftables, where the kernel has flowtables, without `accounting.classes`."""
     backend: Backend = Backend.AUTO
     pool: Pool = Pool()
     accounting: Accounting = Accounting()

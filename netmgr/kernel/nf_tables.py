@@ -91,11 +91,12 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A chain's rules; with `hook` (number, priority) a base chain of type nat."""
+    """A chain's rules; with `hook` (number, priority) a base chain of this type."""
 
     name: str
     rules: tuple[tuple[Expression, ...], ...]
     hook: tuple[int, int] | None = None
+    kind: str = "nat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +194,7 @@ def new_chain(table: str, chain: Chain) -> Iterator[Operation]:
     if chain.hook:
         hook, priority = chain.hook
         place = attribute(_HOOK_NUMBER, number(hook)) + attribute(_HOOK_PRIORITY, number(priority))
-        body += attribute(_CHAIN_HOOK, place) + attribute(_CHAIN_TYPE, text("nat"))
+        body += attribute(_CHAIN_HOOK, place) + attribute(_CHAIN_TYPE, text(chain.kind))
     # Without NLM_F_EXCL: a chain that is there already is no error.
     yield message(NEW_CHAIN, body, f"add chain inet {table} {chain.name}", NLM_F_CREATE)
     # An existing chain keeps its rules, so they go before ours come: all in one transaction.

@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from netmgr.model import Counter
-from netmgr.rules.model import Hook, Observed, ObservedRule, Rule, Ruleset, SetSpec
+from netmgr.rules.model import (
+    Hook,
+    Rule,
+    Ruleset,
+    SetSpec,
+)
+from netmgr.rules.observed import Observed, ObservedRule
 from netmgr.rules.transaction import (
     AddElements,
     CreateSet,
@@ -18,6 +24,7 @@ from netmgr.rules.transaction import (
     DeleteOrphan,
     DeleteSet,
     DropChain,
+    EndFlows,
     FillChain,
     Operation,
     RemoveElements,
@@ -43,10 +50,27 @@ def diff(desired: Ruleset, observed: Observed) -> Transaction:
         operations.append(DeleteOrphan(name, "chain"))
     operations += map(DeleteOrphan, sorted(observed.orphans))
     operations += [DeleteOrphan(name, "counter") for name in sorted(observed.orphan_counters)]
+    operations += [DeleteOrphan(name, "flowtable") for name in sorted(observed.orphan_flowtables)]
     if not operations:
         return Transaction()
+    operations += _endings(desired, observed)
     created, repairs = _created(desired, observed), faults(desired, observed)
     return Transaction(tuple(operations), frozenset(created), tuple(repairs))
+
+
+def _endings(desired: Ruleset, observed: Observed) -> Iterator[EndFlows]:
+    """Have connections that skip the rules meet them again: whatever changes is for them, too.
+
+    Pods that come and go are not planned, and so end nobody else's.
+    """
+    flowtables = {spec.name: spec for spec in desired.sets if spec.has_flows}
+    for name in flowtables.keys() & observed.members.keys():
+        hook, rules = next(
+            (hook, rules)
+            for hook, rules in desired.chains.items()
+            if any(name in rule.set_names for rule in rules)
+        )
+        yield EndFlows(flowtables[name], hook, rules)
 
 
 def _fillings(

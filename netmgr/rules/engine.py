@@ -19,7 +19,13 @@ from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules import tagged
 from netmgr.rules.classifier import pod_set
 from netmgr.rules.diff import diff, faults
-from netmgr.rules.model import Abilities, Element, Observed, Ruleset, SetSpec
+from netmgr.rules.model import (
+    Abilities,
+    Element,
+    Ruleset,
+    SetSpec,
+)
+from netmgr.rules.observed import Observed
 from netmgr.rules.policy import ARRIVED, DELIVERED, PodSets, Policy, desired, pod_sets, senders
 from netmgr.rules.spokes import pair_counter
 from netmgr.rules.tagged import Serving, Tagged

@@ -24,14 +24,12 @@ from netmgr.rules.model import (
     Drop,
     Element,
     Hook,
-    Observed,
-    ObservedRule,
     Rule,
     Ruleset,
     SetSpec,
     Tally,
-    in_order,
 )
+from netmgr.rules.observed import Observed, ObservedRule, in_order
 from netmgr.rules.policy import INTERNAL_SETS, PodSets
 from netmgr.rules.tagged import Place, Serving
 from netmgr.rules.transaction import (

@@ -28,11 +28,11 @@ from netmgr.rules.model import (
     Hook,
     InPrefix,
     InSet,
-    ObservedRule,
     Rule,
     Ruleset,
     Tally,
 )
+from netmgr.rules.observed import ObservedRule
 from netmgr.rules.policy import internal_set
 from netmgr.rules.transaction import DropChain, FillChain
 

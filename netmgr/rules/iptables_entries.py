@@ -35,6 +35,7 @@ from netmgr.rules.model import (
     Masquerade,
     Match,
     Netmap,
+    Offload,
     OneIn,
     OnLink,
     OriginallyTo,
@@ -123,7 +124,7 @@ def target_name(rule: Rule) -> str:
             return "SNAT"
         case Netmap():
             return "NETMAP"
-        case Rewrite() | Classify() | DropBetween():
+        case Rewrite() | Classify() | DropBetween() | Offload():
             raise ValueError(f"rule '{rule.id}': the legacy tables cannot do that: {rule.action}")
     assert_never(rule.action)
 

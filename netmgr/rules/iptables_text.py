@@ -42,6 +42,7 @@ from netmgr.rules.transaction import (
     DeleteOrphan,
     DeleteSet,
     DropChain,
+    EndFlows,
     FillChain,
     Operation,
     RemoveElements,
@@ -80,7 +81,8 @@ def commands(  # noqa: PLR0911 - one return per kind of operation reads best
             return _each("del", spec, elements)
         case ReplaceElements(spec, elements):
             return [f"ipset flush {kernel_name(spec.name)}", *_each("add", spec, elements)]
-        case DeclareCounter():
+        # Counters are the rules' own, and there are no flowtables.
+        case DeclareCounter() | EndFlows():
             return []
     assert_never(operation)
 

@@ -8,7 +8,7 @@ therefore part of its meaning.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -262,6 +262,19 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
+class Offload:
+    """Hand the packet's connection, if answers were seen, to a flowtable, and go on.
+
+    Later packets of it that come in by the flowtable's devices meet no rule.
+    """
+
+    flowtable: str
+
+    def __str__(self) -> str:
+        return f"hand to flowtable {self.flowtable}"
+
+
+@dataclass(frozen=True, slots=True)
 class Masquerade:
     """Give the packet's connection the address of the link it leaves by."""
 
@@ -319,11 +332,22 @@ Action = (
     | Drop
     | DropBetween
     | Tally
+    | Offload
     | Masquerade
     | SourceNat
     | Netmap
     | Rewrite
 )
+
+
+def _sets_of(action: Action) -> frozenset[str]:
+    match action:
+        case Classify():
+            return action.set_names
+        case Count(each=(_, name)) | DropBetween(counts=name) | Offload(flowtable=name):
+            return frozenset({name})
+        case _:
+            return frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,14 +367,9 @@ class Rule:
     @property
     def set_names(self) -> frozenset[str]:
         """Names of the sets the rule looks into."""
-        counting: frozenset[str] = frozenset()
-        if isinstance(self.action, Classify):
-            counting = self.action.set_names
-        elif isinstance(self.action, Count) and self.action.each:
-            counting = frozenset({self.action.each[1]})
-        elif isinstance(self.action, DropBetween):
-            counting = frozenset({self.action.counts})
-        return counting | {match.name for match in self.matches if isinstance(match, InSet)}
+        return _sets_of(self.action) | {
+            match.name for match in self.matches if isinstance(match, InSet)
+        }
 
     def __str__(self) -> str:
         return f"{self.id}: {', '.join(map(str, self.matches))}: {self.action}"
@@ -365,6 +384,9 @@ class SetSpec:
     A dynamic one counts, too: the kernel itself adds the addresses that packets have, at most
     DYNAMIC_CAPACITY, and forgets those without a packet for DYNAMIC_SECONDS. A dynamic one with
     room for `pairs` has pairs of spokes, which it never forgets.
+
+    One that `has_flows` is a flowtable, of both families. Which devices it has is not the ruleset's
+    business.
     """
 
     name: str
@@ -373,11 +395,13 @@ class SetSpec:
     is_dynamic: bool = False
     pairs: int = 0
     has_senders: bool = False
+    has_flows: bool = False
 
     @property
     def has_prefixes(self) -> bool:
         """Whether its elements are prefixes."""
-        return self.counts is None and not (self.is_dynamic or self.has_senders)
+        others = self.is_dynamic or self.has_senders or self.has_flows
+        return self.counts is None and not others
 
     def counter(self, element: Element) -> Counter:
         """Identity of the counter that this counting set keeps for an element."""
@@ -440,7 +464,8 @@ class Abilities:
     `rewrites`: packets can be rewritten outside of connection tracking. `compares`: so many
     prefixes are compared one after the other sooner than they are looked up in a set.
     `verdict_maps`: one look-up decides between many branches. `dynamic_sets`: a rule can add the
-    packet's address to a set. `senders`: sets can have links and addresses together.
+    packet's address to a set. `senders`: sets can have links and addresses together. `flowtables`:
+    a rule can hand connections to a flowtable.
     """
 
     rewrites: bool = True
@@ -448,50 +473,4 @@ class Abilities:
     verdict_maps: bool = True
     dynamic_sets: bool = True
     senders: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class ObservedRule:
-    """A rule found in our chains: its id by its mark, and whether it is still as we write it."""
-
-    id: str
-    intact: bool = True
-
-
-def in_order(
-    seen: Sequence[ObservedRule], written: Sequence[str], rules: Sequence[Rule]
-) -> tuple[ObservedRule, ...]:
-    """The rules found, in the ruleset's order if the kernel has them in the order `written`."""
-    if [one.id for one in seen] != list(written):
-        return tuple(seen)
-    by_id = {one.id: one for one in seen}
-    return tuple(by_id[rule.id] for rule in rules)
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """What the kernel holds of ours.
-
-    `members` lacks a set that is not there; `malformed` names sets and hooks that are there
-    but of another make. `chains` lacks a hook without our chain. `counters` are names, as
-    `Count.name` and its like give them. `orphans`, `orphan_chains` and `orphan_counters` are sets,
-    chains and counters of pairs of spokes, by their names in the kernel, that the ruleset has no
-    use for. `asleep`: all of it is there, and switched off.
-    """
-
-    members: Mapping[str, frozenset[Element]]
-    chains: Mapping[Hook, tuple[ObservedRule, ...]]
-    counters: frozenset[str] = frozenset()
-    malformed: frozenset[str] = frozenset()
-    orphans: frozenset[str] = frozenset()
-    orphan_chains: frozenset[str] = frozenset()
-    orphan_counters: frozenset[str] = frozenset()
-    asleep: bool = False
-
-    @property
-    def nothing(self) -> bool:
-        """Whether there is no trace of ours at all."""
-        orphans = self.orphans | self.orphan_chains
-        return not (
-            self.members or self.malformed or self.counters or orphans or any(self.chains.values())
-        )
+    flowtables: bool = False

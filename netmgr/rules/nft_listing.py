@@ -21,11 +21,8 @@ from netmgr.rules.model import (
     SET_CAPACITY,
     Element,
     Hook,
-    Observed,
-    ObservedRule,
     Ruleset,
     SetSpec,
-    in_order,
 )
 from netmgr.rules.nft_text import (
     BASES,
@@ -37,7 +34,10 @@ from netmgr.rules.nft_text import (
     ids_of,
     mark,
 )
+from netmgr.rules.observed import Observed, ObservedRule, in_order
 from netmgr.rules.spokes import PAIR_COUNTER
+
+_NOTHING: frozenset[Element] = frozenset()
 
 Listing = Mapping[str, Any]
 """One object of nft's JSON output."""
@@ -83,6 +83,7 @@ class _Table:
     """A listing by kinds of objects; `comments` are those of each chain's rules in their order."""
 
     sets: dict[str, Listing] = field(default_factory=dict)
+    flowtables: set[str] = field(default_factory=set)
     chains: dict[str, Listing] = field(default_factory=dict)
     counters: set[str] = field(default_factory=set)
     comments: dict[str, list[str]] = field(default_factory=dict)
@@ -102,6 +103,8 @@ class _Table:
         match kind:
             case "set":
                 self.sets[body["name"]] = body
+            case "flowtable":
+                self.flowtables.add(body["name"])
             case "chain":
                 self.chains[body["name"]] = body
             case "counter":
@@ -163,12 +166,7 @@ def observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
     malformed = (wanted & table.sets.keys()) - sets | (set(Hook) & table.chains.keys()) - bases
     recognition = _Recognition(desired, table.comments)
     return Observed(
-        # What a dynamic set has is the kernel's own business.
-        members={
-            spec.name: frozenset() if spec.is_dynamic else _members(table.sets[spec.name])
-            for spec in desired.sets
-            if spec.name in sets
-        },
+        members=_members_of(desired, table, sets),
         chains={hook: recognition.chain(hook) for hook in bases},
         counters=frozenset(table.counters),
         malformed=frozenset(malformed),
@@ -180,14 +178,30 @@ def observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
         orphan_counters=frozenset(
             name for name in table.counters - {*desired.tallies()} if name.startswith(PAIR_COUNTER)
         ),
+        orphan_flowtables=frozenset(table.flowtables) - wanted,
         asleep=table.is_dormant,
     )
+
+
+def _members_of(
+    desired: Ruleset, table: _Table, sets: Collection[str]
+) -> dict[str, frozenset[Element]]:
+    members = {}
+    for spec in desired.sets:
+        # What a dynamic set or a flowtable has is the kernel's own business.
+        if spec.has_flows and spec.name in table.flowtables:
+            members[spec.name] = _NOTHING
+        elif spec.name in sets:
+            members[spec.name] = _NOTHING if spec.is_dynamic else _members(table.sets[spec.name])
+    return members
 
 
 def _is_made_as(spec: SetSpec, body: Listing) -> bool:
     shown = body.get("flags", [])
     flags = [shown] if isinstance(shown, str) else shown
     interval = "interval" in flags
+    if spec.has_flows:
+        return False
     if spec.pairs:
         return (body.get("type"), body.get("size")) == (nft_pairs.KEY_TYPES, spec.pairs)
     kind = f"ipv{spec.family.value}_addr"

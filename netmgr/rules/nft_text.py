@@ -37,6 +37,7 @@ from netmgr.rules.model import (
     Masquerade,
     Match,
     Netmap,
+    Offload,
     OneIn,
     OnLink,
     OriginallyTo,
@@ -58,6 +59,7 @@ from netmgr.rules.transaction import (
     DeleteOrphan,
     DeleteSet,
     DropChain,
+    EndFlows,
     FillChain,
     Operation,
     RemoveElements,
@@ -122,26 +124,44 @@ def _lines(operation: Operation) -> list[str]:  # noqa: PLR0911 - one return per
         case FillChain(hook, rules):
             return _fill(hook, rules)
         case CreateSet(spec):
-            return [f"add set {TABLE} {spec.name} {{ {_set_type(spec)} }}"]
+            return [_create(spec)]
         case DeleteSet(spec):
-            return [f"delete set {TABLE} {spec.name}"]
+            return [f"delete {_kind(spec)} {TABLE} {spec.name}"]
+        case EndFlows(spec, hook, rules):
+            # Only a flowtable that no rule names can be deleted. All of it is one transaction, so
+            # that no packet misses a rule.
+            remade = [f"delete {_kind(spec)} {TABLE} {spec.name}", _create(spec)]
+            return [f"flush chain {TABLE} {hook}", *remade, *_fill(hook, rules)]
         case DeleteOrphan(name, kind):
             return _delete_chain(name) if kind == "chain" else [f"delete {kind} {TABLE} {name}"]
-        case AddElements(spec, elements):
-            return [_elements("add", spec, elements)]
-        case RemoveElements(spec, elements):
-            # Added first, since deleting an element that is not there fails the whole transaction;
-            # there is no `destroy` before nft 1.0.7.
-            return [_elements("add", spec, elements), _elements("delete", spec, elements)]
-        case ReplaceElements(spec, elements):
-            # One transaction: no packet meets the empty set.
-            return [
-                f"flush set {TABLE} {spec.name}",
-                *([_elements("add", spec, elements)] if elements else []),
-            ]
+        case AddElements() | RemoveElements() | ReplaceElements():
+            return _changed_elements(operation)
         case DeclareCounter(name):
             return [f"add counter {TABLE} {name}"]
     assert_never(operation)
+
+
+def _changed_elements(operation: AddElements | RemoveElements | ReplaceElements) -> list[str]:
+    spec, elements = operation.spec, operation.elements
+    added = [_elements("add", spec, elements)] if elements else []
+    match operation:
+        case AddElements():
+            return added
+        case RemoveElements():
+            # Added first, since deleting an element that is not there fails the whole transaction;
+            # there is no `destroy` before nft 1.0.7.
+            return [*added, _elements("delete", spec, elements)]
+        case ReplaceElements():
+            # One transaction: no packet meets the empty set.
+            return [f"flush set {TABLE} {spec.name}", *added]
+
+
+def _create(spec: SetSpec) -> str:
+    return f"add {_kind(spec)} {TABLE} {spec.name} {{ {_set_type(spec)} }}"
+
+
+def _kind(spec: SetSpec) -> str:
+    return "flowtable" if spec.has_flows else "set"
 
 
 def _drop(hook: Hook, rules: Sequence[Rule]) -> list[str]:
@@ -254,6 +274,8 @@ def fused(rules: Sequence[Rule]) -> list[Line]:
 def _set_type(spec: SetSpec) -> str:
     if spec.pairs:
         return f"type {' . '.join(nft_pairs.KEY_TYPES)}; size {spec.pairs}; flags dynamic;"
+    if spec.has_flows:
+        return "hook ingress priority 0;"
     kind = f"type {'ifname . ' * spec.has_senders}ipv{spec.family.value}_addr;"
     if spec.is_dynamic:
         lifetime = f"timeout {DYNAMIC_SECONDS}s;"
@@ -308,12 +330,11 @@ def _action_text(action: Action, family: Family) -> str:  # noqa: PLR0911 - one 
             return f'counter name "{action.name}"{_each(action, family)}'
         case Drop(name):
             return f'counter name "{name}" drop'
-        case Masquerade():
-            return "masquerade"
-        case SourceNat(address):
-            return f"snat {_protocol(family)} to {address}"
-        case Netmap(service_cidr):
-            return f"dnat {_protocol(family)} prefix to {service_cidr}"
+        case Offload(flowtable):
+            # The kernel takes TCP and UDP (nft_flow_offload_eval), and UDP also without an answer.
+            return f"ct state established flow add @{flowtable}"
+        case Masquerade() | SourceNat() | Netmap():
+            return _translation_text(action, family)
         case Rewrite(side, prefix, name):
             field = f"{_protocol(family)} {_field(side)}"
             # The kernel corrects the checksums, that of TCP or UDP too
@@ -328,6 +349,16 @@ def _action_text(action: Action, family: Family) -> str:  # noqa: PLR0911 - one 
             # A packet that counted for a pod in one direction never does in the other.
             return "return"
     assert_never(action)
+
+
+def _translation_text(action: Masquerade | SourceNat | Netmap, family: Family) -> str:
+    match action:
+        case Masquerade():
+            return "masquerade"
+        case SourceNat(address):
+            return f"snat {_protocol(family)} to {address}"
+        case Netmap(service_cidr):
+            return f"dnat {_protocol(family)} prefix to {service_cidr}"
 
 
 def _each(action: Count | Tally, family: Family) -> str:

@@ -13,17 +13,22 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from netmgr.errors import KernelError
+from netmgr.kernel import flowtables
 from netmgr.kernel.libnftables import LibNftables
 from netmgr.kernel.nf_tables_socket import NftSocket
 from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Address
 from netmgr.rules import nft_elements, nft_listing, nft_pairs, nft_text
-from netmgr.rules.model import Abilities, Observed, Ruleset
+from netmgr.rules.model import (
+    Abilities,
+    Ruleset,
+)
 from netmgr.rules.nft_listing import Fingerprints
 from netmgr.rules.nft_text import TABLE
+from netmgr.rules.observed import Observed
 from netmgr.rules.policy import PodSets
 from netmgr.rules.tagged import Serving
-from netmgr.rules.transaction import FillChain, Operation
+from netmgr.rules.transaction import EndFlows, FillChain, Operation
 
 
 class NftablesBackend:
@@ -34,11 +39,11 @@ class NftablesBackend:
     """
 
     name = "nftables"
-    abilities = Abilities()
 
     def __init__(self) -> None:
         self._nft = LibNftables()
         self._socket = NftSocket()
+        self.abilities = Abilities(flowtables=flowtables.is_supported(self._socket))
         self._fingerprints = Fingerprints()
         self._is_asleep = False
 
@@ -62,7 +67,7 @@ class NftablesBackend:
             self._socket.commit(elements)
         filled: set[str] = set()
         for operation in operations:
-            if isinstance(operation, FillChain):
+            if isinstance(operation, FillChain | EndFlows):
                 filled |= {operation.hook.value, *nft_text.class_chains(operation.rules)}
         # At once, while nft surely shows what we wrote.
         if filled:

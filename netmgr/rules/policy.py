@@ -43,6 +43,7 @@ from netmgr.rules.model import (
     InSet,
     Masquerade,
     Match,
+    Offload,
     OnLink,
     Pass,
     Rule,
@@ -71,6 +72,9 @@ ARRIVED, DELIVERED = "arrived", "delivered"
 """Names of the counters of what came from the internet to be forwarded, and of what of it was:
 other programs' filters dropped the difference."""
 
+FLOWTABLE = SetSpec("established", Family.V4, has_flows=True)
+"""Has the established connections between internal addresses, of both families."""
+
 GUARDED_PODS = Sources()
 
 
@@ -82,7 +86,9 @@ class Policy:
     pods' own addresses, or on a router those of every site. `exact_prefix` is the one v4 prefix the
     article's published text excepts. `cluster_cidrs` have the pods of all nodes: what enters here
     for other nodes' pods is counted. With `counts_only` pods are counted and no more: none of their
-    packets is dropped as forged, or translated. A machine between sites `runs_pods` none.
+    packets is dropped as forged, or translated. A machine between sites `runs_pods` none. One that
+    `offloads` hands established connections between internal addresses to a flowtable, where the
+    backend can.
     """
 
     internal: tuple[Prefix, ...]
@@ -99,6 +105,7 @@ class Policy:
     classifier: Classifier | None = None
     cluster_cidrs: tuple[Prefix, ...] = ()
     runs_pods: bool = True
+    offloads: bool = False
 
     @property
     def traffics(self) -> tuple[Traffic, ...]:
@@ -136,6 +143,8 @@ class Policy:
             classifier=Classifier.of(document, isolation),
             cluster_cidrs=document.accounting.cluster_cidrs,
             runs_pods=document.role is Role.NODE,
+            # Classes count internal packets, too: every one has to meet the rules.
+            offloads=document.flowtable and document.wires_pods and not document.traffic_classes,
         )
 
 
@@ -219,6 +228,8 @@ def _sets(policy: Policy, abilities: Abilities) -> dict[SetSpec, frozenset[Eleme
         sets |= {_unhidden(family): _of_family(policy.internal, family) for family in Family}
     for family, traffic in product(Family, policy.traffics):
         sets[pod_set(traffic, family)] = frozenset()
+    if policy.offloads and abilities.flowtables:
+        sets[FLOWTABLE] = frozenset()
     return sets
 
 
@@ -322,6 +333,22 @@ def _arriving(
         yield _pod_rule(Traffic.INTERNET_IN, family, inward, Side.DESTINATION)
     # Behind the pods' rule: what reaches these is for no pod of this node.
     yield from _of_others(policy, Traffic.INTERNET_IN, family, inward, abilities)
+    if policy.offloads and abilities.flowtables:
+        yield _offload(policy, family)
+
+
+def _offload(policy: Policy, family: Family) -> Rule:
+    """Hand over a connection between internal addresses, none of whose packets are counted.
+
+    One packet, of either direction, hands over both; so it is enough to look at those to pods, and
+    what leaves for the internet pays for one comparison.
+    """
+    to_pods = OnLink(Side.DESTINATION, _POD_LINKS, group=LINK_GROUP)
+    both: list[Match] = [InSet(side, internal_set(family).name) for side in Side]
+    # The article's own text takes more for internet than we do, and its rules count that.
+    if policy.node_rules is NodeRules.EXACT and family is policy.exact_prefix.family:
+        both = [*(InPrefix(side, policy.exact_prefix) for side in Side), *both]
+    return Rule(f"offload v{family.value}", family, (to_pods, *both), Offload(FLOWTABLE.name))
 
 
 def _leaving(

@@ -26,10 +26,10 @@ class DeleteSet:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOrphan:
-    """Remove a set, chain or counter of ours that no rule uses, by its name in the kernel."""
+    """Remove something of ours that no rule uses, by its name in the kernel."""
 
     name: str
-    kind: Literal["set", "chain", "counter"] = "set"
+    kind: Literal["set", "chain", "counter", "flowtable"] = "set"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,18 @@ class FillChain:
     rules: tuple[Rule, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class EndFlows:
+    """Have a flowtable's connections meet the rules again: it is made anew, without devices.
+
+    `hook` and `rules` are of the chain that fills it, which is written again for that.
+    """
+
+    spec: SetSpec
+    hook: Hook
+    rules: tuple[Rule, ...]
+
+
 Operation = (
     DropChain
     | DeleteSet
@@ -88,6 +100,7 @@ Operation = (
     | ReplaceElements
     | DeclareCounter
     | FillChain
+    | EndFlows
 )
 
 

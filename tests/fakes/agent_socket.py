@@ -76,6 +76,7 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "chain_sizes": _chain_sizes(),
         "pool": _pool(),
         "ranges": _ranges(),
+        "flowtable": {"links": 31, "off": "", "others": []},
         "longest_delay": 0.25,
         "result_files": [{"state": state, "count": 1} for state in (*Reason, *ResultState)],
         "cni_requests": [

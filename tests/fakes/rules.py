@@ -13,7 +13,13 @@ from collections.abc import Sequence
 
 from netmgr.errors import KernelError
 from netmgr.model import Sample
-from netmgr.rules.model import Abilities, Element, Observed, ObservedRule, Ruleset, SetSpec
+from netmgr.rules.model import (
+    Abilities,
+    Element,
+    Ruleset,
+    SetSpec,
+)
+from netmgr.rules.observed import Observed, ObservedRule
 from netmgr.rules.policy import PodSets
 from netmgr.rules.tagged import Serving
 from netmgr.rules.transaction import (

@@ -15,7 +15,6 @@ NODE = {"cluster": "training", "instance": "node-1"}
 MB = 60_000_000
 """A minute of a million bytes a second."""
 
-
 Line = tuple[str, dict[str, str], str]
 """Name, labels and values of a series."""
 
@@ -230,6 +229,13 @@ FIRES = [
         "node-1 has 2 routes that are missing or lead elsewhere",
     ),
     Case(
+        "NetmgrForeignFlowtable",
+        30,
+        (line(catalog.FOREIGN_FLOWTABLES, "0x9 1x30"),),
+        {**NODE, "job": JOB},
+        "node-1 has flowtables of other programs (1)",
+    ),
+    Case(
         "NetmgrSpokesApart",
         30,
         (
@@ -437,6 +443,8 @@ QUIET = [
         (line(catalog.ROUTE_FAULTS, "0x9 1x9 0x20"),),
         {"why": "until the list of nodes comes"},
     ),
+    # It was gone in time.
+    Case("NetmgrForeignFlowtable", 20, (line(catalog.FOREIGN_FLOWTABLES, "1x9 0x9"),), {}),
     Case(
         "NetmgrSpokesApart",
         30,

@@ -15,9 +15,10 @@ from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules import iptables_chains, iptables_layout, iptables_text, nft_text
 from netmgr.rules.diff import diff
 from netmgr.rules.engine import Rules
-from netmgr.rules.model import Abilities, Hook, Observed
+from netmgr.rules.model import Abilities, Hook, InPrefix, Offload, Ruleset, Side
+from netmgr.rules.observed import Observed, ObservedRule
 from netmgr.rules.policy import Policy, desired
-from netmgr.rules.transaction import FillChain
+from netmgr.rules.transaction import EndFlows, FillChain
 from tests.fakes.rules import FakeBackend
 from tests.fakes.sites import document
 
@@ -34,6 +35,7 @@ POLICY = Policy(
 PODS = [Address.parse("10.1.0.5"), Address.parse("10.1.0.6"), Address.parse("2001:db8:1::5")]
 
 
+WITH_FLOWTABLES = Abilities(flowtables=True)
 LEGACY = Abilities(rewrites=False, verdict_maps=False, senders=False)
 CLASSES = [
     {"name": "hub", "prefixes": ["10.0.0.0/16", "fd00::/48"]},
@@ -58,7 +60,10 @@ def iptables_lines(operations):
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize(
     ("name", "abilities", "lines"),
-    [("nftables.nft", Abilities(), nft_text.commands), ("iptables.sh", LEGACY, iptables_lines)],
+    [
+        ("nftables.nft", WITH_FLOWTABLES, nft_text.commands),
+        ("iptables.sh", LEGACY, iptables_lines),
+    ],
     ids=["nft", "iptables"],
 )
 def test_the_first_transaction_reads_as_reviewed(machine, name, abilities, lines):
@@ -139,3 +144,59 @@ def test_a_router_of_nftables_has_no_more_rules_with_more_spokes():
 def nft_lines(policy: Policy) -> list[str]:
     everything = diff(desired(policy, ()), Observed({}, {}))
     return nft_text.commands(everything.operations)
+
+
+def as_wanted(wanted: Ruleset) -> Observed:
+    """A kernel that holds all of it."""
+    return Observed(
+        members=wanted.members,
+        chains={
+            hook: tuple(ObservedRule(rule.id) for rule in rules)
+            for hook, rules in wanted.chains.items()
+        },
+        counters=frozenset({*wanted.node_counters(), *wanted.tallies()}),
+    )
+
+
+def test_whatever_is_changed_is_for_connections_that_skip_the_rules_too():
+    wanted = desired(Policy.of(document("node")), PODS, WITH_FLOWTABLES)
+    sound = as_wanted(wanted)
+    assert not diff(wanted, sound)
+    for name, members in wanted.members.items():
+        if not members:
+            continue
+        changed = replace(sound, members={**wanted.members, name: frozenset(list(members)[1:])})
+        last = diff(wanted, changed).operations[-1]
+        assert isinstance(last, EndFlows), name
+        assert nft_text.commands([last])[:3] == [
+            "flush chain inet netmgr forward",
+            "delete flowtable inet netmgr established",
+            "add flowtable inet netmgr established { hook ingress priority 0; }",
+        ]
+
+
+def test_a_flowtable_that_is_new_needs_no_end():
+    wanted = desired(Policy.of(document("node")), PODS, WITH_FLOWTABLES)
+    operations = diff(wanted, Observed({}, {})).operations
+    assert not any(isinstance(one, EndFlows) for one in operations)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"flowtable": False},
+        {"cni": False},
+        {"sites": [], "site": None, "accounting": {"classes": CLASSES}},
+    ],
+)
+def test_connections_meet_the_rules_where_each_packet_has_to(changes):
+    ruleset = desired(Policy.of(document("node", **changes)), PODS, WITH_FLOWTABLES)
+    assert not any(spec.has_flows for spec in ruleset.sets)
+    assert not any(isinstance(rule.action, Offload) for rule in ruleset.rules())
+
+
+def test_the_articles_own_text_counts_connections_that_are_internal_to_us():
+    exact = Policy.of(document("node", accounting={"node_rules": "exact"}))
+    rules = list(desired(exact, PODS, WITH_FLOWTABLES).rules())
+    (offload,) = [rule for rule in rules if rule.id == "offload v4"]
+    assert {InPrefix(side, Prefix.parse("10.0.0.0/8")) for side in Side} < set(offload.matches)

@@ -1,0 +1,131 @@
+"""nf_tables' flowtables: what the kernel forwards past all hooks but that of its devices.
+
+A packet that comes in by a device of a flowtable, and belongs to a connection that a rule handed to
+it (`flow add`), is sent on at once. It meets neither a chain nor connection tracking
+(Documentation/networking/nf_flowtable.rst). A kernel before 6.16 takes no wildcards for devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+from netmgr.errors import KernelError
+from netmgr.kernel import nf_tables
+from netmgr.kernel.netlink import (
+    NFGENMSG,
+    NLM_F_CREATE,
+    NLM_F_DUMP,
+    Operation,
+    attribute,
+    attributes,
+    each_attribute,
+    string_of,
+)
+from netmgr.kernel.nf_tables import Chain, Expression, message, number, text
+from netmgr.kernel.nf_tables_socket import NO_NF_TABLES, NftSocket
+
+_NEW_FLOWTABLE, _GET_FLOWTABLE = 22, 23
+_TABLE, _NAME, _HOOK = 1, 2, 3
+_HOOK_NUMBER, _HOOK_PRIORITY, _DEVICES = 1, 2, 3
+_DEVICE_NAME = 1
+_NETDEV_INGRESS = 0
+_PRIORITY = 0
+_ANY_FAMILY = 0
+_FORWARD = 2
+"""NF_INET_FORWARD of <linux/netfilter.h>."""
+_PROBE = "netmgr-probe"
+
+
+class _Family(IntEnum):
+    """Families of nf_tables that have flowtables."""
+
+    INET = nf_tables.NFPROTO_INET
+    IP = nf_tables.NFPROTO_IPV4
+    IP6 = nf_tables.NFPROTO_IPV6
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Flowtable:
+    """A flowtable that is there; `table` includes the family, such as `inet netmgr`."""
+
+    table: str
+    name: str
+    devices: frozenset[str]
+
+    def __str__(self) -> str:
+        return f"{self.name} of table {self.table}"
+
+
+def read_flowtables(channel: NftSocket) -> list[Flowtable]:
+    """All flowtables of the namespace, whosever they are; none on a kernel without them.
+
+    Raises:
+        KernelError: the kernel refused to list them.
+    """
+    request = message(_GET_FLOWTABLE, b"", "list flowtables", NLM_F_DUMP, _ANY_FAMILY)
+    try:
+        return channel.list_of(request, _flowtable_of)
+    except KernelError as error:
+        if error.errno in NO_NF_TABLES:
+            return []
+        raise
+
+
+def add_devices(channel: NftSocket, table: str, name: str, devices: Collection[str]) -> None:
+    """Add devices to a flowtable of an inet table; those that it has already are no error.
+
+    Raises:
+        KernelError: the flowtable is missing, or one of the devices (ENOENT); none was added then.
+    """
+    channel.commit([_new(table, name, devices)])
+
+
+def is_supported(channel: NftSocket) -> bool:
+    """Whether this kernel has flowtables for both families, and rules that fill them.
+
+    The kernel is asked to make them, in a transaction that ends with what cannot be done; so
+    nothing is made. (A table that no one has cannot be deleted.)
+    """
+    flow_add = Expression("flow_offload", {1: text(_PROBE)})
+    chain = Chain(_PROBE, ((flow_add,),), (_FORWARD, 0), "filter")
+    impossible = nf_tables.delete_table(f"{_PROBE}-missing")
+    try:
+        channel.commit(
+            [
+                nf_tables.new_table(_PROBE),
+                _new(_PROBE, _PROBE, ()),
+                *nf_tables.new_chain(_PROBE, chain),
+                impossible,
+            ]
+        )
+    except KernelError as error:
+        return impossible.text in error.message
+    return False
+
+
+def _new(table: str, name: str, devices: Iterable[str]) -> Operation:
+    names = b"".join(attribute(_DEVICE_NAME, text(device)) for device in devices)
+    # Without hook and priority an update is refused (EOPNOTSUPP), though they cannot change.
+    hook = attribute(_HOOK_NUMBER, number(_NETDEV_INGRESS))
+    hook += attribute(_HOOK_PRIORITY, number(_PRIORITY))
+    if names:
+        hook += attribute(_DEVICES, names)
+    body = attribute(_TABLE, text(table)) + attribute(_NAME, text(name)) + attribute(_HOOK, hook)
+    return message(_NEW_FLOWTABLE, body, f"add flowtable inet {table} {name}", NLM_F_CREATE)
+
+
+def _flowtable_of(body: bytes) -> Flowtable:
+    found = attributes(body, NFGENMSG.size)
+    devices = attributes(found.get(_HOOK, b"")).get(_DEVICES, b"")
+    family = _Family(body[0]).name.lower()
+    return Flowtable(
+        f"{family} {string_of(found[_TABLE])}",
+        string_of(found[_NAME]),
+        frozenset(_names(devices)),
+    )
+
+
+def _names(devices: bytes) -> Iterator[str]:
+    return (string_of(value) for kind, value in each_attribute(devices) if kind == _DEVICE_NAME)

@@ -1,0 +1,56 @@
+"""What the kernel holds of a ruleset, as a backend finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from netmgr.rules.model import Element, Hook, Rule
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedRule:
+    """A rule found in our chains: its id by its mark, and whether it is still as we write it."""
+
+    id: str
+    intact: bool = True
+
+
+def in_order(
+    seen: Sequence[ObservedRule], written: Sequence[str], rules: Sequence[Rule]
+) -> tuple[ObservedRule, ...]:
+    """The rules found, in the ruleset's order if the kernel has them in the order `written`."""
+    if [one.id for one in seen] != list(written):
+        return tuple(seen)
+    by_id = {one.id: one for one in seen}
+    return tuple(by_id[rule.id] for rule in rules)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the kernel holds of ours.
+
+    `members` lacks a set that is not there; `malformed` names sets and hooks that are there
+    but of another make. `chains` lacks a hook without our chain. `counters` are names, as
+    `Count.name` and its like give them. `orphans`, `orphan_chains`, `orphan_counters` and
+    `orphan_flowtables` are sets, chains, counters of pairs of spokes and flowtables, by their names
+    in the kernel, that the ruleset has no use for. `asleep`: all of it is there, and switched off.
+    """
+
+    members: Mapping[str, frozenset[Element]]
+    chains: Mapping[Hook, tuple[ObservedRule, ...]]
+    counters: frozenset[str] = frozenset()
+    malformed: frozenset[str] = frozenset()
+    orphans: frozenset[str] = frozenset()
+    orphan_chains: frozenset[str] = frozenset()
+    orphan_counters: frozenset[str] = frozenset()
+    orphan_flowtables: frozenset[str] = frozenset()
+    asleep: bool = False
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there is no trace of ours at all."""
+        orphans = self.orphans | self.orphan_chains
+        return not (
+            self.members or self.malformed or self.counters or orphans or any(self.chains.values())
+        )

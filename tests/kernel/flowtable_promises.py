@@ -1,0 +1,461 @@
+"""What netmgr promises, while established internal connections skip the rules.
+
+`test_flowtable.py` runs these on a kernel that has flowtables, if need be in a virtual machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+
+import pytest
+import yaml
+
+from netmgr.documents.node import Backend
+from netmgr.errors import LabError
+from netmgr.lab.exchange import End, open_socket, stream
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import INTERNET, two_nodes
+from netmgr.lab.world import World
+from netmgr.prefixes import Address, Family
+from tests.kernel import forging
+from tests.kernel.spending import IN, OUT, gaps, run
+
+pytestmark = pytest.mark.root
+
+PATIENCE = 10.0
+MANY = 50
+WATCH = """
+table inet watch {
+    counter met { }
+    chain forward {
+        type filter hook forward priority 300;
+        meta l4proto { tcp, udp } counter name met
+    }
+}
+"""
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    settings = {"accounting": {"min_reading_seconds": 0}}
+    room = replace(two_nodes(pods=20), pods=())
+    with World(
+        room, backend=Backend.NFTABLES, name=f"flow-{os.getpid()}", settings=settings
+    ) as made:
+        for node in made.nodes:
+            nft(node, WATCH)
+        yield made
+
+
+@pytest.fixture
+def node(world: World) -> LabNode:
+    return world.nodes[0]
+
+
+@pytest.fixture
+def new_pod() -> Iterator[Callable[[LabNode], Sandbox]]:
+    """Runs a pod whose link is in the flowtable when it is returned."""
+    made: list[tuple[LabNode, Sandbox]] = []
+
+    def add(node: LabNode) -> Sandbox:
+        made.append((node, node.add(f"pod-{next(_numbers)}")))
+        wait_for_links(node)
+        return made[-1][1]
+
+    yield add
+    for node, sandbox in made:
+        node.runtime.delete(sandbox)
+
+
+def nft(node: LabNode, text: str) -> None:
+    done = run(node, "nft", text)
+    assert done.returncode == 0, done.stderr
+
+
+def eventually(met: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not met():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def links(node: LabNode) -> int:
+    return node.snapshot()["flowtable"]["links"]
+
+
+def devices(node: LabNode) -> set[str]:
+    """The flowtable's, as nft lists them."""
+    listed = json.loads(run(node, "nft", "-j", "list", "flowtables").stdout)["nftables"]
+    found: set[str] = set()
+    for item in listed:
+        shown = item.get("flowtable", {})
+        if shown.get("table") == "netmgr":
+            names = shown.get("dev", [])
+            found |= {names} if isinstance(names, str) else set(names)
+    return found
+
+
+def wait_for_links(node: LabNode) -> None:
+    def all_are_in() -> bool:
+        wanted = {one["host_link"] for one in node.ask("pods")["attachments"]} | {"eth0"}
+        return wanted <= devices(node)
+
+    eventually(all_are_in, "links are not in the flowtable")
+
+
+def met_the_rules(node: LabNode) -> int:
+    """TCP and UDP packets that passed the forward hook so far."""
+    listed = run(node, "nft", "-j", "list", "counter", "inet", "watch", "met").stdout
+    return next(
+        item["counter"]["packets"] for item in json.loads(listed)["nftables"] if "counter" in item
+    )
+
+
+@dataclass
+class Connection:
+    """UDP between two pods; both sockets stay open."""
+
+    near: socket.socket
+    far: socket.socket
+
+    def exchange(self, many: int = MANY, size: int = 100) -> None:
+        """Send so many datagrams there, each answered, in lockstep."""
+        for number in range(many):
+            there, back = (bytes([number % 256, way]) * (size // 2) for way in range(2))
+            self.near.send(there)
+            got, peer = self.far.recvfrom(size)
+            assert got == there
+            self.far.sendto(back, peer)
+            assert self.near.recv(size) == back
+
+
+@contextmanager
+def connection(
+    client: Sandbox, server: Sandbox, family: Family = Family.V4, port: int = 0
+) -> Iterator[Connection]:
+    with (
+        open_socket(client.netns, family, socket.SOCK_DGRAM) as near,
+        open_socket(server.netns, family, socket.SOCK_DGRAM) as far,
+    ):
+        far.bind((str(server.address(family)), port))
+        near.connect(far.getsockname()[:2])
+        yield Connection(near, far)
+
+
+def is_offloaded(node: LabNode, between: Connection) -> bool:
+    """Whether what the two exchange now meets no rule of the node."""
+    before = met_the_rules(node)
+    between.exchange(5)
+    return met_the_rules(node) == before
+
+
+@pytest.mark.parametrize("family", Family)
+def test_what_pods_exchange_meets_no_rule_once_it_was_answered(
+    world: World, new_pod: Callable[[LabNode], Sandbox], family: Family
+) -> None:
+    first, second = world.nodes
+    client, beside, server = new_pod(first), new_pod(first), new_pod(second)
+    for peer in (beside, server):
+        with connection(client, peer, family) as between:
+            before = met_the_rules(first)
+            between.exchange()
+            # The request, its answer, and at most what follows until both sides know each other.
+            assert met_the_rules(first) - before <= 4
+    before = met_the_rules(first), met_the_rules(second)
+    size = 20_000_000
+    stream(
+        End(client.netns, client.address(family)),
+        End(server.netns, server.address(family)),
+        size,
+        size,
+    )
+    # The end of a connection meets the rules again, as its beginning did.
+    for node, earlier in zip(world.nodes, before, strict=True):
+        assert met_the_rules(node) - earlier < 60
+
+
+@pytest.mark.parametrize("family", Family)
+def test_the_internet_is_counted_to_the_byte(
+    world: World, node: LabNode, new_pod: Callable[[LabNode], Sandbox], family: Family
+) -> None:
+    pod, neighbour = new_pod(node), new_pod(node)
+    many, size = 200, 500
+    header = (20 if family is Family.V4 else 40) + 8
+    with (
+        connection(pod, neighbour, family) as inside,
+        open_socket(pod.netns, family, socket.SOCK_DGRAM) as near,
+        open_socket(world.internet, family, socket.SOCK_DGRAM) as far,
+    ):
+        far.bind((str(INTERNET[family]), 0))
+        near.connect(far.getsockname()[:2])
+        inside.exchange()
+        Connection(near, far).exchange(many, size)
+    shown = {
+        (row["pod"], row["traffic"]): (row["bytes"], row["packets"])
+        for row in node.snapshot()["pods"]
+    }
+    for traffic in (IN, OUT):
+        assert shown[pod.pod.name, traffic] == (many * (header + size), many)
+        assert shown.get((neighbour.pod.name, traffic), (0, 0)) == (0, 0)
+
+
+def test_another_pod_cannot_send_in_an_offloaded_connection(
+    node: LabNode, new_pod: Callable[[LabNode], Sandbox]
+) -> None:
+    client, server, forger = new_pod(node), new_pod(node), new_pod(node)
+    with connection(client, server) as between:
+        between.exchange()
+        assert is_offloaded(node, between)
+        source, destination = between.near.getsockname(), between.far.getsockname()
+        before = dropped(node, "spoofed")
+        forged = forging.udp(
+            Address.parse(source[0]),
+            Address.parse(destination[0]),
+            (source[1], destination[1]),
+            b"forged",
+        )
+        forging.send(forger, [forged] * MANY, forging.Power.ALL)
+        between.far.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            between.far.recv(100)
+        assert dropped(node, "spoofed") - before == MANY
+
+
+def dropped(node: LabNode, reason: str) -> int:
+    return sum(one["packets"] for one in node.snapshot()["drops"] if one["reason"] == reason)
+
+
+def restart(node: LabNode, **keys: object) -> None:
+    """Start the agent anew with other keys in node.yaml; None takes one out."""
+    node.stop_agent()
+    document = yaml.safe_load(node.document.read_text())
+    document |= keys
+    kept = {key: value for key, value in document.items() if value is not None}
+    node.document.write_text(yaml.safe_dump(kept))
+    node.start_agent()
+    node.wait_until_ready()
+
+
+def test_a_rule_that_comes_later_is_for_connections_that_were_there(
+    node: LabNode, new_pod: Callable[[LabNode], Sandbox], world: World
+) -> None:
+    client, server = new_pod(node), new_pod(world.nodes[1])
+    with connection(client, server) as between:
+        between.exchange()
+        assert is_offloaded(node, between)
+        restart(node, protect=[str(server.address(Family.V4))])
+        try:
+            between.near.send(b"too late")
+            between.far.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                between.far.recv(100)
+        finally:
+            restart(node, protect=None)
+        between.far.settimeout(PATIENCE)
+        between.exchange()
+        wait_for_links(node)
+        eventually(lambda: is_offloaded(node, between), "it was not handed over again")
+
+
+def test_what_is_no_longer_internal_is_counted_in_connections_that_were_there(
+    node: LabNode, new_pod: Callable[[LabNode], Sandbox], world: World
+) -> None:
+    client, server = new_pod(node), new_pod(world.nodes[1])
+    with connection(client, server) as between:
+        between.exchange()
+        assert is_offloaded(node, between)
+        # Without 100.64.0.0/10 and the like; what is left is the pods' own ranges.
+        restart(node, internal=["192.168.0.0/16"], masquerade=False)
+        try:
+            between.exchange(MANY, 100)
+            shown = {
+                row["traffic"]: row["bytes"]
+                for row in node.snapshot()["pods"]
+                if row["pod"] == client.pod.name
+            }
+        finally:
+            restart(node, internal=None, masquerade=None)
+    assert shown == {OUT: MANY * 128, IN: MANY * 128}
+
+
+def test_a_pod_that_goes_takes_its_connections_along(
+    node: LabNode, new_pod: Callable[[LabNode], Sandbox], world: World
+) -> None:
+    client = new_pod(world.nodes[1])
+    server = node.add("leaving")
+    wait_for_links(node)
+    there = devices(node)
+    with connection(client, server, port=4000) as between:
+        between.exchange()
+        assert is_offloaded(node, between)
+        node.runtime.delete(server)
+        assert devices(node) < there
+        before = met_the_rules(node)
+        between.near.send(b"to whom")
+        time.sleep(0.2)
+        # No entry is left: a packet takes the way that every new one takes.
+        assert not offloaded_entries(node, str(server.address(Family.V4)))
+        assert met_the_rules(node) >= before
+    # Whoever has the address next is reached by the link that it has.
+    heir = pod_with_address_of(server, node)
+    try:
+        wait_for_links(node)
+        with connection(client, heir, port=4000) as between:
+            between.exchange()
+            assert is_offloaded(node, between)
+    finally:
+        node.runtime.delete(heir)
+
+
+def pod_with_address_of(former: Sandbox, node: LabNode) -> Sandbox:
+    """A pod that asks for the address that another one had, as soon as it is free again."""
+    (path,) = node.runtime.conf_dir.glob("*.conflist")
+    before = path.read_text()
+    network = json.loads(before)
+    network["plugins"][0]["args"] = {"cni": {"ips": [str(former.address(Family.V4))]}}
+    path.write_text(json.dumps(network))
+    deadline = time.monotonic() + 2 * PATIENCE
+    try:
+        while True:
+            try:
+                return node.add("heir")
+            except LabError:
+                assert time.monotonic() < deadline
+                time.sleep(0.5)
+    finally:
+        path.write_text(before)
+
+
+def offloaded_entries(node: LabNode, address: str) -> list[str]:
+    listed = run(node, "cat", "/proc/net/nf_conntrack").stdout.splitlines()
+    return [line for line in listed if address in line and "OFFLOAD" in line]
+
+
+def test_a_service_that_another_program_translates_goes_on(
+    node: LabNode, new_pod: Callable[[LabNode], Sandbox], world: World
+) -> None:
+    client, server = new_pod(node), new_pod(world.nodes[1])
+    with open_socket(server.netns, Family.V4, socket.SOCK_STREAM) as listening:
+        listening.bind((str(server.address(Family.V4)), 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        # As kube-proxy does it, with its drop of what connection tracking finds invalid.
+        nft(
+            node,
+            f"""
+            table inet proxy {{
+                chain prerouting {{
+                    type nat hook prerouting priority -100;
+                    ip daddr 10.96.0.10 tcp dport 80 dnat ip to {server.address(Family.V4)}:{port}
+                }}
+                chain forward {{
+                    type filter hook forward priority 0;
+                    ct state invalid drop
+                }}
+            }}
+            """,
+        )
+        try:
+            with open_socket(client.netns, Family.V4, socket.SOCK_STREAM) as near:
+                near.connect(("10.96.0.10", 80))
+                far, _ = listening.accept()
+                with far:
+                    exchange_stream(near, far, 64)
+                    before = met_the_rules(node)
+                    exchange_stream(near, far, 2000)
+                    assert met_the_rules(node) - before <= 4
+        finally:
+            nft(node, "delete table inet proxy")
+
+
+def exchange_stream(near: socket.socket, far: socket.socket, many: int) -> None:
+    for end in (near, far):
+        end.settimeout(PATIENCE)
+    for _ in range(many):
+        near.sendall(b"x" * 1000)
+        left = 1000
+        while left:
+            left -= len(far.recv(left))
+        far.sendall(b"y")
+        assert near.recv(1) == b"y"
+
+
+def test_an_agent_that_is_killed_leaves_connections_offloaded(
+    node: LabNode, new_pod: Callable[[LabNode], Sandbox]
+) -> None:
+    client, server = new_pod(node), new_pod(node)
+    with connection(client, server) as between:
+        between.exchange()
+        there = devices(node)
+        node.kill_agent()
+        assert is_offloaded(node, between)
+        node.start_agent()
+        node.wait_until_ready()
+        # Nothing changed for the rules, so nothing was made anew.
+        assert is_offloaded(node, between)
+        assert devices(node) == there
+
+
+def test_another_program_that_removes_all_of_it_finds_it_repaired(
+    node: LabNode, new_pod: Callable[[LabNode], Sandbox]
+) -> None:
+    client, server = new_pod(node), new_pod(node)
+    with connection(client, server) as between:
+        between.exchange()
+        there = devices(node)
+        nft(node, "delete table inet netmgr")
+        eventually(lambda: devices(node) == there, "the flowtable was not repaired")
+        eventually(lambda: is_offloaded(node, between), "it was not handed over again")
+    reasons = gaps(node)
+    assert reasons["removed"][0] >= 1
+
+
+def test_node_yaml_switches_it_off_and_on(
+    node: LabNode, new_pod: Callable[[LabNode], Sandbox]
+) -> None:
+    client, server = new_pod(node), new_pod(node)
+    with connection(client, server) as between:
+        between.exchange()
+        assert is_offloaded(node, between)
+        restart(node, flowtable=False)
+        try:
+            assert not devices(node)
+            assert not is_offloaded(node, between)
+        finally:
+            restart(node, flowtable=None)
+        wait_for_links(node)
+        eventually(lambda: is_offloaded(node, between), "it was not handed over again")
+
+
+def test_another_programs_flowtable_is_told(
+    node: LabNode, new_pod: Callable[[LabNode], Sandbox]
+) -> None:
+    new_pod(node)
+    assert node.snapshot()["flowtable"]["others"] == []
+    nft(
+        node,
+        """
+        table ip theirs {
+            flowtable quick {
+                hook ingress priority 10
+                devices = { eth0 }
+            }
+        }
+        """,
+    )
+    try:
+        eventually(lambda: node.snapshot()["flowtable"]["others"], "it was not noticed")
+        (told,) = node.snapshot()["flowtable"]["others"]
+        assert "flowtable quick of table ip theirs" in told
+    finally:
+        nft(node, "delete table ip theirs")
+    eventually(lambda: not node.snapshot()["flowtable"]["others"], "it was not noticed to be gone")

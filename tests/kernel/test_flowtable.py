@@ -1,0 +1,72 @@
+"""Whether this node's connections skip the rules, and why not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from netmgr.documents.node import Backend
+from netmgr.kernel import flowtables
+from netmgr.kernel.nf_tables_socket import NftSocket
+from netmgr.lab.topology import two_nodes
+from netmgr.lab.world import World
+
+pytestmark = pytest.mark.root
+
+ROOT = Path(__file__).parents[2]
+PROMISES = "tests/kernel/flowtable_promises.py"
+FIRST = "no_rule or to_the_byte or another_pod_cannot or comes_later"
+"""Those that take the least time; `make vm` runs all."""
+
+
+def kernel_has_flowtables() -> bool:
+    with closing(NftSocket()) as channel:
+        return flowtables.is_supported(channel)
+
+
+def test_every_promise_holds_where_the_kernel_has_flowtables() -> None:
+    machine = [] if kernel_has_flowtables() else [".ci/vm", "debian"]
+    pytest = [sys.executable, "-m", "pytest", "-q", "-m", "root"]
+    command = [*machine, *pytest, PROMISES, "-k", FIRST]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
+
+
+def test_asking_the_kernel_leaves_nothing_behind() -> None:
+    before = subprocess.run(["nft", "list", "tables"], capture_output=True, check=True).stdout
+    kernel_has_flowtables()
+    after = subprocess.run(["nft", "list", "tables"], capture_output=True, check=True).stdout
+    assert before == after
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"flowtable": False}, "node.yaml has flowtable: off"),
+        (
+            {"accounting": {"classes": [{"name": "lan", "prefixes": ["10.9.0.0/16"]}]}},
+            "accounting.classes count internal packets, too",
+        ),
+        ({"backend": Backend.IPTABLES_LEGACY.value}, "iptables-legacy has none"),
+    ],
+)
+def test_a_node_says_why_its_connections_meet_the_rules(
+    lab_name: str, settings: dict[str, object], reason: str
+) -> None:
+    with World(replace(two_nodes(1), pods=()), name=lab_name, settings=settings) as world:
+        shown = world.nodes[0].snapshot()["flowtable"]
+        assert shown == {"links": 0, "off": reason, "others": []}
+        socket = str(world.nodes[0].ledger_socket)
+        page = subprocess.run(
+            [sys.executable, "-m", "netmgr", "node", "status", "--socket", socket],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert f"flowtable: off, {reason}" in page
