@@ -443,8 +443,7 @@ QUIET = [
         (line(catalog.ROUTE_FAULTS, "0x9 1x9 0x20"),),
         {"why": "until the list of nodes comes"},
     ),
-    # It was gone in time.
-    Case("NetmgrForeignFlowtable", 20, (line(catalog.FOREIGN_FLOWTABLES, "1x9 0x9"),), {}),
+    Case("NetmgrForeignFlowtable", 9, (line(catalog.FOREIGN_FLOWTABLES, "1x9"),), {"why": "new"}),
     Case(
         "NetmgrSpokesApart",
         30,
