@@ -2,10 +2,12 @@
 
 Every node here masquerades, as nodes do. What accounting adds is measured against the same node
 with its accounting taken away, and against one that only masquerades; internal packets of a
-connection whose answers were seen, against a node without rules, which tracks no connections. A
-node with a rule for each pod and one with `ptp` are shown beside it. With classes, packets of the
-internet and of the last class are sent. Of several turns the fastest counts: whatever else the
-machine does only ever adds time (see flood.c). Every packet that was sent must have arrived.
+connection whose answers were seen, against a node without rules, which tracks no connections, and
+one that does nothing but track them. What accounting adds is measured beside what a counter in
+tc-BPF adds to the same node without it. A node with a rule for each pod and one with `ptp` are
+shown as well. With classes, packets of the internet and of the last class are sent. Of several
+turns the fastest counts: whatever else the machine does only ever adds time (see flood.c). Every
+packet that was sent must have arrived, and the counter must have seen it.
 """
 
 from __future__ import annotations
@@ -13,16 +15,19 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import yaml
 
+from netmgr.api.snapshot import AttachmentView
 from netmgr.documents.node import Backend, NodeDocument
+from netmgr.kernel import netlink
 from netmgr.kernel.xtables.legacy import LegacyTables
 from netmgr.lab import wiring
 from netmgr.lab.nodes import LabNode
@@ -36,6 +41,7 @@ from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy, desired
 from tests.bench.plugins import QUIET, RANGE, Plugin, plugin_of, ptp
 from tests.bench.report import Effort, Figure
+from tests.bench.tc_counter import TcCounter
 
 IP_BYTES = 64
 SENDER = "sender"
@@ -52,6 +58,11 @@ OPENERS: dict[Backend, Callable[[], RuleBackend]] = {
     Backend.IPTABLES_LEGACY: lambda: IptablesBackend(LegacyTables(lock_wait_seconds=60)),
 }
 WITHOUT_RULES = ("nft", "delete", "table", "inet", "netmgr")
+TRACKING_ALONE = (
+    "nft",
+    "table inet tracking { chain forward { type filter hook forward priority 0; ct state new; }; }",
+)
+"""A rule that asks for a connection's state has the kernel track all of them."""
 WITHOUT_ACCOUNTING = {
     Backend.NFTABLES: (
         "nft flush chain inet netmgr forward; nft delete chain inet netmgr before_srcnat"
@@ -73,17 +84,26 @@ WITHOUT_PODS = {
 
 NO_ACCOUNTING, RULE_PER_POD = "no accounting", "a rule per pod"
 INTERNAL_PACKET, MASQUERADING = "internal, established", "masquerade alone"
-FAR = [f"10.{number}.0.0/16" for number in range(1, 5)]
+TC_COUNTER = "tc-BPF counter"
+"""In place of accounting."""
+NO_RULES, TRACKING, PTP = "no rules", "connection tracking alone", "ptp"
+FAR = [f"10.{number}.0.0/16" for number in range(1, 16)]
+NO_CLASS, MANY_CLASSES = "no class", "16 classes"
 CLASSES: dict[str, list[str]] = {
-    "no class": [],
+    NO_CLASS: [],
     "1 class": FAR[:1],
     "1 class, to it": [f"{INTERNET}/32"],
-    "5 classes": [*FAR, "10.5.0.0/16"],
-    "5 classes, to the last": [*FAR, f"{INTERNET}/32"],
+    MANY_CLASSES: [*FAR, "10.16.0.0/16"],
+    "16 classes, to the last": [*FAR, f"{INTERNET}/32"],
 }
 """One prefix for each class. The packet goes to the internet, or to what a class makes of it."""
 
-WITHIN_BUDGET = ("no class", "1 class", "1 class, to it")
+WITHIN_BUDGET = (NO_CLASS, "1 class", "1 class, to it")
+OF_MASQUERADE = {Backend.NFTABLES: 1.05, Backend.IPTABLES_LEGACY: 1.08}
+"""Budgets of a packet to the internet that is counted and masqueraded."""
+
+VARIANTS = (*CLASSES, INTERNAL_PACKET, NO_ACCOUNTING, TC_COUNTER, MASQUERADING, RULE_PER_POD)
+"""What a node of ours is made into, in turns."""
 
 SINK = f"""
 table netdev sink {{
@@ -111,36 +131,57 @@ def measure(effort: Effort) -> Iterator[Figure]:
         bare = stack.enter_context(node_of_ours(Backend.NFTABLES))
         bare.stop_repairs()
         run_in(bare.node, *WITHOUT_RULES)
-        others = {"no rules": bare, "ptp": stack.enter_context(_node_of_ptp())}
+        tracking = stack.enter_context(node_of_ours(Backend.NFTABLES))
+        tracking.stop_repairs()
+        run_in(tracking.node, *WITHOUT_RULES)
+        run_in(tracking.node, *TRACKING_ALONE)
+        others = {NO_RULES: bare, TRACKING: tracking, PTP: stack.enter_context(_node_of_ptp())}
+        variants = [name for name in VARIANTS if name != TC_COUNTER or _can_count_in_tc(bare)]
         # Without a pod comes last: the sets are emptied for it.
         levels = [*sorted({1, effort.crowd, effort.big_crowd}), 0]
         for pods in levels:
             for backend, sender in senders.items():
                 sender.fill(pods)
-                names = (*CLASSES, INTERNAL_PACKET, NO_ACCOUNTING, MASQUERADING, RULE_PER_POD)
-                times: dict[str, list[float]] = {name: [] for name in (*names, *others)}
+                times: dict[str, list[float]] = {name: [] for name in (*variants, *others)}
                 for _ in range(effort.rounds):
-                    for name in names:
-                        sender.become(name)
+                    for name in variants:
                         to = INTERNAL if name == INTERNAL_PACKET else INTERNET
-                        times[name].append(sender.flood(flood, effort.packets, to))
+                        with sender.as_variant(name):
+                            times[name].append(sender.flood(flood, effort.packets, to))
                     for name, other in others.items():
                         times[name].append(other.flood(flood, effort.packets))
-                yield from _figures(f"{pods} pod{'s' * (pods != 1)}, {backend}", times)
+                yield from _figures(pods, backend, times)
 
 
-def _figures(where: str, times: dict[str, list[float]]) -> Iterator[Figure]:
+def _figures(pods: int, backend: Backend, times: dict[str, list[float]]) -> Iterator[Figure]:
+    where = f"{pods} pod{'s' * (pods != 1)}, {backend}"
+    of_masquerade = OF_MASQUERADE[backend] if pods else None
     compared = [
         *((name, NO_ACCOUNTING, 1.10 if name in WITHIN_BUDGET else None) for name in CLASSES),
         (RULE_PER_POD, NO_ACCOUNTING, None),
-        ("no class", MASQUERADING, None),
-        ("no class", "no rules", None),
-        ("no class", "ptp", None),
-        (INTERNAL_PACKET, "no rules", None),
+        *((name, MASQUERADING, of_masquerade) for name in (NO_CLASS, MANY_CLASSES)),
+        *((NO_CLASS, name, None) for name in (NO_RULES, TRACKING, PTP)),
+        (INTERNAL_PACKET, NO_RULES, 1.0),
+        (INTERNAL_PACKET, TRACKING, None),
     ]
     for name, against, budget in compared:
         what = f"forwarded {IP_BYTES}-byte packet, {where}, {name}"
         yield Figure.of(what, times[name], "ns", min, (against, times[against]), budget)
+    if pods and TC_COUNTER in times:
+        without = min(times[NO_ACCOUNTING])
+        # Less than a nanosecond cannot be told from nothing, nor divided by.
+        own, other = (max(min(times[name]) - without, 1.0) for name in (NO_CLASS, TC_COUNTER))
+        yield Figure(f"accounting alone, {where}", own, "ns", other, f"{TC_COUNTER} alone", 1)
+
+
+def _can_count_in_tc(sender: Sender) -> bool:
+    try:
+        with wiring.inside(sender.node.namespace):
+            TcCounter(netlink.index_of("lo"), (), ()).close()
+    except OSError as error:
+        sys.stderr.write(f"forwarding: measured without a {TC_COUNTER}: {error}\n")
+        return False
+    return True
 
 
 class Sender:
@@ -157,6 +198,8 @@ class Sender:
         self._plugin = plugin
         self._pods = 1
         self._opened: RuleBackend | None = None
+        self._counter: TcCounter | None = None
+        self._attached: list[AttachmentView] = []
         plugin.make_pods([SENDER])
         plugin.call("ADD", SENDER)
 
@@ -169,39 +212,65 @@ class Sender:
         self._plugin.make_pods(pods)
         for first in range(0, len(pods), 100):
             self._plugin.call_at_once("ADD", pods[first : first + 100])
+        if self.backend is not None:
+            self._attached = self.node.ask("pods")["attachments"]
 
-    def become(self, variant: str) -> None:
+    @contextmanager
+    def as_variant(self, variant: str) -> Iterator[None]:
         """Have the node's rules count with these classes, with a rule for each pod,
         or not at all."""
         assert self.backend is not None
         self._apply(CLASSES.get(variant, []))
-        if variant in (*CLASSES, INTERNAL_PACKET):
-            return
-        taken = MASQUERADE_ALONE if variant == MASQUERADING else WITHOUT_ACCOUNTING
-        run_in(self.node, "sh", "-ec", taken[self.backend])
+        if variant not in (*CLASSES, INTERNAL_PACKET):
+            taken = MASQUERADE_ALONE if variant == MASQUERADING else WITHOUT_ACCOUNTING
+            run_in(self.node, "sh", "-ec", taken[self.backend])
         if variant == RULE_PER_POD:
             run_in(
                 self.node,
                 *RESTORE[self.backend],
                 stdin=rules_per_pod(self.backend, sorted(self._counted())),
             )
+        with self.tc_counter() if variant == TC_COUNTER else nullcontext() as self._counter:
+            yield
+
+    def tc_counter(self) -> TcCounter:
+        """On the sender's link, and knowing every pod."""
+        pods = [Address.parse(text) for one in self._attached for text in one["addresses"]]
+        internal = Policy.of(self._document()).known
+        with wiring.inside(self.node.namespace):
+            return TcCounter(netlink.index_of(self._own["host_link"]), pods, internal)
+
+    @property
+    def address(self) -> Address:
+        """That of the pod that sends."""
+        return Address.parse(self._own["addresses"][0])
+
+    @property
+    def _own(self) -> AttachmentView:
+        return next(one for one in self._attached if one["pod"] == SENDER)
+
+    def _document(self) -> NodeDocument:
+        return NodeDocument.model_validate(yaml.safe_load(self.node.document.read_text()))
 
     def _apply(self, prefixes: list[str]) -> None:
-        document = NodeDocument.model_validate(yaml.safe_load(self.node.document.read_text()))
         pieces = tuple(
             (f"class-{number}", (Prefix.parse(text),)) for number, text in enumerate(prefixes)
         )
-        policy = replace(Policy.of(document), classifier=Classifier(pieces) if pieces else None)
+        classifier = Classifier(pieces) if pieces else None
+        policy = replace(Policy.of(self._document()), classifier=classifier)
         with wiring.inside(self.node.namespace):
             rules = Rules(self._rules(), policy)
+            # Of a pod whose link is unknown every packet takes the longer way.
+            for one in self._attached:
+                addresses = [Address.parse(text) for text in one["addresses"]]
+                rules.know(addresses, one["namespace"], one["host_link"])
             rules.apply(rules.plan(self._counted()))
 
     def _counted(self) -> list[Address]:
         """The pods that are counted."""
         with wiring.inside(self.node.namespace):
-            document = NodeDocument.model_validate(yaml.safe_load(self.node.document.read_text()))
             backend = self._rules()
-            observed = backend.observe(desired(Policy.of(document), (), backend.abilities))
+            observed = backend.observe(desired(Policy.of(self._document()), (), backend.abilities))
         return [one for one in observed.members["pod_out4"] if isinstance(one, Address)]
 
     def _rules(self) -> RuleBackend:
@@ -226,6 +295,10 @@ class Sender:
         took, sent = done.stdout.split()
         if (arrived := self._arrived() - before) != int(sent):
             raise PacketsLostError(f"{arrived} of {int(sent)} packets to {to} arrived")
+        if self._counter is not None:
+            counted = self._counter.read(self.address)
+            if counted.packets_out < int(sent):
+                raise PacketsLostError(f"{counted} of {int(sent)} packets were counted")
         return float(took)
 
     def _arrived(self) -> int:

@@ -67,6 +67,22 @@ def test_packets_that_do_not_arrive_are_no_measurement() -> None:
             sender.flood(flood, SMOKE.packets)
 
 
+def test_the_tc_counter_counts_both_directions_of_the_internet_and_nothing_internal() -> None:
+    source = Path(forwarding.__file__).with_name("flood.c")
+    greeting, size = 20 + 8 + 1, SMOKE.packets * forwarding.IP_BYTES
+    with (
+        forwarding.compiled(source) as flood,
+        forwarding.node_of_ours(Backend.NFTABLES) as sender,
+    ):
+        sender.fill(2)
+        with sender.tc_counter() as counter:
+            sender.flood(flood, SMOKE.packets, forwarding.INTERNAL)
+            assert counter.read(sender.address) == (0, 0, 0, 0)
+            sender.flood(flood, SMOKE.packets)
+            counted = counter.read(sender.address)
+    assert counted == (greeting + size, 1 + SMOKE.packets, greeting, 1)
+
+
 def test_the_chart_shows_every_ratio(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,7 @@
-"""TCP between pods of two nodes, beside the same pods when netmgr's rules are gone."""
+"""TCP between pods of two nodes, beside the same pods when netmgr's rules are gone.
+
+Nodes without rules track no connections, so nodes that do nothing else are shown beside them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from netmgr.documents.node import Backend
 from netmgr.lab.topology import two_nodes
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
-from tests.bench.forwarding import WITHOUT_RULES, run_in
+from tests.bench.forwarding import NO_RULES, TRACKING, TRACKING_ALONE, WITHOUT_RULES, run_in
 from tests.bench.plugins import QUIET
 from tests.bench.report import Effort, Figure
 
@@ -23,28 +26,30 @@ FLOWS = (1, 8)
 
 
 def measure(effort: Effort) -> Iterator[Figure]:
-    """Gigabits a second, the three worlds in turns."""
+    """Gigabits a second, all worlds in turns."""
     with ExitStack() as stack:
-        bare = stack.enter_context(_world(Backend.NFTABLES))
-        for node in bare.nodes:
+        bare, tracking = (stack.enter_context(_world(Backend.NFTABLES)) for _ in range(2))
+        for node in (*bare.nodes, *tracking.nodes):
             node.stop_agent()
             run_in(node, *WITHOUT_RULES)
+        for node in tracking.nodes:
+            run_in(node, *TRACKING_ALONE)
         ruled = {backend: stack.enter_context(_world(backend)) for backend in effort.backends}
         for flows in FLOWS:
-            rates: dict[World, list[float]] = {world: [] for world in (bare, *ruled.values())}
+            rates: dict[World, list[float]] = {
+                world: [] for world in (bare, tracking, *ruled.values())
+            }
             for _ in range(effort.rounds):
                 for world, measured in rates.items():
                     measured.append(_transfer(world, effort.seconds, flows))
             for backend, world in ruled.items():
-                yield Figure.of(
-                    f"TCP pod to pod, two nodes, {flows} flow{'s' * (flows > 1)}, {backend}",
-                    rates[world],
-                    "Gbit/s",
-                    median,
-                    ("no rules", rates[bare]),
-                    0.97,
-                    more_is_better=True,
-                )
+                what = f"TCP pod to pod, two nodes, {flows} flow{'s' * (flows > 1)}, {backend}"
+                for against, peer, least in ((NO_RULES, bare, 1.0), (TRACKING, tracking, None)):
+                    reference = against, rates[peer]
+                    own = rates[world]
+                    yield Figure.of(
+                        what, own, "Gbit/s", median, reference, least, more_is_better=True
+                    )
 
 
 @contextmanager
