@@ -1,7 +1,8 @@
 """`python -m tests.bench.chart FILE…`: the ratios of `build/bench.json` as SVG on standard output.
 
 One bar for each figure that was compared with something, from 1 to its ratio on a logarithmic
-scale: to the left, and green, what is less than the reference or, where more is better, more.
+scale: to the left, and green, what is less than the reference or, where more is better, more. A
+line through its end shows between which ratios the quartiles of both sides are.
 """
 
 from __future__ import annotations
@@ -46,13 +47,21 @@ def _body(figures: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _row(one: dict[str, Any]) -> Iterator[str]:
-    cost = 1 / one["judged"] if one["more_is_better"] else one["judged"]
     words = f"{one['what']} / {one['against']}"
     yield drawing.text(12, 13, drawing.shortened(words, 74), fill=INK)
-    left, right = sorted((_place(1), _place(cost)))
-    color = GREEN if cost <= 1 else RED
+    end = _place(_cost(one, one["judged"]))
+    left, right = sorted((_place(1), end))
+    color = GREEN if end <= _place(1) else RED
     yield drawing.box((left, 3, max(1.0, right - left), 13), words, fill=color)
+    if one["judged_between"]:
+        first, last = sorted(_place(_cost(one, ratio)) for ratio in one["judged_between"])
+        yield drawing.path(f"M {first:.1f} 9.5 H {last:.1f}", INK, 1)
     yield drawing.text(END + 8, 13, f"{one['judged']:.2g}", fill=INK)
+
+
+def _cost(one: dict[str, Any], ratio: float) -> float:
+    """Below 1 is better."""
+    return 1 / ratio if one["more_is_better"] else ratio
 
 
 def _place(ratio: float) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import quantiles
 
 from rich.console import Console
 from rich.table import Table
@@ -91,9 +92,9 @@ class Figure:
     against: str = ""
     budget: float | None = None
     more_is_better: bool = False
-    spread: tuple[float, float] | None = None
-    reference_spread: tuple[float, float] | None = None
-    """The least and the most that were measured."""
+    quartiles: tuple[float, float] | None = None
+    reference_quartiles: tuple[float, float] | None = None
+    """The first and the third quartile of what was measured: half of it lies between them."""
 
     @classmethod
     def of(
@@ -117,14 +118,23 @@ class Figure:
             against,
             budget,
             more_is_better,
-            (min(values), max(values)),
-            (min(others), max(others)) if others else None,
+            _quartiles(values),
+            _quartiles(others) if others else None,
         )
 
     @property
     def judged(self) -> float:
         """What the budget is compared with: the ratio to the reference, else the value itself."""
         return self.value if self.reference is None else self.value / self.reference
+
+    @property
+    def judged_between(self) -> tuple[float, float] | None:
+        """The ratio of the quartiles that are farthest apart, both ways."""
+        if self.quartiles is None or self.reference_quartiles is None:
+            return None
+        low, high = self.quartiles
+        reference_low, reference_high = self.reference_quartiles
+        return low / reference_high, high / reference_low
 
     @property
     def is_within(self) -> bool:
@@ -163,8 +173,9 @@ def show(figures: Sequence[Figure], console: Console | None = None) -> None:
 
 
 def write(figures: Iterable[Figure], path: Path) -> None:
-    """Write every figure with its ratio and spread, and the machine they are from, as JSON."""
-    listed = [{**asdict(one), "judged": one.judged, "is_within": one.is_within} for one in figures]
+    """Write every figure with its ratio and quartiles, and the machine they are from, as JSON."""
+    derived = ("judged", "judged_between", "is_within")
+    listed = [{**asdict(one), **{key: getattr(one, key) for key in derived}} for one in figures]
     machine = {
         "kernel": platform.release(),
         "processors": os.cpu_count(),
@@ -174,6 +185,13 @@ def write(figures: Iterable[Figure], path: Path) -> None:
     }
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"machine": machine, "figures": listed}, indent=1) + "\n")
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float]:
+    if len(values) == 1:
+        return values[0], values[0]
+    first, _, third = quantiles(values, n=4, method="inclusive")
+    return first, third
 
 
 def short(value: float | None) -> str:

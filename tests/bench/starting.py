@@ -20,8 +20,8 @@ def measure(effort: Effort) -> Iterator[Figure]:
     """Agent restarts, then `netmgr --help` beside a Python that does nothing."""
     for backend in effort.backends:
         with netmgr(backend) as (_, node):
-            took = median(_restart(node) for _ in range(effort.starts))
-            yield Figure(f"agent start to ready, {backend}", took, "s", budget=1)
+            took = [_restart(node) for _ in range(effort.starts)]
+            yield Figure.of(f"agent start to ready, {backend}", took, "s", median, budget=1)
     showing_help = median(
         _run([sys.executable, "-m", "netmgr", "--help"]) for _ in range(effort.starts)
     )
