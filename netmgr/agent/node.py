@@ -146,7 +146,7 @@ class Node(Component):
                 self.collect(attachment.key, "its sandbox is gone", self._has_vanished)
 
     def _has_vanished(self, attachment: Attachment) -> bool:
-        return attachment.host_link not in self.dataplane.attached_links()
+        return not self.dataplane.is_attached(attachment.host_link)
 
     def repair_wiring(self) -> list[str]:
         """Repair links and routes that another program altered; describes each repair.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 from typer.core import TyperGroup
 
+from netmgr import collection
 from netmgr.errors import ConfigError, NetmgrError
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ class PlanGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  typer has no public name for its context
         """Run the command."""
         try:
-            return super().invoke(ctx)
+            # A document of a thousand clusters is a million objects, and then the process ends.
+            with collection.suspended():
+                return super().invoke(ctx)
         except NetmgrError as error:
             # Of any kind: an error's own exit code may be 2, which means changes here.
             raise PlanFailed(error.message, error.details) from None

@@ -179,6 +179,11 @@ class Dataplane:
         """Names of the host ends of ours that are in use."""
         return {link.name for link in self._links_in_use() if desired.is_host_end(link)}
 
+    def is_attached(self, name: str) -> bool:
+        """Whether a host end of ours that is in use has this name."""
+        link = self._link_in_use(name)
+        return link is not None and desired.is_host_end(link)
+
     def detach_orphans(self, wanted: Iterable[str]) -> list[str]:
         """Delete host ends of ours that belong to no attachment in `wanted`; their names."""
         kept = self.attached_links() & set(wanted)
@@ -268,8 +273,8 @@ class Dataplane:
     def _look_at(self, attachment: Attachment) -> Host:
         """As `_look`, but for one attachment's link and its routes alone."""
         # Reading everything for each of many would take the square of the number of pods.
-        link = self._link(attachment.host_link)
-        if link is None or link.group == REAP_GROUP:
+        link = self._link_in_use(attachment.host_link)
+        if link is None:
             return Host({}, (), ())
         own = read_routes(self._netlink, protocol=ROUTE_PROTOCOL, oif=link.number)
         return Host({link.name: link}, own, ())
@@ -277,6 +282,10 @@ class Dataplane:
     def _links_in_use(self) -> list[Link]:
         """All links, whoever made them, but for those that an older release left to be deleted."""
         return [link for link in read_links(self._netlink) if link.group != REAP_GROUP]
+
+    def _link_in_use(self, name: str) -> Link | None:
+        link = self._link(name)
+        return link if link and link.group != REAP_GROUP else None
 
     def _link(self, name: str) -> Link | None:
         try:

@@ -8,15 +8,14 @@ it is removed.
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 import typing
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from netmgr import collection
 from netmgr.documents.sites import ServiceRange
 from netmgr.errors import NetmgrError
 from netmgr.kernel.inotify import Watch
@@ -115,7 +114,7 @@ class Services:
         Raises:
             NetmgrError: the kernel refused, or is busy.
         """
-        with self._lock, _without_collection():
+        with self._lock, collection.suspended():
             self._left = self._backend.held()
             log.info("services-begin programmed=%d", len(self._left))
             self._take(None)
@@ -246,20 +245,6 @@ class Services:
         if count := connections.forget(self._gone):
             log.info("connections-ended reason=endpoint-gone count=%d", count)
         self._gone.clear()
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Suspend garbage collection."""
-    # A first reading makes a million objects without a cycle, and the collector walks all of them
-    # again and again for nothing.
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _log(changes: Mapping[ServicePort, Frontend | None]) -> None:

@@ -1,0 +1,52 @@
+"""Garbage collection is suspended for a block, and then as it was."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from typer.testing import CliRunner
+
+from netmgr import collection
+from netmgr.cli import plan_common
+from netmgr.cli.plan import app
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["enabled", "disabled"])
+def before(request: pytest.FixtureRequest) -> Iterator[bool]:
+    was_enabled, enabled = gc.isenabled(), bool(request.param)
+    (gc.enable if enabled else gc.disable)()
+    yield enabled
+    (gc.enable if was_enabled else gc.disable)()
+
+
+def test_it_is_as_before_after_the_block(*, before: bool) -> None:
+    with collection.suspended():
+        with collection.suspended():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled() is before
+
+
+def test_it_is_as_before_after_an_error(*, before: bool) -> None:
+    with pytest.raises(ZeroDivisionError), collection.suspended():
+        raise ZeroDivisionError
+    assert gc.isenabled() is before
+
+
+def test_commands_about_plans_run_without_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, before: bool
+) -> None:
+    enabled: list[bool] = []
+
+    def load(*_: object, **__: object) -> NoReturn:
+        enabled.append(gc.isenabled())
+        raise plan_common.PlanFailed("seen")
+
+    monkeypatch.setattr("netmgr.cli.plan_lock.load", load)
+    CliRunner().invoke(app, ["lock", "-f", str(tmp_path / "plan.yaml")])
+    assert enabled == [False]
+    assert gc.isenabled() is before
