@@ -38,6 +38,7 @@ IFF_UP, _IFF_NOARP = 0x1, 0x80
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_MASTER = 1, 3, 4, 5, 10
 _IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_AF_SPEC, _IFLA_GROUP = 18, 20, 26, 27
 _IFLA_NET_NS_FD, _IFLA_EXT_MASK, _IFLA_LINK_NETNSID = 28, 29, 37
+_IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 31, 32
 _IFLA_TARGET_NETNSID, _IFLA_PROP_LIST, _IFLA_ALT_IFNAME = 46, 52, 53
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
 _IFLA_INET_CONF, _IFLA_INET6_CONF, _IFLA_INET6_ADDR_GEN_MODE = 1, 2, 8
@@ -50,6 +51,11 @@ _IFADDR = struct.Struct("=BBBBI")
 _RTGENMSG = struct.Struct("=Bxxx")
 
 _ANY_LINK = _IFINFO.pack(0, 0, 0, 0, 0)
+_ONE_QUEUE = u32_attribute(_IFLA_NUM_TX_QUEUES, 1) + u32_attribute(_IFLA_NUM_RX_QUEUES, 1)
+"""All that the kernel uses of a pair's end without being asked for more. But it makes one for each
+processor first, and waits until nobody uses the others (veth_init_queues).
+"""
+
 _WITHOUT_STATISTICS = u32_attribute(_IFLA_EXT_MASK, 1 << 3)
 """RTEXT_FILTER_SKIP_STATS: half of what the kernel would say of a link."""
 
@@ -96,6 +102,7 @@ def create_veth(host: VethEnd, pod: VethEnd, netns: int, group: int = 0) -> Oper
         + attribute(_IFLA_ADDRESS, pod.mac)
         + u32_attribute(_IFLA_MTU, pod.mtu)
         + u32_attribute(_IFLA_NET_NS_FD, netns)
+        + _ONE_QUEUE
     )
     # Neither end is IFF_UP: the kernel would open one before it has its peer, which veth_open
     # refuses (ENOTCONN).
@@ -106,6 +113,7 @@ def create_veth(host: VethEnd, pod: VethEnd, netns: int, group: int = 0) -> Oper
         + attribute(_IFLA_ADDRESS, host.mac)
         + u32_attribute(_IFLA_MTU, host.mtu)
         + u32_attribute(_IFLA_GROUP, group)
+        + _ONE_QUEUE
         + nested(_IFLA_LINKINFO, string_attribute(_IFLA_INFO_KIND, "veth"), data)
     )
     text = f"link add {host.name} type veth peer {pod.name} in the sandbox"
