@@ -146,7 +146,8 @@ def naming(attachment: Attachment) -> list[Operation]:
     alias, more = text[:_ALIAS_BYTES], text[_ALIAS_BYTES:]
     names = _alternative_names(attachment.host_link, more)
     adding = [links.add_alternative_names(attachment.host_link, names)] if names else []
-    return [*adding, links.raise_link(attachment.host_link, alias)]
+    link = attachment.host_link
+    return [*adding, links.set_alias(link, alias), links.raise_link(link)]
 
 
 def host_side(attachment: Attachment, index: int, mac: bytes) -> list[Operation]:

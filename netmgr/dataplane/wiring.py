@@ -223,7 +223,7 @@ class Dataplane:
         operations = [
             # Without the alternative names, which the kernel refuses if one is there already
             # (EEXIST).
-            desired.naming(attachment)[-1],
+            *desired.naming(attachment)[-2:],
             *desired.host_side(attachment, link.number, self.neighbours.pod_mac(link)),
         ]
         if settings.lacking(link):

@@ -131,11 +131,21 @@ def _set_link(
     return Operation(text, RTM_NEWLINK, NLM_F_ACK, body)
 
 
-def raise_link(name: str, alias: str) -> Operation:
-    """Bring a link up under an alias."""
+def set_alias(name: str, alias: str) -> Operation:
+    """Give a link an alias.
+
+    Not in the message that brings it up, which would do that first: a change of a link without a
+    carrier has the kernel look through every route of IPv6 (rt6_sync_down_dev).
+    """
     # The alias goes without a NUL, or the longest one would be refused.
     named = string_attribute(_IFLA_IFNAME, name) + attribute(_IFLA_IFALIAS, alias.encode())
-    return _set_link(f"link set {name} up alias '{alias}'", 0, up=True, attributes=named)
+    return _set_link(f"link set {name} alias '{alias}'", 0, attributes=named)
+
+
+def raise_link(name: str) -> Operation:
+    """Bring the link of this name up."""
+    named = string_attribute(_IFLA_IFNAME, name)
+    return _set_link(f"link set {name} up", 0, up=True, attributes=named)
 
 
 def raise_index(index: int) -> Operation:
@@ -150,7 +160,8 @@ def settle_link(index: int) -> Operation:
     and drops what it should send until then. Asking for a link by its index makes the kernel
     catch up first (rtnl_getlink, linkwatch_sync_dev).
     """
-    return Operation(f"link show {index}", RTM_GETLINK, NLM_F_ACK, _IFINFO.pack(0, 0, index, 0, 0))
+    body = _IFINFO.pack(0, 0, index, 0, 0) + _WITHOUT_STATISTICS
+    return Operation(f"link show {index}", RTM_GETLINK, NLM_F_ACK, body)
 
 
 def touch(index: int) -> Operation:

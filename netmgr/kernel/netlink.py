@@ -195,10 +195,8 @@ class Netlink:
         Raises:
             KernelError: the first operation that failed, by its text.
         """
-        failures = self.attempt(operations)
-        for operation in operations:
-            if operation in failures:
-                raise failures[operation]
+        if failures := self.attempt(operations):
+            raise next(iter(failures.values()))
 
     def attempt(self, operations: Sequence[Operation]) -> dict[Operation, KernelError]:
         """As `transact`, but returns what failed instead of raising."""
