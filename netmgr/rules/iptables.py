@@ -48,7 +48,9 @@ from netmgr.rules.transaction import (
 class IptablesBackend:
     """Holds the ruleset in the tables of one variant of iptables, and in ipsets."""
 
-    abilities = Abilities(rewrites=False, verdict_maps=False, dynamic_sets=False, senders=False)
+    abilities = Abilities(
+        rewrites=False, verdict_maps=False, dynamic_sets=False, senders=False, fuses=False
+    )
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables

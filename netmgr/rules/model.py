@@ -465,7 +465,8 @@ class Abilities:
     prefixes are compared one after the other sooner than they are looked up in a set.
     `verdict_maps`: one look-up decides between many branches. `dynamic_sets`: a rule can add the
     packet's address to a set. `senders`: sets can have links and addresses together. `flowtables`:
-    a rule can hand connections to a flowtable.
+    a rule can hand connections to a flowtable. `fuses`: neighbours that begin with the same matches
+    are one rule, which compares once.
     """
 
     rewrites: bool = True
@@ -474,3 +475,4 @@ class Abilities:
     dynamic_sets: bool = True
     senders: bool = True
     flowtables: bool = False
+    fuses: bool = True

@@ -315,7 +315,7 @@ def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> 
         if (hook, traffic) in NODE_HOOKS:
             yield _node_rule(policy, hook, traffic, family, peer)
     if hook is Hook.FORWARD:
-        yield from _arriving(policy, family, inward, abilities)
+        yield from _arriving(policy, family, outward, inward, abilities)
     elif hook is Hook.BEFORE_SRCNAT:
         yield from _leaving(policy, family, outward, inward, abilities)
     # Where another plugin wires the pods, their masquerading is its own business.
@@ -324,9 +324,17 @@ def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> 
 
 
 def _arriving(
-    policy: Policy, family: Family, inward: tuple[Match, ...], abilities: Abilities
+    policy: Policy,
+    family: Family,
+    outward: tuple[Match, ...],
+    inward: tuple[Match, ...],
+    abilities: Abilities,
 ) -> Iterator[Rule]:
     if policy.runs_pods:
+        if abilities.fuses:
+            # Nothing else here is for these. As part of the node's rule it costs next to nothing.
+            from_pods = OnLink(Side.SOURCE, _POD_LINKS, group=LINK_GROUP)
+            yield Rule(f"pods' own v{family.value}", family, (*outward, from_pods), Pass())
         # The same matches as the pods' rule has: where the backend can, they are one.
         yield _tally(ARRIVED, family, inward)
         # The counting look-up is the last match: it counts whatever reaches it.

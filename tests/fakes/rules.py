@@ -47,7 +47,7 @@ class FakeBackend:
         self.abilities = (
             Abilities()
             if rewrites
-            else Abilities(rewrites=False, verdict_maps=False, senders=False)
+            else Abilities(rewrites=False, verdict_maps=False, senders=False, fuses=False)
         )
         self.state = State()
         self.connections: list[Connection] = []

@@ -36,7 +36,7 @@ PODS = [Address.parse("10.1.0.5"), Address.parse("10.1.0.6"), Address.parse("200
 
 
 WITH_FLOWTABLES = Abilities(flowtables=True)
-LEGACY = Abilities(rewrites=False, verdict_maps=False, senders=False)
+LEGACY = Abilities(rewrites=False, verdict_maps=False, senders=False, fuses=False)
 CLASSES = [
     {"name": "hub", "prefixes": ["10.0.0.0/16", "fd00::/48"]},
     {"name": "storage", "prefixes": ["203.0.113.0/25", "10.0.7.0/24"]},

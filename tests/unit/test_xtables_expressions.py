@@ -17,7 +17,7 @@ from netmgr.rules.model import Abilities
 from netmgr.rules.policy import desired
 from tests.unit.test_rules_text import MACHINES
 
-LEGACY = Abilities(rewrites=False, verdict_maps=False, senders=False)
+LEGACY = Abilities(rewrites=False, verdict_maps=False, senders=False, fuses=False)
 
 
 def entries(machine: str) -> list[tuple[str, Entry]]:
