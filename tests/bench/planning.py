@@ -57,13 +57,12 @@ def _processes(clusters: int, nodes: int, times: int) -> Iterator[Figure]:
             for command, more in (("lock", ["--yes"]), ("check", [])):
                 took[command].append(_run(["netmgr", "plan", command, "-f", str(plan), *more]))
         for command, values in took.items():
-            yield Figure(f"plan {command}, {shape}", median(values), "s", budget=1)
+            what = f"plan {command}, {shape}"
+            yield Figure.of(what, values, "s", median, budget=1)
             for library in ("netaddr", "ipaddress"):
                 job = [library, command, str(clusters), str(nodes), str(Path(folder, library))]
                 peer = _run(["tests.bench.planning_peers", *job])
-                yield Figure(
-                    f"plan {command}, {shape}", median(values), "s", peer, library, budget=FASTER
-                )
+                yield Figure.of(what, values, "s", median, (library, [peer]), FASTER)
 
 
 def _alone(clusters: int, nodes: int) -> Iterator[Figure]:

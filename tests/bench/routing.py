@@ -25,8 +25,8 @@ def measure(effort: Effort) -> Iterator[Figure]:
     for spokes in effort.spokes:
         rounds = [_measured(spokes) for _ in range(effort.rounds)]
         for what in rounds[0]:
-            least = min(one[what] for one in rounds)
-            yield Figure(f"{what}, router of {spokes} spokes", least, "s", budget=SECONDS)
+            took = [one[what] for one in rounds]
+            yield Figure.of(f"{what}, router of {spokes} spokes", took, "s", min, budget=SECONDS)
 
 
 def _measured(spokes: int) -> dict[str, float]:
