@@ -60,10 +60,10 @@ class Operation:
     body: bytes
 
 
-def encode(operation: Operation, sequence: int) -> bytes:
-    """The operation as one netlink message."""
+def encode(operation: Operation, sequence: int, without: int = 0) -> bytes:
+    """The operation as one netlink message, without these flags."""
     length = _HEADER.size + len(operation.body)
-    flags = operation.flags | NLM_F_REQUEST
+    flags = (operation.flags | NLM_F_REQUEST) & ~without
     return _HEADER.pack(length, operation.type, flags, sequence, 0) + operation.body
 
 
@@ -210,16 +210,15 @@ class Netlink:
         failures: dict[Operation, KernelError] = {}
         # The kernel carries messages out in order, goes on after one failed, and reports failures
         # without being asked (netlink_rcv_skb). So one acknowledgement, the last, is enough.
-        *before, last = operations
-        silent = [replace(each, flags=each.flags & ~NLM_F_ACK) for each in before]
-        for position, kind, flags, body in self._exchange([*silent, last]):
+        last = len(operations) - 1
+        for position, kind, flags, body in self._exchange(operations, silent=last):
             if kind != NLMSG_ERROR:
                 continue
             operation = operations[position]
             errno, reason = error_of(flags, body)
             if errno:
                 failures[operation] = KernelError(operation.text, errno, reason)
-            if position == len(before):
+            if position == last:
                 break
         return failures
 
@@ -308,13 +307,19 @@ class Netlink:
                     found.append(item)
         return found, interrupted
 
-    def _exchange(self, operations: Iterable[Operation]) -> Iterator[tuple[int, int, int, bytes]]:
+    def _exchange(
+        self, operations: Iterable[Operation], silent: int = 0
+    ) -> Iterator[tuple[int, int, int, bytes]]:
         """Send a batch; (position of the operation, type, flags, body) of every answer to it.
 
-        It never ends by itself: the caller knows its last answer. The caller holds the lock.
+        The first `silent` operations ask for no acknowledgement. It never ends by itself: the
+        caller knows its last answer. The caller holds the lock.
         """
         first = self._sequence + 1
-        parts = [encode(operation, number) for number, operation in enumerate(operations, first)]
+        parts = [
+            encode(operation, number, NLM_F_ACK if number < first + silent else 0)
+            for number, operation in enumerate(operations, first)
+        ]
         count, data = len(parts), b"".join(parts)
         # A transaction may be a hundred megabytes: let go of the parts before the kernel copies it.
         del parts

@@ -83,6 +83,15 @@ def test_the_result_is_what_the_kernel_has(cni, pod, version):
     assert "sandbox" not in host
 
 
+def test_both_ends_of_a_pair_have_one_queue(cni, pod):
+    """Without being asked the kernel makes one for each processor, uses one, and waits for that."""
+    host, inside = added(cni, pod)["interfaces"]
+    for netns, end in ((cni.node.namespace, host), (pod.netns, inside)):
+        with wiring.inside(netns), IPRoute() as route:
+            (link,) = route.link("get", ifname=end["name"])
+            assert (link.get("num_tx_queues"), link.get("num_rx_queues")) == (1, 1)
+
+
 def test_every_family_has_an_address_of_the_nodes_ranges(cni, pod):
     given = [ipaddress.ip_interface(text) for text in addresses(added(cni, pod))]
     ranges = [ipaddress.ip_network(str(block)) for block in cni.node.node.ranges]
