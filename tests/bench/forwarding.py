@@ -17,8 +17,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +28,8 @@ import yaml
 
 from netmgr.api.snapshot import AttachmentView
 from netmgr.documents.node import Backend, NodeDocument
-from netmgr.kernel import netlink
+from netmgr.kernel import flowtables, netlink
+from netmgr.kernel.nf_tables_socket import NftSocket
 from netmgr.kernel.xtables.legacy import LegacyTables
 from netmgr.lab import wiring
 from netmgr.lab.nodes import LabNode
@@ -74,7 +76,8 @@ MASQUERADE_ALONE = {
     Backend.NFTABLES: "; ".join(
         f"nft delete chain inet netmgr {chain}"
         for chain in ("prerouting", "input", "forward", "output", "before_srcnat")
-    ),
+    )
+    + "; nft delete flowtable inet netmgr established 2>/dev/null || true",
     Backend.IPTABLES_LEGACY: "iptables-legacy -w -t mangle -F; iptables-legacy -w -t raw -F",
 }
 WITHOUT_PODS = {
@@ -233,6 +236,14 @@ class Sender:
         with self.tc_counter() if variant == TC_COUNTER else nullcontext() as self._counter:
             yield
 
+    def _await_flowtable(self) -> None:
+        """Wait until the agent has put the pod's link into it again."""
+        with wiring.inside(self.node.namespace), closing(NftSocket()) as channel:
+            while not any(
+                self._own["host_link"] in one.devices for one in flowtables.read_flowtables(channel)
+            ):
+                time.sleep(0.05)
+
     def tc_counter(self) -> TcCounter:
         """On the sender's link, and knowing every pod."""
         pods = [Address.parse(text) for one in self._attached for text in one["addresses"]]
@@ -257,7 +268,8 @@ class Sender:
             (f"class-{number}", (Prefix.parse(text),)) for number, text in enumerate(prefixes)
         )
         classifier = Classifier(pieces) if pieces else None
-        policy = replace(Policy.of(self._document()), classifier=classifier)
+        policy = Policy.of(self._document())
+        policy = replace(policy, classifier=classifier, offloads=policy.offloads and not pieces)
         with wiring.inside(self.node.namespace):
             rules = Rules(self._rules(), policy)
             # Of a pod whose link is unknown every packet takes the longer way.
@@ -265,6 +277,9 @@ class Sender:
                 addresses = [Address.parse(text) for text in one["addresses"]]
                 rules.know(addresses, one["namespace"], one["host_link"])
             rules.apply(rules.plan(self._counted()))
+        if self._rules().abilities.flowtables and policy.offloads:
+            # It was emptied, and every packet pays for a look-up in it.
+            self._await_flowtable()
 
     def _counted(self) -> list[Address]:
         """The pods that are counted."""

@@ -86,8 +86,8 @@ def test_the_result_is_what_the_kernel_has(cni, pod, version):
 def test_both_ends_of_a_pair_have_one_queue(cni, pod):
     """Without being asked the kernel makes one for each processor, uses one, and waits for that."""
     host, inside = added(cni, pod)["interfaces"]
-    for netns, end in ((cni.node.namespace, host), (pod.netns, inside)):
-        with wiring.inside(netns), IPRoute() as route:
+    for namespace, end in ((cni.node.namespace, host), (pod.netns, inside)):
+        with wiring.inside(namespace), IPRoute() as route:
             (link,) = route.link("get", ifname=end["name"])
             assert (link.get("num_tx_queues"), link.get("num_rx_queues")) == (1, 1)
 
