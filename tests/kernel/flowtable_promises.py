@@ -459,3 +459,34 @@ def test_another_programs_flowtable_is_told(
     finally:
         nft(node, "delete table ip theirs")
     eventually(lambda: not node.snapshot()["flowtable"]["others"], "it was not noticed to be gone")
+
+
+def test_an_operator_ends_a_connection_that_another_programs_filter_should_drop(
+    node: LabNode, new_pod: Callable[[LabNode], Sandbox]
+) -> None:
+    client, server = new_pod(node), new_pod(node)
+    address = str(client.address(Family.V4))
+    with connection(client, server) as between:
+        between.exchange()
+        assert is_offloaded(node, between)
+        nft(
+            node,
+            f"""
+            table inet theirs {{
+                chain forward {{
+                    type filter hook forward priority 0
+                    ip saddr {address} drop
+                }}
+            }}
+            """,
+        )
+        try:
+            between.exchange(5)
+            done = run(node, "conntrack", "-D", "-s", address)
+            assert done.returncode == 0, done.stderr
+            between.near.send(b"too late")
+            between.far.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                between.far.recv(100)
+        finally:
+            nft(node, "delete table inet theirs")
