@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from enum import StrEnum
+from itertools import product
 from typing import NamedTuple
 
 from netmgr.ledger.tables import NOTHING, Account, Amount, Scope
@@ -81,7 +82,11 @@ def of_node(counter: Counter) -> Iterator[Account]:
     elif counter.subject == UNATTRIBUTED:
         yield Account(Scope.AUDIT, Audit.FORWARD, MISSED, counter.traffic)
     else:
-        yield Account(Scope.HOOK, str(counter.subject), str(counter.family.value), counter.traffic)
+        yield _of_hook(str(counter.subject), counter.family, counter.traffic)
+
+
+def _of_hook(hook: str, family: Family, traffic: Traffic) -> Account:
+    return Account(Scope.HOOK, hook, str(family.value), traffic)
 
 
 def _remote_pods(traffic: Traffic) -> Account:
@@ -98,7 +103,8 @@ Key = tuple[Audit, Traffic]
 
 def audited_by(counter: Counter) -> Key | None:
     """The audit that a hook's counter is one side of; None for the counters on the other side."""
-    audit = _HOOKS.get(str(counter.subject))
+    subject = counter.subject
+    audit = _HOOKS.get(subject) if isinstance(subject, str) else None
     return (audit, counter.traffic) if audit else None
 
 
@@ -112,11 +118,12 @@ class Comparison(NamedTuple):
 def compared(totals: Totals) -> dict[Key, Comparison]:
     """What the hooks and the owners' counters have counted so far, both families."""
     passed: dict[Key, Amount] = {}
-    for account, amount in totals.items():
-        if account.scope is Scope.HOOK and (audit := _HOOKS.get(account.owner)):
+    # Hooks count no other classes. Looked up, since a node has thousands of other accounts.
+    for (hook, audit), family, traffic in product(_HOOKS.items(), Family, Traffic):
+        amount = totals.get(_of_hook(hook, family, traffic))
+        if amount is not None:
             # Both families in one: owners are not compared by family.
-            key = audit, account.traffic
-            passed[key] = passed.get(key, NOTHING) + amount
+            passed[audit, traffic] = passed.get((audit, traffic), NOTHING) + amount
     found: dict[Key, Comparison] = {}
     for (audit, traffic), amount in passed.items():
         counted = totals.get(Account(Scope.AUDIT, audit, COUNTED, traffic), NOTHING)

@@ -234,7 +234,7 @@ class Book:
         zeroed = [sample.counter for sample in read if self._post_one(sample, now)]
         if zeroed:
             self._lose(Gap.RESET, zeroed, now)
-        self.read_at.update((sample.counter, taken_at.steady) for sample in read)
+        self.read_at.update(dict.fromkeys([sample.counter for sample in read], taken_at.steady))
         # The first reading of a life ends no pause of this life.
         if self.last_reading is not self.inherited:
             self.longest_pause = max(self.longest_pause, taken_at.steady - self.last_reading.steady)
@@ -245,11 +245,14 @@ class Book:
 
     def _post_one(self, sample: Sample, now: Moment) -> bool:
         """Post what passed since the last reading; returns whether the counter had been zeroed."""
-        live = self.counters[sample.counter]
+        counter, octets, packets = sample
+        live = self.counters[counter]
+        last = live.reading
+        if (octets, packets) == (last.bytes, last.packets) and live.phase is Phase.COUNTING:
+            return False  # as most are
         # The kernel's counters have 64 bits, one more than SQLite's integers (rule 8).
-        reading, last = Amount(sample.bytes % WRAP, sample.packets % WRAP), live.reading
-        if reading != last or live.phase is not Phase.COUNTING:
-            self.counters[sample.counter] = replace(live, reading=reading, phase=Phase.COUNTING)
+        reading = Amount(octets % WRAP, packets % WRAP)
+        self.counters[counter] = LiveCounter(live.owner, reading, Phase.COUNTING)
         if reading == last:
             return False
         passed = Amount(_growth(reading.bytes, last.bytes), _growth(reading.packets, last.packets))
@@ -257,12 +260,12 @@ class Book:
         if fell:
             # Rule 3: what it shows now passed after the zeroing.
             passed = reading
-        for account in _accounts(sample.counter, live.owner):
+        for account in _accounts(counter, live.owner):
             self.totals[account] = self.totals.get(account, NOTHING) + passed
         if self.keeps_hours and live.owner is not None:
             # The wall clock, since people ask for hours of the day.
             hour = int(now.wall // SECONDS)
-            self.hours.add(HourBucket(hour, *_name(live.owner), sample.counter.traffic), passed)
+            self.hours.add(HourBucket(hour, *_name(live.owner), counter.traffic), passed)
         return fell
 
     def close(self, counters: Iterable[Counter]) -> None:
