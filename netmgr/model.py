@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from netmgr.prefixes import Address, Family
 
@@ -130,8 +131,8 @@ class Sender:
         return f"{self.link} . {self.address}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Counter:
+# Tuples, since a node has thousands and each reading makes, hashes and compares as many.
+class Counter(NamedTuple):
     """Identity of one kernel counter.
 
     `subject` is what is counted: a pod's address (one counter for each of its addresses and
@@ -157,8 +158,7 @@ class Counter:
         return f"{self.subject}/{self.family.value}/{self.traffic}"
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One reading of a kernel counter: bytes (with IP headers) and packets since it was made."""
 
     counter: Counter

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from errno import ENOENT
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from netmgr.agent.accounting import Accounting
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from netmgr.observer.host_network import HostPod, HostPodFinder
     from netmgr.rules.cgroup_counters import CgroupCounters, Reading
 
-_CGROUPS = Path("/sys/fs/cgroup")
 SUBJECT = "cgroup "
 
 log = logging.getLogger(__name__)
@@ -147,11 +145,8 @@ class HostPods(Component):
             log.info("host-pod-ended pod=%s", one.pod)
 
     def samples(self) -> list[Sample]:
-        """One reading of every counter; none before the first look."""
-        numbers = {
-            str(one.cgroup.path.relative_to(_CGROUPS)): number for number, one in self._live.items()
-        }
-        return [_sample(reading) for reading in self._rules.read(numbers)]
+        """One reading of every counter."""
+        return [_sample(reading) for reading in self._rules.read()]
 
     def close(self) -> None:
         """Leave the counters to the next agent."""

@@ -14,11 +14,13 @@ from netmgr.kernel.netlink import (
     NLM_F_ACK,
     NLM_F_DUMP,
     NLM_F_EXCL,
+    Counted,
     Operation,
     attribute,
     attributes,
     each_attribute,
     nested,
+    read_counters,
     string_attribute,
     string_of,
 )
@@ -47,7 +49,12 @@ _WITH_COUNTERS = 1 << 3
 _BIG_ENDIAN = 0x4000
 """NLA_F_NET_BYTEORDER, which the kernel insists on for numbers and addresses."""
 _HEADER_BYTES = 4
-_ZERO = b"".join(attribute(kind | _BIG_ENDIAN, bytes(8)) for kind in (_BYTES, _PACKETS))
+_NO_COUNT = b"".join(attribute(kind | _BIG_ENDIAN, bytes(8)) for kind in (_BYTES, _PACKETS))
+_COUNTING_ELEMENT = {
+    family: nested(_DATA, nested(_IP, attribute(kind, bytes(family.octets))), _NO_COUNT)
+    for family, kind in _ADDRESS.items()
+}
+"""What lists an element of a counting set of addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +117,7 @@ def add(name: str, element: Address | Prefix, *, counts: bool) -> Operation:
     """Put an element in; one that is there is refused (ERROR_EXIST), and keeps its counter."""
     # Without NLM_F_EXCL the kernel would zero the counter of one that is there. And given no
     # number, it gives a newcomer the count of whoever had its room in the hash before.
-    data = _element(element) + (_ZERO if counts else b"")
+    data = _element(element) + (_NO_COUNT if counts else b"")
     text = f"add {name} {element}"
     return _request(_ADD, name, text, nested(_DATA, data), flags=NLM_F_EXCL)
 
@@ -177,6 +184,15 @@ def listed(body: bytes, only: bytes = b"") -> Iterator[Listed]:
             # Most are ruled out by their bytes, without being taken to pieces.
             if only in element:
                 yield _listed(element)
+
+
+def counts_of(body: bytes, family: Family) -> list[Counted]:
+    """What counts in a message of a listing; keys are addresses in network byte order."""
+    elements = attributes(body, NFGENMSG.size).get(_ELEMENTS, b"")
+    found = read_counters(elements, _COUNTING_ELEMENT[family], family.octets)
+    if found is None:
+        found = [(one.element.network.packed, one.packets, one.bytes) for one in listed(body)]
+    return found
 
 
 def _listed(element: bytes) -> Listed:

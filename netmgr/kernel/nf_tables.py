@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from typing import TypeVar
 
@@ -18,10 +19,12 @@ from netmgr.kernel.netlink import (
     NLM_F_CREATE,
     NLM_F_DUMP,
     NLM_F_EXCL,
+    Counted,
     Operation,
     attribute,
     attributes,
     each_attribute,
+    read_counters,
     string_of,
 )
 
@@ -36,6 +39,7 @@ NEW_RULE, GET_RULE, DELETE_RULE = 6, 7, 8
 NEW_SET, GET_SET = 9, 10
 NEW_ELEMENTS, GET_ELEMENTS, DELETE_ELEMENTS = 12, 13, 14
 GET_GENERATION = 16
+GET_OBJECT = 19
 
 SET_IS_MAP = 0x08
 JUMP, GOTO = -3, -4
@@ -59,6 +63,8 @@ _LIST_ITEM = 1
 _EXPRESSION_NAME, _EXPRESSION_DATA = 1, 2
 _VALUE, _VERDICT, _VERDICT_CODE, _VERDICT_CHAIN = 1, 2, 1, 2
 _COUNTER_BYTES, _COUNTER_PACKETS = 1, 2
+_OBJECT_TABLE, _OBJECT_NAME, _OBJECT_TYPE, _OBJECT_DATA = 1, 2, 3, 4
+_IS_COUNTER = 1
 _GENERATION_ID = 1
 _BATCH_GENERATION = 1
 Item = TypeVar("Item")
@@ -298,6 +304,12 @@ def list_elements(table: str, name: str) -> Operation:
     return _elements(GET_ELEMENTS, table, name, b"", f"list set inet {table} {name}", NLM_F_DUMP)
 
 
+def list_counters(table: str) -> Operation:
+    """List the named counters of a table, which `counter_of` decodes."""
+    body = attribute(_OBJECT_TABLE, text(table)) + attribute(_OBJECT_TYPE, number(_IS_COUNTER))
+    return message(GET_OBJECT, body, f"list counters table inet {table}", NLM_F_DUMP)
+
+
 def get_generation() -> Operation:
     """Ask for the number of transactions that the namespace's nftables have seen."""
     kind = _SUBSYSTEM << 8 | GET_GENERATION
@@ -409,20 +421,46 @@ def elements_of(body: bytes) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def counts_of(body: bytes) -> list[tuple[bytes, int, int]]:
-    """(key, packets, bytes) of the elements in one message of a listing of a counting set."""
-    found = []
-    for _, item in each_attribute(attributes(body, NFGENMSG.size).get(_LIST_ELEMENTS, b"")):
-        parts = attributes(item)
-        expression = attributes(parts.get(_ELEMENT_EXPRESSION, b""))
-        counter = attributes(expression.get(_EXPRESSION_DATA, b""))
-        key = attributes(parts[_ELEMENT_KEY])[_VALUE]
-        packets, octets = (
-            int.from_bytes(counter.get(kind, b""), "big")
-            for kind in (_COUNTER_PACKETS, _COUNTER_BYTES)
-        )
-        found.append((key, packets, octets))
+def counts_of(body: bytes) -> list[Counted]:
+    """What counts among a set's elements in one message of a listing."""
+    listed = attributes(body, NFGENMSG.size).get(_LIST_ELEMENTS, b"")
+    if not listed:
+        return []
+    key_length = _HEADER.unpack_from(listed, 2 * _HEADER.size)[0] - _HEADER.size
+    found = read_counters(listed, _counting_element(key_length), key_length)
+    if found is None:
+        found = [one for _, item in each_attribute(listed) for one in _counts_of_one(item)]
     return found
+
+
+@cache
+def _counting_element(key_length: int) -> bytes:
+    """An element with a counter and nothing else."""
+    zero = bytes(8)
+    counter = attribute(_COUNTER_BYTES, zero) + attribute(_COUNTER_PACKETS, zero)
+    expression = attribute(_EXPRESSION_NAME, text("counter")) + attribute(_EXPRESSION_DATA, counter)
+    key = attribute(_ELEMENT_KEY, plain(bytes(key_length)))
+    return attribute(_LIST_ITEM, key + attribute(_ELEMENT_EXPRESSION, expression))
+
+
+def _counts_of_one(item: bytes) -> Iterator[Counted]:
+    parts = attributes(item)
+    expression = attributes(parts.get(_ELEMENT_EXPRESSION, b""))
+    if _EXPRESSION_DATA in expression:
+        key = attributes(parts[_ELEMENT_KEY])[_VALUE]
+        yield key, *_counter(expression[_EXPRESSION_DATA])
+
+
+def counter_of(body: bytes) -> tuple[str, int, int]:
+    """Name, packets and bytes of a listed counter."""
+    found = attributes(body, NFGENMSG.size)
+    return string_of(found[_OBJECT_NAME]), *_counter(found[_OBJECT_DATA])
+
+
+def _counter(data: bytes) -> tuple[int, int]:
+    found = attributes(data)
+    packets, octets = found[_COUNTER_PACKETS], found[_COUNTER_BYTES]
+    return int.from_bytes(packets, "big"), int.from_bytes(octets, "big")
 
 
 def _elements(

@@ -6,13 +6,17 @@ import errno
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
+from operator import itemgetter
 
-from netmgr.errors import KernelError
+from netmgr.errors import KernelError, TryAgainLater
 from netmgr.kernel import nf_tables
 from netmgr.kernel.netlink import (
     NETLINK_NETFILTER,
+    NFGENMSG,
     NLM_F_ACK,
     NLMSG_ERROR,
+    Counted,
     Decoded,
     Netlink,
     Operation,
@@ -23,6 +27,8 @@ from netmgr.kernel.netlink import (
 _SO_SNDBUFFORCE = 32
 # netlink_sendmsg keeps 32 bytes of the buffer for itself and refuses longer messages (EMSGSIZE).
 _SNDBUF_SPARE = 4096
+_ATTEMPTS = 10
+_NEVER_WHOLE = "another program changes the rules of nf_tables all the time"
 
 NO_NF_TABLES = frozenset({errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT})
 """Error numbers of a kernel without nf_tables, or without nfnetlink."""
@@ -77,6 +83,41 @@ class NftSocket(Netlink):
             if error.errno == errno.ENOENT:
                 return []
             raise
+
+    def list_whole(
+        self,
+        request: Operation,
+        decode: Callable[[bytes], Decoded | None],
+        attempts: int = _ATTEMPTS,
+    ) -> list[Decoded]:
+        """A listing that no transaction interrupted.
+
+        Raises:
+            TryAgainLater: other programs change rules all the time.
+        """
+        for _ in range(attempts):
+            found, interrupted = self.dump_once(request, decode)
+            if not interrupted:
+                return found
+        raise TryAgainLater(_NEVER_WHOLE)
+
+    def counts(self, table: str, name: str) -> list[Counted]:
+        """What counts in a set; nothing if there is no such set.
+
+        Raises:
+            TryAgainLater: as `list_whole`.
+        """
+        request = nf_tables.list_elements(table, name)
+        for _ in range(_ATTEMPTS):
+            parts = self.list_of(
+                request, lambda body: (NFGENMSG.unpack_from(body), nf_tables.counts_of(body))
+            )
+            # The kernel lists one buffer at a time. What a transaction changes in between may be
+            # missing or come twice, and for elements NLM_F_DUMP_INTR does not say so. But each
+            # buffer is one message here, with the lower half of the generation's number.
+            if len(set(map(itemgetter(0), parts))) <= 1:
+                return list(chain.from_iterable(map(itemgetter(1), parts)))
+        raise TryAgainLater(_NEVER_WHOLE)
 
     def generation(self) -> int:
         """A number that changes with every transaction of any program in this namespace."""

@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -37,6 +37,7 @@ SYSFS = Path("/sys/fs/cgroup")
 """Where nft(8) looks for the paths it is given; built into it."""
 
 CAPACITY = 4096
+_KEY = struct.Struct("=Q")
 _FAMILIES = {Family.V4: ("ip", "ipv4_addr"), Family.V6: ("ip6", "ipv6_addr")}
 _WAYS = (
     ("out", Traffic.INTERNET_OUT, "output", "daddr", "oifname"),
@@ -74,6 +75,7 @@ class CgroupCounters:
 
     def __init__(self, internal: Iterable[Prefix], depths: Iterable[int]) -> None:
         self._nft = LibNftables()
+        self._socket = NftSocket()
         self._depths = tuple(sorted(depths))
         self._internal = frozenset(internal)
         body = "".join(self._body())
@@ -108,7 +110,7 @@ class CgroupCounters:
     def _held(self, listing: Iterable[dict[str, Any]]) -> frozenset[Element]:
         names = {f"internal{family}" for family in _FAMILIES}
         sets = [item["set"] for item in listing if "set" in item and item["set"]["name"] in names]
-        return frozenset(element for one in sets for element, _ in elements(one))
+        return frozenset(element for one in sets for element in elements(one))
 
     def _filled(self) -> str:
         """What fills the sets of internal prefixes anew, in one transaction."""
@@ -157,33 +159,26 @@ class CgroupCounters:
 
     def expel(self, cgroups: Iterable[Cgroup]) -> None:
         """Forget these, whether or not they still exist."""
-        with NftSocket() as channel:
-            for cgroup in cgroups:
-                # By a message of our own: nft(8) takes a cgroup by its path only, which is gone
-                # with the pod.
-                key = struct.pack("=Q", cgroup.number)
-                for name in self._sets(cgroup.depth):
-                    try:
-                        channel.commit(nf_tables.delete_elements(TABLE, name, [key]))
-                    except KernelError as error:
-                        if error.errno != errno.ENOENT:
-                            raise
+        for cgroup in cgroups:
+            # By a message of our own: nft(8) takes a cgroup by its path only, which is gone with
+            # the pod.
+            key = _KEY.pack(cgroup.number)
+            for name in self._sets(cgroup.depth):
+                try:
+                    self._socket.commit(nf_tables.delete_elements(TABLE, name, [key]))
+                except KernelError as error:
+                    if error.errno != errno.ENOENT:
+                        raise
 
-    def read(self, numbers: Mapping[str, int]) -> list[Reading]:
-        """Every counter; `numbers` are those of cgroups by their path below /sys/fs/cgroup."""
-        counting: dict[str, tuple[Family, Traffic]] = {}
-        for (way, traffic, *_), family in product(_WAYS, _FAMILIES):
-            for depth in self._depths:
-                counting[_set_name(way, family, depth)] = family, traffic
-        readings = []
-        for item in self._listing():
-            listed = item.get("set", {})
-            if listed.get("name") not in counting:
-                continue
-            family, traffic = counting[listed["name"]]
-            for number, counter in _counters(listed, numbers):
-                found = Reading(number, family, traffic, counter["bytes"], counter["packets"])
-                readings.append(found)
+    def read(self) -> list[Reading]:
+        """Every counter."""
+        readings: list[Reading] = []
+        for (way, traffic, *_), family, depth in product(_WAYS, _FAMILIES, self._depths):
+            listed = self._socket.counts(TABLE, _set_name(way, family, depth))
+            readings += [
+                Reading(_KEY.unpack(key)[0], family, traffic, octets, packets)
+                for key, packets, octets in listed
+            ]
         return readings
 
     def _sets(self, depth: int) -> list[str]:
@@ -204,19 +199,9 @@ class CgroupCounters:
         self._nft.run(f"add table inet {TABLE}\ndelete table inet {TABLE}\n")
 
     def close(self) -> None:
-        """Give back the library's context; the table stays and counts on."""
+        """Give back the library's context and the socket; the table stays and counts on."""
         self._nft.close()
-
-
-def _counters(
-    listed: Mapping[str, Any], numbers: Mapping[str, int]
-) -> Iterator[tuple[int, dict[str, int]]]:
-    for element in listed.get("elem", ()):
-        shown, counter = element["elem"]["val"], element["elem"]["counter"]
-        # nft shows a cgroup by its number once it is gone.
-        number = int(shown) if shown.isdigit() else numbers.get(shown)
-        if number is not None:
-            yield number, counter
+        self._socket.close()
 
 
 def _set_name(way: str, family: Family, depth: int) -> str:

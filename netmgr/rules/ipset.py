@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from netmgr.errors import KernelError
 from netmgr.kernel import ipset
-from netmgr.kernel.netlink import NETLINK_NETFILTER, Decoded, Netlink, Operation
+from netmgr.kernel.netlink import NETLINK_NETFILTER, Counted, Decoded, Netlink, Operation
 from netmgr.model import Sender
 from netmgr.prefixes import Address, Prefix
 from netmgr.rules.model import SET_CAPACITY, Element, SetSpec
@@ -105,6 +105,13 @@ class IpSets:
             if messages := self._list(spec.name):
                 found[spec.name] = _held(messages, spec)
         return found
+
+    def counts(self, spec: SetSpec) -> list[Counted]:
+        """What counts in a set; nothing if it is not there, or made otherwise."""
+        messages = self._list(spec.name)
+        if not messages or ipset.kind_of(messages[0]) != _kind(spec):
+            return []
+        return [one for each in messages for one in ipset.counts_of(each, spec.family)]
 
     def orphans(self, specs: Iterable[SetSpec]) -> frozenset[str]:
         """The kernel's names of the sets of ours that are none of these."""

@@ -29,7 +29,7 @@ from netmgr.rules.model import (
     SetSpec,
     Tally,
 )
-from netmgr.rules.observed import Observed, ObservedRule, in_order
+from netmgr.rules.observed import Observed, ObservedRule, Samples, in_order
 from netmgr.rules.policy import INTERNAL_SETS, PodSets
 from netmgr.rules.tagged import Place, Serving
 from netmgr.rules.transaction import (
@@ -55,6 +55,7 @@ class IptablesBackend:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._sets = IpSets()
+        self._samples = Samples()
 
     @property
     def name(self) -> str:
@@ -113,12 +114,10 @@ class IptablesBackend:
 
     def read(self, desired: Ruleset) -> list[Sample]:
         """The pods' counters from the sets, the node's from the article's rules."""
-        counting = [spec for spec in desired.sets if spec.counts is not None]
-        held = self._sets.look(counting)
         samples: list[Sample] = []
-        for spec in counting:
-            if spec.name in held:
-                samples += [_sample(spec, member) for member in held[spec.name].members]
+        for spec in desired.sets:
+            if spec.counts is not None:
+                samples += self._samples.of(spec, self._sets.counts(spec))
         indexes = cache(partial(self._sets.indexes, INTERNAL_SETS))
         for family in Family:
             with self._tables.opened("mangle", family) as table:

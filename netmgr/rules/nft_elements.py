@@ -18,7 +18,8 @@ from netmgr.rules.nft_text import TABLE
 from netmgr.rules.policy import PodSets
 from netmgr.rules.transaction import AddElements, Operation, RemoveElements
 
-_TABLE = TABLE.removeprefix("inet ")
+NAME = TABLE.removeprefix("inet ")
+"""The table, as messages name it."""
 _LINK_NAME = 16
 """IFNAMSIZ of <linux/if.h>."""
 
@@ -57,12 +58,12 @@ def _messages(operation: AddElements | RemoveElements) -> Iterator[netlink.Opera
         for one in operation.elements
         if isinstance(one, Prefix)
     ]
-    yield from nf_tables.add_elements(_TABLE, name, [(key, b"") for key in keys])
-    yield from (nf_tables.add_interval(_TABLE, name, *one) for one in intervals)
+    yield from nf_tables.add_elements(NAME, name, [(key, b"") for key in keys])
+    yield from (nf_tables.add_interval(NAME, name, *one) for one in intervals)
     # Added first, since deleting an element that is not there fails the whole transaction.
     if isinstance(operation, RemoveElements):
-        yield from nf_tables.delete_elements(_TABLE, name, keys)
-        yield from (nf_tables.delete_interval(_TABLE, name, *one) for one in intervals)
+        yield from nf_tables.delete_elements(NAME, name, keys)
+        yield from (nf_tables.delete_interval(NAME, name, *one) for one in intervals)
 
 
 def read(channel: Netlink, pods: PodSets) -> list[Sample]:
@@ -73,11 +74,11 @@ def read(channel: Netlink, pods: PodSets) -> list[Sample]:
     """
     wanted = [(spec, address) for spec, members in pods.items() for address in members]
     requests = [
-        nf_tables.get_element(_TABLE, spec.name, address.packed)
+        nf_tables.get_element(NAME, spec.name, address.packed)
         for spec, address in wanted
         if isinstance(address, Address)
     ]
-    answers = channel.query_each(requests, nf_tables.counts_of, absence=errno.ENOENT)
+    answers = channel.query_each(requests, nf_tables.counts_of, absence=[errno.ENOENT])
     samples: list[Sample] = []
     for (spec, address), answer in zip(wanted, answers, strict=True):
         for _, packets, octets in answer or ():

@@ -221,15 +221,15 @@ def _is_base(hook: Hook, body: Listing) -> bool:
 
 
 def _members(body: Listing) -> frozenset[Element]:
-    return frozenset(element for element, _ in elements(body))
+    return frozenset(elements(body))
 
 
-def elements(body: Listing) -> Iterator[tuple[Element, Listing]]:
-    """The elements of a listed set, each with its counter (empty where it has none)."""
+def elements(body: Listing) -> Iterator[Element]:
+    """The elements of a listed set."""
     for entry in body.get("elem", ()):
-        inner = entry["elem"] if isinstance(entry, dict) and "elem" in entry else {"val": entry}
-        for element in _elements(inner["val"], of_pods="size" in body):
-            yield element, inner.get("counter") or {}
+        # One with a counter is an object of its own.
+        value = entry["elem"]["val"] if isinstance(entry, dict) and "elem" in entry else entry
+        yield from _elements(value, of_pods="size" in body)
 
 
 def _elements(value: Any, *, of_pods: bool) -> Iterator[Element]:  # noqa: ANN401 - as `_prefixes`

@@ -13,15 +13,17 @@ come and go.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import struct
+from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import Any
 
+from netmgr.kernel.netlink import Counted
 from netmgr.prefixes import Family
 from netmgr.rules.spokes import DropBetween, Spoke
 
 KEY_TYPES = ["mark", "classid"]
 """Types of the numbers in an element's key, as nft names them."""
+_KEY = struct.Struct("=II")
 
 # nft writes a class id as two hexadecimal numbers of 16 bits, and in another form where either of
 # them is 0 or all bits are set.
@@ -65,21 +67,16 @@ def _protocol(action: DropBetween) -> str:
     return "ip" if action.family is Family.V4 else "ip6"
 
 
-def read(action: DropBetween, listed: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Each counter of the listed set by its name: packets and bytes.
+def read(action: DropBetween, listed: Iterable[Counted]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Each counter of a set by its name: packets and bytes.
 
     Elements of spokes that are no longer there are left out.
     """
     names = {number: name for name, number in _numbers(action.spokes).items()}
-    for entry in listed.get("elem", ()):
-        match entry:
-            case {"elem": {"val": {"concat": [int(mark), str(class_id)]}, "counter": counter}}:
-                pair = names.get(mark), names.get(_number(class_id))
-                if pair[0] and pair[1]:
-                    yield action.counter(pair[0], pair[1]), (counter["packets"], counter["bytes"])
-            case _:
-                # Another program added it.
-                pass
+    for key, packets, octets in listed:
+        mark, class_id = _KEY.unpack(key)
+        if mark in names and class_id in names:
+            yield action.counter(names[mark], names[class_id]), (packets, octets)
 
 
 def _numbers(spokes: Iterable[Spoke]) -> dict[str, int]:
@@ -96,11 +93,3 @@ def _numbers(spokes: Iterable[Spoke]) -> dict[str, int]:
 
 def _class_id(number: int) -> str:
     return f"{number >> _HALF:x}:{number & _HALF_BITS:x}"
-
-
-def _number(class_id: str) -> int:
-    major, _, minor = class_id.partition(":")
-    try:
-        return (int(major, 16) << _HALF) + int(minor, 16)
-    except ValueError:
-        return 0  # a word, such as `root`: none of ours

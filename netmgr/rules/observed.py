@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from netmgr.rules.model import Element, Hook, Rule
+from netmgr.kernel.netlink import Counted
+from netmgr.model import Counter, Sample
+from netmgr.prefixes import Address
+from netmgr.rules.model import Element, Hook, Rule, SetSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +57,25 @@ class Observed:
         return not (
             self.members or self.malformed or self.counters or orphans or any(self.chains.values())
         )
+
+
+class Samples:
+    """Makes samples of what counting sets list.
+
+    Remembers the counters of each set's last listing: an agent lists the same pods every few
+    seconds, and would spend more time on making their counters again than on anything else.
+    """
+
+    def __init__(self) -> None:
+        self._counters: dict[str, dict[bytes, Counter]] = {}
+
+    def of(self, spec: SetSpec, listed: Sequence[Counted]) -> list[Sample]:
+        """A sample of each address; keys are addresses in network byte order."""
+        former = self._counters.get(spec.name, {})
+        # Only those that are listed now, so that it does not grow with pods that are gone.
+        counters = {
+            packed: former.get(packed) or spec.counter(Address.unpack(packed))
+            for packed, _, _ in listed
+        }
+        self._counters[spec.name] = counters
+        return [Sample(counters[packed], octets, packets) for packed, packets, octets in listed]

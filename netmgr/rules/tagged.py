@@ -149,7 +149,7 @@ def _nft_table(
         return nf_tables.chain_named_in(body), entry
 
     counts, tagged = dict.fromkeys(chains, 0), dict[str, list[Entry]]()
-    for chain, entry in nft.listed(channel, request, note, attempts=3):
+    for chain, entry in channel.list_whole(request, note, attempts=3):
         counts[chain] = counts.get(chain, 0) + 1
         if entry is not None:
             tagged.setdefault(chain, []).append(entry)

@@ -140,6 +140,22 @@ def test_expelling_goes_on_where_a_set_is_missing(kernel, rules):
     assert rules.read_pods([POD, POD6]) == []
 
 
+def test_each_pod_of_a_full_node_is_read_to_the_byte(kernel, rules):
+    """More than one message of either kernel interface has, and more than 32 or 63 bits."""
+    pods = [Address(one.family, one.value + n) for one in (POD, POD6) for n in range(1500)]
+    settle(rules, *pods)
+    wanted = {counter: Sample(counter, 0, 0) for counter in NODE_COUNTERS | counters_of(*pods)}
+    for number, pod in enumerate(pods[1::700]):
+        packets, octets = (1 << 32) + number, (1 << 64) - 2 - number
+        kernel.set_counts(f"pod_in{pod.family.value}", [pod], packets, octets)
+        counter = Counter.of_pod(pod, Traffic.INTERNET_IN)
+        wanted[counter] = Sample(counter, octets, packets)
+    for _ in range(2):
+        assert sorted(rules.read(), key=str) == sorted(wanted.values(), key=str)
+    rules.expel(pods[:-1])
+    assert {sample.counter for sample in rules.read()} == NODE_COUNTERS | counters_of(pods[-1])
+
+
 def test_admitting_where_there_are_no_rules_is_refused_with_the_reason(rules):
     with pytest.raises(KernelError) as refusal:
         rules.admit([POD])

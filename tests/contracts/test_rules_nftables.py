@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import repeat
 
 import pytest
 
-from netmgr.kernel import netns
+from netmgr.errors import TryAgainLater
+from netmgr.kernel import netns, nf_tables
+from netmgr.kernel.netlink import Operation
+from netmgr.kernel.nf_tables_socket import NftSocket
+from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Address
 from netmgr.rules.engine import Rules
 from netmgr.rules.nftables import NftablesBackend
@@ -16,6 +21,7 @@ pytestmark = pytest.mark.root
 
 PODS = [Address.parse("10.1.0.5"), Address.parse("2001:db8:1::5")]
 
+CHAIN = nf_tables.Chain("chain", ((),))
 LINK, OTHER_LINK = "nm0123456789ab", "nmba9876543210"
 
 
@@ -117,3 +123,62 @@ def test_a_link_that_another_program_put_beside_an_address_or_took_away_is_named
     rules.apply(plan)
     assert not rules.plan(PODS)
     assert OTHER_LINK not in program("nft list table inet netmgr")
+
+
+def test_elements_of_other_shapes_count_as_well(rules, program):
+    """Another program's comment follows the counter, so that not all elements are of one size."""
+    program(
+        "nft -f -",
+        "add element inet netmgr pod_in4 { 10.1.0.6 counter packets 7 bytes 700 comment "
+        '"another program" }\n',
+    )
+    known = Sample(Counter.of_pod(PODS[0], Traffic.INTERNET_IN), 0, 0)
+    added = Counter.of_pod(Address.parse("10.1.0.6"), Traffic.INTERNET_IN)
+    assert {known, Sample(added, 700, 7)} <= set(rules.read())
+
+
+@pytest.mark.usefixtures("rules")
+def test_elements_that_do_not_count_are_left_out(program):
+    """So many that the kernel's message is as long as one of 24 elements that count."""
+    program("nft add set inet netmgr both { type ipv4_addr; flags dynamic; size 99; }")
+    silent = [str(address(number)) for number in range(30)]
+    counting = [f"{address(number)} counter packets 7 bytes 700" for number in range(30, 46)]
+    program(f"nft add element inet netmgr both {{ {', '.join(silent + counting)} }}")
+    with NftSocket() as socket:
+        counted = [(address(number).packed, 7, 700) for number in range(30, 46)]
+        assert sorted(socket.counts("netmgr", "both")) == counted
+        assert socket.counts("netmgr", "no_such_set") == []
+
+
+class Disturbed(NftSocket):
+    """Other programs make these transactions while listings are under way."""
+
+    def __init__(self, transactions: Iterator[list[Operation]]) -> None:
+        super().__init__()
+        self._transactions = transactions
+
+    def _receive(self):
+        with NftSocket() as other:
+            other.commit(next(self._transactions, []))
+        return super()._receive()
+
+
+def address(number: int) -> Address:
+    return Address(PODS[0].family, PODS[0].value + number)
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_a_listing_that_a_transaction_interrupts_is_repeated(rules, times):
+    rules.admit([address(number) for number in range(3000)])
+    gone = ([address(number).packed] for number in range(times))
+    removals = (list(nf_tables.delete_elements("netmgr", "pod_in4", keys)) for keys in gone)
+    with Disturbed(removals) as socket:
+        listed = [key for key, _, _ in socket.counts("netmgr", "pod_in4")]
+    assert sorted(listed) == [address(number).packed for number in range(times, 3000)]
+
+
+def test_a_listing_that_is_always_interrupted_is_given_up(rules):
+    rules.admit([address(number) for number in range(3000)])
+    change = [nf_tables.new_table("another"), *nf_tables.new_chain("another", CHAIN)]
+    with Disturbed(repeat(change)) as socket, pytest.raises(TryAgainLater):
+        socket.counts("netmgr", "pod_in4")

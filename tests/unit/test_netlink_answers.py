@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from netmgr.errors import KernelError
-from netmgr.kernel import links, neighbours, netlink, routes
+from netmgr.kernel import links, neighbours, netlink, nf_tables, routes
 from netmgr.kernel.links import RTM_NEWLINK
 from netmgr.kernel.netlink import NLMSG_DONE, NLMSG_ERROR, Netlink, Operation, attribute
 from netmgr.prefixes import Family
@@ -109,6 +109,8 @@ def test_an_answer_longer_than_the_buffer_is_not_taken_for_a_shorter_one(answere
         links.address_of,
         neighbours.neighbour_of,
         routes.rule_of,
+        nf_tables.counts_of,
+        nf_tables.counter_of,
     ],
     ids=lambda decode: decode.__name__,
 )

@@ -15,7 +15,7 @@ from collections import Counter as Sums
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from netmgr.errors import KernelError, TryAgainLater
 from netmgr.kernel import nf_tables
@@ -72,8 +72,6 @@ _COMPAT_GET = 11 << 8
 _NAME, _REVISION, _TYPE = 1, 2, 3
 _IS_MATCH = 0
 _ATTEMPTS = 10
-
-Found = TypeVar("Found")
 
 
 class _Base(NamedTuple):
@@ -211,7 +209,7 @@ class NftTable:
         request = self._message(
             nf_tables.GET_RULE, self._rule(chain), f"list chain {chain}", NLM_F_DUMP
         )
-        return listed(self._channel, request, lambda body: entry_of(body, self.family))
+        return self._channel.list_whole(request, lambda body: entry_of(body, self.family))
 
     def _refuse_if_dormant(self) -> None:
         body = attribute(_TABLE_NAME, text(self._name))
@@ -339,24 +337,6 @@ def is_supported() -> bool:
             )
         except KernelError:
             return False
-
-
-def listed(
-    channel: NftSocket,
-    request: Operation,
-    decode: Callable[[bytes], Found | None],
-    attempts: int = _ATTEMPTS,
-) -> list[Found]:
-    """A listing that no transaction interrupted.
-
-    Raises:
-        TryAgainLater: others change rules all the time.
-    """
-    for _ in range(attempts):
-        found, interrupted = channel.dump_once(request, decode)
-        if not interrupted:
-            return found
-    raise TryAgainLater("another program changes the rules of nf_tables all the time")
 
 
 def _asked(channel: NftSocket, request: Operation) -> bytes | None:
