@@ -90,9 +90,8 @@ class FlowtableDevices(Component):
         self._follow()
 
     def _follow(self) -> None:
-        present = {name for _, name in socket.if_nameindex()}
         pods = {attachment.host_link for attachment in self._agent.attachments()}
-        wanted = (pods | self._uplinks) & present
+        wanted = pods | self._uplinks
         found = flowtables.read_flowtables(self._channel)
         self._tell([one for one in found if one.table != TABLE and one.devices & wanted])
         for one in found:
@@ -101,8 +100,12 @@ class FlowtableDevices(Component):
                 if missing := wanted - one.devices:
                     self._add(missing)
 
-    def _add(self, devices: set[str]) -> None:
+    def _add(self, missing: set[str]) -> None:
         table = TABLE.removeprefix("inet ")
+        # Listed only now: the kernel takes milliseconds for hundreds of links.
+        devices = {name for _, name in socket.if_nameindex()} & missing
+        if not devices:
+            return
         try:
             flowtables.add_devices(self._channel, table, FLOWTABLE.name, devices)
         except KernelError as error:

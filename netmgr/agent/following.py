@@ -1,9 +1,9 @@
 """Follows the MACs of pods, which the plugin `tuning` and whoever administers a pod may change.
 
 Both ends of a pod's link have permanent neighbour entries, so a pod with another MAC would neither
-hear nor be heard. The kernel reports a change at once, in whatever sandbox it happens. The next
-pass finds what it could not report: the agent was away, too much happened at once, or it may not
-listen.
+hear nor be heard. The kernel reports a change at once, in whatever sandbox it happens. A pass over
+all pods finds what it could not report: the agent was away, too much happened at once, or it may
+not listen.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from netmgr.kernel.neighbours import NeighbourLosses
 _GATHERING_SECONDS = 0.01
 """One change is several messages, and a pod that changes all the time must not cost much."""
 
+_RARELY = 6
+"""How many intervals may pass between two passes while the kernel reports changes."""
+
 _THREAD = "neighbours"
 """A thread of its own, so that readings and repairs do not delay it."""
 
@@ -34,7 +37,7 @@ class MacFollower(Component):
 
     Args:
         losses: the kernel's reports; None if the agent may not listen to them.
-        seconds: between two passes over every pod.
+        seconds: between two passes over every pod, where the kernel reports nothing.
     """
 
     def __init__(
@@ -59,8 +62,12 @@ class MacFollower(Component):
 
     def tasks(self) -> Iterable[Task]:
         """Check all pods at intervals, and immediately those whose MAC changed."""
-        yield Task(self._look_at_all, self._seconds, thread=_THREAD)
-        if self._losses is not None:
+        if self._losses is None:
+            yield Task(self._look_at_all, self._seconds, thread=_THREAD)
+        else:
+            # For what nobody thought of: the kernel reports the rest, and asking it about every pod
+            # is the dearest look there is.
+            yield Task(self._look_at_all, _RARELY * self._seconds, thread=_THREAD)
             yield Task(self._take_news, wakes=self._losses.fileno(), thread=_THREAD)
 
     def _look_at_all(self) -> None:
@@ -78,6 +85,8 @@ class MacFollower(Component):
             return
         # Before the reading, which empties the socket: the rest of the change comes meanwhile.
         time.sleep(_GATHERING_SECONDS)
-        names = self._node.dataplane.neighbours.host_links_of(self._losses.read())
-        if names:
+        lost = self._losses.read()
+        if lost is None:
+            self._follow_all()
+        elif names := self._node.dataplane.neighbours.host_links_of(lost):
             self._node.follow(each for each in self._node.leases.all() if each.host_link in names)

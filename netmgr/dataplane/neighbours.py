@@ -29,8 +29,8 @@ from netmgr.kernel.neighbours import (
 from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.model import Attachment
 
-_HERE = -1
-"""The number of a socket's own namespace."""
+_ABSENCE = (ENODEV, EINVAL)
+"""The kernel knows no such device, or no namespace of this number."""
 
 log = logging.getLogger(__name__)
 
@@ -99,9 +99,11 @@ class Neighbours:
 
     def _ends_in_use(self) -> dict[str, tuple[int, bytes]]:
         """Index of each host end, by name, and the MAC of the pod's end, if that is up."""
+        own = [link for link in read_links(self._host) if desired.identity_of(link)]
+        requests = [links.show_link_in(link.peer_netns, link.peer) for link in own]
+        ends = self._host.query_each(requests, links.link_of, _ABSENCE)
         found = {}
-        for link in read_links(self._host):
-            end = self._pod_end(link) if desired.identity_of(link) else None
+        for link, end in zip(own, ends, strict=True):
             # An end that is down belongs to a pod that is being attached, or waits to be deleted.
             if end is not None and end.up:
                 found[link.name] = link.number, end.mac
@@ -114,7 +116,7 @@ class Neighbours:
             inside = self._asked(links.show_link_in(*end))
             if inside is None or not inside.up:
                 continue
-            outside = self._asked(links.show_link_in(_HERE, inside.peer))
+            outside = self._asked(links.show_link_in(links.HERE, inside.peer))
             # The peer of a foreign link may be in a third namespace, under a number of a link here.
             leads_there = outside and (outside.peer_netns, outside.peer) == end
             if outside and leads_there and desired.identity_of(outside):
@@ -140,8 +142,7 @@ class Neighbours:
         try:
             return self._host.query(request, links.link_of)
         except KernelError as error:
-            # A namespace without this number is no argument, a link without this one no device.
-            if error.errno not in (ENODEV, EINVAL):
+            if error.errno not in _ABSENCE:
                 raise
             return None
 

@@ -54,11 +54,9 @@ class Dataplane:
     def _measure_mtu(self) -> int:
         if self._mtu is not None:
             return self._mtu
-        present = read_links(self._netlink)
         if self._uplink is not None:
-            for link in present:
-                if link.name == self._uplink:
-                    return link.mtu
+            if named := self._link(self._uplink):
+                return named.mtu
             raise ConfigError(
                 f"node.uplink: this node has no interface {self._uplink}; "
                 "name one it has, or set mtu"
@@ -68,8 +66,8 @@ class Dataplane:
         ]
         # A node may be without a default route, or have one over several links (with no link of
         # its own), for a moment or for good: then what was measured last still holds.
-        uplink = defaults[0] if defaults else None
-        return next((link.mtu for link in present if link.number == uplink), self.mtu)
+        uplink = self._answered(links.show_link_in(links.HERE, defaults[0])) if defaults else None
+        return uplink.mtu if uplink else self.mtu
 
     def attach(self, attachment: Attachment, mac: bytes = b"") -> None:
         """Wire an attachment into the sandbox at its namespace path. On failure nothing is left.
@@ -288,8 +286,11 @@ class Dataplane:
         return link if link and link.group != REAP_GROUP else None
 
     def _link(self, name: str) -> Link | None:
+        return self._answered(links.show_link(name))
+
+    def _answered(self, request: Operation) -> Link | None:
         try:
-            return self._netlink.query(links.show_link(name), links.link_of)
+            return self._netlink.query(request, links.link_of)
         except KernelError as error:
             if error.errno != ENODEV:
                 raise

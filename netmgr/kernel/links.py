@@ -69,11 +69,15 @@ class VethEnd:
     mtu: int
 
 
+HERE = -1
+"""The number of a socket's own namespace."""
+
+
 class Link(NamedTuple):
     """What the kernel says of one interface.
 
-    `peer` is the index of a pair's other end, in the namespace with the number `peer_netns` (-1:
-    this one). `kind` is its type as ip-link(8) names it, "" for hardware. `master` is the index of
+    `peer` is the index of a pair's other end, in the namespace with the number `peer_netns`.
+    `kind` is its type as ip-link(8) names it, "" for hardware. `master` is the index of
     its bridge, 0 without one.
     `af_spec` holds what `inet_settings` reads.
     """
@@ -87,7 +91,7 @@ class Link(NamedTuple):
     group: int
     alternative_names: tuple[str, ...] = ()
     peer: int = 0
-    peer_netns: int = -1
+    peer_netns: int = HERE
     kind: str = ""
     master: int = 0
     has_arp: bool = True
@@ -207,7 +211,7 @@ def show_link(name: str) -> Operation:
 
 
 def show_link_in(netns: int, index: int) -> Operation:
-    """Ask for a link in another namespace, by that one's number in this one; -1 for this one."""
+    """Ask for a link in another namespace, by that one's number in this one, or `HERE`."""
     body = _IFINFO.pack(0, 0, index, 0, 0)
     if netns >= 0:
         body += attribute(_IFLA_TARGET_NETNSID, struct.pack("=i", netns))

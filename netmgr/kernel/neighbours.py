@@ -102,6 +102,7 @@ class NeighbourLosses:
             KernelError: CAP_NET_BROADCAST is missing, or the process may open no more files.
         """
         self._addresses = frozenset(addresses)
+        self._has_overflown = False
         try:
             self._socket = socket.socket(
                 socket.AF_NETLINK,
@@ -136,15 +137,16 @@ class NeighbourLosses:
         """The descriptor that is readable when there is news."""
         return self._socket.fileno()
 
-    def read(self) -> set[LinkEnd]:
-        """Links that lost such an entry since the last call; after an overflow not all."""
+    def read(self) -> set[LinkEnd] | None:
+        """Links that lost such an entry since the last call; None after an overflow: any may."""
         found = set()
+        self._has_overflown = False
         for netns, body in self._deletions():
             # The kernel's filter compared four bytes of the address only.
             lost = neighbour_of(body)
             if lost and lost.address in self._addresses:
                 found.add(LinkEnd(netns, lost.link))
-        return found
+        return None if self._has_overflown else found
 
     def _deletions(self) -> Iterator[tuple[int, bytes]]:
         """Number of the namespace and body of each message about a deleted entry."""
@@ -164,6 +166,7 @@ class NeighbourLosses:
             except OSError as error:
                 if error.errno == ENOBUFS:
                     # The kernel had no room for some messages; what came after is still to be read.
+                    self._has_overflown = True
                     continue
                 if error.errno == EAGAIN:
                     return

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -226,3 +227,25 @@ def test_a_pod_that_changes_without_an_end_costs_nobody_else(cni: Caller, pod: P
         finally:
             noise.kill()
             noise.wait()
+
+
+def test_a_change_that_the_kernel_had_no_room_to_report_is_found(
+    cni: Caller, pod: Pod, tmp_path: Path
+) -> None:
+    add(cni, pod)
+    entry = "169.254.1.1 dev eth0"
+    lost = f"neigh replace {entry} lladdr 02:00:00:00:0d:01 nud permanent\nneigh del {entry}\n"
+    commands = tmp_path / "commands"
+    commands.write_text(1000 * lost)
+    agent = cni.node.agent_pid()
+    assert agent is not None
+    with cni.sandbox() as other:
+        result = add(cni, other)
+        os.kill(agent, signal.SIGSTOP)
+        try:
+            inside(pod.netns, "ip", "-batch", str(commands))
+            inside(other.netns, "ip", "link", "set", "eth0", "address", MAC)
+        finally:
+            os.kill(agent, signal.SIGCONT)
+        assert eventually(lambda: is_followed(cni, other, result), HEALED_SECONDS)
+        assert talks(cni, other, result)
