@@ -13,7 +13,7 @@ from netmgr.kernel import ipset
 from netmgr.kernel.netlink import NETLINK_NETFILTER, Counted, Decoded, Netlink, Operation
 from netmgr.model import Sender
 from netmgr.prefixes import Address, Prefix
-from netmgr.rules.model import SET_CAPACITY, Element, SetSpec
+from netmgr.rules.model import IPSET_CAPACITY, Element, SetSpec
 
 Batch = tuple[SetSpec, Iterable[Element]]
 """A set and elements of it."""
@@ -197,7 +197,7 @@ def _members(message: bytes, spec: SetSpec, only: Element | None = None) -> list
 
 def _kind(spec: SetSpec) -> ipset.Kind:
     kind = "hash:net" if spec.counts is None else "hash:ip"
-    return ipset.Kind(kind, spec.family, SET_CAPACITY, spec.counts is not None)
+    return ipset.Kind(kind, spec.family, IPSET_CAPACITY, spec.counts is not None)
 
 
 def kernel_name(name: str) -> str:

@@ -16,7 +16,7 @@ from netmgr.rules.iptables_chains import TABLES, builtin, goes_last, split
 from netmgr.rules.iptables_layout import Line, chain_name, chains
 from netmgr.rules.model import (
     FORWARDED,
-    SET_CAPACITY,
+    IPSET_CAPACITY,
     Asking,
     Element,
     Hook,
@@ -91,7 +91,7 @@ def _create(spec: SetSpec) -> str:
     kind = "hash:net" if spec.counts is None else "hash:ip"
     family = "inet" if spec.family is Family.V4 else "inet6"
     counters = "" if spec.counts is None else " counters"
-    options = f"family {family} maxelem {SET_CAPACITY}{counters}"
+    options = f"family {family} maxelem {IPSET_CAPACITY}{counters}"
     return f"ipset create {kernel_name(spec.name)} {kind} {options}"
 
 

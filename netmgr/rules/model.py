@@ -18,8 +18,9 @@ from netmgr.rules.spokes import DropBetween
 
 Element = Address | Prefix | Sender
 # Without a size the kernel takes its resizable hash (nft_set_hash.c).
-SET_CAPACITY = 65_536
-"""Addresses a pod set can hold. Given to the kernel so that it picks its fixed, faster hash."""
+SET_CAPACITY, IPSET_CAPACITY = 8192, 65_536
+"""Addresses a pod set can hold. Given to nftables so that the kernel picks its fixed, faster hash,
+whose table it makes for as many at once and goes through at each reading. An ipset grows."""
 
 
 DYNAMIC_CAPACITY, DYNAMIC_SECONDS = 1024, 3600

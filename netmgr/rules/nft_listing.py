@@ -212,7 +212,8 @@ def _is_made_as(spec: SetSpec, body: Listing) -> bool:
         return (body.get("size"), body.get("timeout")) == (DYNAMIC_CAPACITY, DYNAMIC_SECONDS)
     if spec.has_prefixes:
         return interval
-    return not interval and body.get("size") == SET_CAPACITY
+    # An earlier release made larger ones, whose counters must not be lost.
+    return not interval and body.get("size", 0) >= SET_CAPACITY
 
 
 def _is_base(hook: Hook, body: Listing) -> bool:
