@@ -1,18 +1,30 @@
-"""A full node: what ADD costs there, what agent and exporter weigh, how long a scrape takes."""
+"""A full node: what ADD, a reading and a scrape cost there, and what agent and exporter take."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import median
 
-from netmgr.lab import processes
+from netmgr.documents import loader
+from netmgr.documents.node import Backend, NodeDocument
+from netmgr.lab import processes, wiring
 from netmgr.lab.nodes import LabNode
+from netmgr.rules.choose import open_kind
+from netmgr.rules.engine import Rules
+from netmgr.rules.policy import Policy
 from tests.bench.plugins import Plugin, netmgr
 from tests.bench.report import Effort, Figure
 
 MEGABYTE = 1024 * 1024
+AS_INSTALLED = {"reconcile_seconds": 10}
+_AT_ONCE = 250
+IDLE_SECONDS = 7
+"""How long an agent is watched for each round: all rounds together see several reconcile passes."""
 
 
 def measure(effort: Effort) -> Iterator[Figure]:
@@ -24,6 +36,12 @@ def measure(effort: Effort) -> Iterator[Figure]:
             pods = f"{effort.crowd} pods"
             yield Figure(f"ADD with {pods}, {backend}", own, "ms", other, "none", 1.1)
             yield from _footprint(node, f"{pods}, {backend}", effort.rounds)
+        with netmgr(backend, AS_INSTALLED) as (full, node):
+            _fill(full, effort.crowd)
+            yield _idle(node, f"{effort.crowd} pods, {backend}", effort.rounds)
+            yield _reading(full, node, backend, effort.rounds)
+            _fill(full, effort.big_crowd, effort.crowd)
+            yield _reading(full, node, backend, effort.rounds)
 
 
 def _add_medians(plugins: Sequence[Plugin], count: int) -> list[float]:
@@ -38,10 +56,76 @@ def _add_medians(plugins: Sequence[Plugin], count: int) -> list[float]:
     return [1000 * median(took[plugin]) for plugin in plugins]
 
 
-def _fill(plugin: Plugin, count: int) -> None:
-    pods = [f"crowd-{number}" for number in range(count)]
+def _fill(plugin: Plugin, count: int, present: int = 0) -> None:
+    pods = [f"crowd-{number}" for number in range(present, count)]
     plugin.make_pods(pods)
-    plugin.call_at_once("ADD", pods)
+    for first in range(0, len(pods), _AT_ONCE):
+        plugin.call_at_once("ADD", pods[first : first + _AT_ONCE])
+
+
+def _idle(node: LabNode, where: str, rounds: int) -> Figure:
+    process = process_of(node, "agent")
+    began, before = time.monotonic(), _processor_seconds(process)
+    time.sleep(IDLE_SECONDS * rounds)
+    spent = _processor_seconds(process) - before
+    share = 100 * spent / (time.monotonic() - began)
+    return Figure(f"agent's processor time, idle, {where}", share, "% of one", budget=0.5)
+
+
+def _processor_seconds(process: int) -> float:
+    """User and system time so far (proc_pid_stat(5))."""
+    # The name, which comes second, may have spaces.
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def _reading(plugin: Plugin, node: LabNode, backend: Backend, rounds: int) -> Figure:
+    """The counters of all pods, beside those of their links as cAdvisor reads them."""
+    document = loader.load(node.document, NodeDocument)
+    own, other = list[float](), list[float]()
+    with (
+        _processes_in(sorted(plugin.pods.iterdir())) as found,
+        wiring.inside(node.namespace),
+        # Beside the agent's, and only read.
+        closing(Rules(open_kind(backend), Policy.of(document))) as rules,
+    ):
+        counted = {sample.counter.subject for sample in rules.read() if sample.counter.is_pod}
+        assert len(counted) == len(found)
+        # Processor time, since neither waits for anything, in turns.
+        for _ in range(3 * rounds):
+            own.append(_processor_ms(rules.read))
+            other.append(_processor_ms(lambda: [_net_dev(one) for one in found]))
+    reference = "/proc/PID/net/dev of each", other
+    what = f"reading of {len(found)} pods, {backend}"
+    return Figure.of(what, own, "ms", median, reference, 0.25)
+
+
+def _processor_ms(step: Callable[[], object]) -> float:
+    began = time.thread_time()
+    step()
+    return 1000 * (time.thread_time() - began)
+
+
+@contextmanager
+def _processes_in(namespaces: Sequence[Path]) -> Iterator[list[int]]:
+    """A process in each."""
+    started: list[int] = []
+    try:
+        for namespace in namespaces:
+            with wiring.inside(namespace):
+                started.append(os.posix_spawn("/bin/sleep", ["sleep", "infinity"], {}))
+        yield started
+    finally:
+        for process in started:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+
+
+def _net_dev(process: int) -> list[tuple[bytes, list[int]]]:
+    """Name and figures of each link of the process's namespace, as cAdvisor finds them out."""
+    lines = Path(f"/proc/{process}/net/dev").read_bytes().splitlines()[2:]
+    parted = (line.partition(b":") for line in lines)
+    return [(name.strip(), list(map(int, figures.split()))) for name, _, figures in parted]
 
 
 def _footprint(node: LabNode, where: str, rounds: int) -> Iterator[Figure]:
@@ -52,7 +136,7 @@ def _footprint(node: LabNode, where: str, rounds: int) -> Iterator[Figure]:
         f"agent's memory, {where}",
         resident_bytes(process_of(node, "agent")) / MEGABYTE,
         "MB",
-        budget=60,
+        budget=45,
     )
     exporter = process_of(node, "netmgr.lab.unprivileged")
     yield Figure(
