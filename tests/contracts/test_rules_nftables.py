@@ -14,6 +14,7 @@ from netmgr.kernel.netlink import Operation
 from netmgr.kernel.nf_tables_socket import NftSocket
 from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Address
+from netmgr.rules import nft_text
 from netmgr.rules.engine import Rules
 from netmgr.rules.nftables import NftablesBackend
 
@@ -123,6 +124,19 @@ def test_a_link_that_another_program_put_beside_an_address_or_took_away_is_named
     rules.apply(plan)
     assert not rules.plan(PODS)
     assert OTHER_LINK not in program("nft list table inet netmgr")
+
+
+def test_larger_sets_of_an_earlier_release_stay_and_count_on(
+    namespaces, policy, program, monkeypatch
+):
+    with netns.entered(namespaces("upgraded").descriptor):
+        rules = Rules(NftablesBackend(), policy)
+        monkeypatch.setattr(nft_text, "SET_CAPACITY", 65_536)
+        rules.apply(rules.plan(PODS))
+        monkeypatch.undo()
+        assert "size 65536" in program("nft list set inet netmgr pod_in4")
+        assert not rules.plan(PODS)
+        rules.close()
 
 
 def test_elements_of_other_shapes_count_as_well(rules, program):
