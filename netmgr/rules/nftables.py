@@ -47,13 +47,18 @@ class NftablesBackend:
         self.abilities = Abilities(flowtables=flowtables.is_supported(self._socket))
         self._fingerprints = Fingerprints()
         self._samples = Samples()
+        self._seen: tuple[int, Ruleset, Observed] | None = None
         self._is_asleep = False
 
     def observe(self, desired: Ruleset) -> Observed:
-        """Read the table."""
-        found = nft_listing.observed(self._fingerprints.compared(self._listing()), desired)
-        self._is_asleep = found.asleep
-        return found
+        """Read the table, unless no program has changed any table since the last time."""
+        # Asked for first: what changes while the table is listed is found by the next look.
+        generation = self._socket.generation()
+        if self._seen is None or self._seen[:2] != (generation, desired):
+            found = nft_listing.observed(self._fingerprints.compared(self._listing()), desired)
+            self._seen = generation, desired, found
+        self._is_asleep = self._seen[2].asleep
+        return self._seen[2]
 
     def apply(self, operations: Sequence[Operation]) -> None:
         """Run the operations as one transaction: all of them, or none."""

@@ -126,6 +126,25 @@ def test_a_link_that_another_program_put_beside_an_address_or_took_away_is_named
     assert OTHER_LINK not in program("nft list table inet netmgr")
 
 
+class Refusing:
+    """In place of libnftables."""
+
+    def run(self, commands: str, *, json: bool = False) -> str:
+        raise AssertionError(commands, json)
+
+
+def test_rules_are_listed_again_only_after_somebody_changed_some(rules, program, monkeypatch):
+    rules.plan(PODS)
+    with monkeypatch.context() as patched:
+        patched.setattr(rules.backend, "_nft", Refusing())
+        assert not rules.plan(PODS)
+        for change in ("add table inet another", "flush chain inet netmgr forward"):
+            program(f"nft {change}")
+            with pytest.raises(AssertionError, match="list table inet netmgr"):
+                rules.plan(PODS)
+    assert any("forward" in what for what in rules.plan(PODS).repairs)
+
+
 def test_larger_sets_of_an_earlier_release_stay_and_count_on(
     namespaces, policy, program, monkeypatch
 ):
