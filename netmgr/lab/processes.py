@@ -27,16 +27,18 @@ def running_in(namespaces: Iterable[Path]) -> list[int]:
     return [number for number in numbers if number != os.getpid() and _namespace(number) in wanted]
 
 
-def end(namespaces: Iterable[Path], grace: float = 5) -> None:
+def end(namespaces: Iterable[Path], grace: float = 5, patience: float = 60) -> None:
     """End everything that runs in these namespaces: politely first, after `grace` seconds by force.
 
     Raises:
-        KernelError: something survived even that.
+        KernelError: something still runs `patience` seconds after SIGKILL.
     """
     pins = list(namespaces)
-    # Politely first: an agent writes its ledger and removes its sockets at SIGTERM.
-    for which in (signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + grace
+    # Politely first: an agent writes its ledger and removes its sockets at SIGTERM. Nothing escapes
+    # SIGKILL, but a process within a system call ends only after it: a transaction of nftables, or
+    # a link that is removed, waits for the whole machine's RCU and for others' network locks.
+    for which, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, patience)):
+        deadline = time.monotonic() + seconds
         # Again and again: a process may start another between the scan and the signal.
         while (found := running_in(pins)) and time.monotonic() < deadline:
             _signal(found, which, pins, deadline)
