@@ -1,4 +1,4 @@
-"""`python -m tests.bench.chart FILE…`: the ratios of `build/bench.json` as SVG on standard output.
+"""`python -m tests.bench.chart FILE… [--only WORDS]…`: the ratios of `build/bench.json` as SVG.
 
 One bar for each figure that was compared with something, from 1 to its ratio on a logarithmic
 scale: to the left, and green, what is less than the reference or, where more is better, more. A
@@ -7,10 +7,11 @@ line through its end shows between which ratios the quartiles of both sides are.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,29 @@ LEAST, MOST = 0.001, 10.0
 
 
 def main() -> None:
-    """Draw the figures of all files together."""
+    """Draw the figures of all files together, or those of which some words are a part."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.chart", description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--only", action="append", metavar="WORDS", help="of figure or reference")
+    arguments = parser.parse_args()
     figures: list[dict[str, Any]] = []
-    for name in sys.argv[1:]:
-        figures += json.loads(Path(name).read_text())["figures"]
-    compared = [one for one in figures if one["reference"]]
+    for path in arguments.files:
+        figures += json.loads(path.read_text())["figures"]
+    compared = [
+        one for one in figures if one["reference"] and _is_wanted(_words(one), arguments.only)
+    ]
     size = (WIDTH, TOP + ROW * len(compared) + ROW)
     sys.stdout.write(
         drawing.document("netmgr beside its references", size, _body(compared), font_size=11)
     )
+
+
+def _is_wanted(words: str, only: Sequence[str] | None) -> bool:
+    return not only or any(each in words for each in only)
+
+
+def _words(one: dict[str, Any]) -> str:
+    return f"{one['what']} / {one['against']}"
 
 
 def _body(figures: list[dict[str, Any]]) -> Iterator[str]:
@@ -47,7 +62,7 @@ def _body(figures: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _row(one: dict[str, Any]) -> Iterator[str]:
-    words = f"{one['what']} / {one['against']}"
+    words = _words(one)
     yield drawing.text(12, 13, drawing.shortened(words, 74), fill=INK)
     end = _place(_cost(one, one["judged"]))
     left, right = sorted((_place(1), end))

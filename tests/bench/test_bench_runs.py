@@ -118,3 +118,16 @@ def test_the_chart_shows_every_ratio(
     first, last = map(float, re.findall(r"M (\S+) 9.5 H (\S+)", whisker.get("d", ""))[0])
     edges = [chart._place(ratio) for ratio in (0.15, 0.25)]
     assert [first, last] == pytest.approx(edges, abs=0.1)
+
+
+def test_the_chart_may_show_some_ratios_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bench.json"
+    write([Figure(what, 1, "ms", 2, "ptp") for what in ("ADD", "DEL", "100 ADDs")], file)
+    monkeypatch.setattr("sys.argv", ["chart", str(file), "--only", "ADD"])
+    chart.main()
+    drawn = capsys.readouterr().out
+    assert "ADD / ptp" in drawn
+    assert "100 ADDs / ptp" in drawn
+    assert "DEL / ptp" not in drawn
