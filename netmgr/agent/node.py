@@ -19,6 +19,7 @@ from typing import Self
 from netmgr.agent.accounting import Accounting
 from netmgr.agent.accounts import Accounts
 from netmgr.agent.components import Agent, Component, Health, Remnants
+from netmgr.agent.limits import Limits
 from netmgr.agent.pool import Pool
 from netmgr.agent.requests import AttachmentLocks, Requests
 from netmgr.dataplane import desired
@@ -43,12 +44,19 @@ class Node(Component):
     vital = ("wiring",)
 
     def __init__(
-        self, network: str, leases: Leases, dataplane: Dataplane, accounts: Accounts, health: Health
+        self,
+        network: str,
+        leases: Leases,
+        dataplane: Dataplane,
+        accounts: Accounts,
+        limits: Limits | None,
+        health: Health,
     ) -> None:
         self.network = network
         self.leases = leases
         self.dataplane = dataplane
         self.accounts = accounts
+        self._limits = limits
         self.locks = AttachmentLocks()
         self.requests = Requests()
         self._health = health
@@ -56,8 +64,9 @@ class Node(Component):
     @classmethod
     def open(cls, agent: Agent) -> Self:
         """Put the parts together."""
-        pool, accounts = agent.get(Pool), agent.get(Accounting).accounts
-        return cls(agent.document.network, pool.leases, pool.dataplane, accounts, agent.health)
+        pool, accounts, limits = agent.get(Pool), agent.get(Accounting).accounts, agent.find(Limits)
+        network, leases, dataplane = agent.document.network, pool.leases, pool.dataplane
+        return cls(network, leases, dataplane, accounts, limits, agent.health)
 
     def reconcile(self) -> None:
         """Collect attachments whose sandbox is gone, and repair the others."""
@@ -84,6 +93,9 @@ class Node(Component):
             # Before the wiring: the pod's first packet is counted.
             self.accounts.begin(attachment)
             self.dataplane.attach(attachment, requested.mac)
+            # The link has to be there first. The pod's program is not started before the answer.
+            if self._limits:
+                self._limits.begin(attachment)
         # A fault of ours, too, must leave neither a held address nor a link.
         except BaseException:
             self._undo(attachment)

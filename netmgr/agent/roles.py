@@ -37,6 +37,7 @@ def wiring_node() -> Kinds:
     from netmgr.agent.cni import CniSocket  # noqa: PLC0415  this role's alone
     from netmgr.agent.flowtable import FlowtableDevices  # noqa: PLC0415  nodes' alone
     from netmgr.agent.following import MacFollower  # noqa: PLC0415  this role's alone
+    from netmgr.agent.limits import Limits  # noqa: PLC0415  nodes' alone
     from netmgr.agent.node import Node  # noqa: PLC0415  this role's alone
     from netmgr.agent.pool import Pool  # noqa: PLC0415  this role's alone
     from netmgr.agent.ranging import Ranges  # noqa: PLC0415  this role's alone
@@ -57,6 +58,9 @@ def wiring_node() -> Kinds:
         Accounting,
         HostPods,
         NatServices,
+        # Pods that are there are limited again before anything else of theirs is repaired, and the
+        # node limits each new one before its ADD is answered.
+        Limits,
         Node,
         MacFollower,
         # After the accounts, whose rules name the flowtable, and whose repairs empty it.
@@ -77,6 +81,7 @@ def wiring_node() -> Kinds:
 def observing_node() -> Kinds:
     """A node whose pods another plugin wires (`cni: off`): it counts, and does nothing else."""
     from netmgr.agent.flowtable import FlowtableDevices  # noqa: PLC0415  nodes' alone
+    from netmgr.agent.limits import Limits  # noqa: PLC0415  nodes' alone
     from netmgr.agent.observing import Observation  # noqa: PLC0415  this role's alone
 
     return (
@@ -87,6 +92,7 @@ def observing_node() -> Kinds:
         HostPods,
         NatServices,
         Observation,
+        Limits,
         FlowtableDevices,
         TaggedRules,
         Reconciler,

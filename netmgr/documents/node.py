@@ -25,6 +25,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 from netmgr.documents.classes import TrafficClass, resolved
 from netmgr.documents.diagnostics import Diagnostic, Invalid, KeyPath, error, invalid
 from netmgr.documents.fields import AbsolutePath, AddressText, Document, PrefixText
+from netmgr.documents.limits import Limit
 from netmgr.documents.sites import (
     HUB,
     KeyedPrefix,
@@ -213,6 +214,8 @@ class NodeDocument(Document):
     flowtable: bool = True
     """Whether connections between internal addresses skip the rules once they are established.
     Only on nftables, where the kernel has flowtables, without `accounting.classes`."""
+    limits: tuple[Limit, ...] = ()
+    """How much internet traffic pods may have. Needs nftables, on any backend."""
     backend: Backend = Backend.AUTO
     pool: Pool = Pool()
     accounting: Accounting = Accounting()
@@ -292,8 +295,7 @@ class NodeDocument(Document):
     @model_validator(mode="after")
     def _classes_leave_an_internet(self) -> NodeDocument:
         # Merged, since 0.0.0.0/1 and 128.0.0.0/1 together are everything, too.
-        known = merge((*self.internal_prefixes, *chain(*self.traffic_classes.values())))
-        if any(prefix.length == 0 for prefix in known):
+        if any(prefix.length == 0 for prefix in self.not_internet):
             raise ValueError("accounting.classes and internal leave no internet")
         return self
 
@@ -337,6 +339,11 @@ class NodeDocument(Document):
         services = [service.service_cidr for service in self.nat.services] if self.nat else []
         protected = self.protect if self.wires_pods else ()
         return _internal(self.internal, (*self.ranges, *sites, *services, *protected))
+
+    @property
+    def not_internet(self) -> tuple[Prefix, ...]:
+        """The internal prefixes, and those of classes."""
+        return tuple(merge((*self.internal_prefixes, *chain(*self.traffic_classes.values()))))
 
     @property
     def traffic_classes(self) -> dict[str, tuple[Prefix, ...]]:
@@ -415,6 +422,8 @@ def _of_role(document: NodeDocument) -> Iterator[Diagnostic]:
     if role is not Role.NAT_HOST and document.nat is not None:
         remedy = "remove it, or say role: nat-host"
         yield error(f"a {role} translates no Services", ("nat",), ("role",), remedy)
+    if document.limits and role is not Role.NODE:
+        yield error(f"a {role} has no pods", ("limits",), ("role",), "remove it")
     if document.nodes_file and not document.wires_pods:
         remedy = "remove it; only a node whose pods netmgr wires has routes to other nodes"
         yield error("wires no pods", ("nodes_file",), ("role",), remedy)

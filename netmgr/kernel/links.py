@@ -124,6 +124,21 @@ def create_veth(host: VethEnd, pod: VethEnd, netns: int, group: int = 0) -> Oper
     return Operation(text, RTM_NEWLINK, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, body)
 
 
+def create_ifb(name: str) -> Operation:
+    """Create an intermediate functional block, up.
+
+    It gives back each packet where it came from, after that packet waited in its queues.
+    """
+    body = (
+        _IFINFO.pack(0, 0, 0, IFF_UP, IFF_UP)
+        + string_attribute(_IFLA_IFNAME, name)
+        + _ONE_QUEUE
+        + nested(_IFLA_LINKINFO, string_attribute(_IFLA_INFO_KIND, "ifb"))
+    )
+    text = f"link add {name} up type ifb"
+    return Operation(text, RTM_NEWLINK, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, body)
+
+
 def _set_link(
     text: str, index: int, *, up: bool | None = None, attributes: bytes = b""
 ) -> Operation:

@@ -31,7 +31,7 @@ from netmgr.kernel.netlink import (
 _SUBSYSTEM = 10
 BATCH_BEGIN, BATCH_END = 0x10, 0x11
 NLM_F_APPEND = 0x800
-NFPROTO_INET, NFPROTO_IPV4, NFPROTO_IPV6 = 1, 2, 10
+NFPROTO_INET, NFPROTO_IPV4, NFPROTO_NETDEV, NFPROTO_IPV6 = 1, 2, 5, 10
 
 NEW_TABLE, GET_TABLE, DELETE_TABLE = 0, 1, 2
 NEW_CHAIN, GET_CHAIN, DELETE_CHAIN = 3, 4, 5
@@ -189,9 +189,10 @@ def new_owned_table(table: str, comment: str) -> Operation:
     return message(NEW_TABLE, body, f"add table inet {table}", NLM_F_CREATE | NLM_F_EXCL)
 
 
-def delete_table(table: str) -> Operation:
+def delete_table(table: str, family: int = NFPROTO_INET) -> Operation:
     """Delete the table with all that is in it."""
-    return message(DELETE_TABLE, attribute(_TABLE_NAME, text(table)), f"delete table inet {table}")
+    name = attribute(_TABLE_NAME, text(table))
+    return message(DELETE_TABLE, name, f"delete table {table}", family=family)
 
 
 def new_chain(table: str, chain: Chain) -> Iterator[Operation]:

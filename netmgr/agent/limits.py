@@ -1,0 +1,79 @@
+"""Keeps pods' internet traffic within the limits of the node document.
+
+What the limits are follows from the document and the pods that are there, so nothing of them is
+stored. They stay in force while no agent runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Self
+
+from netmgr.agent.components import Agent, Component, Remnants
+from netmgr.limits import shaper, tree
+from netmgr.limits.shaper import Shaper
+from netmgr.model import Attachment, Traffic
+
+log = logging.getLogger(__name__)
+
+
+class Limits(Component):
+    """The limits of all pods, on a node whose document has some."""
+
+    vital = ("limits",)
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._limits = agent.document.limits
+        self._shaper = Shaper(agent.document.not_internet)
+        agent.stack.callback(self._shaper.close)
+
+    @classmethod
+    def open(cls, agent: Agent) -> Self | None:
+        """None without limits; a predecessor's are removed then.
+
+        Raises:
+            SetupError: nftables' library is missing.
+        """
+        if agent.document.limits:
+            return cls(agent)
+        for what in shaper.remove():
+            log.info("limits-removed what=%s", what)
+        return None
+
+    def start(self) -> None:
+        """Limit the pods that are there.
+
+        Raises:
+            SetupError: the kernel lacks what limits need.
+        """
+        self._apply()
+
+    def begin(self, attachment: Attachment) -> None:
+        """Limit a pod that was attached, if a limit is for it.
+
+        Raises:
+            KernelError: it could not be limited.
+        """
+        if any(limit.covers(attachment.pod) for limit in self._limits):
+            self._apply()
+
+    def reconcile(self) -> None:
+        """Put back what another program changed, and remove what no pod needs any more."""
+        self._agent.health.repair("limits", self._apply)
+
+    def _apply(self) -> list[str]:
+        # The list of pods is read within the shaper's lock: an older one must not come last.
+        return self._shaper.apply(
+            lambda: {
+                traffic: tree.tree(self._limits, self._agent.attachments(), traffic)
+                for traffic in (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)
+            }
+        )
+
+    @classmethod
+    def remove(cls, remnants: Remnants) -> Iterator[str]:
+        """Remove the limits of all pods."""
+        del remnants
+        yield from shaper.remove()

@@ -1,0 +1,196 @@
+"""Traffic control of a link, as rtnetlink messages: HTB's classes and their queues.
+
+See tc-htb(8) and linux/pkt_sched.h. A link whose root is HTB sends what has no class at once; the
+others wait until their class, and the class that it is in, may send.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from dataclasses import dataclass
+
+from netmgr.errors import KernelError
+from netmgr.kernel.netlink import (
+    NLM_F_ACK,
+    NLM_F_CREATE,
+    NLM_F_DUMP,
+    NLM_F_EXCL,
+    NLM_F_REPLACE,
+    Netlink,
+    Operation,
+    attribute,
+    attributes,
+    nested,
+    string_attribute,
+    string_of,
+)
+
+_NEW_QDISC = 36
+_NEW_CLASS, _DELETE_CLASS, _GET_CLASS = 40, 41, 42
+_TCMSG = struct.Struct("=BxxxiIII")
+_KIND, _OPTIONS, _STATS2 = 1, 2, 7
+_STATS_BASIC, _STATS_QUEUE = 1, 3
+_HTB_PARMS, _HTB_INIT, _HTB_RATE64, _HTB_CEIL64 = 1, 2, 6, 7
+_HTB_VERSION = 3
+_RATE = struct.Struct("=BBHhHI")
+_CLASS_OPTIONS = struct.Struct("=IIIII")
+_BASIC = struct.Struct("=QI")
+_QUEUE = struct.Struct("=IIIII")
+_ETHERNET = 1
+"""TC_LINKLAYER_ETHERNET. With it, HTB computes a packet's time and needs no table of them."""
+_TICK_NANOSECONDS = 64
+"""The unit of a class's burst: PSCHED_SHIFT is 6."""
+_AT_ROOT = 0xFFFFFFFF
+_MAJOR = 1 << 16
+"""HTB's handle is 1:, and so is the first half of its classes'."""
+
+QUANTUM = 65_536
+"""Bytes that a class sends before its neighbour has its turn. At least the longest packet: HTB
+forgets what a class sent beyond it, so that large packets would get more than their share."""
+
+_LEAST_QUEUE_BYTES = 131_072
+_QUEUE_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a class may send.
+
+    Attributes:
+        parent: the number of the class that it is in; 0 for none.
+        rate: bytes a second that it always has.
+        ceiling: the most bytes a second, if the class that it is in has some left.
+        burst: bytes that it may send at once after a pause.
+    """
+
+    parent: int
+    rate: int
+    ceiling: int
+    burst: int
+
+    def is_like(self, other: Shape) -> bool:
+        """Whether both are the same to the kernel, which keeps bursts in units of 64 ns."""
+        tolerance = 1 + self.ceiling * _TICK_NANOSECONDS // 10**9
+        return (self.parent, self.rate, self.ceiling) == (
+            other.parent,
+            other.rate,
+            other.ceiling,
+        ) and abs(self.burst - other.burst) <= tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class ClassUsage:
+    """What a class has sent since it was made (gen_stats); bytes include Ethernet headers."""
+
+    bytes: int
+    packets: int
+    dropped: int
+    delayed: int
+    """How often it had to wait."""
+    backlog: int
+    """Bytes that wait now."""
+
+
+def make_root(index: int) -> Operation:
+    """Put HTB at the root of a link that sends by the system's default (EEXIST if it is there)."""
+    # `defcls` 0: what has no class passes at once.
+    options = nested(
+        _OPTIONS, attribute(_HTB_INIT, struct.pack("=IIIII", _HTB_VERSION, 10, 0, 0, 0))
+    )
+    body = _TCMSG.pack(0, index, _MAJOR, _AT_ROOT, 0) + string_attribute(_KIND, "htb") + options
+    return Operation(
+        f"qdisc add dev {index} root htb", _NEW_QDISC, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, body
+    )
+
+
+def put_class(index: int, number: int, shape: Shape) -> Operation:
+    """Make a class, or change what it may send."""
+    parent = _MAJOR | shape.parent if shape.parent else _MAJOR
+    rate, ceiling = (min(bytes_, 0xFFFFFFFF) for bytes_ in (shape.rate, shape.ceiling))
+    parameters = (
+        _RATE.pack(0, _ETHERNET, 0, 0, 0, rate)
+        + _RATE.pack(0, _ETHERNET, 0, 0, 0, ceiling)
+        + _CLASS_OPTIONS.pack(
+            _ticks(shape.burst, shape.rate), _ticks(shape.burst, shape.ceiling), QUANTUM, 0, 0
+        )
+    )
+    options = nested(
+        _OPTIONS,
+        attribute(_HTB_PARMS, parameters),
+        attribute(_HTB_RATE64, struct.pack("=Q", shape.rate)),
+        attribute(_HTB_CEIL64, struct.pack("=Q", shape.ceiling)),
+    )
+    body = _TCMSG.pack(0, index, _MAJOR | number, parent, 0) + string_attribute(_KIND, "htb")
+    text = f"class replace dev {index} 1:{number:x} htb ceil {shape.ceiling * 8}"
+    return Operation(text, _NEW_CLASS, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, body + options)
+
+
+def delete_class(index: int, number: int) -> Operation:
+    """Delete a class and what waits in it; EBUSY while others are in it."""
+    body = _TCMSG.pack(0, index, _MAJOR | number, 0, 0)
+    return Operation(f"class delete dev {index} 1:{number:x}", _DELETE_CLASS, NLM_F_ACK, body)
+
+
+def add_queue(channel: Netlink, index: int, number: int, shape: Shape) -> None:
+    """Give a class a queue that is fair to its connections, or a short one if the kernel has none.
+
+    HTB's own queue has as many packets as the link's, 32 for an IFB, at any rate.
+    """
+    try:
+        channel.transact([_queue(index, number, "fq_codel", b"")])
+    except KernelError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        limit = max(_LEAST_QUEUE_BYTES, int(shape.ceiling * _QUEUE_SECONDS))
+        channel.transact([_queue(index, number, "bfifo", struct.pack("=I", limit))])
+
+
+def _queue(index: int, number: int, kind: str, options: bytes) -> Operation:
+    body = _TCMSG.pack(0, index, number << 16, _MAJOR | number, 0) + string_attribute(_KIND, kind)
+    if options:
+        body += attribute(_OPTIONS, options)
+    text = f"qdisc replace dev {index} parent 1:{number:x} {kind}"
+    return Operation(text, _NEW_QDISC, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, body)
+
+
+def read_classes(channel: Netlink, index: int) -> dict[int, tuple[Shape, ClassUsage]]:
+    """The classes of a link by number; none if it has no HTB."""
+    request = Operation(
+        f"class show dev {index}", _GET_CLASS, NLM_F_DUMP, _TCMSG.pack(0, index, 0, 0, 0)
+    )
+    return dict(channel.dump(request, _class_of))
+
+
+def _class_of(body: bytes) -> tuple[int, tuple[Shape, ClassUsage]] | None:
+    _, _, handle, parent, _ = _TCMSG.unpack_from(body)
+    found = attributes(body, _TCMSG.size)
+    options = attributes(found.get(_OPTIONS, b""))
+    if string_of(found.get(_KIND, b"")) != "htb" or _HTB_PARMS not in options:
+        return None
+    parameters = options[_HTB_PARMS]
+    *_, rate = _RATE.unpack_from(parameters)
+    *_, ceiling = _RATE.unpack_from(parameters, _RATE.size)
+    _, ticks, *_ = _CLASS_OPTIONS.unpack_from(parameters, 2 * _RATE.size)
+    rate, ceiling = (
+        struct.unpack("=Q", options[key])[0] if key in options else plain
+        for key, plain in ((_HTB_RATE64, rate), (_HTB_CEIL64, ceiling))
+    )
+    is_inner = parent not in (_AT_ROOT, _MAJOR, 0)
+    shape = Shape(
+        parent & 0xFFFF if is_inner else 0,
+        rate,
+        ceiling,
+        ticks * _TICK_NANOSECONDS * ceiling // 10**9,
+    )
+    return handle & 0xFFFF, (shape, _usage(attributes(found.get(_STATS2, b""))))
+
+
+def _usage(statistics: dict[int, bytes]) -> ClassUsage:
+    size, packets = _BASIC.unpack_from(statistics[_STATS_BASIC])
+    _, backlog, dropped, _, delayed = _QUEUE.unpack_from(statistics[_STATS_QUEUE])
+    return ClassUsage(size, packets, dropped, delayed, backlog)
+
+
+def _ticks(size: int, rate: int) -> int:
+    return min(0xFFFFFFFF, size * 10**9 // rate // _TICK_NANOSECONDS)

@@ -1,0 +1,1 @@
+"""Limits of pods' internet traffic, held by the kernel's HTB classes."""
