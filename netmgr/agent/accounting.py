@@ -23,7 +23,8 @@ from netmgr.api.snapshot import (
     UsageView,
 )
 from netmgr.clock import Clock
-from netmgr.documents.node import Backend, NodeDocument, NodeRules
+from netmgr.documents.accounting import NodeRules
+from netmgr.documents.node import Backend, NodeDocument
 from netmgr.documents.sites import Role
 from netmgr.errors import KernelError, NetmgrError, SetupError, StateError, TryAgainLater
 from netmgr.kernel.xtables import listing

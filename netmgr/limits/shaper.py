@@ -21,7 +21,7 @@ from netmgr.kernel.libnftables import LibNftables
 from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.kernel.nf_tables import NFPROTO_NETDEV
 from netmgr.kernel.nf_tables_socket import NO_NF_TABLES, NftSocket
-from netmgr.kernel.traffic_control import ClassUsage
+from netmgr.kernel.traffic_control import ClassUsage, Shape
 from netmgr.limits import rules, tree
 from netmgr.limits.rules import IFBS, Chain
 from netmgr.limits.tree import Tree
@@ -98,19 +98,19 @@ class Shaper:
             if traffic in self._ifbs:
                 repairs += made
             self._ifbs[traffic] = index
-            found = traffic_control.read_classes(self._channel, index)
-            for number, shape in tree.shapes(one, self._numbers).items():
-                present = found.get(number)
-                if present is None or not present[0].is_like(shape):
-                    self._channel.transact([traffic_control.put_class(index, number, shape)])
-                if present is None and number in self._leaves(one):
-                    traffic_control.add_queue(self._channel, index, number, shape)
+            self._put_shapes(index, tree.shapes(one, self._numbers))
         return repairs
 
-    def _leaves(self, one: Tree) -> set[int]:
-        """Numbers of the classes that packets wait in: a namespace's has its pods' within."""
-        inner = {limited.parent for limited in one.classes.values()}
-        return {self._numbers[each.key] for each in one.classes.values() if each.name not in inner}
+    def _put_shapes(self, index: int, shapes: Mapping[int, Shape]) -> None:
+        found = traffic_control.read_classes(self._channel, index)
+        # Packets wait in a pod's class, and in a namespace's only through its pods'.
+        inner = {shape.parent for shape in shapes.values()}
+        for number, shape in shapes.items():
+            present = found.get(number)
+            if present is None or not present[0].is_like(shape):
+                self._channel.transact([traffic_control.put_class(index, number, shape)])
+            if present is None and number not in inner:
+                traffic_control.add_queue(self._channel, index, number, shape)
 
     def _ifb(self, traffic: Traffic) -> tuple[int, list[str]]:
         """The index of a direction's IFB, and what of it was missing and has been made."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from netmgr.documents.limits import Limit
 from netmgr.kernel.traffic_control import Shape
-from netmgr.model import Attachment, Traffic
+from netmgr.model import Attachment, PodRef, Traffic
 
 _LEAST_BURST_BYTES = 65_536
-_BURST_SECONDS = 0.005
+_BURSTS = 200
+"""A burst is what passes in this part of a second."""
 _SHARE = 1024
 """What a pod always has of its namespace's rate, as the number of parts that the rate is divided
 into. More pods than that would together exceed the rate; no kubelet takes so many."""
@@ -53,38 +54,38 @@ def tree(limits: Sequence[Limit], attachments: Iterable[Attachment], traffic: Tr
 
     Of several limits that are for a pod, or for a namespace, the lowest one is in force.
     """
+    wanted = [limit for limit in limits if limit.rate(traffic) is not None]
     classes: dict[str, Limited] = {}
     links: dict[str, str] = {}
-    wanted = [(limit, rate) for limit in limits if (rate := limit.rate(traffic)) is not None]
     for attachment in attachments:
-        if not attachment.host_link:
-            continue
-        pod = attachment.pod
-        matching = [(limit, rate) for limit, rate in wanted if limit.covers(pod)]
-        if not matching:
-            continue
-        shared = _lowest(pod.namespace, "", [one for one in matching if one[0].namespaces])
-        own = _lowest(str(pod), "", [one for one in matching if one[0].pods])
-        if shared is not None:
-            classes[shared.name] = shared
-            own = Limited(
-                str(pod),
-                shared.name,
-                min(own.rate, shared.rate) if own else shared.rate,
-                own.burst if own else shared.burst,
-            )
-        if own is not None:
-            classes[own.name] = own
-            links[attachment.host_link] = own.name
+        # An observer does not know every pod's link.
+        found = _classes_of(attachment.pod, wanted, traffic) if attachment.host_link else []
+        classes |= {limited.name: limited for limited in found}
+        if found:
+            links[attachment.host_link] = found[-1].name
     return Tree(classes, links)
 
 
-def _lowest(name: str, parent: str, matching: list[tuple[Limit, int]]) -> Limited | None:
-    if not matching:
-        return None
-    limit, rate = min(matching, key=lambda one: one[1])
-    burst = limit.burst or max(_LEAST_BURST_BYTES, int(rate / 8 * _BURST_SECONDS))
-    return Limited(name, parent, rate, burst)
+def _classes_of(pod: PodRef, limits: Sequence[Limit], traffic: Traffic) -> list[Limited]:
+    """The class of the pod's namespace and that of the pod in it, or one of them; or none."""
+    matching = [limit for limit in limits if limit.covers(pod)]
+    shared = _lowest(pod.namespace, [one for one in matching if one.namespaces], traffic)
+    own = _lowest(str(pod), [one for one in matching if one.pods], traffic)
+    if shared is None:
+        return [own] if own else []
+    # Its own class also without a limit of its own: pods take turns.
+    own = own if own and own.rate < shared.rate else replace(shared, name=str(pod))
+    return [shared, replace(own, parent=shared.name)]
+
+
+def _lowest(name: str, limits: Iterable[Limit], traffic: Traffic) -> Limited | None:
+    """A class with the lowest of the limits; None without any."""
+    found = [
+        Limited(name, "", rate, limit.burst or max(_LEAST_BURST_BYTES, rate // 8 // _BURSTS))
+        for limit in limits
+        if (rate := limit.rate(traffic)) is not None
+    ]
+    return min(found, key=lambda one: one.rate, default=None)
 
 
 def numbered(trees: Iterable[Tree], known: Mapping[str, int]) -> dict[str, int]:

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
-from netmgr.documents.node import NodeDocument, NodeRules
+from netmgr.documents.accounting import NodeRules
+from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import Role
 from netmgr.model import (
     LINK_GROUP,

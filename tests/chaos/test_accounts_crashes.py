@@ -19,7 +19,8 @@ import pytest
 from netmgr.agent import changeover
 from netmgr.agent.accounting import examine
 from netmgr.agent.accounts import Accounts
-from netmgr.documents.node import Backend, NodeRules
+from netmgr.documents.accounting import NodeRules
+from netmgr.documents.node import Backend
 from netmgr.documents.special_use import PRIVATE_USE, SPECIAL_USE
 from netmgr.ledger.history import By, Period
 from netmgr.ledger.ledger import Ledger

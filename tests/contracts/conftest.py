@@ -15,7 +15,7 @@ from typing import Protocol
 import pytest
 
 from netmgr import programs
-from netmgr.documents.node import NodeRules
+from netmgr.documents.accounting import NodeRules
 from netmgr.documents.special_use import PRIVATE_USE, SPECIAL_USE
 from netmgr.kernel import links, netns
 from netmgr.kernel.netlink import Netlink

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from netmgr.documents.node import NodeRules
+from netmgr.documents.accounting import NodeRules
 from netmgr.errors import KernelError
 from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family, Prefix

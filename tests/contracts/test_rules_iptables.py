@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from netmgr import programs
-from netmgr.documents.node import NodeRules
+from netmgr.documents.accounting import NodeRules
 from netmgr.errors import KernelError, TryAgainLater
 from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family

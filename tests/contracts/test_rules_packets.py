@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from netmgr.documents.node import NodeRules
+from netmgr.documents.accounting import NodeRules
 from netmgr.kernel import netns
 from netmgr.model import PROTECTED, Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family, Prefix

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from netmgr.documents.node import NodeRules
+from netmgr.documents.accounting import NodeRules
 from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.classifier import pod_set

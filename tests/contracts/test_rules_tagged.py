@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from netmgr.documents.node import NodeRules
+from netmgr.documents.accounting import NodeRules
 from netmgr.prefixes import Family
 from netmgr.rules import tagged
 from netmgr.rules.engine import Rules

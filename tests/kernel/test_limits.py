@@ -244,7 +244,8 @@ def test_limits_stay_while_no_agent_runs_and_a_new_one_takes_them_over(
 
 
 def bytes_of_classes(node: LabNode) -> int:
-    """What all classes have sent since they were made. (The tc of Debian 12 has no JSON for HTB.)"""
+    """What all classes have sent since they were made."""
+    # Debian 12's tc shows no JSON of HTB.
     listed = shown(node, "tc", "-s", "class", "show", "dev", "netmgr-out")
     return sum(map(int, re.findall(r"Sent (\d+) bytes", listed)))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from netmgr.documents.node import NodeRules
+from netmgr.documents.accounting import NodeRules
 from netmgr.documents.special_use import PLATFORM as PLATFORMS
 from netmgr.documents.special_use import PRIVATE_USE, SPECIAL_USE
 from netmgr.model import PROTECTED, Counter, Traffic

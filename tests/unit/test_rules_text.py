@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.documents.node import NodeRules
+from netmgr.documents.accounting import NodeRules
 from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules import iptables_chains, iptables_layout, iptables_text, nft_text

@@ -1,0 +1,148 @@
+"""What a node document may say about limits, and which classes follow from it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from netmgr.documents.limits import Limit, quantity
+from netmgr.limits import rules, tree
+from netmgr.limits.rules import Chain
+from netmgr.model import Attachment, AttachmentKey, PodRef, Traffic
+from netmgr.prefixes import Address, Prefix
+from tests.fakes.sites import document
+
+OUT, IN = Traffic.INTERNET_OUT, Traffic.INTERNET_IN
+
+
+def limits(*items: dict) -> tuple[Limit, ...]:
+    return document("node", limits=list(items)).limits
+
+
+def pod(namespace: str, name: str, link: str = "") -> Attachment:
+    key = AttachmentKey(f"{namespace}-{name}", "eth0")
+    found = PodRef(namespace, name)
+    return Attachment(key, found, (Address.parse("10.0.0.1"),), link or f"nm{name}", "")
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ({"internet-in": "1M"}, "give either pods or namespaces"),
+        ({"pods": "a/b", "namespaces": "a", "internet-in": "1M"}, "give either pods or namespaces"),
+        ({"pods": "a/b"}, "limits nothing; give internet-in, internet-out or both"),
+        ({"pods": "a", "internet-in": "1M"}, "String should match pattern"),
+        ({"pods": "a/b/c", "internet-in": "1M"}, "String should match pattern"),
+        ({"namespaces": "a/b", "internet-in": "1M"}, "String should match pattern"),
+        ({"pods": "a/b", "internet-in": "fast"}, "'fast' is no quantity; write a number, as 500k"),
+        ({"pods": "a/b", "internet-in": True}, "True is no quantity"),
+        ({"pods": "a/b", "internet-in": "-1M"}, "'-1M' is no quantity"),
+        ({"pods": "a/b", "internet-in": "1m"}, "'1m' is no quantity"),
+        ({"pods": "a/b", "internet-in": "10k"}, "greater than or equal to 64000"),
+        ({"pods": "a/b", "internet-in": "2T"}, "less than or equal to 1000000000000"),
+        ({"pods": "a/b", "internet-in": "1M", "burst": 0}, "greater than or equal to 1"),
+        ({"pods": "a/b", "internet-in": "1M", "rate": 1}, "Extra inputs are not permitted"),
+    ],
+)
+def test_a_limit_that_means_nothing_is_refused(limit: dict, words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        limits(limit)
+
+
+def test_a_machine_without_pods_takes_no_limits() -> None:
+    with pytest.raises(ValidationError, match="a hub-router has no pods"):
+        document("hub-router", limits=[{"namespaces": "*", "internet-in": "1M"}])
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("64000", 64_000), (64_000, 64_000), ("1.5M", 1_500_000), ("2Gi", 2 << 30), ("1k", 1000)],
+)
+def test_quantities_are_kubernetes(text: object, number: int) -> None:
+    assert quantity(text) == number
+
+
+def test_the_lowest_limit_that_matches_is_in_force() -> None:
+    found = tree.tree(
+        limits(
+            {"pods": "*/*", "internet-out": "50M"},
+            {"pods": "a/x*", "internet-out": "10M", "internet-in": "1M", "burst": "1M"},
+        ),
+        [pod("a", "xy"), pod("a", "y")],
+        OUT,
+    )
+    assert {name: limited.rate for name, limited in found.classes.items()} == {
+        "a/xy": 10_000_000,
+        "a/y": 50_000_000,
+    }
+    assert found.classes["a/xy"].burst == 1_000_000
+    assert found.links == {"nmxy": "a/xy", "nmy": "a/y"}
+
+
+def test_pods_of_a_limited_namespace_are_in_its_class_and_no_faster_than_it() -> None:
+    found = tree.tree(
+        limits(
+            {"namespaces": "team-*", "internet-in": "10M"},
+            {"pods": "team-a/slow", "internet-in": "1M"},
+            {"pods": "team-a/fast", "internet-in": "1G"},
+        ),
+        [pod("team-a", "slow"), pod("team-a", "fast"), pod("team-b", "any"), pod("other", "any")],
+        IN,
+    )
+    rates = {name: (one.parent, one.rate) for name, one in found.classes.items()}
+    assert rates == {
+        "team-a": ("", 10_000_000),
+        "team-a/slow": ("team-a", 1_000_000),
+        "team-a/fast": ("team-a", 10_000_000),
+        "team-b": ("", 10_000_000),
+        "team-b/any": ("team-b", 10_000_000),
+    }
+
+
+def test_a_pod_is_one_class_however_many_links_it_has() -> None:
+    found = tree.tree(
+        limits({"pods": "a/b", "internet-in": "1M"}),
+        [pod("a", "b", "nm1"), pod("a", "b", "nm2")],
+        IN,
+    )
+    assert list(found.classes) == ["a/b"]
+    assert found.links == {"nm1": "a/b", "nm2": "a/b"}
+
+
+def test_parents_come_first() -> None:
+    one = tree.tree(
+        limits({"namespaces": "*", "internet-in": "10M"}), [pod("a", "b"), pod("z", "y")], IN
+    )
+    seen = {0}
+    for number, shape in tree.shapes(one, tree.numbered([one], {})).items():
+        assert shape.parent in seen
+        seen.add(number)
+
+
+names = st.sets(st.text("abc", min_size=1, max_size=4), max_size=30)
+
+
+@given(names, names)
+def test_numbers_are_one_for_each_class_and_stay(before: set[str], after: set[str]) -> None:
+    def tree_of(pods: set[str]) -> tree.Tree:
+        return tree.tree(
+            limits({"namespaces": "*", "internet-in": "1M"}), [pod(one, one) for one in pods], IN
+        )
+
+    known = tree.numbered([tree_of(before)], {})
+    found = tree.numbered([tree_of(after)], known)
+    assert len(set(found.values())) == len(found)
+    assert all(0 < number < 0xFFFF for number in found.values())
+    assert all(found[key] == known[key] for key in found.keys() & known.keys())
+
+
+def test_many_prefixes_are_looked_up_and_few_compared() -> None:
+    chain = Chain("nm1", 7, OUT, 0x2A)
+    few = rules.whole([chain], [Prefix.parse("10.0.0.0/8"), Prefix.parse("fc00::/7")])
+    assert 'ip daddr != 10.0.0.0/8 meta priority set 1:2a fwd to "netmgr-out"' in few
+    assert 'ip6 daddr != fc00::/7 meta priority set 1:2a fwd to "netmgr-out"' in few
+    many = rules.whole([chain], [Prefix.parse(f"10.{each}.0.0/17") for each in range(17)])
+    assert "ip daddr != @internal4 meta priority set 1:2a" in many
+    assert "10.16.0.0/17" in many
