@@ -7,24 +7,28 @@ When a page would have more series than allowed, pods are left out in this order
 
 Within both, the pod with the least traffic (bytes in and out together) goes first, and of equals
 the one whose name sorts last. A pod goes with all its series. Totals only grow, so the order is
-stable: a pod comes back only by overtaking another. Everything else stays, above all the totals of
-namespaces and the node, which include pods that are left out.
+stable: a pod comes back only by overtaking another. Figures of limits are shown as far as there is
+room beside pods. Everything else stays, above all the totals of namespaces and the node, which
+include pods that are left out.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from netmgr.api.snapshot import PodTotals
+from netmgr.api.snapshot import LimitState, PodTotals
 
 LONGEST_LABEL = 253
 """Bytes of UTF-8 in a label value. Kubernetes' own names are never longer (RFC 1123 subdomains)."""
 
 SERIES_PER_TOTAL = 2
 """One for bytes, one for packets."""
+
+SERIES_PER_LIMIT = 6
+"""As many as there are families of limits."""
 
 _DIGEST_DIGITS = 32
 
@@ -56,6 +60,13 @@ def bounded(value: str) -> str:
     # The cut may be in the middle of a character.
     beginning = raw[: LONGEST_LABEL - tail].decode(errors="ignore")
     return f"{beginning}~{hashlib.sha256(raw).hexdigest()[:_DIGEST_DIGITS]}"
+
+
+def by_size(limits: Iterable[LimitState]) -> list[LimitState]:
+    """Limits in the order in which they are shown: namespaces', then those with most traffic."""
+    return sorted(
+        limits, key=lambda one: (bool(one["pod"]), -one["bytes"], one["namespace"], one["pod"])
+    )
 
 
 def select(totals: Sequence[PodTotals], room: int) -> Selection:

@@ -29,8 +29,8 @@ COMMANDS = 7
 CODES = 19
 """0, and every code of netmgr/errors.py."""
 GAP_REASONS = 7
-DRIFT_REASONS = 6
-"""Rules, wiring, forwarding, routes, services, files."""
+DRIFT_REASONS = 7
+"""Rules, wiring, forwarding, routes, services, files, limits."""
 TABLES_OF_RULES = FAMILIES * 6
 """Chains of `raw`, `mangle` and `nat` with the backend iptables; any other chain is one more."""
 SPOKES = 20
@@ -38,6 +38,8 @@ SPOKE_PAIRS = 2 * (SPOKES - 1)
 """A node drops between its own spoke and each other one, both ways; a hub router all 380."""
 DROP_REASONS = 7
 """Of a node: spoofed, forged, link-local, router, redirect, dhcp, protected."""
+LIMITED = 12 * TRAFFICS
+"""Of ten pods and two namespaces: all 250 would be 500 series more of each metric."""
 NAT_RANGES = FAMILIES
 PORT_BUDGETS = FAMILIES * 3
 """TCP, UDP and SCTP of each family."""
@@ -349,6 +351,44 @@ FOREIGN_FLOWTABLES = Metric(
     1,
     "Other programs' flowtables that take packets of pods' links or an uplink past the rules, so "
     "that they are not counted; `netmgr node status` lists them.",
+)
+LIMIT_RATE = Metric(
+    "netmgr_limit_bytes_per_second",
+    ("namespace", "pod", "traffic"),
+    LIMITED,
+    "The limit of a pod's internet traffic, or without a pod of a namespace's on this node. Like "
+    "the other figures of limits it includes Ethernet headers.",
+)
+LIMIT_BYTES = Metric(
+    "netmgr_limit_sent_bytes_total",
+    ("namespace", "pod", "traffic"),
+    LIMITED,
+    "Bytes that a limit let pass.",
+)
+LIMIT_PACKETS = Metric(
+    "netmgr_limit_sent_packets_total",
+    ("namespace", "pod", "traffic"),
+    LIMITED,
+    "Packets that a limit let pass.",
+)
+LIMIT_DELAYS = Metric(
+    "netmgr_limit_delays_total",
+    ("namespace", "pod", "traffic"),
+    LIMITED,
+    "How often packets had to wait because of a limit.",
+)
+LIMIT_DROPPED = Metric(
+    "netmgr_limit_dropped_packets_total",
+    ("namespace", "pod", "traffic"),
+    LIMITED,
+    "Packets dropped because too many of the pod waited already; 0 for namespaces, in which only "
+    "pods wait.",
+)
+LIMIT_BACKLOG = Metric(
+    "netmgr_limit_backlog_bytes",
+    ("namespace", "pod", "traffic"),
+    LIMITED,
+    "Bytes that wait because of a limit; 0 for namespaces.",
 )
 RESULT_FILES = Metric(
     "netmgr_observer_result_files",

@@ -14,6 +14,7 @@ from exporter.catalog import Kind, Metric
 from netmgr import __version__
 from netmgr.api.snapshot import (
     DroppedTotals,
+    LimitState,
     NatState,
     RefusedTotals,
     RuleReading,
@@ -34,7 +35,7 @@ OWN_SERIES = catalog.DROPPED.series + catalog.UP.series + catalog.SCRAPE.series
 Labels = tuple[str, ...]
 """Label values, in the order of the catalogue's names."""
 
-Amounts = TrafficTotals | RuleReading | DroppedTotals | RefusedTotals | TranslatedRange
+Amounts = TrafficTotals | RuleReading | DroppedTotals | RefusedTotals | TranslatedRange | LimitState
 """What has bytes and packets."""
 
 
@@ -82,11 +83,16 @@ class Collector:
         rest += _of_agent(snapshot)
         selection = bounds.Selection(snapshot["pods"])
         room = catalog.REMOTE_POD_BYTES.series
+        limits = bounds.by_size(snapshot.get("limits", ()))
         if self._max_series:
-            # Pods get the room that everything else leaves, other nodes' pods what these leave.
+            # Pods get the room that everything else leaves, limits what these leave, and other
+            # nodes' pods what is left then.
             left = self._max_series - sum(len(one.samples) for one in rest) - OWN_SERIES
             selection = bounds.select(snapshot["pods"], left)
-            room = min(room, max(0, left - len(selection.shown) * bounds.SERIES_PER_TOTAL))
+            left -= len(selection.shown) * bounds.SERIES_PER_TOTAL
+            limits = limits[: max(0, left) // bounds.SERIES_PER_LIMIT]
+            left -= len(limits) * bounds.SERIES_PER_LIMIT
+            room = min(room, max(0, left))
         pods = [((pod["namespace"], pod["pod"], pod["traffic"]), pod) for pod in selection.shown]
         dropped = [
             (("lingering",), selection.dropped_lingering),
@@ -95,6 +101,7 @@ class Collector:
         return [
             *_amounts(catalog.POD_BYTES, catalog.POD_PACKETS, pods),
             *rest,
+            *_of_limits(limits),
             _remote(snapshot, room),
             _family(catalog.DROPPED, dropped),
         ]
@@ -223,6 +230,16 @@ def _of_flowtables(snapshot: Snapshot) -> Iterator[Family]:
     present = [snapshot["flowtable"]] if "flowtable" in snapshot else []
     yield _family(catalog.FLOWTABLE_LINKS, [((), one["links"]) for one in present])
     yield _family(catalog.FOREIGN_FLOWTABLES, [((), len(one["others"])) for one in present])
+
+
+def _of_limits(limits: Iterable[LimitState]) -> Iterator[Family]:
+    found = [((one["namespace"], one["pod"], one["traffic"]), one) for one in limits]
+    yield _family(catalog.LIMIT_RATE, [(labels, one["rate"] / 8) for labels, one in found])
+    yield from _amounts(catalog.LIMIT_BYTES, catalog.LIMIT_PACKETS, found)
+    yield _family(catalog.LIMIT_DELAYS, [(labels, one["delays"]) for labels, one in found])
+    dropped = [(labels, one["dropped_packets"]) for labels, one in found]
+    yield _family(catalog.LIMIT_DROPPED, dropped)
+    yield _family(catalog.LIMIT_BACKLOG, [(labels, one["backlog"]) for labels, one in found])
 
 
 def _of_agent(snapshot: Snapshot) -> Iterator[Family]:

@@ -37,6 +37,7 @@ class Severity(StrEnum):
 
     CRITICAL = "critical"
     WARNING = "warning"
+    INFO = "info"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,16 @@ NODES = (
         "{{ $labels.instance }} has flowtables of other programs ({{ $value }})",
         "Established connections in them meet no rule, so their internet traffic is missing in all "
         "figures. `netmgr node status` there names them.",
+    ),
+    Alert(
+        "NetmgrPodAtItsLimit",
+        f"rate({read(catalog.LIMIT_BYTES, '5m')}) > 0.95 * {read(catalog.LIMIT_RATE)}",
+        "30m",
+        Severity.INFO,
+        "{{ $labels.namespace }}/{{ $labels.pod }} has been at its limit of {{ $labels.traffic }} "
+        "for half an hour",
+        "Its traffic waits or is dropped, as `limits` in the node document say (without a pod: the "
+        "limit of the namespace's pods on this node together).",
     ),
     Alert(
         "NetmgrExporterDown",

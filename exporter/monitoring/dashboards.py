@@ -138,6 +138,11 @@ EGRESS = Dashboard(
         ),
     ),
 )
+_LIMIT_SHARE = (
+    f"rate({read(catalog.LIMIT_BYTES, '5m', cluster=CLUSTER)})"
+    f" / {read(catalog.LIMIT_RATE, cluster=CLUSTER)}"
+)
+
 TALKERS = Dashboard(
     "netmgr-talkers",
     "netmgr: top talkers",
@@ -146,6 +151,25 @@ TALKERS = Dashboard(
         Panel("Pods that receive most from the internet", "Bps", (_by_pod("internet-in"),)),
         Panel("Sending most now", "Bps", (_by_pod("internet-out"),), kind="bargauge"),
         Panel("Receiving most now", "Bps", (_by_pod("internet-in"),), kind="bargauge"),
+        Panel(
+            "Nearest to their limits",
+            "percentunit",
+            (Query(largest(SHOWN_NAMESPACES, _LIMIT_SHARE), "{{namespace}}/{{pod}} {{traffic}}"),),
+            meaning="What limits let pass, of the limit; without a pod, a namespace's on one node.",
+        ),
+        Panel(
+            "Dropped by limits, packets a second",
+            "pps",
+            (
+                Query(
+                    largest(
+                        SHOWN_NAMESPACES,
+                        f"rate({read(catalog.LIMIT_DROPPED, '5m', cluster=CLUSTER)})",
+                    ),
+                    "{{namespace}}/{{pod}} {{traffic}}",
+                ),
+            ),
+        ),
     ),
 )
 POOLS = Dashboard(

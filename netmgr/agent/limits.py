@@ -7,13 +7,20 @@ stored. They stay in force while no agent runs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Self
 
 from netmgr.agent.components import Agent, Component, Remnants
+from netmgr.agent.scheduler import Task
+from netmgr.api.snapshot import LimitState, Snapshot
+from netmgr.errors import KernelError
+from netmgr.kernel.traffic_control import ClassUsage
 from netmgr.limits import shaper, tree
 from netmgr.limits.shaper import Shaper
+from netmgr.limits.tree import Limited
 from netmgr.model import Attachment, Traffic
+
+_FOLLOW_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +70,20 @@ class Limits(Component):
         """Put back what another program changed, and remove what no pod needs any more."""
         self._agent.health.repair("limits", self._apply)
 
+    def tasks(self) -> Iterable[Task]:
+        """Limit pods that another plugin wired as soon as they are found."""
+        if not self._agent.document.cni:
+            yield Task(self.reconcile, _FOLLOW_SECONDS)
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """The limits in force."""
+        try:
+            usage = self._shaper.usage()
+        except KernelError as error:
+            log.warning("limits-unread error=%s", error)
+            return
+        snapshot["limits"] = [_state(*one) for one in usage]
+
     def _apply(self) -> list[str]:
         # The list of pods is read within the shaper's lock: an older one must not come last.
         return self._shaper.apply(
@@ -77,3 +98,18 @@ class Limits(Component):
         """Remove the limits of all pods."""
         del remnants
         yield from shaper.remove()
+
+
+def _state(limited: Limited, traffic: Traffic, usage: ClassUsage) -> LimitState:
+    namespace, _, pod = limited.name.partition("/")
+    return {
+        "namespace": namespace,
+        "pod": pod,
+        "traffic": traffic,
+        "rate": limited.rate,
+        "bytes": usage.bytes,
+        "packets": usage.packets,
+        "delays": usage.delayed,
+        "dropped_packets": usage.dropped,
+        "backlog": usage.backlog,
+    }

@@ -226,6 +226,24 @@ class FlowtableState(TypedDict):
     others: list[str]
 
 
+class LimitState(TypedDict):
+    """A limit in force, and what it has done since it is there.
+
+    Of a pod, or of a namespace (`pod` is then empty). `rate` is in bits a second, and bytes include
+    Ethernet headers; `delays` is how often packets had to wait, `backlog` how many bytes do now.
+    """
+
+    namespace: str
+    pod: str
+    traffic: str
+    rate: int
+    bytes: int
+    packets: int
+    delays: int
+    dropped_packets: int
+    backlog: int
+
+
 class AccountingGaps(Gaps):
     """Times that traffic may be missing, and how long counting may have been incomplete."""
 
@@ -364,4 +382,5 @@ class Snapshot(TypedDict):
     protected: NotRequired[list[NamespaceTotals]]
     nat: NotRequired[NatState]
     flowtable: NotRequired[FlowtableState]
+    limits: NotRequired[list[LimitState]]
     attachments: NotRequired[list[AttachmentView]]

@@ -138,6 +138,7 @@ def explanation(answer: Mapping[str, Any]) -> Table:
         ("address", answer["address"]),
         ("is", answer["role"]),
         ("pod", answer["pod"] or "none"),
+        ("limited by", "; ".join(answer.get("limits", [])) or "nothing"),
         ("prefix", answer["prefix"] or "none"),
         ("of", answer["site"] or "no site"),
         ("because", answer["because"]),
@@ -162,9 +163,14 @@ def busiest(before: Mapping[str, Any], now: Mapping[str, Any], rows: int) -> Tab
             for traffic, value in totals.items()
         }
     title = f"{now['node']}: internet traffic"
-    table = Table("namespace", "pod", "in/s>", "out/s>", title=title)
+    limits = _by(now.get("limits", []), "namespace", "pod", value="rate")
+    headings = ("in, at most>", "out, at most>") if limits else ()
+    table = Table("namespace", "pod", "in/s>", "out/s>", *headings, title=title)
     for name in sorted(rates, key=lambda name: -sum(rates[name].values()))[:rows]:
-        table.row(*name, *_both(rates[name]))
+        # A limit is in bits, as it is written, and usage in bytes, as it is billed.
+        limited = {traffic: bits / 8 for traffic, bits in limits.get(name, {}).items()}
+        most = [f"{size(limited[way])}/s" if way in limited else "" for way in (IN, OUT)]
+        table.row(*name, *_both(rates[name]), *(most if limits else ()))
     return table
 
 
@@ -252,9 +258,11 @@ def _both(totals: Mapping[str, float]) -> tuple[str, str]:
     return size(totals.get(IN, 0)), size(totals.get(OUT, 0))
 
 
-def _by(items: list[dict[str, Any]], *keys: str) -> dict[tuple[str, ...], dict[str, int]]:
-    """Bytes by traffic, for each value of `keys`."""
+def _by(
+    items: list[dict[str, Any]], *keys: str, value: str = "bytes"
+) -> dict[tuple[str, ...], dict[str, int]]:
+    """Bytes, or another `value`, by traffic, for each value of `keys`."""
     grouped: dict[tuple[str, ...], dict[str, int]] = {}
     for item in items:
-        grouped.setdefault(tuple(item[key] for key in keys), {})[item["traffic"]] = item["bytes"]
+        grouped.setdefault(tuple(item[key] for key in keys), {})[item["traffic"]] = item[value]
     return grouped

@@ -19,7 +19,7 @@ from netmgr.documents.sites import (
     site_of,
 )
 from netmgr.documents.special_use import PLATFORM, PRIVATE_USE, RESERVED_USE, SPECIAL_USE
-from netmgr.model import Attachment
+from netmgr.model import Attachment, PodRef
 from netmgr.prefixes import Address, Prefix, PrefixTable
 
 
@@ -45,6 +45,7 @@ class Explanation(TypedDict):
         because: which prefix of which key decided the role.
         where: file and line of that key.
         pod: the holder, or empty.
+        limits: the keys of limits that are for the holder, and what they say.
         site: the hub or spoke, or empty.
         path: what becomes of a packet from here to there.
         packet: the same in words.
@@ -56,6 +57,7 @@ class Explanation(TypedDict):
     because: str
     where: str
     pod: str
+    limits: list[str]
     site: str
     counted: bool
     masqueraded: bool
@@ -92,12 +94,19 @@ def explain(
         "because": str(reason),
         "where": "",
         "pod": str(holder.pod) if holder else "",
+        "limits": list(_limits_of(document, holder.pod)) if holder else [],
         "site": there.site if there else "",
         "counted": _is_internet(document, address),
         "masqueraded": path is PacketPath.MASQUERADED,
         "path": path,
         "packet": packet,
     }
+
+
+def _limits_of(document: NodeDocument, pod: PodRef) -> Iterator[str]:
+    for index, limit in enumerate(document.limits):
+        if limit.covers(pod):
+            yield f"{dotted(('limits', index))} of node.yaml: {limit}"
 
 
 def reason_of(document: NodeDocument, address: Address) -> tuple[Prefix | None, Reason]:

@@ -64,6 +64,11 @@ class Limit(Document):
             raise ValueError("limits nothing; give internet-in, internet-out or both")
         return self
 
+    def __str__(self) -> str:
+        """What it says, in the document's own words."""
+        given = self.model_dump(by_alias=True, exclude_none=True)
+        return ", ".join(f"{key} {value}" for key, value in given.items())
+
     def rate(self, traffic: Traffic) -> int | None:
         """Bits a second of one direction."""
         return self.internet_in if traffic.is_inward else self.internet_out

@@ -24,7 +24,7 @@ from netmgr.kernel.nf_tables_socket import NO_NF_TABLES, NftSocket
 from netmgr.kernel.traffic_control import ClassUsage, Shape
 from netmgr.limits import rules, tree
 from netmgr.limits.rules import IFBS, Chain
-from netmgr.limits.tree import Tree
+from netmgr.limits.tree import Limited, Tree
 from netmgr.model import Traffic
 from netmgr.prefixes import Prefix
 
@@ -48,6 +48,7 @@ class Shaper:
             self._stack = stack.pop_all()
         self._lock = threading.Lock()
         self._numbers: dict[str, int] = {}
+        self._trees: Mapping[Traffic, Tree] = {}
         self._ifbs: dict[Traffic, int] = {}
         self._chains: frozenset[Chain] | None = None
         self._generation = -1
@@ -72,19 +73,22 @@ class Shaper:
             repairs = self._put_classes(trees)
             repairs += self._put_chains(self._wanted(trees))
             self._remove_classes(trees)
+            self._trees = trees
         return repairs
 
-    def usage(self) -> dict[tuple[str, Traffic], ClassUsage]:
-        """What each class (of a pod or a namespace) has sent, delayed and dropped."""
+    def usage(self) -> list[tuple[Limited, Traffic, ClassUsage]]:
+        """What each class has let pass, delayed and dropped."""
         with self._lock:
-            names = {number: key.split(" ")[1] for key, number in self._numbers.items()}
-            ifbs = dict(self._ifbs)
-        return {
-            (names[number], traffic): usage
-            for traffic, index in ifbs.items()
-            for number, (_, usage) in traffic_control.read_classes(self._channel, index).items()
-            if number in names
-        }
+            trees, numbers, ifbs = self._trees, self._numbers, dict(self._ifbs)
+        found: list[tuple[Limited, Traffic, ClassUsage]] = []
+        for traffic, index in ifbs.items():
+            present = traffic_control.read_classes(self._channel, index)
+            for limited in trees[traffic].classes.values():
+                number = numbers[limited.key]
+                # It may have gone meanwhile.
+                if number in present:
+                    found.append((limited, traffic, present[number][1]))
+        return found
 
     def _put_classes(self, trees: Mapping[Traffic, Tree]) -> list[str]:
         repairs: list[str] = []

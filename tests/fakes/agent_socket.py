@@ -14,6 +14,7 @@ from netmgr.api.snapshot import (
     AuditRatio,
     ChainSize,
     DroppedTotals,
+    LimitState,
     NamespaceTotals,
     NatState,
     OriginTotals,
@@ -51,7 +52,7 @@ def cni_codes() -> list[int]:
     return sorted(codes)
 
 
-AREAS = ("rules", "wiring", "forwarding", "routes", "services", "files")
+AREAS = ("rules", "wiring", "forwarding", "routes", "services", "files", "limits")
 SPOKES = 20
 BYTES, PACKETS = 123_456_789_012, 87_654_321
 
@@ -77,6 +78,7 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "pool": _pool(),
         "ranges": _ranges(),
         "flowtable": {"links": 31, "off": "", "others": []},
+        "limits": _limits(),
         "longest_delay": 0.25,
         "result_files": [{"state": state, "count": 1} for state in (*Reason, *ResultState)],
         "cni_requests": [
@@ -107,6 +109,25 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         ],
         "nat": _nat(),
     }
+
+
+def _limits() -> list[LimitState]:
+    pods = [("team-1", f"pod-{number}") for number in range(10)]
+    return [
+        {
+            "namespace": namespace,
+            "pod": pod,
+            "traffic": traffic,
+            "rate": 100_000_000,
+            "bytes": BYTES,
+            "packets": PACKETS,
+            "delays": 70,
+            "dropped_packets": 3,
+            "backlog": 1514,
+        }
+        for namespace, pod in (*pods, ("team-1", ""), ("team-2", ""))
+        for traffic in Traffic
+    ]
 
 
 def _ranges() -> RangesState:

@@ -250,6 +250,30 @@ def bytes_of_classes(node: LabNode) -> int:
     return sum(map(int, re.findall(r"Sent (\d+) bytes", listed)))
 
 
+def test_what_limits_do_is_shown(world: World, node: LabNode, new_pod: NewPod) -> None:
+    pod, other = new_pod("limited"), new_pod("a", "shared")
+    with to_internet(world, pod) as found, to_internet(world, other) as beside:
+        rates(found, beside)
+    shown_limits = {
+        (one["namespace"], one["pod"], one["traffic"]): one
+        for one in node.snapshot()["limits"]
+        if one["pod"] in (pod.pod.name, other.pod.name, "")
+    }
+    own = shown_limits["research", pod.pod.name, "internet-out"]
+    shared, part = (shown_limits["shared", name, "internet-out"] for name in ("", other.pod.name))
+    assert own["rate"] == 20 * MEGABIT
+    assert own["bytes"] > 20 * MEGABIT / 8 * MEASURED
+    assert own["delays"] > 0
+    assert shared["bytes"] >= part["bytes"] > 50 * MEGABIT / 8 * MEASURED
+    labels = f'namespace="research",pod="{pod.pod.name}",traffic="internet-out"'
+    assert f"netmgr_limit_bytes_per_second{{{labels}}} 2.5e+06" in node.scrape()
+    told = node.ask("explain", address=str(pod.address(Family.V4)))
+    assert told["limits"] == [
+        "limits[0] of node.yaml: pods */limited-*, internet-in 40000000, internet-out 20000000"
+    ]
+    assert node.ask("explain", address="10.9.9.9")["limits"] == []
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -12,6 +12,7 @@ from exporter import catalog, controller_catalog
 from exporter.monitoring.promql import JOB, UP, Series, buckets
 
 NODE = {"cluster": "training", "instance": "node-1"}
+LIMITED_POD = {"namespace": "batch", "pod": "job-1", "traffic": "internet-out"}
 MB = 60_000_000
 """A minute of a million bytes a second."""
 
@@ -236,6 +237,16 @@ FIRES = [
         "node-1 has flowtables of other programs (1)",
     ),
     Case(
+        "NetmgrPodAtItsLimit",
+        40,
+        (
+            line(catalog.LIMIT_BYTES, "0+72000000x50", **LIMITED_POD),
+            line(catalog.LIMIT_RATE, "1250000x50", **LIMITED_POD),
+        ),
+        {**NODE, "job": JOB, **LIMITED_POD},
+        "batch/job-1 has been at its limit of internet-out for half an hour",
+    ),
+    Case(
         "NetmgrSpokesApart",
         30,
         (
@@ -442,6 +453,15 @@ QUIET = [
         20,
         (line(catalog.ROUTE_FAULTS, "0x9 1x9 0x20"),),
         {"why": "until the list of nodes comes"},
+    ),
+    Case(
+        "NetmgrPodAtItsLimit",
+        40,
+        (
+            line(catalog.LIMIT_BYTES, "0+60000000x50", **LIMITED_POD),
+            line(catalog.LIMIT_RATE, "1250000x50", **LIMITED_POD),
+        ),
+        {"why": "below it"},
     ),
     Case("NetmgrForeignFlowtable", 9, (line(catalog.FOREIGN_FLOWTABLES, "1x9"),), {"why": "new"}),
     Case(

@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter import catalog
-from exporter.bounds import LONGEST_LABEL, bounded, select
+from exporter.bounds import LONGEST_LABEL, SERIES_PER_LIMIT, bounded, select
 from exporter.collector import Collector
 from netmgr import programs
 from netmgr.api.snapshot import PodTotals, Snapshot
@@ -167,6 +167,7 @@ def test_other_nodes_pods_get_the_room_that_is_left_the_busiest_first() -> None:
 def test_what_is_left_out_is_counted_by_the_pods_state() -> None:
     document = snapshot(100, 4)
     document["remote_pods"] = []
+    document["limits"] = []
     for number, total in enumerate(document["pods"]):
         total["live"] = number % 4 < 2
     rest = len(series(generate_latest(registry(document)).decode())) - 400
@@ -176,6 +177,20 @@ def test_what_is_left_out_is_counted_by_the_pods_state() -> None:
     assert names(text, "netmgr_pod_traffic_bytes", "pod") == {
         f"training-worker-{n}" for n in range(40, 100, 2)
     }
+
+
+def test_limits_have_the_room_that_pods_leave_namespaces_first() -> None:
+    document = snapshot(100, 4)
+    document["remote_pods"] = []
+    for number, one in enumerate(document["limits"]):
+        one["bytes"] = number
+    limits = len(document["limits"])
+    rest = len(series(generate_latest(registry(document)).decode())) - limits * SERIES_PER_LIMIT
+    with serving(lambda: document, max_series=rest + 7 * SERIES_PER_LIMIT - 1) as port:
+        text = get(port)[1].decode()
+    # Four of the two namespaces, and two of the pods.
+    assert names(text, "netmgr_limit_backlog_bytes", "pod") == {"", "pod-9"}
+    assert dropped(text) == {"lingering": 0, "live": 0}
 
 
 def test_a_value_of_kubernetes_is_shown_as_it_is() -> None:
