@@ -167,11 +167,15 @@ def busiest(before: Mapping[str, Any], now: Mapping[str, Any], rows: int) -> Tab
     headings = ("in, at most>", "out, at most>") if limits else ()
     table = Table("namespace", "pod", "in/s>", "out/s>", *headings, title=title)
     for name in sorted(rates, key=lambda name: -sum(rates[name].values()))[:rows]:
-        # A limit is in bits, as it is written, and usage in bytes, as it is billed.
-        limited = {traffic: bits / 8 for traffic, bits in limits.get(name, {}).items()}
-        most = [f"{size(limited[way])}/s" if way in limited else "" for way in (IN, OUT)]
-        table.row(*name, *_both(rates[name]), *(most if limits else ()))
+        most = _most(limits.get(name, {})) if limits else ()
+        table.row(*name, *_both(rates[name]), *most)
     return table
+
+
+def _most(limits: Mapping[str, float]) -> list[str]:
+    """What limits allow in and out; empty without one."""
+    # A limit is in bits, as it is written, and usage in bytes, as it is billed.
+    return [f"{size(limits[way] / 8)}/s" if way in limits else "" for way in (IN, OUT)]
 
 
 def audit(answer: Mapping[str, Any]) -> Iterator[Table | str]:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from netmgr.model import Traffic
 from netmgr.prefixes import Family, Prefix
 
-TABLE = "netdev netmgr_limits"
+TABLE = "netdev netmgr"
+"""Beside the one for accounting, which is of the family inet."""
 
 IFBS = {Traffic.INTERNET_OUT: "netmgr-out", Traffic.INTERNET_IN: "netmgr-in"}
 """The link in which each direction waits."""

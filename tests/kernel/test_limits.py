@@ -280,8 +280,8 @@ def test_what_limits_do_is_shown(world: World, node: LabNode, new_pod: NewPod) -
         "ip link delete netmgr-out",
         "ip link set netmgr-out down",
         "tc qdisc delete dev netmgr-out root",
-        "nft delete table netdev netmgr_limits",
-        "nft flush table netdev netmgr_limits",
+        "nft delete table netdev netmgr",
+        "nft flush table netdev netmgr",
     ],
 )
 def test_what_another_program_changed_is_put_back_and_told(
@@ -330,7 +330,7 @@ def test_limits_that_the_document_no_longer_has_go_with_the_next_start(
         node.start_agent()
         node.wait_until_ready()
         assert "netmgr-out" not in shown(node, "ip", "-br", "link")
-        assert "netmgr_limits" not in shown(node, "nft", "list", "tables")
+        assert "netdev netmgr" not in shown(node, "nft", "list", "tables")
         with to_internet(world, pod) as found:
             assert rate(found) > 200
     finally:

@@ -17,7 +17,8 @@ import yaml
 from exporter.monitoring.alerts import ALERTS
 from exporter.monitoring.files import files
 from netmgr import programs
-from tests.unit.alert_cases import FIRES, QUIET, Case
+from tests.unit.alert_cases import FIRES, Case
+from tests.unit.alert_quiet_cases import QUIET
 from tests.unit.scraping import as_pod_monitor, as_scraped
 
 SCRAPES = [as_scraped, as_pod_monitor]
