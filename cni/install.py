@@ -179,7 +179,10 @@ def conflist(plan: Installation) -> Json:
     versions: Json = {"cniVersion": plan.cni_version or DEFAULT_VERSION}
     if plan.cni_version is None:
         versions["cniVersions"] = _versions(plan)
-    plugins: list[Json] = [{"type": plan.name, "capabilities": dict.fromkeys(CAPABILITIES, True)}]
+    # What a later plugin does is not done twice.
+    others = {_CHAINED[plugin] for plugin in plan.chained}
+    own = {name: True for name in CAPABILITIES if name not in others}
+    plugins: list[Json] = [{"type": plan.name, "capabilities": own}]
     if plan.wait is not None:
         plugins[0]["wait"] = plan.wait
     plugins += [

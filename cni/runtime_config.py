@@ -5,6 +5,8 @@
 | addresses | `ips`: list | `ips`: list | `IP`, several with commas |
 | hardware address | `mac` | `mac` | `MAC` |
 | resolver | `dns`: `servers`, `searches`, `options` | | |
+| limits of all traffic | `bandwidth`: `ingressRate`, `egressRate`, bits a second | | |
+| limits of internet traffic | `io.kubernetes.cri.pod-annotations`: `ANNOTATIONS` | | |
 
 The first place with a value decides, as in the reference plugins `static` and `tuning`. A prefix
 length behind an address is ignored: a pod holds its addresses at full length.
@@ -18,15 +20,28 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cni.results import Json
+from netmgr.documents.quantity import bit_rate
 from netmgr.errors import InvalidEnvironment, InvalidNetworkConfig
-from netmgr.model import Requested
+from netmgr.model import ALL_IN, ALL_OUT, PodRate, Requested, Traffic
 from netmgr.prefixes import Address
 
-CAPABILITIES = ("ips", "mac", "dns")
+_BANDWIDTH, _ANNOTATIONS = "bandwidth", "io.kubernetes.cri.pod-annotations"
+
+CAPABILITIES = ("ips", "mac", "dns", _BANDWIDTH, _ANNOTATIONS)
 """Keys of `runtimeConfig` that are honoured; the conflist declares them to the runtime."""
 
 _DNS_KEYS = {"servers": "nameservers", "searches": "search", "options": "options"}
 """Keys of the capability, and of a result."""
+
+RATES = {"ingressRate": ALL_IN, "egressRate": ALL_OUT}
+"""Of `bandwidth`: as containerd and CRI-O fill it in, from the annotations
+kubernetes.io/ingress-bandwidth and kubernetes.io/egress-bandwidth."""
+
+ANNOTATIONS = {
+    "netmgr.io/internet-ingress-bandwidth": Traffic.INTERNET_IN,
+    "netmgr.io/internet-egress-bandwidth": Traffic.INTERNET_OUT,
+}
+"""Values are quantities, as `10M`, of bits a second."""
 
 _MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
 _MULTICAST = 0x01
@@ -63,7 +78,38 @@ def parse_runtime_config(config: Mapping[str, object], args: Mapping[str, str]) 
     if not mac and args.get("MAC"):
         mac = _from_args(args["MAC"], _mac, "MAC")
     ignored = (key for key, value in runtime.items() if value and key not in CAPABILITIES)
-    return RuntimeConfig(Requested(addresses, mac), _dns(runtime), tuple(ignored))
+    return RuntimeConfig(
+        Requested(addresses, mac, pod_rates(runtime)), _dns(runtime), tuple(ignored)
+    )
+
+
+def pod_rates(runtime: Mapping[str, object]) -> tuple[PodRate, ...]:
+    """What a pod's annotations limit it to, as the runtime passed them on.
+
+    Raises:
+        InvalidNetworkConfig: a value is no rate that can be kept; the message names its key.
+    """
+    bandwidth = _object(runtime, _BANDWIDTH, f"runtimeConfig.{_BANDWIDTH}")
+    annotations = _object(runtime, _ANNOTATIONS, f"runtimeConfig.{_ANNOTATIONS}")
+    # The runtime gives 0 for a direction without the annotation.
+    given = [
+        (traffic, f"{_BANDWIDTH}.{key}", bandwidth[key])
+        for key, traffic in RATES.items()
+        if bandwidth.get(key)
+    ]
+    given += [
+        (traffic, f"{_ANNOTATIONS}: {key}", annotations[key])
+        for key, traffic in ANNOTATIONS.items()
+        if key in annotations
+    ]
+    return tuple((str(traffic), _rate(value, shown)) for traffic, shown, value in given)
+
+
+def _rate(value: object, shown: str) -> int:
+    try:
+        return bit_rate(value)
+    except ValueError as error:
+        raise InvalidNetworkConfig(f"runtimeConfig.{shown}: {error}") from None
 
 
 def _object(holder: Mapping[str, object], key: str, shown: str) -> Mapping[str, object]:

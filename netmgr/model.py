@@ -94,12 +94,23 @@ class AttachmentKey:
     ifname: str
 
 
+PodRate = tuple[str, int]
+"""A limit that a pod brings along: of which traffic (`ALL_IN`, `internet-out` …), bits a second."""
+
+ALL_IN, ALL_OUT = "all-in", "all-out"
+"""All of a pod's traffic, internal or not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """What a runtime asks for in place of the node's choice: an address per family, a MAC."""
+    """What a runtime asks for in place of the node's choice: an address per family, a MAC.
+
+    And what it limits the pod to.
+    """
 
     addresses: tuple[Address, ...] = ()
     mac: bytes = b""
+    rates: tuple[PodRate, ...] = ()
 
 
 NOTHING_REQUESTED = Requested()
@@ -110,6 +121,7 @@ class Attachment:
     """One interface of one sandbox, and the addresses it holds.
 
     `started_at` is when the launcher of its last ADD began, in seconds since boot; 0 if unknown.
+    `rates` are the limits that the pod brought along.
     """
 
     key: AttachmentKey
@@ -118,6 +130,7 @@ class Attachment:
     host_link: str
     netns: str
     started_at: float = 0.0
+    rates: tuple[PodRate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)

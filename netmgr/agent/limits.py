@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Self
 
 from netmgr.agent.components import Agent, Component, Remnants
@@ -17,8 +18,8 @@ from netmgr.errors import KernelError
 from netmgr.kernel.traffic_control import ClassUsage
 from netmgr.limits import shaper, tree
 from netmgr.limits.shaper import Shaper
-from netmgr.limits.tree import Limited
-from netmgr.model import Attachment, Traffic
+from netmgr.limits.tree import Limited, Tree
+from netmgr.model import Attachment, PodRate, Traffic
 
 _FOLLOW_SECONDS = 1.0
 
@@ -33,6 +34,7 @@ class Limits(Component):
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self._limits = agent.document.limits
+        self._honours_annotations = agent.document.limits_by_annotation
         self._shaper = Shaper(agent.document.not_internet)
         agent.stack.callback(self._shaper.close)
 
@@ -43,7 +45,7 @@ class Limits(Component):
         Raises:
             SetupError: nftables' library is missing.
         """
-        if agent.document.limits:
+        if agent.document.limits or agent.document.limits_by_annotation:
             return cls(agent)
         for what in shaper.remove():
             log.info("limits-removed what=%s", what)
@@ -63,8 +65,11 @@ class Limits(Component):
         Raises:
             KernelError: it could not be limited.
         """
-        if any(limit.covers(attachment.pod) for limit in self._limits):
+        if self._rates(attachment) or any(limit.covers(attachment.pod) for limit in self._limits):
             self._apply()
+
+    def _rates(self, attachment: Attachment) -> tuple[PodRate, ...]:
+        return attachment.rates if self._honours_annotations else ()
 
     def reconcile(self) -> None:
         """Put back what another program changed, and remove what no pod needs any more."""
@@ -82,16 +87,18 @@ class Limits(Component):
         except KernelError as error:
             log.warning("limits-unread error=%s", error)
             return
-        snapshot["limits"] = [_state(*one) for one in usage]
+        snapshot["limits"] = [_state(*one) for one in usage if not one[0].is_remainder]
 
     def _apply(self) -> list[str]:
         # The list of pods is read within the shaper's lock: an older one must not come last.
-        return self._shaper.apply(
-            lambda: {
-                traffic: tree.tree(self._limits, self._agent.attachments(), traffic)
-                for traffic in (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)
-            }
-        )
+        return self._shaper.apply(self._trees)
+
+    def _trees(self) -> dict[Traffic, Tree]:
+        pods = [replace(one, rates=self._rates(one)) for one in self._agent.attachments()]
+        return {
+            traffic: tree.tree(self._limits, pods, traffic)
+            for traffic in (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)
+        }
 
     @classmethod
     def remove(cls, remnants: Remnants) -> Iterator[str]:
@@ -100,12 +107,11 @@ class Limits(Component):
         yield from shaper.remove()
 
 
-def _state(limited: Limited, traffic: Traffic, usage: ClassUsage) -> LimitState:
-    namespace, _, pod = limited.name.partition("/")
+def _state(limited: Limited, usage: ClassUsage) -> LimitState:
     return {
-        "namespace": namespace,
-        "pod": pod,
-        "traffic": traffic,
+        "namespace": limited.namespace,
+        "pod": limited.pod,
+        "traffic": limited.traffic,
         "rate": limited.rate,
         "bytes": usage.bytes,
         "packets": usage.packets,

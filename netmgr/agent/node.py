@@ -96,6 +96,10 @@ class Node(Component):
             # The link has to be there first. The pod's program is not started before the answer.
             if self._limits:
                 self._limits.begin(attachment)
+            elif attachment.rates:
+                log.info(
+                    "annotations-ignored pod=%s missing=%s", attachment.pod, "limits_by_annotation"
+                )
         # A fault of ours, too, must leave neither a held address nor a link.
         except BaseException:
             self._undo(attachment)

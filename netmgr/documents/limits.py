@@ -5,36 +5,16 @@ What is internet is decided as for accounting. Internal traffic is not limited.
 
 from __future__ import annotations
 
-import re
 from fnmatch import fnmatchcase
 from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from netmgr.documents.fields import Document
+from netmgr.documents.quantity import bit_rate, quantity
 from netmgr.model import PodRef, Traffic
 
-_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(|k|K|M|G|T|Ki|Mi|Gi|Ti)\Z")
-_POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
-LEAST_RATE, MOST_RATE = 64_000, 10**12
-"""Bits a second. Below, a connection's own acknowledgements would not fit."""
-
-
-def quantity(value: object) -> int:
-    """A number with one of Kubernetes' suffixes: 100M is 100,000,000, 1Ki is 1024.
-
-    Raises:
-        ValueError: it is none.
-    """
-    found = _QUANTITY.match(str(value)) if isinstance(value, str | int | float) else None
-    if isinstance(value, bool) or found is None:
-        raise ValueError(f"{value!r} is no quantity; write a number, as 500k, 100M or 1Gi")
-    number, suffix = found.groups()
-    base = 1024 if suffix.endswith("i") else 1000
-    return int(float(number) * base ** _POWERS[suffix.removesuffix("i")])
-
-
-BitRate = Annotated[int, BeforeValidator(quantity), Field(ge=LEAST_RATE, le=MOST_RATE)]
+BitRate = Annotated[int, BeforeValidator(bit_rate)]
 """Bits a second."""
 
 Bytes = Annotated[int, BeforeValidator(quantity), Field(ge=1)]

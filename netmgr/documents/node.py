@@ -166,6 +166,8 @@ class NodeDocument(Document):
     Only on nftables, where the kernel has flowtables, without `accounting.classes`."""
     limits: tuple[Limit, ...] = ()
     """How much internet traffic pods may have. Needs nftables, on any backend."""
+    limits_by_annotation: bool = False
+    """Whether pods may have limits of their own, by annotations; they tighten `limits`."""
     backend: Backend = Backend.AUTO
     pool: Pool = Pool()
     accounting: Accounting = Accounting()
@@ -334,6 +336,9 @@ def _contradictions(document: NodeDocument) -> Iterator[Diagnostic]:
     """Everything in a document that contradicts its role, its sites or its backend."""
     yield from _of_site(document)
     yield from _of_role(document)
+    for key in ("limits", "limits_by_annotation"):
+        if getattr(document, key) and document.role is not Role.NODE:
+            yield error(f"a {document.role} has no pods", (key,), ("role",), "remove it")
     own = next((site for site in document.sites if site.name == document.site), None)
     if own is not None:
         yield from _of_own_addresses(document, own)
@@ -372,8 +377,6 @@ def _of_role(document: NodeDocument) -> Iterator[Diagnostic]:
     if role is not Role.NAT_HOST and document.nat is not None:
         remedy = "remove it, or say role: nat-host"
         yield error(f"a {role} translates no Services", ("nat",), ("role",), remedy)
-    if document.limits and role is not Role.NODE:
-        yield error(f"a {role} has no pods", ("limits",), ("role",), "remove it")
     if document.nodes_file and not document.wires_pods:
         remedy = "remove it; only a node whose pods netmgr wires has routes to other nodes"
         yield error("wires no pods", ("nodes_file",), ("role",), remedy)

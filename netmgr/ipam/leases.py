@@ -116,7 +116,9 @@ class Leases:
             CapacityError: a family has no free address, or there is no range; nothing is held then.
             StateError: the store could not be written; nothing is held then.
         """
-        wanted = Attachment(key, pod, requested.addresses, host_link, netns, started_at)
+        wanted = Attachment(
+            key, pod, requested.addresses, host_link, netns, started_at, requested.rates
+        )
         try:
             return self._reserve(wanted)
         except CapacityError:

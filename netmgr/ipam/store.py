@@ -9,12 +9,13 @@ is handed out that a crash would forget.
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from netmgr import sqlite_file
@@ -108,11 +109,18 @@ class Store:
         addresses: dict[AttachmentKey, list[Address]] = {}
         for text, *key in run("SELECT address, container_id, ifname FROM leases"):
             addresses.setdefault(AttachmentKey(*key), []).append(Address.parse(text))
+        rates = {
+            name: tuple((traffic, int(rate)) for traffic, rate in json.loads(value))
+            for name, value in run("SELECT name, value FROM facts WHERE name LIKE 'rates %'")
+        }
         attachments = {}
         # Columns come in the order of the schema.
         for row in run("SELECT * FROM attachments"):
             key, pod = AttachmentKey(*row[:2]), PodRef(*row[2:5])
-            attachments[key] = Attachment(key, pod, tuple(sorted(addresses.get(key, ()))), *row[5:])
+            found = Attachment(key, pod, tuple(sorted(addresses.get(key, ()))), *row[5:])
+            attachments[key] = replace(
+                found, rates=rates.get(_rates_of(key.container_id, key.ifname), ())
+            )
         cooldown, returned = {}, []
         released = "SELECT address, released_at, rested FROM released ORDER BY sequence"
         for text, at, is_over in run(released):
@@ -148,11 +156,16 @@ class Store:
             attachment.started_at,
         )
         texts = [str(address) for address in attachment.addresses]
+        rates: list[Change] = []
+        if attachment.rates:
+            fact = (_rates_of(*key), json.dumps(attachment.rates))
+            rates.append(("INSERT OR REPLACE INTO facts VALUES (?, ?)", fact))
         # INSERT, not REPLACE: the primary key refuses an address that another attachment holds.
         self._take(
             ("INSERT INTO attachments VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row),
             *(("INSERT INTO leases VALUES (?, ?, ?)", (text, *key)) for text in texts),
             *(("DELETE FROM released WHERE address = ?", (text,)) for text in texts),
+            *rates,
         )
 
     def renew(self, key: AttachmentKey, started_at: float) -> None:
@@ -170,6 +183,7 @@ class Store:
         self._give(
             ("DELETE FROM leases WHERE container_id = ? AND ifname = ?", key),
             ("DELETE FROM attachments WHERE container_id = ? AND ifname = ?", key),
+            ("DELETE FROM facts WHERE name = ?", (_rates_of(*key),)),
             *((released, (str(address), released_at)) for address in attachment.addresses),
         )
 
@@ -282,3 +296,11 @@ class Store:
             # Moved to the end: of two changes to one row the later one has to be written last.
             self._pending.pop(change, None)
             self._pending[change] = None
+
+
+def _rates_of(container_id: str, ifname: str) -> str:
+    """Name of the fact with the limits that an attachment brought along.
+
+    A table of their own would be a schema that an older release does not open.
+    """
+    return f"rates {container_id} {ifname}"

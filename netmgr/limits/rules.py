@@ -37,6 +37,8 @@ class Chain(NamedTuple):
     link_index: int
     traffic: Traffic
     number: int
+    rest: int = 0
+    """The class of what is not internet; 0 for none."""
 
     @property
     def name(self) -> str:
@@ -73,14 +75,22 @@ def _made(chain: Chain, internal: Sequence[Prefix]) -> Iterator[str]:
     hook, peer = _HOOKS[chain.traffic]
     base = f'type filter hook {hook} device "{chain.link}" priority 0; policy accept;'
     yield f"add chain {TABLE} {chain.name} {{ {base} }}"
-    forwarding = f'meta priority set 1:{chain.number:x} fwd to "{IFBS[chain.traffic]}"'
     for family, prefixes in _by_family(internal).items():
         protocol = "ip" if family is Family.V4 else "ip6"
         if len(prefixes) > _MOST_COMPARED:
             others = f"{protocol} {peer} != @{_set(family)}"
         else:
             others = " ".join(f"{protocol} {peer} != {prefix}" for prefix in prefixes)
-        yield f"add rule {TABLE} {chain.name} {others} {forwarding}"
+        yield f"add rule {TABLE} {chain.name} {others} {_forward(chain.traffic, chain.number)}"
+    if chain.rest:
+        # ARP and neighbour discovery's like are not IP, or too little to wait.
+        for protocol in ("ip", "ip6"):
+            forward = _forward(chain.traffic, chain.rest)
+            yield f"add rule {TABLE} {chain.name} meta protocol {protocol} {forward}"
+
+
+def _forward(traffic: Traffic, number: int) -> str:
+    return f'meta priority set 1:{number:x} fwd to "{IFBS[traffic]}"'
 
 
 def _by_family(prefixes: Sequence[Prefix]) -> Mapping[Family, list[Prefix]]:

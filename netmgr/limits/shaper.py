@@ -76,18 +76,18 @@ class Shaper:
             self._trees = trees
         return repairs
 
-    def usage(self) -> list[tuple[Limited, Traffic, ClassUsage]]:
+    def usage(self) -> list[tuple[Limited, ClassUsage]]:
         """What each class has let pass, delayed and dropped."""
         with self._lock:
             trees, numbers, ifbs = self._trees, self._numbers, dict(self._ifbs)
-        found: list[tuple[Limited, Traffic, ClassUsage]] = []
+        found: list[tuple[Limited, ClassUsage]] = []
         for traffic, index in ifbs.items():
             present = traffic_control.read_classes(self._channel, index)
             for limited in trees[traffic].classes.values():
                 number = numbers[limited.key]
                 # It may have gone meanwhile.
                 if number in present:
-                    found.append((limited, traffic, present[number][1]))
+                    found.append((limited, present[number][1]))
         return found
 
     def _put_classes(self, trees: Mapping[Traffic, Tree]) -> list[str]:
@@ -142,9 +142,15 @@ class Shaper:
     def _wanted(self, trees: Mapping[Traffic, Tree]) -> frozenset[Chain]:
         present = {name: index for index, name in socket.if_nameindex()}
         return frozenset(
-            Chain(link, present[link], traffic, self._numbers[one.classes[name].key])
+            Chain(
+                link,
+                present[link],
+                traffic,
+                self._numbers[target.internet],
+                self._numbers.get(target.rest, 0),
+            )
             for traffic, one in trees.items()
-            for link, name in one.links.items()
+            for link, target in one.links.items()
             if link in present
         )
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from netmgr.documents.limits import Limit
 from netmgr.kernel.traffic_control import Shape
-from netmgr.model import Attachment, PodRef, Traffic
+from netmgr.model import ALL_IN, ALL_OUT, Attachment, Traffic
 
 _LEAST_BURST_BYTES = 65_536
 _BURSTS = 200
@@ -21,71 +22,133 @@ _SHARE = 1024
 """What a pod always has of its namespace's rate, as the number of parts that the rate is divided
 into. More pods than that would together exceed the rate; no kubelet takes so many."""
 
+_Rate = tuple[int, int]
+"""Bits a second, and the burst in bytes."""
+
 _LAST_NUMBER = 0xFFFE
 """Of a class; 0 is HTB itself, and 0xFFFF means "none" to some programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """A class: of a pod (`NAMESPACE/NAME`), or of a namespace, whose name has no slash."""
+    """A class of HTB.
 
-    name: str
+    Attributes:
+        namespace: whose it is.
+        pod: whose it is; empty for a namespace's.
+        traffic: what is in it; the value of a `Traffic`, `ALL_IN` or `ALL_OUT`.
+        parent: the key of the class that it is in; empty for none.
+        rate: bits a second.
+        burst: bytes.
+        is_remainder: it has all that is not in the pod's class for the internet.
+    """
+
+    namespace: str
+    pod: str
+    traffic: str
     parent: str
     rate: int
-    """Bits a second."""
     burst: int
+    is_remainder: bool = False
 
     @property
     def key(self) -> str:
-        """What its number is for: the kernel moves no class into another one."""
-        return f"{self.parent} {self.name}"
+        """What its number is for. The kernel moves no class into another one."""
+        kind = "rest" if self.is_remainder else self.traffic
+        return f"{self.parent}>{self.namespace}/{self.pod}:{kind}"
+
+
+class Target(NamedTuple):
+    """The keys of the classes of a link's packets; without one, they pass at once."""
+
+    internet: str
+    rest: str = ""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """The classes of one direction by name, and which of them is that of a pod's link."""
+    """The classes of one direction by key, and what leads from pods' links to them."""
 
     classes: dict[str, Limited]
-    links: dict[str, str]
+    links: dict[str, Target]
 
 
 def tree(limits: Sequence[Limit], attachments: Iterable[Attachment], traffic: Traffic) -> Tree:
-    """What the limits make of the pods that are there.
+    """What the limits make of the pods that are there, and of what these brought along.
 
     Of several limits that are for a pod, or for a namespace, the lowest one is in force.
     """
-    wanted = [limit for limit in limits if limit.rate(traffic) is not None]
     classes: dict[str, Limited] = {}
-    links: dict[str, str] = {}
+    links: dict[str, Target] = {}
     for attachment in attachments:
         # An observer does not know every pod's link.
-        found = _classes_of(attachment.pod, wanted, traffic) if attachment.host_link else []
-        classes |= {limited.name: limited for limited in found}
-        if found:
-            links[attachment.host_link] = found[-1].name
+        if attachment.host_link:
+            found, target = _of_pod(attachment, limits, traffic)
+            classes |= {limited.key: limited for limited in found}
+            if target:
+                links[attachment.host_link] = target
     return Tree(classes, links)
 
 
-def _classes_of(pod: PodRef, limits: Sequence[Limit], traffic: Traffic) -> list[Limited]:
-    """The class of the pod's namespace and that of the pod in it, or one of them; or none."""
-    matching = [limit for limit in limits if limit.covers(pod)]
-    shared = _lowest(pod.namespace, [one for one in matching if one.namespaces], traffic)
-    own = _lowest(str(pod), [one for one in matching if one.pods], traffic)
-    if shared is None:
-        return [own] if own else []
-    # Its own class also without a limit of its own: pods take turns.
-    own = own if own and own.rate < shared.rate else replace(shared, name=str(pod))
-    return [shared, replace(own, parent=shared.name)]
+def _of_pod(
+    attachment: Attachment, limits: Sequence[Limit], traffic: Traffic
+) -> tuple[list[Limited], Target | None]:
+    """A pod's classes and its namespace's, parents first, and where its packets go."""
+    wanted = _wanted(attachment, limits, traffic)
+    shared, own, whole = wanted.shared, wanted.own, wanted.whole
+    pod, every = attachment.pod, ALL_IN if traffic.is_inward else ALL_OUT
+    pod_key = pod.namespace, pod.name
+    found: list[Limited] = []
+    if shared:
+        found.append(Limited(pod.namespace, "", traffic, "", *shared))
+    elif whole:
+        found.append(Limited(*pod_key, every, "", *whole))
+    parent = found[0].key if found else ""
+    if not own:
+        return found, Target(parent, parent) if parent else None
+    found.append(Limited(*pod_key, traffic, parent, *own))
+    if not whole:
+        return found, Target(found[-1].key)
+    # What is not internet is no part of the namespace's limit.
+    found.append(Limited(*pod_key, every, "" if shared else parent, *whole, is_remainder=True))
+    return found, Target(found[-2].key, found[-1].key)
 
 
-def _lowest(name: str, limits: Iterable[Limit], traffic: Traffic) -> Limited | None:
-    """A class with the lowest of the limits; None without any."""
-    found = [
-        Limited(name, "", rate, limit.burst or max(_LEAST_BURST_BYTES, rate // 8 // _BURSTS))
-        for limit in limits
-        if (rate := limit.rate(traffic)) is not None
-    ]
-    return min(found, key=lambda one: one.rate, default=None)
+class _Wanted(NamedTuple):
+    """The lowest limits of one pod: its namespace's, its own, and that of all its traffic."""
+
+    shared: _Rate | None
+    own: _Rate | None
+    whole: _Rate | None
+
+
+def _wanted(attachment: Attachment, limits: Sequence[Limit], traffic: Traffic) -> _Wanted:
+    matching = [limit for limit in limits if limit.covers(attachment.pod)]
+    shared = _rates([one for one in matching if one.namespaces], traffic)
+    own = [*_rates([one for one in matching if one.pods], traffic), *_brought(attachment, traffic)]
+    whole = _brought(attachment, ALL_IN if traffic.is_inward else ALL_OUT)
+    if shared or own:
+        # Also without a limit of its own a pod of a limited namespace has a class of its own: pods
+        # take turns.
+        own += [*shared, *whole]
+    return _Wanted(_lowest(shared), _lowest(own), _lowest(whole))
+
+
+def _rates(limits: Iterable[Limit], traffic: Traffic) -> list[_Rate]:
+    found = [(limit.rate(traffic), limit.burst) for limit in limits]
+    return [_rate(rate, burst) for rate, burst in found if rate is not None]
+
+
+def _brought(attachment: Attachment, traffic: str) -> list[_Rate]:
+    return [_rate(rate) for kind, rate in attachment.rates if kind == traffic]
+
+
+def _rate(rate: int, burst: int | None = None) -> _Rate:
+    return rate, burst or max(_LEAST_BURST_BYTES, rate // 8 // _BURSTS)
+
+
+def _lowest(rates: Iterable[_Rate]) -> _Rate | None:
+    return min(rates, default=None)
 
 
 def numbered(trees: Iterable[Tree], known: Mapping[str, int]) -> dict[str, int]:
@@ -110,12 +173,12 @@ def numbered(trees: Iterable[Tree], known: Mapping[str, int]) -> dict[str, int]:
 def shapes(one: Tree, numbers: Mapping[str, int]) -> dict[int, Shape]:
     """What the kernel is to hold, parents first."""
     found: dict[int, Shape] = {}
-    for limited in sorted(one.classes.values(), key=lambda each: (bool(each.parent), each.name)):
+    for limited in sorted(one.classes.values(), key=lambda each: (bool(each.parent), each.key)):
         ceiling = limited.rate // 8
         if limited.parent:
             parent = one.classes[limited.parent]
             always = max(1, min(parent.rate // 8 // _SHARE, ceiling))
-            shape = Shape(numbers[parent.key], always, ceiling, limited.burst)
+            shape = Shape(numbers[limited.parent], always, ceiling, limited.burst)
         else:
             shape = Shape(0, ceiling, ceiling, limited.burst)
         found[numbers[limited.key]] = shape

@@ -23,9 +23,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from netmgr.errors import StateError
+from cni.runtime_config import pod_rates
+from netmgr.errors import InvalidNetworkConfig, StateError
 from netmgr.file_version import FileVersion
-from netmgr.model import AttachmentKey, PodRef
+from netmgr.model import AttachmentKey, PodRate, PodRef
 from netmgr.prefixes import Address
 
 KIND = "cniCacheV1"
@@ -68,6 +69,7 @@ class CachedResult:
     Attributes:
         host_links: interfaces of the result on the host: one end of a veth, perhaps a bridge.
         written_at: when the file was written, in seconds since the epoch.
+        rates: the limits that the pod brought along; none if they cannot be understood.
     """
 
     key: AttachmentKey
@@ -75,6 +77,7 @@ class CachedResult:
     addresses: tuple[Address, ...]
     host_links: tuple[str, ...]
     written_at: float
+    rates: tuple[PodRate, ...] = ()
 
 
 def parse(content: bytes, written_at: float) -> CachedResult:
@@ -92,7 +95,12 @@ def parse(content: bytes, written_at: float) -> CachedResult:
     if not addresses:
         raise Unusable(Reason.WITHOUT_ADDRESS)
     return CachedResult(
-        key, _pod(entry.get("cniArgs"), key), addresses, tuple(_host_links(result)), written_at
+        key,
+        _pod(entry.get("cniArgs"), key),
+        addresses,
+        tuple(_host_links(result)),
+        written_at,
+        _rates(entry.get("capabilityArgs")),
     )
 
 
@@ -127,6 +135,14 @@ def _name(value: object, also: str | None = None) -> str:
     if value != also and (len(value) > _MOST_CHARACTERS or not _NAME.fullmatch(value)):
         raise Unusable(Reason.UNFIT_NAME)
     return value
+
+
+def _rates(given: object) -> tuple[PodRate, ...]:
+    # libcni keeps all that the runtime offered, whatever the plugin's capabilities are.
+    try:
+        return pod_rates(given) if isinstance(given, dict) else ()
+    except InvalidNetworkConfig:
+        return ()
 
 
 def _addresses(result: Mapping[str, object]) -> Iterator[Address]:

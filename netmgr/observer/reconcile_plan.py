@@ -101,7 +101,9 @@ def _owners(
     for result in listed:
         for address in result.addresses:
             if end := kernel.host_end(address, result.host_links):
-                attachment = Attachment(result.key, result.pod, (address,), end, netns="")
+                attachment = Attachment(
+                    result.key, result.pod, (address,), end, netns="", rates=result.rates
+                )
                 owners[address] = (result, Counted(attachment))
     return owners
 

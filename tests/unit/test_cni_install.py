@@ -334,12 +334,16 @@ def test_bandwidth_is_chained_behind_portmap_when_it_is_asked_for(plan, launcher
     with_portmap(plan)
     reference_plugin(plan, "bandwidth", "1.0.0", "1.1.0")
     install(replace(plan, bandwidth=True), launcher)
-    assert json.loads(plan.conflist.read_text())["plugins"][1:] == [
+    own, *others = json.loads(plan.conflist.read_text())["plugins"]
+    assert others == [
         {"type": "portmap", "capabilities": {"portMappings": True}},
         {"type": "bandwidth", "capabilities": {"bandwidth": True}},
     ]
+    assert "bandwidth" not in own["capabilities"]
     install(plan, launcher)
-    assert "bandwidth" not in plan.conflist.read_text()
+    own, *others = json.loads(plan.conflist.read_text())["plugins"]
+    assert [other["type"] for other in others] == ["portmap"]
+    assert own["capabilities"]["bandwidth"]
 
 
 def test_the_last_installation_stays_until_the_runtime_can_have_been_restarted(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from netmgr.documents.limits import Limit, quantity
+from netmgr.documents.limits import Limit
+from netmgr.documents.quantity import quantity
 from netmgr.limits import rules, tree
 from netmgr.limits.rules import Chain
 from netmgr.model import Attachment, AttachmentKey, PodRef, Traffic
@@ -27,6 +30,22 @@ def pod(namespace: str, name: str, link: str = "") -> Attachment:
     return Attachment(key, found, (Address.parse("10.0.0.1"),), link or f"nm{name}", "")
 
 
+def name(found: tree.Tree, key: str) -> str:
+    """As `parent > namespace/pod`; for all of a pod's traffic followed by `all`."""
+    one = found.classes[key]
+    whole = " rest" if one.is_remainder else " all" if one.traffic.startswith("all") else ""
+    own = f"{one.namespace}/{one.pod}{whole}"
+    return f"{name(found, one.parent)} > {own}" if one.parent else own
+
+
+def rates(found: tree.Tree) -> dict[str, int]:
+    return {name(found, key): one.rate for key, one in found.classes.items()}
+
+
+def shown(found: tree.Tree, target: tree.Target) -> list[str]:
+    return [name(found, key) for key in target if key]
+
+
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
@@ -37,11 +56,14 @@ def pod(namespace: str, name: str, link: str = "") -> Attachment:
         ({"pods": "a/b/c", "internet-in": "1M"}, "String should match pattern"),
         ({"namespaces": "a/b", "internet-in": "1M"}, "String should match pattern"),
         ({"pods": "a/b", "internet-in": "fast"}, "'fast' is no quantity; write a number, as 500k"),
-        ({"pods": "a/b", "internet-in": True}, "True is no quantity"),
+        ({"pods": "a/b", "internet-in": True}, "'True' is no quantity"),
         ({"pods": "a/b", "internet-in": "-1M"}, "'-1M' is no quantity"),
         ({"pods": "a/b", "internet-in": "1m"}, "'1m' is no quantity"),
-        ({"pods": "a/b", "internet-in": "10k"}, "greater than or equal to 64000"),
-        ({"pods": "a/b", "internet-in": "2T"}, "less than or equal to 1000000000000"),
+        ({"pods": "a/b", "internet-in": "10k"}, "10000 bits a second: give at least 64k"),
+        (
+            {"pods": "a/b", "internet-in": "2T"},
+            "2000000000000 bits a second: give at least 64k, and at most 1T",
+        ),
         ({"pods": "a/b", "internet-in": "1M", "burst": 0}, "greater than or equal to 1"),
         ({"pods": "a/b", "internet-in": "1M", "rate": 1}, "Extra inputs are not permitted"),
     ],
@@ -73,12 +95,12 @@ def test_the_lowest_limit_that_matches_is_in_force() -> None:
         [pod("a", "xy"), pod("a", "y")],
         OUT,
     )
-    assert {name: limited.rate for name, limited in found.classes.items()} == {
-        "a/xy": 10_000_000,
-        "a/y": 50_000_000,
+    assert rates(found) == {"a/xy": 10_000_000, "a/y": 50_000_000}
+    assert {one.burst for one in found.classes.values() if one.pod == "xy"} == {1_000_000}
+    assert {link: shown(found, target) for link, target in found.links.items()} == {
+        "nmxy": ["a/xy"],
+        "nmy": ["a/y"],
     }
-    assert found.classes["a/xy"].burst == 1_000_000
-    assert found.links == {"nmxy": "a/xy", "nmy": "a/y"}
 
 
 def test_pods_of_a_limited_namespace_are_in_its_class_and_no_faster_than_it() -> None:
@@ -91,14 +113,55 @@ def test_pods_of_a_limited_namespace_are_in_its_class_and_no_faster_than_it() ->
         [pod("team-a", "slow"), pod("team-a", "fast"), pod("team-b", "any"), pod("other", "any")],
         IN,
     )
-    rates = {name: (one.parent, one.rate) for name, one in found.classes.items()}
-    assert rates == {
-        "team-a": ("", 10_000_000),
-        "team-a/slow": ("team-a", 1_000_000),
-        "team-a/fast": ("team-a", 10_000_000),
-        "team-b": ("", 10_000_000),
-        "team-b/any": ("team-b", 10_000_000),
+    assert rates(found) == {
+        "team-a/": 10_000_000,
+        "team-a/ > team-a/slow": 1_000_000,
+        "team-a/ > team-a/fast": 10_000_000,
+        "team-b/": 10_000_000,
+        "team-b/ > team-b/any": 10_000_000,
     }
+
+
+BATCH = {"pods": "a/*", "internet-out": "20M"}
+TEAM = {"namespaces": "a", "internet-out": "50M"}
+
+
+@pytest.mark.parametrize(
+    ("items", "brought", "expected", "target"),
+    [
+        ([], {"internet-out": 5}, {"a/b": 5}, ["a/b"]),
+        ([BATCH], {"internet-out": 5}, {"a/b": 5}, ["a/b"]),
+        ([BATCH], {"internet-out": 90}, {"a/b": 20}, ["a/b"]),
+        ([TEAM], {"internet-out": 90}, {"a/": 50, "a/ > a/b": 50}, ["a/ > a/b"]),
+        ([], {"all-out": 9}, {"a/b all": 9}, ["a/b all", "a/b all"]),
+        (
+            [BATCH],
+            {"all-out": 9},
+            {"a/b all": 9, "a/b all > a/b": 9, "a/b all > a/b rest": 9},
+            ["a/b all > a/b", "a/b all > a/b rest"],
+        ),
+        (
+            [BATCH],
+            {"all-out": 90},
+            {"a/b all": 90, "a/b all > a/b": 20, "a/b all > a/b rest": 90},
+            ["a/b all > a/b", "a/b all > a/b rest"],
+        ),
+        (
+            [TEAM],
+            {"all-out": 9},
+            {"a/": 50, "a/ > a/b": 9, "a/b rest": 9},
+            ["a/ > a/b", "a/b rest"],
+        ),
+        ([], {"all-in": 9, "internet-in": 9}, {}, []),
+    ],
+)
+def test_a_pod_may_tighten_what_the_document_allows(
+    items: list[dict], brought: dict[str, int], expected: dict[str, int], target: list[str]
+) -> None:
+    given = tuple((traffic, rate * 10**6) for traffic, rate in brought.items())
+    found = tree.tree(limits(*items), [replace(pod("a", "b"), rates=given)], OUT)
+    assert rates(found) == {key: rate * 10**6 for key, rate in expected.items()}
+    assert [each for one in found.links.values() for each in shown(found, one)] == target
 
 
 def test_a_pod_is_one_class_however_many_links_it_has() -> None:
@@ -107,8 +170,8 @@ def test_a_pod_is_one_class_however_many_links_it_has() -> None:
         [pod("a", "b", "nm1"), pod("a", "b", "nm2")],
         IN,
     )
-    assert list(found.classes) == ["a/b"]
-    assert found.links == {"nm1": "a/b", "nm2": "a/b"}
+    assert rates(found) == {"a/b": 1_000_000}
+    assert found.links["nm1"] == found.links["nm2"]
 
 
 def test_parents_come_first() -> None:
