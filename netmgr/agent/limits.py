@@ -65,8 +65,9 @@ class Limits(Component):
         Raises:
             KernelError: it could not be limited.
         """
-        if self._rates(attachment) or any(limit.covers(attachment.pod) for limit in self._limits):
-            self._apply()
+        found = self._trees_of([attachment])
+        if any(one.classes for one in found.values()):
+            self._shaper.add(found)
 
     def _rates(self, attachment: Attachment) -> tuple[PodRate, ...]:
         return attachment.rates if self._honours_annotations else ()
@@ -94,7 +95,10 @@ class Limits(Component):
         return self._shaper.apply(self._trees)
 
     def _trees(self) -> dict[Traffic, Tree]:
-        pods = [replace(one, rates=self._rates(one)) for one in self._agent.attachments()]
+        return self._trees_of(self._agent.attachments())
+
+    def _trees_of(self, attachments: Iterable[Attachment]) -> dict[Traffic, Tree]:
+        pods = [replace(one, rates=self._rates(one)) for one in attachments]
         return {
             traffic: tree.tree(self._limits, pods, traffic)
             for traffic in (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)

@@ -7,6 +7,7 @@ the IFB gives them back behind the hook. Internal packets go on at once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -69,6 +70,14 @@ def changed(added: Iterable[Chain], removed: Iterable[Chain], internal: Sequence
     for chain in added:
         lines += _made(chain, internal)
     return _text(lines)
+
+
+def leads(listed: str, chain: Chain) -> bool:
+    """Whether a chain, as nft shows it, has all that leads to its classes."""
+    wanted = [chain.number] * len(Family) + ([chain.rest] * len(Family) if chain.rest else [])
+    return re.findall(r"meta priority set 1:([0-9a-f]+) fwd to", listed) == [
+        f"{number:x}" for number in wanted
+    ]
 
 
 def _made(chain: Chain, internal: Sequence[Prefix]) -> Iterator[str]:

@@ -53,6 +53,8 @@ class Shaper:
         self._chains: frozenset[Chain] | None = None
         self._generation = -1
         self._blocks: dict[str, str] = {}
+        self._unlisted: frozenset[Chain] = frozenset()
+        self._placed: dict[Traffic, set[int]] = {}
 
     def close(self) -> None:
         """Close the sockets; the limits stay in force."""
@@ -75,6 +77,40 @@ class Shaper:
             self._remove_classes(trees)
             self._trees = trees
         return repairs
+
+    def add(self, trees: Mapping[Traffic, Tree]) -> None:
+        """Add the limits of a new pod to those that are in the kernel, without a look at these.
+
+        Raises:
+            SetupError: the kernel lacks what limits need.
+            KernelError: it refused.
+        """
+        with self._lock:
+            self._numbers |= tree.numbered(trees.values(), self._numbers)
+            for traffic, one in trees.items():
+                if one.classes:
+                    self._add_classes(traffic, one)
+            self._add_chains(self._wanted(trees))
+            self._trees = {
+                traffic: self._trees[traffic].joined(one) for traffic, one in trees.items()
+            }
+
+    def _add_classes(self, traffic: Traffic, one: Tree) -> None:
+        if traffic not in self._ifbs:
+            self._ifbs[traffic], _ = self._ifb(traffic)
+        known = self._placed.setdefault(traffic, set())
+        shapes = tree.shapes(one, self._numbers)
+        new = {number: shape for number, shape in shapes.items() if number not in known}
+        self._put_shapes(self._ifbs[traffic], new, {})
+        known |= new.keys()
+
+    def _add_chains(self, added: frozenset[Chain]) -> None:
+        present, names = self._chains or frozenset(), {chain.name for chain in added}
+        wanted = added | {chain for chain in present if chain.name not in names}
+        if self._chains is None or not self._change(wanted, present):
+            self._nft.run(rules.whole(sorted(wanted), self._internal))
+        self._chains = wanted
+        self._unlisted |= added - present
 
     def usage(self) -> list[tuple[Limited, ClassUsage]]:
         """What each class has let pass, delayed and dropped."""
@@ -102,11 +138,18 @@ class Shaper:
             if traffic in self._ifbs:
                 repairs += made
             self._ifbs[traffic] = index
-            self._put_shapes(index, tree.shapes(one, self._numbers))
+            found = traffic_control.read_classes(self._channel, index)
+            shapes = tree.shapes(one, self._numbers)
+            self._put_shapes(index, shapes, found)
+            self._placed[traffic] = set(shapes)
         return repairs
 
-    def _put_shapes(self, index: int, shapes: Mapping[int, Shape]) -> None:
-        found = traffic_control.read_classes(self._channel, index)
+    def _put_shapes(
+        self,
+        index: int,
+        shapes: Mapping[int, Shape],
+        found: Mapping[int, tuple[Shape, ClassUsage]],
+    ) -> None:
         # Packets wait in a pod's class, and in a namespace's only through its pods'.
         inner = {shape.parent for shape in shapes.values()}
         for number, shape in shapes.items():
@@ -166,7 +209,7 @@ class Shaper:
         self._chains = wanted
         # In this order: what changes after the number was read is found by the next look.
         self._generation = self._socket.generation()
-        self._blocks = self._listing()
+        self._blocks, self._unlisted = self._listing(), frozenset()
         return repairs
 
     def _change(self, wanted: frozenset[Chain], present: frozenset[Chain]) -> bool:
@@ -190,11 +233,15 @@ class Shaper:
         self._generation = generation
         known = {chain.name for chain in self._chains or ()}
         gone = known - {chain.name for chain in still}
-        before, now = (
-            {name: text for name, text in blocks.items() if name not in gone}
-            for blocks in (self._blocks, self._listing())
+        now = self._listing()
+        before = dict(self._blocks)
+        for chain in self._unlisted:
+            listed = now.get(chain.name, "")
+            before[chain.name] = listed if rules.leads(listed, chain) else "not as it was written"
+        self._blocks, self._unlisted = now, frozenset()
+        return any(
+            before.get(name) != now.get(name) for name in (before.keys() | now.keys()) - gone
         )
-        return before != now
 
     def _listing(self) -> dict[str, str]:
         """The table's chains and sets, by name, as nft shows them."""

@@ -72,6 +72,10 @@ class Tree:
     classes: dict[str, Limited]
     links: dict[str, Target]
 
+    def joined(self, other: Tree) -> Tree:
+        """With the classes and links of another, which decides where both have one."""
+        return Tree(self.classes | other.classes, self.links | other.links)
+
 
 def tree(limits: Sequence[Limit], attachments: Iterable[Attachment], traffic: Traffic) -> Tree:
     """What the limits make of the pods that are there, and of what these brought along.
@@ -159,7 +163,8 @@ def numbered(trees: Iterable[Tree], known: Mapping[str, int]) -> dict[str, int]:
     """
     wanted = sorted({limited.key for one in trees for limited in one.classes.values()})
     found = {key: known[key] for key in wanted if key in known}
-    taken = set(found.values())
+    # Also of those that are known and not wanted: they are removed later.
+    taken = set(known.values())
     for key in wanted:
         if key not in found:
             number = zlib.crc32(key.encode()) % _LAST_NUMBER

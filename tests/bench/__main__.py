@@ -13,6 +13,7 @@ from tests.bench import (
     crowded,
     forwarding,
     growth,
+    limits,
     planning,
     profile,
     routing,
@@ -33,6 +34,7 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Figure]]] = {
     "services": services.measure,
     "routing": routing.measure,
     "growth": growth.measure,
+    "limits": limits.measure,
 }
 
 FILE = Path("build/bench.json")

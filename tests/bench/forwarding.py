@@ -196,7 +196,7 @@ class Sender:
         self, plugin: Plugin, node: LabNode, internet: Path, backend: Backend | None = None
     ) -> None:
         self.node = node
-        self._internet = internet
+        self.internet = internet
         self.backend = backend
         self._plugin = plugin
         self._pods = 1
@@ -252,6 +252,11 @@ class Sender:
             return TcCounter(netlink.index_of(self._own["host_link"]), pods, internal)
 
     @property
+    def netns(self) -> Path:
+        """That of the pod that sends."""
+        return self._plugin.pods / SENDER
+
+    @property
     def address(self) -> Address:
         """That of the pod that sends."""
         return Address.parse(self._own["addresses"][0])
@@ -304,8 +309,8 @@ class Sender:
         Raises:
             PacketsLostError: not all of them arrived.
         """
-        pod, before = self._plugin.pods / SENDER, self._arrived()
-        command = ["nsenter", f"--net={pod}", program, str(to), str(packets), str(IP_BYTES)]
+        before = self._arrived()
+        command = ["nsenter", f"--net={self.netns}", program, str(to), str(packets), str(IP_BYTES)]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
         took, sent = done.stdout.split()
         if (arrived := self._arrived() - before) != int(sent):
@@ -318,7 +323,7 @@ class Sender:
 
     def _arrived(self) -> int:
         command = ["nft", "--json", "list", "counter", "netdev", "sink", "arrived"]
-        with wiring.inside(self._internet):
+        with wiring.inside(self.internet):
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
         (counter,) = (one["counter"] for one in json.loads(done.stdout)["nftables"][1:])
         return int(counter["packets"])
@@ -369,9 +374,9 @@ def compiled(source: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def node_of_ours(backend: Backend) -> Iterator[Sender]:
-    """A node with one pod that sends, beside the internet."""
-    made = World(_beside_the_internet(), backend=backend, settings=QUIET)
+def node_of_ours(backend: Backend, **settings: object) -> Iterator[Sender]:
+    """A node with one pod that sends, beside the internet; with more keys of node.yaml."""
+    made = World(_beside_the_internet(), backend=backend, settings=QUIET | settings)
     with made as world, _sink(world.internet):
         yield Sender(plugin_of(world.nodes[0]), world.nodes[0], world.internet, backend)
 

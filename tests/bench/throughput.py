@@ -10,13 +10,14 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from netmgr.documents.node import Backend
 from netmgr.lab.topology import two_nodes
 from netmgr.lab.world import World
-from netmgr.prefixes import Family
+from netmgr.prefixes import Address, Family
 from tests.bench.forwarding import NO_RULES, TRACKING, TRACKING_ALONE, WITHOUT_RULES, run_in
 from tests.bench.plugins import QUIET
 from tests.bench.report import Effort, Figure
@@ -62,18 +63,22 @@ def _world(backend: Backend) -> Iterator[World]:
 def _transfer(world: World, seconds: int, flows: int) -> float:
     """Gigabits a second from the first node's pod to the second's."""
     sender, receiver = world.pods()
-    address = str(receiver.address(Family.V4))
+    return transfer(sender.netns, receiver.netns, receiver.address(Family.V4), seconds, flows)
+
+
+def transfer(sender: Path, receiver: Path, address: Address, seconds: int, flows: int) -> float:
+    """Gigabits a second of TCP from one namespace to an address in another."""
     server = subprocess.Popen(
-        ["nsenter", f"--net={receiver.netns}", "iperf3", "--server", "--one-off"],
+        ["nsenter", f"--net={receiver}", "iperf3", "--server", "--one-off"],
         stdout=subprocess.DEVNULL,
     )
     try:
         client = [
             "nsenter",
-            f"--net={sender.netns}",
+            f"--net={sender}",
             "iperf3",
             "--client",
-            address,
+            str(address),
             "--time",
             str(seconds),
             "--parallel",

@@ -10,7 +10,7 @@ from netmgr.documents.node import Backend
 from netmgr.lab.topology import INTERNET, cluster
 from netmgr.prefixes import Address, Family
 from tests.kernel.conforming import Answer, Caller, Pod, one_node
-from tests.kernel.flows import MEGABIT, flows, rate
+from tests.kernel.flows import MEGABIT, attains, flows
 
 pytestmark = pytest.mark.root
 
@@ -102,7 +102,7 @@ def test_all_traffic_is_limited_and_internet_traffic_within_it(cni: Caller) -> N
             flows(pod.netns, server.netns, there) as inside,
             flows(pod.netns, cni.world.internet, INTERNET[Family.V4]) as outside,
         ):
-            assert rate(inside) == pytest.approx(20, rel=0.05)
-            assert rate(outside) == pytest.approx(10, rel=0.05)
+            assert attains(inside, 20)
+            assert attains(outside, 10)
             # Together no more than what all of its traffic may have.
-            assert rate([*inside, *outside]) == pytest.approx(20, rel=0.05)
+            assert attains([*inside, *outside], 20)
