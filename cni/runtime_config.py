@@ -89,13 +89,15 @@ def pod_rates(runtime: Mapping[str, object]) -> tuple[PodRate, ...]:
     Raises:
         InvalidNetworkConfig: a value is no rate that can be kept; the message names its key.
     """
-    bandwidth = _object(runtime, _BANDWIDTH, f"runtimeConfig.{_BANDWIDTH}")
+    listed = _object(runtime, _BANDWIDTH, f"runtimeConfig.{_BANDWIDTH}")
+    # containerd writes `IngressRate`, CRI-O `ingressRate`; Go's decoder takes either.
+    bandwidth = {key.lower(): value for key, value in listed.items()}
     annotations = _object(runtime, _ANNOTATIONS, f"runtimeConfig.{_ANNOTATIONS}")
     # The runtime gives 0 for a direction without the annotation.
     given = [
-        (traffic, f"{_BANDWIDTH}.{key}", bandwidth[key])
+        (traffic, f"{_BANDWIDTH}.{key}", bandwidth[key.lower()])
         for key, traffic in RATES.items()
-        if bandwidth.get(key)
+        if bandwidth.get(key.lower())
     ]
     given += [
         (traffic, f"{_ANNOTATIONS}: {key}", annotations[key])

@@ -43,6 +43,9 @@ class Archive:
     aliases: tuple[str, ...] = ()
 
 
+_ATTEMPTS = 5
+
+
 def make(folder: Path) -> list[Archive]:
     """Make all of them in `folder`, whose name no other cluster has."""
     busybox = Archive(folder / "busybox.tar", PAUSE_IMAGE)
@@ -94,6 +97,11 @@ def _add_source(source: Path, base: str, name: str) -> None:
 
 
 def _podman(*arguments: str) -> str:
-    done = subprocess.run(["podman", *arguments], capture_output=True, text=True, check=False)
+    for _ in range(_ATTEMPTS):
+        done = subprocess.run(["podman", *arguments], capture_output=True, text=True, check=False)
+        # crun seals a copy of itself in memory. The kernel refuses that (EBUSY) while it happens to
+        # look at one of the pages, for example to find what can be reclaimed.
+        if "sealing memfd" not in done.stderr:
+            break
     assert done.returncode == 0, f"podman {' '.join(arguments)}: {done.stderr}"
     return done.stdout

@@ -45,7 +45,13 @@ def run(cluster: Cluster, where: Mapping[str, str], **spec: object) -> dict[str,
     return {name: started(cluster, name) for name in where}
 
 
-def create(cluster: Cluster, name: str, node: str, **spec: object) -> None:
+def create(
+    cluster: Cluster,
+    name: str,
+    node: str,
+    annotations: Mapping[str, str] | None = None,
+    **spec: object,
+) -> None:
     """Ask for a pod, without waiting for it."""
     # The account comes a moment after its namespace, and no pod is accepted before.
     wait_for(partial(_has_account, cluster), "the service account default", 30)
@@ -53,7 +59,7 @@ def create(cluster: Cluster, name: str, node: str, **spec: object) -> None:
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": name}},
+        "metadata": {"name": name, "labels": {"app": name}, "annotations": annotations or {}},
         "spec": {
             "nodeName": node,
             "containers": [container],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import permutations
 
 import pytest
@@ -29,7 +30,7 @@ def options() -> dict[str, object]:
 @pytest.fixture(scope="module")
 def installed(cluster: Cluster) -> Cluster:
     cidrs = [str(prefix) for prefix in network.POD_CIDRS.values()]
-    node_yaml = {"accounting": {"cluster_cidrs": cidrs}}
+    node_yaml = {"accounting": {"cluster_cidrs": cidrs}, "limits_by_annotation": True}
     netmgr.apply(cluster, netmgr.overlay(cluster, "cni", node_yaml=node_yaml))
     netmgr.roll_out(cluster)
     return cluster
@@ -83,6 +84,27 @@ def test_what_enters_by_a_node_port_for_another_nodes_pod_is_counted_where_it_en
     expected = {("remote-pods", way): size for way, size in seen.items()}
     assert comparison.wait_for(gained, expected, counting.SECONDS_TO_COUNT) == expected
     assert counting.difference(installed, settled) == {}, "no pod is counted for it"
+
+
+@pytest.mark.parametrize("node", network.NODES)
+def test_annotations_limit_a_pod(installed: Cluster, node: str):
+    name = f"limited-on-{node}"
+    annotations = {
+        "kubernetes.io/ingress-bandwidth": "80M",
+        "netmgr.io/internet-egress-bandwidth": "40M",
+    }
+    pods.create(installed, name, node, annotations)
+    pods.started(installed, name)
+    try:
+        page = netmgr.page(installed, node)
+        found = re.findall(
+            rf'netmgr_limit_bytes_per_second{{namespace="default",pod="{name}",traffic="(.+?)"}} '
+            r"(\S+)",
+            page,
+        )
+        assert {way: float(rate) for way, rate in found} == {"all-in": 10e6, "internet-out": 5e6}
+    finally:
+        pods.delete(installed, [name])
 
 
 @each_family

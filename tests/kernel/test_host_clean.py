@@ -41,7 +41,10 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 @pytest.fixture
 def world(backend: Backend, lab_name: str) -> Iterator[World]:
-    made = World(cluster(nodes=1, pods=2), backend=backend, name=lab_name, exporters=False)
+    limited = {"limits": [{"namespaces": "*", "internet-in": "100M", "internet-out": "100M"}]}
+    made = World(
+        cluster(nodes=1, pods=2), backend=backend, name=lab_name, exporters=False, settings=limited
+    )
     try:
         made.build()
         yield made

@@ -52,8 +52,9 @@ def test_annotations_tighten_what_the_document_allows(cni: Caller) -> None:
             {"bandwidth": {"ingressRate": 7_000_000, "ingressBurst": 1, "egressRate": 0}},
             {"internet-out": 50, "all-in": 7},
         ),
+        # As containerd writes it.
         (
-            {"bandwidth": {"egressRate": 90_000_000}},
+            {"bandwidth": {"IngressRate": 0, "IngressBurst": 0, "EgressRate": 90_000_000}},
             {"internet-out": 50, "all-out": 90},
         ),
     ):
