@@ -24,6 +24,9 @@ _HOOKS = {Traffic.INTERNET_OUT: ("ingress", "daddr"), Traffic.INTERNET_IN: ("egr
 """Of the host's end: what the pod sends comes in there, what it gets goes out. And which of a
 packet's addresses is the internet's."""
 
+_PRIORITY = -10
+"""Before flowtables, whose hook is at 0: what is in one would never be limited."""
+
 _MOST_COMPARED = 16
 """So many prefixes are compared in 0.01 µs each; looking up costs 0.2."""
 
@@ -82,7 +85,7 @@ def leads(listed: str, chain: Chain) -> bool:
 
 def _made(chain: Chain, internal: Sequence[Prefix]) -> Iterator[str]:
     hook, peer = _HOOKS[chain.traffic]
-    base = f'type filter hook {hook} device "{chain.link}" priority 0; policy accept;'
+    base = f'type filter hook {hook} device "{chain.link}" priority {_PRIORITY}; policy accept;'
     yield f"add chain {TABLE} {chain.name} {{ {base} }}"
     for family, prefixes in _by_family(internal).items():
         protocol = "ip" if family is Family.V4 else "ip6"

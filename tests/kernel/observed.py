@@ -143,9 +143,11 @@ class ObservedNode:
 
 
 @contextmanager
-def observed_node(plugin: str, backend: Backend, name: str) -> Iterator[ObservedNode]:
-    """A world of one such node, agent not yet started."""
-    settings = {"cni": False, "ranges": [], "accounting": {"min_reading_seconds": 0}}
+def observed_node(
+    plugin: str, backend: Backend, name: str, **more: object
+) -> Iterator[ObservedNode]:
+    """A world of one such node, agent not yet started; with more keys of node.yaml."""
+    settings = {"cni": False, "ranges": [], "accounting": {"min_reading_seconds": 0}, **more}
     world = World(cluster(nodes=1, pods=0), backend=backend, name=name, settings=settings)
     results = world._root / name / "nodes" / "node-1" / "cache" / "results"
     world._settings["cni_results_dir"] = str(results)

@@ -1,0 +1,41 @@
+"""Limits of pods that another plugin wires."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from netmgr.documents.node import Backend
+from netmgr.lab.topology import INTERNET
+from netmgr.prefixes import Family
+from tests.kernel.flows import attains, flows
+from tests.kernel.observed import ObservedNode, observed_node
+
+pytestmark = pytest.mark.root
+
+LIMITS = [{"pods": "*/limited-*", "internet-in": "40M", "internet-out": "20M"}]
+
+
+@pytest.fixture(scope="module", params=["ptp", "bridge"])
+def node(request: pytest.FixtureRequest) -> Iterator[ObservedNode]:
+    name = f"lim-{os.getpid()}-{request.param}"
+    with observed_node(request.param, Backend.NFTABLES, name, limits=LIMITS) as made:
+        made.start_agent()
+        yield made
+
+
+@pytest.mark.parametrize("family", Family)
+@pytest.mark.parametrize(("way", "limit"), [("out", 20), ("in", 40)])
+def test_a_pod_of_another_plugin_gets_what_its_limit_allows(
+    node: ObservedNode, family: Family, way: str, limit: int
+) -> None:
+    pod = node.add(f"limited-{way}-{family.value}")
+    node.wait_until(
+        lambda: any(one["pod"] == pod.pod.name for one in node.node.snapshot()["limits"])
+    )
+    internet = node.world.internet
+    with flows(pod.netns, internet, INTERNET[family], 2, to_server=way == "out") as found:
+        assert attains(found, limit)
+    node.delete(pod)
