@@ -92,8 +92,11 @@ class Peers:
             del self._open[peer]
             peer.connection.close()
 
-    def make_room(self, most: int) -> None:
-        """Beyond `most` open connections, give up those idle for a while, oldest first."""
+    def make_room(self, most: int) -> bool:
+        """Beyond `most` open connections, give up those idle for a while, oldest first.
+
+        Returns whether there were more than that.
+        """
         with self._lock:
             remaining = [peer for peer in self._open if not peer.cut]
             patience_ends = time.monotonic() - PATIENCE_SECONDS
@@ -101,6 +104,7 @@ class Peers:
             # Lazily: peers are asked only until enough are found.
             for peer in islice(idle, max(0, len(remaining) - most)):
                 peer.give_up()
+            return len(remaining) > most
 
     def dismiss(self) -> None:
         """Give up every connection whose request is not on its way."""

@@ -35,6 +35,8 @@ _LONGEST_LINE = 4096
 _CHUNK = 1 << 16
 _QUEUED_FOR_A_WORKER = 2
 _AT_ONCE_SECONDS = 0.001
+_RESTORED_SECONDS = 1.0
+"""After how long at most a restored socket is listened to."""
 
 log = logging.getLogger(__name__)
 
@@ -79,12 +81,8 @@ class UnixServer(socketserver.UnixStreamServer):
         self._mode, self._group = mode, group
         self._bound: FileIdentity | None = None
         super().__init__(str(path), socketserver.BaseRequestHandler)
-        self._thread = threading.Thread(
-            target=self.serve_forever,
-            args=(PATIENCE_SECONDS,),
-            name=f"serve {path.name}",
-            daemon=True,
-        )
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._accept, name=f"serve {path.name}", daemon=True)
 
     def server_bind(self) -> None:
         """Make the socket's file."""
@@ -128,10 +126,11 @@ class UnixServer(socketserver.UnixStreamServer):
 
     def stop(self) -> None:
         """Stop accepting, answer what was asked, give up idle peers, and remove the socket."""
+        self._stopping.set()
         # Wakes the accepting thread at once instead of at its next look at the clock.
         self.socket.shutdown(socket.SHUT_RDWR)
         self._peers.dismiss()
-        self.shutdown()
+        self._thread.join()
         self.server_close()
         # The name may be another server's socket by now.
         if not self.is_lost():
@@ -157,10 +156,13 @@ class UnixServer(socketserver.UnixStreamServer):
             _log_fault
         )
 
-    def service_actions(self) -> None:
-        """Now and then, give up idle readers that keep workers from others."""
-        if self._line:
-            self._peers.make_room(self._most)
+    def _accept(self) -> None:
+        """Accept until stopped; meanwhile give up idle readers that keep workers from others."""
+        # Not `serve_forever`, which looks at the clock just as often while there is nothing to do.
+        while not self._stopping.is_set():
+            is_crowded = self._line and self._peers.make_room(self._most)
+            self.timeout = PATIENCE_SECONDS if is_crowded else _RESTORED_SECONDS
+            self.handle_request()
 
     def _serve(self, peer: Peer) -> None:
         """Serve one connection; a peer that goes away or dawdles harms only itself."""
