@@ -8,7 +8,7 @@ VM_TESTS = -m root --timeout 900 tests/kernel/test_conntrack.py tests/contracts/
 	tests/contracts/test_services_nftables.py tests/kernel/flowtable_promises.py
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test e2e vm pythons schemas bench lint format wheels image lock clean
+.PHONY: help lab test e2e vm pythons schemas bench limits lint format wheels image lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
@@ -58,6 +58,11 @@ bench: ## measure against today's ptp and against no rules; ARGS selects subject
 	@.ci/programs bench/peers bench
 	@.venv/bin/python -m cni.build
 	.venv/bin/python -m tests.bench $(ARGS)
+
+limits: ## hold limits of 10 Mbit/s to 1 Gbit/s against what TCP attains, near and 40 ms away, in QEMU (root)
+	@.ci/setup vm
+	@.venv/bin/python -m cni.build
+	.ci/vm $(or $(KERNEL),6.12) .venv/bin/python -m pytest $(or $(ARGS),tests/kernel/limits_rates.py)
 
 lint: ## check formatting, lint rules, types and layers
 	@.ci/setup lint

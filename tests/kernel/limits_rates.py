@@ -1,0 +1,69 @@
+"""Rates that limits give, from 10 Mbit/s to 1 Gbit/s, also to a peer that is 40 ms away.
+
+`make limits` runs these on a kernel that has netem, in a virtual machine.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from netmgr.documents.node import Backend
+from netmgr.lab import wiring
+from netmgr.lab.topology import INTERNET, two_nodes
+from netmgr.lab.world import World
+from netmgr.prefixes import Family
+from tests.kernel.flows import flows, rate
+
+pytestmark = pytest.mark.root
+
+RATES = (10, 100, 1000)
+TOLERANCE = {10: 0.10, 100: 0.05, 1000: 0.05}
+LIMITS = [
+    {"pods": f"*/at-{each}-*", "internet-in": f"{each}M", "internet-out": f"{each}M"}
+    for each in RATES
+]
+ROOM = "4096 1048576 33554432"
+"""For what is under way at 1 Gbit/s and 40 ms: 5 MB."""
+
+
+@pytest.fixture(scope="module", params=[0, 40], ids=["near", "40ms"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    room = replace(two_nodes(pods=4), pods=())
+    name = f"rates-{os.getpid()}-{request.param}"
+    settings = {"limits": LIMITS}
+    with World(room, backend=Backend.NFTABLES, name=name, settings=settings) as made:
+        with wiring.inside(made.internet):
+            _make_room()
+            delay = f"tc qdisc add dev eth0 root netem limit 20000 delay {request.param}ms"
+            subprocess.run(delay.split(), check=True)
+        yield made
+
+
+@pytest.mark.parametrize("family", Family)
+@pytest.mark.parametrize("way", ["out", "in"])
+@pytest.mark.parametrize("many", [1, 8])
+@pytest.mark.parametrize("limit", RATES)
+def test_a_limit_is_attained_and_kept(
+    world: World, limit: int, many: int, way: str, family: Family
+) -> None:
+    node, internet = world.nodes[0], INTERNET[family]
+    pod = node.add(f"at-{limit}-{many}-{way}-{family.value}")
+    try:
+        with wiring.inside(pod.netns):
+            _make_room()
+        with flows(pod.netns, world.internet, internet, many, to_server=way == "out") as found:
+            # The first seconds are TCP's own: it finds out what it can send.
+            rate(found)
+            assert rate(found) == pytest.approx(limit, rel=TOLERANCE[limit])
+    finally:
+        node.runtime.delete(pod)
+
+
+def _make_room() -> None:
+    for name in ("tcp_rmem", "tcp_wmem"):
+        subprocess.run(["sysctl", "-qw", f"net.ipv4.{name}={ROOM}"], check=True)
