@@ -205,11 +205,15 @@ class Accounts:
                 self._owners.pop(address, None)
                 self._attached.pop(address, None)
 
-    def read(self) -> None:
-        """Post one reading of every counter, unless there was one just now."""
+    def read(self, *, at_once: bool = False) -> None:
+        """Post one reading of every counter, unless there was one just now; `at_once`, even then.
+
+        Raises:
+            KernelError: the kernel refused.
+        """
         with self._lock:
             now = self._clock.monotonic()
-            if now - self._read_at >= self._min_reading_seconds:
+            if at_once or now - self._read_at >= self._min_reading_seconds:
                 taken_at = self._ledger.moment()
                 # In one posting with the node's hooks, since the ledger audits what is read
                 # together.

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Self
 
+from netmgr.agent.accounting import Accounting
 from netmgr.agent.components import Agent, Component, Remnants
+from netmgr.agent.quotas import Spending
 from netmgr.agent.scheduler import Task
 from netmgr.api.snapshot import LimitState, Snapshot
-from netmgr.errors import KernelError
+from netmgr.errors import KernelError, SetupError, StateError
 from netmgr.kernel.traffic_control import ClassUsage
 from netmgr.limits import shaper, tree
 from netmgr.limits.shaper import Shaper
@@ -29,13 +31,14 @@ log = logging.getLogger(__name__)
 class Limits(Component):
     """The limits of all pods, on a node whose document has some."""
 
-    vital = ("limits",)
+    vital = ("limits", "quotas")
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self._limits = agent.document.limits
         self._honours_annotations = agent.document.limits_by_annotation
-        self._shaper = Shaper(agent.document.not_internet)
+        self._spending = Spending(agent.get(Accounting).accounts, agent.clock)
+        self._shaper = Shaper(agent.document.not_internet, self._spending.recent)
         agent.stack.callback(self._shaper.close)
 
     @classmethod
@@ -58,6 +61,7 @@ class Limits(Component):
             SetupError: the kernel lacks what limits need.
         """
         self._apply()
+        self._shaper.settle(self._spending.now)
 
     def begin(self, attachment: Attachment) -> None:
         """Limit a pod that was attached, if a limit is for it.
@@ -66,7 +70,7 @@ class Limits(Component):
             KernelError: it could not be limited.
         """
         found = self._trees_of([attachment])
-        if any(one.classes for one in found.values()):
+        if any(one.links for one in found.values()):
             self._shaper.add(found)
 
     def _rates(self, attachment: Attachment) -> tuple[PodRate, ...]:
@@ -74,21 +78,27 @@ class Limits(Component):
 
     def reconcile(self) -> None:
         """Put back what another program changed, and remove what no pod needs any more."""
+        self._follow()
+        self._agent.health.attempt("quotas", lambda: self._shaper.settle(self._spending.now))
+
+    def _follow(self) -> None:
         self._agent.health.repair("limits", self._apply)
 
     def tasks(self) -> Iterable[Task]:
         """Limit pods that another plugin wired as soon as they are found."""
         if not self._agent.document.cni:
-            yield Task(self.reconcile, _FOLLOW_SECONDS)
+            yield Task(self._follow, _FOLLOW_SECONDS)
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """The limits in force."""
         try:
             usage = self._shaper.usage()
-        except KernelError as error:
+            if budgets := self._shaper.budgets:
+                snapshot["quotas"] = self._spending.states(budgets)
+        except (KernelError, StateError, SetupError) as error:
             log.warning("limits-unread error=%s", error)
             return
-        snapshot["limits"] = [_state(*one) for one in usage if not one[0].is_remainder]
+        snapshot["limits"] = [_state(*one) for one in usage if one[0].is_shown]
 
     def _apply(self) -> list[str]:
         # The list of pods is read within the shaper's lock: an older one must not come last.

@@ -244,6 +244,24 @@ class LimitState(TypedDict):
     backlog: int
 
 
+class QuotaState(TypedDict):
+    """A quota of a pod, or (`pod` is then empty) of a namespace's pods on this node together.
+
+    `budget`, `used` and `forecast` are bytes, `until` is the end of its period in seconds since the
+    epoch, and `forecast` what will be used by then if it goes on as on average.
+    """
+
+    namespace: str
+    pod: str
+    traffic: str
+    period: str
+    budget: int
+    used: int
+    until: int
+    spent: bool
+    forecast: int
+
+
 class AccountingGaps(Gaps):
     """Times that traffic may be missing, and how long counting may have been incomplete."""
 
@@ -383,4 +401,5 @@ class Snapshot(TypedDict):
     nat: NotRequired[NatState]
     flowtable: NotRequired[FlowtableState]
     limits: NotRequired[list[LimitState]]
+    quotas: NotRequired[list[QuotaState]]
     attachments: NotRequired[list[AttachmentView]]

@@ -5,11 +5,15 @@ What is internet is decided as for accounting. Internal traffic is not limited.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
+from netmgr.documents.accounting import Accounting
+from netmgr.documents.diagnostics import Diagnostic, KeyPath, error
 from netmgr.documents.fields import Document
 from netmgr.documents.quantity import bit_rate, quantity
 from netmgr.model import PodRef, Traffic
@@ -18,6 +22,52 @@ BitRate = Annotated[int, BeforeValidator(bit_rate)]
 """Bits a second."""
 
 Bytes = Annotated[int, BeforeValidator(quantity), Field(ge=1)]
+
+LEAST_QUOTA, MOST_QUOTA = 1_000_000, 10**18
+"""Bytes. Below, a few of the kernel's longest packets (64 KiB) would be all of it."""
+
+Quota = Annotated[int, BeforeValidator(quantity), Field(ge=LEAST_QUOTA, le=MOST_QUOTA)]
+
+_PODS = 110
+"""How many pods a kubelet takes by default."""
+
+
+class QuotaPeriod(StrEnum):
+    """What a quota is for; days and months are those of UTC."""
+
+    DAY = "day"
+    MONTH = "month"
+
+    @property
+    def most_hours(self) -> int:
+        """The hours of its longest."""
+        return 24 if self is QuotaPeriod.DAY else 31 * 24
+
+
+def _spent(value: object) -> int:
+    return 0 if value in ("drop", 0) else bit_rate(value)
+
+
+class Quotas(Document):
+    """Bytes that may pass in a period."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    internet_in: Annotated[Quota | None, Field(alias="internet-in")] = None
+    """From the internet; IP packets with their headers, as accounting counts them."""
+    internet_out: Annotated[Quota | None, Field(alias="internet-out")] = None
+    """To the internet, likewise."""
+
+    @model_validator(mode="after")
+    def _is_given(self) -> Quotas:
+        if self.internet_in is None and self.internet_out is None:
+            raise ValueError("give bytes for internet-in, internet-out or both")
+        return self
+
+    def __str__(self) -> str:
+        """What it says, in the document's own words."""
+        given = self.model_dump(by_alias=True, exclude_none=True)
+        return "{" + ", ".join(f"{key}: {value}" for key, value in given.items()) + "}"
 
 
 class Limit(Document):
@@ -35,23 +85,45 @@ class Limit(Document):
     """Bits a second to the internet, likewise."""
     burst: Bytes | None = None
     """Bytes that may pass at once after a pause; default: what passes in 5 ms, at least 64 KiB."""
+    per_day: Annotated[Quotas | None, Field(alias="per-day")] = None
+    """Bytes that may pass from midnight to midnight (UTC)."""
+    per_month: Annotated[Quotas | None, Field(alias="per-month")] = None
+    """Bytes that may pass in a calendar month (UTC)."""
+    when_spent: Annotated[int, BeforeValidator(_spent), Field(alias="when-spent")] = 0
+    """What happens to packets beyond a quota: `drop`, or bits a second at which they pass."""
 
     @model_validator(mode="after")
     def _is_complete(self) -> Limit:
         if (self.pods is None) == (self.namespaces is None):
             raise ValueError("give either pods or namespaces")
-        if self.internet_in is None and self.internet_out is None:
-            raise ValueError("limits nothing; give internet-in, internet-out or both")
+        has_rates = not (self.internet_in is None and self.internet_out is None)
+        has_quotas = not (self.per_day is None and self.per_month is None)
+        if not has_rates and not has_quotas:
+            raise ValueError("limits nothing; give internet-in, internet-out, per-day or per-month")
+        if "when_spent" in self.model_fields_set and not has_quotas:
+            raise ValueError("when-spent has no quota; give per-day or per-month")
         return self
 
     def __str__(self) -> str:
         """What it says, in the document's own words."""
-        given = self.model_dump(by_alias=True, exclude_none=True)
+        fields = type(self).model_fields
+        given = {fields[name].alias or name: value for name, value in self if value}
         return ", ".join(f"{key} {value}" for key, value in given.items())
 
     def rate(self, traffic: Traffic) -> int | None:
         """Bits a second of one direction."""
         return self.internet_in if traffic.is_inward else self.internet_out
+
+    def quotas(self, period: QuotaPeriod) -> Quotas | None:
+        """Bytes that may pass in a period."""
+        return self.per_day if period is QuotaPeriod.DAY else self.per_month
+
+    def quota(self, period: QuotaPeriod, traffic: Traffic) -> int | None:
+        """Bytes of one direction that may pass in a period."""
+        quotas = self.quotas(period)
+        if quotas is None:
+            return None
+        return quotas.internet_in if traffic.is_inward else quotas.internet_out
 
     def covers(self, pod: PodRef) -> bool:
         """Whether it is for this pod or its namespace."""
@@ -59,3 +131,31 @@ class Limit(Document):
             return fnmatchcase(pod.namespace, self.namespaces)
         namespace, _, name = (self.pods or "").partition("/")
         return fnmatchcase(pod.namespace, namespace) and fnmatchcase(pod.name, name)
+
+
+def without_history(limits: Iterable[Limit], accounting: Accounting) -> Iterator[Diagnostic]:
+    """Quotas whose use the ledger would forget before their period ends."""
+    for number, limit in enumerate(limits):
+        for period in QuotaPeriod:
+            if limit.quotas(period) is not None:
+                yield from _too_short(
+                    period, limit, accounting, ("limits", number, f"per-{period}")
+                )
+
+
+def _too_short(
+    period: QuotaPeriod, limit: Limit, accounting: Accounting, at: KeyPath
+) -> Iterator[Diagnostic]:
+    hours = period.most_hours
+    # With classes, what is neither theirs nor internal is one more.
+    kinds = 2 * (2 + len(accounting.classes) if accounting.classes else 1)
+    # What is older than the last rows is known by namespace only.
+    rows = hours * kinds * _PODS if limit.pods else 0
+    if accounting.history_hours < hours:
+        message = f"a {period} has up to {hours} hours, of which the ledger keeps fewer"
+        remedy = f"set accounting.history_hours to {hours} or more"
+        yield error(message, at, ("accounting", "history_hours"), remedy)
+    elif accounting.history_rows < rows:
+        message = f"{_PODS} pods make up to {rows} rows in a {period}; the ledger keeps fewer"
+        remedy = f"set accounting.history_rows to {rows} or more"
+        yield error(message, at, ("accounting", "history_rows"), remedy)

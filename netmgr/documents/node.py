@@ -26,7 +26,7 @@ from netmgr.documents.accounting import Accounting
 from netmgr.documents.classes import resolved
 from netmgr.documents.diagnostics import Diagnostic, Invalid, KeyPath, error, invalid
 from netmgr.documents.fields import AbsolutePath, AddressText, Document, PrefixText
-from netmgr.documents.limits import Limit
+from netmgr.documents.limits import Limit, without_history
 from netmgr.documents.sites import (
     HUB,
     KeyedPrefix,
@@ -339,6 +339,7 @@ def _contradictions(document: NodeDocument) -> Iterator[Diagnostic]:
     for key in ("limits", "limits_by_annotation"):
         if getattr(document, key) and document.role is not Role.NODE:
             yield error(f"a {document.role} has no pods", (key,), ("role",), "remove it")
+    yield from without_history(document.limits, document.accounting)
     own = next((site for site in document.sites if site.name == document.site), None)
     if own is not None:
         yield from _of_own_addresses(document, own)

@@ -3,6 +3,10 @@
 Each direction of a pod's link has a chain at the link's own hook, so that other links' packets meet
 nothing of it. Its rules send internet packets through one of our IFBs, in the class that they name;
 the IFB gives them back behind the hook. Internal packets go on at once.
+
+Where there are quotas, internet packets meet a second chain first, which charges them to each. It
+drops what is beyond, or names another class for it. Quota objects outlive every change of chains:
+what they have counted is lost with them.
 """
 
 from __future__ import annotations
@@ -43,16 +47,58 @@ class Chain(NamedTuple):
     number: int
     rest: int = 0
     """The class of what is not internet; 0 for none."""
+    quotas: tuple[tuple[str, int], ...] = ()
+    """Objects that internet packets are charged to, and the class of what is beyond; 0: dropped."""
 
     @property
     def name(self) -> str:
         """Its name in the table."""
         return f"{self.traffic.replace('-', '_')}_{self.link}"
 
+    @property
+    def charging(self) -> str:
+        """Name of the chain with its quotas."""
+        return f"charge_{self.name}"
 
-def whole(chains: Iterable[Chain], internal: Sequence[Prefix]) -> str:
-    """Commands that replace the table, in one transaction, so that no packet passes unlimited."""
-    lines = [f"add table {TABLE}", f"delete table {TABLE}", f"add table {TABLE}"]
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all its chains; each is led to by the one before."""
+        return (self.name, self.charging) if self.quotas else (self.name,)
+
+
+class QuotaObject(NamedTuple):
+    """A quota as the kernel has it: the count at which it is spent, and the count; both bytes.
+
+    The kernel shows no higher count than the bound, whatever it has counted.
+    """
+
+    bound: int
+    counted: int
+
+    @property
+    def is_over(self) -> bool:
+        """Whether packets are beyond it."""
+        return self.counted >= self.bound
+
+
+def whole(
+    chains: Iterable[Chain],
+    internal: Sequence[Prefix],
+    present: Iterable[tuple[str, str]] = (),
+    quotas: Mapping[str, QuotaObject] | None = None,
+) -> str:
+    """Commands that replace the table, in one transaction, so that no packet passes unlimited.
+
+    Args:
+        chains: what it is to have.
+        internal: prefixes whose packets pass at once.
+        present: kinds and names of what it has and is not to keep.
+        quotas: objects to be made.
+    """
+    lines = [f"add table {TABLE}", f"flush table {TABLE}"]
+    for kind, name in present:
+        lines += _removed(kind, name)
+    lines += _quotas(quotas or {})
     for family, prefixes in _by_family(internal).items():
         if len(prefixes) > _MOST_COMPARED:
             kind = "ipv4_addr" if family is Family.V4 else "ipv6_addr"
@@ -65,44 +111,120 @@ def whole(chains: Iterable[Chain], internal: Sequence[Prefix]) -> str:
     return _text(lines)
 
 
-def changed(added: Iterable[Chain], removed: Iterable[Chain], internal: Sequence[Prefix]) -> str:
-    """Commands that remove chains and add others."""
+def changed(
+    added: Iterable[Chain],
+    removed: Iterable[Chain],
+    internal: Sequence[Prefix],
+    quotas: Mapping[str, QuotaObject] | None = None,
+    unused: Iterable[str] = (),
+) -> str:
+    """Commands that remove chains and unused quotas, and add others."""
     lines: list[str] = []
     for chain in removed:
-        lines += [f"flush chain {TABLE} {chain.name}", f"delete chain {TABLE} {chain.name}"]
+        lines += [f"flush chain {TABLE} {name}" for name in chain.names]
+        lines += [f"delete chain {TABLE} {name}" for name in chain.names]
+    for name in unused:
+        lines += _removed("quota", name)
+    lines += _quotas(quotas or {})
     for chain in added:
         lines += _made(chain, internal)
     return _text(lines)
 
 
-def leads(listed: str, chain: Chain) -> bool:
-    """Whether a chain, as nft shows it, has all that leads to its classes."""
-    wanted = [chain.number] * len(Family) + ([chain.rest] * len(Family) if chain.rest else [])
-    return re.findall(r"meta priority set 1:([0-9a-f]+) fwd to", listed) == [
-        f"{number:x}" for number in wanted
-    ]
+def names(chains: Iterable[Chain]) -> frozenset[str]:
+    """Names of all their chains."""
+    return frozenset(name for chain in chains for name in chain.names)
+
+
+def leads(listed: Mapping[str, str], chain: Chain) -> bool:
+    """Whether chains, as nft shows them by name, have all that leads to the classes of one."""
+    internet = f"goto {chain.charging}" if chain.quotas else _class(chain.number)
+    wanted = [internet] * len(Family) + ([_class(chain.rest)] * len(Family) if chain.rest else [])
+    found = re.findall(
+        r"goto \S+|meta priority set 1:[0-9a-f]+(?= fwd to)", listed.get(chain.name, "")
+    )
+    charging = [line.strip() for line in listed.get(chain.charging, "").splitlines()]
+    return found == wanted and charging == (list(_charging(chain)) if chain.quotas else [])
 
 
 def _made(chain: Chain, internal: Sequence[Prefix]) -> Iterator[str]:
-    hook, peer = _HOOKS[chain.traffic]
+    hook, _ = _HOOKS[chain.traffic]
     base = f'type filter hook {hook} device "{chain.link}" priority {_PRIORITY}; policy accept;'
     yield f"add chain {TABLE} {chain.name} {{ {base} }}"
-    for family, prefixes in _by_family(internal).items():
-        protocol = "ip" if family is Family.V4 else "ip6"
-        if len(prefixes) > _MOST_COMPARED:
-            others = f"{protocol} {peer} != @{_set(family)}"
-        else:
-            others = " ".join(f"{protocol} {peer} != {prefix}" for prefix in prefixes)
-        yield f"add rule {TABLE} {chain.name} {others} {_forward(chain.traffic, chain.number)}"
+    action = _forward(chain.traffic, chain.number)
+    if chain.quotas:
+        action = f"goto {chain.charging}"
+        yield f"add chain {TABLE} {chain.charging}"
+        yield from (f"add rule {TABLE} {chain.charging} {each}" for each in _charging(chain))
+    for others in _of_internet(chain.traffic, internal):
+        yield f"add rule {TABLE} {chain.name} {others} {action}"
     if chain.rest:
         # ARP and neighbour discovery's like are not IP, or too little to wait.
         for protocol in ("ip", "ip6"):
-            forward = _forward(chain.traffic, chain.rest)
-            yield f"add rule {TABLE} {chain.name} meta protocol {protocol} {forward}"
+            rest = _forward(chain.traffic, chain.rest)
+            yield f"add rule {TABLE} {chain.name} meta protocol {protocol} {rest}"
+
+
+def _of_internet(traffic: Traffic, internal: Sequence[Prefix]) -> Iterator[str]:
+    """What matches internet packets of each family."""
+    _, peer = _HOOKS[traffic]
+    for family, prefixes in _by_family(internal).items():
+        protocol = "ip" if family is Family.V4 else "ip6"
+        if len(prefixes) > _MOST_COMPARED:
+            yield f"{protocol} {peer} != @{_set(family)}"
+        else:
+            yield " ".join(f"{protocol} {peer} != {prefix}" for prefix in prefixes)
+
+
+def _charging(chain: Chain) -> Iterator[str]:
+    if chain.number:
+        yield _class(chain.number)
+    for name, slow in chain.quotas:
+        # Set and not sent at once: each packet is charged to every quota.
+        yield f'quota name "{name}" {_class(slow) if slow else "drop"}'
+    if chain.number:
+        yield _send(chain.traffic)
+    else:
+        # A priority that is no class of ours stays as it was.
+        slow_classes = {slow for _, slow in chain.quotas if slow}
+        for slow in sorted(slow_classes):
+            yield f"meta priority 1:{slow:x} {_send(chain.traffic)}"
+
+
+def bounds(changes: Mapping[str, int]) -> str:
+    """Commands that set the counts at which quotas are spent; what they have counted stays."""
+    return _text(_quotas({name: QuotaObject(bound, 0) for name, bound in changes.items()}))
+
+
+def resets(names: Iterable[str]) -> str:
+    """Commands that set what quotas have counted to 0."""
+    return _text([f"reset quota {TABLE} {name}" for name in names])
+
+
+def _quotas(quotas: Mapping[str, QuotaObject]) -> list[str]:
+    # The kernel takes the count only of an object that it has not, and changes the bound of others.
+    return [
+        f"add quota {TABLE} {name} {{ over {one.bound} bytes used {one.counted} bytes }}"
+        for name, one in quotas.items()
+    ]
+
+
+def _removed(kind: str, name: str) -> list[str]:
+    # A chain may have gone with its link.
+    made = [f"add chain {TABLE} {name}"] if kind == "chain" else []
+    return [*made, f"delete {kind} {TABLE} {name}"]
 
 
 def _forward(traffic: Traffic, number: int) -> str:
-    return f'meta priority set 1:{number:x} fwd to "{IFBS[traffic]}"'
+    return f"{_class(number)} {_send(traffic)}"
+
+
+def _class(number: int) -> str:
+    return f"meta priority set 1:{number:x}"
+
+
+def _send(traffic: Traffic) -> str:
+    return f'fwd to "{IFBS[traffic]}"'
 
 
 def _by_family(prefixes: Sequence[Prefix]) -> Mapping[Family, list[Prefix]]:

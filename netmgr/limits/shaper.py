@@ -9,10 +9,11 @@ at once.
 from __future__ import annotations
 
 import errno
+import json
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 from netmgr.errors import KernelError, SetupError
@@ -22,24 +23,36 @@ from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.kernel.nf_tables import NFPROTO_NETDEV
 from netmgr.kernel.nf_tables_socket import NO_NF_TABLES, NftSocket
 from netmgr.kernel.traffic_control import ClassUsage, Shape
-from netmgr.limits import rules, tree
-from netmgr.limits.rules import IFBS, Chain
+from netmgr.limits import quotas, rules, tree
+from netmgr.limits.quotas import Budget
+from netmgr.limits.rules import IFBS, Chain, QuotaObject
 from netmgr.limits.tree import Limited, Tree
 from netmgr.model import Traffic
 from netmgr.prefixes import Prefix
 
-_BLOCK = re.compile(r"^\t(?:set|chain) (\S+) \{\n(.*?)^\t\}$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^\t(set|chain|quota) (\S+) \{\n(.*?)^\t\}$", re.MULTILINE | re.DOTALL)
+
+_Blocks = dict[tuple[str, str], str]
+"""A table's chains, sets and quotas, by kind and name, as nft shows them."""
+
+Used = Callable[[Iterable[Budget]], Mapping[Budget, int]]
+"""Bytes of budgets that are used, as of now."""
 
 
 class Shaper:
     """The limits that are in the kernel. Usable from any thread.
 
+    Args:
+        internal: prefixes whose packets are not limited.
+        used: what new quotas begin with; what passes until they are there is `settle`'s.
+
     Raises:
         SetupError: libnftables is not installed.
     """
 
-    def __init__(self, internal: Sequence[Prefix]) -> None:
+    def __init__(self, internal: Sequence[Prefix], used: Used) -> None:
         self._internal = internal
+        self._used = used
         with ExitStack() as stack:
             self._channel = stack.enter_context(Netlink())
             self._nft = LibNftables()
@@ -52,9 +65,10 @@ class Shaper:
         self._ifbs: dict[Traffic, int] = {}
         self._chains: frozenset[Chain] | None = None
         self._generation = -1
-        self._blocks: dict[str, str] = {}
+        self._blocks: _Blocks = {}
         self._unlisted: frozenset[Chain] = frozenset()
         self._placed: dict[Traffic, set[int]] = {}
+        self._budgets: dict[str, Budget] = {}
 
     def close(self) -> None:
         """Close the sockets; the limits stay in force."""
@@ -73,7 +87,7 @@ class Shaper:
             trees = read()
             self._numbers = tree.numbered(trees.values(), self._numbers)
             repairs = self._put_classes(trees)
-            repairs += self._put_chains(self._wanted(trees))
+            repairs += self._put_chains(trees)
             self._remove_classes(trees)
             self._trees = trees
         return repairs
@@ -90,7 +104,8 @@ class Shaper:
             for traffic, one in trees.items():
                 if one.classes:
                     self._add_classes(traffic, one)
-            self._add_chains(self._wanted(trees))
+            added = self._wanted(trees)
+            self._add_chains(added, self._budgets | _budgets(trees, added))
             self._trees = {
                 traffic: self._trees[traffic].joined(one) for traffic, one in trees.items()
             }
@@ -104,23 +119,82 @@ class Shaper:
         self._put_shapes(self._ifbs[traffic], new, {})
         known |= new.keys()
 
-    def _add_chains(self, added: frozenset[Chain]) -> None:
+    def _add_chains(self, added: frozenset[Chain], budgets: dict[str, Budget]) -> None:
         present, names = self._chains or frozenset(), {chain.name for chain in added}
         wanted = added | {chain for chain in present if chain.name not in names}
-        if self._chains is None or not self._change(wanted, present):
-            self._nft.run(rules.whole(sorted(wanted), self._internal))
-        self._chains = wanted
+        self._write(wanted, budgets)
         self._unlisted |= added - present
+
+    @property
+    def budgets(self) -> Sequence[Budget]:
+        """The quotas in force."""
+        return tuple(self._budgets.values())
+
+    def settle(self, used: Used) -> None:
+        """Have each quota be spent when what is left of its budget has passed.
+
+        Raises:
+            KernelError: the kernel refused; quotas are spent when they were to be.
+        """
+        with self._lock:
+            if not self._budgets:
+                return
+            present = {name: one for name, one in self._objects().items() if name in self._budgets}
+            # In this order: a packet that passes meanwhile is charged twice, and never not at all.
+            waiting = self._waiting()
+            spent = used(self._budgets.values())
+            # What a quota that is over has counted is not shown. It goes on from 0; until then all
+            # packets are beyond it.
+            begun = [
+                name
+                for name, one in present.items()
+                if one.is_over and spent[self._budgets[name]] < self._budgets[name].bytes
+            ]
+            if begun:
+                self._nft.run(rules.bounds(dict.fromkeys(begun, 0)))
+                self._nft.run(rules.resets(begun))
+                present |= dict.fromkeys(begun, QuotaObject(0, 0))
+            bounds = {
+                name: quotas.bound(budget, spent[budget], present[name].counted, waiting[budget])
+                for name, budget in self._budgets.items()
+                if name in present
+            }
+            changes = {name: at for name, at in bounds.items() if at != present[name].bound}
+            if changes:
+                self._nft.run(rules.bounds(changes))
+
+    def _objects(self) -> dict[str, QuotaObject]:
+        try:
+            listed = self._nft.run(f"list quotas table {rules.TABLE}\n", json=True)
+        except KernelError:
+            return {}
+        found = [one["quota"] for one in json.loads(listed)["nftables"] if "quota" in one]
+        return {one["name"]: QuotaObject(one["bytes"], one["used"]) for one in found}
+
+    def _waiting(self) -> Mapping[Budget, int]:
+        """Bytes that were charged to each budget and wait. What comes in is in the ledger first."""
+        found = dict.fromkeys(self._budgets.values(), 0)
+        outward = [one for one in self._usage() if one[0].traffic == Traffic.INTERNET_OUT]
+        for budget in found:
+            if budget.traffic is Traffic.INTERNET_OUT:
+                found[budget] = sum(
+                    usage.backlog
+                    for limited, usage in outward
+                    if limited.namespace == budget.namespace and budget.pod in ("", limited.pod)
+                )
+        return found
 
     def usage(self) -> list[tuple[Limited, ClassUsage]]:
         """What each class has let pass, delayed and dropped."""
         with self._lock:
-            trees, numbers, ifbs = self._trees, self._numbers, dict(self._ifbs)
+            return self._usage()
+
+    def _usage(self) -> list[tuple[Limited, ClassUsage]]:
         found: list[tuple[Limited, ClassUsage]] = []
-        for traffic, index in ifbs.items():
+        for traffic, index in self._ifbs.items():
             present = traffic_control.read_classes(self._channel, index)
-            for limited in trees[traffic].classes.values():
-                number = numbers[limited.key]
+            for limited in self._trees[traffic].classes.values():
+                number = self._numbers[limited.key]
                 # It may have gone meanwhile.
                 if number in present:
                     found.append((limited, present[number][1]))
@@ -189,38 +263,60 @@ class Shaper:
                 link,
                 present[link],
                 traffic,
-                self._numbers[target.internet],
+                self._numbers.get(target.internet, 0),
                 self._numbers.get(target.rest, 0),
+                tuple((one.object, self._numbers.get(slow, 0)) for one, slow in target.charges),
             )
             for traffic, one in trees.items()
             for link, target in one.links.items()
             if link in present
         )
 
-    def _put_chains(self, wanted: frozenset[Chain]) -> list[str]:
+    def _put_chains(self, trees: Mapping[Traffic, Tree]) -> list[str]:
         repairs: list[str] = []
+        wanted = self._wanted(trees)
         if self._chains is not None and self._is_changed(wanted & self._chains):
             repairs.append(f"table {rules.TABLE} was changed")
             self._chains = None
-        if self._chains == wanted:
+        budgets = _budgets(trees, wanted)
+        if self._chains == wanted and self._budgets == budgets:
             return repairs
-        if self._chains is None or not self._change(wanted, self._chains):
-            self._nft.run(rules.whole(sorted(wanted), self._internal))
-        self._chains = wanted
+        self._write(wanted, budgets)
         # In this order: what changes after the number was read is found by the next look.
         self._generation = self._socket.generation()
         self._blocks, self._unlisted = self._listing(), frozenset()
         return repairs
 
-    def _change(self, wanted: frozenset[Chain], present: frozenset[Chain]) -> bool:
+    def _write(self, wanted: frozenset[Chain], budgets: dict[str, Budget]) -> None:
+        if self._chains is None or not self._change(wanted, self._chains, budgets):
+            listed = self._listing()
+            kept = {name for kind, name in listed if kind == "quota" and name in budgets}
+            removed = [(kind, name) for kind, name in listed if name not in kept]
+            made = self._made(budgets, kept)
+            self._nft.run(rules.whole(sorted(wanted), self._internal, removed, made))
+        self._chains, self._budgets = wanted, budgets
+
+    def _change(
+        self, wanted: frozenset[Chain], present: frozenset[Chain], budgets: Mapping[str, Budget]
+    ) -> bool:
         """Add and remove chains; False if that is not possible."""
         added, removed = sorted(wanted - present), sorted(present - wanted)
+        made = self._made(budgets, self._budgets)
+        unused = sorted(self._budgets.keys() - budgets.keys())
         try:
-            self._nft.run(rules.changed(added, removed, self._internal))
+            self._nft.run(rules.changed(added, removed, self._internal, made, unused))
         except KernelError:
             # Some kernels remove a chain with its link, and some leave it.
             return False
         return True
+
+    def _made(
+        self, budgets: Mapping[str, Budget], present: Collection[str]
+    ) -> dict[str, QuotaObject]:
+        """The objects that are not there yet."""
+        missing = {name: one for name, one in budgets.items() if name not in present}
+        used = self._used(missing.values()) if missing else {}
+        return {name: QuotaObject(one.bytes, used[one]) for name, one in missing.items()}
 
     def _is_changed(self, still: frozenset[Chain]) -> bool:
         """Whether the table is not as it was written, but for chains of links that went.
@@ -231,24 +327,18 @@ class Shaper:
         if generation == self._generation:
             return False
         self._generation = generation
-        known = {chain.name for chain in self._chains or ()}
-        gone = known - {chain.name for chain in still}
+        gone = rules.names(self._chains or ()) - rules.names(still)
         now = self._listing()
-        before = dict(self._blocks)
-        for chain in self._unlisted:
-            listed = now.get(chain.name, "")
-            before[chain.name] = listed if rules.leads(listed, chain) else "not as it was written"
+        before = self._blocks | _added(self._unlisted, now)
         self._blocks, self._unlisted = now, frozenset()
-        return any(
-            before.get(name) != now.get(name) for name in (before.keys() | now.keys()) - gone
-        )
+        return _without(before, gone) != _without(now, gone)
 
-    def _listing(self) -> dict[str, str]:
-        """The table's chains and sets, by name, as nft shows them."""
+    def _listing(self) -> _Blocks:
         try:
-            return dict(_BLOCK.findall(self._nft.run(f"list table {rules.TABLE}\n")))
+            listed = self._nft.run(f"list table {rules.TABLE}\n")
         except KernelError:
             return {}
+        return {(kind, name): text for kind, name, text in _BLOCK.findall(listed)}
 
     def _remove_classes(self, trees: Mapping[Traffic, Tree]) -> None:
         for traffic, index in self._ifbs.items():
@@ -257,6 +347,29 @@ class Shaper:
             # A class goes after those that are in it.
             for number in sorted(stale, key=lambda each: not found[each][0].parent):
                 self._channel.transact([traffic_control.delete_class(index, number)])
+
+
+def _budgets(trees: Mapping[Traffic, Tree], chains: Iterable[Chain]) -> dict[str, Budget]:
+    """The budgets that chains charge, by the names of their objects."""
+    charged = {name for chain in chains for name, _ in chain.quotas}
+    targets = [target for one in trees.values() for target in one.links.values()]
+    found = {one.object: one for target in targets for one, _ in target.charges}
+    return {name: one for name, one in found.items() if name in charged}
+
+
+def _added(chains: Iterable[Chain], now: _Blocks) -> _Blocks:
+    """How chains that were never listed are shown, if they are as they were written."""
+    listed = {name: text for (_, name), text in now.items()}
+    return {
+        ("chain", name): listed.get(name, "") if rules.leads(listed, chain) else "altered"
+        for chain in chains
+        for name in chain.names
+    }
+
+
+def _without(blocks: _Blocks, gone: Collection[str]) -> _Blocks:
+    """What does not change by itself."""
+    return {key: text for key, text in blocks.items() if key[0] != "quota" and key[1] not in gone}
 
 
 def remove() -> Iterator[str]:

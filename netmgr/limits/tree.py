@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from netmgr.documents.limits import Limit
 from netmgr.kernel.traffic_control import Shape
+from netmgr.limits import quotas
+from netmgr.limits.quotas import Budget
 from netmgr.model import ALL_IN, ALL_OUT, Attachment, Traffic
 
 _LEAST_BURST_BYTES = 65_536
@@ -41,6 +43,7 @@ class Limited:
         rate: bits a second.
         burst: bytes.
         is_remainder: it has all that is not in the pod's class for the internet.
+        beyond: the period of a quota; it has what is beyond that.
     """
 
     namespace: str
@@ -50,19 +53,29 @@ class Limited:
     rate: int
     burst: int
     is_remainder: bool = False
+    beyond: str = ""
 
     @property
     def key(self) -> str:
         """What its number is for. The kernel moves no class into another one."""
         kind = "rest" if self.is_remainder else self.traffic
-        return f"{self.parent}>{self.namespace}/{self.pod}:{kind}"
+        return f"{self.parent}>{self.namespace}/{self.pod}:{kind}{self.beyond}"
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether its figures are those of a pod's or a namespace's limit."""
+        return not self.is_remainder and not self.beyond
 
 
 class Target(NamedTuple):
-    """The keys of the classes of a link's packets; without one, they pass at once."""
+    """The keys of the classes of a link's packets; without one, they pass at once.
+
+    `charges` are quotas of internet packets, and keys of the classes of what is beyond each.
+    """
 
     internet: str
     rest: str = ""
+    charges: tuple[tuple[Budget, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,11 +100,31 @@ def tree(limits: Sequence[Limit], attachments: Iterable[Attachment], traffic: Tr
     for attachment in attachments:
         # An observer does not know every pod's link.
         if attachment.host_link:
-            found, target = _of_pod(attachment, limits, traffic)
+            found, target = _charged(attachment, limits, traffic)
             classes |= {limited.key: limited for limited in found}
             if target:
                 links[attachment.host_link] = target
     return Tree(classes, links)
+
+
+def _charged(
+    attachment: Attachment, limits: Sequence[Limit], traffic: Traffic
+) -> tuple[list[Limited], Target | None]:
+    """As `_of_pod`, with the pod's quotas and the classes of what is beyond them."""
+    found, target = _of_pod(attachment, limits, traffic)
+    budgets = quotas.of_pod(attachment.pod, limits, traffic)
+    if not budgets:
+        return found, target
+    target = target or Target("")
+    # Beside the pod's class, so that the namespace's limit holds for this as well.
+    parent = next((one.parent for one in found if one.key == target.internet), "")
+    slow = {
+        one: Limited(one.namespace, one.pod, traffic, parent, *_rate(one.slow), beyond=one.period)
+        for one in budgets
+        if one.slow
+    }
+    charges = tuple((one, slow[one].key if one in slow else "") for one in budgets)
+    return [*found, *slow.values()], target._replace(charges=charges)
 
 
 def _of_pod(

@@ -67,7 +67,7 @@ def killed_at(
     child = os.fork()
     if not child:
         try:
-            with wiring.inside(node.namespace), closing(Shaper(INTERNAL)) as shaper:
+            with wiring.inside(node.namespace), closing(Shaper(INTERNAL, lambda _: {})) as shaper:
                 shaper.apply(lambda: before)
                 _kill_at(step)
                 shaper.apply(lambda: after)

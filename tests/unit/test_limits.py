@@ -51,7 +51,7 @@ def shown(found: tree.Tree, target: tree.Target) -> list[str]:
     [
         ({"internet-in": "1M"}, "give either pods or namespaces"),
         ({"pods": "a/b", "namespaces": "a", "internet-in": "1M"}, "give either pods or namespaces"),
-        ({"pods": "a/b"}, "limits nothing; give internet-in, internet-out or both"),
+        ({"pods": "a/b"}, "limits nothing; give internet-in, internet-out, per-day or per-month"),
         ({"pods": "a", "internet-in": "1M"}, "String should match pattern"),
         ({"pods": "a/b/c", "internet-in": "1M"}, "String should match pattern"),
         ({"namespaces": "a/b", "internet-in": "1M"}, "String should match pattern"),

@@ -1,0 +1,91 @@
+"""What pods have used of their quotas, by the ledger's hours.
+
+Hours that are ahead of the clock count as well. So a clock that is set back gives no second budget.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from netmgr.agent.accounts import Accounts
+from netmgr.api.snapshot import QuotaState
+from netmgr.clock import Clock
+from netmgr.ledger.history import FARTHEST, SECONDS, By, Period
+from netmgr.limits import quotas
+from netmgr.limits.quotas import Budget
+
+_Sums = Counter[tuple[str, str, str]]
+"""Bytes by namespace, pod and traffic; also of each namespace, with an empty pod."""
+
+_END = int(FARTHEST // SECONDS)
+
+
+class Spending:
+    """Usable from any thread."""
+
+    def __init__(self, accounts: Accounts, clock: Clock) -> None:
+        self._accounts = accounts
+        self._clock = clock
+        self._past: dict[Period, _Sums] = {}
+
+    def now(self, budgets: Iterable[Budget]) -> Mapping[Budget, int]:
+        """Bytes used, after a reading of all counters.
+
+        Raises:
+            KernelError: they cannot be read.
+            StateError: the ledger is damaged.
+        """
+        self._accounts.read(at_once=True)
+        return self.recent(budgets)
+
+    def recent(self, budgets: Iterable[Budget]) -> Mapping[Budget, int]:
+        """Bytes used, as of the last reading.
+
+        Raises:
+            StateError: the ledger is damaged.
+        """
+        now = self._clock.now()
+        hour = int(now // SECONDS)
+        latest = self._sums(Period(hour, _END))
+        # Hours that have passed do not change, and a month's are many.
+        past: dict[Period, _Sums] = {}
+        found: dict[Budget, int] = {}
+        for budget in budgets:
+            period = Period(quotas.beginning(budget.period, now) // SECONDS, hour)
+            if period not in past:
+                past[period] = self._past.get(period) or self._sums(period)
+            key = budget.namespace, budget.pod, str(budget.traffic)
+            found[budget] = past[period][key] + latest[key]
+        self._past = past
+        return found
+
+    def _sums(self, period: Period) -> _Sums:
+        sums: _Sums = Counter()
+        for row in self._accounts.usage(period, (By.POD,)) if period.first < period.end else ():
+            keys = {(row["namespace"], pod, row["traffic"]) for pod in ("", row["pod"])}
+            for key in keys:
+                sums[key] += row["bytes"]
+        return sums
+
+    def states(self, budgets: Iterable[Budget]) -> list[QuotaState]:
+        """Budgets, and what is used of them.
+
+        Raises:
+            StateError: the ledger is damaged.
+        """
+        now = self._clock.now()
+        return [
+            {
+                "namespace": one.namespace,
+                "pod": one.pod,
+                "traffic": one.traffic,
+                "period": one.period,
+                "budget": one.bytes,
+                "used": used,
+                "until": quotas.end(one.period, now),
+                "spent": quotas.is_spent(one, used),
+                "forecast": quotas.forecast(one, used, now),
+            }
+            for one, used in self.recent(budgets).items()
+        ]

@@ -1,0 +1,323 @@
+"""Byte quotas: what passes in a period, to the packet, through crashes, repairs and clock steps."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import count
+
+import pytest
+
+from netmgr.documents.node import Backend
+from netmgr.lab.exchange import IP_HEADER, UDP_HEADER, open_socket
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import INTERNET, two_nodes
+from netmgr.lab.world import World
+from netmgr.prefixes import Family
+from tests.kernel.flows import flows, rate
+from tests.kernel.spending import run
+from tests.wall_clock import WallClock
+
+pytestmark = pytest.mark.root
+
+MEGABYTE, PACKET = 1_000_000, 1000
+DAY = 86_400
+LIMITS = [
+    {"pods": "*/daily-*", "per-day": {"internet-in": "1M", "internet-out": "1M"}},
+    {"pods": "*/monthly-*", "per-month": {"internet-out": "4M"}},
+    {"pods": "*/both-*", "internet-out": "100M", "per-day": {"internet-out": "4M"}},
+    {"namespaces": "shared", "per-day": {"internet-out": "1M"}},
+    {"pods": "*/slow-*", "per-day": {"internet-out": "1M"}, "when-spent": "5M"},
+    {"pods": "*/rated-*", "internet-out": "50M", "per-day": {"internet-out": "1M"}}
+    | {"when-spent": "5M"},
+]
+SETTLED = 1.5
+"""Seconds in which the agent has reconciled at least twice."""
+_numbers = count(1)
+NewPod = Callable[..., Sandbox]
+
+
+@pytest.fixture(scope="module")
+def clock(tmp_path_factory: pytest.TempPathFactory) -> WallClock:
+    # At noon, so that no day ends in between.
+    return WallClock(tmp_path_factory.mktemp("clock"), offset=noon())
+
+
+def noon() -> int:
+    return DAY // 2 - int(time.time()) % DAY
+
+
+@pytest.fixture(scope="module")
+def world(clock: WallClock) -> Iterator[World]:
+    settings = {
+        "limits": LIMITS,
+        "reconcile_seconds": 0.5,
+        "accounting": {"history_hours": 744, "history_rows": 200_000},
+    }
+    room = replace(two_nodes(pods=30), pods=())
+    name = f"quotas-{os.getpid()}"
+    with pytest.MonkeyPatch.context() as patched:
+        for key, value in clock.environment.items():
+            patched.setenv(key, value)
+        with World(room, backend=Backend.NFTABLES, name=name, settings=settings) as made:
+            yield made
+
+
+@pytest.fixture
+def node(world: World) -> LabNode:
+    return world.nodes[0]
+
+
+@pytest.fixture
+def new_pod(node: LabNode) -> Iterator[NewPod]:
+    made: list[Sandbox] = []
+
+    def add(kind: str, namespace: str = "research") -> Sandbox:
+        made.append(node.add(f"{kind}-{next(_numbers)}", namespace=namespace))
+        return made[-1]
+
+    yield add
+    for sandbox in made:
+        node.runtime.delete(sandbox)
+
+
+class Exchange:
+    """Datagrams between a pod and the internet, and how many bytes of them arrived."""
+
+    def __init__(self, world: World, pod: Sandbox, stack: ExitStack, family: Family) -> None:
+        near, far = (
+            stack.enter_context(open_socket(where, family, socket.SOCK_DGRAM))
+            for where in (pod.netns, world.internet)
+        )
+        far.bind((str(INTERNET[family]), 0))
+        near.connect(far.getsockname()[:2])
+        for end in (near, far):
+            end.settimeout(0)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        self._near, self._far = near, far
+        self._payload = bytes(PACKET - IP_HEADER[family] - UDP_HEADER)
+        self.arrived = self.returned = 0
+
+    def send(self, size: int, seconds: float = 0.0) -> int:
+        """Send so many bytes, evenly in so many seconds; returns the bytes that arrived."""
+        before, many = self.arrived, size // PACKET
+        for number in range(many):
+            self._near.send(self._payload)
+            if number % 20 == 19:
+                time.sleep(seconds * 20 / many)
+                self._receive(self._far)
+        time.sleep(0.05)
+        self._receive(self._far)
+        return self.arrived - before
+
+    def answer(self, size: int) -> int:
+        """Have the internet send so many bytes to the pod; returns the bytes that arrived."""
+        self._near.send(self._payload)
+        time.sleep(0.05)
+        peer = self._receive(self._far)
+        for number in range(size // PACKET):
+            self._far.sendto(self._payload, peer)
+            if number % 20 == 19:
+                time.sleep(0.005)
+                self._receive(self._near)
+        time.sleep(0.05)
+        self._receive(self._near)
+        return self.returned
+
+    def _receive(self, end: socket.socket) -> object:
+        peer = None
+        while True:
+            try:
+                _, peer = end.recvfrom(PACKET)
+            except BlockingIOError:
+                return peer
+            if end is self._far:
+                self.arrived += PACKET
+            else:
+                self.returned += PACKET
+
+
+@pytest.fixture
+def exchange(world: World) -> Iterator[Callable[..., Exchange]]:
+    with ExitStack() as stack:
+        yield lambda pod, family=Family.V4: Exchange(world, pod, stack, family)
+
+
+NewExchange = Callable[..., Exchange]
+
+
+@pytest.mark.parametrize("family", Family)
+def test_a_quota_is_kept_to_the_packet(
+    new_pod: NewPod, exchange: NewExchange, family: Family
+) -> None:
+    found = exchange(new_pod("daily"), family)
+    assert found.send(2 * MEGABYTE) == MEGABYTE
+    # Nor does anything pass after the agent has looked again.
+    time.sleep(SETTLED)
+    assert found.send(MEGABYTE) == 0
+
+
+def test_both_families_are_charged_to_one_quota(new_pod: NewPod, exchange: NewExchange) -> None:
+    pod = new_pod("daily")
+    assert exchange(pod, Family.V4).send(700_000) == 700_000
+    assert exchange(pod, Family.V6).send(MEGABYTE) == 300_000
+
+
+@pytest.mark.parametrize("family", Family)
+def test_what_comes_in_has_a_quota_too(
+    new_pod: NewPod, exchange: NewExchange, family: Family
+) -> None:
+    found = exchange(new_pod("daily"), family)
+    # The kernel counts Ethernet headers here, until the agent has looked, and what passes meanwhile
+    # twice.
+    assert 0.95 * MEGABYTE <= found.answer(2 * MEGABYTE) <= MEGABYTE
+
+
+def test_the_pods_of_a_namespace_share_its_quota_and_others_have_none(
+    new_pod: NewPod, exchange: NewExchange
+) -> None:
+    one, other, free = new_pod("a", "shared"), new_pod("b", "shared"), new_pod("c")
+    assert exchange(one).send(600_000) == 600_000
+    assert exchange(other).send(MEGABYTE) == 400_000
+    assert exchange(one).send(MEGABYTE) == 0
+    assert exchange(free).send(2 * MEGABYTE) == 2 * MEGABYTE
+    # Internal traffic is not charged.
+    with flows(one.netns, free.netns, free.address(Family.V4)) as found:
+        assert rate(found) > 200
+
+
+@pytest.mark.parametrize("kind", ["slow", "rated"])
+def test_what_is_beyond_a_quota_may_pass_slowly(
+    world: World, new_pod: NewPod, exchange: NewExchange, kind: str
+) -> None:
+    pod = new_pod(kind)
+    assert exchange(pod).send(MEGABYTE, seconds=0.5) == MEGABYTE
+    with flows(pod.netns, world.internet, INTERNET[Family.V4]) as found:
+        assert rate(found) == pytest.approx(5, rel=0.1)
+
+
+def test_a_pod_that_comes_back_by_its_name_has_what_is_left(
+    node: LabNode, exchange: NewExchange
+) -> None:
+    passed = []
+    for _ in range(3):
+        pod = node.add("daily-0")
+        try:
+            passed.append(exchange(pod).send(400_000))
+        finally:
+            node.runtime.delete(pod)
+        # Its quota's object has gone with it.
+        time.sleep(SETTLED)
+        assert "_day_" not in objects(node)
+    assert passed == [400_000, 400_000, 200_000]
+
+
+def objects(node: LabNode) -> str:
+    return run(node, "nft", "list", "quotas").stdout
+
+
+def restart(node: LabNode, clock: WallClock, *, kill: bool = True) -> None:
+    node.kill_agent() if kill else node.stop_agent()
+    with pytest.MonkeyPatch.context() as patched:
+        for key, value in clock.environment.items():
+            patched.setenv(key, value)
+        node.start_agent()
+    node.wait_until_ready()
+
+
+def test_no_packet_is_lost_to_a_quota_through_crashes_and_restarts(
+    node: LabNode, clock: WallClock, new_pod: NewPod, exchange: NewExchange
+) -> None:
+    found = exchange(new_pod("monthly"))
+    with sending(found, 4 * MEGABYTE) as thread:
+        while thread.is_alive():
+            restart(node, clock)
+            restart(node, clock, kill=False)
+    assert found.send(MEGABYTE) == 0
+    assert found.arrived == 4 * MEGABYTE
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "nft flush table netdev netmgr",
+        "nft delete table netdev netmgr",
+        "ip link delete netmgr-out",
+        "nft reset quotas",
+    ],
+)
+def test_what_passed_while_rules_were_missing_is_charged(
+    node: LabNode, new_pod: NewPod, exchange: NewExchange, damage: str
+) -> None:
+    found = exchange(new_pod("both"))
+    with sending(found, 3 * MEGABYTE) as thread:
+        while thread.is_alive():
+            assert run(node, *damage.split()).returncode == 0
+            time.sleep(SETTLED)
+    for _ in range(2):
+        time.sleep(SETTLED)
+        found.send(2 * MEGABYTE, seconds=0.5)
+    # What was lost with a link is not charged in the end.
+    assert found.arrived == 4 * MEGABYTE
+
+
+@contextmanager
+def sending(found: Exchange, size: int) -> Iterator[threading.Thread]:
+    """Send at half a megabyte a second, in the background."""
+    thread = threading.Thread(target=found.send, args=(size, 2 * size / MEGABYTE))
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.join()
+
+
+@pytest.mark.parametrize("spending", ["all", "a part"])
+def test_each_day_has_its_quota_and_a_clock_set_back_gives_no_second_one(
+    clock: WallClock, new_pod: NewPod, exchange: NewExchange, spending: str
+) -> None:
+    found, today = exchange(new_pod("daily")), noon()
+
+    def on(day: int) -> int:
+        clock.set(today + day * DAY)
+        time.sleep(SETTLED)
+        passed = found.send(2 * MEGABYTE)
+        # What is read after a step is charged to the day of the reading.
+        time.sleep(SETTLED)
+        return passed
+
+    first = MEGABYTE if spending == "all" else 600_000
+    try:
+        assert found.send(first) == first
+        time.sleep(SETTLED)
+        assert on(1) == MEGABYTE
+        assert on(0) == 0
+        assert on(-1) == 0
+        assert on(1) == 0
+        assert on(2) == MEGABYTE
+    finally:
+        clock.set(today)
+
+
+def test_a_month_has_one_quota(clock: WallClock, new_pod: NewPod, exchange: NewExchange) -> None:
+    found, today = exchange(new_pod("monthly")), noon()
+    day = datetime.fromtimestamp(time.time() + today, UTC).day
+    first, next_one = (1 - day) * DAY, (32 - day) * DAY
+    try:
+        assert found.send(3 * MEGABYTE, seconds=0.5) == 3 * MEGABYTE
+        for offset in (first, first + 20 * DAY):
+            clock.set(today + offset)
+            time.sleep(SETTLED)
+            assert found.send(2 * MEGABYTE, seconds=0.5) == (MEGABYTE if offset == first else 0)
+        clock.set(today + next_one)
+        time.sleep(SETTLED)
+        assert found.send(6 * MEGABYTE, seconds=1) == 4 * MEGABYTE
+    finally:
+        clock.set(today)
