@@ -14,7 +14,7 @@ from netmgr.dataplane.drift import Drift, Foreign, Host
 from netmgr.dataplane.neighbours import Neighbours
 from netmgr.errors import ConfigError, KernelError
 from netmgr.kernel import links, netlink, netns, routes
-from netmgr.kernel.links import Link, read_addresses, read_links
+from netmgr.kernel.links import Link, Links, read_addresses
 from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.kernel.routes import Route, read_routes
 from netmgr.model import ROUTE_PROTOCOL, Attachment
@@ -35,10 +35,12 @@ class Dataplane:
 
     def __init__(self, *, uplink: str | None = None, mtu: int | None = None) -> None:
         self._netlink = Netlink()
+        self._links = Links(self._netlink)
         self._deletion = Deletion(self._netlink)
         self.neighbours = Neighbours(self._netlink)
         self._uplink = uplink
         self._mtu = mtu
+        self._compared: tuple[Host, list[Attachment], Drift] | None = None
         self.mtu = DEFAULT_MTU
         self.refresh_mtu()
 
@@ -185,7 +187,7 @@ class Dataplane:
     def detach_orphans(self, wanted: Iterable[str]) -> list[str]:
         """Delete host ends of ours that belong to no attachment in `wanted`; their names."""
         kept = self.attached_links() & set(wanted)
-        own = [link.name for link in read_links(self._netlink) if desired.is_host_end(link)]
+        own = [link.name for link in self._links.read() if desired.is_host_end(link)]
         return [name for name in sorted(own) if name not in kept and self.detach(name)]
 
     def drift(self, attachments: Callable[[], Iterable[Attachment]]) -> Drift:
@@ -194,8 +196,12 @@ class Dataplane:
         The kernel is read before `attachments` is called: what a new attachment adds meanwhile
         then has its owner in the list, and is never taken for foreign.
         """
-        host = self._look()
-        return host.drift(list(attachments()))
+        host, listed = self._look(), list(attachments())
+        # Most looks find what the last one found; comparing that takes far less time than judging.
+        compared = self._compared
+        if compared is None or compared[:2] != (host, listed):
+            compared = self._compared = host, listed, host.drift(listed)
+        return compared[2]
 
     def remove_foreign(self, found: Iterable[Foreign]) -> list[str]:
         """Remove what `drift` found to be foreign; a line for each."""
@@ -279,7 +285,7 @@ class Dataplane:
 
     def _links_in_use(self) -> list[Link]:
         """All links, whoever made them, but for those that an older release left to be deleted."""
-        return [link for link in read_links(self._netlink) if link.group != REAP_GROUP]
+        return [link for link in self._links.read() if link.group != REAP_GROUP]
 
     def _link_in_use(self, name: str) -> Link | None:
         link = self._link(name)

@@ -275,6 +275,29 @@ def read_links(channel: Netlink) -> list[Link]:
     return channel.dump(dump_links(), link_of)
 
 
+class Links:
+    """Every link of the channel's namespace, read again and again. Thread-safe.
+
+    A message that the last reading had as well is not decoded again: the kernel says forty things
+    of a link, and a node has hundreds.
+    """
+
+    def __init__(self, channel: Netlink) -> None:
+        self._channel = channel
+        self._last: dict[bytes, Link] = {}
+
+    def read(self) -> list[Link]:
+        """The links as they are now."""
+        last, listed = self._last, dict[bytes, Link]()
+
+        def keep(body: bytes) -> None:
+            listed[body] = last.get(body) or link_of(body)
+
+        self._channel.dump(dump_links(), keep)
+        self._last = listed
+        return list(listed.values())
+
+
 def add_address(address: Address, index: int) -> Operation:
     """Give a link an address of full prefix length; v6 without duplicate address detection."""
     # Nobody else can have it on this link, and detection would make the pod wait for a second.
