@@ -7,9 +7,9 @@ When a page would have more series than allowed, pods are left out in this order
 
 Within both, the pod with the least traffic (bytes in and out together) goes first, and of equals
 the one whose name sorts last. A pod goes with all its series. Totals only grow, so the order is
-stable: a pod comes back only by overtaking another. Figures of limits are shown as far as there is
-room beside pods. Everything else stays, above all the totals of namespaces and the node, which
-include pods that are left out.
+stable: a pod comes back only by overtaking another. Figures of limits and quotas are shown as far
+as there is room beside pods. Everything else stays, above all the totals of namespaces and the
+node, which include pods that are left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from netmgr.api.snapshot import LimitState, PodTotals
+from netmgr.api.snapshot import LimitState, PodTotals, QuotaState
 
 LONGEST_LABEL = 253
 """Bytes of UTF-8 in a label value. Kubernetes' own names are never longer (RFC 1123 subdomains)."""
@@ -29,6 +29,9 @@ SERIES_PER_TOTAL = 2
 
 SERIES_PER_LIMIT = 6
 """As many as there are families of limits."""
+
+SERIES_PER_QUOTA = 3
+"""Likewise."""
 
 _DIGEST_DIGITS = 32
 
@@ -66,6 +69,19 @@ def by_size(limits: Iterable[LimitState]) -> list[LimitState]:
     """Limits in the order in which they are shown: namespaces', then those with most traffic."""
     return sorted(
         limits, key=lambda one: (bool(one["pod"]), -one["bytes"], one["namespace"], one["pod"])
+    )
+
+
+def by_use(quotas: Iterable[QuotaState]) -> list[QuotaState]:
+    """Quotas in the order in which they are shown: namespaces', then those that are used most."""
+    return sorted(
+        quotas,
+        key=lambda one: (
+            bool(one["pod"]),
+            -one["used"] / max(1, one["budget"]),
+            one["namespace"],
+            one["pod"],
+        ),
     )
 
 

@@ -40,6 +40,8 @@ DROP_REASONS = 7
 """Of a node: spoofed, forged, link-local, router, redirect, dhcp, protected."""
 LIMITED = 12 * TRAFFICS
 """Of ten pods and two namespaces: all 250 would be 500 series more of each metric."""
+QUOTAS = 12 * TRAFFICS
+"""One of each."""
 NAT_RANGES = FAMILIES
 PORT_BUDGETS = FAMILIES * 3
 """TCP, UDP and SCTP of each family."""
@@ -389,6 +391,26 @@ LIMIT_BACKLOG = Metric(
     ("namespace", "pod", "traffic"),
     LIMITED,
     "Bytes that wait because of a limit; 0 for namespaces.",
+)
+QUOTA = Metric(
+    "netmgr_quota_bytes",
+    ("namespace", "pod", "traffic", "period"),
+    QUOTAS,
+    "The quota of a pod's internet traffic in a day or month (UTC), or without a pod of a "
+    "namespace's on this node.",
+)
+QUOTA_USED = Metric(
+    "netmgr_quota_used_bytes",
+    ("namespace", "pod", "traffic", "period"),
+    QUOTAS,
+    "What was used of a quota, by what the ledger counted since the day or month began. Falls when "
+    "the next one begins.",
+)
+QUOTA_FORECAST = Metric(
+    "netmgr_quota_forecast_bytes",
+    ("namespace", "pod", "traffic", "period"),
+    QUOTAS,
+    "What will be used of a quota when its day or month ends, if it goes on as on average.",
 )
 RESULT_FILES = Metric(
     "netmgr_observer_result_files",

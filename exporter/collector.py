@@ -16,6 +16,7 @@ from netmgr.api.snapshot import (
     DroppedTotals,
     LimitState,
     NatState,
+    QuotaState,
     RefusedTotals,
     RuleReading,
     Snapshot,
@@ -84,14 +85,17 @@ class Collector:
         selection = bounds.Selection(snapshot["pods"])
         room = catalog.REMOTE_POD_BYTES.series
         limits = bounds.by_size(snapshot.get("limits", ()))
+        quotas = bounds.by_use(snapshot.get("quotas", ()))
         if self._max_series:
-            # Pods get the room that everything else leaves, limits what these leave, and other
-            # nodes' pods what is left then.
+            # Pods get the room that everything else leaves, limits and then quotas what these
+            # leave, and other nodes' pods what is left then.
             left = self._max_series - sum(len(one.samples) for one in rest) - OWN_SERIES
             selection = bounds.select(snapshot["pods"], left)
             left -= len(selection.shown) * bounds.SERIES_PER_TOTAL
             limits = limits[: max(0, left) // bounds.SERIES_PER_LIMIT]
             left -= len(limits) * bounds.SERIES_PER_LIMIT
+            quotas = quotas[: max(0, left) // bounds.SERIES_PER_QUOTA]
+            left -= len(quotas) * bounds.SERIES_PER_QUOTA
             room = min(room, max(0, left))
         pods = [((pod["namespace"], pod["pod"], pod["traffic"]), pod) for pod in selection.shown]
         dropped = [
@@ -102,6 +106,7 @@ class Collector:
             *_amounts(catalog.POD_BYTES, catalog.POD_PACKETS, pods),
             *rest,
             *_of_limits(limits),
+            *_of_quotas(quotas),
             _remote(snapshot, room),
             _family(catalog.DROPPED, dropped),
         ]
@@ -240,6 +245,13 @@ def _of_limits(limits: Iterable[LimitState]) -> Iterator[Family]:
     dropped = [(labels, one["dropped_packets"]) for labels, one in found]
     yield _family(catalog.LIMIT_DROPPED, dropped)
     yield _family(catalog.LIMIT_BACKLOG, [(labels, one["backlog"]) for labels, one in found])
+
+
+def _of_quotas(quotas: Iterable[QuotaState]) -> Iterator[Family]:
+    found = [((one["namespace"], one["pod"], one["traffic"], one["period"]), one) for one in quotas]
+    yield _family(catalog.QUOTA, [(labels, one["budget"]) for labels, one in found])
+    yield _family(catalog.QUOTA_USED, [(labels, one["used"]) for labels, one in found])
+    yield _family(catalog.QUOTA_FORECAST, [(labels, one["forecast"]) for labels, one in found])
 
 
 def _of_agent(snapshot: Snapshot) -> Iterator[Family]:

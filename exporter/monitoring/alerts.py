@@ -181,6 +181,28 @@ NODES = (
         "limit of the namespace's pods on this node together).",
     ),
     Alert(
+        "NetmgrQuotaSpent",
+        # Less is left than the longest packet has.
+        f"{read(catalog.QUOTA_USED)} + 65536 > {read(catalog.QUOTA)}",
+        "1m",
+        Severity.WARNING,
+        "{{ $labels.namespace }}/{{ $labels.pod }} has spent its {{ $labels.traffic }} of the "
+        "{{ $labels.period }}",
+        "Until that ends (UTC), its packets are dropped, or pass at the rate of `when-spent` in "
+        "the node document (without a pod: those of the namespace's pods on this node).",
+    ),
+    Alert(
+        "NetmgrQuotaForecast",
+        f"{read(catalog.QUOTA_FORECAST)} > {read(catalog.QUOTA)} "
+        f"unless {read(catalog.QUOTA_USED)} + 65536 > {read(catalog.QUOTA)}",
+        "1h",
+        Severity.INFO,
+        "{{ $labels.namespace }}/{{ $labels.pod }} will spend its {{ $labels.traffic }} before the "
+        "{{ $labels.period }} ends",
+        "If it goes on as on average since the day or month began. `netmgr usage` shows when it "
+        "used how much.",
+    ),
+    Alert(
         "NetmgrExporterDown",
         f"{read(UP, job=JOB)} == 0",
         "5m",

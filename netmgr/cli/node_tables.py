@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import typer
@@ -96,6 +97,15 @@ def _too_few_addresses(snapshot: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
+def _spent(snapshot: Mapping[str, Any]) -> Iterator[str]:
+    for one in snapshot.get("quotas", ()):
+        if one["spent"]:
+            owner = "/".join(filter(None, (one["namespace"], one["pod"])))
+            until = datetime.fromtimestamp(one["until"], UTC).strftime("%Y-%m-%dT%H:%MZ")
+            used = f"{size(one['used'])} used of {size(one['budget'])} of its {one['period']}"
+            yield f"quota spent: {one['traffic']} of {owner}, {used}, until {until}"
+
+
 def _troubles(snapshot: Mapping[str, Any]) -> Iterator[str]:
     ranges = snapshot.get("ranges", {"failing": "", "withdrawn": []})
     if ranges["failing"]:
@@ -107,6 +117,7 @@ def _troubles(snapshot: Mapping[str, Any]) -> Iterator[str]:
     yield from snapshot.get("route_faults", ())
     yield from snapshot.get("flowtable", {}).get("others", ())
     yield from _too_few_addresses(snapshot)
+    yield from _spent(snapshot)
     for gap in snapshot["gaps"]:
         if gap["count"]:
             yield f"counter gap: {gap['reason']} x {gap['count']}"

@@ -20,6 +20,7 @@ from netmgr.api.snapshot import (
     OriginTotals,
     PodTotals,
     PoolState,
+    QuotaState,
     RangesState,
     RefusedTotals,
     RemotePod,
@@ -79,6 +80,7 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "ranges": _ranges(),
         "flowtable": {"links": 31, "off": "", "others": []},
         "limits": _limits(),
+        "quotas": _quotas(),
         "longest_delay": 0.25,
         "result_files": [{"state": state, "count": 1} for state in (*Reason, *ResultState)],
         "cni_requests": [
@@ -127,6 +129,23 @@ def _limits() -> list[LimitState]:
         }
         for namespace, pod in (*pods, ("team-1", ""), ("team-2", ""))
         for traffic in Traffic
+    ]
+
+
+def _quotas() -> list[QuotaState]:
+    return [
+        {
+            "namespace": one["namespace"],
+            "pod": one["pod"],
+            "traffic": one["traffic"],
+            "period": "month",
+            "budget": 2 * BYTES,
+            "used": BYTES,
+            "until": 1_701_388_800,
+            "spent": False,
+            "forecast": BYTES + PACKETS,
+        }
+        for one in _limits()
     ]
 
 

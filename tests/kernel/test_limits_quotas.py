@@ -14,6 +14,7 @@ from itertools import count
 
 import pytest
 
+from netmgr.api.snapshot import QuotaState
 from netmgr.documents.node import Backend
 from netmgr.lab.exchange import IP_HEADER, UDP_HEADER, open_socket
 from netmgr.lab.nodes import LabNode
@@ -191,6 +192,37 @@ def test_the_pods_of_a_namespace_share_its_quota_and_others_have_none(
     # Internal traffic is not charged.
     with flows(one.netns, free.netns, free.address(Family.V4)) as found:
         assert rate(found) > 200
+
+
+def test_what_is_used_of_a_quota_is_shown(
+    node: LabNode, new_pod: NewPod, exchange: NewExchange
+) -> None:
+    pod = new_pod("daily")
+    assert exchange(pod).send(600_000) == 600_000
+    time.sleep(SETTLED)
+    (row,) = quotas_of(node, pod)
+    at = int(time.time() + noon())
+    assert (row["budget"], row["used"]) == (MEGABYTE, 600_000)
+    assert row["until"] == at - at % DAY + DAY
+    assert row["forecast"] == pytest.approx(1_200_000, rel=0.02)
+    assert not row["spent"]
+    labels = f'namespace="research",period="day",pod="{pod.pod.name}",traffic="internet-out"'
+    assert f"netmgr_quota_used_bytes{{{labels}}} 600000.0" in node.scrape()
+    (explained,) = node.ask("explain", address=str(pod.address(Family.V4)))["limits"]
+    assert explained.endswith("per-day {internet-in: 1000000, internet-out: 1000000}")
+    exchange(pod).send(MEGABYTE)
+    time.sleep(SETTLED)
+    (row,) = quotas_of(node, pod)
+    assert row["spent"]
+    assert row["used"] == MEGABYTE
+
+
+def quotas_of(node: LabNode, pod: Sandbox) -> list[QuotaState]:
+    return [
+        one
+        for one in node.snapshot()["quotas"]
+        if (one["pod"], one["traffic"]) == (pod.pod.name, "internet-out")
+    ]
 
 
 @pytest.mark.parametrize("kind", ["slow", "rated"])

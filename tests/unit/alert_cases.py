@@ -13,6 +13,7 @@ from exporter.monitoring.promql import JOB, UP, Series, buckets
 
 NODE = {"cluster": "training", "instance": "node-1"}
 LIMITED_POD = {"namespace": "batch", "pod": "job-1", "traffic": "internet-out"}
+QUOTA_OF_POD = LIMITED_POD | {"period": "day"}
 MB = 60_000_000
 """A minute of a million bytes a second."""
 
@@ -245,6 +246,27 @@ FIRES = [
         ),
         {**NODE, "job": JOB, **LIMITED_POD},
         "batch/job-1 has been at its limit of internet-out for half an hour",
+    ),
+    Case(
+        "NetmgrQuotaSpent",
+        10,
+        (
+            line(catalog.QUOTA_USED, "9000000000 9990000000 10000000000x20", **QUOTA_OF_POD),
+            line(catalog.QUOTA, "10000000000x20", **QUOTA_OF_POD),
+        ),
+        {**NODE, "job": JOB, **QUOTA_OF_POD},
+        "batch/job-1 has spent its internet-out of the day",
+    ),
+    Case(
+        "NetmgrQuotaForecast",
+        90,
+        (
+            line(catalog.QUOTA_FORECAST, "11000000000x100", **QUOTA_OF_POD),
+            line(catalog.QUOTA_USED, "1000000000x100", **QUOTA_OF_POD),
+            line(catalog.QUOTA, "10000000000x100", **QUOTA_OF_POD),
+        ),
+        {**NODE, "job": JOB, **QUOTA_OF_POD},
+        "batch/job-1 will spend its internet-out before the day ends",
     ),
     Case(
         "NetmgrSpokesApart",

@@ -7,6 +7,7 @@ from exporter.monitoring.promql import UP
 from tests.unit.alert_cases import (
     LIMITED_POD,
     MB,
+    QUOTA_OF_POD,
     Case,
     bucket,
     free,
@@ -153,6 +154,25 @@ QUIET = [
             line(catalog.LIMIT_RATE, "1250000x50", **LIMITED_POD),
         ),
         {"why": "below it"},
+    ),
+    Case(
+        "NetmgrQuotaSpent",
+        10,
+        (
+            line(catalog.QUOTA_USED, "9900000000x20", **QUOTA_OF_POD),
+            line(catalog.QUOTA, "10000000000x20", **QUOTA_OF_POD),
+        ),
+        {"why": "something is left"},
+    ),
+    Case(
+        "NetmgrQuotaForecast",
+        90,
+        (
+            line(catalog.QUOTA_FORECAST, "11000000000x100", **QUOTA_OF_POD),
+            line(catalog.QUOTA_USED, "10000000000x100", **QUOTA_OF_POD),
+            line(catalog.QUOTA, "10000000000x100", **QUOTA_OF_POD),
+        ),
+        {"why": "it is spent already"},
     ),
     Case("NetmgrForeignFlowtable", 9, (line(catalog.FOREIGN_FLOWTABLES, "1x9"),), {"why": "new"}),
     Case(

@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter import catalog
-from exporter.bounds import LONGEST_LABEL, SERIES_PER_LIMIT, bounded, select
+from exporter.bounds import LONGEST_LABEL, SERIES_PER_LIMIT, SERIES_PER_QUOTA, bounded, select
 from exporter.collector import Collector
 from netmgr import programs
 from netmgr.api.snapshot import PodTotals, Snapshot
@@ -167,7 +167,7 @@ def test_other_nodes_pods_get_the_room_that_is_left_the_busiest_first() -> None:
 def test_what_is_left_out_is_counted_by_the_pods_state() -> None:
     document = snapshot(100, 4)
     document["remote_pods"] = []
-    document["limits"] = []
+    document["limits"], document["quotas"] = [], []
     for number, total in enumerate(document["pods"]):
         total["live"] = number % 4 < 2
     rest = len(series(generate_latest(registry(document)).decode())) - 400
@@ -181,7 +181,7 @@ def test_what_is_left_out_is_counted_by_the_pods_state() -> None:
 
 def test_limits_have_the_room_that_pods_leave_namespaces_first() -> None:
     document = snapshot(100, 4)
-    document["remote_pods"] = []
+    document["remote_pods"], document["quotas"] = [], []
     for number, one in enumerate(document["limits"]):
         one["bytes"] = number
     limits = len(document["limits"])
@@ -190,6 +190,19 @@ def test_limits_have_the_room_that_pods_leave_namespaces_first() -> None:
         text = get(port)[1].decode()
     # Four of the two namespaces, and two of the pods.
     assert names(text, "netmgr_limit_backlog_bytes", "pod") == {"", "pod-9"}
+    assert dropped(text) == {"lingering": 0, "live": 0}
+
+
+def test_quotas_have_the_room_that_limits_leave_the_most_used_first() -> None:
+    document = snapshot(100, 4)
+    document["remote_pods"], document["limits"] = [], []
+    for number, one in enumerate(document["quotas"]):
+        one["used"] = number
+    quotas = len(document["quotas"])
+    rest = len(series(generate_latest(registry(document)).decode())) - quotas * SERIES_PER_QUOTA
+    with serving(lambda: document, max_series=rest + 7 * SERIES_PER_QUOTA - 1) as port:
+        text = get(port)[1].decode()
+    assert names(text, "netmgr_quota_used_bytes", "pod") == {"", "pod-9"}
     assert dropped(text) == {"lingering": 0, "live": 0}
 
 

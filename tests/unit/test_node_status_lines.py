@@ -24,3 +24,14 @@ def test_more_pods_than_addresses_are_shown(most: int | None, *, is_shown: bool)
 
 def test_every_fault_of_the_routes_is_shown():
     assert "no route to 10.244.2.0/24" in shown(route_faults=["no route to 10.244.2.0/24"])
+
+
+@pytest.mark.parametrize("pod", ["job-1", ""])
+def test_a_spent_quota_is_shown_and_others_are_not(pod: str):
+    one = {"namespace": "batch", "pod": pod, "traffic": "internet-out", "period": "day"}
+    amounts = {"budget": 10**10, "used": 10**10, "until": 1_700_006_400, "forecast": 10**10}
+    owner = f"batch/{pod}" if pod else "batch"
+    text = shown(quotas=[{**one, **amounts, "spent": True}])
+    assert f"quota spent: internet-out of {owner}, " in text
+    assert "of its day, until 2023-11-15T00:00Z" in text
+    assert "quota spent" not in shown(quotas=[{**one, **amounts, "spent": False}])
