@@ -16,12 +16,15 @@ from netmgr.agent.components import Agent, Component, Remnants
 from netmgr.agent.quotas import Spending
 from netmgr.agent.scheduler import Task
 from netmgr.api.snapshot import LimitState, Snapshot
+from netmgr.documents.node import NodeDocument
 from netmgr.errors import KernelError, SetupError, StateError
 from netmgr.kernel.traffic_control import ClassUsage
 from netmgr.limits import shaper, tree
+from netmgr.limits.rules import Peers
 from netmgr.limits.shaper import Shaper
 from netmgr.limits.tree import Limited, Tree
 from netmgr.model import Attachment, PodRate, Traffic
+from netmgr.rules.classifier import Classifier
 
 _FOLLOW_SECONDS = 1.0
 
@@ -38,7 +41,7 @@ class Limits(Component):
         self._limits = agent.document.limits
         self._honours_annotations = agent.document.limits_by_annotation
         self._spending = Spending(agent.get(Accounting).accounts, agent.clock)
-        self._shaper = Shaper(agent.document.not_internet, self._spending.recent)
+        self._shaper = Shaper(_peers(agent.document), self._spending.recent)
         agent.stack.callback(self._shaper.close)
 
     @classmethod
@@ -119,6 +122,11 @@ class Limits(Component):
         """Remove the limits of all pods."""
         del remnants
         yield from shaper.remove()
+
+
+def _peers(document: NodeDocument) -> Peers:
+    classifier = Classifier.of(document, None)
+    return Peers(document.not_internet, dict(classifier.pieces) if classifier else {})
 
 
 def _state(limited: Limited, usage: ClassUsage) -> LimitState:

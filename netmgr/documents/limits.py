@@ -5,7 +5,7 @@ What is internet is decided as for accounting. Internal traffic is not limited.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated
@@ -13,6 +13,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from netmgr.documents.accounting import Accounting
+from netmgr.documents.classes import INTERNET
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, error
 from netmgr.documents.fields import Document
 from netmgr.documents.quantity import bit_rate, quantity
@@ -83,6 +84,8 @@ class Limit(Document):
     """Bits a second from the internet, Ethernet headers included."""
     internet_out: Annotated[BitRate | None, Field(alias="internet-out")] = None
     """Bits a second to the internet, likewise."""
+    classes: Annotated[Mapping[str, BitRate], Field(default_factory=dict)]
+    """Bits a second of classes of `accounting.classes`, by their label: `hub-in`, `hub-out`."""
     burst: Bytes | None = None
     """Bytes that may pass at once after a pause; default: what passes in 5 ms, at least 64 KiB."""
     per_day: Annotated[Quotas | None, Field(alias="per-day")] = None
@@ -96,10 +99,12 @@ class Limit(Document):
     def _is_complete(self) -> Limit:
         if (self.pods is None) == (self.namespaces is None):
             raise ValueError("give either pods or namespaces")
-        has_rates = not (self.internet_in is None and self.internet_out is None)
+        has_rates = self.internet_in or self.internet_out or self.classes
         has_quotas = not (self.per_day is None and self.per_month is None)
         if not has_rates and not has_quotas:
-            raise ValueError("limits nothing; give internet-in, internet-out, per-day or per-month")
+            raise ValueError(
+                "limits nothing; give internet-in, internet-out, classes, per-day or per-month"
+            )
         if "when_spent" in self.model_fields_set and not has_quotas:
             raise ValueError("when-spent has no quota; give per-day or per-month")
         return self
@@ -111,7 +116,9 @@ class Limit(Document):
         return ", ".join(f"{key} {value}" for key, value in given.items())
 
     def rate(self, traffic: Traffic) -> int | None:
-        """Bits a second of one direction."""
+        """Bits a second of a class in one direction."""
+        if traffic.kind != INTERNET:
+            return self.classes.get(traffic)
         return self.internet_in if traffic.is_inward else self.internet_out
 
     def quotas(self, period: QuotaPeriod) -> Quotas | None:
@@ -131,6 +138,16 @@ class Limit(Document):
             return fnmatchcase(pod.namespace, self.namespaces)
         namespace, _, name = (self.pods or "").partition("/")
         return fnmatchcase(pod.namespace, namespace) and fnmatchcase(pod.name, name)
+
+
+def of_no_class(limits: Iterable[Limit], classes: Iterable[str]) -> Iterator[Diagnostic]:
+    """Rates of classes that there are none of."""
+    known = [f"{name}-{way}" for name in classes for way in ("in", "out")]
+    remedy = f"there are {', '.join(known)}" if known else "accounting.classes has none"
+    for number, limit in enumerate(limits):
+        for name in limit.classes.keys() - set(known):
+            key = ("limits", number, "classes", name)
+            yield error(f"{name} is no class", key, ("accounting", "classes"), remedy)
 
 
 def without_history(limits: Iterable[Limit], accounting: Accounting) -> Iterator[Diagnostic]:

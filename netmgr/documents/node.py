@@ -26,7 +26,7 @@ from netmgr.documents.accounting import Accounting
 from netmgr.documents.classes import resolved
 from netmgr.documents.diagnostics import Diagnostic, Invalid, KeyPath, error, invalid
 from netmgr.documents.fields import AbsolutePath, AddressText, Document, PrefixText
-from netmgr.documents.limits import Limit, without_history
+from netmgr.documents.limits import Limit, of_no_class, without_history
 from netmgr.documents.sites import (
     HUB,
     KeyedPrefix,
@@ -340,6 +340,7 @@ def _contradictions(document: NodeDocument) -> Iterator[Diagnostic]:
         if getattr(document, key) and document.role is not Role.NODE:
             yield error(f"a {document.role} has no pods", (key,), ("role",), "remove it")
     yield from without_history(document.limits, document.accounting)
+    yield from of_no_class(document.limits, (one.name for one in document.accounting.classes))
     own = next((site for site in document.sites if site.name == document.site), None)
     if own is not None:
         yield from _of_own_addresses(document, own)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from netmgr.model import Traffic
@@ -35,6 +36,19 @@ _MOST_COMPARED = 16
 """So many prefixes are compared in 0.01 µs each; looking up costs 0.2."""
 
 
+@dataclass(frozen=True)
+class Peers:
+    """What decides about a packet: the prefix that its peer is in.
+
+    Attributes:
+        known: what is not internet.
+        classes: disjoint prefixes of each class of traffic, all of them known, by the class's name.
+    """
+
+    known: Sequence[Prefix]
+    classes: Mapping[str, Sequence[Prefix]] = field(default_factory=dict)
+
+
 class Chain(NamedTuple):
     """What leads one direction of a link to its class.
 
@@ -46,9 +60,11 @@ class Chain(NamedTuple):
     traffic: Traffic
     number: int
     rest: int = 0
-    """The class of what is not internet; 0 for none."""
+    """The class of what is not internet, or in no class of traffic that has one; 0 for none."""
     quotas: tuple[tuple[str, int], ...] = ()
     """Objects that internet packets are charged to, and the class of what is beyond; 0: dropped."""
+    classes: tuple[tuple[str, int], ...] = ()
+    """Those of classes of traffic, by the traffic's name."""
 
     @property
     def name(self) -> str:
@@ -83,7 +99,7 @@ class QuotaObject(NamedTuple):
 
 def whole(
     chains: Iterable[Chain],
-    internal: Sequence[Prefix],
+    peers: Peers,
     present: Iterable[tuple[str, str]] = (),
     quotas: Mapping[str, QuotaObject] | None = None,
 ) -> str:
@@ -91,7 +107,7 @@ def whole(
 
     Args:
         chains: what it is to have.
-        internal: prefixes whose packets pass at once.
+        peers: what decides which class a packet is in.
         present: kinds and names of what it has and is not to keep.
         quotas: objects to be made.
     """
@@ -99,7 +115,7 @@ def whole(
     for kind, name in present:
         lines += _removed(kind, name)
     lines += _quotas(quotas or {})
-    for family, prefixes in _by_family(internal).items():
+    for family, prefixes in _by_family(peers.known).items():
         if len(prefixes) > _MOST_COMPARED:
             kind = "ipv4_addr" if family is Family.V4 else "ipv6_addr"
             lines.append(
@@ -107,14 +123,14 @@ def whole(
                 f"elements = {{ {', '.join(map(str, prefixes))} }}; }}"
             )
     for chain in chains:
-        lines += _made(chain, internal)
+        lines += _made(chain, peers)
     return _text(lines)
 
 
 def changed(
     added: Iterable[Chain],
     removed: Iterable[Chain],
-    internal: Sequence[Prefix],
+    peers: Peers,
     quotas: Mapping[str, QuotaObject] | None = None,
     unused: Iterable[str] = (),
 ) -> str:
@@ -127,7 +143,7 @@ def changed(
         lines += _removed("quota", name)
     lines += _quotas(quotas or {})
     for chain in added:
-        lines += _made(chain, internal)
+        lines += _made(chain, peers)
     return _text(lines)
 
 
@@ -136,10 +152,16 @@ def names(chains: Iterable[Chain]) -> frozenset[str]:
     return frozenset(name for chain in chains for name in chain.names)
 
 
-def leads(listed: Mapping[str, str], chain: Chain) -> bool:
+def leads(listed: Mapping[str, str], chain: Chain, peers: Peers) -> bool:
     """Whether chains, as nft shows them by name, have all that leads to the classes of one."""
     internet = f"goto {chain.charging}" if chain.quotas else _class(chain.number)
-    wanted = [internet] * len(Family) + ([_class(chain.rest)] * len(Family) if chain.rest else [])
+    wanted = [
+        _class(number)
+        for traffic, number in chain.classes
+        for _ in _of_class(chain.traffic, peers.classes[Traffic(traffic).kind])
+    ]
+    wanted += [internet] * len(Family) if chain.number or chain.quotas else []
+    wanted += [_class(chain.rest)] * len(Family) if chain.rest else []
     found = re.findall(
         r"goto \S+|meta priority set 1:[0-9a-f]+(?= fwd to)", listed.get(chain.name, "")
     )
@@ -147,17 +169,15 @@ def leads(listed: Mapping[str, str], chain: Chain) -> bool:
     return found == wanted and charging == (list(_charging(chain)) if chain.quotas else [])
 
 
-def _made(chain: Chain, internal: Sequence[Prefix]) -> Iterator[str]:
+def _made(chain: Chain, peers: Peers) -> Iterator[str]:
     hook, _ = _HOOKS[chain.traffic]
     base = f'type filter hook {hook} device "{chain.link}" priority {_PRIORITY}; policy accept;'
     yield f"add chain {TABLE} {chain.name} {{ {base} }}"
-    action = _forward(chain.traffic, chain.number)
-    if chain.quotas:
-        action = f"goto {chain.charging}"
-        yield f"add chain {TABLE} {chain.charging}"
-        yield from (f"add rule {TABLE} {chain.charging} {each}" for each in _charging(chain))
-    for others in _of_internet(chain.traffic, internal):
-        yield f"add rule {TABLE} {chain.name} {others} {action}"
+    # Classes of traffic come first: their prefixes are not internet.
+    for traffic, number in chain.classes:
+        for member in _of_class(chain.traffic, peers.classes[Traffic(traffic).kind]):
+            yield f"add rule {TABLE} {chain.name} {member} {_forward(chain.traffic, number)}"
+    yield from _led(chain, peers)
     if chain.rest:
         # ARP and neighbour discovery's like are not IP, or too little to wait.
         for protocol in ("ip", "ip6"):
@@ -165,15 +185,37 @@ def _made(chain: Chain, internal: Sequence[Prefix]) -> Iterator[str]:
             yield f"add rule {TABLE} {chain.name} meta protocol {protocol} {rest}"
 
 
-def _of_internet(traffic: Traffic, internal: Sequence[Prefix]) -> Iterator[str]:
+def _of_internet(traffic: Traffic, peers: Peers) -> Iterator[str]:
     """What matches internet packets of each family."""
     _, peer = _HOOKS[traffic]
-    for family, prefixes in _by_family(internal).items():
+    for family, prefixes in _by_family(peers.known).items():
         protocol = "ip" if family is Family.V4 else "ip6"
         if len(prefixes) > _MOST_COMPARED:
             yield f"{protocol} {peer} != @{_set(family)}"
         else:
             yield " ".join(f"{protocol} {peer} != {prefix}" for prefix in prefixes)
+
+
+def _led(chain: Chain, peers: Peers) -> Iterator[str]:
+    """What leads internet packets on, and what these then meet."""
+    if not chain.quotas and not chain.number:
+        return
+    action = _forward(chain.traffic, chain.number)
+    if chain.quotas:
+        action = f"goto {chain.charging}"
+        yield f"add chain {TABLE} {chain.charging}"
+        yield from (f"add rule {TABLE} {chain.charging} {each}" for each in _charging(chain))
+    for others in _of_internet(chain.traffic, peers):
+        yield f"add rule {TABLE} {chain.name} {others} {action}"
+
+
+def _of_class(traffic: Traffic, prefixes: Sequence[Prefix]) -> Iterator[str]:
+    """What matches packets with the prefixes of one class."""
+    _, peer = _HOOKS[traffic]
+    for family, found in _by_family(prefixes).items():
+        if found:
+            protocol = "ip" if family is Family.V4 else "ip6"
+            yield f"{protocol} {peer} {{ {', '.join(map(str, found))} }}"
 
 
 def _charging(chain: Chain) -> Iterator[str]:

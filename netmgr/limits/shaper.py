@@ -25,10 +25,9 @@ from netmgr.kernel.nf_tables_socket import NO_NF_TABLES, NftSocket
 from netmgr.kernel.traffic_control import ClassUsage, Shape
 from netmgr.limits import quotas, rules, tree
 from netmgr.limits.quotas import Budget
-from netmgr.limits.rules import IFBS, Chain, QuotaObject
+from netmgr.limits.rules import IFBS, Chain, Peers, QuotaObject
 from netmgr.limits.tree import Limited, Tree
 from netmgr.model import Traffic
-from netmgr.prefixes import Prefix
 
 _BLOCK = re.compile(r"^\t(set|chain|quota) (\S+) \{\n(.*?)^\t\}$", re.MULTILINE | re.DOTALL)
 
@@ -43,15 +42,15 @@ class Shaper:
     """The limits that are in the kernel. Usable from any thread.
 
     Args:
-        internal: prefixes whose packets are not limited.
+        peers: what decides which class a packet is in.
         used: what new quotas begin with; what passes until they are there is `settle`'s.
 
     Raises:
         SetupError: libnftables is not installed.
     """
 
-    def __init__(self, internal: Sequence[Prefix], used: Used) -> None:
-        self._internal = internal
+    def __init__(self, peers: Peers, used: Used) -> None:
+        self._peers = peers
         self._used = used
         with ExitStack() as stack:
             self._channel = stack.enter_context(Netlink())
@@ -266,6 +265,7 @@ class Shaper:
                 self._numbers.get(target.internet, 0),
                 self._numbers.get(target.rest, 0),
                 tuple((one.object, self._numbers.get(slow, 0)) for one, slow in target.charges),
+                tuple((kind, self._numbers[key]) for kind, key in target.classes),
             )
             for traffic, one in trees.items()
             for link, target in one.links.items()
@@ -293,7 +293,7 @@ class Shaper:
             kept = {name for kind, name in listed if kind == "quota" and name in budgets}
             removed = [(kind, name) for kind, name in listed if name not in kept]
             made = self._made(budgets, kept)
-            self._nft.run(rules.whole(sorted(wanted), self._internal, removed, made))
+            self._nft.run(rules.whole(sorted(wanted), self._peers, removed, made))
         self._chains, self._budgets = wanted, budgets
 
     def _change(
@@ -304,7 +304,7 @@ class Shaper:
         made = self._made(budgets, self._budgets)
         unused = sorted(self._budgets.keys() - budgets.keys())
         try:
-            self._nft.run(rules.changed(added, removed, self._internal, made, unused))
+            self._nft.run(rules.changed(added, removed, self._peers, made, unused))
         except KernelError:
             # Some kernels remove a chain with its link, and some leave it.
             return False
@@ -329,7 +329,7 @@ class Shaper:
         self._generation = generation
         gone = rules.names(self._chains or ()) - rules.names(still)
         now = self._listing()
-        before = self._blocks | _added(self._unlisted, now)
+        before = self._blocks | _added(self._unlisted, now, self._peers)
         self._blocks, self._unlisted = now, frozenset()
         return _without(before, gone) != _without(now, gone)
 
@@ -357,11 +357,11 @@ def _budgets(trees: Mapping[Traffic, Tree], chains: Iterable[Chain]) -> dict[str
     return {name: one for name, one in found.items() if name in charged}
 
 
-def _added(chains: Iterable[Chain], now: _Blocks) -> _Blocks:
+def _added(chains: Iterable[Chain], now: _Blocks, peers: Peers) -> _Blocks:
     """How chains that were never listed are shown, if they are as they were written."""
     listed = {name: text for (_, name), text in now.items()}
     return {
-        ("chain", name): listed.get(name, "") if rules.leads(listed, chain) else "altered"
+        ("chain", name): listed.get(name, "") if rules.leads(listed, chain, peers) else "altered"
         for chain in chains
         for name in chain.names
     }

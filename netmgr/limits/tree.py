@@ -70,11 +70,13 @@ class Limited:
 class Target(NamedTuple):
     """The keys of the classes of a link's packets; without one, they pass at once.
 
-    `charges` are quotas of internet packets, and keys of the classes of what is beyond each.
+    `classes` are keys by classes of traffic. `charges` are quotas of internet packets, and keys of
+    the classes of what is beyond each.
     """
 
     internet: str
     rest: str = ""
+    classes: tuple[tuple[str, str], ...] = ()
     charges: tuple[tuple[Budget, str], ...] = ()
 
 
@@ -131,44 +133,55 @@ def _of_pod(
     attachment: Attachment, limits: Sequence[Limit], traffic: Traffic
 ) -> tuple[list[Limited], Target | None]:
     """A pod's classes and its namespace's, parents first, and where its packets go."""
-    wanted = _wanted(attachment, limits, traffic)
-    shared, own, whole = wanted.shared, wanted.own, wanted.whole
-    pod, every = attachment.pod, ALL_IN if traffic.is_inward else ALL_OUT
-    pod_key = pod.namespace, pod.name
+    every = ALL_IN if traffic.is_inward else ALL_OUT
+    whole = _lowest(_brought(attachment, every))
+    pod = attachment.pod.namespace, attachment.pod.name
+    found = [Limited(*pod, every, "", *whole)] if whole else []
+    around = found[0].key if found else ""
+    leads: dict[str, str] = {}
+    for kind in (traffic, *_classes(limits, traffic)):
+        made = _of_kind(attachment, limits, kind, around)
+        found += made
+        if made:
+            leads[kind] = made[-1].key
+    rest = around
+    if whole and any(one.parent == around for one in found):
+        found.append(Limited(*pod, every, around, *whole, is_remainder=True))
+        rest = found[-1].key
+    # With a limit of all traffic, internet traffic without one of its own is in the rest.
+    internet = leads.pop(traffic, rest)
+    if not found:
+        return [], None
+    return found, Target(internet, rest, tuple(leads.items()))
+
+
+def _classes(limits: Sequence[Limit], traffic: Traffic) -> list[Traffic]:
+    """The classes of traffic that have limits, in one direction."""
+    named = dict.fromkeys(name for limit in limits for name in limit.classes)
+    return [one for one in map(Traffic, named) if one.is_inward is traffic.is_inward]
+
+
+def _of_kind(
+    attachment: Attachment, limits: Sequence[Limit], kind: Traffic, around: str
+) -> list[Limited]:
+    """The pod's class for one kind of traffic, behind that of its namespace if it has one.
+
+    What is in the namespace's is not in `around`, the class of all of the pod's traffic.
+    """
+    pod = attachment.pod
+    matching = [limit for limit in limits if limit.covers(pod)]
+    shared = _lowest(_rates([one for one in matching if one.namespaces], kind))
+    own = [*_rates([one for one in matching if one.pods], kind), *_brought(attachment, kind)]
+    if not own and not shared:
+        return []
     found: list[Limited] = []
     if shared:
-        found.append(Limited(pod.namespace, "", traffic, "", *shared))
-    elif whole:
-        found.append(Limited(*pod_key, every, "", *whole))
-    parent = found[0].key if found else ""
-    if not own:
-        return found, Target(parent, parent) if parent else None
-    found.append(Limited(*pod_key, traffic, parent, *own))
-    if not whole:
-        return found, Target(found[-1].key)
-    # What is not internet is no part of the namespace's limit.
-    found.append(Limited(*pod_key, every, "" if shared else parent, *whole, is_remainder=True))
-    return found, Target(found[-2].key, found[-1].key)
-
-
-class _Wanted(NamedTuple):
-    """The lowest limits of one pod: its namespace's, its own, and that of all its traffic."""
-
-    shared: _Rate | None
-    own: _Rate | None
-    whole: _Rate | None
-
-
-def _wanted(attachment: Attachment, limits: Sequence[Limit], traffic: Traffic) -> _Wanted:
-    matching = [limit for limit in limits if limit.covers(attachment.pod)]
-    shared = _rates([one for one in matching if one.namespaces], traffic)
-    own = [*_rates([one for one in matching if one.pods], traffic), *_brought(attachment, traffic)]
-    whole = _brought(attachment, ALL_IN if traffic.is_inward else ALL_OUT)
-    if shared or own:
-        # Also without a limit of its own a pod of a limited namespace has a class of its own: pods
-        # take turns.
-        own += [*shared, *whole]
-    return _Wanted(_lowest(shared), _lowest(own), _lowest(whole))
+        found.append(Limited(pod.namespace, "", kind, "", *shared))
+        # Also without a limit of its own a pod has a class in it: pods take turns.
+        own.append(shared)
+    own += _brought(attachment, ALL_IN if kind.is_inward else ALL_OUT)
+    parent = found[0].key if found else around
+    return [*found, Limited(pod.namespace, pod.name, kind, parent, *min(own))]
 
 
 def _rates(limits: Iterable[Limit], traffic: Traffic) -> list[_Rate]:

@@ -20,6 +20,7 @@ from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import cluster
 from netmgr.lab.world import World
 from netmgr.limits import tree
+from netmgr.limits.rules import Peers
 from netmgr.limits.shaper import Shaper
 from netmgr.limits.tree import Tree
 from netmgr.model import Attachment, AttachmentKey, PodRef, Traffic
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.root
 
 BEFORE = [Limit.model_validate({"pods": "*/*", "internet-out": "20M", "internet-in": "20M"})]
 AFTER = [Limit.model_validate({"namespaces": "*", "internet-out": "10M", "internet-in": "10M"})]
-INTERNAL = (Prefix.parse("10.0.0.0/8"), Prefix.parse("fc00::/7"))
+PEERS = Peers((Prefix.parse("10.0.0.0/8"), Prefix.parse("fc00::/7")))
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,7 @@ def killed_at(
     child = os.fork()
     if not child:
         try:
-            with wiring.inside(node.namespace), closing(Shaper(INTERNAL, lambda _: {})) as shaper:
+            with wiring.inside(node.namespace), closing(Shaper(PEERS, lambda _: {})) as shaper:
                 shaper.apply(lambda: before)
                 _kill_at(step)
                 shaper.apply(lambda: after)

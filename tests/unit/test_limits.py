@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from netmgr.documents.limits import Limit
 from netmgr.documents.quantity import quantity
 from netmgr.limits import rules, tree
-from netmgr.limits.rules import Chain
+from netmgr.limits.rules import Chain, Peers
 from netmgr.model import Attachment, AttachmentKey, PodRef, Traffic
 from netmgr.prefixes import Address, Prefix
 from tests.fakes.sites import document
@@ -51,7 +51,7 @@ def shown(found: tree.Tree, target: tree.Target) -> list[str]:
     [
         ({"internet-in": "1M"}, "give either pods or namespaces"),
         ({"pods": "a/b", "namespaces": "a", "internet-in": "1M"}, "give either pods or namespaces"),
-        ({"pods": "a/b"}, "limits nothing; give internet-in, internet-out, per-day or per-month"),
+        ({"pods": "a/b"}, "limits nothing; give internet-in, internet-out, classes, per-day"),
         ({"pods": "a", "internet-in": "1M"}, "String should match pattern"),
         ({"pods": "a/b/c", "internet-in": "1M"}, "String should match pattern"),
         ({"namespaces": "a/b", "internet-in": "1M"}, "String should match pattern"),
@@ -71,6 +71,34 @@ def shown(found: tree.Tree, target: tree.Target) -> list[str]:
 def test_a_limit_that_means_nothing_is_refused(limit: dict, words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         limits(limit)
+
+
+def test_a_rate_of_no_class_is_refused() -> None:
+    limit = {"pods": "a/b", "classes": {"hub-out": "1M", "hib-in": "1M"}}
+    with pytest.raises(ValidationError, match=r"accounting\.classes has none"):
+        limits(limit)
+    classes = {"classes": [{"name": "hub", "prefixes": ["10.9.0.0/16"]}]}
+    with pytest.raises(ValidationError, match=r"hib-in is no class.*there are hub-in, hub-out"):
+        document("node", limits=[limit], accounting=classes)
+
+
+def test_a_class_has_a_limit_of_its_own() -> None:
+    classes = {"classes": [{"name": "hub", "prefixes": ["10.9.0.0/16", "fd09::/32"]}]}
+    given = [
+        {"pods": "a/*", "classes": {"hub-out": "5M", "hub-in": "1M"}, "internet-out": "7M"},
+        {"namespaces": "a", "classes": {"hub-out": "50M"}},
+    ]
+    found = tree.tree(
+        document("node", limits=given, accounting=classes).limits, [pod("a", "b")], OUT
+    )
+    traffic = {(one.pod, one.traffic): one.rate // 10**6 for one in found.classes.values()}
+    assert traffic == {("b", "internet-out"): 7, ("", "hub-out"): 50, ("b", "hub-out"): 5}
+    (target,) = found.links.values()
+    assert [found.classes[key].pod for _, key in target.classes] == ["b"]
+    chain = Chain("nm1", 7, OUT, 0x2A, classes=(("hub-out", 0x2B),))
+    peers = Peers([Prefix.parse("10.0.0.0/8")], {"hub": [Prefix.parse("10.9.0.0/16")]})
+    text = rules.whole([chain], peers)
+    assert text.index("ip daddr { 10.9.0.0/16 } meta priority set 1:2b") < text.index("1:2a")
 
 
 def test_a_machine_without_pods_takes_no_limits() -> None:
@@ -149,8 +177,8 @@ TEAM = {"namespaces": "a", "internet-out": "50M"}
         (
             [TEAM],
             {"all-out": 9},
-            {"a/": 50, "a/ > a/b": 9, "a/b rest": 9},
-            ["a/ > a/b", "a/b rest"],
+            {"a/": 50, "a/ > a/b": 9, "a/b all": 9},
+            ["a/ > a/b", "a/b all"],
         ),
         ([], {"all-in": 9, "internet-in": 9}, {}, []),
     ],
@@ -203,9 +231,9 @@ def test_numbers_are_one_for_each_class_and_stay(before: set[str], after: set[st
 
 def test_many_prefixes_are_looked_up_and_few_compared() -> None:
     chain = Chain("nm1", 7, OUT, 0x2A)
-    few = rules.whole([chain], [Prefix.parse("10.0.0.0/8"), Prefix.parse("fc00::/7")])
+    few = rules.whole([chain], Peers([Prefix.parse("10.0.0.0/8"), Prefix.parse("fc00::/7")]))
     assert 'ip daddr != 10.0.0.0/8 meta priority set 1:2a fwd to "netmgr-out"' in few
     assert 'ip6 daddr != fc00::/7 meta priority set 1:2a fwd to "netmgr-out"' in few
-    many = rules.whole([chain], [Prefix.parse(f"10.{each}.0.0/17") for each in range(17)])
+    many = rules.whole([chain], Peers([Prefix.parse(f"10.{each}.0.0/17") for each in range(17)]))
     assert "ip daddr != @internal4 meta priority set 1:2a" in many
     assert "10.16.0.0/17" in many

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from netmgr.documents.limits import Limit, QuotaPeriod
 from netmgr.limits import quotas, rules, tree
 from netmgr.limits.quotas import Budget
-from netmgr.limits.rules import Chain, QuotaObject
+from netmgr.limits.rules import Chain, Peers, QuotaObject
 from netmgr.model import Attachment, AttachmentKey, PodRef, Traffic
 from netmgr.prefixes import Address, Prefix
 from tests.fakes.sites import document
@@ -147,7 +147,7 @@ def test_what_the_kernel_counted_and_nobody_had_is_not_charged() -> None:
 def test_charges_come_before_the_class_and_internal_packets_meet_none() -> None:
     chain = Chain("nm1", 7, OUT, 0x2A, quotas=(("month", 0), ("day", 0x30)))
     text = rules.whole(
-        [chain], [Prefix.parse("10.0.0.0/8")], quotas={"day": QuotaObject(900, 5)}
+        [chain], Peers([Prefix.parse("10.0.0.0/8")]), quotas={"day": QuotaObject(900, 5)}
     ).splitlines()
     assert "add quota netdev netmgr day { over 900 bytes used 5 bytes }" in text
     assert "add rule netdev netmgr internet_out_nm1 ip daddr != 10.0.0.0/8 goto " in (
@@ -164,7 +164,7 @@ def test_charges_come_before_the_class_and_internal_packets_meet_none() -> None:
 
 def test_without_a_rate_only_what_is_beyond_a_quota_waits() -> None:
     chain = Chain("nm1", 7, IN, 0, quotas=(("day", 0x30),))
-    text = rules.whole([chain], [])
+    text = rules.whole([chain], Peers([]))
     assert 'quota name "day" meta priority set 1:30\n' in text
     assert text.count("fwd") == text.count('meta priority 1:30 fwd to "netmgr-in"') == 1
 
