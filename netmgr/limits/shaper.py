@@ -173,12 +173,13 @@ class Shaper:
     def _waiting(self) -> Mapping[Budget, int]:
         """Bytes that were charged to each budget and wait. What comes in is in the ledger first."""
         found = dict.fromkeys(self._budgets.values(), 0)
-        outward = [one for one in self._usage() if one[0].traffic == Traffic.INTERNET_OUT]
+        usage = self._read_usage(self._trees, self._numbers, self._ifbs)
+        outward = [one for one in usage if one[0].traffic == Traffic.INTERNET_OUT]
         for budget in found:
             if budget.traffic is Traffic.INTERNET_OUT:
                 found[budget] = sum(
-                    usage.backlog
-                    for limited, usage in outward
+                    amounts.backlog
+                    for limited, amounts in outward
                     if limited.namespace == budget.namespace and budget.pod in ("", limited.pod)
                 )
         return found
@@ -186,14 +187,17 @@ class Shaper:
     def usage(self) -> list[tuple[Limited, ClassUsage]]:
         """What each class has let pass, delayed and dropped."""
         with self._lock:
-            return self._usage()
+            known = self._trees, self._numbers, dict(self._ifbs)
+        return self._read_usage(*known)
 
-    def _usage(self) -> list[tuple[Limited, ClassUsage]]:
+    def _read_usage(
+        self, trees: Mapping[Traffic, Tree], numbers: Mapping[str, int], ifbs: dict[Traffic, int]
+    ) -> list[tuple[Limited, ClassUsage]]:
         found: list[tuple[Limited, ClassUsage]] = []
-        for traffic, index in self._ifbs.items():
+        for traffic, index in ifbs.items():
             present = traffic_control.read_classes(self._channel, index)
-            for limited in self._trees[traffic].classes.values():
-                number = self._numbers[limited.key]
+            for limited in trees[traffic].classes.values():
+                number = numbers[limited.key]
                 # It may have gone meanwhile.
                 if number in present:
                     found.append((limited, present[number][1]))
