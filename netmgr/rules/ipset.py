@@ -188,6 +188,11 @@ def _held(messages: Sequence[bytes], spec: SetSpec) -> HeldSet:
 
 
 def _members(message: bytes, spec: SetSpec, only: Element | None = None) -> list[Member]:
+    if spec.counts is not None and only is None:
+        return [
+            Member(Address.unpack(key), octets, packets)
+            for key, packets, octets in ipset.counts_of(message, spec.family)
+        ]
     packed = only.packed if isinstance(only, Address) else b""
     return [
         Member(one.element if spec.counts is None else one.element.network, one.bytes, one.packets)

@@ -228,10 +228,13 @@ def _counting(
     table: Table, hook: Hook, rules: Sequence[Rule], indexes: Callable[[], Mapping[str, int]]
 ) -> Iterator[tuple[Rule, Entry | None]]:
     article, others = split((one for one in rules if isinstance(one.action, Count)), table.family)
-    entries = table.entries(builtin(hook))
-    yield from ((rule, counting_entry(entries, rule, indexes)) for rule in article)
-    own = {entry.comment: entry for entry in _own_entries(table, hook, rules)}
-    yield from ((rule, own.get(iptables_entries.comment_of(rule))) for rule in others)
+    # At most hooks neither is there, and a reading is taken every few seconds.
+    if article:
+        entries = table.entries(builtin(hook))
+        yield from ((rule, counting_entry(entries, rule, indexes)) for rule in article)
+    if others:
+        own = {entry.comment: entry for entry in _own_entries(table, hook, rules)}
+        yield from ((rule, own.get(iptables_entries.comment_of(rule))) for rule in others)
 
 
 def _samples(found: Iterable[tuple[Rule, Entry | None]]) -> Iterator[Sample]:
