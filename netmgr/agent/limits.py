@@ -82,7 +82,13 @@ class Limits(Component):
     def reconcile(self) -> None:
         """Put back what another program changed, and remove what no pod needs any more."""
         self._follow()
-        self._agent.health.attempt("quotas", lambda: self._shaper.settle(self._spending.now))
+        self._agent.health.attempt("quotas", self._settle)
+
+    def _settle(self) -> None:
+        # A month's first sums of an hour take a third of a second, in which no ADD is to wait for
+        # the shaper.
+        self._spending.recent(self._shaper.budgets)
+        self._shaper.settle(self._spending.now)
 
     def _follow(self) -> None:
         self._agent.health.repair("limits", self._apply)

@@ -49,12 +49,12 @@ class Spending:
         hour = int(now // SECONDS)
         latest = self._sums(Period(hour, _END))
         # Hours that have passed do not change, and a month's are many.
-        past: dict[Period, _Sums] = {}
+        past = {period: sums for period, sums in self._past.items() if period.end == hour}
         found: dict[Budget, int] = {}
         for budget in budgets:
             period = Period(quotas.beginning(budget.period, now) // SECONDS, hour)
             if period not in past:
-                past[period] = self._past.get(period) or self._sums(period)
+                past[period] = self._sums(period)
             key = budget.namespace, budget.pod, str(budget.traffic)
             found[budget] = past[period][key] + latest[key]
         self._past = past
