@@ -19,6 +19,7 @@ from typing import Self
 from netmgr.agent.accounting import Accounting
 from netmgr.agent.accounts import Accounts
 from netmgr.agent.components import Agent, Component, Health, Remnants
+from netmgr.agent.connections import ConnectionLimits
 from netmgr.agent.limits import Limits
 from netmgr.agent.pool import Pool
 from netmgr.agent.requests import AttachmentLocks, Requests
@@ -50,6 +51,7 @@ class Node(Component):
         dataplane: Dataplane,
         accounts: Accounts,
         limits: Limits | None,
+        connections: ConnectionLimits | None,
         health: Health,
     ) -> None:
         self.network = network
@@ -57,6 +59,7 @@ class Node(Component):
         self.dataplane = dataplane
         self.accounts = accounts
         self._limits = limits
+        self._connections = connections
         self.locks = AttachmentLocks()
         self.requests = Requests()
         self._health = health
@@ -66,7 +69,8 @@ class Node(Component):
         """Put the parts together."""
         pool, accounts, limits = agent.get(Pool), agent.get(Accounting).accounts, agent.find(Limits)
         network, leases, dataplane = agent.document.network, pool.leases, pool.dataplane
-        return cls(network, leases, dataplane, accounts, limits, agent.health)
+        connections = agent.find(ConnectionLimits)
+        return cls(network, leases, dataplane, accounts, limits, connections, agent.health)
 
     def reconcile(self) -> None:
         """Collect attachments whose sandbox is gone, and repair the others."""
@@ -94,6 +98,8 @@ class Node(Component):
             self.accounts.begin(attachment)
             self.dataplane.attach(attachment, requested.mac)
             # The link has to be there first. The pod's program is not started before the answer.
+            if self._connections:
+                self._connections.begin(attachment)
             if self._limits:
                 self._limits.begin(attachment)
             elif attachment.rates:

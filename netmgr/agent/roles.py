@@ -35,6 +35,7 @@ def of(document: NodeDocument) -> Kinds:
 def wiring_node() -> Kinds:
     """A node whose pods this agent wires."""
     from netmgr.agent.cni import CniSocket  # noqa: PLC0415  this role's alone
+    from netmgr.agent.connections import ConnectionLimits  # noqa: PLC0415  nodes' alone
     from netmgr.agent.flowtable import FlowtableDevices  # noqa: PLC0415  nodes' alone
     from netmgr.agent.following import MacFollower  # noqa: PLC0415  this role's alone
     from netmgr.agent.limits import Limits  # noqa: PLC0415  nodes' alone
@@ -61,6 +62,7 @@ def wiring_node() -> Kinds:
         # Pods that are there are limited again before anything else of theirs is repaired, and the
         # node limits each new one before its ADD is answered.
         Limits,
+        ConnectionLimits,
         Node,
         MacFollower,
         # After the accounts, whose rules name the flowtable, and whose repairs empty it.
@@ -80,6 +82,7 @@ def wiring_node() -> Kinds:
 
 def observing_node() -> Kinds:
     """A node whose pods another plugin wires (`cni: off`): it counts, and does nothing else."""
+    from netmgr.agent.connections import ConnectionLimits  # noqa: PLC0415  nodes' alone
     from netmgr.agent.flowtable import FlowtableDevices  # noqa: PLC0415  nodes' alone
     from netmgr.agent.limits import Limits  # noqa: PLC0415  nodes' alone
     from netmgr.agent.observing import Observation  # noqa: PLC0415  this role's alone
@@ -93,6 +96,7 @@ def observing_node() -> Kinds:
         NatServices,
         Observation,
         Limits,
+        ConnectionLimits,
         FlowtableDevices,
         TaggedRules,
         Reconciler,

@@ -1,6 +1,7 @@
 """Limits: how much internet traffic pods may have, each by itself or those of a namespace together.
 
-What is internet is decided as for accounting. Internal traffic is not limited.
+What is internet is decided as for accounting. Internal traffic is not limited; connections are,
+wherever they lead.
 """
 
 from __future__ import annotations
@@ -49,10 +50,34 @@ def _spent(value: object) -> int:
     return 0 if value in ("drop", 0) else bit_rate(value)
 
 
-class Quotas(Document):
-    """Bytes that may pass in a period."""
+class _Part(Document):
+    """Keys of a limit that belong together."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    def __str__(self) -> str:
+        """What it says, in the document's own words."""
+        given = self.model_dump(by_alias=True, exclude_none=True)
+        return "{" + ", ".join(f"{key}: {value}" for key, value in given.items()) + "}"
+
+
+class Connections(_Part):
+    """Connections that pods may begin, internal ones too. Neither bound does without the other.
+
+    What has ended stays in connection tracking for a while, so that the first alone is no bound;
+    and unanswered connections of UDP outlast a second.
+    """
+
+    at_once: Annotated[int, Field(alias="at-once", strict=True, ge=1, le=100_000)]
+    """Connections in connection tracking at one time, without those that have ended."""
+    new_per_second: Annotated[int, Field(alias="new-per-second", strict=True, ge=1, le=2000)]
+    """Connections begun in a second, on average; as many may begin at once after a pause.
+
+    What is refused for `at-once` is remembered by the kernel for a moment, so this is bounded."""
+
+
+class Quotas(_Part):
+    """Bytes that may pass in a period."""
 
     internet_in: Annotated[Quota | None, Field(alias="internet-in")] = None
     """From the internet; IP packets with their headers, as accounting counts them."""
@@ -64,11 +89,6 @@ class Quotas(Document):
         if self.internet_in is None and self.internet_out is None:
             raise ValueError("give bytes for internet-in, internet-out or both")
         return self
-
-    def __str__(self) -> str:
-        """What it says, in the document's own words."""
-        given = self.model_dump(by_alias=True, exclude_none=True)
-        return "{" + ", ".join(f"{key}: {value}" for key, value in given.items()) + "}"
 
 
 class Limit(Document):
@@ -94,6 +114,8 @@ class Limit(Document):
     """Bytes that may pass in a calendar month (UTC)."""
     when_spent: Annotated[int, BeforeValidator(_spent), Field(alias="when-spent")] = 0
     """What happens to packets beyond a quota: `drop`, or bits a second at which they pass."""
+    connections: Connections | None = None
+    """How many connections pods may begin and have."""
 
     @model_validator(mode="after")
     def _is_complete(self) -> Limit:
@@ -101,9 +123,10 @@ class Limit(Document):
             raise ValueError("give either pods or namespaces")
         has_rates = self.internet_in or self.internet_out or self.classes
         has_quotas = not (self.per_day is None and self.per_month is None)
-        if not has_rates and not has_quotas:
+        if not has_rates and not has_quotas and self.connections is None:
             raise ValueError(
-                "limits nothing; give internet-in, internet-out, classes, per-day or per-month"
+                "limits nothing; give internet-in, internet-out, classes, per-day, per-month or "
+                "connections"
             )
         if "when_spent" in self.model_fields_set and not has_quotas:
             raise ValueError("when-spent has no quota; give per-day or per-month")

@@ -41,7 +41,9 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 @pytest.fixture
 def world(backend: Backend, lab_name: str) -> Iterator[World]:
-    limited = {"limits": [{"namespaces": "*", "internet-in": "100M", "internet-out": "100M"}]}
+    rates = {"internet-in": "100M", "internet-out": "100M"}
+    connections = {"at-once": 1000, "new-per-second": 1000}
+    limited = {"limits": [{"namespaces": "*", **rates, "connections": connections}]}
     made = World(
         cluster(nodes=1, pods=2), backend=backend, name=lab_name, exporters=False, settings=limited
     )

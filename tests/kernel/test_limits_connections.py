@@ -1,0 +1,255 @@
+"""Limits of connections, with TCP and UDP through the kernel's connection tracking."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from ipaddress import ip_address
+from itertools import count
+
+import pytest
+
+from netmgr.documents.node import Backend
+from netmgr.lab.exchange import open_socket
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import INTERNET, two_nodes
+from netmgr.lab.world import World
+from netmgr.prefixes import Family
+from tests.kernel.spending import run
+
+pytestmark = pytest.mark.root
+
+AT_ONCE, RATE, SHARED = 20, 50, 30
+LIMITS = [
+    {"pods": "*/held-*", "connections": {"at-once": AT_ONCE, "new-per-second": 1000}},
+    {"pods": "*/slow-*", "connections": {"at-once": 10_000, "new-per-second": RATE}},
+    {"namespaces": "shared", "connections": {"at-once": SHARED, "new-per-second": 1000}},
+]
+TABLE = "inet netmgr_limits"
+KINDS = [socket.SOCK_STREAM, socket.SOCK_DGRAM]
+NewPod = Callable[..., Sandbox]
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    room = replace(two_nodes(pods=20), pods=())
+    settings = {"limits": LIMITS, "reconcile_seconds": 1}
+    name = f"connections-{os.getpid()}"
+    with World(room, backend=request.param, name=name, settings=settings) as made:
+        yield made
+
+
+@pytest.fixture
+def node(world: World) -> LabNode:
+    return world.nodes[0]
+
+
+@pytest.fixture
+def new_pod(node: LabNode) -> Iterator[NewPod]:
+    made: list[Sandbox] = []
+
+    def add(kind: str, namespace: str = "research") -> Sandbox:
+        made.append(node.add(f"{kind}-{next(_numbers)}", namespace=namespace))
+        return made[-1]
+
+    yield add
+    for sandbox in made:
+        node.runtime.delete(sandbox)
+
+
+class Client:
+    """Connections from a pod to one listener on the internet."""
+
+    def __init__(
+        self, world: World, pod: Sandbox, kind: socket.SocketKind, family: Family, stack: ExitStack
+    ) -> None:
+        self._pod, self._kind, self._family, self._stack = pod, kind, family, stack
+        self.far = stack.enter_context(open_socket(world.internet, family, kind))
+        self.far.bind((str(INTERNET[family]), 0))
+        self.far.settimeout(0.2)
+        if kind is socket.SOCK_STREAM:
+            self.far.listen(10_000)
+        self.made: list[socket.socket] = []
+
+    def begin(self, many: int) -> int:
+        """Begin so many connections without a repetition; how many of them arrived."""
+        before = len(self.made)
+        for _ in range(many):
+            near = self._stack.enter_context(open_socket(self._pod.netns, self._family, self._kind))
+            near.settimeout(0)
+            with suppress(BlockingIOError):
+                near.connect(self.far.getsockname()[:2])
+            if self._kind is socket.SOCK_DGRAM:
+                near.send(b"?")
+            if self._arrives():
+                self.made.append(near)
+            else:
+                near.close()
+        return len(self.made) - before
+
+    def _arrives(self) -> bool:
+        try:
+            if self._kind is socket.SOCK_STREAM:
+                self._stack.enter_context(self.far.accept()[0])
+            else:
+                self.far.recv(1)
+        except TimeoutError:
+            return False
+        return True
+
+
+@contextmanager
+def client(
+    world: World,
+    pod: Sandbox,
+    kind: socket.SocketKind = socket.SOCK_STREAM,
+    family: Family = Family.V4,
+) -> Iterator[Client]:
+    with ExitStack() as stack:
+        yield Client(world, pod, kind, family, stack)
+
+
+def shown(node: LabNode, *command: str) -> str:
+    done = run(node, *command)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def repaired(node: LabNode) -> int:
+    found = {one["reason"]: one["count"] for one in node.snapshot()["drift_repaired"]}
+    return found.get("connection-limits", 0)
+
+
+def eventually(met: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not met():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("family", Family)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pod_has_as_many_connections_as_its_limit_and_not_one_more(
+    world: World, node: LabNode, new_pod: NewPod, kind: socket.SocketKind, family: Family
+) -> None:
+    pod, other = new_pod("held"), new_pod("free")
+    with client(world, pod, kind, family) as held, client(world, other, kind, family) as free:
+        assert held.begin(AT_ONCE + 3) == AT_ONCE
+        assert free.begin(AT_ONCE + 3) == AT_ONCE + 3
+        # Those that are there go on; and what was dropped is in connection tracking nowhere.
+        for one in held.made:
+            one.send(b"!")
+        source = f" src={ip_address(str(pod.address(family))).exploded} "
+        entries = shown(node, "cat", "/proc/net/nf_conntrack").splitlines()
+        assert sum(source in entry for entry in entries) == AT_ONCE
+
+
+def test_a_connection_that_ends_makes_room(world: World, new_pod: NewPod) -> None:
+    with client(world, new_pod("held")) as held:
+        assert held.begin(AT_ONCE + 1) == AT_ONCE
+        for one in held.made[:5]:
+            # Reset, so that it has ended on both sides.
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            one.close()
+        assert held.begin(7) == 5
+
+
+def test_only_so_many_connections_begin_in_a_second(world: World, new_pod: NewPod) -> None:
+    with client(world, new_pod("slow"), socket.SOCK_DGRAM) as slow:
+        slow.far.settimeout(0.005)
+        began = time.monotonic()
+        found = slow.begin(3 * RATE)
+        lasted = time.monotonic() - began
+        assert found == pytest.approx(RATE * (1 + lasted), abs=3)
+        assert found < 3 * RATE
+
+
+def test_unanswered_packets_of_one_connection_are_one(world: World, new_pod: NewPod) -> None:
+    with client(world, new_pod("slow"), socket.SOCK_DGRAM) as slow:
+        assert slow.begin(1) == 1
+        for _ in range(3 * RATE):
+            slow.made[0].send(b"?")
+            slow.far.recv(1)
+
+
+def test_pods_of_a_namespace_share(world: World, new_pod: NewPod) -> None:
+    one, other = new_pod("a", "shared"), new_pod("held", "shared")
+    with client(world, one) as first, client(world, other) as second:
+        assert first.begin(15) == 15
+        assert second.begin(SHARED) == SHARED - 15
+        assert first.begin(1) == 0
+
+
+def test_limits_and_counts_stay_while_no_agent_runs_and_after(
+    world: World, node: LabNode, new_pod: NewPod
+) -> None:
+    with client(world, new_pod("held")) as held:
+        assert held.begin(AT_ONCE - 1) == AT_ONCE - 1
+        node.kill_agent()
+        assert held.begin(2) == 1
+        node.start_agent()
+        node.wait_until_ready()
+        new_pod("held")
+        assert held.begin(1) == 0
+    assert repaired(node) == 0
+
+
+@pytest.mark.parametrize("verb", ["flush", "delete"])
+def test_what_another_program_removed_is_put_back_and_told(
+    world: World, node: LabNode, new_pod: NewPod, verb: str
+) -> None:
+    pod = new_pod("held")
+    before = repaired(node)
+    shown(node, "nft", verb, "table", *TABLE.split())
+    eventually(lambda: repaired(node) > before, "not repaired")
+    with client(world, pod) as held:
+        assert held.begin(AT_ONCE + 1) == AT_ONCE
+
+
+def test_a_new_pod_of_the_same_name_does_not_inherit_connections(
+    world: World, node: LabNode
+) -> None:
+    for _ in range(2):
+        pod = node.add("held-again")
+        try:
+            with client(world, pod, socket.SOCK_DGRAM) as held:
+                assert held.begin(AT_ONCE + 1) == AT_ONCE
+        finally:
+            node.runtime.delete(pod)
+
+
+def test_the_table_is_there_only_with_a_limited_pod(node: LabNode, new_pod: NewPod) -> None:
+    new_pod("free")
+    eventually(lambda: TABLE not in shown(node, "nft", "list", "tables"), "left")
+    before = repaired(node)
+    new_pod("held")
+    assert TABLE in shown(node, "nft", "list", "tables")
+    assert len(re.findall("ct count over", shown(node, "nft", "list", "ruleset"))) == 1
+    assert repaired(node) == before
+
+
+def test_limits_that_the_document_no_longer_has_go_with_the_next_start(world: World) -> None:
+    node = world.nodes[1]
+    pod = node.add("held-for-now")
+    settings = node.settings
+    try:
+        assert TABLE in shown(node, "nft", "list", "tables")
+        node.stop_agent()
+        node.settings = {key: value for key, value in settings.items() if key != "limits"}
+        node.write_document()
+        node.start_agent()
+        node.wait_until_ready()
+        assert TABLE not in shown(node, "nft", "list", "tables")
+        with client(world, pod) as free:
+            assert free.begin(AT_ONCE + 5) == AT_ONCE + 5
+    finally:
+        node.settings = settings
+        node.runtime.delete(pod)
