@@ -17,12 +17,15 @@ from netmgr.lab import wiring
 from netmgr.lab.topology import INTERNET, two_nodes
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
-from tests.kernel.flows import flows, rate
+from tests.kernel.flows import ON_THE_WIRE, flows, rate
 
 pytestmark = pytest.mark.root
 
 RATES = (10, 100, 1000)
 TOLERANCE = {10: 0.10, 100: 0.05, 1000: 0.05}
+HEADERS = {Family.V4: 1.0, Family.V6: (1514 / 1428) / ON_THE_WIRE}
+"""IPv6's are longer."""
+ATTEMPTS = 8
 LIMITS = [
     {"pods": f"*/at-{each}-*", "internet-in": f"{each}M", "internet-out": f"{each}M"}
     for each in RATES
@@ -57,9 +60,13 @@ def test_a_limit_is_attained_and_kept(
         with wiring.inside(pod.netns):
             _make_room()
         with flows(pod.netns, world.internet, internet, many, to_server=way == "out") as found:
-            # The first seconds are TCP's own: it finds out what it can send.
-            rate(found)
-            assert rate(found) == pytest.approx(limit, rel=TOLERANCE[limit])
+            # The first seconds are TCP's own. What a connection loses when it finds the limit, it
+            # takes 14 s to have again at 1 Gbit/s and 40 ms (RFC 9438, K).
+            least, most = (limit * (1 + sign * TOLERANCE[limit]) for sign in (-1, 1))
+            attained = [0.0]
+            while attained[-1] < least and len(attained) <= ATTEMPTS:
+                attained.append(rate(found) * HEADERS[family])
+            assert least <= attained[-1] <= most, attained
     finally:
         node.runtime.delete(pod)
 
