@@ -40,6 +40,7 @@ DROP_REASONS = 7
 """Of a node: spoofed, forged, link-local, router, redirect, dhcp, protected."""
 LIMITED = 12 * TRAFFICS
 """Of ten pods and two namespaces: all 250 would be 500 series more of each metric."""
+CONNECTION_LIMITS = 12
 QUOTAS = 12 * TRAFFICS
 """One of each."""
 NAT_RANGES = FAMILIES
@@ -383,14 +384,19 @@ LIMIT_DROPPED = Metric(
     "netmgr_limit_dropped_packets_total",
     ("namespace", "pod", "traffic"),
     LIMITED,
-    "Packets dropped because too many of the pod waited already; 0 for namespaces, in which only "
-    "pods wait.",
+    "Packets dropped because too many waited already; 0 for namespaces, in which only pods wait.",
 )
 LIMIT_BACKLOG = Metric(
     "netmgr_limit_backlog_bytes",
     ("namespace", "pod", "traffic"),
     LIMITED,
     "Bytes that wait because of a limit; 0 for namespaces.",
+)
+LIMIT_CONNECTIONS = Metric(
+    "netmgr_limit_dropped_new_connections_total",
+    ("namespace", "pod"),
+    CONNECTION_LIMITS,
+    "Packets dropped that would have begun a connection too many; without a pod: a namespace's.",
 )
 QUOTA = Metric(
     "netmgr_quota_bytes",

@@ -13,6 +13,7 @@ from exporter import bounds, catalog
 from exporter.catalog import Kind, Metric
 from netmgr import __version__
 from netmgr.api.snapshot import (
+    ConnectionLimitState,
     DroppedTotals,
     LimitState,
     NatState,
@@ -85,6 +86,7 @@ class Collector:
         selection = bounds.Selection(snapshot["pods"])
         room = catalog.REMOTE_POD_BYTES.series
         limits = bounds.by_size(snapshot.get("limits", ()))
+        connections = sorted(snapshot.get("connection_limits", ()), key=lambda one: -one["dropped"])
         quotas = bounds.by_use(snapshot.get("quotas", ()))
         if self._max_series:
             # Pods get the room that everything else leaves, limits and then quotas what these
@@ -96,7 +98,8 @@ class Collector:
             left -= len(limits) * bounds.SERIES_PER_LIMIT
             quotas = quotas[: max(0, left) // bounds.SERIES_PER_QUOTA]
             left -= len(quotas) * bounds.SERIES_PER_QUOTA
-            room = min(room, max(0, left))
+            connections = connections[: max(0, left)]
+            room = min(room, max(0, left - len(connections)))
         pods = [((pod["namespace"], pod["pod"], pod["traffic"]), pod) for pod in selection.shown]
         dropped = [
             (("lingering",), selection.dropped_lingering),
@@ -106,6 +109,7 @@ class Collector:
             *_amounts(catalog.POD_BYTES, catalog.POD_PACKETS, pods),
             *rest,
             *_of_limits(limits),
+            _of_connections(connections),
             *_of_quotas(quotas),
             _remote(snapshot, room),
             _family(catalog.DROPPED, dropped),
@@ -252,6 +256,11 @@ def _of_quotas(quotas: Iterable[QuotaState]) -> Iterator[Family]:
     yield _family(catalog.QUOTA, [(labels, one["budget"]) for labels, one in found])
     yield _family(catalog.QUOTA_USED, [(labels, one["used"]) for labels, one in found])
     yield _family(catalog.QUOTA_FORECAST, [(labels, one["forecast"]) for labels, one in found])
+
+
+def _of_connections(limits: Iterable[ConnectionLimitState]) -> Family:
+    found = [((one["namespace"], one["pod"]), one["dropped"]) for one in limits]
+    return _family(catalog.LIMIT_CONNECTIONS, found)
 
 
 def _of_agent(snapshot: Snapshot) -> Iterator[Family]:

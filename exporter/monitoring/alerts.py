@@ -181,6 +181,15 @@ NODES = (
         "limit of the namespace's pods on this node together).",
     ),
     Alert(
+        "NetmgrPodAtItsConnections",
+        f"increase({read(catalog.LIMIT_CONNECTIONS, '5m')}) > 0",
+        "15m",
+        Severity.WARNING,
+        "{{ $labels.namespace }}/{{ $labels.pod }} keeps beginning more connections than it may",
+        "What is beyond `connections` in the node document's limits is dropped. (Without a pod: of "
+        "the namespace's pods on this node together.)",
+    ),
+    Alert(
         "NetmgrQuotaSpent",
         # Less is left than the longest packet has.
         f"{read(catalog.QUOTA_USED)} + 65536 > {read(catalog.QUOTA)}",

@@ -10,6 +10,7 @@ from typing import Self
 
 from netmgr.agent.components import Agent, Component, Remnants
 from netmgr.agent.scheduler import Task
+from netmgr.api.snapshot import Snapshot
 from netmgr.errors import KernelError, SetupError
 from netmgr.kernel import nf_tables
 from netmgr.kernel.libnftables import LibNftables
@@ -88,6 +89,16 @@ class ConnectionLimits(Component):
         """Limit pods that another plugin wired as soon as they are found."""
         if not self._agent.document.cni:
             yield Task(self.reconcile, _FOLLOW_SECONDS)
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """What each limit has dropped."""
+        with self._lock:
+            owners, dropped = list(self._wanted.chains), self._listing().dropped
+        snapshot["connection_limits"] = [
+            {"namespace": one.namespace, "pod": one.pod, "dropped": dropped[one.chain]}
+            for one in owners
+            if one.chain in dropped
+        ]
 
     def _of(self, attachments: Iterable[Attachment]) -> Wanted:
         return connections.wanted(self._agent.document.limits, attachments)

@@ -244,6 +244,17 @@ class LimitState(TypedDict):
     backlog: int
 
 
+class ConnectionLimitState(TypedDict):
+    """A limit of connections of a pod, or (`pod` is then empty) of a namespace's pods together.
+
+    `dropped` are packets that would have begun a connection too many.
+    """
+
+    namespace: str
+    pod: str
+    dropped: int
+
+
 class QuotaState(TypedDict):
     """A quota of a pod, or (`pod` is then empty) of a namespace's pods on this node together.
 
@@ -402,4 +413,5 @@ class Snapshot(TypedDict):
     flowtable: NotRequired[FlowtableState]
     limits: NotRequired[list[LimitState]]
     quotas: NotRequired[list[QuotaState]]
+    connection_limits: NotRequired[list[ConnectionLimitState]]
     attachments: NotRequired[list[AttachmentView]]

@@ -81,6 +81,10 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "flowtable": {"links": 31, "off": "", "others": []},
         "limits": _limits(),
         "quotas": _quotas(),
+        "connection_limits": [
+            {"namespace": f"team-{number}", "pod": f"pod-{number}" if number else "", "dropped": 7}
+            for number in range(12)
+        ],
         "longest_delay": 0.25,
         "result_files": [{"state": state, "count": 1} for state in (*Reason, *ResultState)],
         "cni_requests": [

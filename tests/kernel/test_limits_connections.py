@@ -152,6 +152,14 @@ def test_a_pod_has_as_many_connections_as_its_limit_and_not_one_more(
         assert sum(source in entry for entry in entries) == AT_ONCE
 
 
+def test_what_was_dropped_is_shown(world: World, node: LabNode, new_pod: NewPod) -> None:
+    pod = new_pod("held")
+    with client(world, pod, socket.SOCK_DGRAM) as held:
+        assert held.begin(AT_ONCE + 3) == AT_ONCE
+    shown_limits = node.snapshot()["connection_limits"]
+    assert {"namespace": pod.pod.namespace, "pod": pod.pod.name, "dropped": 3} in shown_limits
+
+
 def test_a_connection_that_ends_makes_room(world: World, new_pod: NewPod) -> None:
     with client(world, new_pod("held")) as held:
         assert held.begin(AT_ONCE + 1) == AT_ONCE

@@ -248,6 +248,13 @@ FIRES = [
         "batch/job-1 has been at its limit of internet-out for half an hour",
     ),
     Case(
+        "NetmgrPodAtItsConnections",
+        30,
+        (line(catalog.LIMIT_CONNECTIONS, "0+60x40", namespace="batch", pod="job-1"),),
+        {**NODE, "job": JOB, "namespace": "batch", "pod": "job-1"},
+        "batch/job-1 keeps beginning more connections than it may",
+    ),
+    Case(
         "NetmgrQuotaSpent",
         10,
         (

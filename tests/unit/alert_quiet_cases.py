@@ -147,6 +147,12 @@ QUIET = [
         {"why": "until the list of nodes comes"},
     ),
     Case(
+        "NetmgrPodAtItsConnections",
+        30,
+        (line(catalog.LIMIT_CONNECTIONS, "0x9 60x40", namespace="batch", pod="job-1"),),
+        {"why": "once"},
+    ),
+    Case(
         "NetmgrPodAtItsLimit",
         40,
         (

@@ -168,6 +168,7 @@ def test_what_is_left_out_is_counted_by_the_pods_state() -> None:
     document = snapshot(100, 4)
     document["remote_pods"] = []
     document["limits"], document["quotas"] = [], []
+    document["connection_limits"] = []
     for number, total in enumerate(document["pods"]):
         total["live"] = number % 4 < 2
     rest = len(series(generate_latest(registry(document)).decode())) - 400
@@ -182,6 +183,7 @@ def test_what_is_left_out_is_counted_by_the_pods_state() -> None:
 def test_limits_have_the_room_that_pods_leave_namespaces_first() -> None:
     document = snapshot(100, 4)
     document["remote_pods"], document["quotas"] = [], []
+    document["connection_limits"] = []
     for number, one in enumerate(document["limits"]):
         one["bytes"] = number
     limits = len(document["limits"])
@@ -195,6 +197,7 @@ def test_limits_have_the_room_that_pods_leave_namespaces_first() -> None:
 
 def test_quotas_have_the_room_that_limits_leave_the_most_used_first() -> None:
     document = snapshot(100, 4)
+    document["connection_limits"] = []
     document["remote_pods"], document["limits"] = [], []
     for number, one in enumerate(document["quotas"]):
         one["used"] = number
