@@ -51,11 +51,21 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
-    """What is to be honoured, and the keys of `runtimeConfig` that are not."""
+    """What is to be honoured, and the keys of `runtimeConfig` that are not.
+
+    Keys that limit the pod are among these: whether they are honoured, the node decides. If it
+    does, `rates_fault` says what is wrong with them.
+    """
 
     requested: Requested
     dns: Json
     ignored: tuple[str, ...]
+    rates_fault: str = ""
+
+    def ignored_by(self, *, honours_limits: bool) -> tuple[str, ...]:
+        """The keys that a node ignores."""
+        limiting = (_BANDWIDTH, _ANNOTATIONS) if honours_limits else ()
+        return tuple(key for key in self.ignored if key not in limiting)
 
 
 def parse_runtime_config(config: Mapping[str, object], args: Mapping[str, str]) -> RuntimeConfig:
@@ -77,10 +87,21 @@ def parse_runtime_config(config: Mapping[str, object], args: Mapping[str, str]) 
         addresses = _from_args(args["IP"].split(","), _addresses, "IP")
     if not mac and args.get("MAC"):
         mac = _from_args(args["MAC"], _mac, "MAC")
-    ignored = (key for key, value in runtime.items() if value and key not in CAPABILITIES)
-    return RuntimeConfig(
-        Requested(addresses, mac, pod_rates(runtime)), _dns(runtime), tuple(ignored)
-    )
+    ignored = tuple(key for key, value in runtime.items() if value and not _is_of_ours(key, value))
+    rates, fault = tuple[PodRate, ...](), ""
+    try:
+        rates = pod_rates(runtime)
+    except InvalidNetworkConfig as error:
+        fault = error.message
+    return RuntimeConfig(Requested(addresses, mac, rates), _dns(runtime), ignored, fault)
+
+
+def _is_of_ours(key: str, value: object) -> bool:
+    """Whether a key is honoured everywhere, or says nothing that is for us."""
+    if key == _ANNOTATIONS:
+        # containerd passes all annotations of every pod.
+        return isinstance(value, dict) and not value.keys() & ANNOTATIONS.keys()
+    return key in CAPABILITIES and key != _BANDWIDTH
 
 
 def pod_rates(runtime: Mapping[str, object]) -> tuple[PodRate, ...]:

@@ -158,13 +158,13 @@ TALKERS = Dashboard(
             meaning="What limits let pass, of the limit; without a pod, a namespace's on one node.",
         ),
         Panel(
-            "Dropped by limits, packets a second",
-            "pps",
+            "Delayed by limits, times a second",
+            "ops",
             (
                 Query(
                     largest(
                         SHOWN_NAMESPACES,
-                        f"rate({read(catalog.LIMIT_DROPPED, '5m', cluster=CLUSTER)})",
+                        f"rate({read(catalog.LIMIT_DELAYS, '5m', cluster=CLUSTER)})",
                     ),
                     "{{namespace}}/{{pod}} {{traffic}}",
                 ),

@@ -27,6 +27,7 @@ _SUFFIX = {
     "s": "s",
     "reqps": "/s",
     "pps": "/s",
+    "ops": "/s",
     "short": "",
     "percentunit": "%",
 }

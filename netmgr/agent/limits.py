@@ -39,7 +39,7 @@ class Limits(Component):
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self._limits = agent.document.limits
-        self._honours_annotations = agent.document.limits_by_annotation
+        self.honours_annotations = agent.document.limits_by_annotation
         self._spending = Spending(agent.get(Accounting).accounts, agent.clock)
         self._shaper = Shaper(_peers(agent.document), self._spending.recent)
         agent.stack.callback(self._shaper.close)
@@ -77,7 +77,7 @@ class Limits(Component):
             self._shaper.add(found)
 
     def _rates(self, attachment: Attachment) -> tuple[PodRate, ...]:
-        return attachment.rates if self._honours_annotations else ()
+        return attachment.rates if self.honours_annotations else ()
 
     def reconcile(self) -> None:
         """Put back what another program changed, and remove what no pod needs any more."""

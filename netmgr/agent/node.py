@@ -72,6 +72,11 @@ class Node(Component):
         connections = agent.find(ConnectionLimits)
         return cls(network, leases, dataplane, accounts, limits, connections, agent.health)
 
+    @property
+    def honours_annotations(self) -> bool:
+        """Whether pods may limit themselves."""
+        return self._limits is not None and self._limits.honours_annotations
+
     def reconcile(self) -> None:
         """Collect attachments whose sandbox is gone, and repair the others."""
         self._health.attempt("links", self.collect_vanished)
@@ -102,10 +107,6 @@ class Node(Component):
                 self._connections.begin(attachment)
             if self._limits:
                 self._limits.begin(attachment)
-            elif attachment.rates:
-                log.info(
-                    "annotations-ignored pod=%s missing=%s", attachment.pod, "limits_by_annotation"
-                )
         # A fault of ours, too, must leave neither a held address nor a link.
         except BaseException:
             self._undo(attachment)

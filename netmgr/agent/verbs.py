@@ -13,7 +13,13 @@ from netmgr.agent.expected import differences
 from netmgr.agent.node import LOCK_SECONDS, Node
 from netmgr.dataplane import desired
 from netmgr.documents.node import POD_GATEWAYS
-from netmgr.errors import CheckFailed, InvalidEnvironment, KernelError, UnknownContainer
+from netmgr.errors import (
+    CheckFailed,
+    InvalidEnvironment,
+    InvalidNetworkConfig,
+    KernelError,
+    UnknownContainer,
+)
 from netmgr.kernel import netns
 from netmgr.model import Attachment, Requested
 from netmgr.prefixes import Family
@@ -39,7 +45,7 @@ def add(node: Node, request: Request, started_at: float) -> dict[str, object]:
         CapacityError, KernelError, StateError, TryAgainLater: as their classes say.
     """
     _refuse_long_id(request)
-    _log_ignored_config(request)
+    _check_runtime_config(node, request)
     with node.locks.holding(request.key, LOCK_SECONDS):
         deleted_at = node.leases.tombstone(request.key)
         if deleted_at is not None and started_at <= deleted_at:
@@ -107,9 +113,14 @@ def _require_sandbox(node: Node, request: Request) -> None:
         raise InvalidEnvironment("CNI_NETNS is the node's own network namespace, not a sandbox")
 
 
-def _log_ignored_config(request: Request) -> None:
-    if request.runtime and request.runtime.ignored:
-        keys = ",".join(map(ascii, request.runtime.ignored))
+def _check_runtime_config(node: Node, request: Request) -> None:
+    """Refuse limits that cannot be kept, and log what this node does not honour."""
+    if request.runtime is None:
+        return
+    if node.honours_annotations and request.runtime.rates_fault:
+        raise InvalidNetworkConfig(request.runtime.rates_fault)
+    if ignored := request.runtime.ignored_by(honours_limits=node.honours_annotations):
+        keys = ",".join(map(ascii, ignored))
         log.warning("runtime-config-ignored container=%s keys=%s", request.container_id, keys)
 
 

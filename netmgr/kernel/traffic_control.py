@@ -140,6 +140,9 @@ def add_queue(channel: Netlink, index: int, number: int, shape: Shape) -> None:
     try:
         channel.transact([_queue(index, number, "fq_codel", b"")])
     except KernelError as error:
+        if error.errno == errno.EINVAL:
+            # It has a queue of another kind already.
+            return
         if error.errno != errno.ENOENT:
             raise
         limit = max(_LEAST_QUEUE_BYTES, int(shape.ceiling * _QUEUE_SECONDS))

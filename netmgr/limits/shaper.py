@@ -116,7 +116,7 @@ class Shaper:
         shapes = tree.shapes(one, self._numbers)
         new = {number: shape for number, shape in shapes.items() if number not in known}
         self._put_shapes(self._ifbs[traffic], new, {})
-        known |= new.keys()
+        known.update(new)
 
     def _add_chains(self, added: frozenset[Chain], budgets: dict[str, Budget]) -> None:
         present, names = self._chains or frozenset(), {chain.name for chain in added}

@@ -239,6 +239,12 @@ def test_a_pod_of_the_same_name_is_limited_again(world: World, node: LabNode) ->
     assert repaired(node) == before
 
 
+def test_pods_of_a_name_may_come_and_go_faster_than_the_agent_looks(node: LabNode) -> None:
+    for namespace in ("research", "shared"):
+        for _ in range(5):
+            node.runtime.delete(node.add("limited-shortly", namespace=namespace))
+
+
 def test_what_a_limited_pod_sends_is_counted_to_the_byte(
     world: World, node: LabNode, new_pod: NewPod
 ) -> None:

@@ -43,8 +43,12 @@ def world() -> Iterator[World]:
     pods = tuple(
         Pod(pod, "node-1", namespace) for namespace, names in NAMESPACES.items() for pod in names
     )
+    # Little enough that packets wait.
+    limit = {"namespaces": "*", "internet-in": "1G", "internet-out": "1M", "burst": 3000}
     with World(
-        replace(cluster(nodes=2, pods=3), pods=pods), name=f"prometheus-{os.getpid()}"
+        replace(cluster(nodes=2, pods=3), pods=pods),
+        name=f"prometheus-{os.getpid()}",
+        settings={"limits": [limit]},
     ) as made:
         yield made
 
