@@ -1,4 +1,4 @@
-"""The exporter's HTTP or HTTPS port: /metrics, /, /healthz and /readyz, v4 and v6 alike.
+"""The exporter's HTTP or HTTPS port: /metrics, /, /quotas, /healthz, /readyz, v4 and v6 alike.
 
 prometheus_client negotiates formats (text, OpenMetrics) and gzip. The process has no state and no
 privilege: every scrape asks the agent anew, and concurrent ones share an answer. Where clients must
@@ -9,6 +9,7 @@ secret.
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import socket
@@ -33,7 +34,7 @@ from exporter.access import Door
 from exporter.collector import NONSENSE, Collector
 from exporter.connections import Connections, Head
 from exporter.settings import Settings
-from netmgr.api.client import ask_ready, read_snapshot
+from netmgr.api.client import ask_ready, ask_spent, read_snapshot
 from netmgr.api.snapshot import Snapshot
 from netmgr.errors import ConfigError, NetmgrError, SetupError
 
@@ -44,7 +45,8 @@ HEALTH_SECONDS = 1.0
 """How long one answer serves those who ask /readyz, which anybody may as often as they like."""
 
 PLAIN = ("Content-Type", "text/plain; charset=utf-8")
-GUARDED = ("/", "/metrics")
+JSON = ("Content-Type", "application/json")
+GUARDED = ("/", "/metrics", "/quotas")
 ANYWHERE = ""
 
 Read = Callable[[], Snapshot]
@@ -141,6 +143,7 @@ class Server(ThreadingMixIn, WSGIServer):
     Args:
         read: asks the agent for a snapshot.
         health: asks it whether it answers; default: `read`.
+        quotas: asks it for the quotas that are spent; default: none are.
 
     Raises:
         ConfigError: the settings contradict each other, or a file is wrong. No port is open then.
@@ -151,7 +154,11 @@ class Server(ThreadingMixIn, WSGIServer):
     request_queue_size = 128
 
     def __init__(
-        self, settings: Settings, read: Read, health: Callable[[], object] | None = None
+        self,
+        settings: Settings,
+        read: Read,
+        health: Callable[[], object] | None = None,
+        quotas: Callable[[], object] | None = None,
     ) -> None:
         host, port = settings.check()
         # Files first: no port is open while a secret or certificate cannot be read.
@@ -169,7 +176,13 @@ class Server(ThreadingMixIn, WSGIServer):
             ) from None
         self.connections = Connections()
         self.set_app(
-            application(read, Shared(health or read, HEALTH_SECONDS), settings.max_series, door)
+            application(
+                read,
+                Shared(health or read, HEALTH_SECONDS),
+                Shared(quotas or list, HEALTH_SECONDS),
+                settings.max_series,
+                door,
+            )
         )
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  as in typeshed
@@ -260,9 +273,13 @@ def _must_be_local(settings: Settings, address: str) -> None:
 
 
 def application(
-    read: Read, health: Callable[[], object], max_series: int = 0, door: Door | None = None
+    read: Read,
+    health: Callable[[], object],
+    quotas: Callable[[], object],
+    max_series: int = 0,
+    door: Door | None = None,
 ) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
-    """The four paths as one WSGI application."""
+    """The five paths as one WSGI application."""
     registry = CollectorRegistry()
     request = threading.local()
     collector = Collector(read, max_series)
@@ -291,8 +308,8 @@ def application(
             start_response("200 OK", page.headers())
             with making:
                 return [landing(request.arrived)]
-        status, body = _answer(path, health)
-        start_response(status, [PLAIN])
+        status, kind, body = _answer(path, health, quotas)
+        start_response(status, [kind])
         return [body.encode() + b"\n"]
 
     return respond
@@ -307,16 +324,19 @@ def _landing(read: Read) -> str:
         return page.without_agent(f"its answer makes no sense: {error!r}")
 
 
-def _answer(path: str, health: Callable[[], object]) -> tuple[str, str]:
-    if path == "/healthz":
-        return "200 OK", "ok"
-    if path == "/readyz":
-        try:
+def _answer(
+    path: str, health: Callable[[], object], quotas: Callable[[], object]
+) -> tuple[str, tuple[str, str], str]:
+    try:
+        if path == "/quotas":
+            return "200 OK", JSON, json.dumps(quotas())
+        if path == "/readyz":
             health()
-        except NetmgrError as error:
-            return "503 Service Unavailable", error.message
-        return "200 OK", "ok"
-    return "404 Not Found", "here are /, /metrics, /healthz and /readyz"
+    except NetmgrError as error:
+        return "503 Service Unavailable", PLAIN, error.message
+    if path in ("/healthz", "/readyz"):
+        return "200 OK", PLAIN, "ok"
+    return "404 Not Found", PLAIN, "here are /, /metrics, /quotas, /healthz and /readyz"
 
 
 def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
@@ -324,7 +344,12 @@ def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
 
     Raises: as `Server`.
     """
-    with Server(settings, lambda: read_snapshot(agent), lambda: ask_ready(agent)) as server:
+    with Server(
+        settings,
+        lambda: read_snapshot(agent),
+        lambda: ask_ready(agent),
+        lambda: ask_spent(agent),
+    ) as server:
         gc.freeze()  # what is loaded by now stays, and need not be looked through for every page
         worker = threading.Thread(target=server.serve_forever, name="http")
         worker.start()

@@ -7,15 +7,15 @@ stored. They stay in force while no agent runs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Self
 
 from netmgr.agent.accounting import Accounting
-from netmgr.agent.components import Agent, Component, Remnants
+from netmgr.agent.components import Agent, Component, Query, Remnants
 from netmgr.agent.quotas import Spending
 from netmgr.agent.scheduler import Task
-from netmgr.api.snapshot import LimitState, Snapshot
+from netmgr.api.snapshot import VERSION, LimitState, Snapshot
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import KernelError, SetupError, StateError
 from netmgr.kernel.traffic_control import ClassUsage
@@ -108,6 +108,16 @@ class Limits(Component):
             log.warning("limits-unread error=%s", error)
             return
         snapshot["limits"] = [_state(*one) for one in usage if one[0].is_shown]
+
+    def queries(self) -> Mapping[str, Query]:
+        """Spent quotas alone: this reads no counters, and may be asked of many nodes at a time."""
+        return {"quotas": self._spent}
+
+    def _spent(self, request: Mapping[str, object]) -> Mapping[str, object]:
+        del request
+        pods = [one.pod for one in self._agent.attachments()]
+        spent = self._spending.spent(self._shaper.budgets, pods)
+        return {"version": VERSION, "spent": spent}
 
     def _apply(self) -> list[str]:
         # The list of pods is read within the shaper's lock: an older one must not come last.

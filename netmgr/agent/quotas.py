@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from netmgr.agent.accounts import Accounts
-from netmgr.api.snapshot import QuotaState
+from netmgr.api.snapshot import QuotaState, SpentQuota
 from netmgr.clock import Clock
 from netmgr.ledger.history import FARTHEST, SECONDS, By, Period
 from netmgr.limits import quotas
 from netmgr.limits.quotas import Budget
+from netmgr.model import PodRef
 
 _Sums = Counter[tuple[str, str, str]]
 """Bytes by namespace, pod and traffic; also of each namespace, with an empty pod."""
@@ -67,6 +68,29 @@ class Spending:
             for key in keys:
                 sums[key] += row["bytes"]
         return sums
+
+    def spent(self, budgets: Iterable[Budget], pods: Iterable[PodRef]) -> list[SpentQuota]:
+        """Those of the budgets that are spent; `pods` are those that the node has.
+
+        Raises:
+            StateError: the ledger is damaged.
+        """
+        now = self._clock.now()
+        uids = {(pod.namespace, pod.name): pod.uid for pod in pods}
+        return [
+            {
+                "namespace": one.namespace,
+                "pod": one.pod,
+                "uid": uids.get((one.namespace, one.pod), ""),
+                "traffic": one.traffic,
+                "period": one.period,
+                "budget": one.bytes,
+                "slow": one.slow,
+                "until": quotas.end(one.period, now),
+            }
+            for one, used in self.recent(budgets).items()
+            if quotas.is_spent(one, used)
+        ]
 
     def states(self, budgets: Iterable[Budget]) -> list[QuotaState]:
         """Budgets, and what is used of them.

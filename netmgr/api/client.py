@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from netmgr.api.snapshot import VERSION, Snapshot
+from netmgr.api.snapshot import VERSION, Snapshot, SpentQuota
 from netmgr.errors import NetmgrError, NotReady, RequestError, SetupError, TryAgainLater
 
 DEFAULT_SOCKET = Path("/run/netmgr/ledger.sock")
@@ -56,6 +56,16 @@ def ask_ready(path: Path, *, timeout: float = PATIENCE_SECONDS) -> None:
     with suppress(RequestError):
         if reason := ask(path, "health", timeout=timeout).get("files"):
             raise NotReady(f"files: {reason}")
+
+
+def ask_spent(path: Path, *, timeout: float = PATIENCE_SECONDS) -> list[SpentQuota]:
+    """The quotas that are spent; an agent without limits, or of an older release, has none.
+
+    Raises: as `ask`.
+    """
+    with suppress(RequestError):
+        return cast(list[SpentQuota], ask(path, "quotas", timeout=timeout)["spent"])
+    return []
 
 
 def ask(

@@ -255,6 +255,24 @@ class ConnectionLimitState(TypedDict):
     dropped: int
 
 
+class SpentQuota(TypedDict):
+    """A quota of which nothing is left, for the Event that says so.
+
+    `uid` is that of the pod, and empty for a namespace, or if the pod is gone or its runtime does
+    not tell. `slow` is the rate of packets beyond the quota in bits a second; 0 drops them. `until`
+    as in `QuotaState`.
+    """
+
+    namespace: str
+    pod: str
+    uid: str
+    traffic: str
+    period: str
+    budget: int
+    slow: int
+    until: int
+
+
 class QuotaState(TypedDict):
     """A quota of a pod, or (`pod` is then empty) of a namespace's pods on this node together.
 

@@ -146,15 +146,15 @@ def _document(template: Path, found: Object, to: Path) -> tuple[str, NodeDocumen
 
 def _complain(api: Api, found: Object, reason: str, message: str) -> None:
     """An Event on the Node; without the right to write one, only the log has it."""
-    from netmgr.kube.nodes import PATH, event, event_name
+    from netmgr.kube.events import Notice, event
 
-    about = (found["metadata"]["name"], found["metadata"]["uid"])
+    name = found["metadata"]["name"]
+    notice = Notice("Node", name, found["metadata"]["uid"], reason, message)
     try:
-        author = (COMPONENT, about[0])
-        api.create(PATH, event(event_name(*about, message), about, reason, message, author=author))
+        api.create(notice.path, event(notice, (COMPONENT, name)))
     except ApiError as error:
         if error.status != CONFLICT:  # the Event of the last attempt is still there
-            typer.echo(f"netmgr: no Event on Node {about[0]}: {error.message}", err=True)
+            typer.echo(f"netmgr: no Event on Node {name}: {error.message}", err=True)
 
 
 @app.command()
@@ -230,6 +230,13 @@ def controller(  # noqa: PLR0913  one a command-line option
             "pods; for up to 500 nodes on one network [default: none]"
         ),
     ] = None,
+    quota_events: Annotated[
+        bool,
+        typer.Option(
+            "--quota-events",
+            help="Ask the nodes' exporters for spent quotas, and write an Event for each.",
+        ),
+    ] = False,
     quarantine: Annotated[
         float,
         typer.Option(
@@ -285,6 +292,8 @@ def controller(  # noqa: PLR0913  one a command-line option
     reconcilers = [*_reconcilers(awaited, term.namespace, quarantine)]
     if routes is Routes.NODES:
         reconcilers.append(_node_lister(settings.agent_namespace))
+    if quota_events:
+        reconcilers.append(_quota_events())
     _run(_connect(kubeconfig, service_account), term, settings, reconcilers, listen)
 
 
@@ -324,6 +333,12 @@ def _node_lister(namespace: str) -> Maker:
     from netmgr.kube.node_lister import NodeLister
 
     return lambda leadership, _: NodeLister(leadership, namespace)
+
+
+def _quota_events() -> Maker:
+    from netmgr.kube.quota_events import QuotaEvents
+
+    return lambda leadership, _: QuotaEvents(leadership)
 
 
 def _run(

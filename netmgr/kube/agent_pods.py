@@ -15,6 +15,9 @@ SELECTOR = "app.kubernetes.io/name=netmgr,app.kubernetes.io/component in (agent,
 
 CONTAINER = "agent"
 
+EXPORTER = ("exporter", "metrics")
+"""Names of its container and of its port."""
+
 
 @dataclass(frozen=True, slots=True)
 class AgentPod:
@@ -29,6 +32,8 @@ class AgentPod:
     is_ready: bool
     """Whether the agent answers its readiness probe, and is not being deleted. The exporter beside
     it does not count: its port can be kept busy by any host-network pod."""
+    exporter: tuple[str, int]
+    """Address and port of its exporter; port 0 if it has none."""
     assigned: AssignedRanges | None
     """Its annotation; None without one, or if it cannot be read."""
 
@@ -92,8 +97,17 @@ def agent_pod(found: Object) -> AgentPod | None:
         version=metadata["resourceVersion"],
         node=node,
         is_ready=is_ready and "deletionTimestamp" not in metadata,
+        exporter=_exporter(found),
         assigned=_assigned(metadata.get("annotations", {}).get(NODE_RANGES, "")),
     )
+
+
+def _exporter(found: Object) -> tuple[str, int]:
+    for container in found["spec"]["containers"]:
+        for port in container.get("ports") or ():
+            if (container["name"], port.get("name")) == EXPORTER:
+                return found.get("status", {}).get("podIP", ""), int(port["containerPort"])
+    return "", 0
 
 
 def _assigned(text: str) -> AssignedRanges | None:

@@ -14,8 +14,8 @@ from netmgr.errors import ApiError, ConfigError
 from netmgr.kube.agent_pods import AgentPod
 from netmgr.kube.api import CONFLICT, NOT_FOUND, Object
 from netmgr.kube.assigning import NodeView
+from netmgr.kube.events import Notice, write
 from netmgr.kube.node_document import all_ranges
-from netmgr.kube.nodes import COMPONENT, write_event
 from netmgr.kube.reconciling import Leadership, write_each
 from netmgr.prefixes import Prefix
 from netmgr.ranges.assigned import NODE_RANGES, AssignedRanges
@@ -107,8 +107,8 @@ class AgentRanges:
             f"and no longer {', '.join(map(str, before))}; delete pods that still have addresses "
             "of it ('netmgr node status' on the node lists them)"
         )
-        author = (COMPONENT, self._leadership.identity)
-        write_event(self._api, (node.name, node.uid), CHANGED, message, author=author)
+        notice = Notice("Node", node.name, node.uid, CHANGED, message)
+        write(self._api, notice, self._leadership.identity)
 
 
 def wanted_ranges(pod: AgentPod, node: NodeView | None) -> AssignedRanges | None:

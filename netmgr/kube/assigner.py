@@ -19,9 +19,10 @@ from netmgr.kube.allocations import Claim, NodeAllocation, NodeAllocations
 from netmgr.kube.api import CONFLICT, NOT_FOUND
 from netmgr.kube.assigning import Decision, NodeView, decide, released
 from netmgr.kube.claim_store import ClaimStore
+from netmgr.kube.events import Events
 from netmgr.kube.health import Telemetry
 from netmgr.kube.node_document import RANGES
-from netmgr.kube.nodes import Events
+from netmgr.kube.nodes import notice
 from netmgr.kube.plan_watch import PlanWatch
 from netmgr.kube.reconciling import WRITERS, Leadership, write_each
 
@@ -101,7 +102,7 @@ class Assigner:
         known = {view.name: view for view in views}
         assignments = [(known[name], held) for name, held in decision.assignments.items()]
         settled, refused = write_each(self._leadership, assignments, self._assign)
-        self._events.report(decision.refusals)
+        self._events.report(map(notice, decision.refusals))
         self._count(allocations, store, decision, known)
         if refused is not None:
             raise refused

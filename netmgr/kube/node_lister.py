@@ -11,8 +11,9 @@ import time
 from netmgr.documents import node_list
 from netmgr.errors import ApiError
 from netmgr.kube.api import CONFLICT
+from netmgr.kube.events import Events
 from netmgr.kube.node_listing import choose
-from netmgr.kube.nodes import Events
+from netmgr.kube.nodes import notice
 from netmgr.kube.reconciling import Leadership
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class NodeLister:
     def reconcile(self) -> bool:
         """Write the list if it differs; False when another round should follow soon."""
         nodes, refusals = choose(self._leadership.nodes.views())
-        self._events.report(refusals)
+        self._events.report(map(notice, refusals))
         now, text = time.monotonic(), node_list.write(nodes)
         if now - self._checked_at >= CHECK:
             self._read()

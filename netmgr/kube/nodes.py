@@ -1,21 +1,15 @@
-"""The cluster's Nodes: a copy that a watch keeps, and the Events of those that cannot be served."""
+"""The cluster's Nodes: a copy that a watch keeps."""
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import threading
-import time
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 
 from netmgr.documents.sites import Role
-from netmgr.errors import ApiError
-from netmgr.kube.api import CONFLICT, Api, Object
+from netmgr.kube.api import Object
 from netmgr.kube.assigning import NodeView, Refusal
+from netmgr.kube.events import Notice
 from netmgr.kube.node_document import RANGES, pod_cidr
-
-log = logging.getLogger(__name__)
 
 ROLE = "node-restriction.kubernetes.io/netmgr-role"
 """Label of a machine that is not a node in the plan's sense: a NAT host or a hub's router.
@@ -29,20 +23,6 @@ STARTUP_TAINT = "netmgr.io/agent-not-ready"
 
 NETWORK_UNAVAILABLE = "NetworkUnavailable"
 """The condition that a cloud's controller manager sets on new Nodes."""
-
-NAMESPACE = "default"
-"""Where Events of objects without a namespace live."""
-
-PATH = f"/api/v1/namespaces/{NAMESPACE}/events"
-LONGEST = 1024
-"""Characters of a message that the API server takes."""
-
-LONGEST_NAME = 236
-"""Characters of the Node's name, so that an Event's own stays within 253."""
-
-COMPONENT = "netmgr-controller"
-AGAIN_SECONDS = 1800
-"""A lasting refusal is reported again: the server forgets an Event after an hour."""
 
 
 class ClusterNodes:
@@ -134,81 +114,7 @@ def _other_taints(taints: Sequence[Object]) -> tuple[Object, ...] | None:
     return others if len(others) < len(taints) else None
 
 
-class Events:
-    """Reports each refusal once, and again while it lasts; `kubectl describe node` shows it."""
-
-    def __init__(self, api: Api, instance: str) -> None:
-        """`instance` is the controller that reports."""
-        self._api = api
-        self._instance = instance
-        self._reported: dict[str, float] = {}
-
-    def report(self, refusals: Iterable[Refusal]) -> None:
-        """Write what is new among all current refusals; a failure to write is only logged."""
-        now, reported = time.monotonic(), {}
-        for refusal in refusals:
-            name = event_name(refusal.node.name, refusal.node.uid, refusal.reason, refusal.message)
-            since = self._reported.get(name)
-            if since is None or now - since >= AGAIN_SECONDS:
-                reported[name] = now
-                self._write(refusal, is_new=since is None)
-            else:
-                reported[name] = since
-        self._reported = reported
-
-    def _write(self, refusal: Refusal, *, is_new: bool) -> None:
-        node = refusal.node
-        if is_new:
-            log.warning(
-                "refused node=%s reason=%s message=%s", node.name, refusal.reason, refusal.message
-            )
-        author = (COMPONENT, self._instance)
-        about = (node.name, node.uid)
-        write_event(self._api, about, str(refusal.reason), refusal.message, author=author)
-
-
-def write_event(
-    api: Api, node: tuple[str, str], reason: str, message: str, *, author: tuple[str, str]
-) -> None:
-    """Write a Warning about a Node (its name and UID); a failure to write is only logged."""
-    name = event_name(*node, reason, message)
-    made = event(name, node, reason, message, author=author)
-    try:
-        try:
-            api.create(PATH, made)
-        except ApiError as error:
-            if error.status != CONFLICT:
-                raise
-            # It exists, perhaps by another controller: a new time keeps it from expiring.
-            api.patch(f"{PATH}/{name}", {"lastTimestamp": made["lastTimestamp"]})
-    except ApiError as error:
-        log.warning("event-not-written node=%s reason=%s", node[0], error.message)
-
-
-def event(
-    name: str, node: tuple[str, str], reason: str, message: str, *, author: tuple[str, str]
-) -> Object:
-    """Make a Warning about a Node (its name and UID), by a component and an instance of it."""
-    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node[0], "uid": node[1]},
-        "type": "Warning",
-        "reason": reason,
-        # The server refuses a longer one, and the Event with it.
-        "message": message[:LONGEST],
-        "source": {"component": author[0]},
-        "reportingComponent": author[0],
-        "reportingInstance": author[1],
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }
-
-
-def event_name(node: str, *content: str) -> str:
-    """An Event's name; controllers that report the same refusal use the same one."""
-    digest = hashlib.sha256(" ".join(content).encode()).hexdigest()
-    return f"{node[:LONGEST_NAME]}.{digest[:16]}"
+def notice(refusal: Refusal) -> Notice:
+    """The Event of a Node that cannot be served, which `kubectl describe node` shows."""
+    node = refusal.node
+    return Notice("Node", node.name, node.uid, str(refusal.reason), refusal.message)

@@ -143,6 +143,15 @@ def test_an_overlay_can_insist_on_a_chained_plugin(overlay: str, component: str,
     ]
 
 
+def test_an_overlay_can_have_events_of_spent_quotas():
+    made = build(KUBERNETES / "overlays" / "cni", KUBERNETES / "components" / "quota-events")
+    (deployment,) = [item for item in made if item["kind"] == "Deployment"]
+    command = containers(deployment["spec"]["template"]["spec"])["controller"]["command"]
+    assert command[-1] == "--quota-events"
+    roles = [item for item in made if item["metadata"]["name"] == "netmgr-controller-quota-events"]
+    assert {item["kind"] for item in roles} == {"ClusterRole", "ClusterRoleBinding"}
+
+
 def test_the_document_is_made_before_anything_of_the_node_is_touched():
     names = [item["name"] for item in pods("cni")["netmgr"]["initContainers"]]
     assert names == ["document", "plugin"]
