@@ -1,22 +1,18 @@
-"""Every metric, in one place: name, type, meaning, unit, labels and how many series it gives.
+"""Every metric of the exporter's page; those of limits are in `limits_catalog`.
 
 `series` is what a node with 250 pods in 20 namespaces exposes, with addresses of both
 families, the four node rules in each of them, and a histogram of the usual buckets. A metric
 whose number depends on what happens (CNI codes) has its upper bound there.
 
-Names follow prometheus.io/docs/practices/naming. The three `iptables_…` families are those of
+The three `iptables_…` families are those of
 PyPI's iptables-exporter 0.9.3, so that dashboards made for it go on working.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
-
+from exporter import limits_catalog
+from exporter.metric import Metric, metrics_of
 from netmgr.api.snapshot import LATENCY_BUCKETS
-
-UNITS = ("bytes", "packets", "seconds", "ratio")
 
 PODS = 250
 NAMESPACES = 20
@@ -38,55 +34,9 @@ SPOKE_PAIRS = 2 * (SPOKES - 1)
 """A node drops between its own spoke and each other one, both ways; a hub router all 380."""
 DROP_REASONS = 7
 """Of a node: spoofed, forged, link-local, router, redirect, dhcp, protected."""
-LIMITED = 12 * TRAFFICS
-"""Of ten pods and two namespaces: all 250 would be 500 series more of each metric."""
-CONNECTION_LIMITS = 12
-QUOTAS = 12 * TRAFFICS
-"""One of each."""
 NAT_RANGES = FAMILIES
 PORT_BUDGETS = FAMILIES * 3
 """TCP, UDP and SCTP of each family."""
-
-
-class Kind(StrEnum):
-    """Prometheus metric types in use."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One family, as it is exposed: a histogram's series add their suffixes to `name`.
-
-    Kind and unit follow from the name, which ends as prometheus.io/docs/practices/naming says.
-    """
-
-    name: str
-    labels: tuple[str, ...]
-    series: int
-    help: str
-    is_histogram: bool = False
-
-    @property
-    def kind(self) -> Kind:
-        """The Prometheus type."""
-        if self.is_histogram:
-            return Kind.HISTOGRAM
-        # OpenMetrics demands this suffix of counters.
-        return Kind.COUNTER if self.name.endswith("_total") else Kind.GAUGE
-
-    @property
-    def unit(self) -> str:
-        """The base unit; empty for numbers of something."""
-        last = self.name.removesuffix("_total").rpartition("_")[2]
-        return last if last in UNITS else ""
-
-
-def metrics_of(module: Mapping[str, object]) -> tuple[Metric, ...]:
-    """Every metric that a module defines, so that none is forgotten in a list."""
-    return tuple(value for value in module.values() if isinstance(value, Metric))
 
 
 POD_BYTES = Metric(
@@ -355,69 +305,6 @@ FOREIGN_FLOWTABLES = Metric(
     "Other programs' flowtables that take packets of pods' links or an uplink past the rules, so "
     "that they are not counted; `netmgr node status` lists them.",
 )
-LIMIT_RATE = Metric(
-    "netmgr_limit_bytes_per_second",
-    ("namespace", "pod", "traffic"),
-    LIMITED,
-    "The limit of a pod's internet traffic, or without a pod of a namespace's on this node. Like "
-    "the other figures of limits it includes Ethernet headers.",
-)
-LIMIT_BYTES = Metric(
-    "netmgr_limit_sent_bytes_total",
-    ("namespace", "pod", "traffic"),
-    LIMITED,
-    "Bytes that a limit let pass.",
-)
-LIMIT_PACKETS = Metric(
-    "netmgr_limit_sent_packets_total",
-    ("namespace", "pod", "traffic"),
-    LIMITED,
-    "Packets that a limit let pass.",
-)
-LIMIT_DELAYS = Metric(
-    "netmgr_limit_delays_total",
-    ("namespace", "pod", "traffic"),
-    LIMITED,
-    "How often packets had to wait because of a limit.",
-)
-LIMIT_DROPPED = Metric(
-    "netmgr_limit_dropped_packets_total",
-    ("namespace", "pod", "traffic"),
-    LIMITED,
-    "Packets dropped because too many waited already; 0 for namespaces, in which only pods wait.",
-)
-LIMIT_BACKLOG = Metric(
-    "netmgr_limit_backlog_bytes",
-    ("namespace", "pod", "traffic"),
-    LIMITED,
-    "Bytes that wait because of a limit; 0 for namespaces.",
-)
-LIMIT_CONNECTIONS = Metric(
-    "netmgr_limit_dropped_new_connections_total",
-    ("namespace", "pod"),
-    CONNECTION_LIMITS,
-    "Packets dropped that would have begun a connection too many; without a pod: a namespace's.",
-)
-QUOTA = Metric(
-    "netmgr_quota_bytes",
-    ("namespace", "pod", "traffic", "period"),
-    QUOTAS,
-    "The quota of a pod's internet traffic in a day or month (UTC), or without a pod of a "
-    "namespace's on this node.",
-)
-QUOTA_USED = Metric(
-    "netmgr_quota_used_bytes",
-    ("namespace", "pod", "traffic", "period"),
-    QUOTAS,
-    "What was used of a quota, by what the ledger counted since the day or month began. Falls when "
-    "the next one begins.",
-)
-QUOTA_FORECAST = Metric(
-    "netmgr_quota_forecast_bytes",
-    ("namespace", "pod", "traffic", "period"),
-    QUOTAS,
-    "What will be used of a quota when its day or month ends, if it goes on as on average.",
-)
 RESULT_FILES = Metric(
     "netmgr_observer_result_files",
     ("state",),
@@ -496,5 +383,5 @@ SCRAPE = Metric(
 ALWAYS = (BUILD, UP, SCRAPE)
 """Families of every scrape; all others are there only while the agent answers."""
 
-CATALOG = metrics_of(globals())
+CATALOG = (*metrics_of(globals()), *limits_catalog.LIMITS)
 """Every family of the exporter's page."""

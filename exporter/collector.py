@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
-from exporter import bounds, catalog
-from exporter.catalog import Kind, Metric
+from exporter import bounds, catalog, limits_catalog
+from exporter.metric import Kind, Metric
 from netmgr import __version__
 from netmgr.api.snapshot import (
     ConnectionLimitState,
@@ -82,7 +82,7 @@ class Collector:
     def _of(self, snapshot: Snapshot) -> list[Family]:
         # Metrics made for this scrape alone, not kept ones: a pod's series must end with the pod.
         rest = [*_traffic(snapshot), *_accounting(snapshot), *_inter_site(snapshot)]
-        rest += _of_agent(snapshot)
+        rest += [*_of_tracking(snapshot), *_of_agent(snapshot)]
         selection = bounds.Selection(snapshot["pods"])
         room = catalog.REMOTE_POD_BYTES.series
         limits = bounds.by_size(snapshot.get("limits", ()))
@@ -243,24 +243,35 @@ def _of_flowtables(snapshot: Snapshot) -> Iterator[Family]:
 
 def _of_limits(limits: Iterable[LimitState]) -> Iterator[Family]:
     found = [((one["namespace"], one["pod"], one["traffic"]), one) for one in limits]
-    yield _family(catalog.LIMIT_RATE, [(labels, one["rate"] / 8) for labels, one in found])
-    yield from _amounts(catalog.LIMIT_BYTES, catalog.LIMIT_PACKETS, found)
-    yield _family(catalog.LIMIT_DELAYS, [(labels, one["delays"]) for labels, one in found])
+    yield _family(limits_catalog.LIMIT_RATE, [(labels, one["rate"] / 8) for labels, one in found])
+    yield from _amounts(limits_catalog.LIMIT_BYTES, limits_catalog.LIMIT_PACKETS, found)
+    yield _family(limits_catalog.LIMIT_DELAYS, [(labels, one["delays"]) for labels, one in found])
     dropped = [(labels, one["dropped_packets"]) for labels, one in found]
-    yield _family(catalog.LIMIT_DROPPED, dropped)
-    yield _family(catalog.LIMIT_BACKLOG, [(labels, one["backlog"]) for labels, one in found])
+    yield _family(limits_catalog.LIMIT_DROPPED, dropped)
+    yield _family(limits_catalog.LIMIT_BACKLOG, [(labels, one["backlog"]) for labels, one in found])
 
 
 def _of_quotas(quotas: Iterable[QuotaState]) -> Iterator[Family]:
     found = [((one["namespace"], one["pod"], one["traffic"], one["period"]), one) for one in quotas]
-    yield _family(catalog.QUOTA, [(labels, one["budget"]) for labels, one in found])
-    yield _family(catalog.QUOTA_USED, [(labels, one["used"]) for labels, one in found])
-    yield _family(catalog.QUOTA_FORECAST, [(labels, one["forecast"]) for labels, one in found])
+    yield _family(limits_catalog.QUOTA, [(labels, one["budget"]) for labels, one in found])
+    yield _family(limits_catalog.QUOTA_USED, [(labels, one["used"]) for labels, one in found])
+    yield _family(
+        limits_catalog.QUOTA_FORECAST, [(labels, one["forecast"]) for labels, one in found]
+    )
 
 
 def _of_connections(limits: Iterable[ConnectionLimitState]) -> Family:
     found = [((one["namespace"], one["pod"]), one["dropped"]) for one in limits]
-    return _family(catalog.LIMIT_CONNECTIONS, found)
+    return _family(limits_catalog.LIMIT_CONNECTIONS, found)
+
+
+def _of_tracking(snapshot: Snapshot) -> Iterator[Family]:
+    present = [snapshot["tracking"]] if "tracking" in snapshot else []
+    yield _family(limits_catalog.TRACKED, [((), one["connections"]) for one in present])
+    yield _family(limits_catalog.TRACKED_MOST, [((), one["most"]) for one in present])
+    pods = [pod for one in present for pod in one["pods"]]
+    found = [((pod["namespace"], pod["pod"]), pod["connections"]) for pod in pods]
+    yield _family(limits_catalog.POD_CONNECTIONS, found)
 
 
 def _of_agent(snapshot: Snapshot) -> Iterator[Family]:

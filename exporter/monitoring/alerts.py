@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from exporter import catalog, controller_catalog
+from exporter import catalog, controller_catalog, limits_catalog
 from exporter.monitoring.promql import JOB, UP, of_leader, read, total
 from exporter.monitoring.recording import (
     BUSIEST_PODS,
@@ -172,7 +172,8 @@ NODES = (
     ),
     Alert(
         "NetmgrPodAtItsLimit",
-        f"rate({read(catalog.LIMIT_BYTES, '5m')}) > 0.95 * {read(catalog.LIMIT_RATE)}",
+        f"rate({read(limits_catalog.LIMIT_BYTES, '5m')})"
+        f" > 0.95 * {read(limits_catalog.LIMIT_RATE)}",
         "30m",
         Severity.INFO,
         "{{ $labels.namespace }}/{{ $labels.pod }} has been at its limit of {{ $labels.traffic }} "
@@ -182,7 +183,7 @@ NODES = (
     ),
     Alert(
         "NetmgrPodAtItsConnections",
-        f"increase({read(catalog.LIMIT_CONNECTIONS, '5m')}) > 0",
+        f"increase({read(limits_catalog.LIMIT_CONNECTIONS, '5m')}) > 0",
         "15m",
         Severity.WARNING,
         "{{ $labels.namespace }}/{{ $labels.pod }} keeps beginning more connections than it may",
@@ -190,9 +191,19 @@ NODES = (
         "the namespace's pods on this node together.)",
     ),
     Alert(
+        "NetmgrConnectionTrackingFills",
+        f"{read(limits_catalog.TRACKED)} > 0.8 * {read(limits_catalog.TRACKED_MOST)}",
+        "5m",
+        Severity.CRITICAL,
+        "The connection table of {{ $labels.instance }} is more than 80 % full",
+        "When it is full, nobody on this node can connect. `netmgr_pod_connections` names the pods "
+        "with the most; bound them by `connections` in the node document's limits, or raise "
+        "net.netfilter.nf_conntrack_max.",
+    ),
+    Alert(
         "NetmgrQuotaSpent",
         # Less is left than the longest packet has.
-        f"{read(catalog.QUOTA_USED)} + 65536 > {read(catalog.QUOTA)}",
+        f"{read(limits_catalog.QUOTA_USED)} + 65536 > {read(limits_catalog.QUOTA)}",
         "1m",
         Severity.WARNING,
         "{{ $labels.namespace }}/{{ $labels.pod }} has spent its {{ $labels.traffic }} of the "
@@ -202,8 +213,8 @@ NODES = (
     ),
     Alert(
         "NetmgrQuotaForecast",
-        f"{read(catalog.QUOTA_FORECAST)} > {read(catalog.QUOTA)} "
-        f"unless {read(catalog.QUOTA_USED)} + 65536 > {read(catalog.QUOTA)}",
+        f"{read(limits_catalog.QUOTA_FORECAST)} > {read(limits_catalog.QUOTA)} "
+        f"unless {read(limits_catalog.QUOTA_USED)} + 65536 > {read(limits_catalog.QUOTA)}",
         "1h",
         Severity.INFO,
         "{{ $labels.namespace }}/{{ $labels.pod }} will spend its {{ $labels.traffic }} before the "

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from exporter import catalog, controller_catalog
+from exporter import catalog, controller_catalog, limits_catalog
+from exporter.metric import Metric
 from exporter.monitoring.promql import largest, of_leader, read, total
 from exporter.monitoring.recording import (
     ADDRESSES,
@@ -91,7 +92,7 @@ def _quantile(share: float) -> Query:
     return Query(f"histogram_quantile({share}, {durations})", "{{command}}")
 
 
-def _by_controller(metric: catalog.Metric, *labels: str) -> str:
+def _by_controller(metric: Metric, *labels: str) -> str:
     return total(of_leader(metric, cluster=CLUSTER), *labels)
 
 
@@ -139,8 +140,13 @@ EGRESS = Dashboard(
     ),
 )
 _LIMIT_SHARE = (
-    f"rate({read(catalog.LIMIT_BYTES, '5m', cluster=CLUSTER)})"
-    f" / {read(catalog.LIMIT_RATE, cluster=CLUSTER)}"
+    f"rate({read(limits_catalog.LIMIT_BYTES, '5m', cluster=CLUSTER)})"
+    f" / {read(limits_catalog.LIMIT_RATE, cluster=CLUSTER)}"
+)
+
+_QUOTA_SHARE = (
+    f"{read(limits_catalog.QUOTA_USED, cluster=CLUSTER)}"
+    f" / {read(limits_catalog.QUOTA, cluster=CLUSTER)}"
 )
 
 TALKERS = Dashboard(
@@ -164,11 +170,35 @@ TALKERS = Dashboard(
                 Query(
                     largest(
                         SHOWN_NAMESPACES,
-                        f"rate({read(catalog.LIMIT_DELAYS, '5m', cluster=CLUSTER)})",
+                        f"rate({read(limits_catalog.LIMIT_DELAYS, '5m', cluster=CLUSTER)})",
                     ),
                     "{{namespace}}/{{pod}} {{traffic}}",
                 ),
             ),
+        ),
+        Panel(
+            "Nearest to their quotas",
+            "percentunit",
+            (
+                Query(
+                    largest(SHOWN_NAMESPACES, _QUOTA_SHARE),
+                    "{{namespace}}/{{pod}} {{traffic}} a {{period}}",
+                ),
+            ),
+            meaning="What is used of a day's or month's; without a pod, a namespace's on one node.",
+        ),
+        Panel(
+            "Connections that pods began",
+            "short",
+            (
+                Query(
+                    largest(
+                        SHOWN_NAMESPACES, read(limits_catalog.POD_CONNECTIONS, cluster=CLUSTER)
+                    ),
+                    "{{namespace}}/{{pod}}",
+                ),
+            ),
+            meaning="In their nodes' connection tables.",
         ),
     ),
 )

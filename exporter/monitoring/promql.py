@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from exporter.catalog import Kind, Metric
 from exporter.controller_catalog import LEADER
+from exporter.metric import Kind, Metric
 
 JOB = "netmgr"
 """What the scrape configuration calls the exporters."""

@@ -42,6 +42,7 @@ def wiring_node() -> Kinds:
     from netmgr.agent.node import Node  # noqa: PLC0415  this role's alone
     from netmgr.agent.pool import Pool  # noqa: PLC0415  this role's alone
     from netmgr.agent.ranging import Ranges  # noqa: PLC0415  this role's alone
+    from netmgr.agent.tracking import Tracking  # noqa: PLC0415  nodes' alone
 
     return (
         # Directories are restored before the files in them.
@@ -68,6 +69,7 @@ def wiring_node() -> Kinds:
         # After the accounts, whose rules name the flowtable, and whose repairs empty it.
         FlowtableDevices,
         TaggedRules,
+        Tracking,
         # One pass before any request: spooled DELs give back what the first ADD may need.
         Reconciler,
         # Rules before servers: no pod is attached that is not counted from its first packet.
@@ -86,6 +88,7 @@ def observing_node() -> Kinds:
     from netmgr.agent.flowtable import FlowtableDevices  # noqa: PLC0415  nodes' alone
     from netmgr.agent.limits import Limits  # noqa: PLC0415  nodes' alone
     from netmgr.agent.observing import Observation  # noqa: PLC0415  this role's alone
+    from netmgr.agent.tracking import Tracking  # noqa: PLC0415  nodes' alone
 
     return (
         Files,
@@ -99,6 +102,7 @@ def observing_node() -> Kinds:
         ConnectionLimits,
         FlowtableDevices,
         TaggedRules,
+        Tracking,
         Reconciler,
         Readers,
     )

@@ -273,6 +273,22 @@ class SpentQuota(TypedDict):
     until: int
 
 
+class PodConnections(TypedDict):
+    """How many connections in the node's connection table a pod began."""
+
+    namespace: str
+    pod: str
+    connections: int
+
+
+class Tracking(TypedDict):
+    """The node's connection table: entries, how many it takes, and the pods that began most."""
+
+    connections: int
+    most: int
+    pods: list[PodConnections]
+
+
 class QuotaState(TypedDict):
     """A quota of a pod, or (`pod` is then empty) of a namespace's pods on this node together.
 
@@ -431,5 +447,6 @@ class Snapshot(TypedDict):
     flowtable: NotRequired[FlowtableState]
     limits: NotRequired[list[LimitState]]
     quotas: NotRequired[list[QuotaState]]
+    tracking: NotRequired[Tracking]
     connection_limits: NotRequired[list[ConnectionLimitState]]
     attachments: NotRequired[list[AttachmentView]]

@@ -175,12 +175,25 @@ def busiest(before: Mapping[str, Any], now: Mapping[str, Any], rows: int) -> Tab
         }
     title = f"{now['node']}: internet traffic"
     limits = _by(now.get("limits", []), "namespace", "pod", value="rate")
-    headings = ("in, at most>", "out, at most>") if limits else ()
+    quotas = _fullest_quotas(now)
+    headings = [*(("in, at most>", "out, at most>") if limits else ())]
+    headings += ["quota"] if quotas else []
     table = Table("namespace", "pod", "in/s>", "out/s>", *headings, title=title)
     for name in sorted(rates, key=lambda name: -sum(rates[name].values()))[:rows]:
         most = _most(limits.get(name, {})) if limits else ()
-        table.row(*name, *_both(rates[name]), *most)
+        quota = (quotas.get(name, ""),) if quotas else ()
+        table.row(*name, *_both(rates[name]), *most, *quota)
     return table
+
+
+def _fullest_quotas(snapshot: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
+    """For each pod that has any, the quota of which the most is used."""
+    found: dict[tuple[str, ...], str] = {}
+    for one in sorted(snapshot.get("quotas", ()), key=lambda each: each["used"] / each["budget"]):
+        share = one["used"] / one["budget"]
+        name = one["namespace"], one["pod"]
+        found[name] = f"{share:.0%} of {one['traffic']} a {one['period']}"
+    return {name: text for name, text in found.items() if name[1]}
 
 
 def _most(limits: Mapping[str, float]) -> list[str]:

@@ -13,7 +13,7 @@ import logging
 import struct
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +46,7 @@ It is not asked to compare IPv6 addresses: its comparison of these is inverted (
 """
 
 _COUNT = Path("/proc/sys/net/netfilter/nf_conntrack_count")
+_MOST = Path("/proc/sys/net/netfilter/nf_conntrack_max")
 _WALK_SECONDS = 0.009
 _ENTRY_SECONDS = 0.00001
 """The cost of one walk of the table in the kernel, and of decoding one entry; on one 2 GHz core."""
@@ -62,6 +63,9 @@ _UDP = 17
 _SOURCE_TRANSLATED = int.from_bytes(struct.pack("!I", 1 << 4), sys.byteorder)
 """IPS_SRC_NAT, as the kernel writes the status: in network order."""
 
+_SOURCE_OFFSET = 12
+"""Of a tuple's source address: behind the heads of the tuple, of its addresses and of this one."""
+_ADDRESS_BYTES = {Family.V4: 4, Family.V6: 16}
 _TUPLE_BYTES = {Family.V4: 52, Family.V6: 76}
 _REPLY = {
     Family.V4: struct.Struct("=8x4x4s4x4s8xB7x2s10x4xI"),
@@ -133,6 +137,59 @@ def _sources_of(body: bytes) -> list[Address]:
         ip = attributes(attributes(connection.get(side, b"")).get(_CTA_TUPLE_IP, b""))
         found += [Address.unpack(ip[kind]) for kind in _CTA_IP_SOURCE.values() if kind in ip]
     return found
+
+
+class Occupancy(NamedTuple):
+    """Connections in the table, and how many it takes."""
+
+    connections: int
+    most: int
+
+
+def occupancy() -> Occupancy | None:
+    """How full the table is; None where connections are not tracked."""
+    try:
+        return Occupancy(*(int(path.read_text(encoding="ascii")) for path in (_COUNT, _MOST)))
+    except (OSError, ValueError):
+        return None
+
+
+def begun_by(addresses: Iterable[Address]) -> Counter[Address]:
+    """How many connections in the table each of these addresses began.
+
+    100,000 connections take 0.2 s, so it is asked for once in a while and never for a scrape.
+
+    Raises:
+        KernelError: the table cannot be read.
+    """
+    found: Counter[Address] = Counter()
+    with Netlink(NETLINK_NETFILTER) as channel:
+        for family, wanted in _by_family(addresses).items():
+            # Bytes are compared: making an Address of each entry would take five times as long.
+            counts = dict.fromkeys(wanted, 0)
+            channel.dump(_listing(family), _counting(family, counts))
+            found.update({wanted[packed]: count for packed, count in counts.items()})
+    return found
+
+
+def _by_family(addresses: Iterable[Address]) -> dict[Family, dict[bytes, Address]]:
+    found: dict[Family, dict[bytes, Address]] = {}
+    for address in addresses:
+        found.setdefault(address.family, {})[address.packed] = address
+    return found
+
+
+def _counting(family: Family, counts: dict[bytes, int]) -> Callable[[bytes], None]:
+    # The message begins with the original tuple, and that with its addresses.
+    begin = NFGENMSG.size + _SOURCE_OFFSET
+    end = begin + _ADDRESS_BYTES[family]
+
+    def count(body: bytes) -> None:
+        source = body[begin:end]
+        if source in counts:
+            counts[source] += 1
+
+    return count
 
 
 class Busiest(NamedTuple):

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from exporter import controller_catalog as catalog
-from exporter.catalog import Metric
+from exporter.metric import Metric
 from netmgr.errors import SetupError
 from netmgr.kube.api import Api
 

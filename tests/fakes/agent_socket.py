@@ -85,6 +85,14 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
             {"namespace": f"team-{number}", "pod": f"pod-{number}" if number else "", "dropped": 7}
             for number in range(12)
         ],
+        "tracking": {
+            "connections": 20_100,
+            "most": 262_144,
+            "pods": [
+                {"namespace": "team-0", "pod": f"pod-{number}", "connections": 2000 - number}
+                for number in range(10)
+            ],
+        },
         "longest_delay": 0.25,
         "result_files": [{"state": state, "count": 1} for state in (*Reason, *ResultState)],
         "cni_requests": [

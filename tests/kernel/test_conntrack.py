@@ -58,6 +58,28 @@ def connect(family: socket.AddressFamily, source: str, target: str) -> None:
 
 
 @pytest.mark.usefixtures("_inside")
+def test_the_connections_that_each_address_began_are_counted() -> None:
+    for _ in range(3):
+        connect(socket.AF_INET, "203.0.113.5", "203.0.113.7")
+    connect(socket.AF_INET, "203.0.113.7", "203.0.113.5")
+    for _ in range(2):
+        connect(socket.AF_INET6, "2001:db8::7", "2001:db8::5")
+    counts = {str(one): count for one, count in conntrack.begun_by(NAMED | STRANGERS).items()}
+    assert counts == {
+        "203.0.113.5": 3,
+        "203.0.113.7": 1,
+        "203.0.113.9": 0,
+        "2001:db8::5": 0,
+        "2001:db8::7": 2,
+        "2001:db8::9": 0,
+    }
+    found = conntrack.occupancy()
+    assert found is not None
+    # Both ends of a connection are here, and neighbour discovery is not tracked.
+    assert found.connections == 6 < found.most
+
+
+@pytest.mark.usefixtures("_inside")
 @pytest.mark.parametrize("walk_seconds", [0, 1], ids=["filtered by the kernel", "listed"])
 def test_both_ends_of_a_connection_are_named_and_nobody_else(
     monkeypatch: pytest.MonkeyPatch, walk_seconds: int

@@ -160,6 +160,27 @@ def test_what_was_dropped_is_shown(world: World, node: LabNode, new_pod: NewPod)
     assert {"namespace": pod.pod.namespace, "pod": pod.pod.name, "dropped": 3} in shown_limits
 
 
+def test_the_pods_with_the_most_connections_are_shown(
+    world: World, node: LabNode, new_pod: NewPod
+) -> None:
+    one, other = new_pod("free"), new_pod("free")
+    with client(world, one) as busy, client(world, other, family=Family.V6) as quiet:
+        assert busy.begin(12) == 12
+        assert quiet.begin(3) == 3
+
+        def shown_of(pod: Sandbox) -> str:
+            labels = f'namespace="{pod.pod.namespace}",pod="{pod.pod.name}"'
+            lines = node.scrape().splitlines()
+            start = f"netmgr_pod_connections{{{labels}}} "
+            return next((each for each in lines if each.startswith(start)), "none").split()[-1]
+
+        eventually(lambda: shown_of(one) == "12.0", "the busy pod's connections")
+        assert shown_of(other) == "3.0"
+        found = node.snapshot()["tracking"]
+        assert found["pods"][0]["pod"] == one.pod.name
+        assert 15 <= found["connections"] < found["most"]
+
+
 def test_a_connection_that_ends_makes_room(world: World, new_pod: NewPod) -> None:
     with client(world, new_pod("held")) as held:
         assert held.begin(AT_ONCE + 1) == AT_ONCE

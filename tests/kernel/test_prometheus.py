@@ -45,10 +45,11 @@ def world() -> Iterator[World]:
     )
     # Little enough that packets wait.
     limit = {"namespaces": "*", "internet-in": "1G", "internet-out": "1M", "burst": 3000}
+    quota = {"namespaces": "*", "per-day": {"internet-in": "1G", "internet-out": "1G"}}
     with World(
         replace(cluster(nodes=2, pods=3), pods=pods),
         name=f"prometheus-{os.getpid()}",
-        settings={"limits": [limit]},
+        settings={"limits": [limit, quota]},
     ) as made:
         yield made
 

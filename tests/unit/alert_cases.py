@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from exporter import catalog, controller_catalog
+from exporter import catalog, controller_catalog, limits_catalog
 from exporter.monitoring.promql import JOB, UP, Series, buckets
 
 NODE = {"cluster": "training", "instance": "node-1"}
@@ -241,8 +241,8 @@ FIRES = [
         "NetmgrPodAtItsLimit",
         40,
         (
-            line(catalog.LIMIT_BYTES, "0+72000000x50", **LIMITED_POD),
-            line(catalog.LIMIT_RATE, "1250000x50", **LIMITED_POD),
+            line(limits_catalog.LIMIT_BYTES, "0+72000000x50", **LIMITED_POD),
+            line(limits_catalog.LIMIT_RATE, "1250000x50", **LIMITED_POD),
         ),
         {**NODE, "job": JOB, **LIMITED_POD},
         "batch/job-1 has been at its limit of internet-out for half an hour",
@@ -250,16 +250,26 @@ FIRES = [
     Case(
         "NetmgrPodAtItsConnections",
         30,
-        (line(catalog.LIMIT_CONNECTIONS, "0+60x40", namespace="batch", pod="job-1"),),
+        (line(limits_catalog.LIMIT_CONNECTIONS, "0+60x40", namespace="batch", pod="job-1"),),
         {**NODE, "job": JOB, "namespace": "batch", "pod": "job-1"},
         "batch/job-1 keeps beginning more connections than it may",
+    ),
+    Case(
+        "NetmgrConnectionTrackingFills",
+        20,
+        (
+            line(limits_catalog.TRACKED, "200000 230000x30"),
+            line(limits_catalog.TRACKED_MOST, "262144x30"),
+        ),
+        {**NODE, "job": JOB},
+        "The connection table of node-1 is more than 80 % full",
     ),
     Case(
         "NetmgrQuotaSpent",
         10,
         (
-            line(catalog.QUOTA_USED, "9000000000 9990000000 10000000000x20", **QUOTA_OF_POD),
-            line(catalog.QUOTA, "10000000000x20", **QUOTA_OF_POD),
+            line(limits_catalog.QUOTA_USED, "9000000000 9990000000 10000000000x20", **QUOTA_OF_POD),
+            line(limits_catalog.QUOTA, "10000000000x20", **QUOTA_OF_POD),
         ),
         {**NODE, "job": JOB, **QUOTA_OF_POD},
         "batch/job-1 has spent its internet-out of the day",
@@ -268,9 +278,9 @@ FIRES = [
         "NetmgrQuotaForecast",
         90,
         (
-            line(catalog.QUOTA_FORECAST, "11000000000x100", **QUOTA_OF_POD),
-            line(catalog.QUOTA_USED, "1000000000x100", **QUOTA_OF_POD),
-            line(catalog.QUOTA, "10000000000x100", **QUOTA_OF_POD),
+            line(limits_catalog.QUOTA_FORECAST, "11000000000x100", **QUOTA_OF_POD),
+            line(limits_catalog.QUOTA_USED, "1000000000x100", **QUOTA_OF_POD),
+            line(limits_catalog.QUOTA, "10000000000x100", **QUOTA_OF_POD),
         ),
         {**NODE, "job": JOB, **QUOTA_OF_POD},
         "batch/job-1 will spend its internet-out before the day ends",

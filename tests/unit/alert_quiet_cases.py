@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exporter import catalog, controller_catalog
+from exporter import catalog, controller_catalog, limits_catalog
 from exporter.monitoring.promql import UP
 from tests.unit.alert_cases import (
     LIMITED_POD,
@@ -149,24 +149,33 @@ QUIET = [
     Case(
         "NetmgrPodAtItsConnections",
         30,
-        (line(catalog.LIMIT_CONNECTIONS, "0x9 60x40", namespace="batch", pod="job-1"),),
+        (line(limits_catalog.LIMIT_CONNECTIONS, "0x9 60x40", namespace="batch", pod="job-1"),),
         {"why": "once"},
     ),
     Case(
         "NetmgrPodAtItsLimit",
         40,
         (
-            line(catalog.LIMIT_BYTES, "0+60000000x50", **LIMITED_POD),
-            line(catalog.LIMIT_RATE, "1250000x50", **LIMITED_POD),
+            line(limits_catalog.LIMIT_BYTES, "0+60000000x50", **LIMITED_POD),
+            line(limits_catalog.LIMIT_RATE, "1250000x50", **LIMITED_POD),
         ),
         {"why": "below it"},
+    ),
+    Case(
+        "NetmgrConnectionTrackingFills",
+        20,
+        (
+            line(limits_catalog.TRACKED, "200000x9 230000x3 200000x20"),
+            line(limits_catalog.TRACKED_MOST, "262144x40"),
+        ),
+        {"why": "for a moment"},
     ),
     Case(
         "NetmgrQuotaSpent",
         10,
         (
-            line(catalog.QUOTA_USED, "9900000000x20", **QUOTA_OF_POD),
-            line(catalog.QUOTA, "10000000000x20", **QUOTA_OF_POD),
+            line(limits_catalog.QUOTA_USED, "9900000000x20", **QUOTA_OF_POD),
+            line(limits_catalog.QUOTA, "10000000000x20", **QUOTA_OF_POD),
         ),
         {"why": "something is left"},
     ),
@@ -174,9 +183,9 @@ QUIET = [
         "NetmgrQuotaForecast",
         90,
         (
-            line(catalog.QUOTA_FORECAST, "11000000000x100", **QUOTA_OF_POD),
-            line(catalog.QUOTA_USED, "10000000000x100", **QUOTA_OF_POD),
-            line(catalog.QUOTA, "10000000000x100", **QUOTA_OF_POD),
+            line(limits_catalog.QUOTA_FORECAST, "11000000000x100", **QUOTA_OF_POD),
+            line(limits_catalog.QUOTA_USED, "10000000000x100", **QUOTA_OF_POD),
+            line(limits_catalog.QUOTA, "10000000000x100", **QUOTA_OF_POD),
         ),
         {"why": "it is spent already"},
     ),

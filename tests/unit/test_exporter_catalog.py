@@ -9,8 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from exporter import catalog
-from exporter.catalog import CATALOG, Kind, Metric
+from exporter.catalog import CATALOG
 from exporter.collector import Collector
+from exporter.metric import Kind, Metric
 from netmgr import programs
 from netmgr.api.snapshot import Snapshot
 from netmgr.errors import TryAgainLater

@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from exporter import catalog
-from exporter.catalog import CATALOG, Kind, Metric
+from exporter.catalog import CATALOG
 from exporter.controller_catalog import CONTROLLER
+from exporter.metric import Kind, Metric
 from exporter.monitoring.__main__ import main
 from exporter.monitoring.alerts import ALERTS
 from exporter.monitoring.dashboards import DASHBOARDS, render

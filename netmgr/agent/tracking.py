@@ -1,0 +1,53 @@
+"""Reports which pods fill the node's connection table, which all of its pods share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from netmgr.agent.components import Agent, Component
+from netmgr.agent.scheduler import Task
+from netmgr.api.snapshot import PodConnections, Snapshot
+from netmgr.kernel import conntrack
+
+COUNT_SHARE = 0.005
+"""Connections are counted in this share of a processor at most: there may be many."""
+
+FULLEST = 10
+
+
+class Tracking(Component):
+    """The pods that began the most connections."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._fullest: list[PodConnections] = []
+
+    def tasks(self) -> Iterable[Task]:
+        """Count them."""
+        seconds = self._agent.document.reconcile_seconds
+        yield Task(self._try_to_count, seconds, share=COUNT_SHARE)
+
+    def _try_to_count(self) -> None:
+        self._agent.health.attempt("tracking", self._count)
+
+    def _count(self) -> None:
+        if conntrack.occupancy() is None:
+            return
+        pods = {address: one.pod for one in self._agent.attachments() for address in one.addresses}
+        found: Counter[tuple[str, str]] = Counter()
+        for address, connections in conntrack.begun_by(pods).items():
+            found[pods[address].namespace, pods[address].name] += connections
+        self._fullest = [
+            {"namespace": namespace, "pod": pod, "connections": connections}
+            for (namespace, pod), connections in found.most_common(FULLEST)
+        ]
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """How full the table is, and who fills it."""
+        if found := conntrack.occupancy():
+            snapshot["tracking"] = {
+                "connections": found.connections,
+                "most": found.most,
+                "pods": self._fullest,
+            }
