@@ -62,7 +62,7 @@ class ConnectionLimits(Component):
         try:
             self._nft.run(connections.trial())
         except KernelError as error:
-            needed = "nf_tables with CONFIG_NFT_CONNLIMIT and CONFIG_NFT_LIMIT"
+            needed = "nf_tables with CONFIG_NFT_CONNLIMIT, CONFIG_NFT_LIMIT and CONFIG_NFT_NAT"
             raise SetupError(f"limits of connections need {needed}: {error}") from None
         with self._lock:
             self._put(self._of(self._agent.attachments()))

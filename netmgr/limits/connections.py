@@ -1,8 +1,8 @@
 """Limits of connections: whose they are, and the nftables table that keeps them.
 
-A connection's first packet meets the table between connection tracking and translation; other
-packets leave it at the first rule. A packet that is dropped there leaves no entry in connection
-tracking: that takes it in when it has passed everything.
+The table hangs in the hook for address translation, which the kernel asks about a connection's
+first packet alone: others cost nothing. A packet that is dropped there leaves no entry in
+connection tracking: that takes it in when it has passed everything.
 
 Each pod, and each namespace, that is limited has a chain. The kernel counts connections in the
 chain's rule, and forgets them with it. So a chain that is as it should be is never written again.
@@ -21,10 +21,9 @@ from netmgr.model import Attachment, PodRef
 
 TABLE = "inet netmgr_limits"
 _BASE = "beginning"
-_HOOK = "{ type filter hook prerouting priority -150; policy accept; }"
-# Unconfirmed is what connection tracking has not taken in. `ct state new` would be each packet of
-# UDP until an answer is seen.
-_NEW = "ct status & confirmed == 0"
+# The first that there can be, behind connection tracking (-200). Once a chain has translated the
+# destination, the kernel asks no later one.
+_HOOK = "{ type nat hook prerouting priority -199; policy accept; }"
 _DEFAULT_BURST = 5
 """The kernel's; nft does not show it."""
 
@@ -151,7 +150,7 @@ def changes(want: Wanted, present: Listing) -> str:
         *_each("delete counter", unused),
         *_each("add counter", sorted(chains)),
         *(f"add rule {TABLE} {name} {rule}" for name in new for rule in chains[name]),
-        f"add rule {TABLE} {_BASE} {_NEW} iifname vmap {{ {_elements(want.links)} }}",
+        f"add rule {TABLE} {_BASE} iifname vmap {{ {_elements(want.links)} }}",
     ]
     return "".join(f"{line}\n" for line in lines)
 
@@ -174,7 +173,7 @@ def trial() -> str:
     """Commands that the kernel refuses if it lacks what limits need; they leave nothing."""
     table = f"{TABLE}_trial"
     return (
-        f"add table {table}\nadd chain {table} {_BASE}\n"
+        f"add table {table}\nadd chain {table} {_BASE} {_HOOK}\n"
         f"add rule {table} {_BASE} limit rate over 1/second ct count over 1 drop\n"
         f"delete table {table}\n"
     )

@@ -73,11 +73,14 @@ class Client:
     ) -> None:
         self._pod, self._kind, self._family, self._stack = pod, kind, family, stack
         self.far = stack.enter_context(open_socket(world.internet, family, kind))
-        self.far.bind((str(INTERNET[family]), 0))
+        self.toward = str(INTERNET[family])
+        self.far.bind((self.toward, 0))
         self.far.settimeout(0.2)
         if kind is socket.SOCK_STREAM:
             self.far.listen(10_000)
         self.made: list[socket.socket] = []
+        self._answering: list[socket.socket] = []
+        """The far end of each."""
 
     def begin(self, many: int) -> int:
         """Begin so many connections without a repetition; how many of them arrived."""
@@ -86,7 +89,7 @@ class Client:
             near = self._stack.enter_context(open_socket(self._pod.netns, self._family, self._kind))
             near.settimeout(0)
             with suppress(BlockingIOError):
-                near.connect(self.far.getsockname()[:2])
+                near.connect((self.toward, self.far.getsockname()[1]))
             if self._kind is socket.SOCK_DGRAM:
                 near.send(b"?")
             if self._arrives():
@@ -95,12 +98,26 @@ class Client:
                 near.close()
         return len(self.made) - before
 
+    def go_on(self) -> int:
+        """Send a byte over each connection and have it answered; how many answers arrive."""
+        found = 0
+        for near, far in zip(self.made, self._answering, strict=True):
+            near.settimeout(1)
+            near.send(b"!")
+            if self._kind is socket.SOCK_STREAM:
+                far.send(far.recv(1))
+            else:
+                far.sendto(*far.recvfrom(1))
+            found += near.recv(1) == b"!"
+        return found
+
     def _arrives(self) -> bool:
         try:
             if self._kind is socket.SOCK_STREAM:
-                self._stack.enter_context(self.far.accept()[0])
+                self._answering.append(self._stack.enter_context(self.far.accept()[0]))
             else:
                 self.far.recv(1)
+                self._answering.append(self.far)
         except TimeoutError:
             return False
         return True
@@ -145,8 +162,7 @@ def test_a_pod_has_as_many_connections_as_its_limit_and_not_one_more(
         assert held.begin(AT_ONCE + 3) == AT_ONCE
         assert free.begin(AT_ONCE + 3) == AT_ONCE + 3
         # Those that are there go on; and what was dropped is in connection tracking nowhere.
-        for one in held.made:
-            one.send(b"!")
+        assert held.go_on() == AT_ONCE
         source = f" src={ip_address(str(pod.address(family))).exploded} "
         entries = shown(node, "cat", "/proc/net/nf_conntrack").splitlines()
         assert sum(source in entry for entry in entries) == AT_ONCE
@@ -209,6 +225,39 @@ def test_unanswered_packets_of_one_connection_are_one(world: World, new_pod: New
             slow.far.recv(1)
 
 
+@pytest.mark.parametrize("backend", ["nft", "iptables-legacy"])
+def test_translation_by_another_program_lets_no_connection_past_a_limit(
+    world: World, node: LabNode, new_pod: NewPod, backend: str
+) -> None:
+    seen = "203.0.113.77"
+    to = INTERNET[Family.V4]
+    # Long before its usual priority: once translated, the kernel asks no later chain.
+    nft = "add chain ip other translating { type nat hook prerouting priority -190; }"
+    add, remove = {
+        "nft": (
+            [
+                "nft add table ip other",
+                f"nft {nft}",
+                f"nft add rule ip other translating ip daddr {seen} dnat to {to}",
+            ],
+            "nft delete table ip other",
+        ),
+        "iptables-legacy": (
+            [f"iptables-legacy -t nat -I PREROUTING -d {seen} -j DNAT --to-destination {to}"],
+            f"iptables-legacy -t nat -D PREROUTING -d {seen} -j DNAT --to-destination {to}",
+        ),
+    }[backend]
+    for command in add:
+        shown(node, *command.split())
+    try:
+        with client(world, new_pod("held")) as held:
+            held.toward = seen
+            assert held.begin(AT_ONCE + 2) == AT_ONCE
+            assert held.go_on() == AT_ONCE
+    finally:
+        shown(node, *remove.split())
+
+
 def test_pods_of_a_namespace_share(world: World, new_pod: NewPod) -> None:
     one, other = new_pod("a", "shared"), new_pod("held", "shared")
     with client(world, one) as first, client(world, other) as second:
@@ -228,6 +277,7 @@ def test_limits_and_counts_stay_while_no_agent_runs_and_after(
         node.wait_until_ready()
         new_pod("held")
         assert held.begin(1) == 0
+        assert held.go_on() == AT_ONCE
     assert repaired(node) == 0
 
 
