@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from netmgr.documents.node import Backend
+from netmgr.lab.runtime import Sandbox
 from netmgr.lab.topology import INTERNET
 from netmgr.prefixes import Family
 from tests.kernel.flows import attains, flows
 from tests.kernel.observed import ObservedNode, observed_node
+from tests.kernel.quota_traffic import MEGABYTE, Exchange
 
 pytestmark = pytest.mark.root
 
-LIMITS = [{"pods": "*/limited-*", "internet-in": "40M", "internet-out": "20M"}]
+LIMITS = [
+    {"pods": "*/limited-*", "internet-in": "40M", "internet-out": "20M"},
+    {"pods": "*/spending-*", "per-day": {"internet-out": "1M"}},
+]
 
 
 @pytest.fixture(scope="module", params=["ptp", "bridge"])
@@ -38,4 +44,25 @@ def test_a_pod_of_another_plugin_gets_what_its_limit_allows(
     internet = node.world.internet
     with flows(pod.netns, internet, INTERNET[family], 2, to_server=way == "out") as found:
         assert attains(found, limit)
+    node.delete(pod)
+
+
+def is_charged(node: ObservedNode, pod: Sandbox) -> bool:
+    quotas = node.node.snapshot().get("quotas", ())
+    return any(one["pod"] == pod.pod.name for one in quotas)
+
+
+@pytest.mark.parametrize("family", Family)
+def test_a_pod_of_another_plugin_has_its_quota(node: ObservedNode, family: Family) -> None:
+    pod = node.add(f"spending-{family.value}")
+    node.wait_until(lambda: is_charged(node, pod))
+    with ExitStack() as stack:
+        found = Exchange(node.world, pod, stack, family)
+        assert found.exhaust() == MEGABYTE
+        # Another of its name goes on with what is left.
+        node.delete(pod)
+        node.wait_until(lambda: not is_charged(node, pod))
+        pod = node.add(pod.pod.name)
+        node.wait_until(lambda: is_charged(node, pod))
+        assert Exchange(node.world, pod, stack, family).send(MEGABYTE) == 0
     node.delete(pod)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import threading
 import time
+from calendar import monthrange
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
@@ -17,19 +17,18 @@ import pytest
 
 from netmgr.api.snapshot import QuotaState
 from netmgr.documents.node import Backend
-from netmgr.lab.exchange import IP_HEADER, UDP_HEADER, open_socket
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.runtime import Sandbox
 from netmgr.lab.topology import INTERNET, two_nodes
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.kernel.flows import flows, rate
+from tests.kernel.quota_traffic import MEGABYTE, SETTLED, Exchange
 from tests.kernel.spending import run
 from tests.wall_clock import WallClock
 
 pytestmark = pytest.mark.root
 
-MEGABYTE, PACKET = 1_000_000, 1000
 DAY = 86_400
 LIMITS = [
     {"pods": "*/daily-*", "per-day": {"internet-in": "1M", "internet-out": "1M"}},
@@ -41,8 +40,6 @@ LIMITS = [
     {"pods": "*/rated-*", "internet-out": "50M", "per-day": {"internet-out": "1M"}}
     | {"when-spent": "5M"},
 ]
-SETTLED = 1.5
-"""Seconds in which the agent has reconciled at least twice."""
 _numbers = count(1)
 NewPod = Callable[..., Sandbox]
 
@@ -89,73 +86,6 @@ def new_pod(node: LabNode) -> Iterator[NewPod]:
     yield add
     for sandbox in made:
         node.runtime.delete(sandbox)
-
-
-class Exchange:
-    """Datagrams between a pod and the internet, and how many bytes of them arrived."""
-
-    def __init__(self, world: World, pod: Sandbox, stack: ExitStack, family: Family) -> None:
-        near, far = (
-            stack.enter_context(open_socket(where, family, socket.SOCK_DGRAM))
-            for where in (pod.netns, world.internet)
-        )
-        far.bind((str(INTERNET[family]), 0))
-        near.connect(far.getsockname()[:2])
-        for end in (near, far):
-            end.settimeout(0)
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
-        self._near, self._far = near, far
-        self._payload = bytes(PACKET - IP_HEADER[family] - UDP_HEADER)
-        self.arrived = self.returned = 0
-
-    def send(self, size: int, seconds: float = 0.0) -> int:
-        """Send so many bytes, evenly in so many seconds; returns the bytes that arrived."""
-        before, many = self.arrived, size // PACKET
-        for number in range(many):
-            # What waits in a queue fills the socket's buffer.
-            with suppress(BlockingIOError):
-                self._near.send(self._payload)
-            if number % 20 == 19:
-                time.sleep(seconds * 20 / many)
-                self._receive(self._far)
-        time.sleep(0.05)
-        self._receive(self._far)
-        return self.arrived - before
-
-    def exhaust(self, size: int = 2 * MEGABYTE) -> int:
-        """Send twice so many bytes, more than a quota has; returns the bytes that arrived."""
-        before = self.arrived
-        self.send(size, seconds=size / 10 / MEGABYTE)
-        # What passed during a reading was charged twice.
-        time.sleep(SETTLED)
-        self.send(size, seconds=size / 10 / MEGABYTE)
-        return self.arrived - before
-
-    def answer(self, size: int) -> int:
-        """Have the internet send so many bytes to the pod; returns the bytes that arrived."""
-        self._near.send(self._payload)
-        time.sleep(0.05)
-        peer = self._receive(self._far)
-        for number in range(size // PACKET):
-            self._far.sendto(self._payload, peer)
-            if number % 20 == 19:
-                time.sleep(0.005)
-                self._receive(self._near)
-        time.sleep(0.05)
-        self._receive(self._near)
-        return self.returned
-
-    def _receive(self, end: socket.socket) -> object:
-        peer = None
-        while True:
-            try:
-                _, peer = end.recvfrom(PACKET)
-            except BlockingIOError:
-                return peer
-            if end is self._far:
-                self.arrived += PACKET
-            else:
-                self.returned += PACKET
 
 
 @pytest.fixture
@@ -396,3 +326,45 @@ def test_a_month_has_one_quota(clock: WallClock, new_pod: NewPod, exchange: NewE
         assert found.exhaust(6 * MEGABYTE) == 4 * MEGABYTE
     finally:
         clock.set(today)
+
+
+@pytest.mark.parametrize("kind", ["daily", "monthly"])
+def test_what_passes_while_a_period_ends_is_within_both_quotas(
+    clock: WallClock, new_pod: NewPod, exchange: NewExchange, kind: str
+) -> None:
+    size = {"daily": MEGABYTE, "monthly": 4 * MEGABYTE}[kind]
+    found, today = exchange(new_pod(kind)), noon()
+    now = datetime.fromtimestamp(time.time() + today, UTC)
+    last = now.replace(day=monthrange(now.year, now.month)[1], hour=23, minute=59, second=54)
+    try:
+        # The month's last seconds are the day's as well, and then time passes as it does.
+        clock.set(today + int((last - now).total_seconds()))
+        assert found.exhaust(size) == size
+        assert time.time() + today < now.timestamp() + 6, "too slow: it is midnight already"
+        for _ in range(8):
+            found.send(size, seconds=1)
+            assert found.arrived <= 2 * size
+        # What passed during a reading was charged twice.
+        time.sleep(SETTLED)
+        found.send(size, seconds=1)
+        assert found.arrived == 2 * size
+    finally:
+        clock.set(today)
+
+
+@pytest.mark.parametrize("backend", [Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT])
+def test_a_quota_is_kept_whatever_counts(backend: Backend) -> None:
+    settings = {"limits": LIMITS[:1], "reconcile_seconds": 0.5}
+    room = replace(two_nodes(pods=30), pods=())
+    name = f"quotas-{os.getpid()}-{backend[-3:]}"
+    with (
+        World(room, backend=backend, name=name, settings=settings) as world,
+        ExitStack() as stack,
+    ):
+        pod = world.nodes[0].add("daily-1")
+        assert Exchange(world, pod, stack, Family.V4).send(900_000) == 900_000
+        time.sleep(SETTLED)
+        found = Exchange(world, pod, stack, Family.V6)
+        assert found.exhaust() == 100_000
+        world.nodes[0].kill_agent()
+        assert found.send(MEGABYTE) == 0
