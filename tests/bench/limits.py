@@ -1,4 +1,5 @@
-"""What limits cost: pods that have none, internal packets of those that have, and the queues' lock.
+"""What limits cost: pods that have none, internal and internet packets of those
+that have, and the queues' lock.
 
 Nodes whose documents have limits and nodes without are measured in turns.
 """
@@ -18,6 +19,8 @@ from tests.bench.throughput import FLOWS, transfer
 
 AMPLE = "100G"
 """More than any packet here meets."""
+AMPLE_BYTES = "900T"
+"""Likewise."""
 TEN_GIGABIT = "10G"
 
 
@@ -26,12 +29,15 @@ def measure(effort: Effort) -> Iterator[Figure]:
     with ExitStack() as stack:
         flood = stack.enter_context(forwarding.compiled(Path(__file__).with_name("flood.c")))
 
-        def node(pods: str = "", rate: str = AMPLE) -> Sender:
-            limit = {"pods": pods, "internet-in": rate, "internet-out": rate}
-            settings = {"limits": [limit]} if pods else {}
+        def node(pods: str = "", **limit: object) -> Sender:
+            settings = {"limits": [{"pods": pods, **limit}]} if pods else {}
             return stack.enter_context(forwarding.node_of_ours(Backend.NFTABLES, **settings))
 
-        free, beside, limited = node(), node("*/other-*"), node(f"*/{SENDER}")
+        free, beside, limited = (
+            node(),
+            node("*/other-*", **both(AMPLE)),
+            node(f"*/{SENDER}", **both(AMPLE)),
+        )
         for pods in (effort.crowd, effort.big_crowd):
             for one in (free, beside):
                 one.fill(pods)
@@ -41,9 +47,19 @@ def measure(effort: Effort) -> Iterator[Figure]:
         times = _in_turns(effort, flood, (limited, free), INTERNAL)
         what = f"internal {IP_BYTES}-byte packet of a limited pod"
         yield Figure.of(what, times[0], "ns", min, ("of another", times[1]), 1.05)
-        shaped = node(f"*/{SENDER}", TEN_GIGABIT)
+        charged = node(f"*/{SENDER}", **{"per-day": both(AMPLE_BYTES)})
+        for one, what in ((charged, "a quota"), (limited, f"a limit of {AMPLE}bit/s")):
+            times = _in_turns(effort, flood, (one, free), forwarding.INTERNET)
+            row = f"internet {IP_BYTES}-byte packet of a pod with {what}"
+            yield Figure.of(row, times[0], "ns", min, ("with neither", times[1]))
+        shaped = node(f"*/{SENDER}", **both(TEN_GIGABIT))
         for flows in FLOWS:
             yield _throughput(effort, shaped, free, flows)
+
+
+def both(amount: str) -> dict[str, str]:
+    """The same limit for both directions."""
+    return {"internet-in": amount, "internet-out": amount}
 
 
 def _in_turns(
