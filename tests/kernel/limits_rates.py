@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +20,7 @@ from netmgr.lab import wiring
 from netmgr.lab.topology import INTERNET, two_nodes
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
-from tests.kernel.flows import ON_THE_WIRE, flows, rate
+from tests.kernel.flows import MEGABIT, ON_THE_WIRE, flows, rate
 
 pytestmark = pytest.mark.root
 
@@ -63,12 +66,25 @@ def test_a_limit_is_attained_and_kept(
             # The first seconds are TCP's own. What a connection loses when it finds the limit, it
             # takes 14 s to have again at 1 Gbit/s and 40 ms (RFC 9438, K).
             least, most = (limit * (1 + sign * TOLERANCE[limit]) for sign in (-1, 1))
-            attained = [0.0]
+            receiver = world.internet if way == "out" else pod.netns
+            attained, passed = [0.0], [0.0]
             while attained[-1] < least and len(attained) <= ATTEMPTS:
+                before, began = arrived(receiver), time.monotonic()
                 attained.append(rate(found) * HEADERS[family])
-            assert least <= attained[-1] <= most, attained
+                seconds = time.monotonic() - began
+                passed.append((arrived(receiver) - before) * 8 / seconds / MEGABIT)
+            assert least <= attained[-1], attained
+            # On the link: a receiver that waited for one lost packet gets all behind it at once.
+            assert max(passed) <= most, passed
     finally:
         node.runtime.delete(pod)
+
+
+def arrived(receiver: Path) -> int:
+    """The bytes that have come over the link of the receiving end."""
+    command = ["nsenter", f"--net={receiver}", "ip", "-j", "-s", "link", "show", "dev", "eth0"]
+    (shown,) = json.loads(subprocess.check_output(command))
+    return int(shown["stats64"]["rx"]["bytes"])
 
 
 def _make_room() -> None:
