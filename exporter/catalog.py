@@ -34,6 +34,7 @@ SPOKE_PAIRS = 2 * (SPOKES - 1)
 """A node drops between its own spoke and each other one, both ways; a hub router all 380."""
 DROP_REASONS = 7
 """Of a node: spoofed, forged, link-local, router, redirect, dhcp, protected."""
+PROBLEM_REASONS = 6
 NAT_RANGES = FAMILIES
 PORT_BUDGETS = FAMILIES * 3
 """TCP, UDP and SCTP of each family."""
@@ -344,6 +345,13 @@ STARTED = Metric(
     1,
     "When the agent started, since the epoch: counters of requests, repairs and rebuilds begin at "
     "zero then.",
+)
+PROBLEMS = Metric(
+    "netmgr_node_problem",
+    ("reason",),
+    PROBLEM_REASONS,
+    "1 while this problem of the node's network lasts or keeps coming back, 0 otherwise; "
+    "`netmgr node status` says what to do.",
 )
 READY = Metric(
     "netmgr_agent_ready",

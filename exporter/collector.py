@@ -15,6 +15,7 @@ from netmgr import __version__
 from netmgr.api.snapshot import (
     ConnectionLimitState,
     DroppedTotals,
+    Fault,
     LimitState,
     NatState,
     QuotaState,
@@ -82,7 +83,7 @@ class Collector:
     def _of(self, snapshot: Snapshot) -> list[Family]:
         # Metrics made for this scrape alone, not kept ones: a pod's series must end with the pod.
         rest = [*_traffic(snapshot), *_accounting(snapshot), *_inter_site(snapshot)]
-        rest += [*_of_tracking(snapshot), *_of_agent(snapshot)]
+        rest += [*_of_tracking(snapshot), _of_problems(snapshot), *_of_agent(snapshot)]
         selection = bounds.Selection(snapshot["pods"])
         room = catalog.REMOTE_POD_BYTES.series
         limits = bounds.by_size(snapshot.get("limits", ()))
@@ -272,6 +273,12 @@ def _of_tracking(snapshot: Snapshot) -> Iterator[Family]:
     pods = [pod for one in present for pod in one["pods"]]
     found = [((pod["namespace"], pod["pod"]), pod["connections"]) for pod in pods]
     yield _family(limits_catalog.POD_CONNECTIONS, found)
+
+
+def _of_problems(snapshot: Snapshot) -> Family:
+    present = {one["reason"] for one in snapshot.get("problems", ())}
+    found = [((reason,), reason in present) for reason in Fault] if "problems" in snapshot else []
+    return _family(catalog.PROBLEMS, found)
 
 
 def _of_agent(snapshot: Snapshot) -> Iterator[Family]:

@@ -1,4 +1,4 @@
-"""The exporter's HTTP or HTTPS port: /metrics, /, /quotas, /healthz, /readyz, v4 and v6 alike.
+"""The exporter's HTTP or HTTPS port: /metrics, /, /report, /healthz, /readyz, v4 and v6 alike.
 
 prometheus_client negotiates formats (text, OpenMetrics) and gzip. The process has no state and no
 privilege: every scrape asks the agent anew, and concurrent ones share an answer. Where clients must
@@ -34,7 +34,7 @@ from exporter.access import Door
 from exporter.collector import NONSENSE, Collector
 from exporter.connections import Connections, Head
 from exporter.settings import Settings
-from netmgr.api.client import ask_ready, ask_spent, read_snapshot
+from netmgr.api.client import ask_ready, ask_report, read_snapshot
 from netmgr.api.snapshot import Snapshot
 from netmgr.errors import ConfigError, NetmgrError, SetupError
 
@@ -46,7 +46,7 @@ HEALTH_SECONDS = 1.0
 
 PLAIN = ("Content-Type", "text/plain; charset=utf-8")
 JSON = ("Content-Type", "application/json")
-GUARDED = ("/", "/metrics", "/quotas")
+GUARDED = ("/", "/metrics", "/report")
 ANYWHERE = ""
 
 Read = Callable[[], Snapshot]
@@ -143,7 +143,7 @@ class Server(ThreadingMixIn, WSGIServer):
     Args:
         read: asks the agent for a snapshot.
         health: asks it whether it answers; default: `read`.
-        quotas: asks it for the quotas that are spent; default: none are.
+        report: asks it for spent quotas and problems; default: there are none.
 
     Raises:
         ConfigError: the settings contradict each other, or a file is wrong. No port is open then.
@@ -158,7 +158,7 @@ class Server(ThreadingMixIn, WSGIServer):
         settings: Settings,
         read: Read,
         health: Callable[[], object] | None = None,
-        quotas: Callable[[], object] | None = None,
+        report: Callable[[], object] | None = None,
     ) -> None:
         host, port = settings.check()
         # Files first: no port is open while a secret or certificate cannot be read.
@@ -179,7 +179,7 @@ class Server(ThreadingMixIn, WSGIServer):
             application(
                 read,
                 Shared(health or read, HEALTH_SECONDS),
-                Shared(quotas or list, HEALTH_SECONDS),
+                Shared(report or dict, HEALTH_SECONDS),
                 settings.max_series,
                 door,
             )
@@ -275,7 +275,7 @@ def _must_be_local(settings: Settings, address: str) -> None:
 def application(
     read: Read,
     health: Callable[[], object],
-    quotas: Callable[[], object],
+    report: Callable[[], object],
     max_series: int = 0,
     door: Door | None = None,
 ) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
@@ -308,7 +308,7 @@ def application(
             start_response("200 OK", page.headers())
             with making:
                 return [landing(request.arrived)]
-        status, kind, body = _answer(path, health, quotas)
+        status, kind, body = _answer(path, health, report)
         start_response(status, [kind])
         return [body.encode() + b"\n"]
 
@@ -325,18 +325,18 @@ def _landing(read: Read) -> str:
 
 
 def _answer(
-    path: str, health: Callable[[], object], quotas: Callable[[], object]
+    path: str, health: Callable[[], object], report: Callable[[], object]
 ) -> tuple[str, tuple[str, str], str]:
     try:
-        if path == "/quotas":
-            return "200 OK", JSON, json.dumps(quotas())
+        if path == "/report":
+            return "200 OK", JSON, json.dumps(report())
         if path == "/readyz":
             health()
     except NetmgrError as error:
         return "503 Service Unavailable", PLAIN, error.message
     if path in ("/healthz", "/readyz"):
         return "200 OK", PLAIN, "ok"
-    return "404 Not Found", PLAIN, "here are /, /metrics, /quotas, /healthz and /readyz"
+    return "404 Not Found", PLAIN, "here are /, /metrics, /report, /healthz and /readyz"
 
 
 def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
@@ -348,7 +348,7 @@ def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
         settings,
         lambda: read_snapshot(agent),
         lambda: ask_ready(agent),
-        lambda: ask_spent(agent),
+        lambda: ask_report(agent),
     ) as server:
         gc.freeze()  # what is loaded by now stays, and need not be looked through for every page
         worker = threading.Thread(target=server.serve_forever, name="http")

@@ -241,6 +241,14 @@ NODES = (
         "NAT hosts go on; no pod can start, and no Service changes, until the agent is back.",
     ),
     Alert(
+        "NetmgrNodeProblem",
+        f"{read(catalog.PROBLEMS)} == 1",
+        "1m",
+        Severity.WARNING,
+        "The network of {{ $labels.instance }} has a problem that lasts: {{ $labels.reason }}",
+        "`netmgr node status` there says what it is and what to do.",
+    ),
+    Alert(
         "NetmgrAgentNotReady",
         f"{read(catalog.READY)} == 0",
         "5m",

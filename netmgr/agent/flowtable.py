@@ -13,20 +13,18 @@ import errno
 import logging
 import socket
 from collections.abc import Collection, Iterable
-from contextlib import closing
 from typing import Self
 
 from netmgr.agent.accounting import Accounting
 from netmgr.agent.components import Agent, Component
 from netmgr.agent.scheduler import Task
+from netmgr.agent.uplinks import uplinks
 from netmgr.api.snapshot import Snapshot
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import KernelError, NotReady
 from netmgr.kernel import flowtables
 from netmgr.kernel.flowtables import Flowtable
-from netmgr.kernel.netlink import Netlink
 from netmgr.kernel.nf_tables_socket import NftSocket
-from netmgr.kernel.routes import read_routes
 from netmgr.rules.engine import RuleBackend
 from netmgr.rules.nft_text import TABLE
 from netmgr.rules.policy import FLOWTABLE
@@ -85,8 +83,7 @@ class FlowtableDevices(Component):
         }
 
     def _look(self) -> None:
-        named = self._agent.document.node.uplink
-        self._uplinks = frozenset([named] if named else _default_links())
+        self._uplinks = uplinks(self._agent.document)
         self._follow()
 
     def _follow(self) -> None:
@@ -135,12 +132,6 @@ def why_off(document: NodeDocument, backend: RuleBackend) -> str:
     if not backend.abilities.flowtables:
         return "this kernel has none (CONFIG_NF_FLOW_TABLE_INET, CONFIG_NFT_FLOW_OFFLOAD)"
     return ""
-
-
-def _default_links() -> list[str]:
-    with closing(Netlink()) as channel:
-        numbers = {one.oif for one in read_routes(channel) if one.destination.length == 0}
-    return [name for number, name in socket.if_nameindex() if number in numbers]
 
 
 def _past_the_rules(one: Flowtable) -> str:

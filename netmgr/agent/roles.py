@@ -15,6 +15,7 @@ from netmgr.agent.components import Component, Reconciler, Remnants
 from netmgr.agent.files import Files
 from netmgr.agent.host_pods import HostPods
 from netmgr.agent.instance import HeldDirectory
+from netmgr.agent.problems import Problems
 from netmgr.agent.queries import Readers
 from netmgr.agent.router import Router
 from netmgr.agent.services import NatServices
@@ -70,6 +71,7 @@ def wiring_node() -> Kinds:
         FlowtableDevices,
         TaggedRules,
         Tracking,
+        Problems,
         # One pass before any request: spooled DELs give back what the first ADD may need.
         Reconciler,
         # Rules before servers: no pod is attached that is not counted from its first packet.
@@ -103,6 +105,7 @@ def observing_node() -> Kinds:
         FlowtableDevices,
         TaggedRules,
         Tracking,
+        Problems,
         Reconciler,
         Readers,
     )
@@ -125,6 +128,7 @@ def gateway() -> Kinds:
         NatServices,
         NatHost,
         TaggedRules,
+        Problems,
         Reconciler,
         Readers,
     )

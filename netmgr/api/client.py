@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from netmgr.api.snapshot import VERSION, Snapshot, SpentQuota
+from netmgr.api.snapshot import VERSION, Report, Snapshot
 from netmgr.errors import NetmgrError, NotReady, RequestError, SetupError, TryAgainLater
 
 DEFAULT_SOCKET = Path("/run/netmgr/ledger.sock")
@@ -58,14 +58,20 @@ def ask_ready(path: Path, *, timeout: float = PATIENCE_SECONDS) -> None:
             raise NotReady(f"files: {reason}")
 
 
-def ask_spent(path: Path, *, timeout: float = PATIENCE_SECONDS) -> list[SpentQuota]:
-    """The quotas that are spent; an agent without limits, or of an older release, has none.
+def ask_report(path: Path, *, timeout: float = PATIENCE_SECONDS) -> Report:
+    """The quotas that are spent, and the problems of the node's network.
+
+    An agent of an older release, which refuses the questions, has neither.
 
     Raises: as `ask`.
     """
+    found: Report = {"spent": [], "problems": []}
+    # One without limits refuses the first.
     with suppress(RequestError):
-        return cast(list[SpentQuota], ask(path, "quotas", timeout=timeout)["spent"])
-    return []
+        found["spent"] = ask(path, "quotas", timeout=timeout)["spent"]
+    with suppress(RequestError):
+        found["problems"] = ask(path, "problems", timeout=timeout)["problems"]
+    return found
 
 
 def ask(

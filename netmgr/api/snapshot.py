@@ -10,6 +10,7 @@ link layer excluded) and packets. Everything in it is already public on the node
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import NotRequired, TypedDict
 
 VERSION = 1
@@ -289,6 +290,31 @@ class Tracking(TypedDict):
     pods: list[PodConnections]
 
 
+class Fault(StrEnum):
+    """Problems that a node's network may have: reasons of its Node's condition, label values."""
+
+    CONNECTIONS_FULL = "ConnectionTrackingFull"
+    PORTS_FULL = "NatPortsUsedUp"
+    LINK_ERRORS = "UplinkErrors"
+    LINK_DROPS = "UplinkDrops"
+    DRIFT = "DriftReturns"
+    GAPS = "CountersLost"
+
+
+class Problem(TypedDict):
+    """What is wrong with a node's network for good: one word, and for people what to do."""
+
+    reason: str
+    message: str
+
+
+class Report(TypedDict):
+    """What the controller asks a node's exporter for, about once a minute."""
+
+    spent: list[SpentQuota]
+    problems: list[Problem]
+
+
 class QuotaState(TypedDict):
     """A quota of a pod, or (`pod` is then empty) of a namespace's pods on this node together.
 
@@ -448,5 +474,6 @@ class Snapshot(TypedDict):
     limits: NotRequired[list[LimitState]]
     quotas: NotRequired[list[QuotaState]]
     tracking: NotRequired[Tracking]
+    problems: NotRequired[list[Problem]]
     connection_limits: NotRequired[list[ConnectionLimitState]]
     attachments: NotRequired[list[AttachmentView]]

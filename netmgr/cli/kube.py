@@ -237,6 +237,14 @@ def controller(  # noqa: PLR0913  one a command-line option
             help="Ask the nodes' exporters for spent quotas, and write an Event for each.",
         ),
     ] = False,
+    node_health: Annotated[
+        bool,
+        typer.Option(
+            "--node-health",
+            help="Ask the nodes' exporters for problems of the network, and write the condition "
+            "NetmgrHealthy of each Node.",
+        ),
+    ] = False,
     quarantine: Annotated[
         float,
         typer.Option(
@@ -292,8 +300,7 @@ def controller(  # noqa: PLR0913  one a command-line option
     reconcilers = [*_reconcilers(awaited, term.namespace, quarantine)]
     if routes is Routes.NODES:
         reconcilers.append(_node_lister(settings.agent_namespace))
-    if quota_events:
-        reconcilers.append(_quota_events())
+    reconcilers += _of_reports(events=quota_events, conditions=node_health)
     _run(_connect(kubeconfig, service_account), term, settings, reconcilers, listen)
 
 
@@ -335,10 +342,18 @@ def _node_lister(namespace: str) -> Maker:
     return lambda leadership, _: NodeLister(leadership, namespace)
 
 
-def _quota_events() -> Maker:
+def _of_reports(*, events: bool, conditions: bool) -> Iterator[Maker]:
+    """What is written by what the nodes report; each node is asked once for both."""
+    from netmgr.kube.node_conditions import NodeConditions
+    from netmgr.kube.node_reports import NodeReports, User
     from netmgr.kube.quota_events import QuotaEvents
 
-    return lambda leadership, _: QuotaEvents(leadership)
+    users: list[User] = [
+        *([QuotaEvents] if events else []),
+        *([NodeConditions] if conditions else []),
+    ]
+    if users:
+        yield lambda leadership, _: NodeReports(leadership, users)
 
 
 def _run(

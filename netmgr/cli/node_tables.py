@@ -118,6 +118,8 @@ def _troubles(snapshot: Mapping[str, Any]) -> Iterator[str]:
     yield from snapshot.get("flowtable", {}).get("others", ())
     yield from _too_few_addresses(snapshot)
     yield from _spent(snapshot)
+    for problem in snapshot.get("problems", ()):
+        yield f"{problem['reason']}: {problem['message']}"
     for gap in snapshot["gaps"]:
         if gap["count"]:
             yield f"counter gap: {gap['reason']} x {gap['count']}"

@@ -377,12 +377,15 @@ class Carried:
     """Bytes (with Ethernet headers) and packets of a link since it was made.
 
     A segment-offloaded packet counts once, with one header, as it crosses a veth pair whole.
+    `errors` are packets that it could not receive or send, `lost` those that it dropped.
     """
 
     received: int
     received_packets: int
     sent: int
     sent_packets: int
+    errors: int = 0
+    lost: int = 0
 
 
 def read_carried(path: Path = PROC_NET_DEV) -> dict[str, Carried]:
@@ -405,4 +408,7 @@ def _carried(line: str) -> tuple[str, Carried]:
         raise KernelError(
             f"read {PROC_NET_DEV}", details=f"a line has {len(values)} figures: {line!r}"
         )
-    return name.strip(), Carried(*values[_RECEIVED : _RECEIVED + 2], *values[_SENT : _SENT + 2])
+    received, sent = values[_RECEIVED : _RECEIVED + 4], values[_SENT : _SENT + 4]
+    errors, lost = (received[each] + sent[each] for each in (2, 3))
+    carried = Carried(received[0], received[1], sent[0], sent[1], errors, lost)
+    return name.strip(), carried

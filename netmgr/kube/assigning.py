@@ -65,6 +65,8 @@ class NodeView:
     """All taints but the startup taint; None where the Node does not have that."""
     is_network_unavailable: bool = False
     """Whether its condition NetworkUnavailable is true."""
+    health: tuple[str, str] | None = None
+    """Status and reason of its condition NetmgrHealthy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,9 @@ STARTUP_TAINT = "netmgr.io/agent-not-ready"
 NETWORK_UNAVAILABLE = "NetworkUnavailable"
 """The condition that a cloud's controller manager sets on new Nodes."""
 
+HEALTHY = "NetmgrHealthy"
+"""The condition that says whether a Node's network has problems that last."""
+
 
 class ClusterNodes:
     """Follows the Nodes; `changed` is set when something that matters has changed."""
@@ -88,6 +91,10 @@ def node_view(node: Object, pool_label: str) -> NodeView:
     """What matters of a Node object."""
     metadata = node["metadata"]
     labels = metadata.get("labels", {})
+    conditions = {
+        each["type"]: (each["status"], each.get("reason", ""))
+        for each in node.get("status", {}).get("conditions") or ()
+    }
     return NodeView(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -102,10 +109,8 @@ def node_view(node: Object, pool_label: str) -> NodeView:
         annotation=metadata.get("annotations", {}).get(RANGES, ""),
         runs_pods=labels.get(ROLE, Role.NODE) == Role.NODE,
         other_taints=_other_taints(node["spec"].get("taints") or ()),
-        is_network_unavailable=any(
-            each["type"] == NETWORK_UNAVAILABLE and each["status"] == "True"
-            for each in node.get("status", {}).get("conditions") or ()
-        ),
+        is_network_unavailable=conditions.get(NETWORK_UNAVAILABLE, ("", ""))[0] == "True",
+        health=conditions.get(HEALTHY),
     )
 
 

@@ -85,6 +85,7 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
             {"namespace": f"team-{number}", "pod": f"pod-{number}" if number else "", "dropped": 7}
             for number in range(12)
         ],
+        "problems": [{"reason": "DriftReturns", "message": "rules were changed"}],
         "tracking": {
             "connections": 20_100,
             "most": 262_144,

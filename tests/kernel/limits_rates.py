@@ -28,7 +28,7 @@ RATES = (10, 100, 1000)
 TOLERANCE = {10: 0.10, 100: 0.05, 1000: 0.05}
 HEADERS = {Family.V4: 1.0, Family.V6: (1514 / 1428) / ON_THE_WIRE}
 """IPv6's are longer."""
-ATTEMPTS = 8
+ATTEMPTS = 24
 LIMITS = [
     {"pods": f"*/at-{each}-*", "internet-in": f"{each}M", "internet-out": f"{each}M"}
     for each in RATES

@@ -190,7 +190,7 @@ class Lies(socketserver.BaseRequestHandler):
 
     def handle(self) -> None:
         self.request.recv(1000)
-        self.request.sendall(ANSWER + b'[{"namespace": "../../default", "pod": "x"}]')
+        self.request.sendall(ANSWER + b'{"spent": [{"namespace": "../../default", "pod": "x"}]}')
 
 
 class Refuses(socketserver.BaseRequestHandler):
@@ -207,9 +207,11 @@ def hostile(handler: type[socketserver.BaseRequestHandler]) -> Iterator[int]:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield int(server.server_address[1])
-        server.shutdown()
-        thread.join()
+        try:
+            yield int(server.server_address[1])
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_nodes_that_answer_nonsense_or_nothing_keep_no_other_event_back(
@@ -225,7 +227,7 @@ def test_nodes_that_answer_nonsense_or_nothing_keep_no_other_event_back(
         eventually(lambda: any(one["spent"] for one in world.nodes[0].snapshot()["quotas"]))
         running = controller()
         eventually(lambda: "Pod" in events(plane), 30)
-        eventually(lambda: "quotas-unread nodes=5 " in running.said)
+        eventually(lambda: "reports-unread nodes=5 " in running.said)
         assert set(events(plane)) == {"Pod"}
         # What was sent without end was not kept.
         assert running.most_memory < 150 << 20

@@ -255,6 +255,13 @@ FIRES = [
         "batch/job-1 keeps beginning more connections than it may",
     ),
     Case(
+        "NetmgrNodeProblem",
+        10,
+        (line(catalog.PROBLEMS, "0 1x20", reason="DriftReturns"),),
+        {**NODE, "job": JOB, "reason": "DriftReturns"},
+        "The network of node-1 has a problem that lasts: DriftReturns",
+    ),
+    Case(
         "NetmgrConnectionTrackingFills",
         20,
         (

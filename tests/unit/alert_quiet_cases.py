@@ -162,6 +162,12 @@ QUIET = [
         {"why": "below it"},
     ),
     Case(
+        "NetmgrNodeProblem",
+        10,
+        (line(catalog.PROBLEMS, "0x20", reason="DriftReturns"),),
+        {"why": "there is none"},
+    ),
+    Case(
         "NetmgrConnectionTrackingFills",
         20,
         (

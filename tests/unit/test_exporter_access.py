@@ -105,7 +105,7 @@ def test_a_token_opens_what_tells_traffic_and_nothing_else_does(tmp_path: Path) 
             assert response.getheader("WWW-Authenticate") == 'Bearer realm="netmgr"'
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics", "/quotas"])
+@pytest.mark.parametrize("path", ["/", "/metrics", "/report"])
 def test_what_names_pods_needs_a_secret(tmp_path: Path, path: str) -> None:
     with serving(read, bearer_token_file=written(tmp_path / "tokens", TOKEN)) as port:
         assert get(port, path)[0].status == 401

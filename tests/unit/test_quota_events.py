@@ -7,7 +7,8 @@ import json
 import pytest
 
 from netmgr.kube.events import LONGEST_NAME
-from netmgr.kube.quota_events import MOST_QUOTAS, Spent, notices, parse
+from netmgr.kube.node_reports import MOST, Report, Spent, parse
+from netmgr.kube.quota_events import MOST_EVENTS, notices
 
 SPENT = {
     "namespace": "research",
@@ -22,18 +23,22 @@ SPENT = {
 
 
 def answer(*quotas: object, status: str = "200 OK") -> bytes:
-    return f"HTTP/1.0 {status}\r\nContent-Type: x\r\n\r\n{json.dumps(quotas)}".encode()
+    return f"HTTP/1.0 {status}\r\nContent-Type: x\r\n\r\n{json.dumps({'spent': quotas})}".encode()
 
 
 def spent(**changes: object) -> Spent:
     return Spent.model_validate(SPENT | changes)
 
 
+def reported(*quotas: Spent) -> Report:
+    return Report(spent=quotas)
+
+
 def test_an_answer_is_read():
-    assert parse(answer(SPENT)) == [spent()]
-    assert parse(answer()) == []
+    assert parse(answer(SPENT)) == reported(spent())
+    assert parse(answer()) == reported()
     # A later release may say more.
-    assert parse(answer(SPENT | {"node": "x"})) == [spent()]
+    assert parse(answer(SPENT | {"node": "x"})) == reported(spent())
 
 
 @pytest.mark.parametrize(
@@ -59,7 +64,7 @@ def test_what_no_exporter_says_is_refused(changes: dict[str, object]):
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"\x15\x03\x01", answer(status="401 Unauthorized"), b"HTTP/1.0 200 OK\r\n\r\n{}"]
+    "text", [b"", b"\x15\x03\x01", answer(status="401 Unauthorized"), b"HTTP/1.0 200 OK\r\n\r\n[]"]
 )
 def test_what_is_no_answer_is_refused(text: bytes):
     with pytest.raises(ValueError, match=r"with TLS|validation error"):
@@ -67,30 +72,29 @@ def test_what_is_no_answer_is_refused(text: bytes):
 
 
 def test_no_more_than_so_many_are_looked_at():
-    many = [SPENT | {"pod": f"pod-{number}"} for number in range(2 * MOST_QUOTAS)]
+    many = [SPENT | {"pod": f"pod-{number}"} for number in range(2 * MOST)]
     found = parse(answer(*many))
-    assert len(found) == MOST_QUOTAS
-    assert len(notices({"a": found, "b": [spent(pod=f"other-{n}") for n in range(900)]})) == (
-        MOST_QUOTAS
-    )
+    assert len(found.spent) == MOST
+    others = reported(*(spent(pod=f"other-{number}") for number in range(900)))
+    assert len(notices({"a": found, "b": others})) == MOST_EVENTS
 
 
 def test_a_namespace_has_one_event_for_all_its_nodes():
     shared = spent(pod="", uid="", period="month", slow=5_000_000)
-    (one,) = notices({"node-2": [shared], "node-1": [shared]})
+    (one,) = notices({"node-2": reported(shared), "node-1": reported(shared)})
     assert (one.kind, one.namespace, one.name) == ("Namespace", "research", "research")
     assert one.message == (
         "1000000 bytes of internet-out a month are used on node-1 and 1 other nodes: "
         "further packets pass at 5000000 bits a second until 2027-01-15T08:00+00:00"
     )
     # The same Event, whichever nodes have spent it.
-    (alone,) = notices({"node-2": [shared]})
+    (alone,) = notices({"node-2": reported(shared)})
     assert alone.event_name == one.event_name
 
 
 def test_each_quota_of_a_pod_has_an_event_of_its_own_and_each_period_too():
     quotas = [spent(), spent(traffic="internet-in"), spent(period="month"), spent(until=1)]
-    found = notices({"node-1": quotas})
+    found = notices({"node-1": reported(*quotas)})
     assert {one.uid for one in found} == {SPENT["uid"]}
     assert len({one.event_name for one in found}) == len(quotas)
     assert all(len(one.event_name) < LONGEST_NAME for one in found)

@@ -1,0 +1,148 @@
+"""What is wrong with a node's network for good, by what its figures did in the last minutes (pure).
+
+Each problem needs something that lasts or comes back, since what happened once is repaired and
+counted, and nobody has to do anything about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from netmgr.api.snapshot import Fault, Problem, Snapshot
+from netmgr.kernel.links import Carried
+
+WINDOW = 10
+"""Looks that are looked back on; a problem goes when it did not show in so many."""
+
+LOOKS = 3
+"""In how many looks, one after the other or within the window, a problem has to show."""
+
+FULL = 0.95
+"""Share of a table or of ports."""
+
+LEAST_ERRORS, ERROR_SHARE = 100, 0.001
+LEAST_LOST, LOST_SHARE = 1000, 0.01
+"""Packets of the uplinks with errors, and those they dropped: so many, and such a share of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A node's figures at one time; counters only grow, unless what they count was made anew.
+
+    Attributes:
+        at: seconds of a clock that is never set.
+        tracked: the connection table's share that is in use.
+        ports: the share of the NAT host's ports that is in use.
+        packets: of the uplinks, in both directions.
+        errors: those that the uplinks could not receive or send.
+        lost: those that the uplinks dropped.
+        repairs: how often another program's changes were undone, by what they were to.
+        gaps: how often counters lost their past.
+    """
+
+    at: float
+    tracked: float = 0.0
+    ports: float = 0.0
+    packets: int = 0
+    errors: int = 0
+    lost: int = 0
+    repairs: Mapping[str, int] = field(default_factory=dict)
+    gaps: int = 0
+
+
+def look_at(snapshot: Snapshot, uplinks: Iterable[Carried], at: float) -> Look:
+    """The figures of a snapshot, and of the uplinks."""
+    known = list(uplinks)
+    tracking, nat = snapshot.get("tracking"), snapshot.get("nat")
+    ports = [one["used"] / one["budget"] for one in (nat["ports"] if nat else ()) if one["budget"]]
+    return Look(
+        at=at,
+        tracked=tracking["connections"] / tracking["most"] if tracking else 0.0,
+        ports=max(ports, default=0.0),
+        packets=sum(one.received_packets + one.sent_packets for one in known),
+        errors=sum(one.errors for one in known),
+        lost=sum(one.lost for one in known),
+        repairs={one["reason"]: one["count"] for one in snapshot["drift_repaired"]},
+        gaps=sum(one["count"] for one in snapshot["gaps"]),
+    )
+
+
+def recent(looks: Sequence[Look]) -> list[Look]:
+    """Those that count, and the one before them, from which their changes do."""
+    return list(looks[-WINDOW - 1 :])
+
+
+def problems(looks: Sequence[Look]) -> list[Problem]:
+    """The problems that these looks show, oldest look first."""
+    return [{"reason": reason, "message": message} for reason, message in _problems(looks)]
+
+
+def _problems(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
+    yield from _of_what_is_full(looks[-LOOKS:])
+    yield from _of_uplinks(looks)
+    yield from _of_what_returns(looks)
+
+
+def _of_what_is_full(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
+    if len(looks) < LOOKS:
+        return
+    if min(look.tracked for look in looks) >= FULL:
+        message = (
+            f"the connection table is {looks[-1].tracked:.0%} full, and nobody can connect once it "
+            "is; bound pods by `connections` in limits, or raise net.netfilter.nf_conntrack_max"
+        )
+        yield Fault.CONNECTIONS_FULL, message
+    if min(look.ports for look in looks) >= FULL:
+        message = (
+            f"{looks[-1].ports:.0%} of the NAT host's ports toward one endpoint are in use; give "
+            "it more addresses"
+        )
+        yield Fault.PORTS_FULL, message
+
+
+def _of_what_returns(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
+    if drift := [(area, times) for area, times in _repairs(looks) if times >= LOOKS]:
+        shown = ", ".join(f"{area} {times} times" for area, times in drift)
+        message = (
+            f"other programs keep changing what the agent repairs ({shown} in "
+            f"{looks[-1].at - looks[0].at:.0f} s); its log says what was changed"
+        )
+        yield Fault.DRIFT, message
+    if _increases([look.gaps for look in looks]) >= LOOKS:
+        message = (
+            "counters keep losing their past, so traffic is missing in the totals; the agent's log "
+            "says which"
+        )
+        yield Fault.GAPS, message
+
+
+def _repairs(looks: Sequence[Look]) -> Iterator[tuple[str, int]]:
+    for area in sorted(looks[-1].repairs):
+        yield area, _increases([look.repairs.get(area, 0) for look in looks])
+
+
+def _of_uplinks(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
+    packets = _increase([look.packets for look in looks])
+    for reason, counts, least, share, what in (
+        (Fault.LINK_ERRORS, [look.errors for look in looks], LEAST_ERRORS, ERROR_SHARE, "failed"),
+        (Fault.LINK_DROPS, [look.lost for look in looks], LEAST_LOST, LOST_SHARE, "were dropped"),
+    ):
+        found = _increase(counts)
+        if found >= least and found >= share * (packets + found) and _increases(counts) >= LOOKS:
+            message = (
+                f"{found} packets of the uplinks {what} in the last minutes, beside {packets} "
+                "others; `ip -s -s link` shows why"
+            )
+            yield reason, message
+
+
+def _increases(counts: Sequence[int]) -> int:
+    """In how many steps a counter grew."""
+    return sum(after > before for before, after in pairwise(counts))
+
+
+def _increase(counts: Sequence[int]) -> int:
+    """By how much a counter grew; a step back is one that was made anew."""
+    return sum(max(0, after - before) for before, after in pairwise(counts))

@@ -1,0 +1,104 @@
+"""Which problems follow from a node's figures of the last minutes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from netmgr.agent import diagnosis
+from netmgr.agent.diagnosis import Look
+from netmgr.api.snapshot import Fault
+from netmgr.kernel.links import Carried
+from tests.fakes.agent_socket import snapshot
+
+MINUTE = 60.0
+
+
+def looks(many: int = 11, **steps: int) -> list[Look]:
+    """One a minute; each of `steps` grows by so much from one to the next."""
+    return [
+        Look(at=number * MINUTE, **{name: number * step for name, step in steps.items()})
+        for number in range(many)
+    ]
+
+
+def reasons(found: list[Look]) -> list[str]:
+    return [one["reason"] for one in diagnosis.problems(found)]
+
+
+def test_a_node_without_faults_has_no_problems():
+    assert reasons(looks(packets=1_000_000)) == []
+    assert reasons(looks(1)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"), [("tracked", Fault.CONNECTIONS_FULL), ("ports", Fault.PORTS_FULL)]
+)
+def test_what_is_full_has_to_stay_so(name: str, fault: Fault):
+    full = [replace(look, **{name: 0.96}) for look in looks(3)]
+    assert reasons(full) == [fault]
+    assert reasons(full[1:]) == []
+    assert reasons([*full, replace(full[-1], **{name: 0.94})]) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "found"),
+    [
+        ({"packets": 99_000, "errors": 100}, [Fault.LINK_ERRORS]),
+        # Too few, or too small a share.
+        ({"packets": 99_000, "errors": 9}, []),
+        ({"packets": 1_000_000, "errors": 100}, []),
+        ({"packets": 90_000, "lost": 1000}, [Fault.LINK_DROPS]),
+        ({"packets": 90_000, "lost": 99}, []),
+        ({"packets": 1_000_000, "lost": 1000}, []),
+    ],
+)
+def test_uplinks_have_to_lose_many_and_a_share(steps: dict[str, int], found: list[Fault]):
+    assert reasons(looks(**steps)) == found
+
+
+def test_one_burst_of_errors_is_no_problem():
+    burst = [replace(look, errors=10_000 * (look.at > MINUTE)) for look in looks(packets=1000)]
+    assert reasons(burst) == []
+
+
+def test_what_comes_back_is_a_problem_and_what_happened_once_is_not():
+    once = [replace(look, repairs={"rules": 7 * (look.at > MINUTE)}) for look in looks()]
+    assert reasons(once) == []
+    again = [replace(look, repairs={"rules": int(look.at), "routes": 1}) for look in looks(4)]
+    assert reasons(again) == [Fault.DRIFT]
+    (problem,) = diagnosis.problems(again)
+    assert "(rules 3 times in 180 s)" in problem["message"]
+    assert reasons(looks(4, gaps=1)) == [Fault.GAPS]
+    assert reasons(looks(3, gaps=1)) == []
+
+
+def test_counters_that_begin_anew_are_no_problem():
+    anew = [
+        *looks(5, packets=1000, errors=1),
+        *(replace(look, at=look.at + 400) for look in looks(3)),
+    ]
+    assert reasons(anew) == []
+
+
+def test_only_the_last_minutes_count():
+    found: list[Look] = []
+    for look in looks(30, gaps=1):
+        stays = replace(look, gaps=min(look.gaps, 5))
+        found = diagnosis.recent([*found, stays])
+        assert len(found) <= diagnosis.WINDOW + 1
+    assert reasons(found) == []
+
+
+def test_a_look_is_at_the_whole_snapshot():
+    given = snapshot(2, 1)
+    given["drift_repaired"] = [{"reason": "rules", "count": 3}]
+    given["gaps"] = [{"reason": "reboot", "count": 2, "seconds": 1.0}]
+    given["tracking"] = {"connections": 96, "most": 100, "pods": []}
+    uplink = Carried(1000, 10, 2000, 20, errors=3, lost=4)
+    found = diagnosis.look_at(given, [uplink, uplink], 5.0)
+    used = max(one["used"] / one["budget"] for one in given["nat"]["ports"])
+    assert found == Look(5.0, 0.96, used, 60, 6, 8, {"rules": 3}, 2)
+    del given["tracking"], given["nat"]
+    assert diagnosis.look_at(given, [], 5.0) == Look(5.0, repairs={"rules": 3}, gaps=2)
