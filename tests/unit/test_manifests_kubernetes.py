@@ -143,6 +143,14 @@ def test_an_overlay_can_insist_on_a_chained_plugin(overlay: str, component: str,
     ]
 
 
+def test_an_overlay_can_have_both_kinds_of_reports():
+    components = [KUBERNETES / "components" / each for each in ("quota-events", "node-health")]
+    made = build(KUBERNETES / "overlays" / "flat", *components)
+    (deployment,) = [item for item in made if item["kind"] == "Deployment"]
+    command = containers(deployment["spec"]["template"]["spec"])["controller"]["command"]
+    assert command[-2:] == ["--quota-events", "--node-health"]
+
+
 def test_an_overlay_can_have_events_of_spent_quotas():
     made = build(KUBERNETES / "overlays" / "cni", KUBERNETES / "components" / "quota-events")
     (deployment,) = [item for item in made if item["kind"] == "Deployment"]
