@@ -38,6 +38,7 @@ _PACKAGES = "the package containernetworking-plugins (Debian) or kubernetes-cni 
 _VERSION_SECONDS = 10
 _UNINSTALLED = ".uninstalled"
 _SOCKET_PATH_BYTES = 107  # sun_path is 108 bytes and holds the closing NUL
+_MANIFEST_VERSION = 1
 _EXECUTABLE, _PLAIN = 0o755, 0o644
 
 
@@ -154,7 +155,11 @@ class Manifest:
 
     def write(self) -> None:
         """Put the manifest on disk."""
-        document = {"version": 1, "files": self.files, "directories": self.directories}
+        document = {
+            "version": _MANIFEST_VERSION,
+            "files": self.files,
+            "directories": self.directories,
+        }
         durable.write(self.path, json.dumps(document, indent=2).encode() + b"\n", _PLAIN)
 
     def owns(self, path: Path) -> bool:
@@ -165,6 +170,8 @@ class Manifest:
 def _listed(text: str) -> tuple[dict[str, list[str]], list[str]]:
     """Files and directories that a manifest's text names."""
     document = json.loads(text)
+    if document["version"] != _MANIFEST_VERSION:
+        raise ValueError(f"another version of netmgr wrote it (version {document['version']!r})")
     files, directories = document["files"], document["directories"]
     lists = [*files.values(), directories] if isinstance(files, dict) else [None]
     if not all(

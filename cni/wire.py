@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 from netmgr.errors import IoFailure
 
-GREETING = b"netmgr-cni 1"
+_PROTOCOL = b"netmgr-cni "
+GREETING = _PROTOCOL + b"1"
 """Name and version of the protocol. A launcher of another version is refused, never guessed at."""
 
 CODING = ("utf-8", "surrogateescape")
@@ -54,6 +55,12 @@ def decode_request(message: bytes) -> tuple[dict[str, str], bytes]:
             return environment, rest
         name, _, value = entry.partition(b"=")
         environment[name.decode(*CODING)] = value.decode(*CODING)
+
+
+def is_of_another_version(message: bytes) -> bool:
+    """Whether a launcher made this request that speaks another version of the protocol."""
+    greeting, end, _ = message.partition(b"\0")
+    return bool(end) and greeting.startswith(_PROTOCOL) and greeting != GREETING
 
 
 def encode_reply(exit_code: int, stdout: bytes) -> bytes:

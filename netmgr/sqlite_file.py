@@ -18,7 +18,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from netmgr.errors import NetmgrError, SetupError, StateError
+from netmgr.errors import NetmgrError, NewerState, SetupError, StateError
 from netmgr.file_version import FileIdentity, identity_of
 
 BUSY_SECONDS = 0.5
@@ -45,7 +45,8 @@ def open_file(
     are run in one transaction, so that a crash leaves either the old file or the new one.
 
     Raises:
-        StateError: the file is damaged or was not made by this version; it has to be set aside.
+        NewerState: a newer netmgr wrote the file; it is as it was.
+        StateError: the file is damaged or of no version known; it has to be set aside.
         SetupError: the file cannot be reached or made; it may be perfectly good.
     """
     try:
@@ -61,6 +62,22 @@ def open_file(
         connection.close()
         raise
     return connection
+
+
+def refuse_newer(connection: sqlite3.Connection, path: Path, version: int) -> int:
+    """The schema version of an open file, 0 if it has none.
+
+    Raises:
+        NewerState: it is newer than `version`, so what its rows mean is unknown.
+    """
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    if found > version:
+        raise NewerState(
+            f"{path}: a newer netmgr wrote it (schema {found}; this one knows {version}), and it "
+            "is unchanged. Run that version again, or begin without what the file holds: "
+            f"mkdir {path.parent}/kept && mv {path}* {path.parent}/kept"
+        )
+    return int(found)
 
 
 def refusal(path: Path, error: sqlite3.Error) -> NetmgrError:
@@ -222,7 +239,7 @@ def _prepare(
     version: int,
     migrations: Mapping[int, str],
 ) -> None:
-    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    found = refuse_newer(connection, path, version)
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if found == 0 and tables == 0:
         # Outside any transaction, within which SQLite does not change the mode.

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from cni.wire import MAX_MESSAGE
-from netmgr.errors import IoFailure, NetmgrError, RequestError
+from cni.wire import MAX_MESSAGE, is_of_another_version
+from netmgr.errors import IoFailure, NetmgrError, RequestError, TryAgainLater
 
 REFUSED = ".refused"
 """Added to the name of a file that is set aside, since it can never be carried out."""
@@ -37,8 +37,9 @@ def replay(directory: Path, serve: Callable[[bytes], int]) -> None:
 
     A request that is itself at fault, or that even ends in a fault of ours, never will succeed:
     it is set aside under another name and logged. Any other failure is this node's, so the file
-    stays for the next time and nothing leaks. A file that cannot be read stays too and holds up
-    no other. What launchers left unfinished is removed in the end.
+    stays for the next time and nothing leaks. So does what a launcher of another version left,
+    for the agent of that version. A file that cannot be read stays too and holds up no other.
+    What launchers left unfinished is removed in the end.
 
     Raises:
         OSError: the directory cannot be listed.
@@ -94,9 +95,12 @@ def _carry_out(path: Path, serve: Callable[[bytes], int]) -> tuple[int, BaseExce
     """The request's CNI error code, and the exception it ended in where that is no CNI error."""
     if path.stat().st_size > MAX_MESSAGE:
         return IoFailure.cni_code, None
+    message = path.read_bytes()
+    if is_of_another_version(message):
+        return TryAgainLater.cni_code, None
     # A future keeps any exception to itself: one file must neither end the agent nor hold up the
     # others.
     with ThreadPoolExecutor(1, thread_name_prefix="spool") as worker:
-        outcome = worker.submit(serve, path.read_bytes())
+        outcome = worker.submit(serve, message)
     fault = outcome.exception()
     return (NetmgrError.cni_code, fault) if fault else (outcome.result(), None)

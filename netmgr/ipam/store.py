@@ -76,7 +76,8 @@ class Store:
         """Open `path`, or make it.
 
         Raises:
-            StateError: it is damaged, or of a schema this version does not know.
+            NewerState: a newer netmgr wrote it; it is as it was.
+            StateError: it is damaged, or of a schema that no version had.
             SetupError: it cannot be reached or made; it may be perfectly good.
         """
         self.path = path

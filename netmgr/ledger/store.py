@@ -119,7 +119,8 @@ class Store:
         """Open `path`, or make it.
 
         Raises:
-            StateError: the file is damaged or was not made by this version; it has to be set aside.
+            NewerState: a newer netmgr wrote the file; it is as it was.
+            StateError: the file is damaged or of no version known; it has to be set aside.
             SetupError: the file cannot be reached or made; it may be perfectly good.
         """
         self.path = path
@@ -408,12 +409,14 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only view of the file's roll-ups, which does not change while the block lasts.
 
     Raises:
+        NewerState: a newer netmgr wrote it.
         StateError: the file is damaged or no ledger of this version.
         SetupError: it cannot be read by this user, or not just now.
     """
     try:
         with closing(sqlite_file.open_to_read(path)) as connection:
             connection.execute("BEGIN")
+            sqlite_file.refuse_newer(connection, path, SCHEMA_VERSION)
             # BEGIN alone takes no snapshot; the first SELECT does.
             connection.execute("SELECT 1 FROM hour LIMIT 1").fetchone()
             yield connection

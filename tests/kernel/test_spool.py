@@ -90,6 +90,17 @@ def test_a_request_that_ends_in_a_fault_of_ours_is_set_aside_and_holds_no_later_
     assert "surrogates not allowed" in caplog.text
 
 
+def test_what_a_launcher_of_another_version_kept_stays_for_its_agent(
+    tmp_path: Path, server: Server
+) -> None:
+    kept = tmp_path / "1.del"
+    kept.write_bytes(b"netmgr-cni 2\0CNI_COMMAND=DEL\0\0{}")
+    (tmp_path / "2.del").write_bytes(b"netmgr-cni 1\0CNI_COMMAND=DEL\0\0{}")
+    replay(tmp_path, server)
+    assert names(tmp_path) == ["1.del"]
+    assert len(server.served) == 1
+
+
 def test_a_failure_of_the_nodes_own_keeps_the_request(tmp_path: Path) -> None:
     put(tmp_path, "1.del")
 

@@ -203,6 +203,17 @@ def test_a_damaged_manifest_is_told(plan, launcher, text):
         uninstall(plan.bin_dir)
 
 
+def test_a_manifest_of_another_version_is_told_and_kept(plan, launcher):
+    install(plan, launcher)
+    manifest = plan.bin_dir / "netmgr.installed"
+    manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 2'))
+    before = tree(plan.bin_dir), manifest.read_bytes()
+    for act in (lambda: uninstall(plan.bin_dir), lambda: install(plan, launcher)):
+        with pytest.raises(StateError, match=r"another version of netmgr wrote it \(version 2\)"):
+            act()
+    assert (tree(plan.bin_dir), manifest.read_bytes()) == before
+
+
 class Interrupted(Exception):
     pass
 

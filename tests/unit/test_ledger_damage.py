@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.errors import SetupError, StateError
+from netmgr.errors import NewerState, SetupError, StateError
+from netmgr.ledger import store
 from netmgr.model import PodRef
 from netmgr.prefixes import Address, Family
 from tests.fakes.ledger_tools import (
@@ -41,11 +42,6 @@ def _not_a_database(path: Path) -> None:
 def _foreign(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE photos (name TEXT)")
-
-
-def _newer(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 4")
 
 
 def _same_version_without_tables(path: Path) -> None:
@@ -98,7 +94,6 @@ def _absurd_fact(key: str) -> Callable[[Path], None]:
         *map(_absurd_fact, ("books", "sequence", "read_at_steady")),
         _not_a_database,
         _foreign,
-        _newer,
         _same_version_without_tables,
         _former_version_without_tables,
         _holed,
@@ -113,6 +108,22 @@ def test_a_damaged_or_foreign_file_is_refused_by_name_and_left_as_it_was(
     before = path.read_bytes()
     with pytest.raises(StateError, match=str(path)):
         opened(path, clock)
+    assert path.read_bytes() == before
+
+
+def test_a_newer_netmgrs_file_is_refused_as_such_and_left_as_it_was(
+    path: Path, clock: Clock
+) -> None:
+    ledger = opened(path, clock)
+    ledger.begin([counter()], WEB)
+    ledger.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {store.SCHEMA_VERSION + 1}")
+    before = path.read_bytes()
+    with pytest.raises(NewerState, match=f"schema {store.SCHEMA_VERSION + 1}; this one knows"):
+        opened(path, clock)
+    with pytest.raises(NewerState, match=r"mkdir .* && mv "), store.reading(path):
+        pass
     assert path.read_bytes() == before
 
 
