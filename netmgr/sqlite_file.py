@@ -24,6 +24,9 @@ from netmgr.file_version import FileIdentity, identity_of
 BUSY_SECONDS = 0.5
 """How long a statement waits for another program's lock."""
 
+LOG_BYTES = 4 << 20
+"""Size of a write-ahead log from which its owner makes sure that it starts over."""
+
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
 """SQLITE_ERROR is among them: our own statements fit the schema, so the file's is another."""
 
@@ -173,9 +176,12 @@ def is_damaged(connection: sqlite3.Connection) -> bool:
 
 
 def checkpoint(path: Path) -> bool:
-    """Sync all that was written so far to the disk and restart the log; returns whether it worked.
+    """Sync what was written so far to the disk; returns whether that is all of the log.
 
-    On a connection of its own, so that transactions go on while the disk is waited for.
+    Then the next transaction starts the log over, and truncates it to LOG_BYTES. On a connection
+    of its own, so that transactions go on while the disk is waited for. Those that are written
+    meanwhile are missing: under constant writes, the log would never start over and grow for ever.
+    So the owner of a log that `is_long` repeats this while nothing is written.
 
     Raises:
         StateError: the disk refused.
@@ -192,6 +198,14 @@ def checkpoint(path: Path) -> bool:
     except sqlite3.Error as error:
         raise StateError(f"{path}: cannot be synced to the disk: {error}") from error
     return not busy and logged == copied
+
+
+def is_long(path: Path) -> bool:
+    """Whether the write-ahead log of the file at `path` has become long."""
+    try:
+        return path.with_name(path.name + "-wal").stat().st_size > LOG_BYTES
+    except OSError:
+        return False
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -211,6 +225,8 @@ def _configure(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = NORMAL")
     # Else a COMMIT now and then would copy the log and wait for the disk.
     connection.execute("PRAGMA wal_autocheckpoint = 0")
+    # Without it, a log that starts over keeps the size of its worst moment.
+    connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:

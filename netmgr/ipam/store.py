@@ -236,12 +236,16 @@ class Store:
     def checkpoint(self) -> None:
         """Write what waits, sync to the disk, bound the log's size; other calls go on meanwhile.
 
+        They wait only for what is left of a log that got long.
+
         Raises:
             StateError: the disk refused.
         """
         # Before the sync: what waits in memory would not reach the disk.
         self.flush()
-        sqlite_file.checkpoint(self.path)
+        if not sqlite_file.checkpoint(self.path) and sqlite_file.is_long(self.path):
+            with self._lock:
+                sqlite_file.checkpoint(self.path)
 
     def close(self) -> None:
         """Close the file, with one last attempt to write what is not."""

@@ -318,7 +318,8 @@ class Ledger:
     def checkpoint(self) -> None:
         """Sync to the disk, for power cuts, and bound the log's size; once a minute is plenty.
 
-        Takes as long as the disk does; other calls go on meanwhile. A failure is logged only: the
+        Takes as long as the disk does; other calls go on meanwhile, and wait only for what is left
+        of a log that got long. A failure is logged only: the
         next call tries again.
         """
         try:
@@ -334,8 +335,12 @@ class Ledger:
             # A sync does not cover what could not be written and is in memory alone.
             if current and not self._book.dirty:
                 synced = Synced(current, self._book.lasting_bytes())
+        is_whole = self._store.checkpoint()
+        if not is_whole and sqlite_file.is_long(self._store.path):
+            with self._lock:
+                is_whole = self._store.checkpoint()
         # The small file comes after the disk has the ledger, and never ahead of it.
-        if self._store.checkpoint() and synced and mark.read(self._mark_path) != synced:
+        if is_whole and synced and mark.read(self._mark_path) != synced:
             mark.write(self._mark_path, synced)
 
     @property

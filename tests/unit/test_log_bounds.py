@@ -1,0 +1,75 @@
+"""The write-ahead logs of leases and ledger start over, however constantly they are written."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+from netmgr import sqlite_file
+from netmgr.ipam.store import Store
+from netmgr.model import Attachment, AttachmentKey, PodRef
+from netmgr.prefixes import Address, Family
+from tests.fakes.ledger_tools import WEB, Clock, counter, opened, reading
+
+FAR_TOO_LONG = 256 * sqlite_file.LOG_BYTES
+"""A log that never starts over gets there within seconds; one that does stays below a tenth."""
+
+
+@contextmanager
+def constantly(act: Callable[[int], None]) -> Iterator[None]:
+    """Do something over and over in another thread, without a pause."""
+    ending = threading.Event()
+
+    def repeat() -> None:
+        for number in count():
+            if ending.is_set():
+                return
+            act(number)
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+
+
+def wait_until_it_starts_over(path: Path, checkpoint: Callable[[], None], times: int) -> None:
+    log = path.with_name(path.name + "-wal")
+    former = 0
+    while times:
+        checkpoint()
+        size = log.stat().st_size
+        assert size < FAR_TOO_LONG
+        times -= size < former
+        former = size
+
+
+def attachment(number: int) -> Attachment:
+    key = AttachmentKey(f"container-{number}", "eth0")
+    addresses = (Address(Family.V4, number % 250),)
+    return Attachment(key, PodRef("ns", f"pod-{number}"), addresses, f"nm{number}", "/run/netns/x")
+
+
+def test_of_leases(tmp_path: Path) -> None:
+    store = Store(tmp_path / "ipam.sqlite")
+
+    def churn(number: int) -> None:
+        store.hold(attachment(number))
+        store.release(attachment(number), float(number))
+
+    with constantly(churn):
+        wait_until_it_starts_over(store.path, store.checkpoint, times=3)
+    store.close()
+
+
+def test_of_the_ledger(tmp_path: Path) -> None:
+    ledger = opened(tmp_path / "ledger.sqlite", Clock())
+    ledger.begin([counter()], WEB)
+    with constantly(lambda number: ledger.post([reading(100 * number)])):
+        wait_until_it_starts_over(ledger.path, ledger.checkpoint, times=3)
+    ledger.close()
