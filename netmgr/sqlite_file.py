@@ -176,12 +176,12 @@ def is_damaged(connection: sqlite3.Connection) -> bool:
 
 
 def checkpoint(path: Path) -> bool:
-    """Sync what was written so far to the disk; returns whether that is all of the log.
+    """Sync all that was written before this call to the disk; returns whether it worked.
 
-    Then the next transaction starts the log over, and truncates it to LOG_BYTES. On a connection
-    of its own, so that transactions go on while the disk is waited for. Those that are written
-    meanwhile are missing: under constant writes, the log would never start over and grow for ever.
-    So the owner of a log that `is_long` repeats this while nothing is written.
+    On a connection of its own, so that transactions go on while the disk is waited for. If none
+    did, the next one starts the log over and truncates it to LOG_BYTES. Under constant writes that
+    never comes about, and the log grows for ever: so the owner of a log that `is_long` repeats
+    this while nothing is written.
 
     Raises:
         StateError: the disk refused.

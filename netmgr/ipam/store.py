@@ -243,7 +243,8 @@ class Store:
         """
         # Before the sync: what waits in memory would not reach the disk.
         self.flush()
-        if not sqlite_file.checkpoint(self.path) and sqlite_file.is_long(self.path):
+        sqlite_file.checkpoint(self.path)
+        if sqlite_file.is_long(self.path):
             with self._lock:
                 sqlite_file.checkpoint(self.path)
 

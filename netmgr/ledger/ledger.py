@@ -336,9 +336,9 @@ class Ledger:
             if current and not self._book.dirty:
                 synced = Synced(current, self._book.lasting_bytes())
         is_whole = self._store.checkpoint()
-        if not is_whole and sqlite_file.is_long(self._store.path):
+        if sqlite_file.is_long(self._store.path):
             with self._lock:
-                is_whole = self._store.checkpoint()
+                self._store.checkpoint()
         # The small file comes after the disk has the ledger, and never ahead of it.
         if is_whole and synced and mark.read(self._mark_path) != synced:
             mark.write(self._mark_path, synced)
