@@ -155,7 +155,7 @@ def test_a_node_that_cannot_be_served_is_told_why(
     assert pod_cidrs(control_plane)["unlabelled"] != taken
 
 
-def test_a_place_rests_after_its_node_across_a_restart_of_the_controller(
+def test_a_place_is_in_cooldown_after_its_node_across_a_restart_of_the_controller(
     control_plane: ControlPlane, start: Start
 ) -> None:
     first = start("--quarantine=4")

@@ -85,6 +85,20 @@ def test_commands_and_options_exist(line: str):
     assert {word for word in words if re.fullmatch(r"--?[a-z][a-z-]*", word)} <= known, line
 
 
+def test_every_outage_names_where_it_happened_and_tests_that_exist():
+    rows = [
+        line for line in (ROOT / "docs/outages.md").read_text().splitlines() if "](http" in line
+    ]
+    assert len(rows) > 20
+    for row in rows:
+        what, _, shown = row.strip("|").split("|")
+        assert "](https://github.com/" in what
+        tests = re.findall(r"`([\w/]+\.py)::(test_\w+)`", shown)
+        assert tests, row
+        for path, name in tests:
+            assert f"def {name}(" in (ROOT / "tests" / path).read_text(), f"{path}::{name}"
+
+
 def test_every_overlay_is_told_of():
     text = (ROOT / "docs" / "kubernetes.md").read_text()
     for overlay in (ROOT / "configs" / "kubernetes" / "overlays").iterdir():
