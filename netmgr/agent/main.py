@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from netmgr import faults, logs
-from netmgr.agent import instance, preflight, roles
+from netmgr.agent import doctor, instance, preflight, roles
 from netmgr.agent.accounting import Accounting
 from netmgr.agent.components import Agent
 from netmgr.agent.instance import HeldDirectory
@@ -73,6 +73,7 @@ def run(config: Path, log_format: LogFormat = LogFormat.TEXT) -> None:
                 f"{document.state_dir}: {error}; see to its disk's space and the files' modes"
             ) from error
         backend = agent.get(Accounting).rules.backend.name
+        doctor.report(config, document)
         log.info("ready node=%s role=%s backend=%s", document.node.name, document.role, backend)
         log.info("stopping signal=%s", signal.Signals(signal.sigwait(_ENDINGS)).name)
 

@@ -78,6 +78,12 @@ def enable_forwarding(families: Iterable[Family], uplink: str | None = None) -> 
     return done
 
 
+def switched_off(families: Iterable[Family]) -> list[Path]:
+    """The switches of families that the kernel does not forward packets of."""
+    switches = [sysctls() / _FORWARDING[family] for family in families]
+    return [switch for switch in switches if switch.exists() and _read(switch) != "1"]
+
+
 def _keep_router_advertisements(root: Path, uplink: str | None) -> None:
     # Never `default`: links that come later, those of pods too, would inherit it.
     for name in sorted(_network_links(uplink)):

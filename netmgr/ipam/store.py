@@ -23,7 +23,7 @@ from netmgr.errors import DiskFull, StateError
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address
 
-_SCHEMA_VERSION = 2
+SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE attachments (
     container_id TEXT NOT NULL, ifname TEXT NOT NULL,
@@ -81,7 +81,7 @@ class Store:
             SetupError: it cannot be reached or made; it may be perfectly good.
         """
         self.path = path
-        self._connection = sqlite_file.open_file(path, _SCHEMA, _SCHEMA_VERSION)
+        self._connection = sqlite_file.open_file(path, _SCHEMA, SCHEMA_VERSION)
         self._opened = sqlite_file.identities(path)
         # One connection for all threads: a transaction must hold no other thread's statements.
         self._lock = threading.Lock()

@@ -33,8 +33,6 @@ _DEVICE_NAME = 1
 _NETDEV_INGRESS = 0
 _PRIORITY = 0
 _ANY_FAMILY = 0
-_FORWARD = 2
-"""NF_INET_FORWARD of <linux/netfilter.h>."""
 _PROBE = "netmgr-probe"
 
 
@@ -89,7 +87,7 @@ def is_supported(channel: NftSocket) -> bool:
     nothing is made. (A table that no one has cannot be deleted.)
     """
     flow_add = Expression("flow_offload", {1: text(_PROBE)})
-    chain = Chain(_PROBE, ((flow_add,),), (_FORWARD, 0), "filter")
+    chain = Chain(_PROBE, ((flow_add,),), (nf_tables.FORWARD_HOOK, 0), "filter")
     impossible = nf_tables.delete_table(f"{_PROBE}-missing")
     try:
         channel.commit(

@@ -111,6 +111,30 @@ def create(path: Path) -> None:
         raise failures[0]
 
 
+def unnamed() -> int:
+    """Open a new network namespace; it goes with the last descriptor, and whatever is in it.
+
+    Raises:
+        KernelError: privileges are missing.
+    """
+    made: list[int | KernelError] = []
+
+    def unshare_and_open() -> None:
+        try:
+            _call("unshare", CLONE_NEWNET)
+            made.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
+        except KernelError as error:
+            made.append(error)
+
+    # A thread of its own, which ends: the caller never leaves its namespace.
+    worker = threading.Thread(target=unshare_and_open, name="netns-unnamed")
+    worker.start()
+    worker.join()
+    if isinstance(made[0], KernelError):
+        raise made[0]
+    return made[0]
+
+
 def delete(path: Path) -> None:
     """Unpin the namespace at `path`, if it is there. Processes inside keep it until they end."""
     if not path.exists():

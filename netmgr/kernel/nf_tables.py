@@ -32,6 +32,9 @@ _SUBSYSTEM = 10
 BATCH_BEGIN, BATCH_END = 0x10, 0x11
 NLM_F_APPEND = 0x800
 NFPROTO_INET, NFPROTO_IPV4, NFPROTO_NETDEV, NFPROTO_IPV6 = 1, 2, 5, 10
+_FAMILY_NAMES = {NFPROTO_INET: "inet", NFPROTO_IPV4: "ip", NFPROTO_IPV6: "ip6"}
+FORWARD_HOOK = 2
+"""NF_INET_FORWARD of <linux/netfilter.h>."""
 
 NEW_TABLE, GET_TABLE, DELETE_TABLE = 0, 1, 2
 NEW_CHAIN, GET_CHAIN, DELETE_CHAIN = 3, 4, 5
@@ -47,7 +50,7 @@ TYPE_VERDICT = 0xFFFFFF00
 
 _HEADER = struct.Struct("=HH")
 _TABLE_NAME, _TABLE_FLAGS, _TABLE_USERDATA, _TABLE_OWNER = 1, 2, 6, 7
-_DORMANT, _ACCEPT = 1, 1
+_DORMANT, _DROP, _ACCEPT = 1, 0, 1
 _OWNED = 2
 _COMMENT = 0
 """In a table's user data, as nft writes and lists it: type, length, text."""
@@ -353,6 +356,16 @@ def chain_of(body: bytes) -> tuple[str, str, tuple[int, int] | None]:
         priority = int.from_bytes(place[_HOOK_PRIORITY], "big", signed=True)
         hook = int.from_bytes(place[_HOOK_NUMBER], "big"), priority
     return string_of(found[_CHAIN_TABLE]), string_of(found[_CHAIN_NAME]), hook
+
+
+def dropping_chain_of(body: bytes, hook: int) -> str | None:
+    """Family, table and name of a listed base chain of this hook whose policy is to drop."""
+    found = attributes(body, NFGENMSG.size)
+    place = attributes(found.get(_CHAIN_HOOK, b""), 0)
+    if place.get(_HOOK_NUMBER) != number(hook) or found.get(_CHAIN_POLICY) != number(_DROP):
+        return None
+    family = _FAMILY_NAMES.get(body[0], str(body[0]))
+    return f"{family} {string_of(found[_CHAIN_TABLE])} {string_of(found[_CHAIN_NAME])}"
 
 
 def place_of(body: bytes) -> tuple[str, str]:

@@ -92,17 +92,26 @@ def remember(name: str, state_dir: Path) -> None:
     durable.write(state_dir / FILE_NAME, f"{name}\n".encode())
 
 
-def _resolve(choice: Backend, state_dir: Path) -> Backend:
-    """One of `_KINDS`."""
+def would_use(choice: Backend, state_dir: Path) -> Backend:
+    """What `open_backend` would open: one that rules can be held by. Changes nothing.
+
+    Raises:
+        StateError: the remembered decision cannot be read.
+        KernelError: the kernel refused to list what it has.
+    """
     if choice in _KINDS:
         return choice
     former = remembered(state_dir)
     if former is None or (choice is Backend.IPTABLES and former is Backend.NFTABLES):
-        found = Backend.NFTABLES if choice is Backend.AUTO and _nftables_works() else in_use()
-        if former is None:
-            remember(found, state_dir)
-        return found
+        return Backend.NFTABLES if choice is Backend.AUTO and _nftables_works() else in_use()
     return former
+
+
+def _resolve(choice: Backend, state_dir: Path) -> Backend:
+    found = would_use(choice, state_dir)
+    if choice not in _KINDS and remembered(state_dir) is None:
+        remember(found, state_dir)
+    return found
 
 
 def remembered(state_dir: Path) -> Backend | None:

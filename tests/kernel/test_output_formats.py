@@ -54,6 +54,7 @@ WITH_PLAN: dict[str, tuple[str, ...]] = {
     "plan reach": ("", "--without routes --without groups --without routers --without peerings"),
     "plan map": ("", "--grow alpha --nodes 600"),
 }
+WITH_MACHINE: dict[str, tuple[str, ...]] = {"doctor": ("--config missing.yaml",)}
 WITH_LAB: dict[str, tuple[str, ...]] = {
     "node status": ("--socket {node}", "--socket {nat}"),
     "node pods": ("--socket {node}",),
@@ -71,7 +72,7 @@ WITH_LAB: dict[str, tuple[str, ...]] = {
 ANEW = {"lab up", "lab run", "lab traffic"}
 """Commands that do something new at each call, so that no two answers are the same."""
 
-CALLS = WITH_PLAN | WITH_LAB
+CALLS = WITH_PLAN | WITH_MACHINE | WITH_LAB
 """Command: the arguments it is run with, once for every format."""
 
 Run = Callable[[str], tuple[int, str, str]]
@@ -124,7 +125,7 @@ OFFERED = tuple(offered())
 def _cases() -> Iterator[Any]:
     for each in OFFERED:
         for arguments in CALLS.get(each.command, ()):
-            marks = [pytest.mark.root] if each.command in WITH_LAB else []
+            marks = [pytest.mark.root] if each.command not in WITH_PLAN else []
             yield pytest.param(
                 each, arguments, id=f"{each.command} {arguments}".strip(), marks=marks
             )

@@ -25,6 +25,8 @@ _INFO = struct.Struct("=32sI5I5III")
 _REQUEST = struct.Struct("=32sI4x")
 _BUILTIN = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 _EXTENSION = struct.Struct("=H29sB")
+_DROP = -1
+"""The verdict NF_DROP as an entry has it: -NF_DROP - 1."""
 _HEAD, _NAME_BYTES = b"ERROR\0", 30
 # Of the thread, which may be in another namespace than the process (`/proc/self`).
 _NAMES = {
@@ -54,6 +56,16 @@ class Table:
                 found[name] = found.get(name, 0) + 1
         # The last one is a built-in chain's policy, or the return to where a chain was called.
         return {name: count - 1 for name, count in found.items()}
+
+    def drops(self, builtin: str) -> bool:
+        """Whether the policy of a built-in chain is to drop."""
+        names, name, verdict = self._names(), "", 0
+        # The policy is the chain's last entry.
+        for start, target_at, _ in self._entries():
+            name = names.get(start, name)
+            if name == builtin and not self._is_head(target_at):
+                (verdict,) = struct.unpack_from("=i", self._content, target_at + _EXTENSION.size)
+        return verdict == _DROP
 
     def having(self, text: bytes) -> dict[str, list[Entry]]:
         """The rules with this text in a match, by chain, as the kernel has them."""

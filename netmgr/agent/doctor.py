@@ -1,0 +1,397 @@
+"""Examines a machine for what would keep an agent from working on it, or spoil its work.
+
+Every check only reads, or works in a network namespace of its own. Together they are
+`netmgr doctor`, before an installation and after it. An agent logs at its start what the
+`STANDING` ones find: they cost milliseconds, and nobody has to ask for them.
+"""
+
+from __future__ import annotations
+
+import configparser
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from configparser import ConfigParser
+from contextlib import closing, contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+from cni import installed
+from cni.runtimes import DEFAULT_CONF_DIR
+from netmgr import sqlite_file
+from netmgr.agent import instance, preflight
+from netmgr.agent.uplinks import uplinks
+from netmgr.api import client
+from netmgr.api.snapshot import Snapshot
+from netmgr.dataplane import settings
+from netmgr.documents import loader
+from netmgr.documents.diagnostics import Severity
+from netmgr.documents.node import NodeDocument
+from netmgr.errors import NetmgrError, StateError
+from netmgr.ipam import store as leases
+from netmgr.kernel import conntrack, links, netns, nf_tables
+from netmgr.kernel.links import VethEnd
+from netmgr.kernel.netlink import NLM_F_DUMP, Netlink
+from netmgr.kernel.nf_tables_socket import NftSocket
+from netmgr.kernel.xtables import listing
+from netmgr.ledger import store as ledger
+from netmgr.model import LINK_PREFIX
+from netmgr.prefixes import Address, Family
+from netmgr.rules.choose import open_kind, would_use
+from netmgr.rules.engine import Rules
+from netmgr.rules.policy import Policy
+
+FULL = 0.8
+"""Share of a table or a disk from which there is little room left."""
+
+LEAST_ROOM = 64 << 20
+"""Bytes that state needs on its disk: both files, their logs, and copies while they are mended."""
+
+QUERY_SECONDS = 5.0
+
+_CAPABILITIES = {12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN"}
+_NEIGHBOURS = {Family.V4: ("ipv4", "arp_cache"), Family.V6: ("ipv6", "ndisc_cache")}
+_LEGACY = {Family.V4: "iptables-legacy", Family.V6: "ip6tables-legacy"}
+_ANY_FAMILY = 0
+_LEAST_MTU = 1280
+_STATISTICS = Path("/proc/net/stat")
+_NETWORKD = tuple(Path(place) / "systemd/network" for place in ("/etc", "/run", "/usr/lib"))
+_NETWORK_MANAGER = Path("/run/NetworkManager/devices")
+_ANY_POD = f"{LINK_PREFIX}0123456789ab"
+
+log = logging.getLogger(__name__)
+
+
+class Finding(NamedTuple):
+    """What a check found: WARNING where netmgr works in spite of it, ERROR where it does not."""
+
+    severity: Severity
+    message: str
+    remedy: str = ""
+
+
+class Machine(NamedTuple):
+    """What is examined.
+
+    Attributes:
+        path: the node document, whether it is there or not.
+        document: what it says, or what a node without one is examined for.
+    """
+
+    path: Path
+    document: NodeDocument
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """The families that pods get addresses of; both while their ranges are not known."""
+        return self.document.families or tuple(Family)
+
+
+Check = Callable[[Machine], Iterator[Finding]]
+
+
+def examine(path: Path) -> dict[str, list[Finding]]:
+    """What each check finds on this machine, by the check's name, for the document at `path`."""
+    found: dict[str, list[Finding]] = {"document": []}
+    document = _assumed()
+    if path.exists():
+        try:
+            document = loader.load(path, NodeDocument)
+            preflight.check(path, document)
+        except NetmgrError as error:
+            found["document"] = [
+                Finding(Severity.ERROR, line) for line in error.message.splitlines()
+            ]
+    else:
+        found["document"] = [
+            Finding(
+                Severity.WARNING,
+                f"{path} is not there, so the machine is examined for a node with default settings",
+                "make it, or name another with --config",
+            )
+        ]
+    machine = Machine(path, document)
+    missing = list(_privileges(machine))
+    found["privileges"] = missing
+    # Without them every further check would find the same again, in other words.
+    for name, check in {} if missing else CHECKS.items():
+        try:
+            found[name] = list(check(machine))
+        except (NetmgrError, OSError) as error:
+            found[name] = [Finding(Severity.ERROR, f"cannot be examined: {error}")]
+    return found
+
+
+def report(path: Path, document: NodeDocument) -> None:
+    """Log what the `STANDING` checks find; whatever that is, the agent goes on."""
+    for name in STANDING:
+        try:
+            for one in CHECKS[name](Machine(path, document)):
+                log.warning("machine check=%s found=%s remedy=%s", name, one.message, one.remedy)
+        except (NetmgrError, OSError) as error:
+            log.warning("machine-not-examined check=%s error=%s", name, error)
+
+
+def _privileges(_machine: Machine) -> Iterator[Finding]:
+    status = Path("/proc/thread-self/status").read_text(encoding="ascii")
+    effective = int(status.partition("CapEff:")[2].split()[0], 16)
+    missing = [name for bit, name in _CAPABILITIES.items() if not effective >> bit & 1]
+    if missing:
+        lacking = " and ".join(missing)
+        yield Finding(Severity.ERROR, f"{lacking} missing: nothing else was examined", "be root")
+
+
+def _kernel(machine: Machine) -> Iterator[Finding]:
+    """Have the kernel take a pair of links, and all rules of this document, with one pod's."""
+    document = machine.document
+    backend = would_use(document.backend, document.state_dir)
+    with _scratch_namespace() as descriptor:
+        near, far = (VethEnd(f"probe{n}", bytes([2, 0, 0, 0, 0, n]), _LEAST_MTU) for n in (0, 1))
+        with Netlink() as channel:
+            channel.transact([links.create_veth(near, far, descriptor)])
+        with closing(Rules(open_kind(backend), Policy.of(document))) as rules:
+            pods = [Address(family, 1) for family in machine.families]
+            rules.know(pods, "default", f"{LINK_PREFIX}probe")
+            try:
+                rules.apply(rules.plan(pods))
+            except NetmgrError as error:
+                yield Finding(
+                    Severity.ERROR,
+                    f"the kernel does not take the rules that {backend} needs: {error}",
+                    "install all modules of this kernel (Debian: linux-image-*, Ubuntu: "
+                    "linux-modules-extra-*), or choose another `backend`",
+                )
+
+
+@contextmanager
+def _scratch_namespace() -> Iterator[int]:
+    """Do the block in a network namespace that is gone afterwards, with all that it holds."""
+    descriptor = netns.unnamed()
+    try:
+        with netns.entered(descriptor):
+            yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _settings(machine: Machine) -> Iterator[Finding]:
+    for switch in settings.switched_off(machine.families):
+        if not os.access(switch, os.W_OK):
+            name = ".".join(switch.relative_to(settings.sysctls()).parts)
+            yield Finding(
+                Severity.ERROR,
+                f"packets are not forwarded, and {switch} is read-only",
+                f"sysctl -w net.{name}=1 on the machine, or mount its /proc/sys/net writable at "
+                "/host/proc/sys/net",
+            )
+
+
+def _mtu(machine: Machine) -> Iterator[Finding]:
+    with Netlink() as channel:
+        mtus = {link.name: link.mtu for link in links.read_links(channel)}
+    for name in sorted(uplinks(machine.document) & mtus.keys()):
+        if machine.document.mtu and machine.document.mtu > mtus[name]:
+            yield Finding(
+                Severity.WARNING,
+                f"pods' packets have up to {machine.document.mtu} bytes, those of {name} "
+                f"{mtus[name]}: larger ones are lost where ICMP is",
+                "leave `mtu` out of the document, and pods follow the uplink",
+            )
+
+
+def _room(machine: Machine) -> Iterator[Finding]:
+    tracked = conntrack.occupancy()
+    if tracked and tracked.connections > FULL * tracked.most:
+        yield Finding(
+            Severity.WARNING,
+            f"{tracked.connections} of {tracked.most} tracked connections are in use; beyond, "
+            "nobody can connect",
+            f"sysctl -w net.netfilter.nf_conntrack_max={2 * tracked.most}",
+        )
+    for family in machine.families:
+        directory, table = _NEIGHBOURS[family]
+        # Both are there in the machine's own namespace alone, for all namespaces.
+        limit = settings.sysctls() / directory / "neigh/default/gc_thresh3"
+        if not limit.exists() or not (_STATISTICS / table).exists():
+            continue
+        most = int(limit.read_text(encoding="ascii"))
+        # One line for each processor, all with the number of entries first.
+        first = (_STATISTICS / table).read_text(encoding="ascii").splitlines()[1]
+        entries = int(first.split()[0], 16)
+        if entries > FULL * most:
+            yield Finding(
+                Severity.WARNING,
+                f"{entries} of {most} entries of the IPv{family.value} neighbour table are in use; "
+                "beyond, no further machine or pod is reached",
+                f"sysctl -w net.{directory}.neigh.default.gc_thresh3={4 * most}",
+            )
+
+
+def _firewall(machine: Machine) -> Iterator[Finding]:
+    """Chains that drop what they forward, unless a rule of theirs accepts it: docker's policy."""
+    if not machine.document.wires_pods:
+        return
+    with closing(NftSocket()) as channel:
+        request = nf_tables.message(
+            nf_tables.GET_CHAIN, b"", "list chains", NLM_F_DUMP, _ANY_FAMILY
+        )
+        listed = channel.list_of(
+            request, lambda body: nf_tables.dropping_chain_of(body, nf_tables.FORWARD_HOOK)
+        )
+    insertions = {
+        chain: f"nft insert rule {chain} {{}}ifname '{LINK_PREFIX}*' accept" for chain in listed
+    }
+    for family, command in _LEGACY.items():
+        if "filter" in listing.in_use(family) and listing.read("filter", family).drops("FORWARD"):
+            insertions[command] = f"{command} -I FORWARD -{{}} {LINK_PREFIX}+ -j ACCEPT"
+    for chain, insertion in insertions.items():
+        yield Finding(
+            Severity.WARNING,
+            f"the policy of {chain} is to drop what is forwarded; its rules have to accept what "
+            "pods exchange",
+            f"see whether they do, or: {insertion.format('i')}; {insertion.format('o')}",
+        )
+
+
+def _networkd(_machine: Machine) -> Iterator[Finding]:
+    for path in (path for place in _NETWORKD for path in sorted(place.glob("*.network"))):
+        if _takes_pods_links(path):
+            yield Finding(
+                Severity.WARNING,
+                f"{path} matches the links of pods ({LINK_PREFIX}…), so systemd-networkd would "
+                "take away their routes and addresses",
+                f"add `Name=!{LINK_PREFIX}*` to its [Match]",
+            )
+
+
+def _takes_pods_links(path: Path) -> bool:
+    """Whether the [Match] of a .network file takes the links of pods (systemd.network(5))."""
+    parser = ConfigParser(strict=False, interpolation=None, allow_no_value=True, delimiters="=")
+    try:
+        parser.read_string(path.read_text(encoding="utf-8", errors="replace"))
+        match = parser["Match"]
+    except (configparser.Error, KeyError):
+        return False
+    names = (match.pop("name", None) or "").split()
+    refused = [name[1:] for name in names if name.startswith("!")]
+    # Whatever else is matched narrows it further, mostly to hardware.
+    return not match and _is_any(names) and not _is_any(refused)
+
+
+def _is_any(patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(_ANY_POD, pattern) for pattern in patterns)
+
+
+def _network_manager(_machine: Machine) -> Iterator[Finding]:
+    with Netlink() as channel:
+        pods = [each for each in links.read_links(channel) if each.name.startswith(LINK_PREFIX)]
+    states = [_NETWORK_MANAGER / str(link.number) for link in pods]
+    if any(each.exists() and "managed=true" in each.read_text(encoding="utf-8") for each in states):
+        yield Finding(
+            Severity.WARNING,
+            f"NetworkManager manages the links of pods ({LINK_PREFIX}…)",
+            "write `[keyfile]` and `unmanaged-devices=interface-name:"
+            f"{LINK_PREFIX}*` to /etc/NetworkManager/conf.d/netmgr.conf, and reload it",
+        )
+
+
+def _plugin(machine: Machine) -> Iterator[Finding]:
+    """Whether runtimes find the plugin, or whose network they take before one is installed."""
+    state_dir = machine.document.state_dir
+    if not machine.document.wires_pods:
+        return
+    if installed.record_path(state_dir).exists():
+        try:
+            installed.check(state_dir)
+        except StateError as error:
+            yield Finding(Severity.ERROR, error.message)
+        return
+    if first := next(iter(installed.networks(DEFAULT_CONF_DIR)), None):
+        yield Finding(
+            Severity.WARNING,
+            f"the plugin is not installed, and runtimes take the network of {first}",
+            "move the file away before `netmgr cni install`; drain the node first if it runs pods",
+        )
+
+
+def _state(machine: Machine) -> Iterator[Finding]:
+    state_dir = machine.document.state_dir
+    for name, version in (
+        ("ipam.sqlite", leases.SCHEMA_VERSION),
+        ("ledger.sqlite", ledger.SCHEMA_VERSION),
+    ):
+        path = state_dir / name
+        if path.exists():
+            try:
+                with closing(sqlite_file.open_to_read(path)) as connection:
+                    sqlite_file.refuse_newer(connection, path, version)
+            except StateError as error:
+                yield Finding(Severity.ERROR, error.message)
+    present = next(place for place in (state_dir, *state_dir.parents) if place.exists())
+    disk = os.statvfs(present)
+    if (free := disk.f_bavail * disk.f_frsize) < LEAST_ROOM:
+        yield Finding(
+            Severity.ERROR,
+            f"{present} has {free >> 20} MiB left; without room for state no pod gets an address",
+            f"make room for {LEAST_ROOM >> 20} MiB",
+        )
+
+
+def _agent(machine: Machine) -> Iterator[Finding]:
+    """What the agent reports that runs here, and whether it is this document's."""
+    socket = machine.document.run_dir / "ledger.sock"
+    if not socket.exists():
+        try:
+            with instance.namespace("netmgr doctor"):
+                return
+        except instance.Held as error:
+            yield Finding(
+                Severity.ERROR, f"{error.message.partition(';')[0]}, and {socket} is not there"
+            )
+            return
+    snapshot = client.read_snapshot(socket, timeout=QUERY_SECONDS)
+    if not snapshot["ready"]:
+        yield Finding(Severity.ERROR, f"it is not ready: {snapshot['reason']}", "see its log")
+    for problem in snapshot.get("problems", ()):
+        yield Finding(Severity.WARNING, problem["message"])
+    yield from _gaps(snapshot)
+
+
+def _gaps(snapshot: Snapshot) -> Iterator[Finding]:
+    gaps = [one for one in snapshot["gaps"] if one["count"]]
+    if gaps:
+        shown = ", ".join(f"{one['reason']} {one['count']} times" for one in gaps)
+        yield Finding(
+            Severity.NOTE,
+            f"gaps since the ledger began: {shown}",
+            "docs/accounting.md explains each",
+        )
+
+
+CHECKS: dict[str, Check] = {
+    "kernel": _kernel,
+    "settings": _settings,
+    "mtu": _mtu,
+    "room": _room,
+    "firewall": _firewall,
+    "networkd": _networkd,
+    "network-manager": _network_manager,
+    "plugin": _plugin,
+    "state": _state,
+    "agent": _agent,
+}
+
+STANDING = ("mtu", "room", "firewall", "networkd", "network-manager")
+"""What an agent looks at itself; the rest it does or refuses by its own means."""
+
+
+def _assumed() -> NodeDocument:
+    """What a machine without a document is examined for: a node with both families."""
+    document = {
+        "apiVersion": "netmgr.io/v1alpha1",
+        "kind": "Node",
+        "node": {"name": "node"},
+        "ranges": ["10.244.0.0/24", "fd00:10:244::/120"],
+    }
+    return NodeDocument.model_validate(document)

@@ -1,0 +1,52 @@
+"""`netmgr doctor`: what would keep netmgr from working on this machine, and what mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from netmgr.cli.options import Format, Output
+from netmgr.cli.output import Styled, Table, show, show_document
+
+if TYPE_CHECKING:
+    from netmgr.agent.doctor import Finding
+
+_COLOURS = {"ok": "green", "note": None, "warning": "yellow", "error": "red"}
+
+
+def doctor(
+    *,
+    config: Annotated[
+        Path, typer.Option("--config", "-c", help="The node document (node.yaml).")
+    ] = Path("/etc/netmgr/node.yaml"),
+    output: Format = Output.TABLE,
+) -> None:
+    """Examine this machine, before or after an installation. Exit 1 if netmgr cannot work here.
+
+    Changes nothing. Each finding has a severity and, where there is one, the command that mends it.
+    """
+    from netmgr.agent.doctor import examine
+
+    found = examine(config)
+    if output is Output.TABLE:
+        show(_table(found))
+    else:
+        document = {check: [one._asdict() for one in each] for check, each in found.items()}
+        show_document(document, output)
+    is_bad = any(one.severity == "error" for each in found.values() for one in each)
+    raise typer.Exit(1 if is_bad else 0)
+
+
+def _table(found: Mapping[str, Iterable[Finding]]) -> Table:
+    table = Table("CHECK", "", "FINDING")
+    for check, findings in found.items():
+        if not findings:
+            table.row(check, Styled("ok", _COLOURS["ok"]), "")
+        for finding in findings:
+            severity = Styled(finding.severity, _COLOURS[finding.severity])
+            remedy = f"\n→ {finding.remedy}" if finding.remedy else ""
+            table.row(check, severity, finding.message + remedy)
+    return table

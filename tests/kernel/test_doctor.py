@@ -1,0 +1,183 @@
+"""`netmgr doctor` on machines that are sound, and on machines that lack something."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from netmgr.documents.node import Backend
+from netmgr.kernel import netns
+from netmgr.lab.nodes import LabNode
+from tests.builders import NODE_KEYS
+from tests.kernel.conforming import eventually
+from tests.kernel.namespaces import inside
+
+pytestmark = pytest.mark.root
+
+Doctor = Callable[..., tuple[int, dict[str, list[dict[str, str]]]]]
+NODE = {"node": {"name": "n"}, "ranges": ["10.64.0.0/24", "2001:db8::/120"]}
+STATE = (
+    ["ip", "-o", "link"],
+    ["ip", "route", "show", "table", "all"],
+    ["nft", "-s", "list", "ruleset"],
+    ["cat", "/proc/net/ip_tables_names"],
+    ["sysctl", "net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"],
+)
+
+
+@pytest.fixture
+def machine() -> Iterator[Path]:
+    path = Path(f"/run/netns/doctor-{os.getpid()}")
+    netns.create(path)
+    try:
+        yield path
+    finally:
+        netns.delete(path)
+
+
+def run(namespace: Path, document: Path, *options: str, before: tuple[str, ...] = ()) -> Any:
+    command = ["nsenter", f"--net={namespace}", *before, sys.executable, "-m", "netmgr", "doctor"]
+    command += ["-c", str(document), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.fixture
+def doctor(machine: Path, tmp_path: Path) -> Doctor:
+    """Exit code and findings of the checks that found anything, for a document of these keys."""
+
+    def examined(
+        *, before: tuple[str, ...] = (), **keys: Any
+    ) -> tuple[int, dict[str, list[dict[str, str]]]]:
+        document = tmp_path / "node.yaml"
+        places = {"state_dir": str(tmp_path / "state"), "run_dir": str(tmp_path / "run")}
+        document.write_text(yaml.safe_dump(NODE_KEYS | NODE | places | keys, sort_keys=False))
+        done = run(machine, document, "-o", "json", before=before)
+        assert done.stderr == ""
+        found = json.loads(done.stdout)
+        # Whether runtimes find the plugin is a matter of this machine's own /etc/cni.
+        found.pop("plugin", None)
+        return done.returncode, {check: each for check, each in found.items() if each}
+
+    return examined
+
+
+@pytest.mark.parametrize(
+    "backend", [Backend.NFTABLES, Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT], ids=str
+)
+def test_a_sound_machine_has_no_finding_and_stays_as_it_is(
+    doctor: Doctor, machine: Path, tmp_path: Path, backend: Backend
+) -> None:
+    kernel = [inside(machine, *command) for command in STATE]
+    assert doctor(backend=backend.value) == (0, {})
+    assert [inside(machine, *command) for command in STATE] == kernel
+    assert [path.name for path in tmp_path.iterdir()] == ["node.yaml"]
+
+
+def test_a_document_that_is_wrong_or_missing_is_a_finding(
+    doctor: Doctor, machine: Path, tmp_path: Path
+) -> None:
+    code, found = doctor(node={"name": "n", "addresses": ["10.9.9.9"]})
+    (finding,) = found["document"]
+    assert (code, finding["severity"]) == (1, "error")
+    assert "no link of this machine has 10.9.9.9" in finding["message"]
+    done = run(machine, tmp_path / "missing.yaml")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^document +warning", done.stdout, re.MULTILINE)
+    assert "→ make it, or name another with --config" in done.stdout
+
+
+OWN_CHAIN = """
+nft add table inet fw
+nft add chain inet fw f '{ type filter hook forward priority 0; policy drop; }'
+"""
+
+
+@pytest.mark.parametrize(
+    ("setup", "policy"),
+    [
+        (OWN_CHAIN, "inet fw f"),
+        ("iptables-legacy -P FORWARD DROP", "iptables-legacy"),
+        ("ip6tables-legacy -P FORWARD DROP", "ip6tables-legacy"),
+        ("iptables-nft -P FORWARD DROP", "ip filter FORWARD"),
+    ],
+)
+def test_a_policy_that_drops_what_is_forwarded_is_named_with_commands_that_work(
+    doctor: Doctor, machine: Path, setup: str, policy: str
+) -> None:
+    inside(machine, "sh", "-ec", setup)
+    code, found = doctor()
+    (finding,) = found.pop("firewall")
+    assert (code, found, finding["severity"]) == (0, {}, "warning")
+    assert f"the policy of {policy} is to drop" in finding["message"]
+    inside(machine, "sh", "-ec", finding["remedy"].partition("or: ")[2])
+
+
+def test_a_policy_that_accepts_is_no_finding(doctor: Doctor, machine: Path) -> None:
+    inside(machine, "iptables-legacy", "-A", "FORWARD", "-j", "DROP")
+    inside(machine, "iptables-legacy", "-P", "INPUT", "DROP")
+    assert doctor() == (0, {})
+
+
+def test_an_mtu_that_the_uplink_does_not_have_is_named(doctor: Doctor, machine: Path) -> None:
+    inside(machine, "ip", "link", "add", "up0", "mtu", "1400", "type", "veth", "peer", "far0")
+    code, found = doctor(mtu=1500, node={"name": "n", "uplink": "up0"})
+    assert code == 0
+    assert "those of up0 1400" in found["mtu"][0]["message"]
+
+
+def test_state_of_a_newer_version_is_named(doctor: Doctor, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    with closing(sqlite3.connect(tmp_path / "state" / "ledger.sqlite")) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    code, found = doctor()
+    assert code == 1
+    assert "a newer netmgr wrote it (schema 99" in found["state"][0]["message"]
+
+
+def test_a_missing_privilege_is_named_and_nothing_else_is_examined(doctor: Doctor) -> None:
+    code, found = doctor(before=("setpriv", "--bounding-set=-net_admin", "--"))
+    assert code == 1
+    assert list(found) == ["privileges"]
+    assert found["privileges"][0]["message"].startswith("CAP_NET_ADMIN missing")
+
+
+def test_a_running_agent_is_asked_and_a_dead_or_foreign_one_is_an_error(
+    node: LabNode, tmp_path: Path
+) -> None:
+    def examined(document: Path) -> tuple[int, dict[str, list[dict[str, str]]]]:
+        done = run(node.namespace, document, "-o", "json")
+        found = json.loads(done.stdout)
+        return done.returncode, {check: each for check, each in found.items() if each}
+
+    assert examined(node.document) == (0, {})
+    other = tmp_path / "node.yaml"
+    keys = yaml.safe_load(node.document.read_text())
+    other.write_text(yaml.safe_dump(keys | {"run_dir": str(tmp_path / "run")}))
+    code, found = examined(other)
+    assert code == 1
+    assert (
+        f"another agent runs in this network namespace (process {node.agent_pid()}"
+        in (found["agent"][0]["message"])
+    )
+    node.kill_agent()
+    code, found = examined(node.document)
+    assert code == 1
+    assert "no agent answers" in found["agent"][0]["message"]
+    inside(node.namespace, "iptables-nft", "-P", "FORWARD", "DROP")
+    node.start_agent()
+    node.wait_until_ready()
+    log = node.directory / "agent.log"
+    said = 'machine check=firewall found="the policy of ip filter FORWARD is to drop'
+    assert eventually(lambda: said in log.read_text())
+    inside(node.namespace, "iptables-nft", "-P", "FORWARD", "ACCEPT")
