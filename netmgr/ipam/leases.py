@@ -45,6 +45,8 @@ class Leases:
         self._clock = clock
         self._lookup = lookup
         self._lock = threading.Lock()
+        # Held before the other one, by ADDs that found no address; never by anybody else.
+        self._settling = threading.Lock()
         # Both families, also without ranges: held addresses and cooldowns must be known when a
         # range comes back.
         self._pools = {family: Pool(family, (), timing) for family in Family}
@@ -122,9 +124,24 @@ class Leases:
         try:
             return self._reserve(wanted)
         except CapacityError:
-            # Cooldowns may have ended since the background task last looked.
-            self.settle(at_most=8, among=requested.addresses)
-        return self._reserve(wanted)
+            return self._reserve_settled(wanted)
+
+    def _reserve_settled(self, wanted: Attachment) -> Attachment:
+        """As `_reserve`, after cooldowns that have ended since the background task last looked.
+
+        Of many ADDs at once each would look at the same addresses, the oldest, and most would find
+        that others had taken them meanwhile. So they look one after the other, and go on until
+        there is no cooldown left to end.
+        """
+        with self._settling:
+            while True:
+                were_over = self.settle(at_most=8, among=wanted.addresses)
+                try:
+                    return self._reserve(wanted)
+                except CapacityError:
+                    # They were taken by ADDs that came meanwhile.
+                    if not were_over:
+                        raise
 
     def _reserve(self, wanted: Attachment) -> Attachment:
         with self._lock:
@@ -179,8 +196,8 @@ class Leases:
             for address in attachment.addresses:
                 self._pools[address.family].release(address, now)
 
-    def settle(self, at_most: int | None = None, among: Collection[Address] = ()) -> None:
-        """End cooldowns that are over, oldest release first.
+    def settle(self, at_most: int | None = None, among: Collection[Address] = ()) -> bool:
+        """End cooldowns that are over, oldest release first; returns whether any were over.
 
         Args:
             at_most: how many addresses of each family to look at; None for all.
@@ -195,13 +212,15 @@ class Leases:
                     due = [address for address in due if address in among]
                 waiting += due[:at_most]
         if not waiting:
-            return
+            return False
         # Without the lock: the look-up walks the kernel's connection table twice, some 10 ms each.
         named = self._lookup(waiting)
         with self._lock:
             # One that another thread settled or gave out meanwhile is in no cooldown any more.
             ended = [a for a in waiting if self._pools[a.family].settle(a, now, named=a in named)]
             self.store.end_cooldown(ended)
+        # One that did not end here although no connection names it was another thread's.
+        return not named.issuperset(waiting)
 
     def occupancy(self) -> dict[Family, PoolState]:
         """Addresses by state, of families that have ranges or held addresses of former ones."""

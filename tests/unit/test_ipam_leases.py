@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,6 +113,48 @@ def test_nobody_waits_while_an_add_walks_the_connection_table(opened: Open, cloc
     clock.seconds += 31
     assert last_octets([held(leases, "next")]) == [1]
     assert answered == [True]
+
+
+def test_an_add_gets_an_address_though_others_take_those_that_it_settles(
+    opened: Open, clock: Clock
+) -> None:
+    """As long as any address is free, or its cooldown over, no ADD is refused."""
+    rounds: list[int] = []
+
+    def taken_meanwhile(due: Iterable[Address]) -> set[Address]:
+        rounds.append(len(list(due)))
+        if len(rounds) == 1:
+            # Another ADD was quicker, and its pod has come and gone.
+            leases.settle()
+            leases.release(held(leases, "quicker"))
+            clock.seconds += 31
+            for number in range(3):
+                held(leases, f"others-{number}")
+        return set()
+
+    leases = opened(taken_meanwhile)
+    for attachment in [held(leases, f"pod-{number}") for number in range(4)]:
+        leases.release(attachment)
+    clock.seconds += 31
+    assert last_octets([held(leases, "slower")]) == [0]
+
+
+def test_many_adds_at_once_all_get_an_address_whose_cooldown_is_over(
+    tmp_path: Path, clock: Clock
+) -> None:
+    def slow(_: Iterable[Address]) -> set[Address]:
+        time.sleep(0.02)
+        return set()
+
+    ranges = [Prefix.parse("10.1.0.0/26")]
+    leases = Leases(Store(tmp_path / "many.sqlite"), ranges, Timing(30, 60), clock, slow)
+    for attachment in [held(leases, f"pod-{number}") for number in range(64)]:
+        leases.release(attachment)
+    clock.seconds += 31
+    with ThreadPoolExecutor(64) as workers:
+        given = list(workers.map(lambda number: held(leases, f"again-{number}"), range(64)))
+    assert len(set(last_octets(given))) == 64
+    leases.store.close()
 
 
 def test_nobody_waits_while_the_disk_is_waited_for(opened: Open) -> None:
