@@ -94,7 +94,7 @@ Check = Callable[[Machine], Iterator[Finding]]
 def examine(path: Path) -> dict[str, list[Finding]]:
     """What each check finds on this machine, by the check's name, for the document at `path`."""
     found: dict[str, list[Finding]] = {"document": []}
-    document = _assumed()
+    document = assumed()
     if path.exists():
         try:
             document = loader.load(path, NodeDocument)
@@ -386,7 +386,7 @@ STANDING = ("mtu", "room", "firewall", "networkd", "network-manager")
 """What an agent looks at itself; the rest it does or refuses by its own means."""
 
 
-def _assumed() -> NodeDocument:
+def assumed() -> NodeDocument:
     """What a machine without a document is examined for: a node with both families."""
     document = {
         "apiVersion": "netmgr.io/v1alpha1",

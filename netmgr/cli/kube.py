@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from netmgr import faults
+from netmgr.cli.bundle import Redact, To, write
 from netmgr.cli.options import (
     SERVICE_ACCOUNT,
     Kubeconfig,
@@ -47,6 +48,25 @@ class Routes(StrEnum):
     """Whose routes the agents keep."""
 
     NODES = "nodes"
+
+
+@app.command()
+def bundle(
+    *,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(help="netmgr's namespaces. Default: netmgr and netmgr-controller."),
+    ] = None,
+    to: To = None,
+    redact: Redact = False,
+    kubeconfig: Kubeconfig = None,
+    service_account: ServiceAccount = SERVICE_ACCOUNT,
+) -> None:
+    """Collect what support needs to know of a cluster: its Nodes, netmgr's objects and logs."""
+    from netmgr.kube.bundle import NAMESPACES, collect
+
+    api = _connect(kubeconfig, service_account)
+    write(collect(api, tuple(namespace or NAMESPACES), redact=redact), to, "cluster")
 
 
 @app.command()

@@ -23,6 +23,7 @@ COMMANDS = {
     "controller": ("kube:controller", "Assign each Node of a Kubernetes cluster its ranges."),
     "kube": ("kube:app", "Ask a Kubernetes API server on behalf of agents."),
     "doctor": ("doctor:doctor", "Examine this machine for what would keep netmgr from working."),
+    "bundle": ("bundle:bundle", "Collect what support needs to know of this node."),
     "host": ("agent:host", "Remove all of netmgr from a machine."),
     "lab": ("lab:app", "Build a lab of network namespaces on this machine."),
 }

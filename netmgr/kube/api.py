@@ -56,6 +56,14 @@ class Api:
         """Read an object or a list."""
         return self._ask("GET", path, query)
 
+    def text(self, path: str, query: Query | None = None) -> str:
+        """Read what is no object, such as a container's log."""
+        answer = self._send("GET", path, query, None, "application/json", ANSWER_SECONDS)
+        try:
+            return str(answer.read().decode(errors="replace"))
+        except (HTTPError, OSError) as error:
+            raise ApiAway(f"GET {path}: the answer cannot be read: {error}") from None
+
     def create(self, path: str, body: Object) -> Object:
         """Create an object in the collection at `path`."""
         return self._ask("POST", path, body=body)

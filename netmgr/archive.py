@@ -1,0 +1,85 @@
+"""Support archives: parts that are collected one by one, as text, with names redacted if asked.
+
+A part that cannot be collected is no reason to have none: its place says why.
+"""
+
+from __future__ import annotations
+
+import hmac
+import io
+import re
+import secrets
+import tarfile
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from netmgr.errors import NetmgrError
+
+MOST_BYTES = 16 << 20
+"""Of one part; a longer one keeps its end, where logs have what matters."""
+
+_NAMED = re.compile(r'(\b(?:pod|namespace)=|"(?:pod|namespace)": )("[^"]*"|[^\s",]+)')
+"""What log lines and documents say of pods, those that are gone included."""
+
+_KEPT = frozenset({"", "-", "default", "kube-system", "netmgr", "netmgr-claims"})
+"""Names that reveal nothing."""
+
+_PSEUDONYM = re.compile("name-[0-9a-f]{10}")
+_WORD = r"[\w.-]"
+
+Part = Callable[[], str]
+
+
+def collect(parts: Mapping[str, Part]) -> dict[str, str]:
+    """The text of every part, or why there is none."""
+    found = {}
+    for name, part in parts.items():
+        try:
+            text = part()
+        except (NetmgrError, OSError, ValueError) as error:
+            found[name] = f"cannot be collected: {error}\n"
+            continue
+        if (excess := len(text) - MOST_BYTES) > 0:
+            text = f"the first {excess} characters are left out\n{text[excess:]}"
+        found[name] = text
+    return found
+
+
+def redacted(parts: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    """The parts with each of these names, and what log lines say of pods, as a pseudonym.
+
+    A name has one pseudonym in all parts of an archive, and another in the next: its key is random
+    and forgotten, so that nobody can find a name by trying names.
+    """
+    key = secrets.token_bytes(32)
+    # The longest first: `web` is part of `web-0`.
+    listed = sorted(set(names) - _KEPT, key=len, reverse=True)
+    known = re.compile(f"(?<!{_WORD})({'|'.join(map(re.escape, listed))})(?!{_WORD})")
+
+    def pseudonym(name: str) -> str:
+        if name in _KEPT or _PSEUDONYM.fullmatch(name):
+            return name
+        return f"name-{hmac.digest(key, name.encode(), 'sha256').hex()[:10]}"
+
+    def of_pod(found: re.Match[str]) -> str:
+        quote = '"' if found[2].startswith('"') else ""
+        return found[1] + quote + "/".join(map(pseudonym, found[2].strip('"').split("/"))) + quote
+
+    def hide(text: str) -> str:
+        if listed:
+            text = known.sub(lambda found: pseudonym(found[1]), text)
+        return _NAMED.sub(of_pod, text)
+
+    return {name: hide(text) for name, text in parts.items()}
+
+
+def packed(folder: str, parts: Mapping[str, str]) -> bytes:
+    """A compressed tar archive of the parts, below one folder."""
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w:gz") as archive:
+        for name, text in parts.items():
+            content = text.encode(errors="replace")
+            entry = tarfile.TarInfo(f"{folder}/{name}")
+            entry.size, entry.mtime, entry.mode = len(content), int(time.time()), 0o600
+            archive.addfile(entry, io.BytesIO(content))
+    return written.getvalue()

@@ -1,0 +1,55 @@
+"""`netmgr bundle` and `netmgr kube bundle`: support archives of a node and of a cluster."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from netmgr.cli.output import size
+
+To = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Where to; - is standard output. Default: a name with the time, here."
+    ),
+]
+Redact = Annotated[
+    bool, typer.Option("--redact", help="Replace names of pods and namespaces by pseudonyms.")
+]
+
+
+def bundle(
+    *,
+    config: Annotated[
+        Path, typer.Option("--config", "-c", help="The node document (node.yaml).")
+    ] = Path("/etc/netmgr/node.yaml"),
+    to: To = None,
+    log: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="A log to include; may be repeated.")
+    ] = None,
+    redact: Redact = False,
+) -> None:
+    """Collect what support needs to know of this node in one archive; changes nothing.
+
+    It has documents, the agent's answers, all rules, links and routes, network settings, the state
+    files' soundness (not their content), logs and versions.
+    """
+    from netmgr.agent.bundle import collect
+
+    write(collect(config, tuple(log or ()), redact=redact), to, "node")
+
+
+def write(content: bytes, to: Path | None, what: str) -> None:
+    """Write an archive, readable by its owner alone, and say so."""
+    if to == Path("-"):
+        sys.stdout.buffer.write(content)
+        return
+    from netmgr import durable
+
+    path = to or Path(f"netmgr-{what}-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
+    durable.write(path, content, 0o600)
+    typer.echo(f"{path}: {size(len(content))}. Look through it before you send it to anybody.")
