@@ -7,6 +7,7 @@ image` built instead: a copy of what `podman image mount` shows, since /var/lib 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -203,6 +204,13 @@ def test_pods_are_wired_counted_and_scraped_from_within_containers(
         assert command[0] == "python3"
         python = "python3" if IMAGE_ROOT else sys.executable
         machine.run("podman", "exec", "agent", python, *command[1:])
+
+    # What an operator runs in there: the container's capabilities and mounts suffice for it.
+    netmgr = ("podman", "exec", "agent", python, "-m", "netmgr")
+    found = json.loads(machine.run(*netmgr, "doctor", "-o", "json"))
+    errors = {check: each for check, each in found.items() if "error" in str(each)}
+    assert errors == {}
+    machine.run(*netmgr, "bundle", "--to", "/run/netmgr/bundle.tar.gz")
 
     machine.start("exporter", *contained("exporter"))
     page: list[str] = []
