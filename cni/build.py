@@ -33,7 +33,12 @@ BINARIES = Path(__file__).with_name("bin")
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 """Architectures we build for, by Go's and Debian's name, and what Linux calls the machine."""
 
-FLAGS = ("-std=c11", "-Os", "-static", "-s", "-Wall", "-Wextra")
+FLAGS = (
+    *("-std=c11", "-Os", "-static", "-s", "-Wall", "-Wextra"),
+    # It runs as root on input that others write. Both cost neither size nor start time; a
+    # position-independent program would start 3 % later.
+    *("-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"),
+)
 ZIGLANG_PIN = Path(__file__).parent.parent / ".ci" / "launcher-compiler.lock"
 MARK = b"netmgr-cni launcher built from "
 """Every launcher holds this and the digest of its source."""

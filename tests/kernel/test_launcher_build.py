@@ -58,6 +58,18 @@ def test_the_source_has_no_warning_in_it(tmp_path):
     assert outcome.returncode == 0
 
 
+def test_functions_with_buffers_are_guarded_against_overflows(tmp_path):
+    compiler = next(build.available(HOST))
+    listing = tmp_path / "launcher.s"
+    flags = [flag for flag in build.FLAGS if flag not in ("-static", "-s")]
+    outcome = programs.run((*compiler.command, *flags, "-S", "-o", listing, build.SOURCE))
+    assert outcome.returncode == 0, outcome.stderr
+    text = listing.read_text()
+    assert "__stack_chk_fail" in text
+    if compiler.name != "ziglang":  # musl has no checking variants
+        assert "_chk@" in text or "_chk\n" in text
+
+
 def test_this_machines_launcher_runs_and_is_current(tmp_path):
     target = tmp_path / "deep" / "launcher"
     build.build(target, HOST)
