@@ -1,0 +1,273 @@
+"""Which Node gets which allocation, case by case (`tests/properties/test_kube_assigning.py` has the
+histories).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from netmgr.kube.allocations import Claim, NodeAllocation, NodeAllocations, NodeIndex
+from netmgr.kube.assigning import MOST_TOUCHED, Decision, NodeView, Reason, decide, released
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.files import load_limits
+from netmgr.plan.locking import make_lock
+from netmgr.prefixes import Family, Prefix
+from tests.builders import PLAN_KEYS
+
+NOW, QUARANTINE = 5000.0, 600.0
+PLAN = {
+    **PLAN_KEYS,
+    "name": "test",
+    "cloud": "none",
+    "pools": {"nodes": ["10.0.0.0/8", "fd00:10::/40"], "services": ["172.16.0.0/12"]},
+    "clusters": {
+        "train": {
+            "node_pools": {
+                "cpu": {"nodes": 40, "surge": 0, "pods_per_node": 14},
+                "gpu": {"nodes": 2, "surge": 0, "pods_per_node": 40},
+            }
+        },
+    },
+}
+DOCUMENT = PlanDocument.model_validate(PLAN)
+ALLOCATIONS = NodeAllocations(make_lock(DOCUMENT, None, load_limits(DOCUMENT.cloud)), "train")
+STRANGE = Prefix.parse("192.168.0.0/24")
+
+
+def at(number: int, pool: str = "cpu") -> NodeAllocation:
+    found = ALLOCATIONS.at(NodeIndex(pool, number))
+    assert found is not None
+    return found
+
+
+def node(name: str, cidrs: Iterable[Prefix] = (), pool: str | None = "cpu") -> NodeView:
+    return NodeView(name, f"uid-{name}", "2", pool, tuple(cidrs))
+
+
+def held(number: int, name: str, since: float | None = None) -> dict[NodeIndex, Claim]:
+    """A claim; in cooldown since some time, if given."""
+    return {at(number).index: Claim(at(number), name, f"uid-{name}", since)}
+
+
+def full(pool: str = "gpu") -> dict[NodeIndex, Claim]:
+    return {
+        at(number, pool).index: Claim(at(number, pool), f"n{number}", f"uid-n{number}")
+        for number in range(ALLOCATIONS.capacity[pool])
+    }
+
+
+def decided(claims: dict[NodeIndex, Claim], *nodes: NodeView, now: float = NOW) -> Decision:
+    return decide(ALLOCATIONS, claims, nodes, now, QUARANTINE)
+
+
+def touching(number: int) -> Prefix:
+    """The IPv4 prefix that touches so many allocations from the first on, a power of two."""
+    (first,) = (one for one in at(0).cidrs if one.family is Family.V4)
+    return Prefix(Family.V4, first.value, first.length - (number.bit_length() - 1))
+
+
+def test_the_name_decides_then_the_lowest_number_that_is_free() -> None:
+    names = ["train-cpu-2", "b", "a", "train-gpu-0"]
+    decision = decided({}, *map(node, names))
+    assert {name: one.index.number for name, one in decision.assignments.items()} == {
+        "a": 0,
+        "b": 1,
+        "train-cpu-2": 2,
+        "train-gpu-0": 3,
+    }
+    assert decision.claims == {
+        one.index: Claim(one, name, f"uid-{name}") for name, one in decision.assignments.items()
+    }
+    assert decision.refusals == []
+
+
+def test_a_name_whose_place_is_taken_gets_another() -> None:
+    decision = decided(held(2, "other"), node("other", at(2).cidrs), node("train-cpu-2"))
+    assert decision.assignments == {"train-cpu-2": at(0)}
+
+
+def test_the_older_node_chooses_first_whatever_the_order_of_the_list() -> None:
+    older, newer = replace(node("z"), created="1"), node("a")
+    for listed in ((older, newer), (newer, older)):
+        assert decided({}, *listed).assignments == {"z": at(0), "a": at(1)}
+
+
+def test_each_pool_has_its_own_allocations() -> None:
+    decision = decided({}, node("a"), node("b", pool="gpu"))
+    assert decision.assignments == {"a": at(0), "b": at(0, "gpu")}
+
+
+def test_deciding_again_before_or_after_the_nodes_are_written_changes_no_claim() -> None:
+    first = decided({}, node("a"), node("b"))
+    claims = {index: claim for index, claim in first.claims.items() if claim}
+    pending = decided(claims, node("b"), node("a"))
+    assert (pending.claims, pending.assignments) == ({}, first.assignments)
+    written = decided(claims, node("a", at(0).cidrs), node("b", at(1).cidrs))
+    assert written == Decision()
+
+
+def test_a_claim_in_cooldown_is_renewed_when_its_node_is_there() -> None:
+    for found in (node("a", at(0).cidrs), node("a")):
+        decision = decided(held(0, "a", NOW - 1), found)
+        assert decision.claims == held(0, "a")
+
+
+def test_what_podcidrs_cannot_say_is_in_the_annotation() -> None:
+    allocation = at(0, "gpu")
+    assert allocation.annotation
+    there = node("a", allocation.cidrs, "gpu")
+    decision = decided({}, there)
+    assert decision.assignments == {"a": allocation}
+    assert decision.claims[allocation.index] == Claim(allocation, "a", "uid-a")
+    claims = {allocation.index: Claim(allocation, "a", "uid-a")}
+    assert decided(claims, there).assignments == {"a": allocation}
+    assert decided(claims, replace(there, annotation=allocation.annotation)) == Decision()
+
+
+def test_a_node_keeps_what_somebody_else_gave_it() -> None:
+    decision = decided({}, node("a", at(7).cidrs))
+    assert (decision.claims, decision.assignments) == (held(7, "a"), {})
+
+
+def test_a_pending_claim_does_not_keep_its_range_from_the_node_that_has_it() -> None:
+    """`a` was promised 0, but its podCIDRs were never written; now `b` has them."""
+    decision = decided(held(0, "a"), node("a"), node("b", at(0).cidrs))
+    assert decision.claims == held(0, "b") | held(1, "a")
+    assert decision.assignments == {"a": at(1)}
+    assert decision.refusals == []
+
+
+def test_two_nodes_with_one_podcidr_are_both_refused_with_the_others_name() -> None:
+    decision = decided(held(0, "a"), node("a", at(0).cidrs), node("b", at(0).cidrs))
+    cidrs = ", ".join(map(str, at(0).cidrs))
+    assert [(one.node.name, one.reason, one.message) for one in decision.refusals] == [
+        ("b", Reason.TAKEN, f"podCIDR {cidrs} is also that of Node a; delete one of the two"),
+        ("a", Reason.TAKEN, f"podCIDR {cidrs} is also that of Node b; delete one of the two"),
+    ]
+    assert (decision.claims, decision.assignments) == ({}, {})
+
+
+def test_a_claim_whose_node_has_another_allocation_begins_its_cooldown() -> None:
+    decision = decided(held(0, "a"), node("a", at(1).cidrs))
+    assert decision.claims == held(1, "a") | held(0, "a", NOW)
+
+
+@pytest.mark.parametrize(
+    ("since", "after"),
+    [
+        (None, held(0, "a", NOW)),
+        (NOW, {}),
+        (NOW - QUARANTINE + 1, {}),
+        (NOW - QUARANTINE, {at(0).index: None}),
+        (NOW + 1, held(0, "a", NOW)),
+    ],
+)
+def test_cooldown_begins_lasts_and_ends(
+    since: float | None, after: dict[NodeIndex, Claim | None]
+) -> None:
+    assert decided(held(0, "a", since)).claims == after
+
+
+def test_only_a_node_of_the_same_name_gets_what_is_in_cooldown() -> None:
+    claims = held(0, "a", NOW - 1)
+    assert decided(claims, node("b")).assignments == {"b": at(1)}
+    again = replace(node("a"), uid="uid-again")
+    decision = decided(claims | held(1, "c", NOW - 1), node("b"), again)
+    assert decision.assignments == {"a": at(0), "b": at(2)}
+    assert decision.claims[at(0).index] == Claim(at(0), "a", "uid-again")
+
+
+def test_what_returns_is_its_pools_and_goes_before_its_names_place() -> None:
+    claims = held(5, "train-cpu-2", NOW - 1)
+    again = replace(node("train-cpu-2"), uid="uid-again")
+    assert decided(claims, again).assignments == {"train-cpu-2": at(5)}
+    moved = replace(again, pool="gpu")
+    assert decided(claims, moved).assignments == {"train-cpu-2": at(0, "gpu")}
+
+
+def test_what_another_nodes_podcidrs_touch_is_given_to_nobody_even_if_it_returns() -> None:
+    liar = node("liar", [touching(2)])
+    again = replace(node("a"), uid="uid-again")
+    assert decided(held(1, "a", NOW - 1), liar, again).assignments == {"a": at(2)}
+    assert decided(held(1, "a"), liar, node("a")).assignments == {"a": at(2)}
+    assert decided({}, liar, node("train-cpu-1")).assignments == {"train-cpu-1": at(2)}
+
+
+@pytest.mark.parametrize(
+    ("cidr", "fault", "first"),
+    [
+        (STRANGE, "lies outside the plan of cluster train", 0),
+        (touching(2), "lies across allocations of the plan of cluster train", 2),
+        (touching(MOST_TOUCHED), "lies across allocations of the plan", MOST_TOUCHED),
+        (touching(2 * MOST_TOUCHED), "is more than one node has, so that others get", 0),
+    ],
+)
+def test_podcidrs_that_are_no_allocation_are_refused_and_block_so_much(
+    cidr: Prefix, fault: str, first: int
+) -> None:
+    decision = decided({}, node("odd", [cidr]), node("next"))
+    (refusal,) = decision.refusals
+    assert (refusal.node.name, refusal.reason) == ("odd", Reason.OUTSIDE)
+    assert refusal.message.startswith(f"podCIDR {cidr} {fault}")
+    assert refusal.message.endswith(
+        "; podCIDRs never change, so delete the Node and let its kubelet register it again; "
+        "kube-controller-manager must run with --allocate-node-cidrs=false"
+    )
+    assert decision.assignments == {"next": at(first)}
+
+
+def test_one_family_of_an_allocation_is_not_the_allocation() -> None:
+    decision = decided({}, node("half", at(3).cidrs[:1]), node("train-cpu-3"))
+    assert [one.reason for one in decision.refusals] == [Reason.OUTSIDE]
+    assert decision.assignments == {"train-cpu-3": at(0)}
+
+
+def test_a_node_without_a_pool_or_with_an_unknown_one_is_told_the_plans() -> None:
+    decision = decided({}, node("a", pool=None), node("b", pool="tpu"))
+    assert [(one.node.name, one.reason, one.message) for one in decision.refusals] == [
+        (
+            "a",
+            Reason.NO_POOL,
+            "no label says the node pool; label it with one of the plan's: cpu, gpu",
+        ),
+        (
+            "b",
+            Reason.UNKNOWN_POOL,
+            "cluster train has no node pool 'tpu' in the plan; there are: cpu, gpu",
+        ),
+    ]
+    assert decision.assignments == {}
+
+
+def test_a_full_pool_says_how_many_are_in_cooldown_and_what_to_do() -> None:
+    claims = full() | held(0, "elsewhere", NOW - 1)
+    claims[at(1, "gpu").index] = replace(claims[at(1, "gpu").index], released=NOW - 1)
+    decision = decided(claims, node("n0", at(0, "gpu").cidrs, "gpu"), node("late", pool="gpu"))
+    (refusal,) = decision.refusals
+    assert (refusal.node.name, refusal.reason) == ("late", Reason.POOL_FULL)
+    assert refusal.message == (
+        "node pool gpu has allocations for 2 nodes and none is free (1 in cooldown for 600 s after "
+        "it): raise its nodes or surge in the plan, and lock it"
+    )
+    assert "late" not in decision.assignments
+
+
+def test_a_machine_without_pods_gets_nothing_and_is_not_refused() -> None:
+    for cidrs in ([], [STRANGE]):
+        assert decided({}, replace(node("router", cidrs), runs_pods=False)) == Decision()
+
+
+def test_only_claims_whose_cooldown_begins_are_released() -> None:
+    before = held(0, "a") | held(1, "b", 7.0) | held(2, "c") | held(3, "d") | held(4, "e")
+    after: dict[NodeIndex, Claim | None] = {
+        **held(0, "a", NOW),
+        at(1).index: None,
+        **held(2, "x"),
+        at(3).index: None,
+        **held(4, "e"),
+        **held(5, "new"),
+    }
+    assert [claim.node for claim in released(before, Decision(claims=after))] == ["a", "c", "d"]
