@@ -8,7 +8,7 @@ VM_TESTS = -m root --timeout 900 tests/kernel/test_conntrack.py tests/contracts/
 	tests/contracts/test_services_nftables.py $(wildcard tests/kernel/flowtable_*.py tests/kernel/test_limits*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test e2e vm pythons schemas bench limits soak lint format wheels image lock clean
+.PHONY: help lab test e2e vm pythons schemas bench limits soak mutants lint format wheels image lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
@@ -68,6 +68,9 @@ soak: ## have 100,000 pods come and go, and show that nothing of netmgr grows wi
 	@.ci/setup test
 	@.venv/bin/python -m cni.build
 	NETMGR_SOAK_PODS=$${NETMGR_SOAK_PODS:-100000} .venv/bin/python -m pytest --timeout 7200 tests/kernel/test_bounds.py $(ARGS)
+
+mutants: ## change the deciding code one thing at a time and have fast tests notice; ARGS are rooms of .ci/mutants
+	.ci/mutants $(ARGS)
 
 lint: ## check formatting, lint rules, types and layers
 	@.ci/setup lint

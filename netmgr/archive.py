@@ -5,7 +5,7 @@ A part that cannot be collected is no reason to have none: its place says why.
 
 from __future__ import annotations
 
-import hmac
+import hashlib
 import io
 import re
 import secrets
@@ -51,15 +51,15 @@ def redacted(parts: Mapping[str, str], names: Collection[str]) -> dict[str, str]
     A name has one pseudonym in all parts of an archive, and another in the next: its key is random
     and forgotten, so that nobody can find a name by trying names.
     """
-    key = secrets.token_bytes(32)
-    # The longest first: `web` is part of `web-0`.
-    listed = sorted(set(names) - _KEPT, key=len, reverse=True)
+    key = secrets.token_bytes()
+    # In any order: none of them ends within a word, so `web` is not found in `web-0`.
+    listed = set(names) - _KEPT
     known = re.compile(f"(?<!{_WORD})({'|'.join(map(re.escape, listed))})(?!{_WORD})")
 
     def pseudonym(name: str) -> str:
         if name in _KEPT or _PSEUDONYM.fullmatch(name):
             return name
-        return f"name-{hmac.digest(key, name.encode(), 'sha256').hex()[:10]}"
+        return "name-" + hashlib.blake2b(name.encode(), key=key, digest_size=5).hexdigest()
 
     def of_pod(found: re.Match[str]) -> str:
         quote = '"' if found[2].startswith('"') else ""

@@ -146,7 +146,7 @@ class _View:
         self._cooling: dict[tuple[str, str], NodeIndex] | None = None
 
     def of(self, node: NodeView) -> Iterator[Claim]:
-        """The claims of a Node; two only if two controllers each gave it an allocation."""
+        """The claims that a Node had before; two only if two controllers each gave it one."""
         for index in self._held.get(node.uid, ()):
             claim = self.claims.get(index)
             if claim and claim.uid == node.uid:
@@ -157,7 +157,6 @@ class _View:
             del self.claims[index]
         else:
             self.claims[index] = claim
-            self._held.setdefault(claim.uid, []).append(index)
         self.decision.claims[index] = claim
 
     def renew(self, claim: Claim) -> None:
@@ -288,7 +287,7 @@ def _serve(view: _View, node: NodeView, quarantine: float) -> None:
 
 
 def _refuse_pool(view: _View, node: NodeView) -> None:
-    known = ", ".join(view.allocations.capacity) or "none"
+    known = ", ".join(view.allocations.capacity)
     if node.pool is None:
         view.refuse(
             node,

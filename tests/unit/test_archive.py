@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import re
+import tarfile
+import time
 
 import pytest
 
@@ -18,10 +21,12 @@ def test_a_part_that_fails_says_why_in_its_place_and_a_long_one_keeps_its_end(
 
     monkeypatch.setattr(archive, "MOST_BYTES", 10)
     parts = {"bad": failing, "long": lambda: "0123456789end", "short": lambda: "0123456789"}
+    parts["one"] = lambda: "01234567890"
     assert archive.collect(parts) == {
         "bad": "cannot be collected: nothing there\n",
         "long": "the first 3 characters are left out\n3456789end",
         "short": "0123456789",
+        "one": "the first 1 characters are left out\n1234567890",
     }
 
 
@@ -45,6 +50,7 @@ def test_a_name_has_one_pseudonym_and_only_whole_words_are_names() -> None:
         ('{"namespace": "team", "pod": "gone", "n": 7}', '{"namespace": "N", "pod": "N", "n": 7}'),
         ('{"namespace": "", "pod": "-"}', '{"namespace": "", "pod": "-"}'),
         ("pods=7 podium=x", "pods=7 podium=x"),
+        ('pod="X/X"', 'pod="N/N"'),
     ],
 )
 def test_what_lines_and_documents_say_of_pods_that_are_gone_is_hidden(
@@ -52,3 +58,16 @@ def test_what_lines_and_documents_say_of_pods_that_are_gone_is_hidden(
 ) -> None:
     shown = archive.redacted({"log": line}, [])["log"]
     assert re.sub("name-[0-9a-f]{10}", "N", shown) == hidden
+
+
+def test_an_archive_has_every_part_for_its_owner_alone() -> None:
+    before = int(time.time())
+    packed = archive.packed("node", {"a": "text", "deep/b": "\udcff?"})
+    assert packed[:2] == b"\x1f\x8b"
+    with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as found:
+        entries = found.getmembers()
+        contents = [found.extractfile(entry).read() for entry in entries]
+    assert [entry.name for entry in entries] == ["node/a", "node/deep/b"]
+    assert contents == [b"text", b"??"]
+    assert {entry.mode for entry in entries} == {0o600}
+    assert before <= entries[0].mtime <= time.time()

@@ -70,6 +70,57 @@ def test_an_address_that_a_connection_names_waits_but_not_for_ever():
     assert block.take(KEY, 90) == address
 
 
+@pytest.mark.parametrize("released", [0, 7, 1000])
+def test_a_cooldown_counts_from_the_release_whenever_that_was(released: int):
+    block = pool("10.0.0.0/32")
+    address = block.take(KEY, 0)
+    block.release(address, released)
+    for after, named, ends in ((29, False, False), (89, True, False), (30, False, True)):
+        assert block.settle(address, released + after, named=named) is ends
+
+
+def test_what_an_attachment_never_got_is_free_at_once_and_what_nobody_holds_stays():
+    block = pool("10.0.0.0/31")
+    address = block.take(KEY, 0)
+    block.put_back(address)
+    assert states(block) == (0, 0, 2, 0)
+    assert [str(block.take(KEY, 0)) for _ in range(2)] == ["10.0.0.1", "10.0.0.0"]
+    unknown = Address.parse("10.0.0.9")
+    block.put_back(unknown)
+    block.release(unknown, 0)
+    assert states(block) == (2, 0, 0, 0)
+
+
+def test_what_the_kernel_holds_is_in_no_cooldown_and_returns_to_nobody():
+    block = pool("10.0.0.0/30")
+    one, other = Address.parse("10.0.0.0"), Address.parse("10.0.0.1")
+    block.restore({}, {one: 5.0}, [other])
+    block.restore({one: KEY, other: KEY})
+    assert states(block) == (2, 0, 2, 0)
+    assert [str(block.take(KEY, 0)) for _ in range(2)] == ["10.0.0.2", "10.0.0.3"]
+    with pytest.raises(CapacityError, match=r"4 held, 0 in cooldown$"):
+        block.take(KEY, 0)
+
+
+def test_a_wait_that_is_over_is_none():
+    block = pool("10.0.0.0/32")
+    address = block.take(KEY, 0)
+    block.release(address, 0)
+    with pytest.raises(CapacityError, match=r"may be free in 0 s$"):
+        block.take(KEY, 500)
+    with pytest.raises(
+        AddressUnavailable, match=r"in cooldown for 0 s more, longer while connections name it$"
+    ):
+        block.take(KEY, 500, address)
+    assert block.occupancy() == {
+        "family": "ipv4",
+        "allocated": 0,
+        "cooldown": 1,
+        "free": 0,
+        "withdrawn": 0,
+    }
+
+
 def test_an_address_of_a_withdrawn_range_never_returns():
     block = pool("10.0.0.0/32")
     old = pool("10.9.0.0/32").take(KEY, 0)

@@ -70,13 +70,13 @@ def touching(number: int) -> Prefix:
 
 
 def test_the_name_decides_then_the_lowest_number_that_is_free() -> None:
-    names = ["train-cpu-2", "b", "a", "train-gpu-0"]
+    names = ["train-cpu-5", "b", "a", "train-gpu-0"]
     decision = decided({}, *map(node, names))
     assert {name: one.index.number for name, one in decision.assignments.items()} == {
         "a": 0,
         "b": 1,
-        "train-cpu-2": 2,
-        "train-gpu-0": 3,
+        "train-cpu-5": 5,
+        "train-gpu-0": 2,
     }
     assert decision.claims == {
         one.index: Claim(one, name, f"uid-{name}") for name, one in decision.assignments.items()
@@ -171,6 +171,11 @@ def test_cooldown_begins_lasts_and_ends(
     assert decided(held(0, "a", since)).claims == after
 
 
+def test_every_claim_is_looked_at_whichever_nodes_are_there() -> None:
+    claims = held(0, "there") | held(1, "gone")
+    assert decided(claims, node("there", at(0).cidrs)).claims == held(1, "gone", NOW)
+
+
 def test_only_a_node_of_the_same_name_gets_what_is_in_cooldown() -> None:
     claims = held(0, "a", NOW - 1)
     assert decided(claims, node("b")).assignments == {"b": at(1)}
@@ -208,6 +213,9 @@ def test_what_another_nodes_podcidrs_touch_is_given_to_nobody_even_if_it_returns
 def test_podcidrs_that_are_no_allocation_are_refused_and_block_so_much(
     cidr: Prefix, fault: str, first: int
 ) -> None:
+    second = Prefix.parse("fd00:99::/120")
+    both = decided({}, node("odd", [cidr, second])).refusals[0]
+    assert f"podCIDR {cidr}, {second} " in both.message
     decision = decided({}, node("odd", [cidr]), node("next"))
     (refusal,) = decision.refusals
     assert (refusal.node.name, refusal.reason) == ("odd", Reason.OUTSIDE)
@@ -243,13 +251,13 @@ def test_a_node_without_a_pool_or_with_an_unknown_one_is_told_the_plans() -> Non
 
 
 def test_a_full_pool_says_how_many_are_in_cooldown_and_what_to_do() -> None:
-    claims = full() | held(0, "elsewhere", NOW - 1)
-    claims[at(1, "gpu").index] = replace(claims[at(1, "gpu").index], released=NOW - 1)
-    decision = decided(claims, node("n0", at(0, "gpu").cidrs, "gpu"), node("late", pool="gpu"))
+    claims = {index: replace(claim, released=NOW - 1) for index, claim in full().items()}
+    claims |= held(0, "elsewhere", NOW - 1)
+    decision = decided(claims, node("late", pool="gpu"))
     (refusal,) = decision.refusals
     assert (refusal.node.name, refusal.reason) == ("late", Reason.POOL_FULL)
     assert refusal.message == (
-        "node pool gpu has allocations for 2 nodes and none is free (1 in cooldown for 600 s after "
+        "node pool gpu has allocations for 2 nodes and none is free (2 in cooldown for 600 s after "
         "it): raise its nodes or surge in the plan, and lock it"
     )
     assert "late" not in decision.assignments

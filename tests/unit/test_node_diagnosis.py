@@ -91,6 +91,50 @@ def test_only_the_last_minutes_count():
     assert reasons(found) == []
 
 
+def test_each_problem_says_how_much_and_what_to_do():
+    newest = {"at": 180.0, "tracked": 0.97, "ports": 0.99, "gaps": 4}
+    newest |= {"repairs": {"routes": 5, "rules": 7}, "packets": 9000, "errors": 300, "lost": 3000}
+    seen = [
+        Look(0.0, 0.95, 0.95),
+        Look(60.0, 0.95, 0.95, 3000, 100, 1000, {"routes": 1, "rules": 1}, 1),
+        Look(120.0, 0.96, 0.96, 6000, 200, 2000, {"routes": 2, "rules": 3}, 2),
+        Look(**newest),
+    ]
+    assert {one["reason"]: one["message"] for one in diagnosis.problems(seen)} == {
+        Fault.CONNECTIONS_FULL: "the connection table is 97% full, and nobody can connect once it "
+        "is; bound pods by `connections` in limits, or raise net.netfilter.nf_conntrack_max",
+        Fault.PORTS_FULL: "99% of the NAT host's ports toward one endpoint are in use; give it "
+        "more addresses",
+        Fault.LINK_ERRORS: "300 packets of the uplinks failed in the last minutes, beside 9000 "
+        "others; `ip -s -s link` shows why",
+        Fault.LINK_DROPS: "3000 packets of the uplinks were dropped in the last minutes, beside "
+        "9000 others; `ip -s -s link` shows why",
+        Fault.DRIFT: "other programs keep changing what the agent repairs (routes 3 times, rules 3 "
+        "times in 180 s); its log says what was changed",
+        Fault.GAPS: "counters keep losing their past, so traffic is missing in the totals; the "
+        "agent's log says which",
+    }
+
+
+@pytest.mark.parametrize(
+    ("packets", "errors", "is_found"),
+    [(99_900, 100, 1), (99_901, 100, 0), (0, 99, 0), (0, 100, 1)],
+)
+def test_the_bounds_of_errors_are_a_count_and_a_share(packets: int, errors: int, is_found: int):
+    steps = [0, errors - 2, errors - 1, errors]
+    found = [
+        Look(number * MINUTE, packets=packets * (number > 0), errors=size)
+        for number, size in enumerate(steps)
+    ]
+    assert reasons(found) == [Fault.LINK_ERRORS] * is_found
+    assert reasons(found[:3]) == []
+
+
+def test_so_many_looks_count_and_no_more():
+    listed = looks(40)
+    assert diagnosis.recent(listed) == listed[-diagnosis.WINDOW - 1 :]
+
+
 def test_a_look_is_at_the_whole_snapshot():
     given = snapshot(2, 1)
     given["drift_repaired"] = [{"reason": "rules", "count": 3}]
