@@ -1,0 +1,253 @@
+"""What `netmgr plan check` finds in a plan whose lock is of an earlier one, fault by fault."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from netmgr.documents.diagnostics import Diagnostic, KeyPath, Severity
+from netmgr.plan.check.checks import check_limits, check_plan, refuse_errors
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.files import load_limits
+from netmgr.plan.lock import PlanRefused
+from netmgr.plan.locking import make_lock
+from netmgr.prefixes import Prefix
+from tests.builders import PLAN_KEYS
+
+PLACES = 251
+"""In a subnet of 256 addresses, of which Azure keeps five."""
+
+Change = dict[str, Any]
+
+
+def plan(**keys: Any) -> dict[str, Any]:
+    pool = {"surge": 0, "nodes": PLACES - 20, "pods_per_node": 16}
+    return {
+        **PLAN_KEYS,
+        "name": "checked",
+        "pools": {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
+        "clusters": {"a": {"services": {"length": 18}, "node_pools": {"gpu": pool}}},
+        **keys,
+    }
+
+
+def with_pool(name: str = "gpu", cluster: Change | None = None, **changes: Any) -> dict[str, Any]:
+    """The plan with one node pool, or its cluster, changed."""
+    changed = copy.deepcopy(plan())
+    changed["clusters"]["a"]["node_pools"].setdefault(name, {"surge": 0}).update(changes)
+    changed["clusters"]["a"].update(cluster or {})
+    return changed
+
+
+def checked(now: dict[str, Any], before: dict[str, Any] | None = None) -> list[Diagnostic]:
+    """What the check of the plan finds, with the lock of the plan before."""
+    former = PlanDocument.model_validate(before or plan())
+    limits = load_limits(former.cloud)
+    lock = make_lock(former, None, limits)
+    return list(check_plan(PlanDocument.model_validate(now), lock, limits))
+
+
+def parts(found: Diagnostic) -> tuple[Severity, KeyPath, str, str]:
+    return found.severity, found.at.key, found.message, found.remedy
+
+
+def test_a_plan_that_its_lock_answers_has_no_fault() -> None:
+    assert checked(plan()) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "pool", "message"),
+    [
+        (
+            with_pool(nodes=PLACES + 9),
+            "gpu",
+            "260 nodes with surge, but places for 251 in the lock",
+        ),
+        (
+            with_pool(nodes=PLACES, surge=2),
+            "gpu",
+            "253 nodes with surge, but places for 251 in the lock",
+        ),
+        (with_pool("cpu", nodes=3), "cpu", "3 nodes with surge, but places for 0 in the lock"),
+    ],
+)
+def test_nodes_without_places_are_named_with_how_many_there_are(
+    now: dict[str, Any], pool: str, message: str
+) -> None:
+    key = ("clusters", "a", "node_pools", pool, "nodes")
+    assert [parts(one) for one in checked(now)] == [
+        (Severity.WARNING, key, message, "run: netmgr plan lock")
+    ]
+
+
+def test_a_cluster_that_is_not_in_the_lock_yet_has_no_places_to_count() -> None:
+    more = copy.deepcopy(plan())
+    more["clusters"] |= {"b": more["clusters"]["a"], "c": more["clusters"]["a"]}
+    assert checked(more) == []
+    short = with_pool(nodes=PLACES + 1)
+    short["clusters"] = {"new": plan()["clusters"]["a"], **short["clusters"]}
+    assert len(checked(short)) == 1
+
+
+@pytest.mark.parametrize(("nodes", "is_few"), [(PLACES - 6, 0), (PLACES - 5, 1), (PLACES, 1)])
+def test_few_places_that_are_left_are_a_warning(nodes: int, is_few: int) -> None:
+    key = ("clusters", "a", "node_pools", "gpu", "nodes")
+    message = f"{nodes} nodes with surge, of 251 that fit"
+    remedy = "declare grow_to, or see: netmgr plan grow"
+    assert [parts(one) for one in checked(with_pool(nodes=nodes))] == [
+        (Severity.WARNING, key, message, remedy)
+    ] * is_few
+
+
+def test_declared_growth_needs_no_warning_of_few_places() -> None:
+    assert checked(with_pool(nodes=PLACES, grow_to=PLACES)) == []
+    assert checked(with_pool(nodes=PLACES, cluster={"grow_to": PLACES})) == []
+
+
+def test_growth_that_nothing_could_be_reserved_for_is_named() -> None:
+    """The lock is of a plan without growth, so nothing is kept free beside the cluster."""
+    key: KeyPath = ("clusters", "a", "grow_to")
+    for declared, is_named in ((462, 1), (461, 0)):
+        now = with_pool(cluster={"grow_to": declared})
+        found = [parts(one) for one in checked(now) if one.at.key == key]
+        message = "462 nodes are declared, but nothing beside 10.0.0.0/19 could be reserved"
+        expected = (Severity.WARNING, key, message, "it will grow by another prefix")
+        assert found == [expected] * is_named
+    reserved = with_pool(cluster={"grow_to": 2 * PLACES})
+    assert checked(reserved, reserved) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "at", "prefix", "forbidden"),
+    [
+        (
+            {"shared_services": ["168.63.128.0/20"]},
+            ("shared_services",),
+            "168.63.128.0/20",
+            "168.63.129.16/32",
+        ),
+        (
+            {"pinned": {"a": ["168.63.129.0/24"]}},
+            ("pinned", "a", 0),
+            "168.63.129.0/24",
+            "168.63.129.16/32",
+        ),
+    ],
+)
+def test_what_the_cloud_forbids_is_an_error_at_its_key(
+    keys: Change, at: KeyPath, prefix: str, forbidden: str
+) -> None:
+    found = [parts(one) for one in checked(plan(**keys)) if one.at.key == at]
+    message = f"{prefix} overlaps {forbidden}, which Azure forbids"
+    assert (Severity.ERROR, at, message, "take another prefix") in found
+
+
+def test_what_the_lock_has_of_it_already_is_named_at_its_cluster() -> None:
+    """As when a plan moves to another cloud."""
+    document = PlanDocument.model_validate(plan(cloud="none"))
+    lock = make_lock(document, None, load_limits("none"))
+    link_local = Prefix.parse("169.254.0.0/18")
+    services = lock.clusters["a"].services.model_copy(
+        update={"prefix": link_local, "hub_prefix": link_local}
+    )
+    own = lock.clusters["a"].prefixes[0]
+    moved = own.model_copy(update={"prefix": Prefix.parse("168.63.128.0/19")})
+    changed = {"services": services, "prefixes": (moved,)}
+    clusters = {"a": lock.clusters["a"].model_copy(update=changed)}
+    held = lock.model_copy(update={"clusters": clusters})
+    found = check_plan(document, held, load_limits("azure"))
+    assert {one.at.key for one in found if "Azure forbids" in one.message} == {
+        ("clusters", "a"),
+        ("clusters", "a", "services"),
+    }
+
+
+@pytest.mark.parametrize(("spare", "is_named"), [(0, 0), (-1, 1)])
+def test_room_that_the_cloud_would_not_let_anybody_fill_is_named(spare: int, is_named: int) -> None:
+    """Two node pools are in one network, and a node has an address, and one block or two."""
+    both = with_pool("cpu", nodes=PLACES - 20, pods_per_node=31)
+    document = PlanDocument.model_validate(both)
+    limits = load_limits(document.cloud)
+    lock = make_lock(document, None, limits)
+    most = PLACES * 3 + PLACES * 2 + spare
+    found = check_plan(document, lock, limits.agreed({"mappings_per_network": most}))
+    message = f"the places that the lock has in VNet a take 1,255 mappings, it has {most:,}"
+    expected = (Severity.WARNING, ("clusters", "a"), message, "let growth go to another node pool")
+    assert [parts(one) for one in found] == [expected] * is_named
+
+
+def test_somebody_elses_pinned_prefix_may_be_what_the_cloud_forbids() -> None:
+    found = checked(plan(pinned={"office": ["168.63.129.0/24"]}))
+    assert [one for one in found if "forbids" in one.message] == []
+
+
+@pytest.mark.parametrize("owner", ["hub", "a"])
+def test_a_pinned_prefix_smaller_than_a_subnet_is_a_warning(owner: str) -> None:
+    found = checked(plan(pinned={owner: ["10.9.0.0/29", "10.9.1.0/30"], "office": ["10.8.0.0/32"]}))
+    assert [parts(one) for one in found if "smaller" in one.message] == [
+        (
+            Severity.WARNING,
+            ("pinned", owner, 1),
+            "10.9.1.0/30 is smaller than the smallest subnet, a /29",
+            "no subnet fits into it",
+        )
+    ]
+
+
+def test_errors_come_first() -> None:
+    found = checked(with_pool(nodes=PLACES + 9) | {"shared_services": ["168.63.128.0/20"]})
+    assert [one.severity for one in found] == sorted(
+        (one.severity for one in found), key=list(Severity).index
+    )
+    assert {one.severity for one in found} == {Severity.ERROR, Severity.WARNING}
+
+
+def test_limits_are_errors_when_they_are_exceeded_and_warnings_before() -> None:
+    document = PlanDocument.model_validate(with_pool(nodes=5000))
+    limits = load_limits(document.cloud)
+    lock = make_lock(document, None, limits)
+    lines, _ = check_limits(document, lock, limits)
+    mappings = next(line for line in lines if "mappings of" in line.what and line.used > 5000)
+    for limit, severity, remedy in (
+        (mappings.used - 1, Severity.ERROR, "use larger blocks, fewer nodes, or raise the quota"),
+        (mappings.used, Severity.WARNING, "plan the next step before it is needed"),
+    ):
+        agreed = limits.agreed({"mappings_per_peered_group": limit, "mappings_per_network": limit})
+        found = check_limits(document, lock, agreed)[1]
+        listed = [one for one in found if one.severity is severity]
+        assert listed
+        assert all(f"of {limit:,} (azure, 2022-12)" in one.message for one in listed)
+        assert all(one.remedy.startswith(remedy) for one in listed)
+        assert {one.at.key for one in listed} <= {
+            ("clusters",),
+            ("clusters", "a", "node_pools"),
+        }
+        if severity is Severity.ERROR:
+            with pytest.raises(PlanRefused, match=f"of {limit:,}"):
+                refuse_errors(document, lock, agreed)
+        else:
+            refuse_errors(document, lock, agreed)
+
+
+def test_what_kubernetes_is_not_tested_with_is_one_note_for_all_clusters() -> None:
+    many = with_pool(nodes=6000)
+    many["clusters"]["b"] = many["clusters"]["a"]
+    document = PlanDocument.model_validate(many)
+    limits = load_limits(document.cloud)
+    _, found = check_limits(document, make_lock(document, None, limits), limits)
+    assert [parts(one) for one in found] == [
+        (
+            Severity.NOTE,
+            ("clusters", "a", "nat_gateway_ips"),
+            "pods to one SNAT port each: 96,000 of 64,512 (a, and 1 more)",
+            "",
+        ),
+        (
+            Severity.NOTE,
+            ("clusters", "a"),
+            "nodes (tested by Kubernetes): 6,000 of 5,000 (a, and 1 more)",
+            "",
+        ),
+    ]
