@@ -18,6 +18,15 @@ ENDPOINTS = [
 some_endpoints = st.frozensets(st.sampled_from(ENDPOINTS[:12]))
 
 
+@pytest.mark.parametrize(
+    ("endpoints", "slots"),
+    [(1, 256), (16, 256), (17, 2048), (128, 2048), (129, 16384), (1024, 16384)],
+)
+def test_slots_come_in_few_steps_with_sixteen_for_each_endpoint(endpoints: int, slots: int):
+    assert slot_count(endpoints) == slots
+    assert slots >= 16 * endpoints
+
+
 def test_the_last_one_moves_into_the_place_of_one_that_went():
     first = rearranged((), ENDPOINTS[:4])
     assert first == tuple(ENDPOINTS[:4])
