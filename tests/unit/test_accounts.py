@@ -130,6 +130,7 @@ def test_what_is_read_after_the_last_packet_is_the_pods_though_another_has_the_a
     node.send(WEB, 7)
     node.accounts.read()
     assert node.totals == {"node": 37, "web": 30}
+    assert not any(counter.is_pod for counter in node.ledger.counters())
 
 
 def test_a_pod_that_no_reading_saw_is_there_with_zero(node: Node) -> None:
