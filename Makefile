@@ -8,7 +8,7 @@ VM_TESTS = -m root --timeout 900 tests/kernel/test_conntrack.py tests/contracts/
 	tests/contracts/test_services_nftables.py $(wildcard tests/kernel/flowtable_*.py tests/kernel/test_limits*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test e2e vm pythons schemas bench limits soak mutants lint format wheels image lock clean
+.PHONY: help lab test e2e vm pythons schemas bench limits chaos soak mutants lint format wheels image lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
@@ -63,6 +63,11 @@ limits: ## hold limits of 10 Mbit/s to 1 Gbit/s against what TCP attains, near a
 	@.ci/setup vm
 	@.venv/bin/python -m cni.build
 	.ci/vm $(or $(KERNEL),6.12) .venv/bin/python -m pytest $(or $(ARGS),tests/kernel/limits_rates.py)
+
+chaos: ## 1,000 random faults on a node of each backend; NETMGR_CHAOS_SEED and _STEPS choose (root; half an hour)
+	@.ci/setup test
+	@.venv/bin/python -m cni.build
+	NETMGR_CHAOS_STEPS=$${NETMGR_CHAOS_STEPS:-1000} .venv/bin/python -m pytest tests/kernel/test_chaos.py $(ARGS)
 
 soak: ## have 100,000 pods come and go, and show that nothing of netmgr grows with them (root; half an hour)
 	@.ci/setup test

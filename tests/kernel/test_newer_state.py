@@ -22,6 +22,12 @@ from tests.kernel.spending import Spender, gaps
 pytestmark = pytest.mark.root
 
 
+@pytest.fixture(params=[Backend.NFTABLES], ids=str)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """What is refused does not depend on what holds the rules."""
+    return request.param
+
+
 @pytest.fixture
 def world(backend: Backend, lab_name: str) -> Iterator[World]:
     topology = replace(two_nodes(pods=8), pods=())
