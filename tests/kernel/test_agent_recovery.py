@@ -116,7 +116,7 @@ def damage_file(path: Path, how: str) -> None:
     if how == "a foreign schema":
         path.unlink()
         with sqlite3.connect(path) as connection:
-            connection.execute("PRAGMA user_version = 99")
+            connection.execute("CREATE TABLE photos (name TEXT)")
         connection.close()
     elif how == "half of it":
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 - 100])

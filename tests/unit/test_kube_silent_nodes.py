@@ -27,7 +27,7 @@ def reports(*nodes: str) -> Any:
     lost = threading.Event()
     lost.set()
     agents = SimpleNamespace(pods=lambda: [SimpleNamespace(node=node) for node in nodes])
-    return NodeReports(SimpleNamespace(lost=lost, agents=agents), ())  # type: ignore[arg-type]
+    return NodeReports(SimpleNamespace(lost=lost, agents=agents), ())
 
 
 def test_a_leader_gives_every_node_ten_minutes_from_its_own_start(clock: SimpleNamespace) -> None:
