@@ -1,5 +1,7 @@
 # netmgr's image: the agent, the exporter, the controller and the CNI plugin's launchers. `make image` builds
-# and tests it; BASE selects another Debian 12 or newer, from a mirror for example.
+# and tests it; BASE selects another Debian 12 or newer, from a mirror for example. A release names its base by
+# digest (`.ci/image --release`), since a tag is another image tomorrow. What the image is made of is in
+# /usr/share/sbom/netmgr.cdx.json.
 ARG BASE=debian:bookworm-slim
 
 # ---- launchers, packages, netmgr --------------------------------------------------------------------
@@ -39,10 +41,17 @@ COPY pyproject.toml README.md LICENSE ./
 COPY cni cni
 COPY exporter exporter
 COPY netmgr netmgr
+# What `netmgr version` says; .ci/image passes it, since git's data is not here.
+ARG NETMGR_COMMIT
+ARG SOURCE_DATE_EPOCH
 RUN NETMGR_ARCHITECTURES="amd64 arm64" /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
     && /build/bin/pip --python /opt/netmgr/bin/python install --no-deps --no-index --no-compile /wheels/*.whl
 COPY .ci/image-prune .ci/
 RUN PYTHONDONTWRITEBYTECODE=1 /opt/netmgr/bin/python .ci/image-prune
+COPY .ci/image-sbom .ci/
+RUN mkdir -p /image/usr/share/sbom \
+    && PYTHONDONTWRITEBYTECODE=1 /opt/netmgr/bin/python .ci/image-sbom /image >/image/usr/share/sbom/netmgr.cdx.json
+COPY configs/seccomp /opt/netmgr/share/seccomp
 # Byte code that is valid whatever the time stamps of its sources, which not every engine keeps.
 RUN python3 -m compileall -q --invalidation-mode unchecked-hash -s /image -p / /image/usr/lib/python3* \
     && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/netmgr

@@ -5,13 +5,21 @@ ARGS ?=
 # What the rules need of a kernel. Emulation is slow: this takes some ten minutes on each, all tests would take hours.
 VM_TESTS = -m root --timeout 900 tests/kernel/test_conntrack.py tests/contracts/test_rules.py \
 	$(addprefix tests/contracts/test_rules_,packets.py iptables.py nftables.py router.py) \
-	tests/contracts/test_services_nftables.py $(wildcard tests/kernel/flowtable_*.py tests/kernel/test_limits*.py)
+	tests/contracts/test_services_nftables.py tests/runtimes/apparmor_units.py $(wildcard tests/kernel/flowtable_*.py tests/kernel/test_limits*.py)
+
+# What makes agent and exporter use everything that they have: the system calls of these are recorded.
+SECCOMP_TESTS = tests/unit/test_exporter_server.py tests/unit/test_exporter_connections.py \
+	$(addprefix tests/kernel/test_,accounting_host_pods.py agent_files.py agent_nat.py agent_services.py \
+	backend_change.py bundle.py capabilities.py changed_macs.py cli_node.py doctor.py flowtable.py lab_hub.py \
+	limits.py limits_quotas.py node_health.py observer.py peers_iptables_exporter.py prometheus.py ranges_live.py \
+	ranges_metadata.py requested_addresses.py routes_to_nodes.py second_interface.py services_restart.py spool.py \
+	static_routes.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test e2e vm pythons schemas bench limits chaos soak mutants lint format wheels image lock clean
+.PHONY: $(shell sed -n 's/^\([a-z0-9]*\):.*\#\# .*/\1/p' $(MAKEFILE_LIST))
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
+	@sed -n 's/^\([a-z0-9]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
 		printf '  make %-8s %s\n' "$$target" "$$text"; done
 
 lab: ## demonstrate netmgr in network namespaces: nodes, pods, an internet, and every byte counted (root)
@@ -37,6 +45,17 @@ e2e: ## run the tests on a real Kubernetes of two nodes, whose programs are buil
 	@.ci/programs e2e/programs/policies e2e
 	image=$$(.ci/e2e-image) && NETMGR_E2E_IMAGE=$$image .venv/bin/python -m pytest tests/e2e $(ARGS)
 
+helm: ## hold the Helm chart against kustomize, install it on an API server, and try a release; helm is built once (root)
+	@.ci/setup test
+	@.ci/envtest
+	@.ci/programs helm/programs helm
+	.venv/bin/python -m pytest $(or $(ARGS),tests/helm/chart.py tests/helm/lifecycle.py tests/helm/release.py)
+
+look: ## look at pages in a browser: axe-core, keyboard, light and dark; screenshots are left in build/look (root, npm)
+	@.ci/setup look
+	@npm ci --silent --no-audit --no-fund --prefix tests/look
+	.venv/bin/python -m pytest $(or $(ARGS),tests/look/pages.py)
+
 vm: ## run kernel tests on Debian's 6.1 and 6.12, or on KERNEL, in QEMU; ARGS are pytest's (root; see .ci/vm)
 	@.ci/setup vm
 	@.venv/bin/python -m cni.build
@@ -49,6 +68,13 @@ pythons: ## run the tests that need no root on every installed Python from 3.11 
 	@.ci/setup test
 	.ci/pythons $(ARGS)
 
+seccomp: ## record the system calls of tests, and add them to configs/seccomp and the units (root; an hour)
+	@.ci/setup seccomp
+	@.venv/bin/python -m cni.build
+	rm -rf build/system-calls
+	NETMGR_RECORDS=$(CURDIR)/build/system-calls .venv/bin/python -m pytest -p tests.recording $(or $(ARGS),$(SECCOMP_TESTS))
+	.ci/system-calls build/system-calls
+
 schemas: ## refresh the schemas of Terraform's provider and of the cloud, for the tests of rendered files (npm, node)
 	@.ci/setup test
 	.venv/bin/python tests/schemas/extract.py
@@ -59,20 +85,34 @@ bench: ## measure against today's ptp and against no rules; ARGS selects subject
 	@.venv/bin/python -m cni.build
 	.venv/bin/python -m tests.bench $(ARGS)
 
+fleet: ## measure thousands of nodes: simulated, on a real Prometheus and on a real API server; ARGS selects (hours)
+	@.ci/setup test
+	@.ci/envtest
+	.venv/bin/python -m tests.fleet $(ARGS)
+
 limits: ## hold limits of 10 Mbit/s to 1 Gbit/s against what TCP attains, near and 40 ms away, in QEMU (root)
 	@.ci/setup vm
 	@.venv/bin/python -m cni.build
 	.ci/vm $(or $(KERNEL),6.12) .venv/bin/python -m pytest $(or $(ARGS),tests/kernel/limits_rates.py)
 
-chaos: ## 1,000 random faults on a node of each backend; NETMGR_CHAOS_SEED and _STEPS choose (root; half an hour)
+chaos: ## random faults on a node and on a hub with spokes, for each backend; NETMGR_CHAOS_SEED and _STEPS choose (root; hours)
 	@.ci/setup test
 	@.venv/bin/python -m cni.build
 	NETMGR_CHAOS_STEPS=$${NETMGR_CHAOS_STEPS:-1000} .venv/bin/python -m pytest tests/kernel/test_chaos.py $(ARGS)
+
+cuts: ## kill the agent between any two durable steps of everything it does, on each backend (root; two hours)
+	@.ci/setup test
+	@.venv/bin/python -m cni.build
+	NETMGR_CUTS=$${NETMGR_CUTS:-all} .venv/bin/python -m pytest tests/kernel/test_cuts.py $(ARGS)
 
 soak: ## have 100,000 pods come and go, and show that nothing of netmgr grows with them (root; half an hour)
 	@.ci/setup test
 	@.venv/bin/python -m cni.build
 	NETMGR_SOAK_PODS=$${NETMGR_SOAK_PODS:-100000} .venv/bin/python -m pytest --timeout 7200 tests/kernel/test_bounds.py $(ARGS)
+
+fuzz: ## fuzz all parsers with coverage feedback, NETMGR_FUZZ_SECONDS (60) each; ARGS are targets (an hour in all)
+	@.ci/setup fuzz
+	.ci/fuzz $(ARGS)
 
 mutants: ## change the deciding code one thing at a time and have fast tests notice; ARGS are rooms of .ci/mutants
 	.ci/mutants $(ARGS)
@@ -89,11 +129,22 @@ format: ## format the code and apply safe lint fixes
 	.venv/bin/ruff check --fix-only .
 	.venv/bin/ruff format .
 
-wheels: ## build netmgr and its dependencies as wheels in dist/, for nodes without compiler or package index
+man: ## write the man page of every command to man/; `man -l man/netmgr.1` shows one
 	@.ci/setup lint
+	.venv/bin/python -m netmgr.cli.manual man
+
+wheels: man ## build netmgr and its dependencies as wheels in dist/, for nodes without compiler or package index
 	.venv/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	.venv/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --use-pep517 --require-hashes \
 		--requirement .ci/runtime.lock --wheel-dir dist
+
+release: ## build a tagged release in dist/release: wheels, source, manifests, Helm chart, SBOM and checksums
+	@.ci/setup lint
+	@.venv/bin/python .ci/release --check
+	@.ci/setup test
+	@.ci/envtest
+	@.ci/programs helm/programs helm
+	.venv/bin/python .ci/release
 
 image: ## build and try the container image (podman or docker); TAG names it, BASE selects another Debian
 	.ci/image $(or $(TAG),netmgr:dev) $(ARGS)
@@ -102,6 +153,10 @@ lock: ## update every pinned Python package to the newest version that pyproject
 	@.ci/setup lint
 	.ci/lock
 
+docs: ## build the documentation as a site in build/site; a link that leads nowhere fails
+	@.ci/setup lint
+	.ci/docs/build
+
 clean: ## remove everything that make created, including .venv
-	rm -rf .venv cni/bin build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv cni/bin build tests/look/node_modules dist man *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find netmgr cni exporter tests -name __pycache__ -prune -exec rm -rf {} +

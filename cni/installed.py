@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,9 +58,14 @@ class Record:
         if not (
             all(isinstance(each, str) for each in texts)
             and all(each.startswith("/") for each in texts[:2])
+            and texts[2]
+            and "/" not in texts[2]
+            and not any("\0" in each for each in texts)
             and all(isinstance(each, dict) for each in [settings, *dict(settings).values()])
         ):
             raise TypeError("it is no record of an installation")
+        # Raises for text that is none, which JSON can hold.
+        "".join(texts).encode()
         bin_dir, conf_dir, name, network = texts
         return cls(Path(bin_dir), Path(conf_dir), name, network, settings)
 
@@ -94,9 +100,9 @@ def problems(record: Record, root: Path) -> Iterator[str]:
         return
     launcher = record.bin_dir / record.name
     for path in (launcher, launcher.with_name(f"{record.name}.path")):
-        if not _below(root, path).is_file():
+        if not _is_file(_below(root, path)):
             yield f"{path} is missing; {_AGAIN}"
-    if _below(root, launcher).is_file() and not _below(root, launcher).stat().st_mode & _EXECUTABLE:
+    if _is_file(_below(root, launcher)) and not _below(root, launcher).stat().st_mode & _EXECUTABLE:
         yield f"{launcher} is not executable; {_AGAIN}"
     yield from _network_problems(record, root)
     yield from _setting_problems(record, root)
@@ -104,7 +110,7 @@ def problems(record: Record, root: Path) -> Iterator[str]:
 
 def networks(conf_dir: Path) -> list[Path]:
     """The network configurations of a directory; runtimes take the first."""
-    if not conf_dir.is_dir():
+    if _kind(conf_dir) != stat.S_IFDIR:
         return []
     found = [path for path in conf_dir.iterdir() if path.suffix in NETWORK_SUFFIXES]
     # As libcni does: a link that leads nowhere is a configuration, which cannot be loaded.
@@ -126,7 +132,7 @@ def _network_problems(record: Record, root: Path) -> Iterator[str]:
     if record.name not in types or document.get("name") != record.network:
         yield f"{conflist} does not run {record.name} any more; move it away and {_AGAIN}"
     for plugin in types:
-        if not _below(root, record.bin_dir / plugin).is_file():
+        if not _is_file(_below(root, record.bin_dir / plugin)):
             yield f"{conflist} runs {plugin}, but {record.bin_dir} has no such plugin"
     yield from _choice_problems(record, root, conflist)
 
@@ -178,8 +184,20 @@ def _names_one_of(value: object, directories: set[str]) -> bool:
 
 def _is_visible(path: Path, root: Path) -> bool:
     """Whether the top directory of a path is there: then a missing path is missing."""
-    return root == Path("/") or _below(root, Path(*path.parts[:2])).is_dir()
+    return root == Path("/") or _kind(_below(root, Path(*path.parts[:2]))) == stat.S_IFDIR
 
 
 def _below(root: Path, path: Path) -> Path:
-    return root / path.relative_to("/")
+    return root / str(path).lstrip("/")
+
+
+def _is_file(path: Path) -> bool:
+    return _kind(path) == stat.S_IFREG
+
+
+def _kind(path: Path) -> int:
+    """The kind of file that is there; 0 for none, also for a name that no file system takes."""
+    try:
+        return stat.S_IFMT(path.stat().st_mode)
+    except (OSError, ValueError):
+        return 0

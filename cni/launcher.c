@@ -398,8 +398,12 @@ static int answer_at_second_attempt(const char *command, int64_t deadline)
     bool is_replaced = reason == ECONNRESET || (is_away(reason) && was_there_recently());
     if (find_variable_faults(command, faults, sizeof faults))
         return fail(BAD_ENVIRONMENT, faults, "");
-    if (strcmp(command, "ADD") == 0 || strcmp(command, "CHECK") == 0) {
+    const bool is_add = strcmp(command, "ADD") == 0;
+    if (is_add || strcmp(command, "CHECK") == 0) {
         int seconds = seconds_to_wait(input);
+        /* What was attached under an older configuration stays checkable: the agent refuses it to ADD alone. */
+        if (seconds < 0 && !is_add)
+            seconds = WAIT_SECONDS;
         if (seconds < 0)
             return fail(INVALID_CONFIG, "wait: must be a whole number of seconds from 0 to 10", "");
         if (is_replaced && seconds > 0) {

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -149,47 +150,54 @@ def parse_request(environment: Mapping[str, str], stdin: bytes) -> Request:
     network = _network(config)
     version = _version(verb, config)
     previous = _previous(verb, config)
-    args = parse_args(environment.get("CNI_ARGS", ""))
+    given = _given(environment)
+    args = parse_args(given["CNI_ARGS"])
     if verb is Verb.ADD:
         # ADD alone: what was attached under an older configuration must stay checkable and
         # deletable.
         _refuse_unsupported(config)
         check_wait(config.get("wait", 0))
-        _refuse_second_interface(previous, environment["CNI_IFNAME"])
+        _refuse_second_interface(previous, given["CNI_IFNAME"])
     return Request(
         command=verb,
         version=version,
         network=network,
         config=config,
-        container_id=environment.get("CNI_CONTAINERID", ""),
-        netns=environment.get("CNI_NETNS", ""),
-        ifname=environment.get("CNI_IFNAME", ""),
+        container_id=given["CNI_CONTAINERID"],
+        netns=given["CNI_NETNS"],
+        ifname=given["CNI_IFNAME"],
         args=args,
-        path=environment.get("CNI_PATH", ""),
+        path=given["CNI_PATH"],
         # Read as skel reads it, case included.
-        netns_override=environment.get("CNI_NETNS_OVERRIDE", "").lower() in ("1", "true"),
+        netns_override=given["CNI_NETNS_OVERRIDE"].lower() in ("1", "true"),
         previous=previous,
         valid_attachments=_valid_attachments(config) if verb is Verb.GC else None,
         runtime=parse_runtime_config(config, args) if verb is Verb.ADD else None,
     )
 
 
+def _given(environment: Mapping[str, str]) -> defaultdict[str, str]:
+    """The variables; a missing one is empty."""
+    return defaultdict(str, environment)
+
+
 def _deletion(environment: Mapping[str, str], config: Mapping[str, object]) -> Request:
     """The DEL, with whatever else of it is valid."""
-    netns, network = environment.get("CNI_NETNS", ""), config.get("name")
+    given = _given(environment)
+    netns, network = given["CNI_NETNS"], config.get("name")
     request = Request(
         command=Verb.DEL,
         version=_spoken(config.get("cniVersion")),
         network=network if isinstance(network, str) else "",
         config=config,
-        container_id=environment["CNI_CONTAINERID"],
+        container_id=given["CNI_CONTAINERID"],
         # A malformed path is no sandbox; wiring that is found without it still goes.
         netns=netns if netns.startswith("/") else "",
-        ifname=environment["CNI_IFNAME"],
-        path=environment.get("CNI_PATH", ""),
+        ifname=given["CNI_IFNAME"],
+        path=given["CNI_PATH"],
     )
     with suppress(InvalidEnvironment):
-        request = replace(request, args=parse_args(environment.get("CNI_ARGS", "")))
+        request = replace(request, args=parse_args(given["CNI_ARGS"]))
     with suppress(InvalidNetworkConfig):
         request = replace(request, previous=_previous(Verb.DEL, config))
     return request
@@ -337,7 +345,7 @@ def parse_verb(environment: Mapping[str, str]) -> Verb:
     Raises:
         InvalidEnvironment: CNI_COMMAND is missing or unknown.
     """
-    command = environment.get("CNI_COMMAND", "")
+    command = environment.get("CNI_COMMAND")
     if not command:
         raise InvalidEnvironment("required variables missing: CNI_COMMAND")
     try:
@@ -376,7 +384,7 @@ def check_variables(verb: Verb, environment: Mapping[str, str]) -> None:
     missing = [name for name in _REQUIRED[verb] if not environment.get(name)]
     faults = [f"required variables missing: {', '.join(missing)}"] if missing else []
     for name in _REQUIRED[verb]:
-        value = environment.get(name, "")
+        value = environment.get(name)
         if value and name in _FAULTS and (fault := _FAULTS[name](value)):
             faults.append(f"{name}: {value!r} {fault}")
     if faults:
@@ -430,7 +438,7 @@ def parse_args(text: str) -> dict[str, str]:
             f"CNI_ARGS: unknown keys {', '.join(unknown)} without IgnoreUnknown=1"
         )
     for key in _POD_KEYS:
-        value = args.get(key, "")
+        value = args.get(key)
         if value and (not NAME.fullmatch(value) or len(value) > _LABEL_LIMIT):
             raise InvalidEnvironment(f"CNI_ARGS: {key} {value[:80]!r} is not a name of Kubernetes")
     return args

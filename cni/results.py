@@ -209,6 +209,8 @@ def _interface(entry: Mapping[str, object]) -> Interface:
 def _route(entry: Mapping[str, object]) -> PreviousRoute:
     try:
         network = ipaddress.ip_network(str(entry.get("dst")), strict=False)
+        # Refuses a zone (`fe80::%1/64`), which the line above does not.
+        destination = Prefix.parse(str(network))
         gateway = Address.parse(str(entry["gw"])) if entry.get("gw") else None
     except ValueError as error:
         raise InvalidNetworkConfig(f"prevResult.routes: {error}") from None
@@ -219,7 +221,7 @@ def _route(entry: Mapping[str, object]) -> PreviousRoute:
     # all.
     is_scoped = isinstance(network, ipaddress.IPv4Network)
     return PreviousRoute(
-        Prefix.parse(str(network)), gateway, table, priority or None, scope if is_scoped else None
+        destination, gateway, table, priority or None, scope if is_scoped else None
     )
 
 
@@ -244,9 +246,14 @@ def _address(value: object) -> tuple[Address, int]:
     text, _, length = str(value).partition("/")
     try:
         address = Address.parse(text)
-        return address, int(length) if length else address.family.width
     except ValueError as error:
         raise InvalidNetworkConfig(f"prevResult.ips.address: {error}") from None
+    width = address.family.width
+    if length and not (length.isascii() and length.isdigit() and int(length) <= width):
+        raise InvalidNetworkConfig(
+            f"prevResult.ips.address: {length[:20]!r} is no prefix length from 0 to {width}"
+        )
+    return address, int(length) if length else width
 
 
 def _index(entry: Mapping[str, object], count: int) -> int | None:

@@ -205,6 +205,9 @@ def _imports(document: Table, folder: Path, root: Path) -> Iterator[Path]:
     for pattern in listed if isinstance(listed, list) else []:
         # A relative one is relative to the importing file's directory.
         absolute = str(folder / str(pattern)).lstrip("/")
+        # No path has a NUL, and glob raises ValueError for one.
+        if "\0" in absolute:
+            continue
         # Path.glob would search all folders below for `**`, which is `*` to containerd.
         found = glob.glob(absolute, root_dir=root, include_hidden=True)  # noqa: PTH207  see above
         yield from (Path("/") / path for path in sorted(found))
@@ -243,7 +246,7 @@ def _path(value: object, default: Path) -> Path:
 
 
 def _below(root: Path, path: Path) -> Path:
-    return root / path.relative_to("/")
+    return root / str(path).lstrip("/")
 
 
 def _text(path: Path) -> str:
@@ -260,7 +263,8 @@ def _read(path: Path) -> Table:
 def _parsed(text: str, source: str) -> Table:
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    # ValueError: also of a number with more digits than Python converts.
+    except (ValueError, RecursionError) as error:
         raise SetupError(f"{source}: {error}; {_ADVICE}") from None
 
 

@@ -54,7 +54,8 @@ def decode_request(message: bytes) -> tuple[dict[str, str], bytes]:
         if not entry:
             return environment, rest
         name, _, value = entry.partition(b"=")
-        environment[name.decode(*CODING)] = value.decode(*CODING)
+        # Of a variable that comes twice the first one counts, as for the launcher's getenv(3).
+        environment.setdefault(name.decode(*CODING), value.decode(*CODING))
 
 
 def is_of_another_version(message: bytes) -> bool:

@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-series", metavar="NUMBER", type=int, default=DEFAULT_MAX_SERIES)
     for name in FILES:
         parser.add_argument(name, metavar="FILE", type=Path)
+    parser.add_argument("--throughput-test", action="store_true")
     parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error")
     )

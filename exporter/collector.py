@@ -67,6 +67,13 @@ class Collector:
         known = families or [_family(catalog.BUILD, [((__version__, "", "", ""), 1)])]
         return [*known, up, _family(catalog.SCRAPE, [((), time.perf_counter() - began)])]
 
+    def series(self, snapshot: Snapshot) -> int:
+        """How many series a page of this snapshot has.
+
+        Raises: as `NONSENSE` lists, where it is no snapshot.
+        """
+        return OWN_SERIES + sum(len(family.samples) for family in self._of(snapshot))
+
     def _families(self) -> list[Family]:
         """The families of the agent's answer; none unless all of it makes sense."""
         try:
@@ -302,7 +309,7 @@ def _of_agent(snapshot: Snapshot) -> Iterator[Family]:
     yield _family(catalog.REQUESTS, requests)
     durations = _empty_histogram(catalog.DURATIONS)
     for latency in snapshot["cni_latency"]:
-        buckets = [(bound, float(count)) for bound, count in latency["buckets"]]
+        buckets = [(bounds.bounded(bound), float(count)) for bound, count in latency["buckets"]]
         durations.add_metric([bounds.bounded(latency["command"])], buckets, float(latency["sum"]))
     yield durations
     yield _family(catalog.REBUILDS, [((), snapshot["state_rebuilds"])])

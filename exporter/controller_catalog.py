@@ -60,6 +60,19 @@ PLAN_REFUSED = Metric(
     1,
     "Whether the plan on disk is not in force because it would move Nodes, or cannot be read.",
 )
+UNHEALTHY = Metric(
+    "netmgr_controller_unhealthy_nodes",
+    ("state",),
+    2,
+    "Nodes whose condition NetmgrHealthy stays False: tainted, or withheld from it by the share of "
+    "their node pool. Without --taint-unhealthy both are 0.",
+)
+PREFLIGHT_FAILED = Metric(
+    "netmgr_controller_preflight_failed",
+    (),
+    1,
+    "Nodes whose agents do not start because their preflight fails.",
+)
 API_REQUESTS = Metric(
     "netmgr_controller_api_requests_total",
     ("verb", "code"),

@@ -1,5 +1,7 @@
 """The exporter's HTTP or HTTPS port: /metrics, /, /report, /healthz, /readyz, v4 and v6 alike.
 
+With `--throughput-test` it also has the stream of `exporter/throughput.py`.
+
 prometheus_client negotiates formats (text, OpenMetrics) and gzip. The process has no state and no
 privilege: every scrape asks the agent anew, and concurrent ones share an answer. Where clients must
 show a secret, /healthz and /readyz stay open: they show no traffic, and a kubelet's probes have no
@@ -11,6 +13,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import math
 import os
 import socket
 import sys
@@ -27,6 +30,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 
 from exporter import access, page
@@ -34,6 +38,8 @@ from exporter.access import Door
 from exporter.collector import NONSENSE, Collector
 from exporter.connections import Connections, Head
 from exporter.settings import Settings
+from exporter.throughput import CONNECTION, Stream
+from netmgr.api import throughput
 from netmgr.api.client import ask_ready, ask_report, read_snapshot
 from netmgr.api.snapshot import Snapshot
 from netmgr.errors import ConfigError, NetmgrError, SetupError
@@ -46,7 +52,7 @@ HEALTH_SECONDS = 1.0
 
 PLAIN = ("Content-Type", "text/plain; charset=utf-8")
 JSON = ("Content-Type", "application/json")
-GUARDED = ("/", "/metrics", "/report")
+GUARDED = ("/", "/metrics", "/report", throughput.PATH)
 ANYWHERE = ""
 
 Read = Callable[[], Snapshot]
@@ -66,7 +72,7 @@ class Shared(Generic[Answer]):
         self._ask = ask
         self._lasting = lasting
         self._lock = threading.Lock()
-        self._began = float("-inf")
+        self._began = -math.inf
         self._answer: Answer | NetmgrError | None = None
 
     def __call__(self, arrived: float | None = None) -> Answer:
@@ -78,7 +84,7 @@ class Shared(Generic[Answer]):
                 began = time.monotonic()
                 # Until the next answer is there: each takes some megabytes, and a fault of ours
                 # gives none to share.
-                self._answer, self._began = None, float("-inf")
+                self._answer, self._began = None, -math.inf
                 self._answer = self._asked()
                 self._began = began
             answer = self._answer
@@ -127,6 +133,10 @@ class Handler(WSGIRequestHandler):
         if parsed:
             self.server.connections.complete(self.client_address)
         return parsed
+
+    def get_environ(self) -> WSGIEnvironment:
+        """The request, with the socket that it came by."""
+        return {**super().get_environ(), CONNECTION: self.connection}
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  as the base class
         """Log a request, for debugging only."""
@@ -182,6 +192,7 @@ class Server(ThreadingMixIn, WSGIServer):
                 Shared(report or dict, HEALTH_SECONDS),
                 settings.max_series,
                 door,
+                Stream() if settings.throughput_test else None,
             )
         )
 
@@ -278,15 +289,16 @@ def application(
     report: Callable[[], object],
     max_series: int = 0,
     door: Door | None = None,
+    stream: Stream | None = None,
 ) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
-    """The five paths as one WSGI application."""
+    """All paths as one WSGI application."""
     registry = CollectorRegistry()
     request = threading.local()
     collector = Collector(read, max_series)
     # Shared is what is made of a snapshot, which takes 2 MB itself and so is gone before a page is
     # written.
     families = Shared(lambda: list(collector.collect()))
-    landing = Shared(lambda: _landing(read).encode())
+    landing = Shared(lambda: _landing(read))
     registry.register(Scraped(collector, lambda: families(request.arrived)))
     metrics = make_wsgi_app(registry)
     # A page of 5,000 series takes 4 MB while it is made: one at a time, however many clients ask.
@@ -299,20 +311,37 @@ def application(
             start_response("401 Unauthorized", [PLAIN, ("WWW-Authenticate", door.challenge)])
             return [b"show the secret that this exporter asks for\n"]
         if path == "/metrics":
+            _drop_odd_accept(environ)
             with making:
                 # A handler and its environment refer to each other, and would keep their page; both
                 # are young.
                 gc.collect(1)
                 return metrics(environ, start_response)  # type: ignore[no-any-return]  # untyped
         if path == "/":
-            start_response("200 OK", page.headers())
             with making:
-                return [landing(request.arrived)]
+                shown = landing(request.arrived)
+            return _show(shown, environ, start_response)
+        if stream and path == throughput.PATH:
+            return stream(environ, start_response)
         status, kind, body = _answer(path, health, report)
         start_response(status, [kind])
         return [body.encode() + b"\n"]
 
     return respond
+
+
+def _drop_odd_accept(environ: WSGIEnvironment) -> None:
+    """Leave out an Accept header that prometheus_client cannot read, and would fail the scrape."""
+    try:
+        choose_encoder(environ.get("HTTP_ACCEPT", ""))
+    except (ValueError, TypeError):
+        environ["HTTP_ACCEPT"] = ""
+
+
+def _show(shown: str, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    wanted = environ.get("QUERY_STRING") == "refresh"
+    start_response("200 OK", page.headers(refreshing=wanted))
+    return [(page.refreshing(shown) if wanted else shown).encode()]
 
 
 def _landing(read: Read) -> str:

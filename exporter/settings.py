@@ -24,6 +24,7 @@ class Settings:
         tls_client_ca: PEM file of authorities; clients must then show a certificate of theirs.
         basic_auth_file: lines of `user:password`, each of which opens the door (RFC 7617).
         bearer_token_file: lines of one token, each of which opens the door (RFC 6750).
+        throughput_test: whether nodes that start may measure throughput here.
     """
 
     listen: str = DEFAULT_LISTEN
@@ -33,6 +34,7 @@ class Settings:
     tls_client_ca: Path | None = None
     basic_auth_file: Path | None = None
     bearer_token_file: Path | None = None
+    throughput_test: bool = False
 
     def check(self) -> tuple[str, int]:
         """Host and port to bind.

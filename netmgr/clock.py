@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 
@@ -38,7 +39,7 @@ class Stamps:
         self._looked = self._began
         self._offset = clock.now() - self._began
         self._former: list[tuple[float, float, float]] = []
-        self._since = float("-inf")
+        self._since = -math.inf
 
     def age(self, stamp: float) -> float:
         """Seconds since `stamp` (seconds since the epoch); 0 if it can only be in the future."""
@@ -50,8 +51,7 @@ class Stamps:
         ]
         if not made:
             return 0.0
-        at = max(made)
-        return now - (max(at, self._began - self._longest) if at < self._began else at)
+        return now - max(*made, self._began - self._longest)
 
     def _look(self, now: float) -> None:
         offset = self._clock.now() - now

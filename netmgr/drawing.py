@@ -7,37 +7,46 @@ series is called.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable
+from hashlib import sha256
 from xml.sax.saxutils import escape, quoteattr
+
+from netmgr.palette import DARK, INK, PAPER, dark_rules
 
 NAMESPACE = "http://www.w3.org/2000/svg"
 SANS, MONOSPACE = "DejaVu Sans, Verdana, sans-serif", "DejaVu Sans Mono, Menlo, monospace"
-PAPER = "#fcfcfa"
-INK, FAINT, RED, GREEN = "#202124", "#5f6368", "#c5221f", "#188038"
 
 Attribute = str | float
 
 
 def document(
-    title: str,
-    size: tuple[float, float],
-    body: Iterable[str],
-    *,
-    font_size: int,
-    paper: str = PAPER,
+    title: str, size: tuple[float, float], body: Iterable[str], *, font_size: int, summary: str = ""
 ) -> str:
-    """A whole picture, ending with a newline. `size` is its width and height in user units."""
+    """A whole picture, ending with a newline. `size` is its width and height in user units.
+
+    It is drawn for light paper, and shown in dark colours where a screen is dark. Title and summary
+    are what a screen reader says of it.
+    """
     width, height = size
-    lines = [element("title", plain(title)), box((0, 0, width, height), fill=paper), *body]
+    drawn = "\n".join(body)
+    named = [element("title", escaped(title), id="title")]
+    if summary:
+        named.append(element("desc", escaped(summary), id="summary"))
+    used = [colour for colour in DARK if colour in drawn or colour in (PAPER, INK)]
+    paper = box((0, 0, width, height), fill=PAPER)
     root = element(
         "svg",
-        "\n".join(["", *lines, ""]),
+        "\n".join(["", *named, element("style", dark_rules(used)), paper, drawn, ""]),
         xmlns=NAMESPACE,
+        role="img",
+        aria_labelledby="title summary" if summary else "title",
         viewBox=f"0 0 {number(width)} {number(height)}",
         width=width,
         height=height,
         font_family=SANS,
         font_size=font_size,
+        fill=INK,
     )
     return f"{root}\n"
 
@@ -96,6 +105,11 @@ def plain(words: str) -> str:
     return "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words
     )
+
+
+def source_hash(text: str) -> str:
+    """What lets a page have this style or script, and no other (CSP Level 3, 2.3.1)."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
 def escaped(words: str) -> str:

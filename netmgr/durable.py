@@ -7,10 +7,13 @@ read back here, so that a file somebody cut short or filled with something else 
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import glob
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +22,10 @@ from netmgr.errors import StateError
 Value = TypeVar("Value")
 
 _PLAIN = 0o644
+_NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What a parser raises for text that is not what it expects."""
+_RANDOM_LETTERS = 8
+"""In a name of tempfile's."""
 
 
 def write(path: Path, content: bytes, mode: int | None = None) -> None:
@@ -32,23 +39,43 @@ def write(path: Path, content: bytes, mode: int | None = None) -> None:
     try:
         if mode is None:
             mode = path.stat().st_mode & 0o777 if path.exists() else _PLAIN
-        # Beside the file: rename(2) does not cross file systems.
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        scratch = Path(name)
+        descriptor, scratch = _make_scratch(path)
         try:
             with os.fdopen(descriptor, "wb") as stream:
+                _remove_abandoned(path)
                 stream.write(content)
                 stream.flush()
                 # Before the file has its name: mkstemp made it for its owner alone.
                 os.fchmod(stream.fileno(), mode)
                 os.fsync(stream.fileno())
-            scratch.replace(path)
+                scratch.replace(path)
         finally:
             scratch.unlink(missing_ok=True)
         # A renamed file is on the disk only when its folder is.
         _sync_names(path.parent)
     except OSError as error:
         raise StateError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _make_scratch(path: Path) -> tuple[int, Path]:
+    """A new file beside the path, with a lock that says that its writer lives."""
+    while True:
+        # Beside the file: rename(2) does not cross file systems.
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor, Path(name)
+        # Another writer took it for abandoned before it was locked.
+        os.close(descriptor)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what writers of this file left that were killed; else it would add up."""
+    for other in path.parent.glob(f".{glob.escape(path.name)}.{'?' * _RANDOM_LETTERS}"):
+        # Another writer renames or removes its own at any moment, and holds its lock until then.
+        with suppress(OSError), other.open("rb") as abandoned:
+            fcntl.flock(abandoned, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            other.unlink()
 
 
 def write_many(folder: Path, files: Iterable[tuple[str, bytes]]) -> int:
@@ -102,22 +129,22 @@ def read(path: Path, parse: Callable[[str], Value]) -> Value | None:
     """What a file says, as `parse` understands its text; None where there is no file.
 
     Raises:
-        StateError: it cannot be read, or `parse` raised ValueError, KeyError or TypeError.
+        StateError: it cannot be read, or `parse` could not make sense of it.
     """
     try:
-        return parse(path.read_text(encoding="utf-8"))
+        return parse(path.read_bytes().decode())
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StateError(f"{path}: cannot be read: {error.strerror}") from None
     except KeyError as error:
         raise StateError(f"{path}: cannot be understood: {error} is missing") from None
-    except (ValueError, TypeError, RecursionError) as error:
+    except _NONSENSE as error:
         raise StateError(f"{path}: cannot be understood: {error}") from None
 
 
 def _sync_names(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -127,7 +154,7 @@ def _sync_names(folder: Path) -> None:
 def _sync_file_system(folder: Path) -> None:
     """Python has sync(2) alone, which waits for every file system of the machine."""
     libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         if libc.syncfs(descriptor):
             number = ctypes.get_errno()

@@ -34,16 +34,60 @@ whoever must decide whether the same call can succeed later without a change.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from errno import EACCES, EDQUOT, EISDIR, EMFILE, ENFILE, ENOENT, ENOSPC, ENOTDIR, EPERM, EROFS
 from os import strerror
-from typing import ClassVar
+from typing import ClassVar, Self
+
+SIGNAL_EXIT = 128
+"""Exit code of a command that a signal ended: this plus the signal's number, as in a shell."""
+
+
+class Exit(IntEnum):
+    """Exit codes, and what each says; `docs/reference/exit-codes.md` has the same table.
+
+    Attributes:
+        meaning: for most commands.
+        in_plan: for `netmgr plan`, as `terraform plan -detailed-exitcode` has them.
+    """
+
+    meaning: str
+    in_plan: str
+
+    SUCCESS = (
+        0,
+        "done; what was examined is as it should be",
+        "done, or nothing to do",
+    )
+    FAILURE = (
+        1,
+        "an error, or what was examined is not as it should be",
+        "an error, wrong options and documents included; or the plan is not sound",
+    )
+    INVALID = (
+        2,
+        "wrong options or arguments, or a wrong document: nothing was done",
+        "changes: there is something to write, and nothing was written",
+    )
+    FAULT = (
+        70,
+        "a fault of netmgr's own in a daemon, which is to be started again (EX_SOFTWARE)",
+        "",
+    )
+
+    def __new__(cls, code: int, meaning: str, in_plan: str) -> Self:
+        """A code with its meanings."""
+        self = int.__new__(cls, code)
+        self._value_ = code
+        self.meaning, self.in_plan = meaning, in_plan
+        return self
 
 
 class NetmgrError(Exception):
     """Base of the tree. `details` is a second, longer message with the cause."""
 
     cni_code: ClassVar[int] = 100
-    exit_code: ClassVar[int] = 1
+    exit_code: ClassVar[Exit] = Exit.FAILURE
     retryable: ClassVar[bool] = False
 
     def __init__(self, message: str, details: str = "") -> None:
@@ -56,7 +100,7 @@ class ConfigError(NetmgrError):
     """A document is malformed or contradicts itself; the message names file, key and line."""
 
     cni_code = 7
-    exit_code = 2
+    exit_code = Exit.INVALID
 
 
 class RequestError(NetmgrError):

@@ -6,8 +6,7 @@ import logging
 import os
 import threading
 
-FAULT_EXIT = 70
-"""Exit status after a fault of our own: EX_SOFTWARE in sysexits.h."""
+from netmgr.errors import Exit
 
 log = logging.getLogger(__name__)
 
@@ -21,4 +20,4 @@ def _end(ended: threading.ExceptHookArgs) -> None:
     name = ended.thread.name if ended.thread else "unknown"
     log.critical("thread-died action=end thread=%s", name, exc_info=ended.exc_value)
     # sys.exit() would end this thread alone, and an orderly end waits for threads that may hang.
-    os._exit(FAULT_EXIT)
+    os._exit(Exit.FAULT)

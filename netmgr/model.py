@@ -24,6 +24,10 @@ LINK_GROUP = 0x6E6E
 """Link group of our host ends, by which rules match them quickly. See ip-link(8), "group"."""
 
 
+PROBE_LINK = "netmgr-probe"
+"""The link with the addresses that `netmgr preflight` holds while it runs; it is no pod's."""
+
+
 class Traffic(StrEnum):
     """A class of traffic and its direction, seen from the pod or the node. Values are label values.
 

@@ -181,7 +181,7 @@ def merge(prefixes: Iterable[Prefix]) -> list[Prefix]:
 
 
 def _parent_of_buddies(low: Prefix, high: Prefix) -> Prefix | None:
-    siblings = low.family == high.family and low.length == high.length and low.length > 0
+    siblings = low.family == high.family and low.length == high.length
     if siblings and high.value == low.last + 1 and low.value % (2 * low.size) == 0:
         return Prefix(low.family, low.value, low.length - 1)
     return None

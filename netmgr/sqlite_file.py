@@ -31,6 +31,9 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLI
 """SQLITE_ERROR is among them: our own statements fit the schema, so the file's is another."""
 
 
+FAILURES = (sqlite3.Error, UnicodeDecodeError)
+"""What SQLite's module raises: its messages quote a damaged file, in which names are no text."""
+
 NO_MIGRATIONS: Mapping[int, str] = {}
 
 COMPANIONS = ("", "-wal", "-shm")
@@ -54,11 +57,11 @@ def open_file(
     """
     try:
         connection = _connect(path)
-    except sqlite3.Error as error:
+    except FAILURES as error:
         raise refusal(path, error) from error
     try:
         _prepare(connection, path, schema, version, migrations)
-    except sqlite3.Error as error:
+    except FAILURES as error:
         connection.close()
         raise refusal(path, error) from error
     except StateError:
@@ -83,7 +86,7 @@ def refuse_newer(connection: sqlite3.Connection, path: Path, version: int) -> in
     return int(found)
 
 
-def refusal(path: Path, error: sqlite3.Error) -> NetmgrError:
+def refusal(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> NetmgrError:
     """The error for a file that cannot be opened or read: StateError if it is damaged."""
     # Extended codes have the primary one in their low byte.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
@@ -104,8 +107,12 @@ def identities(path: Path) -> dict[str, FileIdentity]:
     }
 
 
-def set_aside(path: Path, why: str, keep: Mapping[str, FileIdentity] = NOTHING) -> Path:
+def set_aside(
+    path: Path, why: str, keep: Mapping[str, FileIdentity] = NOTHING, *, leave_file: bool = False
+) -> Path:
     """Rename the file and its companions, but for those in `keep`; returns the file's new path.
+
+    With `leave_file` the file itself keeps its name beside the new one, until another replaces it.
 
     Raises:
         StateError: it cannot be renamed.
@@ -113,8 +120,12 @@ def set_aside(path: Path, why: str, keep: Mapping[str, FileIdentity] = NOTHING) 
     kept = path.with_name(f"{path.name}.{why}-{time.strftime('%Y%m%dT%H%M%S')}")
     try:
         for suffix, identity in identities(path).items():
-            if identity != keep.get(suffix):
-                path.with_name(path.name + suffix).rename(kept.with_name(kept.name + suffix))
+            former, new = (one.with_name(one.name + suffix) for one in (path, kept))
+            if leave_file and not suffix:
+                new.unlink(missing_ok=True)
+                new.hardlink_to(former)
+            elif identity != keep.get(suffix):
+                former.rename(new)
     except OSError as error:
         raise StateError(f"{path}: is {why} and cannot be renamed: {error.strerror}") from None
     return kept
@@ -135,22 +146,20 @@ def put_back(
     scratch = path.with_name(f".{path.name}.restored")
     try:
         scratch.unlink(missing_ok=True)
-        with closing(sqlite3.connect(scratch, isolation_level=None)) as copy:
+        with closing(sqlite3.connect(scratch)) as copy:
             # Through the open connection: it still reads the file that has lost its name, and its
             # log.
             connection.backup(copy)
         set_aside(path, "replaced", opened)
         scratch.rename(path)
-        made = sqlite3.connect(
-            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
+        made = _connect(path)
         # Before the new file is touched: the last one to close a file removes the log of that name.
         connection.close()
         for suffix in COMPANIONS[1:]:
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         _configure(made)
         made.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # opens the log
-    except (sqlite3.Error, OSError) as error:
+    except (*FAILURES, OSError) as error:
         raise StateError(
             f"{path}: was removed or replaced and cannot be made again: {error}"
         ) from None
@@ -170,7 +179,7 @@ def is_damaged(connection: sqlite3.Connection) -> bool:
     """Whether an open file's content is unusable. A lock or a full disk is no damage."""
     try:
         (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    except sqlite3.Error as error:
+    except FAILURES as error:
         return isinstance(refusal(Path(), error), StateError)
     return bool(answer != "ok")
 
@@ -195,7 +204,7 @@ def checkpoint(path: Path) -> bool:
             _configure(connection)
             # PASSIVE: every other mode waits for readers and writers, or stops them.
             busy, logged, copied = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-    except sqlite3.Error as error:
+    except FAILURES as error:
         raise StateError(f"{path}: cannot be synced to the disk: {error}") from error
     return not busy and logged == copied
 
@@ -209,16 +218,11 @@ def is_long(path: Path) -> bool:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        # Without an isolation level, the module begins no transactions of its own. Threads share
-        # the connection under its owner's lock.
-        path,
-        timeout=BUSY_SECONDS,
-        isolation_level=None,
-        check_same_thread=False,
+    # Without an isolation level, the module begins no transactions of its own. Threads share the
+    # connection under its owner's lock.
+    return sqlite3.connect(
+        path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
-    _configure(connection)
-    return connection
 
 
 def _configure(connection: sqlite3.Connection) -> None:
@@ -255,6 +259,7 @@ def _prepare(
     version: int,
     migrations: Mapping[int, str],
 ) -> None:
+    _configure(connection)
     found = refuse_newer(connection, path, version)
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if found == 0 and tables == 0:

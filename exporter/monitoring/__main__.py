@@ -1,4 +1,4 @@
-"""Writes configs/prometheus and configs/grafana anew, or draws one of the dashboards.
+"""Writes the files of configs/prometheus and configs/grafana and the mixin, or draws a dashboard.
 
 python -m exporter.monitoring
 python -m exporter.monitoring --draw netmgr-egress --prometheus localhost:9090 --hours 6 >egress.svg
@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from exporter.monitoring.dashboards import DASHBOARDS, Dashboard, Query
+from exporter.monitoring.dashboard import Dashboard, Query
+from exporter.monitoring.dashboards import DASHBOARDS
 from exporter.monitoring.files import files
 from exporter.monitoring.picture import Answers, Line, draw
 from netmgr.errors import NetmgrError, SetupError
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write the files below a directory, or the picture to standard output."""
     options = _parser().parse_args(arguments)
     if options.draw is None:
-        _write(options.directory)
+        _write(options.directory, options.documentation)
         return 0
     dashboard = next(dashboard for dashboard in DASHBOARDS if dashboard.uid == options.draw)
     now = time.time()
@@ -58,6 +59,12 @@ def _parser() -> argparse.ArgumentParser:
         "--directory", metavar="PATH", type=Path, default=Path("configs"), help="default: configs"
     )
     parser.add_argument(
+        "--documentation",
+        metavar="URL",
+        default="",
+        help="the documentation's site, for the alerts' runbooks; default: paths in the repository",
+    )
+    parser.add_argument(
         "--draw", choices=[dashboard.uid for dashboard in DASHBOARDS], help="a dashboard, as SVG"
     )
     parser.add_argument(
@@ -70,8 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _write(directory: Path) -> None:
-    for name, text in files().items():
+def _write(directory: Path, documentation: str) -> None:
+    for name, text in files(documentation).items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

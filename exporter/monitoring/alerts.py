@@ -331,6 +331,8 @@ SITES = (
 _UNSERVED = of_leader(controller_catalog.NODES, state="=~refused|waiting")
 _FREE = of_leader(controller_catalog.ALLOCATIONS, state="free")
 _NOT_IN_FORCE = of_leader(controller_catalog.PLAN_REFUSED)
+_PREFLIGHT_FAILED = of_leader(controller_catalog.PREFLIGHT_FAILED)
+_WITHHELD = of_leader(controller_catalog.UNHEALTHY, state="withheld")
 _IN_CLUSTER = "{{ with $labels.cluster }} in {{ . }}{{ end }}"
 
 CONTROLLER = (
@@ -372,8 +374,27 @@ CONTROLLER = (
         "controller's log names the Nodes: restore plan.lock.yaml from version control, or delete "
         "them first.",
     ),
+    Alert(
+        "NetmgrPreflightFailed",
+        f"{total(_PREFLIGHT_FAILED, 'cluster')} > 0",
+        "30m",
+        Severity.WARNING,
+        f"The preflight of {{{{ $value }}}} Nodes{_IN_CLUSTER} fails",
+        "No pod comes to them. `kubectl describe node` shows what was found and what mends it, in "
+        "the condition NetmgrHealthy.",
+    ),
+    Alert(
+        "NetmgrUnhealthyNodesUntainted",
+        f"{total(_WITHHELD, 'cluster')} > 0",
+        "15m",
+        Severity.WARNING,
+        f"{{{{ $value }}}} unhealthy Nodes{_IN_CLUSTER} still get pods",
+        "More Nodes of a node pool are unhealthy than --taint-unhealthy allows to be tainted at "
+        "once; of a small pool it may allow none. Many at once have a cause in common, mostly: "
+        "`kubectl describe node` shows the condition NetmgrHealthy.",
+    ),
 )
-"""About who gives Nodes their ranges."""
+"""About who gives Nodes their ranges, and keeps pods from those with a bad network."""
 
 ALERTS = (*TRAFFIC, *NODES, *SITES, *CONTROLLER)
 """Every alert."""

@@ -10,7 +10,8 @@ import yaml
 
 from exporter.catalog import POD_BYTES, POD_PACKETS, PODS
 from exporter.monitoring.alerts import CONTROLLER, NODES, SITES, TRAFFIC, Alert
-from exporter.monitoring.dashboards import DASHBOARDS, render
+from exporter.monitoring.dashboard import render
+from exporter.monitoring.dashboards import DASHBOARDS
 from exporter.monitoring.promql import JOB
 from exporter.monitoring.recording import GROUPS, Group
 
@@ -23,6 +24,9 @@ PORT = 9119
 
 CONTROLLER_PORT = 9121
 """Where range controllers do."""
+
+RUNBOOKS_PAGE, RUNBOOKS_FILE = "reference/alerts/", "docs/reference/alerts.md"
+"""Where each alert has a section of its name: on the site, and in the repository."""
 
 SCRAPE = """\
 {header}#
@@ -78,27 +82,75 @@ scrape_configs:
 """
 
 
-def files() -> dict[str, str]:
-    """Path below configs/ and content of each file."""
+def files(documentation: str = "") -> dict[str, str]:
+    """Path below configs/ and content of each file.
+
+    `documentation` is the address of the documentation's site, for the alerts' runbooks; without
+    it they name the page in the repository.
+    """
+    recording = [_recording(group) for group in GROUPS]
+    runbooks = f"{documentation.rstrip('/')}/{RUNBOOKS_PAGE}" if documentation else RUNBOOKS_FILE
+    alerting = [
+        _alerting("netmgr-traffic", TRAFFIC, runbooks),
+        _alerting("netmgr-nodes", NODES, runbooks),
+        _alerting("netmgr-sites", SITES, runbooks),
+        _alerting("netmgr-controller", CONTROLLER, runbooks),
+    ]
     dashboards = {
-        f"grafana/{dashboard.uid}.json": json.dumps(render(dashboard), indent=2) + "\n"
+        f"{dashboard.uid}.json": json.dumps(render(dashboard), indent=2) + "\n"
         for dashboard in DASHBOARDS
     }
     return {
         "prometheus/scrape.yml": _scrape(),
-        "prometheus/recording.yml": _yaml({"groups": [_recording(group) for group in GROUPS]}),
-        "prometheus/alerts.yml": _yaml(
-            {
-                "groups": [
-                    _alerting("netmgr-traffic", TRAFFIC),
-                    _alerting("netmgr-nodes", NODES),
-                    _alerting("netmgr-sites", SITES),
-                    _alerting("netmgr-controller", CONTROLLER),
-                ]
-            }
-        ),
-        **dashboards,
+        "prometheus/recording.yml": _yaml({"groups": recording}),
+        "prometheus/alerts.yml": _yaml({"groups": alerting}),
+        "prometheus/prometheus-rule.yaml": _yaml(_rule_object([*recording, *alerting])),
+        "prometheus/kustomization.yaml": _component({"resources": ["prometheus-rule.yaml"]}),
+        "grafana/kustomization.yaml": _component(_config_maps(dashboards)),
+        "mixin.libsonnet": _mixin(dashboards),
+        **{f"grafana/{name}": text for name, text in dashboards.items()},
     }
+
+
+def _rule_object(groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """The same rules for the Prometheus operator."""
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": "netmgr", "namespace": "netmgr"},
+        "spec": {"groups": groups},
+    }
+
+
+def _component(content: Mapping[str, Any]) -> str:
+    head = {"apiVersion": "kustomize.config.k8s.io/v1alpha1", "kind": "Component"}
+    return _yaml({**head, **content})
+
+
+def _config_maps(dashboards: Iterable[str]) -> dict[str, Any]:
+    """A ConfigMap for each: together they would be too large for one `kubectl apply`."""
+    return {
+        "configMapGenerator": [
+            {
+                "name": name.removesuffix(".json") + "-dashboard",
+                "namespace": "netmgr",
+                "files": [name],
+                # What the sidecar of Grafana's chart looks for.
+                "options": {"labels": {"grafana_dashboard": "1"}, "disableNameSuffixHash": True},
+            }
+            for name in dashboards
+        ]
+    }
+
+
+def _mixin(dashboards: Iterable[str]) -> str:
+    shown = "".join(f"    '{name}': import 'grafana/{name}',\n" for name in dashboards)
+    return (
+        HEADER.replace("#", "//", 1)
+        + f"{{\n  grafanaDashboards+:: {{\n{shown}  }},\n"
+        + "  prometheusAlerts+:: std.parseYaml(importstr 'prometheus/alerts.yml'),\n"
+        + "  prometheusRules+:: std.parseYaml(importstr 'prometheus/recording.yml'),\n}\n"
+    )
 
 
 def _scrape() -> str:
@@ -118,17 +170,21 @@ def _recording(group: Group) -> dict[str, Any]:
     return {"name": group.name, "interval": f"{group.seconds}s", "rules": rules}
 
 
-def _alerting(name: str, alerts: Iterable[Alert]) -> dict[str, Any]:
-    return {"name": name, "rules": [_alert(alert) for alert in alerts]}
+def _alerting(name: str, alerts: Iterable[Alert], runbooks: str) -> dict[str, Any]:
+    return {"name": name, "rules": [_alert(alert, runbooks) for alert in alerts]}
 
 
-def _alert(alert: Alert) -> dict[str, Any]:
+def _alert(alert: Alert, runbooks: str) -> dict[str, Any]:
     return {
         "alert": alert.name,
         "expr": alert.expression,
         "for": alert.lasting,
         "labels": {"severity": alert.severity.value},
-        "annotations": {"summary": alert.summary, "description": alert.description},
+        "annotations": {
+            "summary": alert.summary,
+            "description": alert.description,
+            "runbook_url": f"{runbooks}#{alert.name.lower()}",
+        },
     }
 
 

@@ -27,6 +27,7 @@ from netmgr.documents.accounting import NodeRules
 from netmgr.documents.node import Backend, NodeDocument
 from netmgr.documents.sites import Role
 from netmgr.errors import KernelError, NetmgrError, SetupError, StateError, TryAgainLater
+from netmgr.kernel.capabilities import Capability
 from netmgr.kernel.xtables import listing
 from netmgr.kernel.xtables.nft import is_supported
 from netmgr.ledger.history import FARTHEST, By, Period, Retention, view
@@ -93,6 +94,12 @@ class Accounting(Component):
         # reading.
         agent.stack.callback(accounts.close)
         return cls(agent, accounts, rules, ledger)
+
+    def capabilities(self) -> Iterable[Capability]:
+        """With the legacy tables: libiptc opens a raw socket each time, and loads modules."""
+        if Backend.IPTABLES_LEGACY in self.accounts.backends:
+            return (Capability.NET_RAW, Capability.SYS_MODULE)
+        return ()
 
     def start(self) -> None:
         """Count the pods that are there, and make or repair the rules."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from errno import ENOENT
@@ -24,7 +25,7 @@ from netmgr.ledger.history import By, Period
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.mark import MENDED
 from netmgr.ledger.tables import Gap
-from netmgr.model import Attachment, Counter, PodRef, Sample
+from netmgr.model import Attachment, Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Prefix
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import COUNTING_HOOKS, INTERNAL_SETS, Policy
@@ -82,22 +83,27 @@ class Accounts:
         self._min_reading_seconds = min_reading_seconds
         # Reentrant: `start`, `change_policy` and `_admit` hold it while they reconcile.
         self._lock = threading.RLock()
-        self._owners: dict[Address, PodRef] = {}
         self._attached: dict[Address, Attachment] = {}
         self._ratios: list[AuditRatio] = []
-        self._read_at = float("-inf")
+        self._read_at = -math.inf
         self._announced: set[Counter] = set()
+        self._unmade: frozenset[Counter] = frozenset()
         self._gap_since: float | None = None
         self._sound_at: float | None = None
         self._syncing: threading.Thread | None = None
         self._host_pods: CgroupReadings | None = None
+
+    @property
+    def backends(self) -> set[str]:
+        """Names of the backends that hold rules: two of them until `start` has changed over."""
+        former = self._changeover.rules if self._changeover else ()
+        return {str(each.backend.name) for each in (self._rules, *former)}
 
     def start(self, attachments: Iterable[Attachment]) -> list[str]:
         """Take over from a predecessor, and end counters of pods that went meanwhile."""
         with self._lock:
             listed = tuple(attachments)
             self._attached = {address: a for a in listed for address in a.addresses}
-            self._owners = {address: a.pod for address, a in self._attached.items()}
             # Once for each, whatever the number of its addresses.
             for attachment in listed:
                 self._know(attachment)
@@ -105,21 +111,22 @@ class Accounts:
             policy = hashlib.sha256(
                 f"{netmgr.__version__} {self._rules.policy}".encode()
             ).hexdigest()
-            if self._ledger.recall(POLICY) == policy and self._changeover is None:
-                self._sound_at = self._ledger.read_at
+            self._compare_with_predecessor(policy, known)
             self._begin_owned(known)
-            found = self._post_found()
+            # Only counters of pods that are gone. Those of former classes end in `_end_former`,
+            # when no rule counts them any more.
+            wanted = frozenset([*self._rules.counters(self._attached), *self._rules.former(known)])
+            gone = frozenset(one for one in known if one.is_pod and one not in wanted)
+            self._end_unread(gone - self._post_found(closing=gone))
             # After the posting: a mark in the kernel that is ahead of the ledger would make the
             # ledger pass for an older copy of itself.
             self._mark()
-            # Only counters of pods that are gone. Those of former classes end in `_end_former`,
-            # when no rule counts them any more.
-            wanted = frozenset([*self._rules.counters(self._owners), *self._rules.former(known)])
-            of_pods = [counter for counter in known if counter.is_pod]
-            self._end_gone([counter for counter in of_pods if counter not in wanted], found)
             self._look_for_host_pods()
             repairs = self.reconcile()
+            # After the kernel has lost them, as in `end`: it counts nothing that the ledger lacks.
+            self._ledger.end(gone)
             self._announced.clear()
+            self._unmade = frozenset()
             if self._changeover is not None:
                 self._changeover.finish()
                 self._changeover = None
@@ -127,29 +134,40 @@ class Accounts:
             self._ledger.remember(POLICY, policy)
             return repairs
 
+    def _compare_with_predecessor(self, policy: str, known: Iterable[Counter]) -> None:
+        """Find out what its rules were right for."""
+        former = self._ledger.recall(POLICY)
+        if former is None:
+            # No start was ever finished: no pod came, and what was begun may not have been made.
+            self._unmade = frozenset(known)
+        elif former != policy:
+            # It may have been killed before it made the rules of a new class.
+            self._unmade = frozenset(c for c in known if c.traffic not in tuple(Traffic))
+        elif self._changeover is None:
+            self._sound_at = self._ledger.read_at
+
     def _begin_owned(self, known: Mapping[Counter, PodRef | None]) -> None:
         """Begin what the pods need, before anything is posted.
 
         In an older copy of the ledger an address may still be another pod's.
         """
-        for address, pod in self._owners.items():
+        for address, attachment in self._attached.items():
             counters = self._rules.counters([address])
-            self._ledger.begin(counters, pod)
+            self._ledger.begin(counters, attachment.pod)
             # The kernel does not have these yet, which is no loss.
             self._announced.update(c for c in counters if c not in known)
 
-    def _end_gone(self, gone: Iterable[Counter], found: Collection[Counter]) -> None:
-        """End counters of pods that are gone; those that were not read any more lost something.
+    def _end_unread(self, gone: Collection[Counter]) -> None:
+        """End counters of pods that are gone and that were not read any more: something was lost.
 
         Unless the ledger is an older copy, which is reported as one gap.
         """
         if not self.is_rebuilt:
-            unread = [counter for counter in gone if counter not in found]
-            self._ledger.restart(unread, unlinked=unread)
+            self._ledger.restart(gone, unmade=gone)
         self._ledger.end(gone)
 
-    def _post_found(self) -> frozenset[Counter]:
-        """Post every counter's reading, and return the counters."""
+    def _post_found(self, closing: Collection[Counter]) -> frozenset[Counter]:
+        """Post every counter's reading, the last one of `closing`; returns the counters."""
         # Before the reading, which takes time: a gap must not begin too late.
         taken_at = self._ledger.moment()
         samples = self._changeover.read() if self._changeover else self._rules.read()
@@ -157,14 +175,15 @@ class Accounts:
         # A new ledger, or one of an earlier version, does not have all of the node's own counters.
         of_node = [sample.counter for sample in samples if not sample.counter.is_pod]
         self._ledger.begin([counter for counter in of_node if counter not in known], None)
-        self._ledger.post(samples, taken_at)
+        found = frozenset(sample.counter for sample in samples)
+        self._ledger.post(samples, taken_at, [one for one in closing if one in found])
         if self._changeover:
             # Right after the posting: what passes before the removal is in no reading.
             self._changeover.make_way()
         if self._changeover and self._changeover.is_former_read:
             # The successor does not have these yet, which is no loss either.
-            self._announced.update(sample.counter for sample in samples)
-        return frozenset(sample.counter for sample in samples)
+            self._announced.update(found)
+        return found
 
     def count_host_pods(self, host_pods: CgroupReadings) -> None:
         """Count these as well; called before `start`."""
@@ -184,7 +203,6 @@ class Accounts:
             # next start makes. The other way round it would leave one without an owner.
             self._ledger.begin(self._rules.counters(attachment.addresses), attachment.pod)
             self._admit(attachment.addresses)
-            self._owners.update(dict.fromkeys(attachment.addresses, attachment.pod))
             self._attached.update(dict.fromkeys(attachment.addresses, attachment))
 
     def end(self, attachment: Attachment) -> None:
@@ -202,7 +220,6 @@ class Accounts:
             self._ledger.end(counters)
             self._rules.know(attachment.addresses, "", "")
             for address in attachment.addresses:
-                self._owners.pop(address, None)
                 self._attached.pop(address, None)
 
     def read(self, *, at_once: bool = False) -> None:
@@ -226,7 +243,7 @@ class Accounts:
         with self._lock:
             # Before the look, so that what is altered while it runs falls into the next gap.
             looked_at = self._clock.monotonic()
-            transaction = self._rules.plan(list(self._owners))
+            transaction = self._rules.plan(list(self._attached))
             if transaction:
                 # The ledger before the kernel, as in `begin`.
                 self._announce(transaction.created - self._announced)
@@ -292,7 +309,8 @@ class Accounts:
         """Open counters in the ledger before the kernel has them; once, also if it is retried."""
         known = self._ledger.counters()
         now = self._clock.monotonic()
-        if self._ledger.restart([counter for counter in created if counter in known]):
+        begun = [counter for counter in created if counter in known]
+        if self._ledger.restart(begun, self._unmade):
             self._gap_since = now
         for counter in created:
             if counter not in known:
@@ -362,7 +380,7 @@ class Accounts:
             self._syncing.join()
         with self._lock:
             # Even if there was a reading just now: this is the last one.
-            self._read_at = float("-inf")
+            self._read_at = -math.inf
             self.read()
             self._ledger.close()
             if self._host_pods is not None:
@@ -383,15 +401,13 @@ class Accounts:
             self._rules.admit(addresses)
 
     def _owner(self, counter: Counter) -> PodRef | None:
-        return self._owners.get(counter.subject) if isinstance(counter.subject, Address) else None
+        if not isinstance(counter.subject, Address):
+            return None
+        return self._attached[counter.subject].pod
 
 
 def _counts(operation: Operation) -> bool:
     """Whether an operation repairs something that decides what is counted."""
-    match operation:
-        case FillChain(hook):
-            return hook in COUNTING_HOOKS
-        case ReplaceElements(spec):
-            return spec.name in INTERNAL_SETS
-        case _:
-            return False
+    if isinstance(operation, FillChain):
+        return operation.hook in COUNTING_HOOKS
+    return isinstance(operation, ReplaceElements) and operation.spec.name in INTERNAL_SETS

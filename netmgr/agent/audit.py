@@ -25,7 +25,10 @@ class Report:
     links: list[LinkAudit]
 
     def ratios(self) -> list[AuditRatio]:
-        """Both comparisons as figures to export: 1 if all was counted, also without any traffic."""
+        """Both comparisons as figures to export: 1 if all was counted.
+
+        Without traffic it is 1 for what was forwarded, and 0 for links.
+        """
         found: list[AuditRatio] = []
         for one in self.totals.forwarded:
             ratio = 1 - one.missed.bytes / one.passed.bytes if one.passed.bytes else 1.0

@@ -30,6 +30,8 @@ HEARTBEAT_SECONDS = 10.0
 """How often the file is touched by which launchers know that an agent was there a moment ago."""
 
 _VERBS = frozenset(Verb)
+_MOST_DIGITS = 19
+"""Of nanoseconds since boot: three centuries."""
 
 log = logging.getLogger(__name__)
 
@@ -177,8 +179,9 @@ class CniSocket(Component):
 def _started_at(environment: Mapping[str, str]) -> float:
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     text = environment.get(STARTED, "")
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
     # A spooled request may come from an earlier boot, whose clock had gone further than ours.
-    return min(now, int(text) / 1e9) if text.isascii() and text.isdigit() else now
+    return min(now, int(text) / 1e9) if is_number else now
 
 
 def _summary(

@@ -23,6 +23,8 @@ from netmgr.api.snapshot import Gaps, Snapshot
 from netmgr.clock import Clock
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import LimitedConnectivity, NetmgrError, NodeFull, NotReady
+from netmgr.kernel import capabilities
+from netmgr.kernel.capabilities import Capability
 from netmgr.model import Attachment
 
 Query = Callable[[Mapping[str, object]], object]
@@ -64,6 +66,10 @@ class Component:
         Only components that are earlier in the list may be used yet.
         """
         return cls(agent)
+
+    def capabilities(self) -> Iterable[Capability]:
+        """What it needs from `start` on, beside CAP_NET_ADMIN; the agent keeps no others."""
+        return ()
 
     def start(self) -> None:
         """Take over from a predecessor. All components are open, the earlier ones started."""
@@ -216,7 +222,10 @@ class Agent:
         return component
 
     def start(self) -> None:
-        """Start all components, in order."""
+        """Start all components, in order, with the capabilities that they need."""
+        needed = {each for component in self.components for each in component.capabilities()}
+        # Before the first thread, since each has its own.
+        capabilities.keep({Capability.NET_ADMIN, *needed})
         for component in self.components:
             component.start()
             # After `start`: what failed to start is not stopped. The stack closes in reverse, so

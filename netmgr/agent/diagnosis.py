@@ -26,6 +26,9 @@ LEAST_ERRORS, ERROR_SHARE = 100, 0.001
 LEAST_LOST, LOST_SHARE = 1000, 0.01
 """Packets of the uplinks with errors, and those they dropped: so many, and such a share of all."""
 
+LEAST_UNATTRIBUTED, UNATTRIBUTED_SHARE = 10 << 20, 0.01
+"""Bytes with the internet that were forwarded and counted for no pod, likewise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -40,6 +43,8 @@ class Look:
         lost: those that the uplinks dropped.
         repairs: how often another program's changes were undone, by what they were to.
         gaps: how often counters lost their past.
+        forwarded: bytes that were forwarded from or to the internet.
+        unattributed: those that were counted for no pod, where that is a fault.
     """
 
     at: float
@@ -50,6 +55,8 @@ class Look:
     lost: int = 0
     repairs: Mapping[str, int] = field(default_factory=dict)
     gaps: int = 0
+    forwarded: int = 0
+    unattributed: int = 0
 
 
 def look_at(snapshot: Snapshot, uplinks: Iterable[Carried], at: float) -> Look:
@@ -66,7 +73,21 @@ def look_at(snapshot: Snapshot, uplinks: Iterable[Carried], at: float) -> Look:
         lost=sum(one.lost for one in known),
         repairs={one["reason"]: one["count"] for one in snapshot["drift_repaired"]},
         gaps=sum(one["count"] for one in snapshot["gaps"]),
+        forwarded=sum(one["forwarded"] for one in snapshot["unattributed"]),
+        unattributed=_unattributed(snapshot),
     )
+
+
+def _unattributed(snapshot: Snapshot) -> int:
+    """Bytes that no pod was counted for, where only a fault of this node can be the cause.
+
+    Whoever uses a NodePort sends as much as he likes through this node to pods of others. Where
+    these are not counted by themselves (`cluster_cidrs`), it is unattributed, and says nothing.
+    Addresses that no pod has cost no bytes: what is sent there is dropped before it is forwarded.
+    """
+    if not any(one["origin"] == "remote-pods" for one in snapshot["origins"]):
+        return 0
+    return sum(one["bytes"] for one in snapshot["unattributed"])
 
 
 def recent(looks: Sequence[Look]) -> list[Look]:
@@ -82,6 +103,7 @@ def problems(looks: Sequence[Look]) -> list[Problem]:
 def _problems(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
     yield from _of_what_is_full(looks[-LOOKS:])
     yield from _of_uplinks(looks)
+    yield from _of_accounting(looks)
     yield from _of_what_returns(looks)
 
 
@@ -136,6 +158,19 @@ def _of_uplinks(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
                 "others; `ip -s -s link` shows why"
             )
             yield reason, message
+
+
+def _of_accounting(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
+    counts = [look.unattributed for look in looks]
+    found, forwarded = _increase(counts), _increase([look.forwarded for look in looks])
+    is_much = found >= LEAST_UNATTRIBUTED and found >= UNATTRIBUTED_SHARE * forwarded
+    if is_much and _increases(counts) >= LOOKS:
+        message = (
+            f"{found} of {forwarded} bytes that were forwarded from or to the internet in the last "
+            "minutes were counted for no pod; `netmgr node audit` compares what passed, and "
+            "`netmgr doctor` looks for other programs"
+        )
+        yield Fault.UNATTRIBUTED, message
 
 
 def _increases(counts: Sequence[int]) -> int:

@@ -7,30 +7,29 @@ Every check only reads, or works in a network namespace of its own. Together the
 
 from __future__ import annotations
 
-import configparser
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
-from configparser import ConfigParser
 from contextlib import closing, contextmanager
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
 from cni import installed
 from cni.runtimes import DEFAULT_CONF_DIR
 from netmgr import sqlite_file
-from netmgr.agent import instance, preflight
+from netmgr.agent import instance, link_managers, machine_check
+from netmgr.agent.link_managers import Setting
 from netmgr.agent.uplinks import uplinks
 from netmgr.api import client
-from netmgr.api.snapshot import Snapshot
+from netmgr.api.snapshot import AccountingGaps, Snapshot
 from netmgr.dataplane import settings
 from netmgr.documents import loader
 from netmgr.documents.diagnostics import Severity
-from netmgr.documents.node import NodeDocument
-from netmgr.errors import NetmgrError, StateError
+from netmgr.documents.node import Backend, NodeDocument
+from netmgr.errors import KernelError, NetmgrError, StateError
 from netmgr.ipam import store as leases
-from netmgr.kernel import conntrack, links, netns, nf_tables
+from netmgr.kernel import conntrack, links, netns, nf_tables, traffic_control
 from netmgr.kernel.links import VethEnd
 from netmgr.kernel.netlink import NLM_F_DUMP, Netlink
 from netmgr.kernel.nf_tables_socket import NftSocket
@@ -51,14 +50,21 @@ LEAST_ROOM = 64 << 20
 QUERY_SECONDS = 5.0
 
 _CAPABILITIES = {12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN"}
+_NET_RAW = {13: "CAP_NET_RAW"}
+"""What the raw socket of the legacy tables takes."""
 _NEIGHBOURS = {Family.V4: ("ipv4", "arp_cache"), Family.V6: ("ipv6", "ndisc_cache")}
+_MODULES = {
+    Backend.NFTABLES: ("nf_tables", "nf_conntrack", "nft_ct", "nft_fib_inet", "nft_masq"),
+    Backend.IPTABLES_LEGACY: ("ip_tables", "ip6_tables", "ip_set", "xt_set", "xt_rpfilter"),
+    Backend.IPTABLES_NFT: ("nf_tables", "nft_compat", "ip_set", "xt_set", "xt_rpfilter"),
+}
+"""Of what the rules need, what kernels have as modules, mostly."""
+_SYS_MODULES = Path("/sys/module")
+_PROBE_QUEUE = "probe-ifb"
 _LEGACY = {Family.V4: "iptables-legacy", Family.V6: "ip6tables-legacy"}
 _ANY_FAMILY = 0
 _LEAST_MTU = 1280
 _STATISTICS = Path("/proc/net/stat")
-_NETWORKD = tuple(Path(place) / "systemd/network" for place in ("/etc", "/run", "/usr/lib"))
-_NETWORK_MANAGER = Path("/run/NetworkManager/devices")
-_ANY_POD = f"{LINK_PREFIX}0123456789ab"
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +104,7 @@ def examine(path: Path) -> dict[str, list[Finding]]:
     if path.exists():
         try:
             document = loader.load(path, NodeDocument)
-            preflight.check(path, document)
+            machine_check.check(path, document)
         except NetmgrError as error:
             found["document"] = [
                 Finding(Severity.ERROR, line) for line in error.message.splitlines()
@@ -133,10 +139,13 @@ def report(path: Path, document: NodeDocument) -> None:
             log.warning("machine-not-examined check=%s error=%s", name, error)
 
 
-def _privileges(_machine: Machine) -> Iterator[Finding]:
+def _privileges(machine: Machine) -> Iterator[Finding]:
+    needed = _CAPABILITIES
+    if machine.document.backend is Backend.IPTABLES_LEGACY:
+        needed = needed | _NET_RAW
     status = Path("/proc/thread-self/status").read_text(encoding="ascii")
     effective = int(status.partition("CapEff:")[2].split()[0], 16)
-    missing = [name for bit, name in _CAPABILITIES.items() if not effective >> bit & 1]
+    missing = [name for bit, name in needed.items() if not effective >> bit & 1]
     if missing:
         lacking = " and ".join(missing)
         yield Finding(Severity.ERROR, f"{lacking} missing: nothing else was examined", "be root")
@@ -159,9 +168,32 @@ def _kernel(machine: Machine) -> Iterator[Finding]:
                 yield Finding(
                     Severity.ERROR,
                     f"the kernel does not take the rules that {backend} needs: {error}",
-                    "install all modules of this kernel (Debian: linux-image-*, Ubuntu: "
-                    "linux-modules-extra-*), or choose another `backend`",
+                    f"{_missing_modules(backend)}install all modules of this kernel (Debian: "
+                    "linux-image-*, Ubuntu: linux-modules-extra-*), or choose another `backend`",
                 )
+        if document.limits or document.limits_by_annotation:
+            yield from _queues()
+
+
+def _missing_modules(backend: Backend) -> str:
+    """The command that loads what is not there; one that is built in may not be listed."""
+    lacking = [each for each in _MODULES[backend] if not (_SYS_MODULES / each).exists()]
+    return f"modprobe -a {' '.join(lacking)}; if that fails, " if lacking else ""
+
+
+def _queues() -> Iterator[Finding]:
+    """Have the kernel make what packets of limited pods wait in."""
+    with Netlink() as channel:
+        try:
+            channel.transact([links.create_ifb(_PROBE_QUEUE)])
+            queue = channel.query(links.show_link(_PROBE_QUEUE), links.link_of)
+            channel.transact([traffic_control.make_root(queue.number)])
+        except KernelError as error:
+            yield Finding(
+                Severity.ERROR,
+                f"the kernel has no IFB links or no HTB, which `limits` need: {error}",
+                "modprobe -a ifb sch_htb, or remove `limits`",
+            )
 
 
 @contextmanager
@@ -254,46 +286,9 @@ def _firewall(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _networkd(_machine: Machine) -> Iterator[Finding]:
-    for path in (path for place in _NETWORKD for path in sorted(place.glob("*.network"))):
-        if _takes_pods_links(path):
-            yield Finding(
-                Severity.WARNING,
-                f"{path} matches the links of pods ({LINK_PREFIX}…), so systemd-networkd would "
-                "take away their routes and addresses",
-                f"add `Name=!{LINK_PREFIX}*` to its [Match]",
-            )
-
-
-def _takes_pods_links(path: Path) -> bool:
-    """Whether the [Match] of a .network file takes the links of pods (systemd.network(5))."""
-    parser = ConfigParser(strict=False, interpolation=None, allow_no_value=True, delimiters="=")
-    try:
-        parser.read_string(path.read_text(encoding="utf-8", errors="replace"))
-        match = parser["Match"]
-    except (configparser.Error, KeyError):
-        return False
-    names = (match.pop("name", None) or "").split()
-    refused = [name[1:] for name in names if name.startswith("!")]
-    # Whatever else is matched narrows it further, mostly to hardware.
-    return not match and _is_any(names) and not _is_any(refused)
-
-
-def _is_any(patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(_ANY_POD, pattern) for pattern in patterns)
-
-
-def _network_manager(_machine: Machine) -> Iterator[Finding]:
-    with Netlink() as channel:
-        pods = [each for each in links.read_links(channel) if each.name.startswith(LINK_PREFIX)]
-    states = [_NETWORK_MANAGER / str(link.number) for link in pods]
-    if any(each.exists() and "managed=true" in each.read_text(encoding="utf-8") for each in states):
-        yield Finding(
-            Severity.WARNING,
-            f"NetworkManager manages the links of pods ({LINK_PREFIX}…)",
-            "write `[keyfile]` and `unmanaged-devices=interface-name:"
-            f"{LINK_PREFIX}*` to /etc/NetworkManager/conf.d/netmgr.conf, and reload it",
-        )
+def _of_others(settings_of: Callable[[], Iterable[Setting]]) -> Check:
+    """A check whose findings are other programs' settings."""
+    return lambda _: (Finding(Severity.WARNING, *each) for each in settings_of())
 
 
 def _plugin(machine: Machine) -> Iterator[Finding]:
@@ -347,10 +342,17 @@ def _agent(machine: Machine) -> Iterator[Finding]:
                 return
         except instance.Held as error:
             yield Finding(
-                Severity.ERROR, f"{error.message.partition(';')[0]}, and {socket} is not there"
+                Severity.ERROR,
+                f"{error.message.partition(';')[0]}, and {socket} is not there",
+                "stop it, or give --config the document that it runs with",
             )
             return
-    snapshot = client.read_snapshot(socket, timeout=QUERY_SECONDS)
+    try:
+        snapshot = client.read_snapshot(socket, timeout=QUERY_SECONDS)
+    except NetmgrError as error:
+        remedy = "start the agent, and see its log (`systemctl status netmgr-agent`)"
+        yield Finding(Severity.ERROR, error.message, remedy)
+        return
     if not snapshot["ready"]:
         yield Finding(Severity.ERROR, f"it is not ready: {snapshot['reason']}", "see its log")
     for problem in snapshot.get("problems", ()):
@@ -361,12 +363,23 @@ def _agent(machine: Machine) -> Iterator[Finding]:
 def _gaps(snapshot: Snapshot) -> Iterator[Finding]:
     gaps = [one for one in snapshot["gaps"] if one["count"]]
     if gaps:
-        shown = ", ".join(f"{one['reason']} {one['count']} times" for one in gaps)
+        shown = ", ".join(f"{one['reason']} {one['count']} times{_ago(one)}" for one in gaps)
         yield Finding(
             Severity.NOTE,
             f"gaps since the ledger began: {shown}",
             "docs/accounting.md explains each",
         )
+
+
+def _ago(gap: AccountingGaps) -> str:
+    """How long the last one is ago, where it is known."""
+    seconds = time.time() - gap.get("last", 0.0)
+    if not gap.get("last"):
+        return ""
+    for length, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= length:
+            return f" (last {seconds / length:.0f} {unit} ago)"
+    return " (last within this minute)"
 
 
 CHECKS: dict[str, Check] = {
@@ -375,14 +388,15 @@ CHECKS: dict[str, Check] = {
     "mtu": _mtu,
     "room": _room,
     "firewall": _firewall,
-    "networkd": _networkd,
-    "network-manager": _network_manager,
+    "networkd": _of_others(link_managers.networkd),
+    "network-manager": _of_others(link_managers.network_manager),
+    "udev": _of_others(link_managers.udev),
     "plugin": _plugin,
     "state": _state,
     "agent": _agent,
 }
 
-STANDING = ("mtu", "room", "firewall", "networkd", "network-manager")
+STANDING = ("mtu", "room", "firewall", "networkd", "network-manager", "udev")
 """What an agent looks at itself; the rest it does or refuses by its own means."""
 
 

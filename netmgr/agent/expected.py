@@ -13,18 +13,19 @@ from pathlib import Path
 
 from cni.request import Request
 from cni.results import Interface, PreviousResult, PreviousRoute
-from netmgr.kernel.contents import Contents, contents_of, own_contents
+from netmgr.kernel.contents import Contents
 from netmgr.kernel.routes import Route
 from netmgr.model import Attachment
 
 
-def differences(previous: PreviousResult, request: Request, attachment: Attachment) -> list[str]:
-    """Describes everything that differs.
-
-    Raises:
-        KernelError: the sandbox is gone, or the kernel refuses to list it.
-    """
-    inside, outside = contents_of(request.netns), own_contents()
+def differences(
+    previous: PreviousResult,
+    request: Request,
+    attachment: Attachment,
+    inside: Contents,
+    outside: Contents,
+) -> list[str]:
+    """Describes everything that differs from what the sandbox and the host have."""
     faults = _missing(previous, request, attachment)
     for link in previous.interfaces:
         faults += _link_faults(link, request, inside, outside)

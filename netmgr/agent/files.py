@@ -8,8 +8,9 @@ reconcile checks whether each file is the one that the agent opened, and restore
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +18,7 @@ from typing import Protocol
 from netmgr.agent.components import Agent, Component, Remnants
 from netmgr.api.server import UnixServer
 from netmgr.errors import NotReady
+from netmgr.kernel.capabilities import Capability
 
 FILES = "files"
 """Name of the attempt, and area of the repairs."""
@@ -76,6 +78,15 @@ class Files(Component):
         self.keep(server)
         server.start()
         self._agent.stack.callback(server.stop)
+
+    def capabilities(self) -> Iterable[Capability]:
+        """Giving a restored socket to its readers, and passing directories that are not root's."""
+        if self._agent.document.reader_group is not None:
+            yield Capability.CHOWN
+        for directory in self._agent.directories:
+            path = directory.path.resolve()
+            if any(each.stat().st_uid != os.geteuid() for each in (path, *path.parents)):
+                yield Capability.DAC_OVERRIDE
 
     def reconcile(self) -> None:
         """Restore lost files."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 from netmgr.agent.accounting import Accounting
 from netmgr.agent.components import Agent, Component, Remnants
 from netmgr.errors import KernelError, SetupError
+from netmgr.kernel.capabilities import Capability
 from netmgr.kernel.nf_tables_socket import NO_NF_TABLES
 from netmgr.ledger.ledger import Ledger
 from netmgr.model import Counter, Sample, Traffic
@@ -62,6 +63,10 @@ class HostPods(Component):
         host_pods = cls(finder, rules, accounting.ledger)
         accounting.accounts.count_host_pods(host_pods)
         return host_pods
+
+    def capabilities(self) -> Iterable[Capability]:
+        """Seeing which network the processes of other users are in."""
+        return (Capability.SYS_PTRACE,)
 
     def _start(self) -> None:
         """Take over from a predecessor: post what its counters show, and end pods that are gone."""

@@ -44,7 +44,16 @@ log = logging.getLogger(__name__)
 
 
 class Held(StateError):
-    """Another process holds the lock."""
+    """Another process holds the lock.
+
+    Attributes:
+        holder: what the holder of a namespace says of itself, where that is known: an agent's state
+            directory, or a command.
+    """
+
+    def __init__(self, message: str, holder: str = "") -> None:
+        super().__init__(message)
+        self.holder = holder
 
 
 class Ended(Exception):
@@ -72,7 +81,10 @@ class HeldDirectory:
             SetupError: it cannot be made or written.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=self._mode)
+            if not self.path.is_dir():
+                self.path.mkdir(parents=True, exist_ok=True)
+                # Whatever the umask: readers pass through the run directory.
+                self.path.chmod(self._mode)
             descriptor = os.open(
                 self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
             )
@@ -222,7 +234,8 @@ def _refusal(socket: NftSocket) -> Exception:
             "the network cannot be changed by this user: run it as root (CAP_NET_ADMIN is needed)"
         )
     who = "".join(f" (process {port}, {comment})" for port, comment in owners)
-    return Held(f"another agent runs in this network namespace{who}; stop it first")
+    holder = next((comment for _, comment in owners), "")
+    return Held(f"another agent runs in this network namespace{who}; stop it first", holder)
 
 
 def _locked(descriptor: int, otherwise: str) -> int:

@@ -32,7 +32,7 @@ def resolved(document: NodeDocument) -> NodeDocument:
     The source is asked once: an agent that starts must soon answer for the pods that run.
     """
     try:
-        found = _ask(document)
+        found = ask(document)
         if found == document.ranges:
             return document
         valid = validate(found, document, on_links())
@@ -48,7 +48,12 @@ def resolved(document: NodeDocument) -> NodeDocument:
     return known
 
 
-def _ask(document: NodeDocument) -> tuple[Prefix, ...]:
+def ask(document: NodeDocument) -> tuple[Prefix, ...]:
+    """What the source of the document's ranges says now.
+
+    Raises:
+        RangesUnknown: there is no answer just now.
+    """
     if document.range_source is RangeSource.FILE:
         return assigned.current(document)
     return SOURCES[document.range_source]().read()

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from netmgr import faults, logs
-from netmgr.agent import doctor, instance, preflight, roles
+from netmgr.agent import doctor, instance, machine_check, roles
 from netmgr.agent.accounting import Accounting
 from netmgr.agent.components import Agent
 from netmgr.agent.instance import HeldDirectory
@@ -48,7 +48,7 @@ def run(config: Path, log_format: LogFormat = LogFormat.TEXT) -> None:
     """
     document = loader.load(config, NodeDocument)
     # Before anything of the machine is touched, the agent's own directories included.
-    preflight.check(config, document)
+    machine_check.check(config, document)
     logs.begin(document.log_level, log_format)
     # Blocked before any thread exists, so that the signals wait for sigwait and interrupt no
     # thread.

@@ -27,6 +27,7 @@ from netmgr.dataplane import desired
 from netmgr.dataplane.wiring import Dataplane
 from netmgr.errors import KernelError, NetmgrError, SetupError, StateError, TryAgainLater
 from netmgr.ipam.leases import Leases
+from netmgr.kernel.capabilities import Capability
 from netmgr.model import NOTHING_REQUESTED, Attachment, AttachmentKey, PodRef, Requested
 from netmgr.prefixes import Family
 
@@ -76,6 +77,10 @@ class Node(Component):
     def honours_annotations(self) -> bool:
         """Whether pods may limit themselves."""
         return self._limits is not None and self._limits.honours_annotations
+
+    def capabilities(self) -> Iterable[Capability]:
+        """Entering sandboxes, also those that are named by a process of another user."""
+        return (Capability.SYS_ADMIN, Capability.SYS_PTRACE)
 
     def reconcile(self) -> None:
         """Collect attachments whose sandbox is gone, and repair the others."""
@@ -179,7 +184,10 @@ class Node(Component):
         """
         # The list is passed as a function, since it must be read after the kernel.
         drift = self.dataplane.drift(self.leases.all)
-        done: list[str] = []
+        # First, since the kernel drops a link's routes with its last address (fib_disable_ip).
+        done = self.dataplane.remove_foreign(drift.addresses)
+        if done:
+            drift = self.dataplane.drift(self.leases.all)
         failure: NetmgrError | None = None
         for attachment in drift.broken:
             try:

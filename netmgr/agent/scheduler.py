@@ -67,7 +67,7 @@ class Scheduler:
     def __init__(self, name: str, tasks: Iterable[Task]) -> None:
         self._tasks = tuple(tasks)
         # A pipe, because the thread waits in poll(2), which an Event would not wake.
-        self._stop_read, self._stop_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._stop_read, self._stop_write = os.pipe()
         self._waiting = select.poll()
         for descriptor in (self._stop_read, *(task.wakes for task in self._tasks)):
             if descriptor is not None:

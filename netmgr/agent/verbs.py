@@ -21,6 +21,7 @@ from netmgr.errors import (
     UnknownContainer,
 )
 from netmgr.kernel import netns
+from netmgr.kernel.contents import contents_of, own_contents
 from netmgr.model import Attachment, Requested
 from netmgr.prefixes import Family
 
@@ -184,7 +185,9 @@ def check(node: Node, request: Request) -> None:
         moved = _moved_defaults(request)
         faults = [*node.check(attachment, request.netns, moved), *node.accounts.check(attachment)]
         try:
-            faults += differences(request.previous, request, attachment) if request.previous else []
+            if request.previous:
+                inside, outside = contents_of(request.netns), own_contents()
+                faults += differences(request.previous, request, attachment, inside, outside)
         except KernelError as error:
             faults.append(error.message)
     if faults:

@@ -7,6 +7,7 @@ than the socket's file mode asks for. It imports nothing heavy, for the exporter
 
 from __future__ import annotations
 
+import grp
 import json
 import socket
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from netmgr.api.snapshot import VERSION, Report, Snapshot
-from netmgr.errors import NetmgrError, NotReady, RequestError, SetupError, TryAgainLater
+from netmgr.errors import Exit, NetmgrError, NotReady, RequestError, SetupError, TryAgainLater
 
 DEFAULT_SOCKET = Path("/run/netmgr/ledger.sock")
 PATIENCE_SECONDS = 5.0
@@ -32,7 +33,7 @@ def read_snapshot(path: Path, *, timeout: float = PATIENCE_SECONDS) -> Snapshot:
     Raises: as `ask`.
     """
     answer = ask(path, "snapshot", timeout=timeout)
-    with suppress(KeyError, TypeError):
+    with suppress(KeyError, TypeError, AttributeError):
         for translated in answer["nat"]["ranges"]:
             translated.setdefault("vip_range", translated["seen"])
             translated.setdefault("service_cidr", translated["real"])
@@ -88,10 +89,8 @@ def ask(
     try:
         answer = _exchange(path, question, time.monotonic() + timeout)
     except PermissionError:
-        raise SetupError(
-            f"{path}: this user may not read the agent's socket; run as root or join the group "
-            "named by reader_group in node.yaml"
-        ) from None
+        message = f"{path}: this user may not read the agent's socket; {_way_in(path)}"
+        raise SetupError(message) from None
     except (FileNotFoundError, ConnectionRefusedError):
         raise TryAgainLater(
             f"{path}: no agent answers there; is 'netmgr agent' running on this node?"
@@ -103,6 +102,26 @@ def ask(
             f"{path}: the agent did not answer: {error.strerror or error}"
         ) from None
     return _understood(path, answer)
+
+
+def _way_in(path: Path) -> str:
+    """What a user has to do who may not open the socket: its group is the node's reader_group."""
+    try:
+        number = path.stat().st_gid
+    except OSError:  # a directory above it is closed, too
+        return "run as root, or join the group that reader_group in node.yaml names"
+    if number == 0:
+        return (
+            "run as root, or set reader_group in node.yaml to a group of this user and restart "
+            "the agent"
+        )
+    try:
+        name = grp.getgrgid(number).gr_name
+    except KeyError:
+        return f"run as root, or with the group {number}, its reader_group"
+    return (
+        f"run as root, or join its reader_group, {name}: usermod -aG {name} USER, then log in again"
+    )
 
 
 def _exchange(path: Path, question: bytes, deadline: float) -> bytearray:
@@ -160,8 +179,8 @@ def main() -> int:
         ask_health(Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_SOCKET)
     except NetmgrError as error:
         sys.stderr.write(f"{error.message}\n")
-        return 1
-    return 0
+        return error.exit_code
+    return Exit.SUCCESS
 
 
 if __name__ == "__main__":

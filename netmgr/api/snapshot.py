@@ -11,9 +11,9 @@ link layer excluded) and packets. Everything in it is already public on the node
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NotRequired, TypedDict
+from typing import Final, Literal, NotRequired, TypedDict
 
-VERSION = 1
+VERSION: Final = 1
 
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Upper bounds of the CNI latency histogram, in seconds, without "+Inf"."""
@@ -208,7 +208,7 @@ class OpenService(TypedDict):
 class NatAnswer(TypedDict):
     """The answer to `nat`; `services` only if asked for, `refused` is what cannot be used."""
 
-    version: int
+    version: Literal[1]
     node: str
     nat: NatState
     services: list[OpenService]
@@ -299,6 +299,7 @@ class Fault(StrEnum):
     LINK_DROPS = "UplinkDrops"
     DRIFT = "DriftReturns"
     GAPS = "CountersLost"
+    UNATTRIBUTED = "TrafficUnattributed"
 
 
 class Problem(TypedDict):
@@ -334,9 +335,13 @@ class QuotaState(TypedDict):
 
 
 class AccountingGaps(Gaps):
-    """Times that traffic may be missing, and how long counting may have been incomplete."""
+    """Times that traffic may be missing, and how long counting may have been incomplete.
+
+    `last` is when, in seconds since the epoch; 0 if that is not known.
+    """
 
     seconds: float
+    last: NotRequired[float]
 
 
 class Audited(TrafficTotals):
@@ -403,7 +408,7 @@ class LinkAudit(TypedDict):
 class AuditView(TypedDict):
     """The answer to `audit`."""
 
-    version: int
+    version: Literal[1]
     node: str
     forward: list[ForwardAudit]
     links: list[LinkAudit]
@@ -422,7 +427,7 @@ class UsageRow(TrafficTotals):
 class UsageView(TypedDict):
     """The answer to `usage`: whole hours, seconds since the epoch, rows with most bytes first."""
 
-    version: int
+    version: Literal[1]
     since: int
     until: int
     by: list[str]
@@ -430,10 +435,10 @@ class UsageView(TypedDict):
     left_out: int
 
 
-class Snapshot(TypedDict):
-    """The whole document."""
+class NodeStatus(TypedDict):
+    """All of a snapshot but the pods, which may be many."""
 
-    version: int
+    version: Literal[1]
     node: str
     netmgr_version: str
     backend: str
@@ -441,7 +446,6 @@ class Snapshot(TypedDict):
     reason: str
     taken_at: float
     started_at: float
-    pods: list[PodTotals]
     namespaces: list[NamespaceTotals]
     node_totals: list[TrafficTotals]
     rules: list[RuleReading]
@@ -476,4 +480,10 @@ class Snapshot(TypedDict):
     tracking: NotRequired[Tracking]
     problems: NotRequired[list[Problem]]
     connection_limits: NotRequired[list[ConnectionLimitState]]
+
+
+class Snapshot(NodeStatus):
+    """The whole document."""
+
+    pods: list[PodTotals]
     attachments: NotRequired[list[AttachmentView]]

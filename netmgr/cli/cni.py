@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from netmgr.cli.options import DEFAULT_RUN_DIR, DEFAULT_STATE_DIR, RunDir, StateDir
+from netmgr.errors import Exit
 
 app = typer.Typer(no_args_is_help=True, help="Install or remove the CNI plugin on this node.")
 
@@ -135,7 +136,7 @@ def uninstall(
     for path in left:
         typer.echo(f"left {path}: it was edited since netmgr installed it", err=True)
     if left:
-        raise typer.Exit(1)
+        raise typer.Exit(Exit.FAILURE)
 
 
 @app.command()

@@ -10,9 +10,11 @@ import typer
 
 from netmgr.cli.options import Format, Output
 from netmgr.cli.output import Styled, Table, show, show_document
+from netmgr.errors import Exit
 
 if TYPE_CHECKING:
     from netmgr.agent.doctor import Finding
+    from netmgr.cli.answers import Examination, Found
 
 _COLOURS = {"ok": "green", "note": None, "warning": "yellow", "error": "red"}
 
@@ -34,10 +36,19 @@ def doctor(
     if output is Output.TABLE:
         show(_table(found))
     else:
-        document = {check: [one._asdict() for one in each] for check, each in found.items()}
-        show_document(document, output)
+        show_document(_document(found), output)
     is_bad = any(one.severity == "error" for each in found.values() for one in each)
-    raise typer.Exit(1 if is_bad else 0)
+    raise typer.Exit(Exit.FAILURE if is_bad else Exit.SUCCESS)
+
+
+def _document(found: Mapping[str, Iterable[Finding]]) -> Examination:
+    checks: dict[str, list[Found]] = {
+        check: [
+            {"severity": one.severity, "message": one.message, "remedy": one.remedy} for one in each
+        ]
+        for check, each in found.items()
+    }
+    return {"version": 1, "checks": checks}
 
 
 def _table(found: Mapping[str, Iterable[Finding]]) -> Table:

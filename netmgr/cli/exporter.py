@@ -10,8 +10,12 @@ from typing import Annotated
 import typer
 from typer.models import OptionInfo
 
-from netmgr.cli.options import LogFormatOption, LogLevelOption
+from netmgr.cli.asking import find
+from netmgr.cli.options import LogFormatOption, LogLevelOption, Socket
 from netmgr.logs import LogFormat
+
+_FIRST_OF_ANY_USER = 1024
+"""Ports below this one take CAP_NET_BIND_SERVICE."""
 
 
 def _file(help_text: str) -> OptionInfo:
@@ -22,12 +26,7 @@ def _file(help_text: str) -> OptionInfo:
 
 def exporter(  # noqa: PLR0913  one a command-line option
     *,
-    socket: Annotated[
-        Path,
-        typer.Option(
-            metavar="PATH", help="The agent's read-only socket: ledger.sock in its run_dir."
-        ),
-    ] = Path("/run/netmgr/ledger.sock"),
+    socket: Socket = None,
     listen: Annotated[
         str,
         typer.Option(
@@ -55,6 +54,13 @@ def exporter(  # noqa: PLR0913  one a command-line option
     bearer_token_file: Annotated[
         Path | None, _file("Require a bearer token: one per line, any is accepted.")
     ] = None,
+    throughput_test: Annotated[
+        bool,
+        typer.Option(
+            "--throughput-test",
+            help="Serve /throughput: nodes that start measure by it, one at a time, for 2 s.",
+        ),
+    ] = False,
     log_level: LogLevelOption = "info",
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
@@ -68,7 +74,7 @@ def exporter(  # noqa: PLR0913  one a command-line option
     Secrets are read from files; renewed files, certificates too, take effect without a restart.
     """
     options: dict[str, object] = {
-        "socket": socket,
+        "socket": find(socket).path,
         "listen": listen,
         "max-series": max_series,
         "log-level": log_level,
@@ -76,7 +82,19 @@ def exporter(  # noqa: PLR0913  one a command-line option
     }
     options |= {"tls-cert": tls_cert, "tls-key": tls_key, "tls-client-ca": tls_client_ca}
     options |= {"basic-auth-file": basic_auth_file, "bearer-token-file": bearer_token_file}
-    _become([f"--{name}={value}" for name, value in options.items() if value is not None])
+    _give_up_capabilities(listen)
+    given = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    _become([*given, *(["--throughput-test"] if throughput_test else [])])
+
+
+def _give_up_capabilities(listen: str) -> None:
+    """Whoever runs it: what it reads and serves needs none, but for a port below 1024."""
+    from exporter.settings import parse_listen
+    from netmgr.kernel import capabilities
+    from netmgr.kernel.capabilities import Capability
+
+    _, port = parse_listen(listen)
+    capabilities.keep([Capability.NET_BIND_SERVICE] if port < _FIRST_OF_ANY_USER else [])
 
 
 def _become(options: list[str]) -> None:

@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from netmgr import faults
+from netmgr.cli import completion
 from netmgr.cli.bundle import Redact, To, write
 from netmgr.cli.options import (
     SERVICE_ACCOUNT,
@@ -23,14 +24,16 @@ from netmgr.cli.options import (
     LogLevelOption,
     ServiceAccount,
 )
-from netmgr.errors import ApiAway, ApiError, ConfigError
+from netmgr.errors import ApiAway, ApiError, ConfigError, Exit
 from netmgr.logs import LogFormat
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from netmgr.documents.node import NodeDocument
     from netmgr.kube.allocations import NodeAllocations
     from netmgr.kube.api import Api, Object
-    from netmgr.kube.controller import Settings
+    from netmgr.kube.controller import Maker, Settings
     from netmgr.kube.election import Term
     from netmgr.kube.health import Telemetry
     from netmgr.kube.plan_watch import PlanWatch
@@ -39,9 +42,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 LEASE = "netmgr-controller"
-REFUSED, TOO_FEW, COMPONENT = "NodeDocumentRefused", "MorePodsThanAddresses", "netmgr-node"
-NOT_FOUND, CONFLICT = 404, 409
-Maker = Callable[["Leadership", "Telemetry"], "Reconciler"]
+REFUSED, TOO_FEW = "NodeDocumentRefused", "MorePodsThanAddresses"
 
 
 class Routes(StrEnum):
@@ -120,6 +121,7 @@ def _own_node(api: Api, name: str, wait: float) -> Object:
     import time
 
     from netmgr.backoff import Backoff
+    from netmgr.kube.api import NOT_FOUND
 
     # Waits grow with jitter: after an outage the init containers of all nodes ask at once.
     backoff, deadline = Backoff(first=1), time.monotonic() + wait
@@ -143,35 +145,51 @@ def _own_node(api: Api, name: str, wait: float) -> Object:
 
 
 def _document(template: Path, found: Object, to: Path) -> tuple[str, NodeDocument]:
-    import yaml
-
-    from netmgr.documents import loader, yaml_loader
+    from netmgr.documents import loader
     from netmgr.documents.node import NodeDocument
     from netmgr.kube.node_document import render
-    from netmgr.plan.files import read_text, to_yaml
+    from netmgr.plan.files import to_yaml
 
-    try:
-        given = yaml_loader.load(read_text(template))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{template}: is not YAML: {error}") from None
-    if not isinstance(given, dict):
-        raise ConfigError(
-            f"{template}: must be a mapping of keys, a node.yaml without what the Node says"
-        )
+    given = read_template(template)
     head = f"# From {template} and the Node {found['metadata']['name']}, by `netmgr kube node`.\n"
     text = head + to_yaml(render(given, found))
     # Validated before it replaces a file that works.
     return text, loader.parse(text, f"{to} (not written)", NodeDocument)
 
 
+def read_template(path: Path) -> Object:
+    """A node.yaml without what the Node says.
+
+    Raises:
+        ConfigError: it cannot be read, or is no mapping.
+    """
+    import yaml
+
+    from netmgr.documents import yaml_loader
+    from netmgr.plan.files import read_text
+
+    try:
+        given = yaml_loader.load(read_text(path))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is not YAML: {error}") from None
+    if not isinstance(given, dict):
+        raise ConfigError(
+            f"{path}: must be a mapping of keys, a node.yaml without what the Node says"
+        )
+    return given
+
+
 def _complain(api: Api, found: Object, reason: str, message: str) -> None:
     """An Event on the Node; without the right to write one, only the log has it."""
-    from netmgr.kube.events import Notice, event
+    import time
+
+    from netmgr.kube.api import CONFLICT
+    from netmgr.kube.events import NODE_COMPONENT, Notice, event
 
     name = found["metadata"]["name"]
     notice = Notice("Node", name, found["metadata"]["uid"], reason, message)
     try:
-        api.create(notice.path, event(notice, (COMPONENT, name)))
+        api.create(notice.path, event(notice, (NODE_COMPONENT, name), time.time()))
     except ApiError as error:
         if error.status != CONFLICT:  # the Event of the last attempt is still there
             typer.echo(f"netmgr: no Event on Node {name}: {error.message}", err=True)
@@ -234,7 +252,9 @@ def controller(  # noqa: PLR0913  one a command-line option
     cluster: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="This cluster's name in the plan [default: its only cluster]"
+            metavar="NAME",
+            help="This cluster's name in the plan [default: its only cluster]",
+            autocompletion=completion.clusters,
         ),
     ] = "",
     pool_label: Annotated[
@@ -265,6 +285,18 @@ def controller(  # noqa: PLR0913  one a command-line option
             "NetmgrHealthy of each Node.",
         ),
     ] = False,
+    taint_unhealthy: Annotated[
+        str,
+        typer.Option(
+            metavar="SHARE",
+            help="Taint Nodes whose condition NetmgrHealthy stays False, so that no new pod comes: "
+            "at most this share of a node pool at once, as 5%. Needs --node-health [default: none]",
+        ),
+    ] = "",
+    taint_after: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0, help="How long it has to be False before that."),
+    ] = 180,
     quarantine: Annotated[
         float,
         typer.Option(
@@ -306,9 +338,11 @@ def controller(  # noqa: PLR0913  one a command-line option
     Run two: a Lease elects the leader. A Node for which the plan has no room gets an Event that
     says why.
     """
-    from netmgr.kube.controller import Settings
+    from netmgr.kube.assigner import AssignerSettings
+    from netmgr.kube.controller import Settings, standard_reconcilers
     from netmgr.kube.election import Term
 
+    share = _share(taint_unhealthy, is_asked=node_health)
     _start_logging(log_level, log_format)
     # Unique for each process: a restarted pod keeps its name, and must not take its predecessor's
     # Lease for its own.
@@ -317,10 +351,12 @@ def controller(  # noqa: PLR0913  one a command-line option
     term = Term(namespace or own, LEASE, identity, lease_seconds)
     settings = Settings(identity, pool_label, agent_namespace or own)
     awaited = None if plan is None else _plan(plan, cluster, may_be_missing=plan_optional)
-    reconcilers = [*_reconcilers(awaited, term.namespace, quarantine)]
+    claims = AssignerSettings(term.namespace, quarantine)
+    reconcilers = [*standard_reconcilers(awaited, claims)]
     if routes is Routes.NODES:
         reconcilers.append(_node_lister(settings.agent_namespace))
-    reconcilers += _of_reports(events=quota_events, conditions=node_health)
+    reconcilers.append(_of_reports(events=quota_events, conditions=node_health))
+    reconcilers.append(_unhealthy_taint(share, taint_after))
     _run(_connect(kubeconfig, service_account), term, settings, reconcilers, listen)
 
 
@@ -341,39 +377,47 @@ def _plan(plan: Path, cluster: str, *, may_be_missing: bool) -> Callable[[], Pla
     return lambda: watch
 
 
-def _reconcilers(
-    plan: Callable[[], PlanWatch | None] | None, namespace: str, quarantine: float
-) -> Iterator[Maker]:
-    """All that the controller does, in the order of every round."""
-    from netmgr.kube.agent_ranges import AgentRanges
-    from netmgr.kube.assigner import Assigner, AssignerSettings
-    from netmgr.kube.startup import Startup
-
-    if plan is not None:
-        settings = AssignerSettings(namespace, quarantine)
-        yield lambda leadership, telemetry: Assigner(leadership, settings, plan, telemetry)
-    yield lambda leadership, _: AgentRanges(leadership)
-    yield lambda leadership, _: Startup(leadership, lambda: bool(plan and plan()))
-
-
 def _node_lister(namespace: str) -> Maker:
     from netmgr.kube.node_lister import NodeLister
 
     return lambda leadership, _: NodeLister(leadership, namespace)
 
 
-def _of_reports(*, events: bool, conditions: bool) -> Iterator[Maker]:
-    """What is written by what the nodes report; each node is asked once for both."""
+def _of_reports(*, events: bool, conditions: bool) -> Maker:
+    """What is written by what the nodes report; each node is asked once for both.
+
+    Conditions are also written by what kubelets say of preflights, for which nobody is asked.
+    """
     from netmgr.kube.node_conditions import NodeConditions
     from netmgr.kube.node_reports import NodeReports, User
     from netmgr.kube.quota_events import QuotaEvents
 
-    users: list[User] = [
-        *([QuotaEvents] if events else []),
-        *([NodeConditions] if conditions else []),
-    ]
-    if users:
-        yield lambda leadership, _: NodeReports(leadership, users)
+    def make(leadership: Leadership, telemetry: Telemetry) -> Reconciler:
+        if not events and not conditions:
+            return NodeConditions(leadership, None, telemetry)
+
+        def write_conditions(leadership: Leadership, reports: NodeReports) -> Reconciler:
+            return NodeConditions(leadership, reports if conditions else None, telemetry)
+
+        users: list[User] = [*([QuotaEvents] if events else []), write_conditions]
+        return NodeReports(leadership, users)
+
+    return make
+
+
+def _share(text: str, *, is_asked: bool) -> Fraction | None:
+    from netmgr.kube.tainting import parse_share
+
+    if text and not is_asked:
+        raise ConfigError("--taint-unhealthy needs --node-health, which writes the condition")
+    return parse_share(text) if text else None
+
+
+def _unhealthy_taint(share: Fraction | None, after: float) -> Maker:
+    from netmgr.kube.node_taints import UnhealthyTaint
+
+    # Also without a share, since taints of a controller that had one are removed.
+    return lambda leadership, telemetry: UnhealthyTaint(leadership, telemetry, share, after)
 
 
 def _run(
@@ -396,7 +440,7 @@ def _run(
         raise candidate.failure
     if candidate.fault is not None:
         faults.log.critical("work-died action=end", exc_info=candidate.fault)
-        raise typer.Exit(faults.FAULT_EXIT)
+        raise typer.Exit(Exit.FAULT)
 
 
 def _allocations(plan: Path, cluster: str) -> NodeAllocations:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -13,8 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from netmgr.cli import completion, terminal
+from netmgr.cli.asking import VARIABLE
 from netmgr.cli.options import Format, LabName, Output
 from netmgr.cli.output import show_document
+from netmgr.errors import SIGNAL_EXIT, Exit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,7 +67,7 @@ def verify(*, name: LabName = None, output: Format = Output.TABLE) -> None:
     from netmgr.lab.world import World
 
     if not _verify(World.open(name), output):
-        raise typer.Exit(1)
+        raise typer.Exit(Exit.FAILURE)
 
 
 @app.command()
@@ -84,9 +88,9 @@ def show(
         case Picture.SVG:
             typer.echo(picture.draw(found), nl=False)
         case Picture.JSON:
-            show_document(live.document(found), output)
+            show_document(found, output)
         case Picture.TABLE:
-            _console(Output.TABLE).print(lab_tables.tree(found))
+            terminal.console().print(lab_tables.tree(found))
 
 
 @app.command()
@@ -123,7 +127,7 @@ def traffic(*, name: LabName = None, output: Format = Output.TABLE) -> None:
     from netmgr.lab.world import World
 
     if not _compare(World.open(name), output):
-        raise typer.Exit(1)
+        raise typer.Exit(Exit.FAILURE)
 
 
 @app.command()
@@ -144,26 +148,37 @@ def execute(
     where: Annotated[
         str,
         typer.Argument(
-            metavar="POD", help="A pod, or a host: node-1, fabric, internet, researcher."
+            metavar="POD",
+            help="A pod, or a host: node-1, fabric, internet, researcher.",
+            autocompletion=completion.lab_hosts,
         ),
     ],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run.")],
     *,
     name: LabName = None,
 ) -> None:
-    """Run a command in the network namespace of a pod or host."""
+    """Run a command in the network namespace of a pod or host.
+
+    NETMGR_SOCKET is the socket of that node's agent, which `netmgr node`, `nat` and `usage` ask.
+    """
     from netmgr import programs
     from netmgr.lab.world import World
 
-    namespace = World.open(name).find(where)
+    world = World.open(name)
+    namespace, node = world.find(where), world.node_of(where)
     nsenter = [programs.locate("nsenter", "util-linux"), f"--net={namespace}", "--", *command]
+    environment = {**os.environ, VARIABLE: str(node.ledger_socket)} if node else None
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command
     running = programs.start(
-        nsenter, stdin=sys.stdin.buffer, stdout=sys.stdout.buffer, stderr=sys.stderr.buffer
+        nsenter,
+        env=environment,
+        stdin=sys.stdin.buffer,
+        stdout=sys.stdout.buffer,
+        stderr=sys.stderr.buffer,
     )
     code = running.wait()
     # As a shell reports a process that a signal ended.
-    raise typer.Exit(code if code >= 0 else 128 - code)
+    raise typer.Exit(code if code >= 0 else SIGNAL_EXIT - code)
 
 
 @app.command()
@@ -200,17 +215,15 @@ def run(
         finally:
             began = time.monotonic()
             world.down()
-    console.print(f"\nRemoved in {time.monotonic() - began:.1f} s.", highlight=False)
-    console.print("[dim]To keep a lab and look around:[/] netmgr lab up", highlight=False)
+    console.print(f"\nRemoved in {time.monotonic() - began:.1f} s.")
+    console.print("[dim]To keep a lab and look around:[/] netmgr lab up")
     if not agrees:
-        raise typer.Exit(1)
+        raise typer.Exit(Exit.FAILURE)
 
 
 def _console(output: Output) -> Console:
     """For people; a program's JSON has standard output to itself."""
-    from rich.console import Console
-
-    return Console(stderr=output is not Output.TABLE)
+    return terminal.console(stderr=output is not Output.TABLE)
 
 
 @contextmanager
@@ -225,7 +238,7 @@ def _undone_when_interrupted() -> Iterator[None]:
             # A second Ctrl-C is common, and would leave namespaces behind.
             signal.signal(each, signal.SIG_IGN)
         typer.echo("\nInterrupted: removing the lab …", err=True)
-        raise SystemExit(128 + number)
+        raise SystemExit(SIGNAL_EXIT + number)
 
     before = {number: signal.signal(number, leave) for number in ENDINGS}
     try:
@@ -260,8 +273,7 @@ def _bring_up(console: Console, world: World) -> None:
         world.up(lambda step: spinner.update(f"Building: {step} …"))
     console.print(
         f"[bold]{world.name}[/] is up [dim]after {time.monotonic() - began:.1f} s · "
-        f"{world.backend} · {world.directory}[/]\n",
-        highlight=False,
+        f"{world.backend} · {world.directory}[/]\n"
     )
     typer.echo(lab_tables.status(live.status(world)), err=console.stderr)
 
@@ -284,21 +296,24 @@ def _show_next(console: Console, world: World) -> None:
     which = "" if names() == [world.name] else f" --name {world.name}"
     hints = Table("", "")
     for command, meaning in _next_commands(world, which):
-        hints.row(f"  netmgr lab {command}", Styled(meaning, is_dim=True))
+        hints.row(f"  {command}", Styled(meaning, is_dim=True))
     console.print("\n[dim]Next:[/]")
     typer.echo(hints)
 
 
 def _next_commands(world: World, which: str) -> Iterator[tuple[str, str]]:
     if world.topology.spokes:
-        yield f"verify{which}", "who reaches whom, and as whom"
-        yield f"show{which} -o svg > lab.svg", "a picture of the lab as it is"
-        yield f"exec{which} researcher -- ip addr", "run anything in a pod or host"
+        yield f"netmgr lab verify{which}", "who reaches whom, and as whom"
+        yield f"netmgr lab show{which} -o svg > lab.svg", "a picture of the lab as it is"
+        yield f"netmgr lab exec{which} researcher -- ip addr", "run anything in a pod or host"
     else:
-        yield f"traffic{which}", "send UDP and TCP, compare with the count"
-        yield f"exec{which} pod-1 -- ip addr", "run anything in a pod or host"
-    yield f"status{which}", "what runs, with which addresses"
-    yield f"down{which}", "remove all of it"
+        yield f"netmgr lab traffic{which}", "send UDP and TCP, compare with the count"
+        yield f"netmgr lab exec{which} pod-1 -- ip addr", "run anything in a pod or host"
+    node = world.nodes[0]
+    yield f"netmgr lab exec{which} {node.name} -- netmgr node status", f"ask {node.name}'s agent"
+    yield f"{VARIABLE}={node.ledger_socket} netmgr node status", "the same, from outside"
+    yield f"netmgr lab status{which}", "what runs, with which addresses"
+    yield f"netmgr lab down{which}", "remove all of it"
 
 
 def _compare(world: World, output: Output) -> bool:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 import netmgr
+from netmgr.cli import completion, terminal
 from netmgr.errors import NetmgrError, of_system
 
 COMMANDS = {
     "agent": ("agent:agent", "Run the node agent: CNI requests, accounting, reconciliation."),
     "exporter": ("exporter:exporter", "Serve the agent's metrics to Prometheus."),
     "cni": ("cni:app", "Install or remove the CNI plugin on this node."),
+    "status": ("status:status", "Show whether netmgr is healthy, here or in a cluster."),
     "node": ("node:app", "Describe this node: status, pods, internet traffic."),
     "nat": ("nat:app", "Describe a NAT host: translations, Services, ports in use."),
     "usage": ("usage:usage", "Show pods' internet traffic in past hours."),
@@ -23,8 +29,13 @@ COMMANDS = {
     "controller": ("kube:controller", "Assign each Node of a Kubernetes cluster its ranges."),
     "kube": ("kube:app", "Ask a Kubernetes API server on behalf of agents."),
     "doctor": ("doctor:doctor", "Examine this machine for what would keep netmgr from working."),
+    "preflight": ("preflight:preflight", "Probe a fresh node's network before it runs pods."),
     "bundle": ("bundle:bundle", "Collect what support needs to know of this node."),
     "host": ("agent:host", "Remove all of netmgr from a machine."),
+    "completion": ("completion:completion", "Print what has a shell complete commands and values."),
+    "schema": ("schemas:schema", "Print the JSON Schema of a command's JSON or of a document."),
+    "simulate": ("simulate:simulate", "Simulate a fleet of thousands of nodes in this process."),
+    "version": ("version:version", "Show which netmgr this is, and what it was built from."),
     "lab": ("lab:app", "Build a lab of network namespaces on this machine."),
 }
 """Where each command is, a module beside this one and a name in it, and its summary."""
@@ -38,7 +49,12 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
         add_completion=False,
         rich_markup_mode=None,  # importing rich for the help alone takes longer than all the rest
-        context_settings={"help_option_names": ["-h", "--help"]},
+        # Inherited by the contexts of all commands.
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "terminal_width": terminal.width(),
+            "color": terminal.colours(),
+        },
     )
     app.callback()(_options)
     # The first word that is no option: options before the command take no values.
@@ -58,10 +74,27 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     return app
 
 
+def command_line(arguments: Sequence[str]) -> TyperGroup:
+    """What `build` describes, ready to run."""
+    root = typer.main.get_group(build(arguments))
+    _summarize(root)
+    return root
+
+
+def _summarize(group: TyperGroup) -> None:
+    """Give each command its summary in full: typer cuts it to the width that is left."""
+    for command in group.commands.values():
+        summary = inspect.cleandoc(command.help or "").partition("\n\n")[0]
+        command.short_help = re.split(r"(?<=\.)\s", summary, maxsplit=1)[0]
+        if isinstance(command, TyperGroup):
+            _summarize(command)
+
+
 def main() -> None:
     """Run the command line; an error of a user or a machine is one clear message, no traceback."""
+    arguments = completion.words() if completion.VARIABLE in os.environ else sys.argv[1:]
     try:
-        build(sys.argv[1:])()
+        command_line(arguments)(prog_name=completion.PROGRAM)
     except (NetmgrError, OSError) as fault:
         error = of_system(fault) if isinstance(fault, OSError) else fault
         for line in str(error).splitlines():

@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from netmgr.cli.options import DEFAULT_SOCKET, Format, Output, Socket
+from netmgr.cli.asking import ask
+from netmgr.cli.options import Format, Output, Socket
 from netmgr.cli.output import Styled, Table, show, show_document, size
+from netmgr.errors import Exit
 
 PATIENCE_SECONDS = 30.0
 """Ten thousand Services take the agent a few seconds to list."""
@@ -29,22 +31,20 @@ def _group() -> None:
 @app.command()
 def status(
     *,
-    socket: Socket = DEFAULT_SOCKET,
+    socket: Socket = None,
     output: Format = Output.TABLE,
     services: Annotated[
         bool, typer.Option("--services", help="List every Service and its endpoints.")
     ] = False,
 ) -> None:
     """Show translations with their hits, and ports in use. Exit 1 if any document is refused."""
-    from netmgr.api.client import ask
-
     wanted = {"services": "all"} if services else {}
     answer = ask(socket, "nat", timeout=PATIENCE_SECONDS, **wanted)
     if output is Output.TABLE:
         show(*_status(answer, services=services))
     else:
         show_document(answer, output)
-    raise typer.Exit(1 if answer["refused"] else 0)
+    raise typer.Exit(Exit.FAILURE if answer["refused"] else Exit.SUCCESS)
 
 
 def _status(answer: Mapping[str, Any], *, services: bool) -> Iterator[Table | str]:

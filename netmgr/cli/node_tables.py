@@ -164,46 +164,6 @@ def explanation(answer: Mapping[str, Any]) -> Table:
     return table
 
 
-def busiest(before: Mapping[str, Any], now: Mapping[str, Any], rows: int) -> Table:
-    """Bytes per second between two snapshots, the busiest pods first."""
-    seconds = max(now["taken_at"] - before["taken_at"], 1e-3)
-    former, current = (_by(snapshot["pods"], "namespace", "pod") for snapshot in (before, now))
-    rates: dict[tuple[str, ...], dict[str, float]] = {}
-    for name, totals in current.items():
-        earlier = former.get(name, {})
-        rates[name] = {
-            traffic: max(0, value - earlier.get(traffic, 0)) / seconds
-            for traffic, value in totals.items()
-        }
-    title = f"{now['node']}: internet traffic"
-    limits = _by(now.get("limits", []), "namespace", "pod", value="rate")
-    quotas = _fullest_quotas(now)
-    headings = [*(("in, at most>", "out, at most>") if limits else ())]
-    headings += ["quota"] if quotas else []
-    table = Table("namespace", "pod", "in/s>", "out/s>", *headings, title=title)
-    for name in sorted(rates, key=lambda name: -sum(rates[name].values()))[:rows]:
-        most = _most(limits.get(name, {})) if limits else ()
-        quota = (quotas.get(name, ""),) if quotas else ()
-        table.row(*name, *_both(rates[name]), *most, *quota)
-    return table
-
-
-def _fullest_quotas(snapshot: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
-    """For each pod that has any, the quota of which the most is used."""
-    found: dict[tuple[str, ...], str] = {}
-    for one in sorted(snapshot.get("quotas", ()), key=lambda each: each["used"] / each["budget"]):
-        share = one["used"] / one["budget"]
-        name = one["namespace"], one["pod"]
-        found[name] = f"{share:.0%} of {one['traffic']} a {one['period']}"
-    return {name: text for name, text in found.items() if name[1]}
-
-
-def _most(limits: Mapping[str, float]) -> list[str]:
-    """What limits allow in and out; empty without one."""
-    # A limit is in bits, as it is written, and usage in bytes, as it is billed.
-    return [f"{size(limits[way] / 8)}/s" if way in limits else "" for way in (IN, OUT)]
-
-
 def audit(answer: Mapping[str, Any]) -> Iterator[Table | str]:
     """Both comparisons, and why their sides differ."""
     yield _forward(answer)
@@ -288,11 +248,9 @@ def _both(totals: Mapping[str, float]) -> tuple[str, str]:
     return size(totals.get(IN, 0)), size(totals.get(OUT, 0))
 
 
-def _by(
-    items: list[dict[str, Any]], *keys: str, value: str = "bytes"
-) -> dict[tuple[str, ...], dict[str, int]]:
-    """Bytes, or another `value`, by traffic, for each value of `keys`."""
+def _by(items: list[dict[str, Any]], *keys: str) -> dict[tuple[str, ...], dict[str, int]]:
+    """Bytes by traffic, for each value of `keys`."""
     grouped: dict[tuple[str, ...], dict[str, int]] = {}
     for item in items:
-        grouped.setdefault(tuple(item[key] for key in keys), {})[item["traffic"]] = item[value]
+        grouped.setdefault(tuple(item[key] for key in keys), {})[item["traffic"]] = item["bytes"]
     return grouped

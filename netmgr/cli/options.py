@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from netmgr.cli import completion
 from netmgr.logs import LogFormat
 
 
@@ -23,9 +24,16 @@ Format = Annotated[
     Output, typer.Option("--output", "-o", help="table for people, json or yaml for programs.")
 ]
 Socket = Annotated[
-    Path, typer.Option("--socket", help="The agent's read-only socket.", envvar="NETMGR_SOCKET")
+    Path | None,
+    typer.Option(
+        "--socket",
+        metavar="PATH",
+        readable=False,  # typer's own message would not name reader_group
+        help="The agent's read-only socket [default: ledger.sock in the run_dir that "
+        "/etc/netmgr/node.yaml names, or in /run/netmgr]",
+        envvar="NETMGR_SOCKET",
+    ),
 ]
-DEFAULT_SOCKET = Path("/run/netmgr/ledger.sock")
 
 StateDir = Annotated[Path, typer.Option(metavar="DIR", help="The agent's state_dir.")]
 DEFAULT_STATE_DIR = Path("/var/lib/netmgr")
@@ -43,6 +51,12 @@ PlanFile = Annotated[
     ),
 ]
 DEFAULT_PLAN = Path("plan.yaml")
+ClusterName = Annotated[
+    str,
+    typer.Argument(
+        metavar="CLUSTER", help="A cluster of the plan.", autocompletion=completion.clusters
+    ),
+]
 To = Annotated[
     Path | None,
     typer.Option("--to", metavar="FILE", help="Where to write it [default: standard output]"),
@@ -73,5 +87,8 @@ LogFormatOption = Annotated[
 ]
 
 LabName = Annotated[
-    str | None, typer.Option("--name", "-n", help="Which lab, if there are several.")
+    str | None,
+    typer.Option(
+        "--name", "-n", help="Which lab, if there are several.", autocompletion=completion.labs
+    ),
 ]

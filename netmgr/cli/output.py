@@ -86,14 +86,17 @@ def show(*parts: Table | str) -> None:
 
 def show_document(document: Any, output: StrEnum) -> None:  # noqa: ANN401  whatever JSON can say
     """Print a document as JSON, or as YAML where that was asked for."""
+    from pydantic_core import to_jsonable_python
+
+    plain = to_jsonable_python(document)
     if output == "yaml":
         from netmgr.plan.files import to_yaml
 
-        typer.echo(to_yaml(document), nl=False)
+        typer.echo(to_yaml(plain), nl=False)
     else:
         import json
 
-        typer.echo(json.dumps(document, indent=2))
+        typer.echo(json.dumps(plain, indent=2))
 
 
 def size(count: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from netmgr.cli import plan_check, plan_growth, plan_lock, plan_render, plan_show
+from netmgr.cli import plan_check, plan_growth, plan_init, plan_lock, plan_render, plan_show
 from netmgr.cli.plan_common import EXIT_CODES, PlanGroup
 
 app = typer.Typer(
@@ -14,6 +14,7 @@ app = typer.Typer(
 )
 
 for _command in (
+    plan_init.init,
     plan_lock.lock,
     plan_check.check,
     plan_show.show,

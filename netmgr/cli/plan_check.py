@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +26,7 @@ from netmgr.cli.plan_common import (
 from netmgr.errors import ConfigError
 
 if TYPE_CHECKING:
+    from netmgr.cli.answers import DocumentsCheck, PlanCheck, Reach, ReachCell
     from netmgr.documents.diagnostics import Diagnostic
     from netmgr.documents.node import NodeDocument
     from netmgr.plan.check.reach import Cell
@@ -167,13 +168,14 @@ def _growth(ahead: tuple[Forecast, ...], network: str) -> Table:
     return table
 
 
-def _describe(checked: _Checked) -> dict[str, Any]:
+def _describe(checked: _Checked) -> PlanCheck:
     return {
+        "version": 1,
         "sealed": checked.planned.is_sealed,
         "behind": checked.is_outdated,
         "findings": [
             {
-                "severity": str(each.severity),
+                "severity": each.severity,
                 "key": ".".join(map(str, each.at.key)),
                 "message": str(each),
             }
@@ -189,7 +191,7 @@ def _describe(checked: _Checked) -> dict[str, Any]:
             }
             for each in checked.usages
         ],
-        "growth": [asdict(each) for each in checked.forecasts],
+        "growth": checked.forecasts,
     }
 
 
@@ -205,7 +207,8 @@ def _check_documents(folder: Path, file: Path, output: Output) -> None:
         found += drift(documents, given.plan, given.locked, str(given.lock_path))
     errors = [describe(each, folder) for each in found]
     if output is not Output.TABLE:
-        show_document({"errors": errors}, output)
+        document: DocumentsCheck = {"version": 1, "errors": errors}
+        show_document(document, output)
         raise typer.Exit(FAILED if errors else NOTHING_TO_DO)
     for line in errors:
         typer.echo(f"{typer.style('error', fg='red', bold=True)}: {line}")
@@ -278,16 +281,17 @@ def reach(
         for message in wrong:
             typer.echo(f"wrong: {message}", err=True)
     else:
-        show_document({"cells": [_plain(cell) for cell in cells], "wrong": wrong}, output)
-    raise typer.Exit(1 if wrong else 0)
+        document: Reach = {"version": 1, "cells": [_plain(cell) for cell in cells], "wrong": wrong}
+        show_document(document, output)
+    raise typer.Exit(FAILED if wrong else NOTHING_TO_DO)
 
 
-def _plain(cell: Cell) -> dict[str, object]:
+def _plain(cell: Cell) -> ReachCell:
     example = cell.paths[0] if cell.paths else None
     return {
         "from": cell.origin,
         "to": cell.owner,
-        "what": cell.target.value,
+        "what": cell.target,
         "outcome": cell.outcome,
         "wanted": cell.wanted,
         "packets": len(cell.paths),

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from netmgr import collection
-from netmgr.errors import ConfigError, NetmgrError
+from netmgr.errors import ConfigError, Exit, NetmgrError
 
 if TYPE_CHECKING:
     from netmgr.documents.diagnostics import Diagnostic
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from netmgr.plan.document import PlanDocument
     from netmgr.plan.lock import LockDocument
 
-NOTHING_TO_DO, FAILED, CHANGES = 0, 1, 2
+NOTHING_TO_DO, FAILED, CHANGES = Exit.SUCCESS, Exit.FAILURE, Exit.INVALID
 
 EXIT_CODES = "Exit codes: 0 nothing to do, 1 error, 2 changes."
 
@@ -209,17 +209,3 @@ def print_findings(path: Path, findings: Iterable[Diagnostic]) -> None:
     for finding in findings:
         sign = typer.style(finding.severity, fg=COLOURS[finding.severity], bold=True)
         typer.echo(f"{sign}: {located(path, finding)}")
-
-
-def as_documents(changes: Iterable[Change]) -> list[dict[str, str]]:
-    """Changes for programs."""
-    return [
-        {
-            "kind": change.kind,
-            "key": change.key,
-            "before": change.before,
-            "after": change.after,
-            "note": change.note,
-        }
-        for change in changes
-    ]

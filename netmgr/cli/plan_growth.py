@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile
+from netmgr.cli import completion
+from netmgr.cli.options import DEFAULT_PLAN, ClusterName, Format, Output, PlanFile
 from netmgr.cli.output import Table, show, show_document
 from netmgr.cli.plan_common import (
     CHANGES,
     FAILED,
     NOTHING_TO_DO,
     answer,
-    as_documents,
     print_changes,
     print_findings,
     up_to_date,
 )
 
 if TYPE_CHECKING:
+    from netmgr.cli.answers import MaxPods, PlanGrowth, Upgrade, UpgradeStep
     from netmgr.documents.diagnostics import Diagnostic
     from netmgr.plan.diff import Change
     from netmgr.plan.growth import Effect, UpgradeDryRun
-
-Name = Annotated[str, typer.Argument(metavar="CLUSTER", help="A cluster of the plan.")]
 
 dry_run_app = typer.Typer(
     no_args_is_help=True, help="Show what an upgrade would meet, without starting it."
@@ -35,13 +34,16 @@ advise_app = typer.Typer(no_args_is_help=True, help="Advise on values of the pla
 
 
 def grow(
-    cluster: Name,
+    cluster: ClusterName,
     *,
     nodes: Annotated[
         int, typer.Option("--nodes", "-n", min=1, help="Nodes the cluster will have in total.")
     ],
     pool: Annotated[
-        str | None, typer.Option(help="Node pool to grow [default: the largest]")
+        str | None,
+        typer.Option(
+            help="Node pool to grow [default: the largest]", autocompletion=completion.node_pools
+        ),
     ] = None,
     file: PlanFile = DEFAULT_PLAN,
     output: Format = Output.TABLE,
@@ -116,24 +118,23 @@ def _print_growth(file: Path, growth: Growth) -> None:
     typer.secho(f"To apply it, set the nodes in {file} and run: netmgr plan lock", dim=True)
 
 
-def _describe(growth: Growth) -> dict[str, Any]:
+def _describe(growth: Growth) -> PlanGrowth:
     return {
-        "changes": as_documents(growth.changes),
+        "version": 1,
+        "changes": growth.changes,
         "kept": growth.kept[0],
         "of": growth.kept[1],
         "to_do": [
             {"what": each.what, "where": each.subject, "detail": each.detail}
             for each in growth.todo
         ],
-        "findings": [
-            {"severity": str(each.severity), "message": str(each)} for each in growth.over
-        ],
+        "findings": [{"severity": each.severity, "message": str(each)} for each in growth.over],
     }
 
 
 @dry_run_app.command()
 def upgrade(
-    cluster: Name,
+    cluster: ClusterName,
     *,
     surge: Annotated[
         int,
@@ -141,7 +142,10 @@ def upgrade(
             "--surge", min=1, help="Extra nodes during the upgrade, in one node pool at a time."
         ),
     ],
-    pool: Annotated[str | None, typer.Option(help="Upgrade only this node pool.")] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(help="Upgrade only this node pool.", autocompletion=completion.node_pools),
+    ] = None,
     file: PlanFile = DEFAULT_PLAN,
     output: Format = Output.TABLE,
 ) -> None:
@@ -165,11 +169,17 @@ def upgrade(
         else:
             typer.secho("The upgrade would fail; nothing was changed.", fg="red", bold=True)
     else:
-        steps = [
+        steps: list[UpgradeStep] = [
             {"pool": s.pool, "nodes": s.nodes, "peak": s.peak, "places": s.places, "short": s.short}
             for s in found.steps
         ]
-        show_document({"succeeds": found.succeeds, "steps": steps, "over": over}, output)
+        document: Upgrade = {
+            "version": 1,
+            "succeeds": found.succeeds,
+            "steps": steps,
+            "over": over,
+        }
+        show_document(document, output)
     raise typer.Exit(NOTHING_TO_DO if found.succeeds else FAILED)
 
 
@@ -184,20 +194,19 @@ def _steps(found: UpgradeDryRun) -> Table:
 
 @advise_app.command("max-pods")
 def max_pods(
-    cluster: Name, *, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE
+    cluster: ClusterName, *, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE
 ) -> None:
     """Show how many pods a node can have, and how many nodes fit.
 
     Exit codes: 0, or 1 on an error.
     """
-    from dataclasses import asdict
-
     from netmgr.plan.growth import max_pods as choose
 
     planned = up_to_date(file)
     choices = choose(planned.plan, planned.locked, planned.limits, cluster)
     if output is not Output.TABLE:
-        show_document({"choices": [asdict(choice) for choice in choices]}, output)
+        document: MaxPods = {"version": 1, "choices": choices}
+        show_document(document, output)
         return
     headings = (
         "node pool",

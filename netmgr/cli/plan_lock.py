@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from netmgr.cli import completion
 from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile, Yes
 from netmgr.cli.output import show_document
 from netmgr.cli.plan_common import (
@@ -16,7 +17,6 @@ from netmgr.cli.plan_common import (
     PlanFailed,
     Planned,
     answer,
-    as_documents,
     load,
     print_changes,
     refuse_errors,
@@ -24,6 +24,7 @@ from netmgr.cli.plan_common import (
 from netmgr.documents.sites import HUB
 
 if TYPE_CHECKING:
+    from netmgr.cli.answers import PlanDiff
     from netmgr.plan.adopt import Existing
     from netmgr.plan.diff import Change
     from netmgr.plan.document import Exclusion, PlanDocument
@@ -52,7 +53,11 @@ def lock(
 def release(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="A cluster, or cluster/nodepool, that left the plan."),
+        typer.Argument(
+            metavar="NAME",
+            help="A cluster, or cluster/nodepool, that left the plan.",
+            autocompletion=completion.tombstones,
+        ),
     ],
     *,
     file: PlanFile = DEFAULT_PLAN,
@@ -88,7 +93,8 @@ def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE) -> Non
         for line in narrowed:
             typer.secho(line, fg="yellow")
     else:
-        show_document({"changes": as_documents(changes), "narrowed": narrowed}, output)
+        document: PlanDiff = {"version": 1, "changes": changes, "narrowed": narrowed}
+        show_document(document, output)
     raise typer.Exit(CHANGES if changes else NOTHING_TO_DO)
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from netmgr.cli.options import DEFAULT_PLAN, PlanFile, To
+from netmgr.cli import completion
+from netmgr.cli.options import DEFAULT_PLAN, ClusterName, PlanFile, To
 from netmgr.cli.plan_common import Planned, up_to_date, write
 
 if TYPE_CHECKING:
@@ -21,9 +22,13 @@ app = typer.Typer(
 )
 
 NodeName = Annotated[
-    str, typer.Argument(metavar="NODE", help="<cluster>-<node pool>-<number>, numbers from 0.")
+    str,
+    typer.Argument(
+        metavar="NODE",
+        help="<cluster>-<node pool>-<number>, numbers from 0.",
+        autocompletion=completion.first_nodes,
+    ),
 ]
-ClusterName = Annotated[str, typer.Argument(help="Name of the cluster.")]
 ReaderGroup = Annotated[
     str | None, typer.Option(help="Group that may read the agent's ledger socket.")
 ]
@@ -48,7 +53,12 @@ def node(
 @app.command()
 def router(
     name: Annotated[
-        str, typer.Argument(metavar="ROUTER", help="router-<number>.hub, numbers from 0.")
+        str,
+        typer.Argument(
+            metavar="ROUTER",
+            help="router-<number>.hub, numbers from 0.",
+            autocompletion=completion.routers,
+        ),
     ],
     *,
     file: PlanFile = DEFAULT_PLAN,
@@ -64,7 +74,12 @@ def router(
 @app.command("nat-host")
 def nat_host(
     name: Annotated[
-        str, typer.Argument(metavar="HOST", help="nat-<number>.<cluster>, numbers from 0.")
+        str,
+        typer.Argument(
+            metavar="HOST",
+            help="nat-<number>.<cluster>, numbers from 0.",
+            autocompletion=completion.nat_hosts,
+        ),
     ],
     *,
     file: PlanFile = DEFAULT_PLAN,
@@ -189,7 +204,12 @@ def _named(given: Planned, name: str) -> PlannedNode:
 @app.command()
 def kubelet(
     cluster: ClusterName,
-    pool: Annotated[str, typer.Argument(metavar="POOL", help="Name of the node pool.")],
+    pool: Annotated[
+        str,
+        typer.Argument(
+            metavar="POOL", help="A node pool of it.", autocompletion=completion.node_pools
+        ),
+    ],
     *,
     file: PlanFile = DEFAULT_PLAN,
     to: To = None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from netmgr.cli import completion, terminal
 from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile, To
 from netmgr.cli.output import Table, show_document
 from netmgr.cli.plan_common import PlanFailed, Planned, answer, load, up_to_date, write
@@ -53,9 +54,7 @@ def show(
 
         show_document(to_plain(sealed(planned.locked)), output)
     elif tree:
-        from rich.console import Console
-
-        Console(highlight=False).print(_tree(planned.plan, planned.locked))
+        terminal.console().print(_tree(planned.plan, planned.locked))
     else:
         typer.echo(_table(planned.locked))
 
@@ -176,10 +175,10 @@ def explain(
         raise PlanFailed(str(error)) from None
     found = look_up(planned.plan, planned.locked, wanted)
     if output is not Output.TABLE:
-        show_document(asdict(found), output)
+        show_document(found, output)
         return
     for name, value in asdict(found).items():
-        if value:
+        if value and name != "version":
             typer.echo(f"{typer.style(f'{name:>8}', dim=True)}  {value}")
 
 
@@ -200,7 +199,11 @@ def map_(
     ] = None,
     grow: Annotated[
         str | None,
-        typer.Option(metavar="CLUSTER", help="Show before and after growing this cluster."),
+        typer.Option(
+            metavar="CLUSTER",
+            help="Show before and after growing this cluster.",
+            autocompletion=completion.clusters,
+        ),
     ] = None,
     nodes: Annotated[
         int | None, typer.Option(help="With --grow: nodes the cluster would have.")
@@ -247,13 +250,12 @@ def _by_suffix(to: Path | None) -> Form:
 
 
 def _document(drawn: Picture, form: Form) -> str:
-    from netmgr.plan.render.map import svg
+    from netmgr.plan.render.map import page, svg
 
-    return svg.draw(drawn) if form is Form.SVG else svg.draw_page(drawn)
+    return svg.draw(drawn) if form is Form.SVG else page.draw(drawn)
 
 
 def _print(drawn: Picture, to: Path | None) -> None:
-    from rich.console import Console
     from rich.text import Text
 
     from netmgr.plan.render.map.text import draw
@@ -262,7 +264,7 @@ def _print(drawn: Picture, to: Path | None) -> None:
     if to is not None:
         write(to, "".join("".join(span.text for span in line) + "\n" for line in lines))
         return
-    console = Console(highlight=False)
+    console = terminal.console()
     for line in lines:
         # soft_wrap: a line that is broken would tear the picture.
         console.print(Text.assemble(*((span.text, span.colour) for span in line)), soft_wrap=True)

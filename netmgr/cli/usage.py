@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from netmgr.cli.options import DEFAULT_SOCKET, Socket
+from netmgr.cli.asking import ask
+from netmgr.cli.options import Socket
 from netmgr.cli.output import Table, show, size
 from netmgr.errors import RequestError, TryAgainLater
 from netmgr.ledger.history import FARTHEST, By, Period, grouped, view
 
 if TYPE_CHECKING:
     from netmgr.api.snapshot import UsageRow, UsageView
+    from netmgr.cli.answers import UsageDocument, UsageDocumentRow
 
 _DURATION = re.compile(r"(\d+)([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -62,7 +65,7 @@ def usage(
     output: Annotated[
         Output, typer.Option("--output", "-o", help="table for people, json or csv for programs.")
     ] = (Output.TABLE),
-    socket: Socket = DEFAULT_SOCKET,
+    socket: Socket = None,
     ledger: Ledger = DEFAULT_LEDGER,
 ) -> None:
     """Show pods' internet traffic in past hours, deleted pods included.
@@ -111,15 +114,13 @@ def _parse(text: str, now: datetime) -> datetime:
     return given if given.tzinfo else given.replace(tzinfo=UTC)
 
 
-def _ask(socket: Path, ledger: Path, period: tuple[float, float], by: list[By]) -> UsageView:
-    from netmgr.api.client import ask
-
+def _ask(socket: Path | None, ledger: Path, period: tuple[float, float], by: list[By]) -> UsageView:
     names = ",".join(dict.fromkeys(by))
     try:
         answer = ask(socket, "usage", since=str(period[0]), until=str(period[1]), by=names)
     # No agent runs: its file has the same totals, for those who may read it.
     except TryAgainLater as error:
-        if not ledger.is_file():
+        if not os.access(ledger, os.R_OK):
             raise
         typer.echo(f"netmgr: {error.message}; reading {ledger}", err=True)
         return _read(ledger, period, by)
@@ -138,15 +139,17 @@ def _read(ledger: Path, period: tuple[float, float], by: list[By]) -> UsageView:
 def as_json(answer: UsageView) -> str:
     """One object; times in ISO 8601, bytes with IP headers."""
     columns = _columns(answer)
-    document = {
+    rows = [
+        dict(zip(columns, _key(row, columns), strict=True))
+        | {"traffic": row["traffic"], "bytes": row["bytes"], "packets": row["packets"]}
+        for row in answer["rows"]
+    ]
+    document: UsageDocument = {
+        "version": 1,
         "since": _time(answer["since"]),
         "until": _time(answer["until"]),
-        "by": answer["by"],
-        "rows": [
-            dict(zip(columns, _key(row, columns), strict=True))
-            | {"traffic": row["traffic"], "bytes": row["bytes"], "packets": row["packets"]}
-            for row in answer["rows"]
-        ],
+        "by": [By(each) for each in answer["by"]],
+        "rows": cast("list[UsageDocumentRow]", rows),
         "left_out": answer["left_out"],
     }
     return json.dumps(document, indent=2)

@@ -29,6 +29,11 @@ class Drift(NamedTuple):
     broken: list[Attachment]
     foreign: list[Foreign]
 
+    @property
+    def addresses(self) -> list[Foreign]:
+        """What of it is an address on a pod's link."""
+        return [one for one in self.foreign if not isinstance(one, Route)]
+
 
 class Host(NamedTuple):
     """What one look at the kernel found.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from netmgr.dataplane import desired
@@ -17,7 +17,7 @@ from netmgr.kernel.neighbours import Neighbour, read_permanent
 from netmgr.kernel.netlink import Netlink
 from netmgr.kernel.routes import RT_TABLE_LOCAL, RTN_LOCAL, read_routes, read_rules
 from netmgr.model import Attachment
-from netmgr.prefixes import Family
+from netmgr.prefixes import Address, Family
 
 SETTLE_SECONDS = 2.0
 """How long the kernel may take until a new address is usable; it takes less than a millisecond."""
@@ -48,15 +48,15 @@ def reached(host: Netlink, link: Link, path: str) -> Iterator[Netlink | None]:
         os.close(sandbox)
 
 
-def wait_for_addresses(inside: Netlink, attachment: Attachment) -> None:
-    """Wait until the sandbox accepts packets for its IPv6 addresses.
+def wait_for_addresses(inside: Netlink, addresses: Iterable[Address]) -> None:
+    """Wait until the kernel accepts packets for those of these addresses that are IPv6.
 
     Raises:
         KernelError: they are still missing after `SETTLE_SECONDS`.
     """
     # IPv4's local routes are made with their addresses; IPv6's come from a work queue, even without
     # duplicate address detection (addrconf_dad_work).
-    wanted = {address for address in attachment.addresses if address.family is Family.V6}
+    wanted = {address for address in addresses if address.family is Family.V6}
     deadline = time.monotonic() + SETTLE_SECONDS
     while wanted and wanted - {
         route.destination.network
@@ -66,7 +66,7 @@ def wait_for_addresses(inside: Netlink, attachment: Attachment) -> None:
     }:
         if time.monotonic() > deadline:
             raise KernelError(
-                "wait for the sandbox's addresses", details="the kernel does not make them local"
+                "wait for new addresses", details="the kernel does not make them local"
             )
         time.sleep(_SETTLE_POLL_SECONDS)
 

@@ -134,7 +134,7 @@ class Dataplane:
             # The kernel makes carrier and local routes usable from work queues. Without waiting
             # for both, one pod in ten lost its first packet under load.
             self._netlink.transact([*operations, links.settle_link(host_index)])
-            sandbox.wait_for_addresses(inside, attachment)
+            sandbox.wait_for_addresses(inside, attachment.addresses)
 
     def detach(self, host_link: str, netns_path: str = "") -> bool:
         """Delete a link, both its ends; False if there is no such link of ours.

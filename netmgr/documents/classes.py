@@ -27,7 +27,9 @@ class TrafficClass(Document):
     name: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9\-]{0,18}[a-z0-9])?$")]
     """Becomes `<name>-in` and `<name>-out` in the label `traffic`."""
     prefixes: tuple[PrefixText, ...] = ()
+    """What the class consists of, where it is no site."""
     site: str | None = None
+    """The site of `sites` whose every prefix is of the class."""
 
     @model_validator(mode="after")
     def _say_what_they_are(self) -> TrafficClass:

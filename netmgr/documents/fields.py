@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    WithJsonSchema,
+)
 
 from netmgr.prefixes import Address, Prefix
 
@@ -26,8 +33,18 @@ def _absolute(path: Path) -> Path:
     return path
 
 
-PrefixText = Annotated[Prefix, BeforeValidator(_to_prefix), PlainSerializer(str)]
-AddressText = Annotated[Address, BeforeValidator(_to_address), PlainSerializer(str)]
+PrefixText = Annotated[
+    Prefix,
+    BeforeValidator(_to_prefix),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "examples": ["10.0.0.0/16"]}),
+]
+AddressText = Annotated[
+    Address,
+    BeforeValidator(_to_address),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "examples": ["10.0.0.1"]}),
+]
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 
 

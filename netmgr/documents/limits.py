@@ -11,24 +11,29 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from netmgr.documents.accounting import Accounting
 from netmgr.documents.classes import INTERNET
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, error
 from netmgr.documents.fields import Document
-from netmgr.documents.quantity import bit_rate, quantity
+from netmgr.documents.quantity import SCHEMA, bit_rate, quantity
 from netmgr.model import PodRef, Traffic
 
-BitRate = Annotated[int, BeforeValidator(bit_rate)]
+BitRate = Annotated[int, BeforeValidator(bit_rate), WithJsonSchema(SCHEMA)]
 """Bits a second."""
 
-Bytes = Annotated[int, BeforeValidator(quantity), Field(ge=1)]
+Bytes = Annotated[int, BeforeValidator(quantity), Field(ge=1), WithJsonSchema(SCHEMA)]
 
 LEAST_QUOTA, MOST_QUOTA = 1_000_000, 10**18
 """Bytes. Below, a few of the kernel's longest packets (64 KiB) would be all of it."""
 
-Quota = Annotated[int, BeforeValidator(quantity), Field(ge=LEAST_QUOTA, le=MOST_QUOTA)]
+Quota = Annotated[
+    int,
+    BeforeValidator(quantity),
+    Field(ge=LEAST_QUOTA, le=MOST_QUOTA),
+    WithJsonSchema(SCHEMA),
+]
 
 _PODS = 110
 """How many pods a kubelet takes by default."""
@@ -112,7 +117,12 @@ class Limit(Document):
     """Bytes that may pass from midnight to midnight (UTC)."""
     per_month: Annotated[Quotas | None, Field(alias="per-month")] = None
     """Bytes that may pass in a calendar month (UTC)."""
-    when_spent: Annotated[int, BeforeValidator(_spent), Field(alias="when-spent")] = 0
+    when_spent: Annotated[
+        int,
+        BeforeValidator(_spent),
+        Field(alias="when-spent"),
+        WithJsonSchema({"anyOf": [{"const": "drop"}, *SCHEMA["anyOf"]]}),
+    ] = 0
     """What happens to packets beyond a quota: `drop`, or bits a second at which they pass."""
     connections: Connections | None = None
     """How many connections pods may begin and have."""

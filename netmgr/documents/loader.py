@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from netmgr.documents import yaml_loader
+from netmgr.documents import spelling, yaml_loader
 from netmgr.documents.diagnostics import Diagnostic, Invalid, KeyPath, dotted
-from netmgr.documents.yaml_loader import BeyondBounds
+from netmgr.documents.yaml_loader import Unusable
 from netmgr.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=BaseModel)
 
 _MERGE_MARK = re.compile(r"^(?:<{7} |>{7} |={7}$)", re.MULTILINE)
-_NO_VALUE = (ValueError, KeyError, AttributeError, RecursionError)
-"""What PyYAML raises for a value that is not what it looks like: a 13th month, for example."""
 
 
 def load(path: Path, model: type[Model]) -> Model:
@@ -63,7 +61,7 @@ def parse(text: str, source: str, model: type[Model]) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        faults = [_describe(fault, source, lines) for fault in _root_causes(error.errors())]
+        faults = [_describe(fault, source, lines, model) for fault in _root_causes(error.errors())]
         raise ConfigError("\n".join(faults)) from None
 
 
@@ -73,7 +71,7 @@ def _read(text: str, source: str) -> tuple[object, dict[KeyPath, int]]:
         # Nodes first: they show a key that is given twice; the objects have only the last.
         lines = _lines(yaml_loader.compose(text), source)
         return yaml_loader.load(text), lines
-    except BeyondBounds as error:
+    except Unusable as error:
         at = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{source}{at}: {error.problem}") from None
     except yaml.MarkedYAMLError as error:
@@ -82,9 +80,12 @@ def _read(text: str, source: str) -> tuple[object, dict[KeyPath, int]]:
         problem = error.problem or error.context
         raise ConfigError(f"{source}:{line}: is not YAML: {problem}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: is not YAML: {error}") from None
-    except _NO_VALUE as error:
-        raise ConfigError(f"{source}: has a value that cannot be one: {error}") from None
+        raise ConfigError(f"{source}: is not YAML: {in_one_line(error)}") from None
+
+
+def in_one_line(error: yaml.YAMLError) -> str:
+    """What PyYAML says of text that it cannot even read, which takes two lines."""
+    return " ".join(str(error).split())
 
 
 def merge_mark(text: str) -> int:
@@ -166,7 +167,9 @@ _RENAMED: dict[KeyPath, str] = {
 }
 
 
-def _describe(fault: ErrorDetails, source: str, lines: dict[KeyPath, int]) -> str:
+def _describe(
+    fault: ErrorDetails, source: str, lines: dict[KeyPath, int], model: type[BaseModel]
+) -> str:
     location: KeyPath = fault["loc"]
     message = fault["msg"].removeprefix("Value error, ")
     cause = fault.get("ctx", {}).get("error")
@@ -176,7 +179,7 @@ def _describe(fault: ErrorDetails, source: str, lines: dict[KeyPath, int]) -> st
         message = found.text(f"line {beside}" if beside else "")
         location = (*location, *found.at.key)
     elif fault["type"] == "extra_forbidden":
-        message = _of_unknown_key(location)
+        message = _of_unknown_key(location, model)
     elif fault["type"] == "missing":
         message = "is required and missing"
     known = _nearest(location, lines)
@@ -184,10 +187,12 @@ def _describe(fault: ErrorDetails, source: str, lines: dict[KeyPath, int]) -> st
     return f"{source}:{lines[known]}: {key}: {message}"
 
 
-def _of_unknown_key(location: KeyPath) -> str:
-    new = _RENAMED.get(tuple(part for part in location if not isinstance(part, int)))
-    remedy = f"it is called {new} now" if new else "remove it or correct its spelling"
-    return f"unknown key; {remedy}"
+def _of_unknown_key(location: KeyPath, model: type[BaseModel]) -> str:
+    if new := _RENAMED.get(tuple(part for part in location if not isinstance(part, int))):
+        return f"unknown key; it is called {new} now"
+    if known := spelling.meant(model, location):
+        return f"unknown key; did you mean {known}?"
+    return "unknown key; remove it or correct its spelling"
 
 
 def _nearest(key: KeyPath, lines: dict[KeyPath, int]) -> KeyPath:

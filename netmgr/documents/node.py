@@ -2,7 +2,7 @@
 
 Validation is complete before anything is done: an agent that starts has a document in which
 every range, address and prefix is consistent with every other. What depends on the machine
-(whether a group or an interface exists) is checked by `netmgr/agent/preflight.py`.
+(whether a group or an interface exists) is checked by `netmgr/agent/machine_check.py`.
 
 No range is too small. Every address of a range is usable; one that a pod could not have
 (special-use, the node's own) is refused and never silently left out. So each family in `ranges`
@@ -27,6 +27,7 @@ from netmgr.documents.classes import resolved
 from netmgr.documents.diagnostics import Diagnostic, Invalid, KeyPath, error, invalid
 from netmgr.documents.fields import AbsolutePath, AddressText, Document, PrefixText
 from netmgr.documents.limits import Limit, of_no_class, without_history
+from netmgr.documents.preflight import Preflight
 from netmgr.documents.sites import (
     HUB,
     KeyedPrefix,
@@ -88,6 +89,7 @@ class NodeIdentity(Document):
         str,
         Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?$"),
     ]
+    """The node's name, on Kubernetes that of its Node."""
     addresses: tuple[AddressText, ...] = ()
     """The node's own addresses; no range may hold one."""
     max_pods: Annotated[int, Field(ge=0)] | None = None
@@ -120,7 +122,9 @@ class NodeDocument(Document):
     """The whole of `node.yaml`."""
 
     api_version: Annotated[Literal["netmgr.io/v1alpha1"], Field(alias="apiVersion")]
+    """Version of the document's form."""
     kind: Literal["Node"]
+    """What the document is."""
     node: NodeIdentity
     role: Role = Role.NODE
     """What this machine does: runs pods, forwards between sites, or opens a spoke's Services."""
@@ -171,12 +175,18 @@ class NodeDocument(Document):
     backend: Backend = Backend.AUTO
     pool: Pool = Pool()
     accounting: Accounting = Accounting()
+    preflight: Preflight = Preflight()
+    """What `netmgr preflight` probes on a fresh node."""
     reconcile_seconds: Annotated[float, Field(gt=0, le=3600)] = 10
+    """How often rules, routes, links and files are checked, and repaired."""
     state_dir: AbsolutePath = Path("/var/lib/netmgr")
+    """Leases, totals and DELs to be carried out; has to outlast reboots."""
     run_dir: AbsolutePath = Path("/run/netmgr")
+    """The agent's sockets."""
     reader_group: GroupName | GroupNumber | None = None
     """Group (name or number) that may read the ledger socket; default: root alone."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe events that are logged."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any
+
+SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "number", "minimum": 0},
+        {"type": "string", "pattern": "^[0-9]{1,15}([.][0-9]{1,9})?(|k|K|M|G|T|Ki|Mi|Gi|Ti)$"},
+    ]
+}
+"""JSON Schema of a quantity."""
 
 _QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(|k|K|M|G|T|Ki|Mi|Gi|Ti)\Z")
 _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}

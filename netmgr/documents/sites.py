@@ -48,6 +48,7 @@ class Site(Document):
     """The hub or one spoke."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9\-]{0,61}[a-z0-9])?$")]
+    """`hub`, or the spoke's name."""
     prefixes: Annotated[tuple[PrefixText, ...], Field(min_length=1)]
     """Of its nodes and pods."""
     services: tuple[PrefixText, ...] = ()
@@ -68,7 +69,9 @@ class ServiceRange(Document):
     """
 
     vip_range: PrefixText
+    """The range as the hub reaches it."""
     service_cidr: PrefixText
+    """The range inside the spoke."""
 
     @property
     def is_identity(self) -> bool:
@@ -94,8 +97,11 @@ class Nat(Document):
     """What a NAT host translates."""
 
     services: Annotated[tuple[ServiceRange, ...], Field(min_length=1)]
+    """The spoke's Service ranges."""
     translation: TranslationMode = TranslationMode.NETMAP
+    """`netmap` maps range onto range; `endpoints` leads each Service straight to its endpoints."""
     source: SourceAddress = SourceAddress.SNAT
+    """Whether a Service's endpoint sees the NAT host's address (`snat`) or the client's."""
     addresses: tuple[AddressText, ...] = ()
     """The host's own that `snat` takes, 64,512 ports each toward one endpoint.
 
@@ -151,7 +157,9 @@ class StaticRoute(Document):
     """A route the agent installs: the way back to clients whose address a NAT host preserves."""
 
     to: PrefixText
+    """Where to."""
     via: AddressText
+    """The next hop."""
 
     @model_validator(mode="after")
     def _are_of_one_family(self) -> StaticRoute:

@@ -21,8 +21,17 @@ MOST_REPEATED = 100_000
 """Nodes that aliases may add to those written out."""
 
 
-class BeyondBounds(yaml.MarkedYAMLError):
-    """A document that would cost more than any real one; `problem` says why."""
+_NO_VALUE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+"""What PyYAML raises for a value that is not what it looks like: a 13th month, an empty `!!int`,
+a number that no float holds."""
+
+
+class Unusable(yaml.MarkedYAMLError):
+    """A document that cannot be used, though it may be YAML; `problem` says why."""
+
+
+class BeyondBounds(Unusable):
+    """A document that would cost more than any real one."""
 
 
 class Loader(yaml.CSafeLoader):
@@ -30,6 +39,7 @@ class Loader(yaml.CSafeLoader):
 
     Raises:
         BeyondBounds: the text has too many levels, or a document's aliases stand for too much.
+        Unusable: a value cannot be one.
     """
 
     def __init__(self, stream: str | bytes) -> None:
@@ -46,6 +56,8 @@ class Loader(yaml.CSafeLoader):
             return super().construct_document(node)
         except RecursionError:
             raise BeyondBounds(problem="has too many lists and mappings in each other") from None
+        except _NO_VALUE as error:
+            raise Unusable(problem=f"has a value that cannot be one: {error}") from None
 
 
 def load(text: str | bytes) -> Any:  # noqa: ANN401  whatever the text holds

@@ -101,7 +101,7 @@ class Store:
         except sqlite3.Error as error:
             self.close()
             raise sqlite_file.refusal(self.path, error) from error
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
             self.close()
             raise StateError(f"{self.path}: cannot be understood: {error}") from error
 
@@ -109,7 +109,7 @@ class Store:
         run = self._connection.execute
         addresses: dict[AttachmentKey, list[Address]] = {}
         for text, *key in run("SELECT address, container_id, ifname FROM leases"):
-            addresses.setdefault(AttachmentKey(*key), []).append(Address.parse(text))
+            addresses.setdefault(AttachmentKey(*map(_text, key)), []).append(Address.parse(text))
         rates = {
             name: tuple((traffic, int(rate)) for traffic, rate in json.loads(value))
             for name, value in run("SELECT name, value FROM facts WHERE name LIKE 'rates %'")
@@ -117,8 +117,10 @@ class Store:
         attachments = {}
         # Columns come in the order of the schema.
         for row in run("SELECT * FROM attachments"):
-            key, pod = AttachmentKey(*row[:2]), PodRef(*row[2:5])
-            found = Attachment(key, pod, tuple(sorted(addresses.get(key, ()))), *row[5:])
+            *identity, host_link, netns = map(_text, row[:7])
+            key, pod = AttachmentKey(*identity[:2]), PodRef(*identity[2:])
+            held = tuple(sorted(addresses.get(key, ())))
+            found = Attachment(key, pod, held, host_link, netns, float(row[7]))
             attachments[key] = replace(
                 found, rates=rates.get(_rates_of(key.container_id, key.ifname), ())
             )
@@ -129,8 +131,11 @@ class Store:
             if is_over:
                 returned.append(address)
             else:
-                cooldown[address] = at
-        tombstones = {AttachmentKey(*row[:2]): row[2] for row in run("SELECT * FROM tombstones")}
+                cooldown[address] = float(at)
+        tombstones = {
+            AttachmentKey(_text(container), _text(ifname)): float(at)
+            for container, ifname, at in run("SELECT * FROM tombstones")
+        }
         boot = run("SELECT value FROM facts WHERE name = 'boot_id'").fetchone()
         return Remembered(attachments, cooldown, returned, tombstones, boot[0] if boot else "")
 
@@ -310,3 +315,10 @@ def _rates_of(container_id: str, ifname: str) -> str:
     A table of their own would be a schema that an older release does not open.
     """
     return f"rates {container_id} {ifname}"
+
+
+def _text(value: object) -> str:
+    # The tables are not STRICT: a damaged row may have any type in any column.
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value

@@ -11,6 +11,8 @@ import ctypes
 import errno
 import os
 import threading
+from json import loads
+from typing import Any
 
 from netmgr.errors import KernelError, SetupError
 
@@ -65,7 +67,22 @@ class LibNftables:
             errors = self._library.nft_ctx_get_error_buffer(self._context)
         if failed:
             raise _error(commands, errors.decode(errors="replace"))
-        return str(output.decode())
+        # A comment of another program's rule may be any bytes.
+        return str(output.decode(errors="replace"))
+
+    def listing(self, command: str) -> list[dict[str, Any]]:
+        """The objects that a command lists (libnftables-json(5)).
+
+        Raises:
+            KernelError: as `run`, or what is listed is no JSON.
+        """
+        output = self.run(command, json=True)
+        try:
+            found: list[dict[str, Any]] = loads(output)["nftables"]
+        except (ValueError, LookupError, TypeError):
+            # nft 1.0.6 prints a remark between the objects of a table that another program owns.
+            raise KernelError(f"nft {command}", details="another program owns the table") from None
+        return found
 
     def close(self) -> None:
         """Close the context's socket; the object cannot be used any more."""

@@ -403,7 +403,7 @@ def read_carried(path: Path = PROC_NET_DEV) -> dict[str, Carried]:
 
 def _carried(line: str) -> tuple[str, Carried]:
     name, _, figures = line.rpartition(":")
-    values = [int(value) for value in figures.split()]
+    values = [int(value) for value in figures.split() if value.isdecimal()]
     if len(values) < _FIELDS:
         raise KernelError(
             f"read {PROC_NET_DEV}", details=f"a line has {len(values)} figures: {line!r}"

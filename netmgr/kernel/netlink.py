@@ -36,7 +36,7 @@ NLMSG_ERROR, NLMSG_DONE = 2, 3
 
 _NLA_F_NESTED = 0x8000
 # The two upper bits of an attribute's type are flags: nested, and network byte order.
-_NLA_TYPE_MASK = 0x3FFF
+NLA_TYPE_MASK = 0x3FFF
 _NLMSGERR_ATTR_MSG = 1
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
@@ -120,7 +120,7 @@ def each_attribute(data: bytes, offset: int = 0) -> list[tuple[int, bytes]]:
             raise KernelError(
                 "read a netlink attribute", details=f"{length} bytes of {len(data) - offset}"
             )
-        found.append((kind & _NLA_TYPE_MASK, data[offset + _ATTRIBUTE.size : offset + length]))
+        found.append((kind & NLA_TYPE_MASK, data[offset + _ATTRIBUTE.size : offset + length]))
         offset += (length + 3) & ~3
     return found
 

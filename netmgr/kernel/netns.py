@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from netmgr.errors import KernelError
+from netmgr.errors import Exit, KernelError
 
 CLONE_NEWNET = 0x40000000
 MNT_DETACH = 2
@@ -47,7 +47,7 @@ def entered(descriptor: int) -> Iterator[None]:
             if _libc.setns(home, CLONE_NEWNET) != 0:
                 # An exception could be caught, and the thread would serve the next pod in this
                 # namespace.
-                os._exit(70)
+                os._exit(Exit.FAULT)
     finally:
         os.close(home)
 

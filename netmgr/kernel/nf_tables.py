@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from netmgr.kernel.netlink import (
     NFGENMSG,
+    NLA_TYPE_MASK,
     NLM_F_CREATE,
     NLM_F_DUMP,
     NLM_F_EXCL,
@@ -423,15 +424,17 @@ def elements_of(body: bytes) -> list[tuple[bytes, bytes]]:
     for _, item in each_attribute(listed):
         # Key and data come first and are nested twice: read by position, a listing takes half.
         length, kind = _HEADER.unpack_from(item)
-        if kind != _ELEMENT_KEY:
+        if kind & NLA_TYPE_MASK != _ELEMENT_KEY:
             continue
         data_at = length + 3 & ~3
-        data = b""
+        begin = end = length
         if data_at + _HEADER.size <= len(item):
             data_length, kind = _HEADER.unpack_from(item, data_at)
-            if kind == _ELEMENT_DATA:
-                data = item[data_at + _HEADER.size : data_at + data_length]
-        found.append((item[2 * _HEADER.size : length], data))
+            if kind & NLA_TYPE_MASK == _ELEMENT_DATA:
+                begin, end = data_at + _HEADER.size, data_at + data_length
+        if not 2 * _HEADER.size <= length <= begin <= end <= len(item):
+            raise ValueError("an element is cut off")
+        found.append((item[2 * _HEADER.size : length], item[begin:end]))
     return found
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from netmgr.drawing import plain
 from netmgr.kube.api import Object
 from netmgr.ranges.assigned import NODE_RANGES, AssignedRanges
 
@@ -14,6 +15,12 @@ SELECTOR = "app.kubernetes.io/name=netmgr,app.kubernetes.io/component in (agent,
 """Labels of the agents' pods, in the manifests' DaemonSets."""
 
 CONTAINER = "agent"
+
+PREFLIGHT = "preflight"
+"""The init container that probes the network of a Node before its agent starts."""
+
+LONGEST_MESSAGE = 1024
+"""Characters of its last words that are kept: a kubelet may write anything there."""
 
 EXPORTER = ("exporter", "metrics")
 """Names of its container and of its port."""
@@ -36,6 +43,8 @@ class AgentPod:
     """Address and port of its exporter; port 0 if it has none."""
     assigned: AssignedRanges | None
     """Its annotation; None without one, or if it cannot be read."""
+    failed_preflight: str = ""
+    """Why its preflight failed last, as its kubelet says; empty if it did not."""
 
 
 class AgentPods:
@@ -47,6 +56,8 @@ class AgentPods:
         self._pods: dict[str, AgentPod] = {}
         self._changed = changed
         self._is_known = False
+        self.generation = 0
+        """Grows with every change that `changed` announces."""
 
     def pods(self) -> list[AgentPod] | None:
         """List the pods that are on a Node; None while the first list is not complete."""
@@ -59,6 +70,7 @@ class AgentPods:
         with self._lock:
             self._pods = {pod.name: pod for pod in pods}
             self._is_known = True
+            self.generation += 1
         self._changed.set()
 
     def change(self, found: Object) -> None:
@@ -72,7 +84,9 @@ class AgentPods:
             if known and known.uid == pod.uid and int(known.version) >= int(pod.version):
                 return
             self._pods[pod.name] = pod
-        if known is None or replace(pod, version=known.version) != known:
+            is_change = known is None or replace(pod, version=known.version) != known
+            self.generation += is_change
+        if is_change:
             self._changed.set()
 
     def delete(self, found: Object) -> None:
@@ -81,6 +95,7 @@ class AgentPods:
         with self._lock:
             if name in self._pods and self._pods[name].uid == uid:
                 del self._pods[name]
+                self.generation += 1
         self._changed.set()
 
 
@@ -99,7 +114,25 @@ def agent_pod(found: Object) -> AgentPod | None:
         is_ready=is_ready and "deletionTimestamp" not in metadata,
         exporter=_exporter(found),
         assigned=_assigned(metadata.get("annotations", {}).get(NODE_RANGES, "")),
+        failed_preflight=_failed_preflight(found),
     )
+
+
+def _failed_preflight(found: Object) -> str:
+    """What the last run of the preflight that ended says, if it failed."""
+    statuses = found.get("status", {}).get("initContainerStatuses") or ()
+    own: Object = next((each for each in statuses if each["name"] == PREFLIGHT), {})
+    # While it waits for its next start, or runs, the last run's end is what is known.
+    states = [own.get("state") or {}, own.get("lastState") or {}]
+    ended = next((each["terminated"] for each in states if each.get("terminated")), None)
+    return _last_words(ended) if ended and ended["exitCode"] else ""
+
+
+def _last_words(ended: Object) -> str:
+    said = ended.get("message", "")[:LONGEST_MESSAGE]
+    # It goes to terminals: no control characters.
+    words = "; ".join(filter(None, (plain(line.strip()) for line in said.splitlines())))
+    return words or f"it ended with exit code {ended['exitCode']}, and said nothing"
 
 
 def _exporter(found: Object) -> tuple[str, int]:

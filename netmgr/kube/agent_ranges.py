@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from netmgr.errors import ApiError, ConfigError
 from netmgr.kube.agent_pods import AgentPod
-from netmgr.kube.api import CONFLICT, NOT_FOUND, Object
+from netmgr.kube.api import NOT_FOUND, Object, is_outdated
 from netmgr.kube.assigning import NodeView
 from netmgr.kube.events import Notice, write
 from netmgr.kube.node_document import all_ranges
@@ -33,11 +33,14 @@ class AgentRanges:
         """Ask nothing yet."""
         self._leadership = leadership
         self._api = leadership.api
+        self._settled = (-1, -1)
 
     def reconcile(self) -> bool:
         """Write the annotations that differ; False when another round should follow soon."""
         pods = self._leadership.agents.pods()
-        if pods is None:
+        # Before anything is read, as what comes meanwhile is for another round.
+        generation = self._leadership.generation
+        if pods is None or generation == self._settled:
             return True
         nodes = {view.name: view for view in self._leadership.nodes.views()}
         differing = []
@@ -49,6 +52,8 @@ class AgentRanges:
         is_settled, refused = write_each(self._leadership, differing, self._write)
         if refused is not None:
             raise refused
+        if is_settled:
+            self._settled = generation
         return is_settled
 
     def _write(self, change: tuple[AgentPod, NodeView | None, AssignedRanges]) -> bool:
@@ -70,7 +75,7 @@ class AgentRanges:
             path = f"{self._leadership.agents_path}/{pod.name}/status"
             self._leadership.agents.change(self._api.patch(path, body))
         except ApiError as error:
-            if error.status not in (CONFLICT, NOT_FOUND):
+            if not is_outdated(error):
                 raise
             return False
         log.info(
@@ -108,7 +113,10 @@ class AgentRanges:
             "of it ('netmgr node status' on the node lists them)"
         )
         notice = Notice("Node", node.name, node.uid, CHANGED, message)
-        write(self._api, notice, self._leadership.identity)
+        try:
+            write(self._leadership, notice)
+        except ApiError as error:
+            log.warning("event-not-written of=%s reason=%s", node.name, error.message)
 
 
 def wanted_ranges(pod: AgentPod, node: NodeView | None) -> AssignedRanges | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -20,6 +21,7 @@ from kubernetes import config
 from kubernetes.client import ApiClient, ApiException, Configuration
 from kubernetes.config.incluster_config import InClusterConfigLoader
 from urllib3.exceptions import HTTPError
+from yaml import YAMLError
 
 from netmgr.errors import ApiAway, ApiError, ConfigError
 
@@ -32,14 +34,25 @@ Object = dict[str, Any]
 Query = Mapping[str, str | int]
 
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 30.0
+CONNECTIONS = 10
+"""Requests at a time whose connections are kept."""
+
 SILENCE_SECONDS = 150.0
 """A watch without any event for this long is dead: bookmarks come every minute."""
 
-UNAUTHORIZED, NOT_FOUND, CONFLICT, GONE, THROTTLED, FAILING = 401, 404, 409, 410, 429, 500
+LONGEST_REFUSAL = 64 * 1024
+"""Bytes of a refusal that are read: behind a proxy of the server's, anybody may have written it."""
+
+UNAUTHORIZED, NOT_FOUND, CONFLICT, GONE, INVALID = 401, 404, 409, 410, 422
+THROTTLED, FAILING = 429, 500
 # Not a strategic merge patch: this one replaces lists as a whole and removes a key by null,
 # whatever the object's type says about merging.
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+
+
+UNUSABLE = (config.ConfigException, YAMLError, ValueError, TypeError, AttributeError, LookupError)
+"""What the client raises for kubeconfigs that are wrong: it does not validate them."""
 
 
 class Api:
@@ -63,6 +76,25 @@ class Api:
             return str(answer.read().decode(errors="replace"))
         except (HTTPError, OSError) as error:
             raise ApiAway(f"GET {path}: the answer cannot be read: {error}") from None
+
+    def bounded(self, path: str, seconds: float, longest: int) -> bytes:
+        """Read what somebody else answers through the server, who may answer slowly or at length.
+
+        Raises:
+            ApiAway: it takes longer than `seconds`.
+            ApiError: it was refused, or has more than `longest` bytes.
+        """
+        deadline = time.monotonic() + seconds
+        answer = self._send("GET", path, None, None, "application/json", seconds)
+        try:
+            body = _beginning(answer, deadline, longest)
+        except (HTTPError, OSError) as error:
+            raise ApiAway(f"GET {path}: the answer cannot be read: {error}") from None
+        if len(body) > longest:
+            raise ApiError(f"GET {path}: the answer has more than {longest} bytes")
+        if time.monotonic() > deadline:
+            raise ApiAway(f"GET {path}: the answer takes longer than {seconds:.0f} s")
+        return body
 
     def create(self, path: str, body: Object) -> Object:
         """Create an object in the collection at `path`."""
@@ -139,7 +171,7 @@ class Api:
             self._renew.expire()
             answer = self._transmit(method, path, query, body, kind, seconds)
         if not 200 <= answer.status < 300:  # noqa: PLR2004  HTTP's success
-            raise _refusal(method, path, answer)
+            raise _refusal(method, path, answer, time.monotonic() + seconds)
         return answer
 
     def _transmit(
@@ -172,6 +204,14 @@ class Api:
         return answer
 
 
+def is_outdated(error: ApiError) -> bool:
+    """Whether a patch was of an object that has changed, or is gone, or is another of its name."""
+    # One that names a resourceVersion gets 409 in each case. One that names the UID alone is
+    # refused as an attempt to change that.
+    is_another = error.status == INVALID and "metadata.uid" in error.message
+    return is_another or error.status in (CONFLICT, NOT_FOUND)
+
+
 class Credentials:
     """A pod's service account: token and certificate, in files that the kubelet renews."""
 
@@ -190,8 +230,12 @@ class Credentials:
         return Api(_client(self._loader.load_and_set), self)
 
 
-def connect(kubeconfig: Path | None, folder: Path, environment: Mapping[str, str]) -> Api:
-    """The API server of a kubeconfig, or else of the pod that this runs in.
+def connect(
+    kubeconfig: Path | None, folder: Path, environment: Mapping[str, str], context: str = ""
+) -> Api:
+    """The API server of a kubeconfig's context, or else of the pod that this runs in.
+
+    Without `context` it is the current one.
 
     Raises:
         ConfigError: there is neither, or it is unusable.
@@ -199,9 +243,9 @@ def connect(kubeconfig: Path | None, folder: Path, environment: Mapping[str, str
     try:
         if kubeconfig is not None:
             load: Any = config.load_kube_config
-            return Api(_client(lambda found: load(str(kubeconfig), client_configuration=found)))
+            return Api(_client(lambda found: load(str(kubeconfig), context or None, found)))
         return Credentials(folder, environment).api()
-    except config.ConfigException as error:
+    except UNUSABLE as error:
         where = str(kubeconfig or folder)
         hint = "" if kubeconfig else "; in a pod it is mounted, elsewhere give --kubeconfig"
         raise ConfigError(f"{where}: no way to reach an API server: {error}{hint}") from None
@@ -211,12 +255,32 @@ def _client(configure: Any) -> ApiClient:  # noqa: ANN401  it takes an untyped c
     configuration = Configuration()
     # urllib3 would retry by itself, unseen by our backoff and not counted.
     configuration.retries = False
+    # The default depends on the machine's cores, and urllib3 warns when it is not enough.
+    configuration.connection_pool_maxsize = CONNECTIONS
     configure(configuration)
     return ApiClient(configuration)
 
 
-def _refusal(method: str, path: str, answer: Any) -> ApiError:  # noqa: ANN401  as above
-    text = bytes(answer.read() or b"").decode(errors="replace")
+def _beginning(answer: Any, deadline: float, longest: int) -> bytes:  # noqa: ANN401  as above
+    """What an answer begins with: all of it, or more than `longest` bytes, or what came in time."""
+    body = b""
+    try:
+        # The read timeout alone would let an answer go on for ever, a byte at a time.
+        while len(body) <= longest and time.monotonic() <= deadline:
+            piece = answer.response.read1(1 << 16)
+            if not piece:
+                break
+            body += piece
+    finally:
+        answer.response.close()
+    return body
+
+
+def _refusal(method: str, path: str, answer: Any, deadline: float) -> ApiError:  # noqa: ANN401  as above
+    try:
+        text = _beginning(answer, deadline, LONGEST_REFUSAL).decode(errors="replace")
+    except (HTTPError, OSError):
+        text = ""
     try:
         # The API server sends a Status object; a proxy in front of it, any text.
         message = str(json.loads(text)["message"])

@@ -61,12 +61,18 @@ class NodeView:
     """Its InternalIPs, as its kubelet wrote them."""
     runs_pods: bool = True
     """A NAT host or a router needs no ranges."""
-    other_taints: tuple[Mapping[str, str], ...] | None = None
-    """All taints but the startup taint; None where the Node does not have that."""
+    taints: tuple[Mapping[str, str], ...] = ()
     is_network_unavailable: bool = False
     """Whether its condition NetworkUnavailable is true."""
     health: tuple[str, str] | None = None
     """Status and reason of its condition NetmgrHealthy."""
+    health_message: str = ""
+    health_since: str = ""
+    """When the status of that condition changed last, as the controller wrote it."""
+
+    def has_taint(self, key: str) -> bool:
+        """Whether the Node has a taint of this key."""
+        return any(taint["key"] == key for taint in self.taints)
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,12 +139,19 @@ def read(pool: str, data: Mapping[str, str]) -> Iterator[Claim]:
             content: dict[str, Any] = json.loads(value)
             released = None
             if "released" in content:
-                released = datetime.fromisoformat(content["released"]).timestamp()
-            ranges = map(Prefix.parse, content["ranges"])
+                released = _moment(content["released"])
+            ranges = [Prefix.parse(str(each)) for each in content["ranges"]]
             allocation = NodeAllocation.of(NodeIndex(pool, int(key)), ranges)
             yield Claim(allocation, str(content["node"]), str(content["uid"]), released)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise StateError(
                 f"claim {key} of node pool {pool} cannot be read: {error}; restore it from the Node"
                 " that has the allocation, or remove the key if no Node has it"
             ) from None
+
+
+def _moment(text: str) -> float:
+    """Seconds since the epoch that `write` can give back: an offset may leave the calendar."""
+    seconds = datetime.fromisoformat(text).timestamp()
+    datetime.fromtimestamp(seconds, UTC)
+    return seconds

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from netmgr.backoff import Backoff
 from netmgr.errors import ApiAway, ApiError
 from netmgr.kube.agent_pods import SELECTOR, AgentPods
+from netmgr.kube.agent_ranges import AgentRanges
 from netmgr.kube.api import Api
+from netmgr.kube.assigner import Assigner, AssignerSettings
+from netmgr.kube.concurrency import THREADS, Concurrency
 from netmgr.kube.health import Health, Telemetry
 from netmgr.kube.nodes import ClusterNodes
+from netmgr.kube.plan_watch import PlanWatch
 from netmgr.kube.reconciling import Leadership, Reconciler
 from netmgr.kube.reflector import Reflector
+from netmgr.kube.startup import Startup
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +35,8 @@ GATHER_SECONDS = 0.1
 
 ROUNDS = "rounds"
 """Their name in `Health`."""
+
+Maker = Callable[[Leadership, Telemetry], Reconciler]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +56,10 @@ class Controller:
         self,
         api: Api,
         settings: Settings,
-        reconcilers: Sequence[Callable[[Leadership, Telemetry], Reconciler]],
+        reconcilers: Sequence[Maker],
         telemetry: Telemetry,
         health: Health,
+        concurrency: Concurrency = THREADS,
     ) -> None:
         """Ask nothing yet. Every round is a beat of `health`."""
         self._api = api
@@ -60,6 +67,7 @@ class Controller:
         self._reconcilers = reconcilers
         self._telemetry = telemetry
         self._health = health
+        self._concurrency = concurrency
 
     def lead(self, lost: threading.Event) -> None:
         """Work until the leadership is lost, or given up."""
@@ -67,13 +75,16 @@ class Controller:
         nodes = ClusterNodes(self._settings.pool_label, changed)
         agents = AgentPods(changed)
         pods = f"/api/v1/namespaces/{self._settings.agent_namespace}/pods"
+        beside = self._concurrency
         leadership = Leadership(
-            self._api, self._settings.identity, nodes, agents, pods, lost, self._beat
+            self._api, self._settings.identity, nodes, agents, pods, lost, self._beat, beside
         )
         reconcilers = [make(leadership, self._telemetry) for make in self._reconcilers]
         followed = {
-            "nodes": Reflector(self._api, "/api/v1/nodes", nodes, lost),
-            "agents": Reflector(self._api, pods, agents, lost, selector=SELECTOR),
+            "nodes": Reflector(self._api, "/api/v1/nodes", nodes, lost, concurrency=beside),
+            "agents": Reflector(
+                self._api, pods, agents, lost, selector=SELECTOR, concurrency=beside
+            ),
         }
         for reflector in followed.values():
             reflector.start()
@@ -87,12 +98,12 @@ class Controller:
                 self._telemetry.lists.labels(name).set(reflector.lists)
                 self._telemetry.watches.labels(name).set(reflector.watches)
             # The pods are not waited for: ranges are assigned before there is any agent.
-            if not followed["nodes"].synced.wait(1):
+            if not beside.wait(followed["nodes"].synced, 1):
                 continue
             # Before anything is read: a change from now on starts another round.
             changed.clear()
             is_settled = self._round(reconcilers, backoff)
-            _wait(changed, lost, ROUND_SECONDS if is_settled else backoff.next())
+            self._wait(changed, lost, ROUND_SECONDS if is_settled else backoff.next())
         self._telemetry.leader.set(0)
         self._health.idle(ROUNDS)
 
@@ -112,18 +123,28 @@ class Controller:
             backoff.reset()
         return is_settled and not is_refused
 
+    def _wait(self, changed: threading.Event, lost: threading.Event, seconds: float) -> None:
+        """Until something changed, the time has passed, or the leadership is lost."""
+        beside = self._concurrency
+        deadline = beside.monotonic() + seconds
+        while (left := deadline - beside.monotonic()) > 0 and not lost.is_set():
+            # Two events cannot be waited for together; this bounds how late a lost leadership is
+            # noticed.
+            if beside.wait(changed, min(left, 0.5)):
+                beside.sleep(GATHER_SECONDS)
+                return
+
+
+def standard_reconcilers(
+    plan: Callable[[], PlanWatch | None] | None, settings: AssignerSettings
+) -> Iterator[Maker]:
+    """What every controller does, in the order of every round; with a plan it assigns ranges."""
+    if plan is not None:
+        yield lambda leadership, telemetry: Assigner(leadership, settings, plan, telemetry)
+    yield lambda leadership, _: AgentRanges(leadership)
+    yield lambda leadership, _: Startup(leadership, lambda: bool(plan and plan()))
+
 
 def _log_failure(error: ApiError, failures: int) -> None:
     level = logging.WARNING if isinstance(error, ApiAway) else logging.ERROR
     log.log(level, "round-failed failures=%s reason=%s", failures, error.message)
-
-
-def _wait(changed: threading.Event, lost: threading.Event, seconds: float) -> None:
-    """Until something changed, the time has passed, or the leadership is lost."""
-    deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0 and not lost.is_set():
-        # Two events cannot be waited for together; this bounds how late a lost leadership is
-        # noticed.
-        if changed.wait(min(left, 0.5)):
-            time.sleep(GATHER_SECONDS)
-            return

@@ -8,6 +8,7 @@ has been replaced. What must not happen twice is therefore guarded where it is w
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -24,12 +25,16 @@ from urllib3.exceptions import HTTPError
 from netmgr.backoff import Backoff
 from netmgr.errors import ApiError, NetmgrError
 from netmgr.kube.api import NOT_FOUND, UNAUTHORIZED, Api
+from netmgr.kube.concurrency import THREADS, Concurrency
 from netmgr.kube.health import Health
 
 log = logging.getLogger(__name__)
 
-REQUEST_SECONDS = 4
+REQUEST_SECONDS = 4.0
 """A longer request has failed: two of them must fit into the time that a leader has to renew."""
+
+LEAST_REQUEST_SECONDS = 0.1
+"""The least time that a request gets, however close the end of the leadership is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +62,18 @@ class Term:
 class Lease(LeaseLock):
     """The client's lock on a Lease; here a server that is away is a failed attempt, not the end."""
 
-    def __init__(self, api: Api, term: Term, health: Health) -> None:
+    def __init__(
+        self, api: Api, term: Term, health: Health, concurrency: Concurrency = THREADS
+    ) -> None:
         """Ask nothing yet."""
         super().__init__(term.name, term.namespace, term.identity)  # type: ignore[no-untyped-call]  # untyped
         self._api = api
         self._health = health
-        leases: Any = _Leases(api.client)
+        self.concurrency = concurrency
+        self.until = math.inf
+        """When a leader's attempt must be over, by the clock that never steps: another may lead
+        soon after."""
+        leases: Any = _Leases(api.client, self._request_seconds)
         self.api_instance = leases
         self.closed = threading.Event()
         self.away = False
@@ -71,6 +82,10 @@ class Lease(LeaseLock):
         """When it was last seen to change, by the clock that never steps."""
         self._record: LeaderElectionRecord | None = None
         self._lease_seconds = term.lease
+
+    def _request_seconds(self) -> float:
+        left = self.until - self.concurrency.monotonic()
+        return max(LEAST_REQUEST_SECONDS, min(left, REQUEST_SECONDS))
 
     def get(self, name: str, namespace: str) -> Any:  # noqa: ANN401  the base class is untyped
         """Read the Lease: (True, record), or (False, why not)."""
@@ -85,7 +100,7 @@ class Lease(LeaseLock):
         if not worked and found.status == UNAUTHORIZED:
             self._api.expire()
         if worked and (self._record is None or vars(found) != vars(self._record)):
-            self._record, self.changed_at = found, time.monotonic()
+            self._record, self.changed_at = found, self.concurrency.monotonic()
         return worked, found
 
     def create(self, name: str, namespace: str, election_record: Any) -> bool:  # noqa: ANN401  as above
@@ -106,7 +121,7 @@ class Lease(LeaseLock):
 
     def _is_anothers(self) -> bool:
         holder = self._record and self._record.holder_identity
-        age = time.monotonic() - self.changed_at
+        age = self.concurrency.monotonic() - self.changed_at
         return bool(holder) and holder != self.identity and age < self._lease_seconds
 
     def _worked(self, write: Callable[..., Any], *arguments: object) -> bool:
@@ -120,18 +135,19 @@ class Lease(LeaseLock):
 class _Leases:
     """The requests that the lock makes, each with a timeout."""
 
-    def __init__(self, client: ApiClient) -> None:
+    def __init__(self, client: ApiClient, seconds: Callable[[], float]) -> None:
         self._api = CoordinationV1Api(client)
+        self._seconds = seconds
 
     def read_namespaced_lease(self, name: str, namespace: str) -> V1Lease:
-        return self._api.read_namespaced_lease(name, namespace, _request_timeout=REQUEST_SECONDS)
+        return self._api.read_namespaced_lease(name, namespace, _request_timeout=self._seconds())
 
     def create_namespaced_lease(self, namespace: str, body: V1Lease) -> V1Lease:
-        return self._api.create_namespaced_lease(namespace, body, _request_timeout=REQUEST_SECONDS)
+        return self._api.create_namespaced_lease(namespace, body, _request_timeout=self._seconds())
 
     def replace_namespaced_lease(self, name: str, namespace: str, body: V1Lease) -> V1Lease:
         return self._api.replace_namespaced_lease(
-            name, namespace, body, _request_timeout=REQUEST_SECONDS
+            name, namespace, body, _request_timeout=self._seconds()
         )
 
 
@@ -142,24 +158,50 @@ class _Election(LeaderElection):
     follower from taking over for as long as the step; so time is measured by the other clock here.
     """
 
+    def run(self) -> None:
+        """Lead once: until elected, and then until the Lease is lost or the work failed."""
+        if not self.acquire():
+            return
+        config: Any = self.election_config
+        lock: Lease = config.lock
+        leading_failed = threading.Event()
+        lock.concurrency.start(lambda: self._lead(leading_failed), "lead")
+        self.renew_loop(leading_failed)
+        config.onstopped_leading()
+
+    def _lead(self, leading_failed: threading.Event) -> None:
+        self.run_onstarted_leading(leading_failed)  # type: ignore[no-untyped-call]  # untyped
+
     def try_acquire_or_renew(self) -> bool:
         """Renew the Lease, or take it if nobody has renewed it in time; whether this one leads."""
         config: Any = self.election_config
         # What the client compares to the wall clock, as if that had never been set.
-        age = time.monotonic() - config.lock.changed_at
+        age = config.lock.concurrency.monotonic() - config.lock.changed_at
         self.observed_time_milliseconds = int((time.time() - age) * 1000)
         return bool(super().try_acquire_or_renew())  # type: ignore[no-untyped-call]  # untyped
 
     def renew_loop(self, leading_failed: threading.Event | None = None) -> None:
         """Renew until that has failed for as long as a leader has, or the work failed."""
         config: Any = self.election_config
-        renewed = time.monotonic()
+        lock: Lease = config.lock
+        clock = lock.concurrency
         while leading_failed is None or not leading_failed.is_set():
-            if self.try_acquire_or_renew():
-                renewed = time.monotonic()
-            elif time.monotonic() - renewed >= config.renew_deadline:
-                return
-            time.sleep(config.retry_period)
+            self._try_in_time()
+            left = lock.until - clock.monotonic()
+            if left <= 0:
+                break
+            clock.sleep(min(left, config.retry_period))
+        lock.until = math.inf
+
+    def _try_in_time(self) -> bool:
+        """As `try_acquire_or_renew`; a success is how long the next one may take."""
+        config: Any = self.election_config
+        # From before the request: nobody knows when within it the Lease was renewed.
+        began = config.lock.concurrency.monotonic()
+        is_leader = self.try_acquire_or_renew()
+        if is_leader:
+            config.lock.until = began + config.renew_deadline
+        return is_leader
 
     def acquire(self) -> bool:
         """Try until elected, with growing waits while the server is away; False: withdrawn."""
@@ -167,11 +209,11 @@ class _Election(LeaderElection):
         lock: Lease = config.lock
         waits = Backoff(first=config.retry_period, most=config.lease_duration)
         while not lock.closed.is_set():
-            if self.try_acquire_or_renew():
+            if self._try_in_time():
                 return True
             if not lock.away:
                 waits.reset()
-            lock.closed.wait(waits.next())
+            lock.concurrency.wait(lock.closed, waits.next())
         return False
 
 
@@ -185,6 +227,7 @@ class Candidate:
         lead: Callable[[threading.Event], None],
         ended: threading.Event,
         health: Health,
+        concurrency: Concurrency = THREADS,
     ) -> None:
         """Call `lead` when elected; it must return soon after the event it is given is set.
 
@@ -199,7 +242,8 @@ class Candidate:
         """What ended the work."""
         self.fault: Exception | None = None
         """The exception that ended it, if that was a bug of ours."""
-        self._lease = Lease(api, term, health)
+        self._concurrency = concurrency
+        self._lease = Lease(api, term, health, concurrency)
         self._was_elected = False
         self._waits = Backoff(first=term.retry)
         self._lost = threading.Event()
@@ -223,7 +267,7 @@ class Candidate:
             )
             election: Any = _Election
             election(config).run()
-            self._lease.closed.wait(self._waits.next())
+            self._concurrency.wait(self._lease.closed, self._waits.next())
 
     def withdraw(self) -> None:
         """End the work, and let another lead at once."""
@@ -252,7 +296,7 @@ class Candidate:
 
     def _stop(self) -> None:
         self._lost.set()
-        self._idle.wait()
+        self._concurrency.wait(self._idle)
         log.info("leads-no-more identity=%s", self._term.identity)
 
     def _release(self) -> None:

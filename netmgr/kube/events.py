@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from netmgr.errors import ApiError
-from netmgr.kube.api import CONFLICT, Api, Object
+from netmgr.errors import ApiAway, ApiError
+from netmgr.kube.api import CONFLICT, Object
+from netmgr.kube.assigning import Refusal
+from netmgr.kube.reconciling import Leadership, write_each
 
 log = logging.getLogger(__name__)
 
-COMPONENT = "netmgr-controller"
+COMPONENT, NODE_COMPONENT = "netmgr-controller", "netmgr-node"
+"""Authors of Events: the controller, and a node's init container."""
 
 DEFAULT_NAMESPACE = "default"
 """Where Events about objects without a namespace live."""
@@ -27,6 +29,9 @@ LONGEST_NAME = 236
 
 AGAIN_SECONDS = 1800
 """What lasts is reported again: the server forgets an Event after an hour."""
+
+MOST = 100
+"""Events that are written in one round: thousands must not delay what is more important."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,58 +68,99 @@ class Notice:
         """The collection that the Event is in."""
         return f"/api/v1/namespaces/{self.namespace or DEFAULT_NAMESPACE}/events"
 
+    @property
+    def full_name(self) -> str:
+        """The Event's path."""
+        return f"{self.path}/{self.event_name}"
+
+
+def notice(refusal: Refusal) -> Notice:
+    """The Event of a Node that cannot be served, which `kubectl describe node` shows."""
+    node = refusal.node
+    return Notice("Node", node.name, node.uid, str(refusal.reason), refusal.message)
+
 
 class Events:
     """Reports each notice once, and again while it lasts."""
 
-    def __init__(self, api: Api, instance: str) -> None:
-        """`instance` is the controller that reports."""
-        self._api = api
-        self._instance = instance
+    def __init__(self, leadership: Leadership) -> None:
+        """Nothing is reported yet."""
+        self._leadership = leadership
         self._reported: dict[str, float] = {}
 
-    def report(self, notices: Iterable[Notice]) -> None:
-        """Write what is new among all current notices; a failure to write is only logged."""
-        now, reported = time.monotonic(), {}
-        for notice in notices:
-            key = f"{notice.path}/{notice.event_name}"
-            since = self._reported.get(key)
-            if since is None or now - since >= AGAIN_SECONDS:
-                reported[key] = now
-                if since is None:
-                    log.warning(
-                        "reported kind=%s namespace=%s name=%s reason=%s message=%s",
-                        notice.kind,
-                        notice.namespace or "none",
-                        notice.name,
-                        notice.reason,
-                        notice.message,
-                    )
-                write(self._api, notice, self._instance)
-            else:
-                reported[key] = since
-        self._reported = reported
+    def report(self, notices: Iterable[Notice]) -> bool:
+        """Write what is new among all current notices; False when more is left for another round.
 
-
-def write(api: Api, notice: Notice, instance: str) -> None:
-    """Write a Warning in the controller's name; a failure to write is only logged."""
-    made = event(notice, (COMPONENT, instance))
-    try:
+        What is refused is only logged. What could not be written because the server is away is
+        left.
+        """
+        now = self._leadership.concurrency.monotonic()
+        current = {each.full_name: each for each in notices}
+        self._reported = {name: at for name, at in self._reported.items() if name in current}
+        due = [
+            each
+            for name, each in current.items()
+            if now - self._reported.get(name, -AGAIN_SECONDS) >= AGAIN_SECONDS
+        ]
         try:
-            api.create(notice.path, made)
+            write_each(self._leadership, due[:MOST], self._report_one)
+        except ApiAway as error:
+            log.warning("events-delayed number=%s reason=%s", len(due), error.message)
+            return False
+        return len(due) <= MOST
+
+    def _report_one(self, notice: Notice) -> bool:
+        if notice.full_name not in self._reported:
+            _log(notice)
+        try:
+            write(self._leadership, notice)
+        except ApiAway:
+            raise
         except ApiError as error:
-            if error.status != CONFLICT:
-                raise
-            # It exists, perhaps by another controller: a new time keeps it from expiring.
-            again = {"lastTimestamp": made["lastTimestamp"]}
-            api.patch(f"{notice.path}/{notice.event_name}", again)
+            log.warning("event-not-written of=%s reason=%s", notice.name, error.message)
+        # Each by itself: what fails later must not have this one written again.
+        self._reported[notice.full_name] = self._leadership.concurrency.monotonic()
+        return True
+
+
+def write(leadership: Leadership, notice: Notice) -> None:
+    """Write a Warning in the controller's name.
+
+    Raises:
+        ApiError: it was refused.
+    """
+    api = leadership.api
+    made = event(notice, (COMPONENT, leadership.identity), leadership.concurrency.now())
+    try:
+        api.create(notice.path, made)
     except ApiError as error:
-        log.warning("event-not-written of=%s reason=%s", notice.name, error.message)
+        if error.status != CONFLICT:
+            raise
+        # It exists, perhaps by another controller: a new time keeps it from expiring.
+        again = {"lastTimestamp": made["lastTimestamp"]}
+        api.patch(notice.full_name, again)
 
 
-def event(notice: Notice, author: tuple[str, str]) -> Object:
-    """Make an Event, by a component and an instance of it."""
-    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+def _log(notice: Notice) -> None:
+    log.warning(
+        "reported kind=%s namespace=%s name=%s reason=%s message=%s",
+        notice.kind,
+        notice.namespace or "none",
+        notice.name,
+        notice.reason,
+        notice.message,
+    )
+
+
+def as_time(seconds: float) -> str:
+    """A time (seconds since the epoch) as the API server writes it."""
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    return text.replace("+00:00", "Z")
+
+
+def event(notice: Notice, author: tuple[str, str], now: float) -> Object:
+    """Make an Event at a time (seconds since the epoch), by a component and an instance of it."""
+    at = as_time(now)
     about = {"apiVersion": "v1", "kind": notice.kind, "name": notice.name, "uid": notice.uid}
     if notice.namespace:
         about["namespace"] = notice.namespace
@@ -133,7 +179,7 @@ def event(notice: Notice, author: tuple[str, str]) -> Object:
         "source": {"component": author[0]},
         "reportingComponent": author[0],
         "reportingInstance": author[1],
-        "firstTimestamp": now,
-        "lastTimestamp": now,
+        "firstTimestamp": at,
+        "lastTimestamp": at,
         "count": 1,
     }

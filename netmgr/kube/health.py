@@ -75,6 +75,8 @@ class Telemetry:
         self.lists = self._gauge(catalog.LISTS)
         self.watches = self._gauge(catalog.WATCHES)
         self.plan_refused = self._gauge(catalog.PLAN_REFUSED)
+        self.unhealthy = self._gauge(catalog.UNHEALTHY)
+        self.preflight_failed = self._gauge(catalog.PREFLIGHT_FAILED)
 
     def _gauge(self, metric: Metric) -> Gauge:
         return Gauge(metric.name, metric.help, metric.labels, registry=self.registry)

@@ -59,19 +59,22 @@ def render(template: Object, node: Object) -> Object:
 
 def allocatable_pods(node: Object) -> int | None:
     """How many pods the kubelet takes (its `maxPods`); None if it has not said so."""
-    text = str(node.get("status", {}).get("allocatable", {}).get("pods", ""))
+    text = str(node.get("status", {}).get("allocatable", {}).get("pods"))
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 def pod_cidr(text: str) -> Prefix:
-    """A podCIDR, whatever form the API server takes: with host bits, or octets like 010.
+    """A podCIDR, whatever form the API server takes: with host bits, or zeros in front of numbers.
 
     A form that is refused here would end every controller, and any kubelet can write one.
     """
     head, slash, length = text.partition("/")
-    if ":" not in head:
-        # Decimal to the API server.
-        head = ".".join(str(int(octet)) for octet in head.split("."))
+    groups = head.split(":")
+    # Decimal to the API server, also at the end of an IPv6 address.
+    if "." in groups[-1]:
+        groups[-1] = ".".join(str(int(octet)) for octet in groups[-1].split("."))
+    # It counts no digits of a group: 000001 is 1. Python takes four at most.
+    head = ":".join(group if "." in group else group.lstrip("0") or group[:1] for group in groups)
     return Prefix.parse(str(ipaddress.ip_network(f"{head}{slash}{length}", strict=False)))
 
 

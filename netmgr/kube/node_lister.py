@@ -6,14 +6,12 @@ The kubelets bring it to the agents as a file: no agent watches anything, or has
 from __future__ import annotations
 
 import logging
-import time
 
 from netmgr.documents import node_list
 from netmgr.errors import ApiError
 from netmgr.kube.api import CONFLICT
-from netmgr.kube.events import Events
+from netmgr.kube.events import Events, notice
 from netmgr.kube.node_listing import choose
-from netmgr.kube.nodes import notice
 from netmgr.kube.reconciling import Leadership
 
 log = logging.getLogger(__name__)
@@ -35,7 +33,7 @@ class NodeLister:
         self._leadership = leadership
         self._api = leadership.api
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{CONFIG_MAP}"
-        self._events = Events(leadership.api, leadership.identity)
+        self._events = Events(leadership)
         self._written: str | None = None
         self._version = ""
         self._wrote_at = self._checked_at = -CHECK
@@ -43,13 +41,13 @@ class NodeLister:
     def reconcile(self) -> bool:
         """Write the list if it differs; False when another round should follow soon."""
         nodes, refusals = choose(self._leadership.nodes.views())
-        self._events.report(map(notice, refusals))
-        now, text = time.monotonic(), node_list.write(nodes)
+        is_reported = self._events.report(map(notice, refusals))
+        now, text = self._leadership.concurrency.monotonic(), node_list.write(nodes)
         if now - self._checked_at >= CHECK:
             self._read()
             self._checked_at = now
         if text == self._written or now - self._wrote_at < PAUSE:
-            return True
+            return is_reported
         if self._leadership.lost.is_set():
             return False
         metadata = {"resourceVersion": self._version}
@@ -64,7 +62,7 @@ class NodeLister:
         self._written, self._version = text, found["metadata"]["resourceVersion"]
         self._wrote_at = now
         log.info("nodes-listed number=%s refused=%s", len(nodes), len(refusals))
-        return True
+        return is_reported
 
     def _read(self) -> None:
         found = self._api.get(self._path)

@@ -82,8 +82,7 @@ class NodeReports:
         """Ask in a thread of its own: nodes that are down take time, which no round has."""
         self._leadership = leadership
         self._reports: Mapping[str, Report] = {}
-        self._began = time.monotonic()
-        self._answered: Mapping[str, float] = {}
+        self._heard: Mapping[str, float] = {}
         self._users = [use(leadership, self) for use in users]
         threading.Thread(target=self._ask, name="reports", daemon=True).start()
 
@@ -102,11 +101,9 @@ class NodeReports:
         return self._reports
 
     def silent(self) -> frozenset[str]:
-        """Nodes with an exporter that did not answer for `SILENT_SECONDS`."""
+        """Nodes of which this leader has heard nothing for `SILENT_SECONDS`."""
         long_ago = time.monotonic() - SILENT_SECONDS
-        answered = self._answered
-        pods = self._leadership.agents.pods() or ()
-        return frozenset(pod.node for pod in pods if answered.get(pod.node, self._began) < long_ago)
+        return frozenset(node for node, at in self._heard.items() if at < long_ago)
 
     def _ask(self) -> None:
         lost = self._leadership.lost
@@ -117,11 +114,18 @@ class NodeReports:
                 continue
             asked = [pod for pod in pods if pod.exporter[1]]
             self._reports = self._ask_all(asked)
-            now = dict.fromkeys(self._reports, time.monotonic())
-            known = {pod.node for pod in asked}
-            before = {node: at for node, at in self._answered.items() if node in known}
-            self._answered = before | now
+            self._hear(pods)
             lost.wait(max(1.0, TURN_SECONDS - len(asked) / ASKED_PER_SECOND))
+
+    def _hear(self, pods: Iterable[AgentPod]) -> None:
+        """Note when each Node was heard of last; one that is new counts as heard of now.
+
+        While a preflight fails, its kubelet speaks for the exporter, which is not started yet.
+        """
+        heard = {*self._reports, *(pod.node for pod in pods if pod.failed_preflight)}
+        now = time.monotonic()
+        names = [view.name for view in self._leadership.nodes.views()]
+        self._heard = {name: now if name in heard else self._heard.get(name, now) for name in names}
 
     def _ask_all(self, pods: Sequence[AgentPod]) -> dict[str, Report]:
         found: dict[str, Report] = {}
@@ -174,6 +178,15 @@ def parse(answer: bytes) -> Report:
     status = head.split(b" ", 2)[1:2]
     if status != [str(HTTPStatus.OK.value).encode()]:
         raise ValueError(f"answered {answer[:60]!r}; with TLS or a secret, it cannot be asked")
+    return parse_body(body)
+
+
+def parse_body(body: bytes) -> Report:
+    """The report in the body of an exporter's answer.
+
+    Raises:
+        ValueError: as `parse`.
+    """
     found = Report.model_validate_json(body)
     return found.model_copy(update={"spent": found.spent[:MOST]})
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from netmgr.documents.sites import Role
 from netmgr.kube.api import Object
-from netmgr.kube.assigning import NodeView, Refusal
-from netmgr.kube.events import Notice
+from netmgr.kube.assigning import NodeView
 from netmgr.kube.node_document import RANGES, pod_cidr
 
 ROLE = "node-restriction.kubernetes.io/netmgr-role"
@@ -20,6 +19,9 @@ make itself a NAT host.
 
 STARTUP_TAINT = "netmgr.io/agent-not-ready"
 """Key of the taint that kubelets may register their Nodes with, until the agent serves."""
+
+UNHEALTHY_TAINT = "netmgr.io/unhealthy"
+"""Key of the taint that keeps new pods from Nodes whose networks are bad."""
 
 NETWORK_UNAVAILABLE = "NetworkUnavailable"
 """The condition that a cloud's controller manager sets on new Nodes."""
@@ -35,19 +37,25 @@ class ClusterNodes:
         """`pool_label` is the label whose value is the node pool's name."""
         self._label = pool_label
         self._lock = threading.Lock()
-        self._views: dict[str, NodeView] = {}
-        self._versions: dict[str, str] = {}
+        self._known: dict[str, tuple[NodeView, str]] = {}
         self._changed = changed
+        self.generation = 0
+        """Grows with every change that `changed` announces."""
 
     def views(self) -> list[NodeView]:
         """List the Nodes there are now."""
         with self._lock:
-            return list(self._views.values())
+            return [view for view, _ in self._known.values()]
+
+    def current(self, name: str) -> tuple[NodeView, str] | None:
+        """A Node, and the resourceVersion that it has; None when it is gone."""
+        with self._lock:
+            return self._known.get(name)
 
     def version(self, name: str) -> str | None:
         """The resourceVersion of a Node; None when it is gone."""
-        with self._lock:
-            return self._versions.get(name)
+        found = self.current(name)
+        return found[1] if found else None
 
     def replace(self, objects: Iterable[Object]) -> None:
         """Replace the copy by a whole list."""
@@ -56,23 +64,23 @@ class ClusterNodes:
             for found in objects
         ]
         with self._lock:
-            self._views = {view.name: view for view, _ in known}
-            self._versions = {view.name: version for view, version in known}
+            self._known = {view.name: (view, version) for view, version in known}
+            self.generation += 1
         self._changed.set()
 
     def change(self, found: Object) -> None:
         """Add or update a Node, unless a later version of it is known."""
         view, version = node_view(found, self._label), found["metadata"]["resourceVersion"]
         with self._lock:
-            known = self._views.get(view.name)
+            known, known_version = self._known.get(view.name, (None, "0"))
             # Our own patch returns the newest version at once; the watch delivers older ones after
             # it.
             # resourceVersion is documented as opaque, but it is etcd's revision: a number that
             # grows.
-            if known and known.uid == view.uid and int(self._versions[view.name]) > int(version):
+            if known and known.uid == view.uid and int(known_version) > int(version):
                 return
-            self._views[view.name] = view
-            self._versions[view.name] = version
+            self._known[view.name] = (view, version)
+            self.generation += view != known
         # Most updates are heartbeats of the kubelet in the Node's status, which decide nothing
         # here.
         if view != known:
@@ -82,8 +90,9 @@ class ClusterNodes:
         """Remove a Node, unless a newer one has the same name."""
         name, uid = found["metadata"]["name"], found["metadata"]["uid"]
         with self._lock:
-            if name in self._views and self._views[name].uid == uid:
-                del self._views[name], self._versions[name]
+            if name in self._known and self._known[name][0].uid == uid:
+                del self._known[name]
+                self.generation += 1
         self._changed.set()
 
 
@@ -91,10 +100,10 @@ def node_view(node: Object, pool_label: str) -> NodeView:
     """What matters of a Node object."""
     metadata = node["metadata"]
     labels = metadata.get("labels", {})
-    conditions = {
-        each["type"]: (each["status"], each.get("reason", ""))
-        for each in node.get("status", {}).get("conditions") or ()
+    conditions: dict[str, Object] = {
+        each["type"]: each for each in node.get("status", {}).get("conditions") or ()
     }
+    health = conditions.get(HEALTHY, {})
     return NodeView(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -108,18 +117,9 @@ def node_view(node: Object, pool_label: str) -> NodeView:
         cidrs=tuple(sorted(map(pod_cidr, node["spec"].get("podCIDRs", ())))),
         annotation=metadata.get("annotations", {}).get(RANGES, ""),
         runs_pods=labels.get(ROLE, Role.NODE) == Role.NODE,
-        other_taints=_other_taints(node["spec"].get("taints") or ()),
-        is_network_unavailable=conditions.get(NETWORK_UNAVAILABLE, ("", ""))[0] == "True",
-        health=conditions.get(HEALTHY),
+        taints=tuple(node["spec"].get("taints") or ()),
+        is_network_unavailable=conditions.get(NETWORK_UNAVAILABLE, {}).get("status") == "True",
+        health=(health["status"], health.get("reason", "")) if health else None,
+        health_message=health.get("message", ""),
+        health_since=health.get("lastTransitionTime") or "",
     )
-
-
-def _other_taints(taints: Sequence[Object]) -> tuple[Object, ...] | None:
-    others = tuple(taint for taint in taints if taint["key"] != STARTUP_TAINT)
-    return others if len(others) < len(taints) else None
-
-
-def notice(refusal: Refusal) -> Notice:
-    """The Event of a Node that cannot be served, which `kubectl describe node` shows."""
-    node = refusal.node
-    return Notice("Node", node.name, node.uid, str(refusal.reason), refusal.message)

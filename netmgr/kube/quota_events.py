@@ -18,13 +18,12 @@ class QuotaEvents:
     """Writes an Event for each pod and namespace with a quota that is spent."""
 
     def __init__(self, leadership: Leadership, reports: NodeReports) -> None:
-        self._events = Events(leadership.api, leadership.identity)
+        self._events = Events(leadership)
         self._reports = reports
 
     def reconcile(self) -> bool:
         """Write the Events; those that cannot be written are only logged."""
-        self._events.report(notices(self._reports.by_node))
-        return True
+        return self._events.report(notices(self._reports.by_node))
 
 
 def notices(reports: Mapping[str, Report]) -> list[Notice]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from netmgr.errors import ApiAway, ApiError
 from netmgr.kube.agent_pods import AgentPods
 from netmgr.kube.api import Api
+from netmgr.kube.concurrency import THREADS, Concurrency
 from netmgr.kube.nodes import ClusterNodes
 
 Item = TypeVar("Item")
@@ -35,6 +35,12 @@ class Leadership:
     must not happen twice is guarded by a resourceVersion."""
     beat: Callable[[], None]
     """Says that a long round makes progress."""
+    concurrency: Concurrency = THREADS
+
+    @property
+    def generation(self) -> tuple[int, int]:
+        """Grows with every change of a Node or an agent's pod that matters."""
+        return self.nodes.generation, self.agents.generation
 
 
 class Reconciler(Protocol):
@@ -82,7 +88,5 @@ def write_each(
 
     if not items:
         return True, None
-    with ThreadPoolExecutor(WRITERS, "write") as writers:
-        # A list, because `all` alone would stop at the first False and drop the errors behind it.
-        is_settled = all(list(writers.map(write_one, items)))
+    is_settled = all(leadership.concurrency.map(WRITERS, write_one, items))
     return is_settled, refused[0] if refused else None

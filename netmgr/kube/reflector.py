@@ -17,6 +17,7 @@ from typing import Protocol
 from netmgr.backoff import Backoff
 from netmgr.errors import ApiAway, ApiError, NetmgrError
 from netmgr.kube.api import GONE, Api, Object, Query
+from netmgr.kube.concurrency import THREADS, Concurrency
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,22 @@ PAGE = 500
 
 WATCH_SECONDS = (240, 480)
 """A watch is ended and resumed after this time, so that servers that join get their share."""
+
+
+def pages(api: Api, path: str, query: Query) -> Iterator[Object]:
+    """A collection's lists, each with as many objects as an answer may have.
+
+    Raises:
+        ApiError: one was refused, or the server is away.
+    """
+    token = ""
+    while True:
+        position: Query = {"continue": token} if token else {}
+        page = api.get(path, {"limit": PAGE, **query, **position})
+        token = page["metadata"].get("continue", "")
+        yield page
+        if not token:
+            return
 
 
 class Follower(Protocol):
@@ -55,6 +72,7 @@ class Reflector:
         stop: threading.Event,
         failed: threading.Event | None = None,
         selector: str = "",
+        concurrency: Concurrency = THREADS,
     ) -> None:
         """Follow until `stop` is set; a follower's error sets `failed`, and is `failure`.
 
@@ -66,6 +84,7 @@ class Reflector:
         self._stop = stop
         self._failed = failed or threading.Event()
         self._query: Query = {"labelSelector": selector} if selector else {}
+        self._concurrency = concurrency
         self.failure: NetmgrError | None = None
         self._version = ""
         self._backoff = Backoff()
@@ -90,37 +109,34 @@ class Reflector:
 
     def start(self) -> None:
         """Run in a thread of its own, which never keeps the process."""
-        threading.Thread(target=self.run, name=f"follow {self._path}", daemon=True).start()
+        self._concurrency.start(self.run, f"follow {self._path}")
 
     def _recover(self, error: ApiError) -> None:
-        if error.status == GONE:
-            log.info("relist path=%s reason=%s", self._path, error.message)
-            self._version = ""
-            return
         wait = self._backoff.next()
-        level = logging.WARNING if isinstance(error, ApiAway) else logging.ERROR
-        log.log(level, "api-away path=%s wait_s=%.1f reason=%s", self._path, wait, error.message)
-        self._stop.wait(wait)
+        if error.status == GONE:
+            # Waited for as well: a server may refuse every version that it has just listed.
+            self._version = ""
+            log.info("relist path=%s wait_s=%.1f reason=%s", self._path, wait, error.message)
+        else:
+            level = logging.WARNING if isinstance(error, ApiAway) else logging.ERROR
+            log.log(
+                level, "api-away path=%s wait_s=%.1f reason=%s", self._path, wait, error.message
+            )
+        self._concurrency.wait(self._stop, wait)
 
     def _list(self) -> None:
         self._follower.replace(self._objects())
         self.lists += 1
-        self._backoff.reset()
         self.synced.set()
 
     def _objects(self) -> Iterator[Object]:
         """A page at a time: 7,500 Nodes as their kubelets fill them in take half a gigabyte."""
-        token = ""
-        while True:
-            position: Query = {"continue": token} if token else {}
-            page = self._api.get(self._path, {"limit": PAGE, **self._query, **position})
-            token = page["metadata"].get("continue", "")
+        version = ""
+        for page in pages(self._api, self._path, self._query):
             version = page["metadata"]["resourceVersion"]
             yield from page["items"]
-            if not token:
-                # Only now: a list that broke off has to be read again.
-                self._version = version
-                return
+        # Only now: a list that broke off has to be read again.
+        self._version = version
 
     def _watch(self) -> None:
         self.watches += 1
@@ -136,12 +152,13 @@ class Reflector:
             if self._stop.is_set():
                 return
             events += 1
-            self._backoff.reset()
             self._take(event["type"], event["object"])
+            # Only now: an error is an event, too, and a list alone is no success.
+            self._backoff.reset()
         if not events:
             # In the time that a watch lasts there are bookmarks: something on the way ends it too
             # soon.
-            self._stop.wait(self._backoff.next())
+            self._concurrency.wait(self._stop, self._backoff.next())
 
     def _take(self, kind: str, found: Object) -> None:
         # An expired version (410) also arrives so, as an event of a watch that was answered with

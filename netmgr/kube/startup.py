@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 
 from netmgr.errors import ApiError
-from netmgr.kube.api import CONFLICT, NOT_FOUND, Object
+from netmgr.kube.api import Object, is_outdated
 from netmgr.kube.assigning import NodeView
-from netmgr.kube.nodes import NETWORK_UNAVAILABLE
+from netmgr.kube.events import as_time
+from netmgr.kube.node_taints import rewrite, without
+from netmgr.kube.nodes import NETWORK_UNAVAILABLE, STARTUP_TAINT
 from netmgr.kube.reconciling import Leadership, write_each
 from netmgr.ranges.assigned import AssignedRanges
 
@@ -33,7 +34,6 @@ class Startup:
         writes these only where it gives podCIDRs itself.
         """
         self._leadership = leadership
-        self._api = leadership.api
         self._is_range_controller = is_range_controller
 
     def reconcile(self) -> bool:
@@ -49,14 +49,14 @@ class Startup:
         return is_settled
 
     def _waits(self, view: NodeView) -> bool:
-        return view.other_taints is not None or self._is_to_clear(view)
+        return view.has_taint(STARTUP_TAINT) or self._is_to_clear(view)
 
     def _is_to_clear(self, view: NodeView) -> bool:
         return view.is_network_unavailable and bool(view.cidrs) and self._is_range_controller()
 
     def _admit(self, view: NodeView) -> bool:
         is_available = not self._is_to_clear(view) or self._clear(view)
-        return is_available and (view.other_taints is None or self._untaint(view))
+        return is_available and (not view.has_taint(STARTUP_TAINT) or self._untaint(view))
 
     def _serving(self) -> dict[str, AssignedRanges | None]:
         """Nodes with an agent that is ready, and what was written to it about its Node's ranges.
@@ -67,20 +67,13 @@ class Startup:
         return {pod.node: pod.assigned for pod in pods if pod.is_ready}
 
     def _untaint(self, view: NodeView) -> bool:
-        version = self._leadership.nodes.version(view.name)
-        # A list is replaced as a whole: the resourceVersion makes sure that no other taint, added
-        # meanwhile, is removed with it.
-        body: Object = {
-            "metadata": {"uid": view.uid, "resourceVersion": version},
-            "spec": {"taints": list(view.other_taints or ())},
-        }
-        is_written = self._write(self._api.patch, f"/api/v1/nodes/{view.name}", body)
+        is_written = rewrite(self._leadership, view, lambda taints: without(taints, STARTUP_TAINT))
         if is_written:
             log.info("startup-taint-removed node=%s", view.name)
         return is_written
 
     def _clear(self, view: NodeView) -> bool:
-        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        now = as_time(self._leadership.concurrency.now())
         condition = {
             "type": NETWORK_UNAVAILABLE,
             "status": "False",
@@ -90,19 +83,15 @@ class Startup:
             "lastTransitionTime": now,
         }
         body: Object = {"metadata": {"uid": view.uid}, "status": {"conditions": [condition]}}
-        # Conditions are merged by their type, which a JSON merge patch cannot do.
-        is_written = self._write(self._api.patch_by_key, f"/api/v1/nodes/{view.name}/status", body)
-        if is_written:
-            log.info("network-available node=%s", view.name)
-        return is_written
-
-    def _write(self, write: Callable[[str, Object], Object], path: str, body: Object) -> bool:
+        path = f"/api/v1/nodes/{view.name}/status"
         try:
-            self._leadership.nodes.change(write(path, body))
+            # Conditions are merged by their type, which a JSON merge patch cannot do.
+            self._leadership.nodes.change(self._leadership.api.patch_by_key(path, body))
         except ApiError as error:
-            if error.status not in (CONFLICT, NOT_FOUND):
+            if not is_outdated(error):
                 raise
             return False
+        log.info("network-available node=%s", view.name)
         return True
 
 

@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Literal, TypedDict, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -128,9 +128,37 @@ def result(rows: list[Row], sent: Sent) -> tuple[bool, str]:
     )
 
 
-def document(rows: list[Row], sent: Sent) -> dict[str, Any]:
+class Amount(TypedDict):
+    """A number of packets, and their bytes."""
+
+    bytes: int
+    packets: int
+
+
+class ComparedPod(TypedDict):
+    """One pod and direction."""
+
+    namespace: str
+    pod: str
+    traffic: str
+    sent: Amount
+    counted: Amount
+    agrees: bool
+
+
+class LabTraffic(TypedDict):
+    """The comparison for programs; `internal_bytes` are what each pod sent within the lab."""
+
+    version: Literal[1]
+    agrees: bool
+    pods: list[ComparedPod]
+    internal_bytes: dict[str, int]
+
+
+def document(rows: list[Row], sent: Sent) -> LabTraffic:
     """For programs: the same as one JSON object."""
     return {
+        "version": 1,
         "agrees": result(rows, sent)[0],
         "pods": [
             {
@@ -143,5 +171,5 @@ def document(rows: list[Row], sent: Sent) -> dict[str, Any]:
             }
             for row in rows
         ],
-        "internal_bytes": sent.internal,
+        "internal_bytes": dict(sent.internal),
     }

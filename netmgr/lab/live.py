@@ -8,9 +8,9 @@ agents. Only what things are for is taken from the topology.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypedDict
 
 from netmgr.documents.sites import HUB
 from netmgr.errors import KernelError, NetmgrError
@@ -112,6 +112,8 @@ class Live:
     backend: str
     sites: tuple[LiveSite, ...]
     hosts: tuple[Host, ...] = field(default=())
+    version: Literal[1] = 1
+    """Of its form for programs."""
 
     def at(self, site: str) -> tuple[Host, ...]:
         """The hosts of a site."""
@@ -135,11 +137,6 @@ def look(world: World) -> Live:
     """
     sites = _sites(world)
     return Live(world.name, world.backend.value, sites, tuple(_hosts(world)))
-
-
-def document(live: Live) -> dict[str, Any]:
-    """The same for programs."""
-    return asdict(live)
 
 
 def _sites(world: World) -> tuple[LiveSite, ...]:
@@ -231,9 +228,70 @@ def links_of(namespace: Path) -> tuple[Link, ...]:
     return tuple(links)
 
 
-def status(world: World) -> dict[str, Any]:
+class LabNodeStatus(TypedDict):
+    """A node, and why its agent is not ready, if it is not."""
+
+    name: str
+    role: str
+    site: str
+    addresses: list[str]
+    ranges: list[str]
+    namespace: str
+    ledger_socket: str
+    agent_pid: int | None
+    exporter_pid: int | None
+    ready: bool
+    reason: str
+
+
+class LabPodStatus(TypedDict):
+    """A pod that runs."""
+
+    name: str
+    namespace: str
+    node: str
+    addresses: list[str]
+    netns: str
+    container_id: str
+
+
+class LabServiceRange(TypedDict):
+    """A Service range, as the hub reaches it and inside its spoke."""
+
+    vip_range: str
+    service_cidr: str
+
+
+class LabSpokeStatus(TypedDict):
+    """A spoke, and the hosts in it that are no nodes."""
+
+    name: str
+    prefixes: list[str]
+    nat_host: str
+    services: list[LabServiceRange]
+    translation: str
+    source: str
+    rogues: dict[str, list[str]]
+
+
+class LabStatus(TypedDict):
+    """A lab: where everything is, and whether it runs."""
+
+    version: Literal[1]
+    name: str
+    directory: str
+    backend: str
+    internet: list[str]
+    nodes: list[LabNodeStatus]
+    pods: list[LabPodStatus]
+    spokes: list[LabSpokeStatus]
+    researcher: list[str]
+
+
+def status(world: World) -> LabStatus:
     """The lab as one JSON object: where everything is, and whether it runs."""
     return {
+        "version": 1,
         "name": world.name,
         "directory": str(world.directory),
         "backend": world.backend.value,
@@ -245,7 +303,7 @@ def status(world: World) -> dict[str, Any]:
     }
 
 
-def _spoke_status(world: World, spoke: Spoke) -> dict[str, Any]:
+def _spoke_status(world: World, spoke: Spoke) -> LabSpokeStatus:
     return {
         "name": spoke.name,
         "prefixes": list(map(str, spoke.prefixes)),
@@ -268,7 +326,7 @@ def _addresses(world: World, host: str) -> list[str]:
     return [str(own.address) for end in world.topology.attached(host) for own in end.addresses]
 
 
-def _node_status(node: LabNode) -> dict[str, Any]:
+def _node_status(node: LabNode) -> LabNodeStatus:
     not_ready = node.status()
     return {
         "name": node.name,
@@ -285,7 +343,7 @@ def _node_status(node: LabNode) -> dict[str, Any]:
     }
 
 
-def _pod_status(sandbox: Sandbox) -> dict[str, Any]:
+def _pod_status(sandbox: Sandbox) -> LabPodStatus:
     return {
         "name": sandbox.pod.name,
         "namespace": sandbox.pod.namespace,

@@ -159,9 +159,17 @@ class LabNode:
             )
         )
 
-    def start_agent(self) -> None:
-        """Start the agent inside the node's namespace; returns without waiting for it."""
-        self._start("agent", "netmgr", "agent", "--config", str(self.document))
+    def start_agent(
+        self, module: str = "netmgr", environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start the agent inside the node's namespace; returns without waiting for it.
+
+        Args:
+            module: what `python -m` runs in place of netmgr, with the same arguments.
+            environment: variables beside this process's own.
+        """
+        arguments = ("agent", "--config", str(self.document))
+        self._start("agent", module, *arguments, environment=environment)
 
     def start_exporter(self) -> None:
         """Start the exporter as a user that may read the agent's ledger socket and nothing else."""
@@ -254,7 +262,13 @@ class LabNode:
             process.wait(timeout=START_SECONDS)
         self._started.clear()
 
-    def _start(self, role: str, module: str, *arguments: str) -> None:
+    def _start(
+        self,
+        role: str,
+        module: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         command = [
             programs.locate("nsenter", "util-linux"),
             f"--net={self.namespace}",
@@ -266,7 +280,11 @@ class LabNode:
         # A session of its own: a Ctrl-C at the terminal of `netmgr lab up` must not end the lab.
         with (self.directory / f"{role}.log").open("ab") as output:
             self._started[role] = programs.start(
-                command, env=_environment(), stdout=output, stderr=output, new_session=True
+                command,
+                env={**_environment(), **(environment or {})},
+                stdout=output,
+                stderr=output,
+                new_session=True,
             )
 
     def _find(self, role: str) -> int | None:

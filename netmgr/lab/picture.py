@@ -10,11 +10,7 @@ from dataclasses import dataclass
 
 from netmgr.documents.sites import HUB, Role
 from netmgr.drawing import (
-    FAINT,
-    GREEN,
-    INK,
     MONOSPACE,
-    RED,
     Attribute,
     box,
     document,
@@ -22,9 +18,23 @@ from netmgr.drawing import (
     escaped,
     group,
     path,
+    shortened,
     text,
 )
 from netmgr.lab.live import Host, Live, LiveSite
+from netmgr.palette import (
+    BAD,
+    CARD,
+    EDGE,
+    FABRIC_FILL,
+    FAINT,
+    GOOD,
+    INK,
+    LINE,
+    NAT_FILL,
+    NODE_FILL,
+    ROUTER_FILL,
+)
 
 _WIDTH, _GAP, _MARGIN, _PAD = 316, 24, 28, 12
 _COLUMNS = 4
@@ -32,13 +42,12 @@ _TOP, _LINE, _HEADING = 64, 15, 22
 _BAR, _CORD = 34, 30
 _LETTER = 6.05  # mean width of a letter of an address
 
-_BORDER, _SPOKE_BORDER, _HUB_BORDER = "#bdc1c6", "#aecbfa", "#dadce0"
 _ADDRESS: dict[str, Attribute] = {"font_family": MONOSPACE, "font_size": 10, "fill": INK}
 _SMALL: dict[str, Attribute] = {"font_size": 11, "fill": FAINT}
 _FILLS: dict[str, str] = {
-    Role.NODE: "#e8f0fe",
-    Role.NAT_HOST: "#fef7e0",
-    Role.HUB_ROUTER: "#e6f4ea",
+    Role.NODE: NODE_FILL,
+    Role.NAT_HOST: NAT_FILL,
+    Role.HUB_ROUTER: ROUTER_FILL,
 }
 _TAGS: dict[str, str] = {
     "": "no agent",
@@ -62,7 +71,7 @@ class _Block:
 
 def draw(live: Live) -> str:
     """The picture, ending with a newline."""
-    above = [_site(each, live.at(HUB), _HUB_BORDER) for each in live.sites if each.name == HUB]
+    above = [_site(each, live.at(HUB), LINE) for each in live.sites if each.name == HUB]
     above += [_card(host, _WIDTH) for host in live.hosts if host.name == "internet"]
     below = [_spoke(site, live.at(site.name)) for site in live.sites if site.name != HUB]
     below = below or [_card(host, _WIDTH) for host in live.hosts if host.role]
@@ -83,7 +92,19 @@ def draw(live: Live) -> str:
     pods = sum(len(host.pods) for host in live.hosts)
     title = f"{live.name}: {len(live.hosts)} namespaces, {pods} pods, rules in {live.backend}"
     heading = text(_MARGIN, 38, title, font_size=18, font_weight="bold", fill=INK)
-    return document(title, (width, bottom + _MARGIN), [heading, *lines], font_size=12)
+    size = width, bottom + _MARGIN
+    return document(title, size, [heading, *lines], font_size=12, summary=_summary(live))
+
+
+def _summary(live: Live) -> str:
+    """Where machines are, what is wrong with them, and what was dropped."""
+    parts = []
+    for host in live.hosts:
+        state = "" if host.ready else f", not ready: {host.reason}"
+        parts.append(f"{host.name} in {host.site}{state}" if host.site else f"{host.name}{state}")
+    for (origin, destination), packets in live.dropped().items():
+        parts.append(f"{packets} packets dropped from {origin} to {destination}")
+    return "; ".join(parts)
 
 
 def _upper(blocks: Sequence[_Block], width: float) -> tuple[list[str], int]:
@@ -111,7 +132,7 @@ def _side_by_side(blocks: Sequence[_Block], width: float) -> Iterator[tuple[floa
 
 
 def _cord(left: float, top: float, bottom: float) -> str:
-    return path(f"M{left + _WIDTH / 2:g} {top:g}V{bottom:g}", "#80868b", 2)
+    return path(f"M{left + _WIDTH / 2:g} {top:g}V{bottom:g}", EDGE, 2)
 
 
 def _fabric(live: Live, top: float, width: float) -> Iterator[str]:
@@ -121,7 +142,7 @@ def _fabric(live: Live, top: float, width: float) -> Iterator[str]:
     what = f": the cloud's routing, isolates nothing; {up} of {len(ports)} ports up"
     name = element("tspan", escaped(fabric.name if fabric else "fabric"), font_weight="bold")
     place = (_MARGIN, top, width - 2 * _MARGIN, _BAR)
-    yield box(place, rx=6, fill="#e8eaed", stroke=_BORDER)
+    yield box(place, rx=6, fill=FABRIC_FILL, stroke=LINE)
     yield element(
         "text",
         name + (what if ports else ""),
@@ -134,7 +155,7 @@ def _fabric(live: Live, top: float, width: float) -> Iterator[str]:
 
 def _spoke(site: LiveSite, hosts: Sequence[Host]) -> _Block:
     order = [Role.NAT_HOST, Role.NODE, ""]
-    return _site(site, sorted(hosts, key=lambda host: order.index(host.role)), _SPOKE_BORDER)
+    return _site(site, sorted(hosts, key=lambda host: order.index(host.role)), EDGE)
 
 
 def _site(site: LiveSite, hosts: Sequence[Host], border: str) -> _Block:
@@ -151,19 +172,22 @@ def _site(site: LiveSite, hosts: Sequence[Host], border: str) -> _Block:
         lines.append(card.at(_PAD, top - 4))
         top += card.height + 10
     # Last, because only now the height is known; drawn first, as it would cover the rest.
-    frame = box((0, 0, _WIDTH, top), rx=10, fill="#ffffff", stroke=border, stroke_width=2)
+    frame = box((0, 0, _WIDTH, top), rx=10, fill=CARD, stroke=border, stroke_width=2)
     return _Block(top, (frame, *lines))
 
 
 def _card(host: Host, width: float) -> _Block:
     tag = _PLAIN_TAGS.get(host.name, _TAGS.get(host.role, host.role))
-    state, colour = _state(host)
     lines = [
-        text(_PAD + 12, 19, host.name, font_weight="bold", fill=INK),
+        text(_PAD + 16, 19, host.name, font_weight="bold", fill=INK),
         text(width - _PAD, 19, tag, "end", **_SMALL),
-        element("circle", element("title", escaped(state)), cx=_PAD + 3, cy=15, r=4, fill=colour),
+        *_state(host),
     ]
     top = 19 + _LINE
+    if host.role and not host.ready:
+        reason = shortened(f"not ready: {host.reason}", int((width - 2 * _PAD) / _LETTER))
+        lines.append(text(_PAD, top, reason, fill=BAD, font_size=10.5))
+        top += _LINE
     for words in _addresses(host, int((width - 2 * _PAD) / _LETTER)):
         lines.append(text(_PAD, top, words, **_ADDRESS))
         top += _LINE
@@ -171,16 +195,16 @@ def _card(host: Host, width: float) -> _Block:
         addresses = "  ".join(pod.addresses)
         place = (_PAD, top - 8, width - 2 * _PAD, 24)
         lines += [
-            box(place, rx=4, fill="#ffffff", stroke=_SPOKE_BORDER),
+            box(place, rx=4, fill=CARD, stroke=EDGE),
             text(_PAD + 6, top + 8, pod.name, font_size=11, fill=INK),
             text(width - _PAD - 6, top + 8, addresses, "end", **_ADDRESS),
         ]
         top += 2 * _LINE
     for drops in host.dropped:
         if drops.packets:
-            lines.append(text(_PAD, top, drops.seen_from(host.site), fill=RED, font_size=10.5))
+            lines.append(text(_PAD, top, drops.seen_from(host.site), fill=BAD, font_size=10.5))
             top += _LINE
-    frame = box((0, 0, width, top - 4), rx=6, fill=_FILLS.get(host.role, "#ffffff"), stroke=_BORDER)
+    frame = box((0, 0, width, top - 4), rx=6, fill=_FILLS.get(host.role, CARD), stroke=LINE)
     return _Block(top - 4, (frame, *lines))
 
 
@@ -203,11 +227,20 @@ def _filled(items: Sequence[str], letters: int) -> Iterator[str]:
         yield line
 
 
-def _state(host: Host) -> tuple[str, str]:
-    """A host's state in words, and its colour."""
+def _state(host: Host) -> Iterator[str]:
+    """A mark of another shape for each state: a tick, a triangle, or a ring without an agent."""
     if not host.role:
-        return "no agent runs here", FAINT
-    return ("agent ready", GREEN) if host.ready else (host.reason, RED)
+        title = element("title", "no agent runs here")
+        yield element(
+            "circle", title, cx=_PAD + 5, cy=15, r=4, fill="none", stroke=FAINT, stroke_width=1.5
+        )
+    elif host.ready:
+        title = element("title", "agent ready")
+        yield element("circle", title, cx=_PAD + 5, cy=15, r=6, fill=GOOD)
+        yield path(f"M{_PAD + 2} 15l2.3 2.5l4 -4.5", CARD, 1.5)
+    else:
+        title = element("title", escaped(host.reason))
+        yield element("path", title, d=f"M{_PAD + 5} 8.5l6.5 12h-13z", fill=BAD)
 
 
 def _drops(live: Live) -> _Block:
@@ -223,6 +256,6 @@ def _drops(live: Live) -> _Block:
         for column, destination in enumerate(names):
             packets = totals.get((origin, destination), 0)
             shown = "-" if origin == destination else str(packets)
-            colour = RED if packets else FAINT
+            colour = BAD if packets else FAINT
             lines.append(text(160 + column * 100, top, shown, "end", fill=colour))
     return _Block(56 + len(names) * 18, tuple(lines))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypedDict
 
 from netmgr.lab import comparison, matrix, probing, wiring
 from netmgr.lab.probing import Outcome
@@ -216,9 +216,46 @@ def _text(found: Counter[str]) -> str:
     )
 
 
-def document(found: Verification) -> dict[str, Any]:
+ProbedCell = TypedDict(
+    "ProbedCell",
+    {
+        "from": str,
+        "from_site": str,
+        "to_site": str,
+        "to": list[matrix.Target],
+        "expected": str,
+        "happened": str,
+        "probes": int,
+        "agrees": bool,
+    },
+)
+DroppedPair = TypedDict(
+    "DroppedPair", {"machine": str, "from": str, "to": str, "sent": int, "counted": int}
+)
+
+
+class HalfOpenConnection(TypedDict):
+    """A connection of which a machine saw one direction alone."""
+
+    machine: str
+    connection: str
+
+
+class LabVerification(TypedDict):
+    """The verification for programs."""
+
+    version: Literal[1]
+    agrees: bool
+    probes: int
+    matrix: list[ProbedCell]
+    dropped: list[DroppedPair]
+    half_open: list[HalfOpenConnection]
+
+
+def document(found: Verification) -> LabVerification:
     """The same for programs."""
     return {
+        "version": 1,
         "agrees": found.agrees,
         "probes": found.probes,
         "matrix": [

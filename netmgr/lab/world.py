@@ -179,8 +179,17 @@ class World:
             path = self.directory / folder / name
             if path.parent == self.directory / folder and path.is_file():
                 return path
-        known = ", ".join(sorted(pin.name for pin in _pins(self.directory)))
+        known = ", ".join(self.pods_and_hosts())
         raise LabError(f"lab {self.name} has no pod or host {name}; it has {known}")
+
+    def pods_and_hosts(self) -> list[str]:
+        """The names that `find` knows."""
+        return sorted(pin.name for pin in _pins(self.directory))
+
+    def node_of(self, name: str) -> LabNode | None:
+        """The node that is called `name`, or that runs the pod of that name; None for any other."""
+        nodes = {sandbox.pod.name: sandbox.pod.node for sandbox in self.pods()}
+        return self._nodes.get(nodes.get(name, name))
 
     def build(self) -> None:
         """Claim the directory and make hosts and links, without agents.

@@ -78,8 +78,10 @@ from netmgr.model import Counter, PodRef, Sample
 BOOT_ID = "boot_id"
 READ_AT, LONGEST_PAUSE = "read_at_steady", "longest_pause"
 BOOKS, SEQUENCE = "books", "sequence"
+GAP_AT = "gap_at "
 """Facts: the boot's identity; when counters were read last, in seconds since the boot, and the
-longest pause between two readings of this life; both parts of the mark."""
+longest pause between two readings of this life; both parts of the mark; and, with a gap's reason
+behind it, when the last of that reason was noted, in seconds since the epoch."""
 
 
 class Moment(NamedTuple):
@@ -103,6 +105,7 @@ class Book:
             not read in this life has `inherited`, when the life before read last.
         shaken: directions of hooks that lost something since the last audit.
         rebasing: those that had lost something by the audit before.
+        noted: reasons of gaps that were noted since they were dated last.
     """
 
     facts: Tracked[str, str]
@@ -118,6 +121,7 @@ class Book:
     longest_pause: float = 0.0
     shaken: set[audit.Key] = field(default_factory=set)
     rebasing: set[audit.Key] = field(default_factory=set)
+    noted: set[Gap] = field(default_factory=set)
 
     def open(self, now: Moment, boot_id: str) -> None:
         """Work out when the last reading was, from what was written down; follow rule 5.
@@ -128,6 +132,8 @@ class Book:
         former = self.facts.get(BOOT_ID)
         # Parsed now, while the file can still be set aside if it is no mark.
         Mark(int(self.facts.get(BOOKS, "0"), 16), self._sequence)
+        for gap in Gap:
+            self.last_gap(gap)
         steady = min(float(self.facts.get(READ_AT, now.steady)), now.steady)
         if former not in (None, boot_id):
             # The clock began anew: before its zero there was at most this pause.
@@ -197,17 +203,18 @@ class Book:
         self.read_at[counter] = now.steady
 
     def restart(
-        self, counters: Iterable[Counter], now: Moment, unlinked: Collection[Counter] = ()
+        self, counters: Iterable[Counter], now: Moment, unmade: Collection[Counter] = ()
     ) -> bool:
         """Rule 4. Counters that are not live are ignored. Returns whether something was lost.
 
         Args:
             counters: what is about to be made again.
             now: the instant.
-            unlinked: those of pods without a link. One that was never seen had no link, either.
+            unmade: those that counted nothing if they were never seen: of pods without a link, or
+                of rules that may not have been made yet.
         """
         known = [counter for counter in dict.fromkeys(counters) if counter in self.counters]
-        lost = [c for c in known if not self._lost_nothing(c, is_unlinked=c in unlinked)]
+        lost = [c for c in known if not self._lost_nothing(c, may_be_unmade=c in unmade)]
         if lost:
             self._lose(Gap.REMOVED, lost, now)
         if known:
@@ -219,9 +226,9 @@ class Book:
             self.read_at[counter] = now.steady
         return bool(lost)
 
-    def _lost_nothing(self, counter: Counter, *, is_unlinked: bool) -> bool:
+    def _lost_nothing(self, counter: Counter, *, may_be_unmade: bool) -> bool:
         phase = self.counters[counter].phase
-        return phase is Phase.ENDING or (phase is Phase.BEGUN and is_unlinked)
+        return phase is Phase.ENDING or (phase is Phase.BEGUN and may_be_unmade)
 
     def post(self, samples: Iterable[Sample], now: Moment, taken_at: Moment | None = None) -> None:
         """Rules 2, 3 and 10. `taken_at` is from before the reading, which may take long."""
@@ -341,8 +348,19 @@ class Book:
     def note(self, gap: Gap, seconds: float = 0.0, count: int = 1) -> None:
         """Count gaps of one stretch of time."""
         self._advance()
+        self.noted.add(gap)
         lost = self.gaps.get(gap, Lost())
         self.gaps[gap] = Lost(lost.times + count, lost.seconds + max(0.0, seconds))
+
+    def date_gaps(self, wall: float) -> None:
+        """Note when gaps occurred, for people alone: the wall clock may be wrong."""
+        for gap in self.noted:
+            self.facts[GAP_AT + gap] = f"{wall:.0f}"
+        self.noted.clear()
+
+    def last_gap(self, gap: Gap) -> float:
+        """When the last gap of a reason was noted, in seconds since the epoch; 0 if unknown."""
+        return float(self.facts.get(GAP_AT + gap, "0"))
 
     def _lose(self, gap: Gap, counters: Collection[Counter], now: Moment) -> None:
         """Rule 9 for the counters that one call reports."""

@@ -9,6 +9,7 @@ everything that is still unwritten. `durable` is false until that works. It is o
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -80,7 +81,7 @@ class Ledger:
         # alone, so that postings go on while the disk is waited for.
         self._file_lock = threading.Lock()
         self._durable = True
-        self._undurable_since = self._pruned_at = float("-inf")
+        self._undurable_since = self._pruned_at = -math.inf
         self._boot_id = boot_id
         self.found = Found.CURRENT
         self._mark_path = file.path.with_name(MARK_FILE)
@@ -119,13 +120,13 @@ class Ledger:
         with self._changing() as book:
             book.begin(counters, owner, self.moment())
 
-    def restart(self, counters: Iterable[Counter], unlinked: Collection[Counter] = ()) -> bool:
+    def restart(self, counters: Iterable[Counter], unmade: Collection[Counter] = ()) -> bool:
         """Begin live counters that vanished anew, just before the kernel makes them at zero.
 
-        Returns whether something was lost. `unlinked` are those of pods that have no link.
+        Returns whether something was lost. `unmade` counted nothing if they were never seen.
         """
         with self._changing() as book:
-            return book.restart(counters, self.moment(), unlinked)
+            return book.restart(counters, self.moment(), unmade)
 
     def note(self, gap: Gap, seconds: float = 0.0, count: int = 1) -> None:
         """Report a gap that counters do not show, and how long counting was incomplete.
@@ -394,6 +395,7 @@ class Ledger:
         self._note_undurable_time()
         # Only with something else to write: the time alone is not worth a transaction.
         self._book.write_down_reading()
+        self._book.date_gaps(self._clock.now())
         try:
             self._store.write(self._book)
         except StateError as error:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 _HALF = 64
 # As an address, a mark is a unique local one (fd00::/8, RFC 4193).
 _FIRST_BYTE = 0xFD << (_HALF - 8)
+_LINE = re.compile(r"([0-9a-f]{16}) ([0-9]{1,20}) ([0-9]{1,40})\n")
 
 
 class Mark(NamedTuple):
@@ -152,7 +154,13 @@ def read(path: Path) -> Synced | None:
 
 
 def _parsed(text: str) -> Synced:
-    books, sequence, total = text.split()
+    found = _LINE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text[:60]!r} is no mark")
+    books, sequence, total = found.groups()
+    # More would be no address, which a mark has to be in the kernel.
+    if int(sequence) >> _HALF:
+        raise ValueError(f"its sequence is {sequence}")
     return Synced(Mark(int(books, 16), int(sequence)), int(total))
 
 

@@ -198,7 +198,7 @@ class Store:
             self._run(statement, rows)
 
     def _run(self, statement: str, rows: Iterable[Row] | None = None) -> None:
-        """Run a statement; tests override this to end the process at any of them."""
+        """Run a statement for each row, or once without any."""
         if rows is None:
             self._connection.execute(statement)
         # Most tables have not changed, and running a statement for no row costs as much.
@@ -232,7 +232,9 @@ class Store:
         """Write the whole book to a new file, and set the damaged one aside.
 
         The roll-ups that only the old file had are lost. A process that is killed meanwhile
-        leaves the old file, the new one, or none, which its successor reports.
+        leaves the old file or the new one. If the old one's log cannot be written back, since
+        somebody has it open or it is damaged, the old file is an older copy for an instant, which
+        a successor would report.
 
         Raises:
             StateError: it cannot be written.
@@ -243,10 +245,11 @@ class Store:
                 scratch.with_name(scratch.name + suffix).unlink(missing_ok=True)
             with closing(sqlite_file.open_file(scratch, SCHEMA, SCHEMA_VERSION)) as connection:
                 _write_whole(connection, book)
-            # The new file is whole on the disk by now; the old one goes aside only then.
-            sqlite_file.set_aside(self.path, "replaced")
-            # Closing removes the log by its name, which must not be the new file's yet.
+            # The new file is whole on the disk by now. Closing the old one writes its log back, and
+            # removes it by its name, which must not be the new file's yet.
             self._connection.close()
+            # It keeps its name until the new file takes it, so that there is a ledger at any time.
+            sqlite_file.set_aside(self.path, "replaced", leave_file=True)
             # The file was closed whole, without a log: one name is all there is to move.
             scratch.replace(self.path)
             self._connection = sqlite_file.open_file(self.path, SCHEMA, SCHEMA_VERSION)

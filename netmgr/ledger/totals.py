@@ -126,7 +126,7 @@ def picture(book: Book, *, durable: bool) -> Totals:
         namespaces=namespaces,
         node=[_amount(traffic, node[traffic]) for traffic in sorted(node)],
         rules=_raw(book),
-        gaps=[_gap(gap, book.gaps.get(gap, Lost())) for gap in Gap],
+        gaps=[_gap(gap, book.gaps.get(gap, Lost()), book.last_gap(gap)) for gap in Gap],
         audits=_audits(book),
         durable=durable,
     )
@@ -147,8 +147,8 @@ def _pod(series: PodName, traffic: Traffic, amount: Amount, *, is_live: bool) ->
     }
 
 
-def _gap(gap: Gap, lost: Lost) -> AccountingGaps:
-    return {"reason": gap, "count": lost.times, "seconds": lost.seconds}
+def _gap(gap: Gap, lost: Lost, at: float) -> AccountingGaps:
+    return {"reason": gap, "count": lost.times, "seconds": lost.seconds, "last": at}
 
 
 def _audits(book: Book) -> list[AuditTotal]:

@@ -64,16 +64,15 @@ def of_pod(pod: PodRef, limits: Iterable[Limit], traffic: Traffic) -> tuple[Budg
 def beginning(period: QuotaPeriod, now: float) -> int:
     """When the period that `now` is in began; both in seconds since the epoch."""
     if period is QuotaPeriod.DAY:
-        return int(now // _DAY_SECONDS) * _DAY_SECONDS
+        return int(now) - int(now) % _DAY_SECONDS
     day = datetime.fromtimestamp(now, UTC)
     return int(datetime(day.year, day.month, 1, tzinfo=UTC).timestamp())
 
 
 def end(period: QuotaPeriod, now: float) -> int:
     """When the period that `now` is in ends."""
-    # The next one has begun before the longest is over twice.
-    began = beginning(period, now)
-    return beginning(period, began + (period.most_hours + 4) * 3600)
+    # When the longest would be over, the next one has begun.
+    return beginning(period, beginning(period, now) + period.most_hours * 3600)
 
 
 def forecast(budget: Budget, used: int, now: float) -> int:

@@ -9,7 +9,6 @@ at once.
 from __future__ import annotations
 
 import errno
-import json
 import re
 import socket
 import threading
@@ -164,10 +163,10 @@ class Shaper:
 
     def _objects(self) -> dict[str, QuotaObject]:
         try:
-            listed = self._nft.run(f"list quotas table {rules.TABLE}\n", json=True)
+            listed = self._nft.listing(f"list quotas table {rules.TABLE}")
         except KernelError:
             return {}
-        found = [one["quota"] for one in json.loads(listed)["nftables"] if "quota" in one]
+        found = [one["quota"] for one in listed if "quota" in one]
         return {one["name"]: QuotaObject(one["bytes"], one["used"]) for one in found}
 
     def _waiting(self) -> Mapping[Budget, int]:
@@ -320,7 +319,11 @@ class Shaper:
         """The objects that are not there yet."""
         missing = {name: one for name, one in budgets.items() if name not in present}
         used = self._used(missing.values()) if missing else {}
-        return {name: QuotaObject(one.bytes, used[one]) for name, one in missing.items()}
+        return {
+            # The kernel refuses one of which more is used than there is (nft_quota_do_init).
+            name: QuotaObject(one.bytes, min(used[one], one.bytes))
+            for name, one in missing.items()
+        }
 
     def _is_changed(self, still: frozenset[Chain]) -> bool:
         """Whether the table is not as it was written, but for chains of links that went.

@@ -14,7 +14,7 @@ import yaml
 
 from netmgr.documents import yaml_loader
 from netmgr.documents.sites import HUB
-from netmgr.documents.yaml_loader import BeyondBounds, Loader
+from netmgr.documents.yaml_loader import Loader, Unusable
 from netmgr.errors import ConfigError
 from netmgr.plan.clouds import registry
 from netmgr.plan.clouds.cloud import ListedNetwork
@@ -62,7 +62,7 @@ def read_existing(text: str, source: str) -> Existing:
 def _listed(text: str, source: str) -> list[ListedNetwork]:
     try:
         data = yaml_loader.load(text)
-    except BeyondBounds as error:
+    except Unusable as error:
         raise ConfigError(f"{source}: {error.problem}") from None
     except yaml.YAMLError:
         data = None

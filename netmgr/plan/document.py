@@ -16,6 +16,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -130,7 +131,9 @@ class Exclusion(Document):
     """A prefix that is never allocated from."""
 
     prefix: PrefixText
+    """What is excluded."""
     reason: str = ""
+    """Why; `netmgr plan explain` shows it."""
 
 
 class Surge(Document):
@@ -168,7 +171,18 @@ def _surge_text(surge: Surge) -> str | int:
 
 
 PrefixOrMore = Annotated[
-    tuple[PrefixText, ...], BeforeValidator(_to_list), PlainSerializer(_one_or_all)
+    tuple[PrefixText, ...],
+    BeforeValidator(_to_list),
+    PlainSerializer(_one_or_all),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}},
+                {"type": "null"},
+            ]
+        }
+    ),
 ]
 """A prefix, or one of each family."""
 
@@ -180,7 +194,9 @@ class PinnedSubnets(Document):
     """
 
     hosts: PrefixOrMore
+    """Of the nodes' own addresses."""
     pods: PrefixOrMore
+    """Of their pods."""
 
     @model_validator(mode="after")
     def _have_the_same_families(self) -> PinnedSubnets:
@@ -221,15 +237,30 @@ class NodePool(Document):
     """Nodes of one kind in a cluster; in the cloud a node group, or several to keep its limits."""
 
     nodes: NodeCount
+    """How many there are today."""
     pods_per_node: Annotated[int, Field(ge=1, le=4096)] = 31
+    """Pods that each node may have; it gets as many addresses at least."""
     addressing: Addressing = Addressing.BLOCKS
+    """Whether a node's pods have blocks of addresses, or each address is an allocation."""
     block_length: Annotated[int, Field(ge=20, le=32)] = 28
     """Prefix length of one block (IPv4), when addressing is `blocks`."""
     block_length_v6: Annotated[int, Field(ge=80, le=128)] = 112
     """Prefix length of the one IPv6 block of a node, when `pools.nodes` has IPv6."""
-    surge: Annotated[Surge, BeforeValidator(_to_surge), PlainSerializer(_surge_text)] = Surge(
-        percent=10
-    )
+    surge: Annotated[
+        Surge,
+        BeforeValidator(_to_surge),
+        PlainSerializer(_surge_text),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "integer", "minimum": 0},
+                    {"type": "string", "pattern": "^[0-9]+%$"},
+                ]
+            }
+        ),
+        Field(json_schema_extra={"default": "10%"}),
+    ] = Surge(percent=10)
+    """Extra nodes while it is upgraded: a number, or a percentage."""
     grow_to: NodeCount | None = None
     """Declared growth, in nodes: subnets have this size from day one."""
     subnets: tuple[PinnedSubnets, ...] = ()
@@ -278,6 +309,7 @@ class Services(Document):
     """A cluster's Service range, and how its NAT host shows it to the outside."""
 
     mode: ServiceMode = ServiceMode.UNIQUE
+    """Whether the range is the cluster's alone, or all shared clusters use one inside."""
     length: Annotated[int, Field(ge=12, le=28)] = 16
     """Prefix length of the range. Kubernetes refuses more than a /12."""
     length_v6: Annotated[int, Field(ge=108, le=120)] = 112
@@ -287,7 +319,9 @@ class Services(Document):
     prefix_v6: PrefixText | None = None
     """The same for IPv6."""
     translation: TranslationMode = TranslationMode.NETMAP
+    """As `nat.translation` in node.yaml."""
     source: SourceAddress = SourceAddress.SNAT
+    """As `nat.source` in node.yaml."""
 
     @field_validator("prefix", "prefix_v6")
     @classmethod
@@ -312,6 +346,7 @@ class Cluster(Document):
     """One cluster: a spoke."""
 
     node_pools: Annotated[dict[Name, NodePool], Field(min_length=1)]
+    """Its node pools, by name."""
     services: Services = Services()
     nat_hosts: Annotated[int, Field(ge=1, le=8)] = 2
     """Hosts that translate the Service range for traffic from outside."""
@@ -347,29 +382,34 @@ class Hub(Document):
     researchers: Annotated[int, Field(ge=1, le=65_536)] = 250
     """Addresses for researchers' machines."""
     routers: Annotated[int, Field(ge=1, le=8)] = 2
+    """Machines that forward between the hub and the clusters."""
     location: str | None = None
+    """Cloud region; default: the plan's."""
 
 
 class PlanDocument(CloudKeys):
     """The whole of `plan.yaml`."""
 
     api_version: Annotated[Literal["netmgr.io/v1alpha1"], Field(alias="apiVersion")]
+    """Version of the document's form."""
     kind: Literal["NetworkPlan"]
+    """What the document is."""
     name: Name
+    """The network's. A lock belongs to the plan of one name."""
     pools: Pools
     exclude: tuple[Exclusion, ...] = ()
+    """What is never allocated from."""
     pinned: dict[Name, tuple[PrefixText, ...]] = Field(default_factory=dict)
     """Existing prefixes: a cluster's or the hub's own, or (any other name) somebody else's."""
-    shared_services: Annotated[
-        tuple[PrefixText, ...], BeforeValidator(_to_list), PlainSerializer(_one_or_all)
-    ] = ()
+    shared_services: PrefixOrMore = ()
     """What clusters with `services.mode: shared` use inside, one a family, outside all pools."""
     hub: Hub = Hub()
     clusters: dict[Name, Cluster] = Field(default_factory=dict)
+    """The clusters, by name. None reaches another."""
     rule_owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,62}$")] = "netmgr"
     """`<owner>` in the comments of the agents' accounting rules."""
     limits: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
-    """Quotas agreed with the cloud's support in place of published ones, named as in `Figures`."""
+    """Quotas agreed with the cloud's support; an unknown name is refused with a list of all."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
+from typing import Literal
 
 from netmgr.documents.diagnostics import dotted
 from netmgr.documents.sites import HUB
@@ -32,6 +33,8 @@ class Answer:
     prefix: str
     because: str
     traffic: str
+    version: Literal[1] = 1
+    """Of the answer's form."""
 
 
 NATIVE = "native to the hub and within its cluster; masqueraded as the node toward the internet"

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from netmgr.documents.diagnostics import Diagnostic, Location
 from netmgr.documents.fields import AddressText, Document, PrefixText
-from netmgr.errors import ConfigError
+from netmgr.errors import ConfigError, Exit
 from netmgr.plan.document import ServiceMode
 from netmgr.prefixes import Address, Family, Prefix
 
@@ -39,7 +39,7 @@ LOCK_FILE = "plan.lock.yaml"
 class PlanRefused(ConfigError):
     """The plan cannot be locked as it is; the lock is unchanged. `diagnostics` say why."""
 
-    exit_code = 1
+    exit_code = Exit.FAILURE
 
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = tuple(diagnostics)

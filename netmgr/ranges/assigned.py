@@ -40,6 +40,10 @@ class AssignedRanges:
         """What new pods may have addresses of."""
         return self.ranges if self.node else ()
 
+    def replaces(self, document: NodeDocument) -> bool:
+        """Whether these are newer than the document's."""
+        return not self.node or self.version > document.ranges_version
+
     def __str__(self) -> str:
         """The annotation's value."""
         ranges = [str(block) for block in self.ranges]
@@ -80,8 +84,7 @@ def read(document: NodeDocument) -> AssignedRanges | None:
             f"{document.ranges_file}: {error}; remove the annotation {NODE_RANGES} of the agent's "
             "pod, and netmgr controller writes it again"
         ) from None
-    is_newer = found is not None and (not found.node or found.version > document.ranges_version)
-    return found if is_newer else None
+    return found if found is not None and found.replaces(document) else None
 
 
 def current(document: NodeDocument) -> tuple[Prefix, ...]:

@@ -70,7 +70,8 @@ def fetch(endpoint: Endpoint) -> bytes:
         response = HTTPResponse(cast("socket.socket", _Received(received)))
         response.begin()
         body = response.read()
-    except (HTTPException, ValueError) as error:
+    # OverflowError: a chunk or a body that claims to be longer than any memory.
+    except (HTTPException, ValueError, OverflowError) as error:
         raise RangesUnknown(
             f"{endpoint}: is no whole HTTP answer: {type(error).__name__} {error}".rstrip()
         ) from None

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import struct
 from collections.abc import Iterable, Iterator
@@ -186,13 +185,11 @@ class CgroupCounters:
 
     def _listing(self) -> list[dict[str, Any]]:
         try:
-            output = self._nft.run(f"list table inet {TABLE}", json=True)
+            return self._nft.listing(f"list table inet {TABLE}")
         except KernelError as error:
             if error.errno == errno.ENOENT:
                 return []
             raise
-        listing: list[dict[str, Any]] = json.loads(output)["nftables"]
-        return listing
 
     def remove(self) -> None:
         """Take the table away."""

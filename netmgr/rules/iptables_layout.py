@@ -127,8 +127,8 @@ def _entry(head: Iterable[Match]) -> tuple[Match, ...]:
 
 def _guarded(chain: str, head: Sequence[Match], group: Sequence[Rule], rest: str) -> Iterator[Line]:
     for match in _left_out(head):
-        there = replace(match, negated=False)
-        yield _helper(group[0], f"{chain} {there}", (there,), rest)
+        name = f"{chain} {match.side} in {match.prefix}"
+        yield _helper(group[0], name, (replace(match, negated=False),), rest)
     for rule in group:
         yield Line(replace(rule, matches=rule.matches[len(head) :]))
     if rest:

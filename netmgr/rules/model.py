@@ -63,10 +63,6 @@ class InSet:
     negated: bool = False
     by_link: bool = False
 
-    def __str__(self) -> str:
-        what = f"link and {self.side}" if self.by_link else self.side
-        return f"{what} {'not ' if self.negated else ''}in {self.name}"
-
 
 @dataclass(frozen=True, slots=True)
 class InPrefix:
@@ -75,9 +71,6 @@ class InPrefix:
     side: Side
     prefix: Prefix
     negated: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.side} {'not ' if self.negated else ''}in {self.prefix}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +86,6 @@ class OnLink:
     negated: bool = False
     group: int = 0
 
-    def __str__(self) -> str:
-        way = "arrives on" if self.side is Side.SOURCE else "leaves by"
-        return f"{'not ' if self.negated else ''}{way} {self.name or 'no link'}"
-
 
 FORWARDED = OnLink(Side.SOURCE, "", negated=True)
 """The packet came in by a link, for hooks that this machine's own packets pass as well."""
@@ -108,18 +97,12 @@ class OriginallyTo:
 
     prefix: Prefix
 
-    def __str__(self) -> str:
-        return f"of a connection to {self.prefix}"
-
 
 @dataclass(frozen=True, slots=True)
 class OneIn:
     """Every `number`-th packet that reaches this match, beginning with the first."""
 
     number: int
-
-    def __str__(self) -> str:
-        return f"one in {self.number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +115,12 @@ class Returnable:
 
     negated: bool = False
 
-    def __str__(self) -> str:
-        return f"{'not ' if self.negated else ''}returnable by the same link"
-
 
 @dataclass(frozen=True, slots=True)
 class IcmpType:
     """An ICMP or, in a rule of IPv6, ICMPv6 message of this type."""
 
     number: int
-
-    def __str__(self) -> str:
-        return f"ICMP type {self.number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +132,12 @@ class Asking:
 
     besides: int
 
-    def __str__(self) -> str:
-        return f"asking, not port {self.besides}"
-
 
 @dataclass(frozen=True, slots=True)
 class UdpTo:
     """A datagram to this port."""
 
     port: int
-
-    def __str__(self) -> str:
-        return f"UDP to {self.port}"
 
 
 Match = InSet | InPrefix | OnLink | Returnable | IcmpType | UdpTo | Asking | OriginallyTo | OneIn
@@ -176,16 +147,10 @@ Match = InSet | InPrefix | OnLink | Returnable | IcmpType | UdpTo | Asking | Ori
 class Pass:
     """Nothing more, and no further rule of the chain: the rule's matches have done the counting."""
 
-    def __str__(self) -> str:
-        return "pass"
-
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
     """Nothing more; the next rule is asked. The rule's matches have done the counting."""
-
-    def __str__(self) -> str:
-        return "go on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +179,6 @@ class Classify:
         """The counting sets."""
         return frozenset({self.rest, *(branch.counts for branch in self.branches if branch.counts)})
 
-    def __str__(self) -> str:
-        return f"classify by {self.peer}, count {self.pod}"
-
 
 @dataclass(frozen=True, slots=True)
 class Count:
@@ -234,9 +196,6 @@ class Count:
         way = "in" if self.counter.traffic.is_inward else "out"
         return f"{str(self.counter.subject).lower()}_{way}{self.counter.family.value}"
 
-    def __str__(self) -> str:
-        return f"count {self.name}"
-
 
 @dataclass(frozen=True, slots=True)
 class Drop:
@@ -248,18 +207,12 @@ class Drop:
     name: str
     reason: str = ""
 
-    def __str__(self) -> str:
-        return f"drop, count {self.name}"
-
 
 @dataclass(frozen=True, slots=True)
 class Tally:
     """Count the packet under this name, and go on."""
 
     name: str
-
-    def __str__(self) -> str:
-        return f"count {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,16 +224,10 @@ class Offload:
 
     flowtable: str
 
-    def __str__(self) -> str:
-        return f"hand to flowtable {self.flowtable}"
-
 
 @dataclass(frozen=True, slots=True)
 class Masquerade:
     """Give the packet's connection the address of the link it leaves by."""
-
-    def __str__(self) -> str:
-        return "masquerade"
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,18 +236,12 @@ class SourceNat:
 
     address: Address
 
-    def __str__(self) -> str:
-        return f"source becomes {self.address}"
-
 
 @dataclass(frozen=True, slots=True)
 class Netmap:
     """Send the packet's connection to the address of the same place in another prefix."""
 
     service_cidr: Prefix
-
-    def __str__(self) -> str:
-        return f"destination becomes that of {self.service_cidr}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,9 +254,6 @@ class Rewrite:
     side: Side
     prefix: Prefix
     name: str
-
-    def __str__(self) -> str:
-        return f"{self.side} becomes that of {self.prefix}, count {self.name}"
 
 
 def outside(side: Side, name: str, prefixes: Collection[Prefix], most: int) -> tuple[Match, ...]:
@@ -371,9 +309,6 @@ class Rule:
         return _sets_of(self.action) | {
             match.name for match in self.matches if isinstance(match, InSet)
         }
-
-    def __str__(self) -> str:
-        return f"{self.id}: {', '.join(map(str, self.matches))}: {self.action}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from netmgr.errors import KernelError
 from netmgr.model import Sender
 from netmgr.prefixes import Address, Prefix
 from netmgr.rules import nft_pairs
@@ -99,7 +100,10 @@ class _Table:
         return table
 
     def take(self, kind: str, body: Listing) -> None:
-        """Take one object."""
+        """Take one object; names are compared and sorted later, where other types would fail."""
+        for key in ("name", "chain", "comment"):
+            if not isinstance(body.get(key, ""), str):
+                raise TypeError(f"{key} is {body[key]!r}")
         match kind:
             case "set":
                 self.sets[body["name"]] = body
@@ -157,8 +161,19 @@ def _leads_to_whole_chains(line: Line, comments: Mapping[str, list[str]]) -> boo
     return all(comments.get(name) == class_marks(name, texts) for name, texts in wanted.items())
 
 
-def observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
-    """What `list table` shows, in terms of the desired ruleset."""
+def observed(listing: Iterable[Listing], desired: Ruleset, fingerprints: Fingerprints) -> Observed:
+    """What `list table` shows, in terms of the desired ruleset.
+
+    Raises:
+        KernelError: something in it has another shape than nft has shown so far.
+    """
+    try:
+        return _observed(fingerprints.compared(listing), desired)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise KernelError("nft list table", details=f"shows an odd object: {error!r}") from None
+
+
+def _observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
     table = _Table.of(listing)
     wanted = {spec.name for spec in desired.sets}
     sets = {spec.name for spec in desired.sets if _is_made_as(spec, table.sets.get(spec.name, {}))}

@@ -8,7 +8,6 @@ looked at.
 from __future__ import annotations
 
 import errno
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,16 +54,17 @@ class NftablesBackend:
         # Asked for first: what changes while the table is listed is found by the next look.
         generation = self._socket.generation()
         if self._seen is None or self._seen[:2] != (generation, desired):
-            found = nft_listing.observed(self._fingerprints.compared(self._listing()), desired)
+            found = nft_listing.observed(self._listing(), desired, self._fingerprints)
             self._seen = generation, desired, found
         self._is_asleep = self._seen[2].asleep
         return self._seen[2]
 
     def apply(self, operations: Sequence[Operation]) -> None:
         """Run the operations as one transaction: all of them, or none."""
-        if operations and self._is_asleep:
+        if self._is_asleep and any(isinstance(each, FillChain) for each in operations):
             # Adding it without the flag wakes it; the kernel takes no change of chains in the same
-            # transaction.
+            # transaction. Only a plan does that: an element alone, as the ledger's mark at a start,
+            # would wake it before anybody has seen that nothing was counted.
             self._nft.run(f"add table {TABLE}\n")
             self._is_asleep = False
         elements = nft_elements.encoded(operations)
@@ -143,16 +143,8 @@ class NftablesBackend:
 
     def _listing(self) -> list[dict[str, Any]]:
         try:
-            output = self._nft.run(f"list table {TABLE}", json=True)
+            return self._nft.listing(f"list table {TABLE}")
         except KernelError as error:
             if error.errno == errno.ENOENT:
                 return []
             raise
-        try:
-            listing: list[dict[str, Any]] = json.loads(output)["nftables"]
-        except ValueError:
-            # nft 1.0.6 prints a remark between the objects of a table that another program owns.
-            raise KernelError(
-                f"nft list table {TABLE}", details="another program owns the table"
-            ) from None
-        return listing

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 
 from netmgr.documents.accounting import NodeRules
@@ -210,8 +210,14 @@ def desired(
     return Ruleset(
         sets=tuple(sets),
         members={spec.name: members for spec, members in sets.items()},
-        chains={hook: tuple(_chain(policy, hook, abilities)) for hook in Hook},
+        chains=_chains(policy, abilities),
     )
+
+
+# An agent asks for the ruleset of one policy every few seconds, and chains are most of the work.
+@lru_cache(maxsize=2)
+def _chains(policy: Policy, abilities: Abilities) -> Mapping[Hook, tuple[Rule, ...]]:
+    return {hook: tuple(_chain(policy, hook, abilities)) for hook in Hook}
 
 
 def _sets(policy: Policy, abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:

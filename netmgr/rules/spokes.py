@@ -35,9 +35,6 @@ class DropBetween:
         """The name of the pair's counter."""
         return pair_counter(origin, destination, self.family)
 
-    def __str__(self) -> str:
-        return f"drop between {len(self.spokes)} spokes, count in {self.counts}"
-
 
 def pair_counter(origin: str, destination: str, family: Family) -> str:
     """The name of the counter of what one spoke sends to another, for example `isolated_a_b_v4`."""

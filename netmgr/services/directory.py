@@ -13,7 +13,9 @@ from pathlib import Path
 import yaml
 
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location, dotted
-from netmgr.documents.yaml_loader import MOST_LEVELS, BeyondBounds, Loader
+from netmgr.documents.loader import in_one_line
+from netmgr.documents.yaml_loader import MOST_LEVELS, Loader, Unusable
+from netmgr.drawing import plain
 from netmgr.errors import StateError
 from netmgr.file_version import FileVersion
 from netmgr.services import objects
@@ -25,11 +27,6 @@ SUFFIXES = (".json", ".yaml", ".yml")
 
 MOST_BYTES = 256 << 20
 """Of one file; ten thousand Services with ten endpoints each take some 20 MB."""
-
-_NO_VALUE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""What the parsers raise where a value is not what it looks like: a 13th month, an endless
-number."""
-
 
 Content = tuple[Service | Slice, ...]
 
@@ -147,17 +144,17 @@ def _loaded(path: str) -> list[object]:
     except RecursionError:  # of the JSON decoder, which counts its levels
         message = f"has more than {MOST_LEVELS} lists and mappings in each other"
         raise Refused(whole, message) from None
-    except BeyondBounds as error:
+    except Unusable as error:
         raise Refused(whole, f"{error.problem}") from None
     except yaml.YAMLError as error:
         raise _yaml_fault(path, error) from None
-    except _NO_VALUE as error:
+    except ValueError as error:  # a number with more digits than Python converts
         raise Refused(whole, f"has a value that cannot be one: {error}") from None
 
 
 def _yaml_fault(path: str, error: yaml.YAMLError) -> Refused:
     if not isinstance(error, yaml.MarkedYAMLError):
-        return Refused(Location(file=path), f"is not YAML: {error}")
+        return Refused(Location(file=path), f"is not YAML: {in_one_line(error)}")
     mark = error.problem_mark or error.context_mark
     at = f"{path}:{mark.line + 1}" if mark else path
     return Refused(Location(file=at), f"is not YAML: {error.problem or error.context}")
@@ -178,7 +175,8 @@ def _yaml(content: bytes) -> list[object]:
 
 def _message(fault: Diagnostic, found: Mapping[Location, int]) -> str:
     beside = f"see {_located(fault.beside, found)}" if fault.beside else ""
-    return f"{_located(fault.at, found)}: {fault.text(beside)}"
+    # Keys and kinds are whatever is written there, and the message goes to a terminal.
+    return plain(f"{_located(fault.at, found)}: {fault.text(beside)}")
 
 
 def _located(at: Location, found: Mapping[Location, int]) -> str:

@@ -136,7 +136,7 @@ class Delta:
 
 
 def _counted(elements: Iterable[bytes], what: str) -> Iterator[str]:
-    counts = Counter(str(service_port_of(element)) for element in elements)
+    counts = Counter(str(service_port_of(element) or "an unknown protocol") for element in elements)
     return (f"{vip}: elements {what}: {count}" for vip, count in counts.items())
 
 
@@ -197,8 +197,7 @@ def _compare_slots(
 
 def _compare(name: str, before: Elements, after: Elements, delta: Delta) -> None:
     for element, data in before.items():
-        if after.get(element) != data:
-            delta.replace(name, element, data, after.get(element))
+        delta.replace(name, element, data, after.get(element))
     for element, data in after.items():
         if element not in before:
             delta.replace(name, element, None, data)

@@ -61,6 +61,7 @@ _HASH_SEED = 0x6E6D
 _TAIL = struct.Struct("!B3xH2x")
 _SLOT = struct.Struct("=I")
 _PORT = struct.Struct("!H2x")
+_PROTOCOLS = frozenset(Protocol)
 
 Slots = tuple[Endpoint, ...]
 
@@ -70,11 +71,16 @@ def key(vip: ServicePort) -> bytes:
     return vip.address.packed + _TAIL.pack(vip.protocol, vip.port)
 
 
-def service_port_of(raw: bytes) -> ServicePort:
-    """The ServicePort of a key, or of the beginning of an endpoint's."""
+def service_port_of(raw: bytes) -> ServicePort | None:
+    """The ServicePort of a key, or of the beginning of an endpoint's.
+
+    None for a protocol that Services do not have: another program put the element there.
+    """
     family = Family.V4 if len(raw) < key_length(Family.V6) else Family.V6
     size = family.octets
     protocol, port = _TAIL.unpack_from(raw, size)
+    if protocol not in _PROTOCOLS:
+        return None
     return ServicePort(Address.unpack(raw[:size]), Protocol(protocol), port)
 
 

@@ -41,6 +41,8 @@ from netmgr.services.nft_layout import (
 )
 
 _LISTINGS, _LOOKS, _PAUSE_SECONDS = 5, 6, 0.05
+_MOST_DIGITS = 9
+"""Of a number of slots, which the kernel has 32 bits for."""
 _NOTHING: Mapping[str, nft_diff.Elements] = {spec.name: {} for spec in sets()}
 _OUT_OF_STEP = {errno.ENOENT, errno.EEXIST, errno.EBUSY}
 
@@ -133,7 +135,9 @@ class NftablesServices:
         for family in Family:
             request = nf_tables.list_elements(TABLE, vip_set(family))
             for part in self._socket.list_of(request, nf_tables.counts_of):
-                found.update((service_port_of(element), packets) for element, packets, _ in part)
+                for element, packets, _ in part:
+                    if (vip := service_port_of(element)) is not None:
+                        found[vip] = packets
         return found
 
     def remove(self) -> None:
@@ -280,10 +284,10 @@ def _state_of(listing: Listing) -> State:
         for element, data in listing.elements[endpoint_map(family)].items():
             slots.setdefault(element[:length], {})[slot_of(element)] = endpoint_at(data)
         for element, data in listing.elements[service_map(family)].items():
+            vip = service_port_of(element)
             # A ServicePort without slots has an element all the same, which leads to `refused`.
-            state[service_port_of(element)] = Placed(
-                choice_of(data), _in_order(slots.get(element, {}))
-            )
+            if vip is not None:
+                state[vip] = Placed(choice_of(data), _in_order(slots.get(element, {})))
     return state
 
 
@@ -317,9 +321,8 @@ def _chains(socket: NftSocket) -> dict[str, Chain]:
 
 def _translating(name: str) -> Chain | None:
     head, dash, count = name.partition("-")
-    known = (
-        dash and head[:-1] in ("any", "client") and head[-1:] in ("4", "6") and count.isdecimal()
-    )
+    is_number = count.isdecimal() and len(count) <= _MOST_DIGITS
+    known = dash and head[:-1] in ("any", "client") and head[-1:] in ("4", "6") and is_number
     return translating_chain(name) if known else None
 
 

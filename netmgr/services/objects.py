@@ -57,11 +57,10 @@ class Service:
 
     at: Location
     name: ServiceName
-    addresses: tuple[Address, ...]
+    addresses: Mapping[KeyPath, Address]
+    """By where in its document each is."""
     ports: tuple[PortOfService, ...]
     sticky: bool
-    address_keys: tuple[KeyPath, ...] = ()
-    """Where in its document each address is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,7 @@ def _one(data: Mapping[str, Any], kind: object, at: Location) -> Iterator[Servic
     except ValidationError as error:
         fault = error.errors()[0]
         message = "is required and missing" if fault["type"] == "missing" else fault["msg"]
-        raise Refused(at.under(*fault["loc"]), message.removeprefix("Value error, ")) from None
+        raise Refused(at.under(*fault["loc"]), message) from None
 
 
 def _service(data: _Service, at: Location) -> Service:
@@ -200,7 +199,7 @@ def _service(data: _Service, at: Location) -> Service:
         PortOfService(p.name or "", _NAME_OF_PROTOCOL[p.protocol], p.port) for p in spec.ports or ()
     )
     sticky = spec.session_affinity == "ClientIP"
-    return Service(at, _name(data.metadata), tuple(named.values()), ports, sticky, tuple(named))
+    return Service(at, _name(data.metadata), named, ports, sticky)
 
 
 def _slice(data: _Slice, at: Location) -> Iterator[Slice]:

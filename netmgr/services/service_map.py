@@ -95,8 +95,7 @@ class ServiceObjects:
         Raises:
             Refused: the documents of this Service contradict the plan or each other.
         """
-        services = self._services.get(name, [])
-        if not services:
+        if not (services := self._services.get(name)):
             return {}
         first, *others = sorted(services, key=lambda one: one.at.file)
         if others:
@@ -104,7 +103,7 @@ class ServiceObjects:
         if name == API_SERVER and self._is_of_machines(name):
             return {}
         found: dict[ServicePort, MappedPort] = {}
-        for key, address in zip(first.address_keys, first.addresses, strict=True):
+        for key, address in first.addresses.items():
             if not any(one.service_cidr.family is address.family for one in self._ranges):
                 continue
             vip = self._vip(first.name, address, first.at.under(*key))
@@ -116,8 +115,8 @@ class ServiceObjects:
     def addresses(self, name: ServiceName) -> set[Address]:
         """The VIPs of a Service, refused or not; an address outside the ranges has none."""
         found: set[Address] = set()
-        for service in self._services.get(name, ()):
-            for address in service.addresses:
+        for service in self._services.get(name) or ():
+            for address in service.addresses.values():
                 found.update(self._vips(address))
         return found
 
@@ -125,8 +124,12 @@ class ServiceObjects:
         """Where a Service's document is."""
         return self._services[name][0].at
 
+    def _slices_of(self, name: ServiceName) -> Iterable[Slice]:
+        # Looked up, since a defaultdict would keep what is asked for.
+        return self._slices.get(name) or ()
+
     def _is_of_machines(self, name: ServiceName) -> bool:
-        targets = (target for part in self._slices.get(name, ()) for target, _ in part.endpoints)
+        targets = (target for part in self._slices_of(name) for target, _ in part.endpoints)
         return any(self._machines.match(target) for target in targets)
 
     def _drop(self, item: Service | Slice) -> None:
@@ -154,7 +157,7 @@ class ServiceObjects:
 
     def _mapped_port(self, service: Service, port: PortOfService, address: Address) -> MappedPort:
         by_state: dict[State, set[Endpoint]] = {state: set() for state in State}
-        for part in self._slices.get(service.name, ()):
+        for part in self._slices_of(service.name):
             number = part.ports.get((port.name, port.protocol))
             if part.family is not address.family or number is None:
                 continue
@@ -200,16 +203,16 @@ class ServiceMap:
         self._refused: dict[ServiceName, Diagnostic] = {}
         self._messages: dict[ServiceName, str] = {}
         self._ports_of: dict[ServiceName, frozenset[ServicePort]] = {}
-        self._unread = ""
+        self._unread: list[str] = []
         self.ports: dict[ServicePort, MappedPort] = {}
 
     def read(self, names: Iterable[str] | None) -> dict[ServicePort, Change]:
         """Read what changed in the files of these names (None: in all); the ports that changed."""
         try:
             changed = self._documents.changed(names)
-            self._unread = ""
+            self._unread = []
         except StateError as error:
-            self._unread = str(error)
+            self._unread = [str(error)]
             return {}
         touched: set[ServiceName] = set()
         for path, content in changed.items():
@@ -222,8 +225,8 @@ class ServiceMap:
 
     def faults(self) -> list[str]:
         """What is refused now: file, line, key, and what to do about it."""
-        unread = [self._unread] if self._unread else []
-        return unread + sorted([*self._documents.faults.values(), *self._messages.values()])
+        found = sorted([*self._documents.faults.values(), *self._messages.values()])
+        return [*self._unread, *found]
 
     def in_doubt(self) -> frozenset[Address] | None:
         """VIPs that refused manifests may have exposed; None (any) while a file is unread."""

@@ -1,7 +1,7 @@
 """`python -m tests.bench.chart FILE… [--only WORDS]…`: the ratios of `build/bench.json` as SVG.
 
 One bar for each figure that was compared with something, from 1 to its ratio on a logarithmic
-scale: to the left, and green, what is less than the reference or, where more is better, more. A
+scale: to the left, and teal, what is less than the reference or, where more is better, more. A
 line through its end shows between which ratios the quartiles of both sides are.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from netmgr import drawing
-from netmgr.drawing import FAINT, GREEN, INK, RED
+from netmgr.palette import BAD, FAINT, GOOD, INK
 
 WIDTH, ROW, TOP, LABELS, END = 860, 20, 56, 470, 800
 LEAST, MOST = 0.001, 10.0
@@ -50,7 +50,7 @@ def _words(one: dict[str, Any]) -> str:
 
 
 def _body(figures: list[dict[str, Any]]) -> Iterator[str]:
-    heading = "netmgr beside its references, as a ratio (left of 1, green: better)"
+    heading = "netmgr beside its references, as a ratio (left of 1: better)"
     yield drawing.text(12, 22, heading, font_size=14, fill=INK)
     bottom = TOP + ROW * len(figures)
     for power in range(-3, 2):
@@ -66,7 +66,7 @@ def _row(one: dict[str, Any]) -> Iterator[str]:
     yield drawing.text(12, 13, drawing.shortened(words, 74), fill=INK)
     end = _place(_cost(one, one["judged"]))
     left, right = sorted((_place(1), end))
-    color = GREEN if end <= _place(1) else RED
+    color = GOOD if end <= _place(1) else BAD
     yield drawing.box((left, 3, max(1.0, right - left), 13), words, fill=color)
     if one["judged_between"]:
         first, last = sorted(_place(_cost(one, ratio)) for ratio in one["judged_between"])

@@ -82,8 +82,8 @@ def figures(measured: Costs, of: str) -> Iterator[Figure]:
         for part in (costs, last) if len(costs) > len(last) else (costs,):
             sizes = ", ".join(f"{size:,}" for size in part)
             values = ", ".join(map(short, part.values()))
-            unit = "kB" if "size" in what else "ms"
-            name = f"{what}, {sizes} {of}: {values} {unit}"
+            unit = " kB" if "size" in what else " ms"
+            name = f"{what}, {sizes} {of}: {values}{'' if 'requests' in what else unit}"
             yield Figure(name, exponent(part), EXPONENT, budget=BUDGET)
 
 

@@ -8,7 +8,6 @@ configuration from a file, result into a file.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -23,6 +22,7 @@ from netmgr.lab import wiring
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import Topology, cluster
 from netmgr.lab.world import World
+from tests.built import built
 
 RANGE = "10.128.0.0/21"
 """Room for every pod of a run without using an address twice."""
@@ -143,9 +143,7 @@ def plugin_of(node: LabNode) -> Plugin:
 
 def todays_plugins() -> Path | None:
     """The folder where `.ci/programs bench/peers bench` puts `ptp` and `host-local`, once built."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    versions = (PEERS / "go.mod").read_bytes() + (PEERS / "go.sum").read_bytes()
-    folder = cache / "netmgr" / "bench" / hashlib.sha256(versions).hexdigest()[:12]
+    folder = built(PEERS, "bench")
     return folder if all((folder / name).exists() for name in ("ptp", "host-local")) else None
 
 

@@ -12,7 +12,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.drawing import GREEN, INK, NAMESPACE
+from netmgr.drawing import NAMESPACE
+from netmgr.palette import GOOD, INK
 from tests.bench import chart, forwarding, growth
 from tests.bench.__main__ import SUBJECTS
 from tests.bench.report import EXPONENT, SMOKE, Figure, show, write
@@ -111,7 +112,7 @@ def test_the_chart_shows_every_ratio(
         "spread / it",
         "far off / nothing",
     ]
-    assert [one.get("fill") for one in bars] == [GREEN] * 3
+    assert [one.get("fill") for one in bars] == [GOOD] * 3
     widths = [float(one.get("width", 0)) for one in bars]
     assert 0 < widths[0] < widths[1] < widths[2]
     (whisker,) = (one for one in root.iter(f"{{{NAMESPACE}}}path") if one.get("stroke") == INK)

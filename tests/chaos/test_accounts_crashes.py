@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Prefix, merge
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
+from tests.failpoints import steps
 from tests.fakes.ledger_tools import LINGER, Clock, counts
 from tests.fakes.rules import FakeBackend, Packet
 
@@ -65,26 +67,33 @@ class Life:
     steps_left: int | None = None
     taken: int = 0
 
-    def step(self, row: object = None) -> object:
+    def step(self) -> None:
         self.taken += 1
         if self.steps_left is not None:
             self.steps_left -= 1
             if self.steps_left < 0:
                 self.steps_left = None
                 raise Death
-        return row
 
 
 class MortalStore(Store):
-    def __init__(self, path: Path, life: Life) -> None:
-        super().__init__(path)
-        self.life = life
+    """A store whose process may die at any statement and row, and after each transaction."""
 
-    def _run(self, statement: str, rows: Iterable[tuple] | None = None) -> None:
-        self.life.step()
-        super()._run(statement, None if rows is None else map(self.life.step, rows))
-        if statement == "COMMIT":
-            self.life.step()
+    def __init__(self, path: Path, life: Life) -> None:
+        self._life, self._is_open = life, False
+        with steps.connections(self._step):
+            super().__init__(path)
+        self._is_open = True
+
+    @contextmanager
+    def _step(self, _kind: str, statement: str) -> Iterator[None]:
+        # Not while it reads, when it opens and closes.
+        may_die = self._is_open and not statement.startswith(("SELECT", "close", "ROLLBACK"))
+        if may_die:
+            self._life.step()
+        yield
+        if may_die and statement == "COMMIT":
+            self._life.step()
 
 
 class MortalCalls:
@@ -275,15 +284,15 @@ def check(world: World, when: str) -> None:
 
 def test_an_agent_killed_between_any_two_steps_loses_and_invents_nothing(room: Path) -> None:
     whole = lived(room)
-    steps = whole.life.taken
+    taken = whole.life.taken
     check(whole, "undisturbed")
-    assert steps > 150
-    for death in range(steps):
+    assert taken > 150
+    for death in range(taken):
         folder = room / str(death)
         folder.mkdir()
         world = lived(folder, death)
         assert world.lives == 1
-        check(world, f"killed after {death} of {steps} steps")
+        check(world, f"killed after {death} of {taken} steps")
         world.end()
 
 
@@ -301,14 +310,14 @@ def test_an_agent_killed_again_while_it_recovers_loses_and_invents_nothing(
 
 def test_an_agent_killed_while_nobody_takes_anything_away_reports_no_gap(room: Path) -> None:
     """Not for a pod that never had a link either, nor for one that was read for the last time."""
-    steps = lived(room, day=a_quiet_day).life.taken
-    assert steps > 80
-    for death in range(steps):
+    taken = lived(room, day=a_quiet_day).life.taken
+    assert taken > 80
+    for death in range(taken):
         folder = room / str(death)
         folder.mkdir()
         world = lived(folder, death, day=a_quiet_day)
         found = counts(world.ledger.totals())
-        assert found == {}, f"killed after {death} of {steps} steps"
+        assert found == {}, f"killed after {death} of {taken} steps"
         assert sum(one["bytes"] for one in world.ledger.totals().namespaces) == 1000
         world.end()
 
@@ -393,11 +402,11 @@ def check_changes(world: World, when: str) -> None:
 def test_an_agent_killed_while_it_changes_its_backend_counts_every_packet_once(room: Path) -> None:
     whole = lived(room, day=days_of_changes, world=ChangingWorld(room, Life()))
     check_changes(whole, "undisturbed")
-    steps = whole.life.taken
-    assert steps > 150
-    for death in range(steps):
+    taken = whole.life.taken
+    assert taken > 150
+    for death in range(taken):
         folder = room / str(death)
         folder.mkdir()
         world = lived(folder, death, day=days_of_changes, world=ChangingWorld(folder, Life()))
-        check_changes(world, f"killed after {death} of {steps} steps")
+        check_changes(world, f"killed after {death} of {taken} steps")
         world.end()

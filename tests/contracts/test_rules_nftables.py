@@ -8,15 +8,17 @@ from itertools import repeat
 
 import pytest
 
-from netmgr.errors import TryAgainLater
+from netmgr import programs
+from netmgr.errors import KernelError, TryAgainLater
 from netmgr.kernel import netns, nf_tables
 from netmgr.kernel.netlink import Operation
 from netmgr.kernel.nf_tables_socket import NftSocket
 from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Address
-from netmgr.rules import nft_text
+from netmgr.rules import nft_listing, nft_text
 from netmgr.rules.engine import Rules
 from netmgr.rules.nftables import NftablesBackend
+from netmgr.rules.policy import desired
 
 pytestmark = pytest.mark.root
 
@@ -85,6 +87,17 @@ def test_a_table_that_was_put_to_sleep_is_woken_and_counts_on(rules, program):
     assert not rules.plan(PODS)
 
 
+def test_only_a_plan_wakes_a_table_so_that_somebody_says_that_it_slept(rules, program):
+    rules.mark(Address.parse("fd00::1"))
+    rules.apply(rules.plan(PODS))
+    program("nft add table inet netmgr { flags dormant ; }")
+    asleep = rules.plan(PODS).repairs
+    rules.mark(Address.parse("fd00::2"))
+    rules.admit([Address.parse("10.1.0.6")])
+    assert rules.plan([*PODS, Address.parse("10.1.0.6")]).repairs == asleep
+    assert "flags dormant" in program("nft list table inet netmgr")
+
+
 def test_a_chain_that_another_program_put_into_our_table_is_told_and_goes(rules, program):
     program(
         "nft -f -",
@@ -129,8 +142,8 @@ def test_a_link_that_another_program_put_beside_an_address_or_took_away_is_named
 class Refusing:
     """In place of libnftables."""
 
-    def run(self, commands: str, *, json: bool = False) -> str:
-        raise AssertionError(commands, json)
+    def listing(self, command: str) -> list[object]:
+        raise AssertionError(command)
 
 
 def test_rules_are_listed_again_only_after_somebody_changed_some(rules, program, monkeypatch):
@@ -215,3 +228,28 @@ def test_a_listing_that_is_always_interrupted_is_given_up(rules):
     change = [nf_tables.new_table("another"), *nf_tables.new_chain("another", CHAIN)]
     with Disturbed(repeat(change)) as socket, pytest.raises(TryAgainLater):
         socket.counts("netmgr", "pod_in4")
+
+
+def test_bytes_that_are_no_text_in_anothers_comment_are_read(rules):
+    harm = b'add rule inet netmgr forward accept comment "\xff\xfe"\n'
+    nft = programs.locate("nft", "nftables")
+    assert programs.run([nft, "-f", "-"], stdin=harm).returncode == 0
+    assert rules.check(PODS)
+    rules.apply(rules.plan(PODS))
+    assert rules.check(PODS) == []
+
+
+@pytest.mark.parametrize(
+    "listing",
+    [
+        [{"rule": {"comment": "x"}}],
+        [{"set": {"name": "internal4", "type": "ipv4_addr", "flags": ["interval"], "elem": [5]}}],
+        [{"chain": 5}],
+        [{"set": {"name": None}}],
+        [{"rule": {"chain": "forward", "comment": 5, "expr": []}}],
+        [5],
+    ],
+)
+def test_a_shape_that_nft_has_not_shown_so_far_is_an_error_and_no_fault(policy, listing):
+    with pytest.raises(KernelError, match="nft list table: shows an odd object"):
+        nft_listing.observed(listing, desired(policy, PODS), nft_listing.Fingerprints())

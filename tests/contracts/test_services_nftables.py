@@ -52,3 +52,31 @@ def test_a_table_that_was_switched_off_or_drops_the_rest_is_told_and_put_right(
     assert services.reconcile(WANTED) == [sentence]
     assert program("nft --stateless list table inet netmgr-services") == made
     assert services.reconcile(WANTED) == []
+
+
+@pytest.mark.parametrize(
+    ("harm", "described"),
+    [
+        (
+            "add element inet netmgr-services services4 { 100.64.1.9 . icmp . 80 : goto refused }",
+            "an unknown protocol: elements not ours: 1",
+        ),
+        (
+            "add chain inet netmgr-services any4-99999999999",
+            "chain any4-99999999999 is not ours",
+        ),
+    ],
+)
+def test_what_no_service_can_be_is_removed_as_anything_that_is_not_ours(
+    services, program, harm, described
+):
+    made = program("nft --stateless list table inet netmgr-services")
+    program("nft -f -", f"{harm}\n")
+    assert services.held() == WANTED
+    assert services.reconcile(WANTED) == [described]
+    assert program("nft --stateless list table inet netmgr-services") == made
+
+
+def test_hits_of_what_no_service_can_be_are_left_out(services, program):
+    program("nft -f -", "add element inet netmgr-services vip4 { 100.64.1.9 . icmp . 80 }\n")
+    assert services.hits() == dict.fromkeys(WANTED, 0)

@@ -41,10 +41,11 @@ def options() -> dict[str, object]:
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest, options: dict[str, object]) -> Iterator[Cluster]:
     """Two nodes without a network plugin, so not Ready."""
-    if reason := programs.missing():
-        pytest.fail(reason)
-    if chosen := request.config.getoption("--kubernetes"):
+    chosen = request.config.getoption("--kubernetes")
+    if chosen:
         options = {**options, "with_previous": WHOLE[chosen]}
+    if reason := programs.missing(with_previous=chosen != "newest"):
+        pytest.fail(reason)
     with Cluster(**options) as made:
         yield made
         if request.config.getoption("--stay"):

@@ -43,7 +43,11 @@ def overlay(
         "components": [
             os.path.relpath(manifests.HERE / "components" / each, folder) for each in components
         ],
-        "images": [{"name": "registry.example.com/netmgr", "newTag": tag}],
+        "images": [
+            {"name": "registry.example.com/netmgr", "newTag": tag},
+            # Of components' own containers, which come after the overlay named the others.
+            {"name": "netmgr", "newName": "registry.example.com/netmgr", "newTag": tag},
+        ],
     }
     if node_yaml is not None:
         template = yaml.safe_load((manifests.HERE / "overlays" / name / "node.yaml").read_text())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+
+from tests.built import built
 
 MODULE = Path(__file__).parent / "programs"
 """The newest minor version of Kubernetes, and what every cluster needs beside it."""
@@ -27,14 +28,12 @@ NEEDED = {
     PREVIOUS: IN_BOTH,
     CONTAINERD_2: ("containerd", "containerd-shim-runc-v2", "ctr"),
 }
-"""Without these no cluster can be made."""
+"""Without these no cluster can be made; one of the newest version does without PREVIOUS."""
 
 
 def folder(module: Path = MODULE) -> Path:
     """The folder that has what the Go module at `module` builds, or would have."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    versions = (module / "go.mod").read_bytes() + (module / "go.sum").read_bytes()
-    return cache / "netmgr" / "e2e" / hashlib.sha256(versions).hexdigest()[:12]
+    return built(module, "e2e")
 
 
 def kubernetes(name: str, *, is_previous: bool = False) -> Path:
@@ -50,9 +49,13 @@ def version(*, is_previous: bool = False) -> str:
     return found[1]
 
 
-def missing() -> str:
-    """Why no cluster can be made, in one line; empty when it can."""
-    return next(filter(None, (missing_of(*each) for each in NEEDED.items())), "")
+def missing(*, with_previous: bool = True) -> str:
+    """Why no cluster can be made, in one line; empty when it can.
+
+    Without the minor version before the newest, its programs need not be there.
+    """
+    modules = [module for module in NEEDED if with_previous or module != PREVIOUS]
+    return next(filter(None, (missing_of(module, NEEDED[module]) for module in modules)), "")
 
 
 def missing_of(module: Path, needed: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
-"""What `kubectl kustomize` does, as far as configs/kubernetes uses it; no such program is on the
-test machines.
+"""What `kubectl kustomize` does, as far as configs/kubernetes uses it; tests run without it.
 
-Resources, components, JSON patches that add, generated ConfigMaps under their digest, and images.
+Resources, components, JSON patches that add or replace, generated ConfigMaps under their digest,
+and images. `tests/kubernetes/test_kustomize.py` compares it with the real program.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+KUBERNETES = Path(__file__).parents[2] / "configs" / "kubernetes"
 Object = dict[str, Any]
 KEYS = {"apiVersion", "kind", "resources", "components", "patches", "configMapGenerator", "images"}
 
@@ -23,6 +24,23 @@ def build(folder: Path, *components: Path) -> list[Object]:
     for component in components:
         objects = _apply(component, objects)
     return sorted(objects, key=lambda item: item["kind"] != "Namespace")
+
+
+def added(overlay: str, name: str, container: str = "agent", *components: str) -> list[str]:
+    """The capabilities that an overlay, with these components, gives a container."""
+    more = [KUBERNETES / "components" / each for each in components]
+    (found,) = [
+        item
+        for item in build(KUBERNETES / "overlays" / overlay, *more)
+        if item["metadata"]["name"] == name and "spec" in item
+    ]
+    pod = found["spec"]["template"]["spec"]
+    (chosen,) = [
+        item for item in (*pod["initContainers"], *pod["containers"]) if item["name"] == container
+    ]
+    capabilities = chosen["securityContext"]["capabilities"]
+    assert capabilities["drop"] == ["ALL"]
+    return [capability.lower() for capability in capabilities.get("add", ())]
 
 
 def _apply(folder: Path, objects: list[Object]) -> list[Object]:
@@ -55,11 +73,28 @@ def _file(path: Path) -> list[Object]:
 def _config_map(folder: Path, generator: Object) -> Object:
     files = [item.rpartition("=") for item in generator["files"]]
     data = {key or name: (folder / name).read_text() for key, _, name in files}
-    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:10]
-    is_plain = generator.get("options", {}).get("disableNameSuffixHash", False)
-    name = generator["name"] if is_plain else f"{generator['name']}-{digest}"
+    options = generator.get("options", {})
+    is_plain = options.get("disableNameSuffixHash", False)
+    name = generator["name"] + ("" if is_plain else f"-{_digest(data)}")
     metadata = {"name": name, "namespace": generator["namespace"]}
+    if "labels" in options:
+        metadata["labels"] = options["labels"]
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def _digest(data: dict[str, str]) -> str:
+    """Of a ConfigMap's content, in letters that spell no words."""
+    # As Go writes JSON. kustomize looks for the name where none is.
+    text = json.dumps(
+        {"data": data, "kind": "ConfigMap", "name": ""},
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+    )
+    for each in "<>&":
+        text = text.replace(each, f"\\u{ord(each):04x}")
+    digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+    return digest.translate(str.maketrans("013ae", "ghkmt"))
 
 
 def _pods(objects: list[Object]) -> list[Object]:
@@ -78,20 +113,24 @@ def _refer(objects: list[Object], config_map: Object, name: str) -> None:
 
 
 def _patch(objects: list[Object], target: Object, operations: list[Object]) -> None:
-    chosen = [
-        item
-        for item in objects
-        if (item["kind"], item["metadata"]["name"]) == (target["kind"], target["name"])
-    ]
-    assert len(chosen) == 1, f"{target} names {len(chosen)} objects"
+    """A target that is not there is no error."""
+    for item in objects:
+        if (item["kind"], item["metadata"]["name"]) == (target["kind"], target["name"]):
+            _operate(item, operations)
+
+
+def _operate(item: Object, operations: list[Object]) -> None:
     for operation in operations:
-        place: Any = chosen[0]
+        place: Any = item
         *parents, last = operation["path"].strip("/").split("/")
         for key in parents:
             place = place[int(key)] if isinstance(place, list) else place[key]
-        assert operation["op"] == "add", f"this knows nothing of {operation['op']}"
+        is_new = operation["op"] == "add"
+        assert is_new or operation["op"] == "replace", f"this does not know {operation['op']}"
         if last == "-":
             place.append(operation["value"])
+        elif is_new and isinstance(place, list):
+            place.insert(int(last), operation["value"])
         else:
             place[last] = operation["value"]
 

@@ -10,7 +10,10 @@ import pytest
 pytestmark = pytest.mark.programs
 
 FOLDERS = {"netmgr", "cni", "exporter", "tests", "configs", "docs"}
-PAGES = {"README.md", "ARCHITECTURE.md", "BENCHMARKS.md", "SECURITY.md", "CHANGELOG.md", "LICENSE"}
+PAGES = {
+    *("README.md", "ARCHITECTURE.md", "BENCHMARKS.md", "SECURITY.md", "CONTRIBUTING.md"),
+    *("CHANGELOG.md", "LICENSE"),
+}
 MEANS = {"pyproject.toml", "Makefile", "Dockerfile"}
 MOST_LINES_OF_A_FILE = 500
 
@@ -22,6 +25,9 @@ PLACES = re.compile(
     r"|\b(?:deb|security|archive)\.(?:debian|ubuntu)\.(?:org|com)\b"
     r"|index-url|--find-links",
 )
+COLOURS = re.compile(r"#(?:[0-9a-fA-F]{3}){1,2}\b")
+DRAWING = ("netmgr/", "exporter/", "tests/bench/")
+PALETTE = "netmgr/palette.py"
 THIS_FILE = "tests/guards/test_tree.py"
 
 
@@ -50,6 +56,13 @@ def test_no_file_holds(texts: dict[str, str], pattern: re.Pattern[str]) -> None:
         if pattern.search(line)
     ]
     assert found == []
+
+
+def test_colours_are_named_in_the_palette_alone(texts: dict[str, str]) -> None:
+    drawing = {name: text for name, text in texts.items() if name.startswith(DRAWING)}
+    named = {name: COLOURS.findall(text) for name, text in drawing.items() if name != PALETTE}
+    assert COLOURS.search(drawing[PALETTE])
+    assert {name: found for name, found in named.items() if found} == {}
 
 
 def test_an_exception_is_caught_by_name_unless_it_goes_on(modules: dict[str, ast.Module]) -> None:

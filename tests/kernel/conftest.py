@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,8 @@ from netmgr.lab.nodes import LabNode
 from netmgr.lab.runtime import Sandbox
 from netmgr.lab.topology import two_nodes
 from netmgr.lab.world import World
+from netmgr.preflight import probing
+from tests.kernel.fabric import Fabric, built
 
 _numbers = count(1)
 
@@ -69,3 +72,18 @@ def new_pod(world: World) -> Iterator[Callable[[str], Sandbox]]:
     yield add
     for sandbox in made:
         world.node(sandbox.pod.node).runtime.delete(sandbox)
+
+
+@pytest.fixture(scope="module")
+def fabric_hosts() -> Iterator[Path]:
+    """Namespaces of hosts without any agent, shared by the tests of a module."""
+    with built() as made:
+        yield made
+
+
+@pytest.fixture
+def fabric(fabric_hosts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fabric:
+    """They and a node document, for preflights that count losses in a tenth of a second."""
+    monkeypatch.setattr(probing, "ECHOES", 50)
+    monkeypatch.setattr(probing, "APART_SECONDS", 0.002)
+    return Fabric(fabric_hosts, tmp_path / "node.yaml")

@@ -108,10 +108,19 @@ def elf(program):
     """The machine of an ELF file (elf(5): 62 is x86-64, 183 AArch64), and whether it names a
     loader.
     """
+    (machine,) = struct.unpack_from("<H", program.read_bytes(), 18)
+    return machine, INTERP in {kind for kind, _ in segments(program)}
+
+
+LOAD, INTERP = 1, 3
+GNU_STACK, GNU_RELRO = 0x6474E551, 0x6474E552
+EXECUTE, WRITE = 1, 2
+
+
+def segments(program):
+    """Kind and flags of each segment of an ELF file (elf(5), Elf64_Phdr)."""
     image = program.read_bytes()
     assert image[:6] == b"\x7fELF\x02\x01", "no 64-bit little-endian ELF"
-    (machine,) = struct.unpack_from("<H", image, 18)
     (table,) = struct.unpack_from("<Q", image, 32)
     size, count = struct.unpack_from("<HH", image, 54)
-    kinds = {struct.unpack_from("<I", image, table + index * size)[0] for index in range(count)}
-    return machine, 3 in kinds
+    return [struct.unpack_from("<II", image, table + index * size) for index in range(count)]

@@ -7,12 +7,10 @@ from __future__ import annotations
 import csv
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -20,14 +18,13 @@ from pathlib import Path
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.kernel import netns
-from netmgr.lab import wiring
 from netmgr.lab.exchange import End, datagram_bytes, datagrams, stream
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, Host, cluster
+from netmgr.lab.topology import INTERNET, cluster
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
+from tests.kernel.guests import guest
 
 pytestmark = pytest.mark.root
 
@@ -73,58 +70,6 @@ def link_of(node: LabNode, pod: Sandbox) -> dict[str, dict[str, int]]:
 
 def exported(node: LabNode) -> dict[str, int]:
     return {one["traffic"]: one["bytes"] for one in node.snapshot()["unattributed"]}
-
-
-def wait_until_it_sends(namespace: Path, link: str) -> None:
-    """A link that was just raised drops packets until it has learnt of its carrier."""
-    deadline = time.monotonic() + 10
-    with wiring.inside(namespace), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
-        while not wiring.sends(handle, link):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-
-@contextmanager
-def guest(node: LabNode) -> Iterator[Callable[[int], None]]:
-    """A container that is no pod, behind the node;
-    calling it sends so many bytes to the internet."""
-    path = node.pods_dir / "guest"
-    wiring.make_host(Host("guest"), path)
-    try:
-        inside(
-            node,
-            "ip",
-            "link",
-            "add",
-            "guest0",
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "eth0",
-            "netns",
-            str(path),
-        )
-        inside(node, "ip", "address", "add", "10.99.0.1/24", "dev", "guest0")
-        inside(node, "ip", "link", "set", "guest0", "up")
-        enter = ["nsenter", f"--net={path}", "ip"]
-        for words in (
-            f"address add {GUEST}/24 dev eth0",
-            "link set eth0 up",
-            "route add default via 10.99.0.1",
-        ):
-            subprocess.run([*enter, *words.split()], check=True)
-        for place, name in ((node.namespace, "guest0"), (path, "eth0")):
-            wait_until_it_sends(place, name)
-        with wiring.inside(path):
-            sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        with sender:
-            yield (
-                lambda size: sender.sendto(bytes(size - 28), (str(INTERNET[Family.V4]), 9)) and None
-            )
-    finally:
-        inside(node, "ip", "link", "del", "guest0")
-        netns.delete(path)
 
 
 def talk(world: World, pod: Sandbox, family: Family, sizes: list[int]) -> int:

@@ -85,9 +85,17 @@ def rules_alone(backend: Backend) -> list[list[str]]:
     return [["iptables-legacy", "-t", "mangle", "-F"]]
 
 
+def rules_off(backend: Backend) -> list[list[str]]:
+    """All rules are there, and those that count pods are not in effect."""
+    if backend is Backend.NFTABLES:
+        return [["nft", "add", "table", "inet", "netmgr", "{ flags dormant; }"]]
+    return [["iptables-legacy", "-t", "mangle", "-F", "POSTROUTING"]]
+
+
 FAULTS = {
     "everything flushed": (everything, False),
     "rules flushed, counters left": (rules_alone, True),
+    "rules switched off": (rules_off, True),
 }
 
 
@@ -118,14 +126,18 @@ def test_what_is_lost_while_rules_are_gone_is_a_gap_as_long_as_it_was(
     )
 
 
+@pytest.mark.parametrize("fault", [rules_alone, rules_off], ids=lambda fault: fault.__name__)
 def test_rules_that_were_lost_while_no_agent_was_there_are_a_gap_too(
-    node: LabNode, spender: Spender, backend: Backend
+    node: LabNode,
+    spender: Spender,
+    backend: Backend,
+    fault: Callable[[Backend], list[list[str]]],
 ) -> None:
     kept = spender.send()
     assert spender.counted() == kept
     before, read_at = gaps(node)["removed"], time.monotonic()
     node.kill_agent()
-    for command in rules_alone(backend):
+    for command in fault(backend):
         assert run(node, *command).returncode == 0
     spender.send()
     node.start_agent()

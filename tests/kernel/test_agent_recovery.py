@@ -198,6 +198,18 @@ def test_a_lowered_link_is_raised_again(world: World, node: LabNode, new_pod: Ne
     node.runtime.check(sandbox)
 
 
+def test_an_address_on_a_pods_link_is_removed_and_the_pod_keeps_its_routes(
+    node: LabNode, new_pod: NewPod
+) -> None:
+    sandbox = new_pod("node-1")
+    repaired, link = repairs(node, "wiring"), host_link(node, sandbox)
+    inside(node.namespace, "ip", "address", "add", "192.0.2.77/32", "dev", link)
+    eventually(lambda: repairs(node, "wiring") > repaired)
+    # With its last address the kernel takes a link's routes away.
+    assert not faults(node, sandbox)
+    assert "192.0.2.77" not in inside(node.namespace, "ip", "address", "show", "dev", link)
+
+
 def test_an_add_right_after_another_program_flushed_everything_succeeds(
     world: World, node: LabNode, new_pod: NewPod, backend: Backend
 ) -> None:

@@ -4,8 +4,11 @@ traceback.
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -94,6 +97,30 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], *parts: str) -> 
     assert done.returncode in (1, 2), done.stderr
     assert done.stderr.splitlines(), "it says nothing"
     assert not [part for part in parts if part not in done.stderr], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "group", "mode", "way_in"),
+    [
+        ("node status", 1, 0o755, "join its reader_group, daemon: usermod -aG daemon USER"),
+        ("node top", 77777, 0o755, "with the group 77777, its reader_group"),
+        ("usage", 0, 0o755, "set reader_group in node.yaml to a group of this user and restart"),
+        ("nat status", 1, 0o700, "join the group that reader_group in node.yaml names"),
+    ],
+    ids=["group", "number", "none", "closed"],
+)
+def test_who_may_not_open_the_socket_reads_how_to_get_in(
+    place: Path, command: str, group: int, mode: int, way_in: str
+) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="run-", dir=place))
+    path = folder / "ledger.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        path.chmod(0o660)
+        os.chown(path, 0, group)
+        folder.chmod(mode)
+        done = run(place, *command.split(), "--socket", str(path), user=NOBODY)
+    assert_one_sentence(done, f"{path}: this user may not read the agent's socket; ", way_in)
 
 
 @pytest.mark.parametrize(("command", "file"), CASES)

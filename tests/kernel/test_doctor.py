@@ -19,6 +19,7 @@ import yaml
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
 from netmgr.lab.nodes import LabNode
+from tests.answers import validate
 from tests.builders import NODE_KEYS
 from tests.kernel.conforming import eventually
 from tests.kernel.namespaces import inside
@@ -64,7 +65,9 @@ def doctor(machine: Path, tmp_path: Path) -> Doctor:
         document.write_text(yaml.safe_dump(NODE_KEYS | NODE | places | keys, sort_keys=False))
         done = run(machine, document, "-o", "json", before=before)
         assert done.stderr == ""
-        found = json.loads(done.stdout)
+        answer = json.loads(done.stdout)
+        validate("doctor", answer)
+        found = answer["checks"]
         # Whether runtimes find the plugin is a matter of this machine's own /etc/cni.
         found.pop("plugin", None)
         return done.returncode, {check: each for check, each in found.items() if each}
@@ -79,7 +82,9 @@ def test_a_sound_machine_has_no_finding_and_stays_as_it_is(
     doctor: Doctor, machine: Path, tmp_path: Path, backend: Backend
 ) -> None:
     kernel = [inside(machine, *command) for command in STATE]
-    assert doctor(backend=backend.value) == (0, {})
+    # With limits, which need more of the kernel.
+    limits = [{"pods": "*/*", "internet-out": "100M"}]
+    assert doctor(backend=backend.value, limits=limits) == (0, {})
     assert [inside(machine, *command) for command in STATE] == kernel
     assert [path.name for path in tmp_path.iterdir()] == ["node.yaml"]
 
@@ -157,7 +162,7 @@ def test_a_running_agent_is_asked_and_a_dead_or_foreign_one_is_an_error(
 ) -> None:
     def examined(document: Path) -> tuple[int, dict[str, list[dict[str, str]]]]:
         done = run(node.namespace, document, "-o", "json")
-        found = json.loads(done.stdout)
+        found = json.loads(done.stdout)["checks"]
         return done.returncode, {check: each for check, each in found.items() if each}
 
     assert examined(node.document) == (0, {})
@@ -174,6 +179,7 @@ def test_a_running_agent_is_asked_and_a_dead_or_foreign_one_is_an_error(
     code, found = examined(node.document)
     assert code == 1
     assert "no agent answers" in found["agent"][0]["message"]
+    assert found["agent"][0]["remedy"].startswith("start the agent")
     inside(node.namespace, "iptables-nft", "-P", "FORWARD", "DROP")
     node.start_agent()
     node.wait_until_ready()

@@ -278,10 +278,25 @@ def test_exec_runs_a_command_where_it_is_told_to(lab: Lab) -> None:
     assert "10.128.16.0/32" in addresses.stdout
     assert "203.0.113.1/32" in lab("exec", "internet", "--", "ip", "-br", "addr").stdout
     assert lab("exec", "pod-1", "--", "sh", "-c", "exit 7").returncode == 7
+    assert lab("exec", "pod-1", "--", "sh", "-c", "kill -TERM $$").returncode == 128 + 15
     unknown = lab("exec", "pod-9", "--", "true")
     assert unknown.returncode == 1
     assert "pod-1" in unknown.stderr
     assert "Traceback" not in unknown.stderr
+
+
+def test_exec_asks_the_agent_of_that_node(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NETMGR_SOCKET", raising=False)
+    up = lab("up", "--nodes", "2", "--pods", "1")
+    ask = ("--", sys.executable, "-m", "netmgr", "node", "status", "-o", "json")
+    for where, node in {"pod-1": "node-1", "pod-2": "node-2", "node-2": "node-2"}.items():
+        assert json.loads(lab("exec", where, *ask).stdout)["node"] == node
+    outside = lab("exec", "internet", "--", "sh", "-c", "echo socket: $NETMGR_SOCKET")
+    assert outside.stdout == "socket:\n"
+    # The lab says how to ask an agent without `lab exec`.
+    named = re.search(r"NETMGR_SOCKET=(\S+) netmgr node status", up.stdout)
+    assert named, up.stdout
+    assert Path(named[1]).is_socket()
 
 
 def test_status_tells_who_runs_and_who_does_not(lab: Lab, lab_name: str) -> None:

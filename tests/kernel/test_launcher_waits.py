@@ -20,7 +20,7 @@ from cni.install import Installation, install
 from cni.request import check_wait
 from netmgr.agent.cni import HEARTBEAT_SECONDS
 from netmgr.documents.node import Backend
-from netmgr.errors import InvalidNetworkConfig
+from netmgr.errors import InvalidNetworkConfig, TryAgainLater
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import cluster
 from netmgr.lab.world import World
@@ -343,3 +343,11 @@ def test_no_add_fails_while_the_agent_is_replaced(
     assert sum(each["allocated"] for each in node.snapshot()["pool"]) == 2 * PODS
     for sandbox in node.runtime.sandboxes():
         node.runtime.delete(sandbox)
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("value", ODD, ids=str)
+def test_an_odd_wait_keeps_no_pod_from_being_checked(plugin: Installation, value: object) -> None:
+    """The agent refuses it to ADD alone, and so does the launcher."""
+    error = error_of(execute(plugin, "CHECK", asking(wait=value)))
+    assert error["code"] == TryAgainLater.cni_code

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from itertools import count
 
 import pytest
 
 from netmgr.documents.limits import Limit
 from netmgr.documents.node import Backend
-from netmgr.kernel.libnftables import LibNftables
-from netmgr.kernel.netlink import Netlink
 from netmgr.lab import wiring
 from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import cluster
@@ -25,6 +23,8 @@ from netmgr.limits.shaper import Shaper
 from netmgr.limits.tree import Tree
 from netmgr.model import Attachment, AttachmentKey, PodRef, Traffic
 from netmgr.prefixes import Prefix
+from tests.failpoints import steps
+from tests.failpoints.steps import Step
 from tests.kernel.spending import Spender, run
 
 pytestmark = pytest.mark.root
@@ -78,19 +78,16 @@ def killed_at(
     return os.WIFSIGNALED(status)
 
 
-def _kill_at(step: int) -> None:
-    steps = count()
+def _kill_at(number: int) -> None:
+    taken = count()
 
-    def counted(call: Callable[..., object]) -> Callable[..., object]:
-        def counting(*arguments: object, **named: object) -> object:
-            if next(steps) == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*arguments, **named)
+    @contextmanager
+    def watcher(_: Step) -> Iterator[None]:
+        if next(taken) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield
 
-        return counting
-
-    Netlink.transact = counted(Netlink.transact)  # type: ignore[method-assign]  # of this process
-    LibNftables.run = counted(LibNftables.run)  # type: ignore[method-assign]  # likewise
+    steps.watch(watcher)
 
 
 def limits_in_force(node: LabNode, link: str) -> set[int]:

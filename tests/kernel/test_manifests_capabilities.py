@@ -27,32 +27,15 @@ from netmgr.lab.topology import INTERNET, cluster
 from netmgr.lab.unprivileged import NOBODY
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
-from tests.fakes.kustomize import build
+from tests.fakes.kustomize import added
 
 pytestmark = pytest.mark.root
 
-OVERLAYS = Path(__file__).parents[2] / "configs" / "kubernetes" / "overlays"
 READ_ONLY_SYSCTLS = (
     'mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec "$@"'
 )
 START_SECONDS = 15.0
 AT_ONCE_SECONDS = 3.0
-
-
-def added(overlay: str, name: str, container: str = "agent") -> list[str]:
-    """The capabilities that an overlay gives a container."""
-    (found,) = [
-        item
-        for item in build(OVERLAYS / overlay)
-        if item["metadata"]["name"] == name and "spec" in item
-    ]
-    pod = found["spec"]["template"]["spec"]
-    (chosen,) = [
-        item for item in (*pod["initContainers"], *pod["containers"]) if item["name"] == container
-    ]
-    capabilities = chosen["securityContext"]["capabilities"]
-    assert capabilities["drop"] == ["ALL"]
-    return [capability.lower() for capability in capabilities.get("add", ())]
 
 
 @contextmanager

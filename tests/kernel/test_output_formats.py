@@ -24,8 +24,10 @@ import typer
 import yaml
 
 from netmgr.cli.main import COMMANDS, build, main
+from netmgr.cli.schemas import ANSWERS
 from netmgr.lab.world import ROOT
-from tests.builders import SMALL_PLAN
+from tests.answers import validate
+from tests.builders import NODE_KEYS, SMALL_PLAN
 
 LAB = f"formats-{os.getpid()}"
 FORMATS = {"output": "--output", "form": "--as"}
@@ -54,8 +56,14 @@ WITH_PLAN: dict[str, tuple[str, ...]] = {
     "plan reach": ("", "--without routes --without groups --without routers --without peerings"),
     "plan map": ("", "--grow alpha --nodes 600"),
 }
-WITH_MACHINE: dict[str, tuple[str, ...]] = {"doctor": ("--config missing.yaml",)}
+WITH_MACHINE: dict[str, tuple[str, ...]] = {
+    "doctor": ("--config missing.yaml",),
+    "preflight": ("--config {observer}",),
+    "version": ("",),
+    "simulate": ("--nodes 10 --hours 1",),
+}
 WITH_LAB: dict[str, tuple[str, ...]] = {
+    "status": ("--socket {node}",),
     "node status": ("--socket {node}", "--socket {nat}"),
     "node pods": ("--socket {node}",),
     "node explain": ("203.0.113.1 --socket {node}",),
@@ -69,7 +77,7 @@ WITH_LAB: dict[str, tuple[str, ...]] = {
     "lab verify": ("--name {lab}",),
     "lab show": ("--name {lab}",),
 }
-ANEW = {"lab up", "lab run", "lab traffic"}
+ANEW = {"lab up", "lab run", "lab traffic", "simulate"}
 """Commands that do something new at each call, so that no two answers are the same."""
 
 CALLS = WITH_PLAN | WITH_MACHINE | WITH_LAB
@@ -167,8 +175,11 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[dict[str, str]]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """A hub and two spokes, and what the arguments in `CALLS` leave open."""
+    # Of a node without pods of netmgr's, where nothing is probed.
+    observer = tmp_path_factory.mktemp("observer") / "node.yaml"
+    observer.write_text(yaml.safe_dump(NODE_KEYS | {"node": {"name": "n"}, "cni": False}))
     with pytest.MonkeyPatch.context() as patch:
 
         def netmgr(line: str) -> None:
@@ -183,7 +194,12 @@ def lab() -> Iterator[dict[str, str]]:
                 path.parent.parent.name: str(path) for path in (ROOT / LAB).rglob("ledger.sock")
             }
             assert {"spoke-1-cpu-0", "nat-0.spoke-1"} <= sockets.keys(), sockets
-            yield {"lab": LAB, "node": sockets["spoke-1-cpu-0"], "nat": sockets["nat-0.spoke-1"]}
+            yield {
+                "lab": LAB,
+                "node": sockets["spoke-1-cpu-0"],
+                "nat": sockets["nat-0.spoke-1"],
+                "observer": str(observer),
+            }
         finally:
             netmgr(f"lab down --name {LAB}")
 
@@ -191,6 +207,7 @@ def lab() -> Iterator[dict[str, str]]:
 def test_every_command_with_output_formats_is_run_in_all_of_them() -> None:
     assert {each.command for each in OFFERED} == CALLS.keys()
     assert {value for each in OFFERED for value in each.values} == CHECKS.keys()
+    assert {each.command for each in OFFERED if "json" in each.values} == ANSWERS.keys()
 
 
 @pytest.mark.parametrize(("offer", "arguments"), tuple(_cases()))
@@ -214,6 +231,8 @@ def test_every_output_format_is_well_formed_and_says_the_same(
         if offer.command == "lab up":
             run(f"lab down --name {LAB}-up")
     assert len(codes) == 1
+    if "json" in said:
+        validate(offer.command, said["json"])
     if "yaml" in said and offer.command not in ANEW:
         is_live = offer.command in WITH_LAB
         one, other = (

@@ -32,8 +32,13 @@ from tests.kernel.scraped import CONFIGS, WEB_PORT, Prometheus, Result, queries,
 
 pytestmark = pytest.mark.root
 
-DASHBOARDS = sorted(path for path in (CONFIGS / "grafana").iterdir() if path.stem != "netmgr-sites")
-"""Those of one cluster; `test_prometheus_sites` has the one of several sites."""
+OF_SITES_AND_TROUBLES = {"netmgr-sites", "netmgr-accounting", "netmgr-nodes", "netmgr-controller"}
+DASHBOARDS = sorted(
+    path for path in (CONFIGS / "grafana").glob("*.json") if path.stem not in OF_SITES_AND_TROUBLES
+)
+"""Those of a healthy cluster. `test_prometheus_sites` has the one of several sites, and
+`test_prometheus_troubled` those of what is wrong.
+"""
 SVG = "{http://www.w3.org/2000/svg}"
 NAMESPACES = {"research": ("pod-1", "pod-2"), "serving": ("pod-3",)}
 

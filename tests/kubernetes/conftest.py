@@ -20,12 +20,8 @@ _numbers = count(1)
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     if reason := programs.missing():
         pytest.skip(reason)
-    plane = ControlPlane(tmp_path_factory.mktemp("control-plane"))
-    try:
-        plane.start()
+    with ControlPlane(tmp_path_factory.mktemp("control-plane")).running() as plane:
         yield plane
-    finally:
-        plane.stop()
 
 
 @pytest.fixture
@@ -69,6 +65,19 @@ def installed(control_plane: ControlPlane) -> ControlPlane:
         for found in manifests.build(manifests.HERE / "overlays" / overlay):
             manifests.apply(control_plane, found)
     return control_plane
+
+
+@pytest.fixture
+def may_taint(installed: ControlPlane, tmp_path: Path) -> Iterator[None]:
+    """The admission policy of components/taint-unhealthy, until the test is over."""
+    policy = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/netmgr-controller"
+    usual = manifests.build(manifests.HERE / "overlays" / "cni")
+    wider = manifests.with_component(tmp_path, "cni", "taint-unhealthy")
+    for found, is_over in ((wider, False), (usual, True)):
+        if is_over:
+            yield
+        (wanted,) = [each for each in found if manifests.path_of(installed, each) == policy]
+        manifests.apply(installed, wanted)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -107,6 +107,34 @@ class ControlPlane:
         """End both."""
         _end(self.server)
         _end(self.etcd)
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """Start both, and end them with the context."""
+        try:
+            self.start()
+            yield self
+        finally:
+            self.stop()
+
+    def write_kubeconfig(self, to: Path, port: int = 0, **tokens: str) -> Path:
+        """A kubeconfig with a context for each user, by their tokens; the first is current."""
+        cluster = {
+            "server": f"https://127.0.0.1:{port or self.port}",
+            "certificate-authority": str(self.authority),
+        }
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": name, "user": {"token": token}} for name, token in tokens.items()],
+            "contexts": [
+                {"name": name, "context": {"cluster": "test", "user": name}} for name in tokens
+            ],
+            "current-context": next(iter(tokens)),
+        }
+        to.write_text(json.dumps(config))
+        return to
 
     @property
     def authority(self) -> Path:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
+from netmgr.kube.nodes import HEALTHY
 from netmgr.plan import files
 from netmgr.plan.locking import make_lock
 from tests.kubernetes.control_plane import ControlPlane, Object
@@ -122,6 +123,13 @@ class Program:
             return connection.getresponse().read().decode()
         finally:
             connection.close()
+
+    def figures(self) -> str:
+        """Its metrics; empty before it serves them."""
+        try:
+            return self.page("metrics")
+        except ConnectionRefusedError:
+            return ""
 
     @property
     def most_memory(self) -> int:
@@ -288,6 +296,18 @@ def pod_cidrs(plane: ControlPlane) -> dict[str, list[str]]:
         for name, each in nodes.items()
         if each["spec"].get("podCIDRs")
     }
+
+
+def health(plane: ControlPlane, name: str) -> Object:
+    """A Node's condition NetmgrHealthy; empty without one."""
+    found = plane.ask("GET", f"/api/v1/nodes/{name}")["status"].get("conditions") or ()
+    return next((each for each in found if each["type"] == HEALTHY), {})
+
+
+def health_state(plane: ControlPlane, name: str) -> tuple[str, str]:
+    """Its status and reason."""
+    found = health(plane, name)
+    return found.get("status", ""), found.get("reason", "")
 
 
 def eventually(holds: Callable[[], object], seconds: float = 30, every: float = 0.1) -> None:

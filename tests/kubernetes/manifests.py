@@ -3,6 +3,7 @@ applied to a real API server as `kubectl apply` does."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -21,6 +22,17 @@ def build(folder: Path) -> list[Object]:
         [*programs.kustomize(), folder], check=True, capture_output=True, text=True, timeout=60
     ).stdout
     return list(yaml.load_all(text, Loader=yaml.CSafeLoader))
+
+
+def with_component(folder: Path, overlay: str, component: str) -> list[Object]:
+    """The objects of an overlay with one more component; `folder` gets the kustomization."""
+    above = os.path.relpath(HERE, folder.resolve())
+    lines = [
+        f"resources: [{above}/overlays/{overlay}]",
+        f"components: [{above}/components/{component}]",
+    ]
+    (folder / "kustomization.yaml").write_text("\n".join(lines))
+    return build(folder)
 
 
 def apply(plane: ControlPlane, found: Object, *, dry_run: bool = False) -> Object:

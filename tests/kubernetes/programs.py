@@ -4,9 +4,10 @@ them.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
+
+from tests.built import built
 
 MODULE = Path(__file__).parent / "envtest"
 NEEDED = ("kube-apiserver", "etcd")
@@ -18,11 +19,7 @@ def folder() -> Path:
     """The folder that has them, or would have."""
     if named := os.environ.get("KUBEBUILDER_ASSETS"):
         return Path(named)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    versions = hashlib.sha256(
-        (MODULE / "go.mod").read_bytes() + (MODULE / "go.sum").read_bytes()
-    ).hexdigest()
-    return cache / "netmgr" / "envtest" / versions[:12]
+    return built(MODULE, "envtest")
 
 
 def missing() -> str:

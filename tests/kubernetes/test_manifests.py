@@ -4,8 +4,7 @@ else.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,13 +32,15 @@ spec:
       schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 """
 
-FORBIDDEN = 403
+OK, FORBIDDEN = 200, 403
 INVALID = 422
 """What a ValidatingAdmissionPolicy answers, unless it says another reason."""
 
 MERGE, STRATEGIC = "merge-patch+json", "strategic-merge-patch+json"
 KEY = "netmgr.io/agent-not-ready"
 STARTUP = {"key": KEY, "effect": "NoSchedule"}
+GPU = {"key": "example.org/gpu", "effect": "NoSchedule"}
+UNHEALTHY = {"key": "netmgr.io/unhealthy", "effect": "NoSchedule"}
 NODES, EVENTS, CONFIG_MAPS = ("", "nodes"), ("", "events"), ("", "configmaps")
 PODS, POD_STATUS, NODE_STATUS = ("", "pods"), ("", "pods/status"), ("", "nodes/status")
 SERVICES, SLICES, LEASES = (
@@ -116,21 +117,10 @@ def test_every_object_of_an_overlay_is_applied_and_read_back(
         )
 
 
-def with_component(folder: Path, overlay: str, component: str) -> list[Object]:
-    """The objects of an overlay with one more component."""
-    above = os.path.relpath(manifests.HERE, folder.resolve())
-    lines = [
-        f"resources: [{above}/overlays/{overlay}]",
-        f"components: [{above}/components/{component}]",
-    ]
-    (folder / "kustomization.yaml").write_text("\n".join(lines))
-    return manifests.build(folder)
-
-
 def test_the_pod_monitor_is_added_where_the_prometheus_operator_is(
     installed: ControlPlane, tmp_path: Path
 ) -> None:
-    built = with_component(tmp_path, "controller", "pod-monitor")
+    built = manifests.with_component(tmp_path, "controller", "pod-monitor")
     (wanted,) = [found for found in built if found["kind"] == "PodMonitor"]
     manifests.apply(installed, yaml.safe_load(POD_MONITORS))
     eventually(lambda: installed.answer("GET", "/apis/monitoring.coreos.com/v1")[0] == 200)
@@ -138,12 +128,15 @@ def test_the_pod_monitor_is_added_where_the_prometheus_operator_is(
     assert holds(wanted, installed.ask("GET", manifests.path_of(installed, wanted)))
 
 
-@pytest.mark.parametrize("component", ["controller-on-workers", "k3s"])
+@pytest.mark.parametrize(
+    "component",
+    ["controller-on-workers", "k3s", "preflight", "throughput-test", "taint-unhealthy"],
+)
 def test_a_component_changes_workloads_as_the_server_allows(
     installed: ControlPlane, tmp_path: Path, component: str
 ) -> None:
     workloads = ("DaemonSet", "Deployment")
-    for wanted in with_component(tmp_path, "cni", component):
+    for wanted in manifests.with_component(tmp_path, "cni", component):
         if wanted["kind"] in workloads:
             assert holds(wanted, manifests.apply(installed, wanted, dry_run=True))
 
@@ -182,7 +175,7 @@ def guarded(installed: ControlPlane) -> Iterator[tuple[ControlPlane, str, str]]:
     """
     token = installed.token("netmgr", "netmgr-controller")
     path = "/api/v1/nodes/guarded"
-    taints = [STARTUP, {"key": "example.org/gpu", "effect": "NoSchedule"}]
+    taints = [STARTUP, GPU]
     installed.ask("POST", "/api/v1/nodes", node("guarded", "gpu", taints=taints))
     conditions = [{"type": "Ready", "status": "False"}, {"type": "MemoryPressure", "status": "No"}]
     installed.ask("PATCH", f"{path}/status", {"status": {"conditions": conditions}}, kind=MERGE)
@@ -273,6 +266,54 @@ def test_the_controller_removes_the_startup_taint_and_clears_the_clouds_conditio
     }
     again = {"spec": {"taints": [*taints, STARTUP]}}
     assert plane.answer("PATCH", path, again, token=token, kind=MERGE)[0] == INVALID, "never added"
+
+
+Write = Callable[..., int]
+
+
+@pytest.fixture
+def write_taints(guarded: tuple[ControlPlane, str, str]) -> Write:
+    """Writes a Node's taints as the controller, beside those that others gave it; the status."""
+    plane, path, token = guarded
+    given = plane.ask("GET", path)["spec"]["taints"]
+    others = [each for each in given if each != STARTUP]
+
+    def write(*taints: Object) -> int:
+        body = {"spec": {"taints": [*others, *taints]}}
+        return plane.answer("PATCH", path, body, token=token, kind=MERGE)[0]
+
+    return write
+
+
+@pytest.mark.usefixtures("may_taint")
+def test_with_its_component_the_controller_adds_and_removes_one_taint_and_no_other(
+    write_taints: Write,
+) -> None:
+    eventually(lambda: write_taints(STARTUP, UNHEALTHY) == OK)
+    assert write_taints(STARTUP) == OK
+    for refused in (
+        [{**UNHEALTHY, "effect": "NoExecute"}],
+        [{**UNHEALTHY, "value": "x"}],
+        [UNHEALTHY, {**GPU, "key": "example.org/another"}],
+        [UNHEALTHY, {**STARTUP, "effect": "NoExecute"}],
+    ):
+        assert write_taints(STARTUP, *refused) == INVALID, refused
+    assert write_taints(UNHEALTHY) == OK
+    assert write_taints() == OK
+    assert write_taints(STARTUP) == INVALID, "never added"
+
+
+def test_without_the_component_the_controller_removes_both_taints_and_adds_none(
+    guarded: tuple[ControlPlane, str, str], write_taints: Write
+) -> None:
+    plane, path, _ = guarded
+    # Until the policy is in force, the taint may be added, and is removed again.
+    eventually(lambda: write_taints(STARTUP) and write_taints(STARTUP, UNHEALTHY) == INVALID)
+    given = plane.ask("GET", path)["spec"]["taints"]
+    plane.ask("PATCH", path, {"spec": {"taints": [*given, UNHEALTHY]}}, kind=MERGE)
+    assert write_taints(UNHEALTHY) == OK
+    assert write_taints() == OK
+    assert write_taints(UNHEALTHY) == INVALID
 
 
 @pytest.fixture

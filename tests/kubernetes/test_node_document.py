@@ -4,7 +4,6 @@ at all.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -150,19 +149,9 @@ def test_outside_a_pod_a_kubeconfig_says_whom_to_ask(
     installed: ControlPlane, to: Path, tmp_path: Path
 ) -> None:
     register(installed, "a", ["10.0.0.4"], ["10.1.0.0/27"])
-    cluster = {
-        "server": f"https://127.0.0.1:{installed.port}",
-        "certificate-authority": str(installed.authority),
-    }
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "test", "cluster": cluster}],
-        "users": [{"name": "node", "user": {"token": installed.token("netmgr", "netmgr-node")}}],
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "node"}}],
-        "current-context": "test",
-    }
-    (tmp_path / "config").write_text(json.dumps(config))
+    token = installed.token("netmgr", "netmgr-node")
+    installed.write_kubeconfig(tmp_path / "config", node=token)
+    (tmp_path / "broken").write_text("kind: [")
     (tmp_path / "template.yaml").write_text(HEAD)
     to.parent.mkdir()
     command = [
@@ -175,6 +164,7 @@ def test_outside_a_pod_a_kubeconfig_says_whom_to_ask(
     environment = {k: v for k, v in os.environ.items() if k != "KUBECONFIG"}
     for option, code in (
         (f"--kubeconfig={tmp_path / 'config'}", 0),
+        (f"--kubeconfig={tmp_path / 'broken'}", 2),
         (f"--service-account={tmp_path}", 2),
     ):
         outcome = subprocess.run(

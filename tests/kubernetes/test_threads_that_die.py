@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from netmgr.faults import FAULT_EXIT
+from netmgr.errors import Exit
 from tests.kubernetes.controllers import Program, write_plan
 
 pytestmark = pytest.mark.kubernetes
@@ -98,7 +98,7 @@ def start(folder: Path, kubeconfig: Path, *arguments: str) -> Program:
 
 def ends(program: Program) -> None:
     try:
-        assert program.process.wait(20) == FAULT_EXIT
+        assert program.process.wait(20) == Exit.FAULT
     finally:
         if program.process.poll() is None:
             program.kill()

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from netmgr.prefixes import Address, Family
 from netmgr.services import nft_diff
 from netmgr.services.model import Endpoint, Frontend, Protocol, ServicePort
-from netmgr.services.nft_diff import Delta, Elements, State
-from netmgr.services.nft_layout import endpoint_map, endpoint_of, key_length, sets, slot_of
+from netmgr.services.nft_diff import Delta, State
+from netmgr.services.nft_layout import endpoint_map
+from tests.fakes.service_sets import Table
 
 PORTS = [
     ServicePort(Address.parse(address), protocol, port)
@@ -27,37 +28,6 @@ def frontends(family: Family) -> st.SearchStrategy[Frontend]:
 changes = st.fixed_dictionaries(
     {}, optional={port: st.none() | frontends(port.family) for port in PORTS}
 )
-
-
-class Table:
-    """The sets, with the kernel's rules about what may be added and deleted."""
-
-    def __init__(self) -> None:
-        self.elements: dict[str, Elements] = {spec.name: {} for spec in sets()}
-
-    def carry_out(self, delta: Delta) -> int:
-        touched = 0
-        for name, keys in delta.deleted.items():
-            for key in keys:
-                del self.elements[name][key]
-                touched += 1
-        for name, pairs in delta.added.items():
-            for key, data in pairs:
-                assert key not in self.elements[name]
-                self.elements[name][key] = data
-                touched += 1
-        return touched
-
-    def chosen(self) -> dict[bytes, frozenset[Endpoint]]:
-        """Endpoints by ServicePort, whatever their slots; the slots must be numbered from 0 without
-        a gap.
-        """
-        found: dict[bytes, dict[int, Endpoint]] = {}
-        for family in Family:
-            for key, data in self.elements[endpoint_map(family)].items():
-                found.setdefault(key[: key_length(family)], {})[slot_of(key)] = endpoint_of(data)
-        assert all(sorted(slots) == list(range(len(slots))) for slots in found.values())
-        return {key: frozenset(slots.values()) for key, slots in found.items()}
 
 
 @settings(max_examples=150)

@@ -119,6 +119,17 @@ class Engine(Protocol):
         ...
 
 
+def execute(machine: Machine, namespace: str, container: str, *command: str) -> str:
+    """Run a program in a container of containerd's and return what it printed."""
+    # The shim writes to the file. Over ctr's own pipes, output is lost now and then: ctr cancels
+    # their copying when the program has ended (containerd's `process.Delete`).
+    output = machine.path("/run/speak.log")
+    output.unlink(missing_ok=True)
+    to = ("--exec-id", "speak", "--log-uri", "file:///run/speak.log")
+    machine.run("ctr", "--namespace", namespace, "task", "exec", *to, container, *command)
+    return output.read_bytes().decode()
+
+
 class Ctr:
     """containerd's own client, `ctr run --cni`, which calls the plugins itself."""
 
@@ -132,7 +143,7 @@ class Ctr:
         return "-", f"default-{pod}"
 
     def speak(self, pod: str, *command: str) -> str:
-        return self.machine.run("ctr", "task", "exec", "--exec-id", "speak", pod, *command)
+        return execute(self.machine, "default", pod, *command)
 
     def remove(self, pod: str) -> None:
         self.machine.run("ctr", "task", "kill", "--signal", "KILL", pod)
@@ -172,8 +183,7 @@ class ContainerdCri:
         return self.NAMESPACE, pod
 
     def speak(self, pod: str, *command: str) -> str:
-        exec_in = ("ctr", "--namespace", "k8s.io", "task", "exec", "--exec-id", "speak")
-        return self.machine.run(*exec_in, self.ids[pod], *command)
+        return execute(self.machine, "k8s.io", self.ids[pod], *command)
 
     def remove(self, pod: str) -> None:
         self.cri.stop_pod_sandbox(self.ids[pod])

@@ -7,11 +7,10 @@ same for both.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from pathlib import Path
 
+from tests.built import built
 from tests.runtimes.machine import Machine
 from tests.runtimes.node import BIN_DIR
 
@@ -30,9 +29,7 @@ def program() -> Path:
     Raises:
         FileNotFoundError: it was not built.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    versions = (MODULE / "go.mod").read_bytes() + (MODULE / "go.sum").read_bytes()
-    found = cache / "netmgr" / "multus" / hashlib.sha256(versions).hexdigest()[:12] / "multus"
+    found = built(MODULE, "multus") / "multus"
     if not found.exists():
         raise FileNotFoundError(f"{found}: `make test` builds it once, in two minutes")
     return found

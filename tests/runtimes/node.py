@@ -78,6 +78,10 @@ class NetmgrNode:
         ]
         return {row["traffic"]: (row["bytes"], row["packets"]) for row in rows}
 
+    def repaired(self) -> set[str]:
+        """Areas in which drift was repaired."""
+        return {each["reason"] for each in self.snapshot()["drift_repaired"] if each["count"]}
+
     def addresses(self, state: str) -> int:
         """How many addresses of both families are in `state`."""
         return sum(pool[state] for pool in self.snapshot()["pool"])

@@ -47,6 +47,10 @@ def nodes(values: str, state: str, instance: str = "node-1") -> Line:
     return line(controller_catalog.NODES, values, state=state, instance=instance)
 
 
+def unhealthy(values: str, state: str) -> Line:
+    return line(controller_catalog.UNHEALTHY, values, state=state)
+
+
 def free(values: str, instance: str = "node-1") -> Line:
     return line(controller_catalog.ALLOCATIONS, values, pool="gpu", state="free", instance=instance)
 
@@ -369,5 +373,19 @@ FIRES = [
         (leader("1x40"), line(controller_catalog.PLAN_REFUSED, "0x9 1x30")),
         {"cluster": "training"},
         "The range controller in training refuses the plan on disk",
+    ),
+    Case(
+        "NetmgrPreflightFailed",
+        45,
+        (leader("1x60"), line(controller_catalog.PREFLIGHT_FAILED, "0x9 3x50")),
+        {"cluster": "training"},
+        "The preflight of 3 Nodes in training fails",
+    ),
+    Case(
+        "NetmgrUnhealthyNodesUntainted",
+        30,
+        (leader("1x40"), unhealthy("0x9 2x30", "withheld"), unhealthy("4x40", "tainted")),
+        {"cluster": "training"},
+        "2 unhealthy Nodes in training still get pods",
     ),
 ]

@@ -16,6 +16,7 @@ from tests.unit.alert_cases import (
     namespace,
     nodes,
     pod,
+    unhealthy,
 )
 
 QUIET = [
@@ -244,5 +245,17 @@ QUIET = [
         20,
         (leader("0x40"), line(controller_catalog.PLAN_REFUSED, "1x40")),
         {"why": "it does not lead"},
+    ),
+    Case(
+        "NetmgrPreflightFailed",
+        60,
+        (leader("1x60"), line(controller_catalog.PREFLIGHT_FAILED, "1x20 0x5 1x20 0x30")),
+        {"why": "each passes within half an hour"},
+    ),
+    Case(
+        "NetmgrUnhealthyNodesUntainted",
+        40,
+        (leader("1x40"), unhealthy("5x40", "tainted"), unhealthy("0x40", "withheld")),
+        {"why": "all of them are tainted"},
     ),
 ]

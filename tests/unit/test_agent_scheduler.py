@@ -5,12 +5,22 @@ reading beats none.
 from __future__ import annotations
 
 import os
+import select
 import threading
 import time
 from dataclasses import dataclass, field
 
+import pytest
+
 from netmgr.agent.components import Health
-from netmgr.agent.scheduler import LONG_SECONDS, TASK_SHARE, Latest, Scheduler, Task
+from netmgr.agent.scheduler import (
+    LONG_SECONDS,
+    TASK_SHARE,
+    Latest,
+    Scheduler,
+    Task,
+    throttled,
+)
 from netmgr.errors import KernelError, TryAgainLater
 
 PATIENCE = 10.0
@@ -67,6 +77,88 @@ def test_a_task_that_takes_long_leaves_the_processor_to_others() -> None:
     assert done.wait(PATIENCE * 3)
     scheduler.stop()
     assert begins[1] - begins[0] >= LONG_SECONDS / TASK_SHARE
+
+
+class Poll:
+    """A poll(2) that says how long it was to wait, and ends the thread after so many times."""
+
+    def __init__(self, times: int) -> None:
+        self.timeouts: list[float | None] = []
+        self._times, self._registered = times, list[int]()
+
+    def register(self, descriptor: int, events: int) -> None:
+        assert events == select.POLLIN
+        self._registered.append(descriptor)
+
+    def poll(self, timeout: float | None) -> list[tuple[int, int]]:
+        self.timeouts.append(timeout)
+        # The pipe by which a scheduler is stopped comes first.
+        is_over = len(self.timeouts) == self._times
+        return [(self._registered[0], select.POLLIN)] if is_over else []
+
+
+def waits(monkeypatch: pytest.MonkeyPatch, *tasks: Task, times: int) -> list[float | None]:
+    """The first timeouts, in milliseconds, with which a scheduler of these tasks waits."""
+    poll = Poll(times)
+    monkeypatch.setattr(select, "poll", lambda: poll)
+    scheduler = Scheduler("test", tasks)
+    scheduler.start()
+    scheduler.stop()
+    return poll.timeouts
+
+
+def test_it_waits_for_the_next_task_that_is_due_and_for_ever_if_none_has_an_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    soon, later = Task(lambda: None, 600, delay=50), Task(lambda: None, 600, delay=70)
+    assert waits(monkeypatch, later, soon, times=1) == [pytest.approx(50_000, abs=9_000)]
+    assert waits(monkeypatch, Task(lambda: None), times=1) == [None]
+    assert waits(monkeypatch, Task(lambda: None, 600), times=2) == [
+        pytest.approx(0, abs=0.5),
+        pytest.approx(600_000, abs=9_000),
+    ]
+
+
+@pytest.mark.parametrize(("spent", "wait"), [(LONG_SECONDS, 1), (3.0, 30)])
+def test_only_processor_time_that_a_task_itself_took_is_what_throttles_it(
+    monkeypatch: pytest.MonkeyPatch, spent: float, wait: float
+) -> None:
+    readings = iter([100.0, 100.0 + spent])
+    monkeypatch.setattr(time, "thread_time", lambda: next(readings))
+    found = waits(monkeypatch, Task(lambda: None, 1), times=2)
+    assert found[1] == pytest.approx(wait * 1000, rel=0.5)
+
+
+def test_work_is_throttled_from_a_bound_on_to_its_share_of_the_time() -> None:
+    assert throttled(1.0, LONG_SECONDS, 0.05) == 1.0
+    assert throttled(1.0, 0.5, 0.05) == 10.0
+    assert throttled(60.0, 0.5, 0.05) == 60.0
+
+
+def test_what_was_woken_goes_before_what_is_due_and_a_thread_has_its_name() -> None:
+    reading, writing = os.pipe2(os.O_NONBLOCK)
+    done: list[str] = []
+    threads: list[threading.Thread] = []
+    ended = threading.Event()
+
+    def due() -> None:
+        done.append("due")
+        threads.append(threading.current_thread())
+        ended.set()
+
+    def woken() -> None:
+        os.read(reading, 100)
+        done.append("woken")
+
+    os.write(writing, b"news")
+    scheduler = Scheduler("netmgr-test", [Task(due, 600), Task(woken, wakes=reading)])
+    scheduler.start()
+    assert ended.wait(PATIENCE)
+    scheduler.stop()
+    assert done == ["woken", "due"]
+    assert [(thread.name, thread.daemon) for thread in threads] == [("netmgr-test", True)]
+    os.close(reading)
+    os.close(writing)
 
 
 def test_a_failure_is_reported_until_the_attempt_succeeds_and_a_repair_is_counted() -> None:

@@ -63,6 +63,18 @@ def test_what_was_stamped_before_anybody_looked_is_no_older_than_can_be(step: fl
     assert 0 <= stamps.age(stamp) <= 41
 
 
+def test_a_stamp_keeps_its_age_however_often_the_clock_is_set() -> None:
+    clock = TwoClocks()
+    stamps = Stamps(clock, 0)
+    clock.pass_time(10)
+    stamp = clock.wall
+    for step in (3600.0, 7200.0, -50.0):
+        clock.wall += step
+        clock.pass_time(1)
+        stamps.age(clock.wall)
+    assert stamps.age(stamp) == pytest.approx(3)
+
+
 def test_what_is_stamped_in_the_future_has_no_age() -> None:
     clock = TwoClocks()
     assert Stamps(clock, 10).age(clock.wall + 100) == 0

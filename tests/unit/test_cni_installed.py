@@ -264,3 +264,32 @@ def test_a_damaged_file_is_an_error_with_its_name(tmp_path, text):
     write(tmp_path, "/etc/containerd/config.toml", text)
     with pytest.raises(SetupError, match=r"etc/containerd/config\.toml"):
         runtimes.settings(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": ""},
+        {"name": "../netmgr"},
+        {"network": "a\0"},
+        {"conf_dir": "/etc/\0"},
+        {"bin_dir": "/opt/\ud800"},
+    ],
+)
+def test_a_record_of_what_no_file_can_be_called_is_named(plan, change):
+    plan.record.write_text(json.dumps(json.loads(plan.record.read_text()) | change))
+    assert f"{plan.record}: cannot be understood" in found(plan)
+
+
+@pytest.mark.parametrize("directory", ["//srv/cni", f"/srv/{'a' * 300}"])
+def test_a_record_of_an_odd_directory_is_a_missing_launcher(plan, directory):
+    plan.record.write_text(json.dumps(json.loads(plan.record.read_text()) | {"bin_dir": directory}))
+    assert f"{directory}/netmgr is missing" in found(plan)
+
+
+@pytest.mark.parametrize("plugin", ["a" * 300, "//x", "a\0b", "\ud800"])
+def test_a_plugin_that_no_file_can_be_called_is_a_missing_one(plan, plugin):
+    document = json.loads(plan.conflist.read_text())
+    document["plugins"].append({"type": plugin})
+    plan.conflist.write_text(json.dumps(document))
+    assert "has no such plugin" in found(plan)

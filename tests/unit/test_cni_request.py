@@ -1,11 +1,13 @@
 """Every verb, in every version, with every variable and key missing or malformed."""
 
 import json
+import re
 
 import pytest
 
-from cni.request import Verb, parse_request, pod_ref, version_of
-from cni.results import SUPPORTED_VERSIONS
+from cni.request import Request, Verb, parse_request, version_of
+from cni.results import SUPPORTED_VERSIONS, parse_previous
+from cni.runtime_config import parse_runtime_config
 from netmgr.errors import (
     DecodingFailure,
     IncompatibleVersion,
@@ -13,7 +15,7 @@ from netmgr.errors import (
     InvalidNetworkConfig,
     UnsupportedField,
 )
-from netmgr.model import AttachmentKey, PodRef
+from netmgr.model import AttachmentKey, Requested
 from netmgr.prefixes import Address
 
 REQUIRED = {
@@ -37,6 +39,12 @@ ARGUMENTS = (
     "IgnoreUnknown=1;K8S_POD_NAMESPACE=train;K8S_POD_NAME=worker-0;"
     "K8S_POD_INFRA_CONTAINER_ID=c0;K8S_POD_UID=u-1"
 )
+POD_ARGUMENTS = {
+    "K8S_POD_NAMESPACE": "train",
+    "K8S_POD_NAME": "worker-0",
+    "K8S_POD_INFRA_CONTAINER_ID": "c0",
+    "K8S_POD_UID": "u-1",
+}
 PREVIOUS = {
     "cniVersion": "1.0.0",
     "interfaces": [
@@ -92,10 +100,66 @@ def test_a_whole_request_is_accepted(verb, version):
     assert request.key == AttachmentKey("c0ffee_1.2-3", "eth0")
 
 
+def test_every_part_of_an_add_is_read():
+    upstream = {"interfaces": [{"name": "lo"}]}
+    changes = {"runtimeConfig": {"mac": "c2:11:22:33:44:55"}, "prevResult": upstream}
+    request = parse_request(variables("ADD", CNI_NETNS_OVERRIDE="1"), config(**changes))
+    assert request == Request(
+        Verb.ADD,
+        "1.1.0",
+        "netmgr",
+        json.loads(config(**changes)),
+        "c0ffee_1.2-3",
+        "/run/netns/pod",
+        "eth0",
+        POD_ARGUMENTS,
+        "/opt/cni/bin",
+        netns_override=True,
+        previous=parse_previous(upstream),
+        runtime=parse_runtime_config(changes, {}),
+    )
+    assert request.requested == Requested(mac=bytes.fromhex("c21122334455"))
+
+
+def test_every_part_of_a_del_is_read_and_what_is_missing_is_empty():
+    request = parse_request(variables("DEL"), config("DEL", "0.4.0", prevResult=PREVIOUS))
+    assert request == Request(
+        Verb.DEL,
+        "0.4.0",
+        "netmgr",
+        json.loads(config("DEL", "0.4.0", prevResult=PREVIOUS)),
+        "c0ffee_1.2-3",
+        "/run/netns/pod",
+        "eth0",
+        POD_ARGUMENTS,
+        "/opt/cni/bin",
+        previous=parse_previous(PREVIOUS),
+    )
+    least = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "c", "CNI_IFNAME": "eth0"}
+    assert parse_request(least, b"{}") == Request(Verb.DEL, "1.1.0", "", {}, "c", "", "eth0")
+    assert parse_request(least, b'{"name": 7}').network == ""
+
+
+def test_a_request_about_no_sandbox_has_none():
+    request = parse_request({"CNI_COMMAND": "STATUS"}, config("STATUS"))
+    assert request == Request(Verb.STATUS, "1.1.0", "netmgr", json.loads(config("STATUS")))
+    assert request.requested == Requested()
+    assert parse_request({"CNI_COMMAND": "VERSION"}, b"") == Request(Verb.VERSION, "1.1.0", "", {})
+
+
+def test_gc_s_list_is_no_other_verb_s():
+    entries = [{"containerID": "a", "ifname": "eth0"}]
+    given = config("CHECK", **{"cni.dev/valid-attachments": entries})
+    assert parse_request(variables("CHECK"), given).valid_attachments is None
+
+
 @pytest.mark.parametrize(("verb", "version"), TOO_OLD)
 def test_a_verb_is_refused_in_versions_older_than_it(verb, version):
-    with pytest.raises(IncompatibleVersion, match=f"{version} does not allow {verb}"):
+    with pytest.raises(
+        IncompatibleVersion, match=f"^cniVersion {version} does not allow {verb}$"
+    ) as caught:
         parse_request(variables(verb), config(verb, version))
+    assert caught.value.details == f"{verb} is part of {SINCE[verb]}"
 
 
 @pytest.mark.parametrize("absent", [None, ""])
@@ -117,8 +181,34 @@ def test_each_malformed_variable_is_refused_by_name(verb, version):
 def test_all_faulty_variables_are_named_at_once():
     with pytest.raises(InvalidEnvironment) as caught:
         parse_request({"CNI_COMMAND": "ADD", "CNI_IFNAME": "a/b"}, config())
-    assert "CNI_CONTAINERID, CNI_NETNS" in str(caught.value)
-    assert "CNI_IFNAME: 'a/b'" in str(caught.value)
+    assert str(caught.value) == (
+        "required variables missing: CNI_CONTAINERID, CNI_NETNS; "
+        "CNI_IFNAME: 'a/b' must be printable ASCII without '/', ':', '%' or white space"
+    )
+
+
+@pytest.mark.parametrize("name", ["0123456789abcde", "!", "~a", "a.b-c_d", "AXB"])
+def test_whatever_the_kernel_takes_for_a_name_is_one(name):
+    assert parse_request(variables("ADD", CNI_IFNAME=name), config()).ifname == name
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [
+        ("CNI_IFNAME", "0123456789abcdef", "is longer than 15 bytes"),
+        ("CNI_IFNAME", "all", "is not a name"),
+        ("CNI_NETNS", "proc", "must be an absolute path"),
+        (
+            "CNI_CONTAINERID",
+            "-a",
+            "must be letters, digits, '_', '.' and '-', a letter or digit first",
+        ),
+    ],
+)
+def test_a_malformed_variable_is_refused_with_what_it_must_be(name, value, fault):
+    with pytest.raises(InvalidEnvironment) as caught:
+        parse_request(variables("ADD", **{name: value}), config())
+    assert str(caught.value) == f"{name}: {value!r} {fault}"
 
 
 @pytest.mark.parametrize("verb", REQUIRED)
@@ -144,17 +234,22 @@ def test_variables_a_verb_has_no_use_for_are_not_judged():
 def test_a_variable_that_is_not_utf8_is_refused_by_name(verb, name):
     with pytest.raises(InvalidEnvironment, match=f"not UTF-8 in '{name}'"):
         parse_request(variables(verb, **{name: "/eth\udcff"}), config(verb))
+    with pytest.raises(InvalidEnvironment, match=r"not UTF-8 in 'CNI_A', 'CNI_B'$"):
+        parse_request(variables(verb, CNI_B="\udcff", CNI_A="\udcff"), config(verb))
 
 
 @pytest.mark.parametrize("command", ["add", "ADDS", "UPDATE", " ADD"])
 def test_an_unknown_verb_is_refused(command):
-    with pytest.raises(InvalidEnvironment, match="CNI_COMMAND"):
+    with pytest.raises(InvalidEnvironment) as caught:
         parse_request(variables(command), config())
+    assert str(caught.value) == (
+        f"CNI_COMMAND: {command!r} is not one of ADD, DEL, CHECK, GC, STATUS, VERSION"
+    )
 
 
 @pytest.mark.parametrize("command", [None, ""])
 def test_a_missing_verb_is_refused(command):
-    with pytest.raises(InvalidEnvironment, match="missing: CNI_COMMAND"):
+    with pytest.raises(InvalidEnvironment, match=r"^required variables missing: CNI_COMMAND$"):
         parse_request(variables("ADD", CNI_COMMAND=command), config())
 
 
@@ -182,21 +277,31 @@ def test_version_is_answered_whatever_the_configuration(stdin, version):
     ids=["empty", "cut", "array", "string", "null", "bytes", "quotes", "deep", "digits"],
 )
 def test_what_is_no_json_object_is_refused(verb, stdin):
-    with pytest.raises(DecodingFailure):
+    with pytest.raises(
+        DecodingFailure, match=r"^the network configuration on standard input "
+    ) as caught:
         parse_request(variables(verb), stdin)
+    is_json = stdin in (b"[]", b'"text"', b"null")
+    assert str(caught.value).endswith("must be a JSON object" if is_json else "is not JSON")
+    assert bool(caught.value.details) is not is_json
+    assert caught.value.details != "None"
 
 
 @pytest.mark.parametrize("verb", NOT_DEL)
 @pytest.mark.parametrize("version", [..., "", "0.1.0", "0.2.0", "0.3", "1.2.0", "2.0.0", "abc"])
 def test_versions_we_do_not_speak_are_refused(verb, version):
-    with pytest.raises(IncompatibleVersion):
+    with pytest.raises(IncompatibleVersion) as caught:
         parse_request(variables(verb), config(verb, version))
+    shown = "0.1.0" if version is ... else version
+    assert str(caught.value) == f"cniVersion {shown!r} is not supported"
+    assert caught.value.details == "supported: 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0"
 
 
 @pytest.mark.parametrize("version", [1, None, ["1.0.0"]])
 def test_a_version_that_is_no_text_is_refused(version):
-    with pytest.raises(DecodingFailure, match="cniVersion"):
+    with pytest.raises(DecodingFailure) as caught:
         parse_request(variables("ADD"), config(version=version))
+    assert str(caught.value) == f"cniVersion: {version!r}, must be a string"
 
 
 @pytest.mark.parametrize("verb", NOT_DEL)
@@ -206,7 +311,8 @@ def test_a_version_that_is_no_text_is_refused(version):
     + [("type", value) for value in (..., "", 7, None, "../netmgr")],
 )
 def test_name_and_type_are_validated(verb, key, value):
-    with pytest.raises(InvalidNetworkConfig, match=f"^{key}: "):
+    shown = "is missing" if value is ... else repr(value)
+    with pytest.raises(InvalidNetworkConfig, match=f"^{key}: {re.escape(shown)}, must be "):
         parse_request(variables(verb), config(verb, **{key: value}))
 
 
@@ -255,48 +361,6 @@ def test_runtime_configuration_and_unknown_keys_are_ignored():
     )
 
 
-def test_pod_is_named_by_arguments_in_any_order():
-    backwards = ";".join(reversed(ARGUMENTS.split(";")))
-    for text in (ARGUMENTS, backwards, ARGUMENTS + ";OTHER=x"):
-        request = parse_request(variables("ADD", CNI_ARGS=text), config())
-        assert pod_ref(request) == PodRef("train", "worker-0", "u-1")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (None, PodRef("-", "c0ffee_1.2-3")),
-        ("IgnoreUnknown=true;K8S_POD_NAME=web", PodRef("-", "web")),
-        ("K8S_POD_NAMESPACE=;K8S_POD_NAME=;K8S_POD_UID=", PodRef("-", "c0ffee_1.2-3")),
-    ],
-)
-def test_a_runtime_outside_kubernetes_leaves_the_container_id_as_name(arguments, expected):
-    assert pod_ref(parse_request(variables("ADD", CNI_ARGS=arguments), config())) == expected
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "K8S_POD_NAME",
-        "=x",
-        "K8S_POD_NAME=a;",
-        "K8S_POD_NAME=a=b",
-        "OTHER=x",
-        "IgnoreUnknown=0;OTHER=x",
-        "IgnoreUnknown=perhaps",
-        "K8S_POD_NAME=a b",
-        'K8S_POD_NAMESPACE=a"b',
-        "K8S_POD_UID=../x",
-        "K8S_POD_NAME=" + "a" * 254,
-    ],
-)
-def test_malformed_arguments_stop_an_add_but_never_a_del(arguments):
-    for verb in ("ADD", "CHECK"):
-        with pytest.raises(InvalidEnvironment, match="CNI_ARGS"):
-            parse_request(variables(verb, CNI_ARGS=arguments), config(verb))
-    assert parse_request(variables("DEL", CNI_ARGS=arguments), config("DEL")).args == {}
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [(None, False), ("", False), ("0", False), ("1", True), ("TRUE", True), ("true", True)],
@@ -313,7 +377,7 @@ def test_a_late_del_has_no_namespace():
 
 
 def test_check_needs_the_previous_result():
-    with pytest.raises(InvalidNetworkConfig, match="prevResult"):
+    with pytest.raises(InvalidNetworkConfig, match=r"^prevResult: is missing"):
         parse_request(variables("CHECK"), config("CHECK", prevResult=...))
 
 
@@ -337,6 +401,7 @@ def test_the_previous_result_tells_the_addresses_of_the_interface():
         {"ips": [{}]},
         {"ips": [{"address": "203.0.113.5/x"}]},
         {"interfaces": [{"name": "eth0", "mtu": "1500"}]},
+        {"routes": {}},
         {"routes": [{"dst": "nonsense"}]},
         {"routes": [{}]},
         {"routes": [{"dst": "0.0.0.0/0", "gw": "nonsense"}]},

@@ -4,14 +4,18 @@ import pytest
 
 from cni.results import (
     SUPPORTED_VERSIONS,
+    Interface,
+    PreviousResult,
+    PreviousRoute,
     Wiring,
     add_result,
     at_least,
     error_result,
+    parse_previous,
     version_result,
 )
-from netmgr.errors import InvalidEnvironment, KernelError
-from netmgr.prefixes import Address, Family
+from netmgr.errors import InvalidEnvironment, InvalidNetworkConfig, KernelError
+from netmgr.prefixes import Address, Family, Prefix
 from tests.unit import cni_shapes
 
 V4, V6 = Address.parse("203.0.113.5"), Address.parse("2001:db8::5")
@@ -122,3 +126,92 @@ def test_versions_are_ordered_by_age_not_by_text():
     assert at_least("1.1.0", "1.0.0")
     assert at_least("0.4.0", "0.4.0")
     assert not at_least("0.3.1", "0.4.0")
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"routes": [{"dst": "fe80::%eth0/64"}]},
+        {"routes": [{"dst": "0.0.0.0/0", "gw": "fe80::1%eth0"}]},
+        {"ips": [{"address": "10.0.0.5/33"}]},
+        {"ips": [{"address": "10.0.0.5/-1"}]},
+        {"ips": [{"address": "10.0.0.5/ 8"}]},
+        {"ips": [{"address": "10.0.0.5/1_0"}]},
+    ],
+)
+def test_a_previous_result_with_an_odd_prefix_is_refused_with_its_key(result):
+    (key,) = result
+    with pytest.raises(InvalidNetworkConfig, match=rf"^prevResult\.{key}"):
+        parse_previous(result)
+
+
+def test_every_part_of_a_previous_result_is_read():
+    document = {
+        "interfaces": [
+            {"name": "nm0", "mac": "ee:ee:ee:ee:ee:ee", "mtu": 1400},
+            {"name": "eth0", "sandbox": "/run/netns/pod", "mtu": 0},
+            {"name": "net1", "sandbox": "/run/netns/pod", "socketPath": "/run/vhost.sock"},
+            {"name": "net2", "pciID": "0000:af:06.0"},
+            {},
+        ],
+        "ips": [
+            {"address": "203.0.113.5/24", "interface": 1},
+            {"address": "203.0.113.6", "interface": 0},
+            {"address": "2001:db8::5"},
+        ],
+        "routes": [
+            {"dst": "0.0.0.0/0", "gw": "169.254.1.1", "table": 5, "priority": 7, "scope": 253},
+            {"dst": "10.1.2.3/16", "gw": "", "priority": 0},
+            {"dst": "::/0", "gw": "fe80::1", "scope": 0, "priority": 9},
+        ],
+        "later": True,
+    }
+    assert parse_previous(document) == PreviousResult(
+        (
+            Interface("nm0", "ee:ee:ee:ee:ee:ee", "", 1400),
+            Interface("eth0", "", "/run/netns/pod"),
+            Interface("net1", "", "/run/netns/pod", is_device=True),
+            Interface("net2", "", "", is_device=True),
+            Interface("", "", ""),
+        ),
+        ((V4, 24, 1), (Address.parse("203.0.113.6"), 32, 0), (V6, 128, None)),
+        (
+            PreviousRoute(Prefix.parse("0.0.0.0/0"), Address.parse("169.254.1.1"), 5, 7, 253),
+            PreviousRoute(Prefix.parse("10.1.0.0/16")),
+            # The kernel has no scopes for IPv6.
+            PreviousRoute(Prefix.parse("::/0"), Address.parse("fe80::1"), priority=9),
+        ),
+        document,
+    )
+    assert parse_previous({}) == PreviousResult((), (), (), {})
+
+
+@pytest.mark.parametrize(
+    ("document", "fault"),
+    [
+        ([], "must be an object"),
+        ({"interfaces": {}}, "interfaces: must be an array of objects"),
+        ({"interfaces": [{"mtu": "x"}]}, "interfaces.mtu: 'x' is not a number"),
+        ({"ips": [{"address": "x"}]}, "ips.address: 'x' is not an IP address"),
+        (
+            {"ips": [{"address": "203.0.113.5", "interface": 0}]},
+            "ips.interface: 0 is not an index of its 0 interfaces",
+        ),
+        ({"routes": [{"dst": "x"}]}, "routes: 'x' does not appear to be an IPv4 or IPv6 network"),
+        ({"routes": [{"dst": "::/0", "gw": "x"}]}, "routes: 'x' is not an IP address"),
+        ({"routes": [{"dst": "::/0", "scope": "x"}]}, "routes.scope: 'x' is not a number"),
+    ],
+)
+def test_a_malformed_previous_result_is_refused_by_its_key(document, fault):
+    with pytest.raises(InvalidNetworkConfig) as caught:
+        parse_previous(document)
+    assert str(caught.value).removeprefix("prevResult").lstrip(".: ") == fault
+
+
+def test_a_route_is_shown_as_ip_route_does():
+    default = Prefix.parse("0.0.0.0/0")
+    assert str(PreviousRoute(default)) == "0.0.0.0/0"
+    assert (
+        str(PreviousRoute(default, Address.parse("169.254.1.1"), 5, 7, 0))
+        == "0.0.0.0/0 via 169.254.1.1 table 5 metric 7 scope 0"
+    )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cni.runtime_config import parse_runtime_config
+from cni.runtime_config import ANNOTATIONS, parse_runtime_config, pod_rates
 from netmgr.errors import InvalidEnvironment, InvalidNetworkConfig
 from netmgr.model import Requested
 from netmgr.prefixes import Address
@@ -115,3 +115,89 @@ def test_what_is_for_other_plugins_is_named_unless_it_is_empty():
         "portMappings",
         "aliases",
     )
+
+
+INWARD, OUTWARD = ANNOTATIONS
+POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
+
+
+@pytest.mark.parametrize(
+    ("ingress", "egress"), [("ingressRate", "egressRate"), ("IngressRate", "EgressRate")]
+)
+def test_limits_are_read_as_either_runtime_writes_them(ingress, egress):
+    runtime = {
+        "bandwidth": {ingress: 1_000_000, egress: 2_000_000, "ingressBurst": 9},
+        POD_ANNOTATIONS: {INWARD: "3M", OUTWARD: "4M", "other": "5M"},
+    }
+    assert pod_rates(runtime) == (
+        ("all-in", 1_000_000),
+        ("all-out", 2_000_000),
+        ("internet-in", 3_000_000),
+        ("internet-out", 4_000_000),
+    )
+    assert parse_runtime_config({"runtimeConfig": runtime}, {}).requested == Requested(
+        rates=pod_rates(runtime)
+    )
+
+
+def test_a_direction_without_a_limit_is_0_or_not_there():
+    assert pod_rates({"bandwidth": {"ingressRate": 0}, POD_ANNOTATIONS: {OUTWARD: "4M"}}) == (
+        ("internet-out", 4_000_000),
+    )
+    assert pod_rates({}) == ()
+
+
+@pytest.mark.parametrize(
+    ("runtime", "place"),
+    [
+        ({"bandwidth": []}, "bandwidth: must be an object"),
+        ({"bandwidth": {"egressRate": "x"}}, "bandwidth.egressRate: "),
+        ({POD_ANNOTATIONS: 7}, f"{POD_ANNOTATIONS}: must be an object"),
+        ({POD_ANNOTATIONS: {INWARD: "fast"}}, f"{POD_ANNOTATIONS}: {INWARD}: "),
+    ],
+)
+def test_a_malformed_limit_is_no_error_until_the_node_is_to_honour_it(runtime, place):
+    """Pods come from anywhere, and most nodes ignore their limits."""
+    with pytest.raises(InvalidNetworkConfig) as caught:
+        pod_rates(runtime)
+    assert str(caught.value).startswith(f"runtimeConfig.{place}")
+    found = parse_runtime_config({"runtimeConfig": runtime}, {})
+    assert (found.requested, found.rates_fault) == (Requested(), str(caught.value))
+
+
+def test_limits_are_ignored_keys_where_a_node_honours_none():
+    runtime = {
+        "portMappings": [{"hostPort": 80}],
+        "bandwidth": {"ingressRate": 1_000_000},
+        POD_ANNOTATIONS: {INWARD: "3M"},
+    }
+    found = parse_runtime_config({"runtimeConfig": runtime}, {})
+    assert found.rates_fault == ""
+    assert found.ignored_by(honours_limits=False) == tuple(runtime)
+    assert found.ignored_by(honours_limits=True) == ("portMappings",)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "is_ignored"), [({"other": "1"}, False), ({INWARD: "3M"}, True), ("x", True)]
+)
+def test_annotations_without_a_limit_are_nothing_that_is_ignored(annotations, is_ignored):
+    found = parse_runtime_config({"runtimeConfig": {POD_ANNOTATIONS: annotations}}, {})
+    assert found.ignored == ((POD_ANNOTATIONS,) if is_ignored else ())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fault"),
+    [
+        (
+            "ips",
+            ["10.1.0.9", "10.1.0.8"],
+            "10.1.0.8, 10.1.0.9: an interface has one address of each family",
+        ),
+        ("mac", 7, "'7' is not six hexadecimal pairs with colons"),
+        ("mac", "00:00:00:00:00:00", "00:00:00:00:00:00 is not a unicast address"),
+        ("ips", "10.1.0.9", "must be an array of addresses"),
+    ],
+)
+def test_a_malformed_wish_is_refused_with_its_value(key, value, fault):
+    with pytest.raises(InvalidNetworkConfig, match=f"^runtimeConfig.{key}: {fault}$"):
+        requested({"runtimeConfig": {key: value}})

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +49,42 @@ def test_what_the_file_system_refuses_replaces_nothing(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert names(tmp_path) == ["a"]
     assert (tmp_path / "a").read_text() == "old"
+
+
+def test_new_files_are_gathered_in_the_folder_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+
+    def files() -> Iterator[tuple[str, bytes]]:
+        yield "a", b"1"
+        (scratch,) = tmp_path.iterdir()
+        assert scratch.name.startswith(".new.")
+        assert names(scratch) == ["a"]
+
+    assert durable.write_many(tmp_path, files()) == 1
+    assert names(tmp_path) == ["a"]
+
+
+def test_a_disk_that_fails_to_sync_replaces_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FailingDisk:
+        def __init__(self, name: None, *, use_errno: bool) -> None:
+            assert (name, use_errno) == (None, True)
+
+        @staticmethod
+        def syncfs(descriptor: int) -> int:
+            assert stat.S_ISDIR(os.fstat(descriptor).st_mode)
+            ctypes.set_errno(errno.EIO)
+            return -1
+
+    (tmp_path / "a").write_text("old")
+    monkeypatch.setattr(ctypes, "CDLL", FailingDisk)
+    with pytest.raises(StateError, match=f"^{tmp_path}: cannot be written: Input/output error$"):
+        durable.write_many(tmp_path, [("a", b"new")])
+    assert (tmp_path / "a").read_text() == "old"
+    assert names(tmp_path) == ["a"]
 
 
 def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from html.parser import HTMLParser
 
 import pytest
 
+from exporter import page
 from netmgr.api.snapshot import Snapshot
 from netmgr.errors import TryAgainLater
 from tests.fakes.agent_socket import snapshot
 from tests.fakes.exporter_port import get, serving
+from tests.unit.html_structure import faults
 
 HOSTILE = "<script src=//evil.example></script>\"'><img onerror=alert(1)>&lt;\x00\x1b\n"
 EMPTY_TAGS = {"meta", "br", "img"}
@@ -47,7 +50,7 @@ class Page(HTMLParser):
     def handle_data(self, text: str) -> None:
         if self._open[-1:] == ["style"]:
             self.style += text
-        elif self._open[-1:] in (["td"], ["th"]):
+        elif self._open[-1:] in (["td"], ["th"], ["sup"]):
             self.rows[-1][-1] += text
         self.text += text
 
@@ -72,14 +75,53 @@ def test_it_shows_the_node_and_who_uses_the_internet_most() -> None:
     ]
     _, page = landing(document)
     assert "netmgr on node-1" in page.text
-    assert "nftables backend, ready" in page.text
-    assert ["node-1", "999 B", "1.00 MB", "1.00 MB"] in page.rows
+    assert "node, nftables backend" in page.text
+    assert "ready" in page.text
+    assert "Received from the internet999 B999 bytes" in page.text
+    assert "Sent to the internet1.00 MB999,500 bytes" in page.text
+    assert "Pods30in 2 namespaces" in page.text
+    assert "Connections20,100of 262,144, 8%" in page.text
+    assert "DriftReturns: rules were changed" in page.text
     pods = [row for row in page.rows if "training-worker" in row[0]]
-    assert pods[0] == ["team-1/training-worker-3", "123 GB", "9.88 TB", "10.0 TB"]
+    assert pods[0] == ["team-1/training-worker-3", "123 GB", "9.88 TB", "10.0 TB", "58%", ""]
     assert len(pods) == 10
     assert "Pods: the 10 of 30 with the most traffic" in page.text
     assert ("td", "title", "9,876,543,210,123 bytes") in page.attributes
-    assert ["ipv6", "250", "3", f"{2**64:,}"] in page.rows
+    assert ["ipv4", "250", "3", "253", ""] in page.rows
+    assert ["ipv6", "250", "3", "1.84 \N{MULTIPLICATION SIGN} 1019", ""] in page.rows
+    assert ("td", "title", f"{2**64:,}") in page.attributes
+
+
+def test_a_bar_is_as_long_as_the_share_beside_it() -> None:
+    document = snapshot(2, 1)
+    amounts = {0: (30, 10), 1: (50, 10)}
+    for number, total in enumerate(document["pods"]):
+        total["bytes"] = amounts[number // 2][number % 2]
+    with serving(lambda: document) as port:
+        _, body = get(port, "/")
+    (row,) = re.findall(r"<tr>(?:(?!</tr>).)*worker-0<.*?</tr>", body.decode())
+    assert ">40%</td>" in row
+    assert re.findall(r'<rect x="(\d+)%" width="(\d+)%"', row) == [
+        ("0", "30"),
+        ("30", "10"),
+    ]
+
+
+def test_it_can_be_read_without_seeing_it() -> None:
+    for document in (snapshot(30, 2), snapshot(1, 1) | {"role": "nat-host", "ready": False}):
+        assert faults(page.of_node(document)) == []
+    assert faults(page.without_agent("away")) == []
+
+
+def test_it_comes_anew_by_itself_only_for_who_asks_for_it() -> None:
+    with serving(lambda: snapshot(1, 1)) as port:
+        still, body = get(port, "/")
+        refreshing, other = get(port, "/?refresh")
+    assert still.getheader("Refresh") is None
+    assert refreshing.getheader("Refresh") == "15"
+    assert b'<a href="/?refresh">Refresh every 15 s</a>' in body
+    assert b'<a href="/">Stop refreshing</a>' in other
+    assert b"http-equiv" not in body + other
 
 
 def test_it_needs_no_script_fetches_nothing_and_forbids_both() -> None:
@@ -89,8 +131,9 @@ def test_it_needs_no_script_fetches_nothing_and_forbids_both() -> None:
         "/metrics",
         "/healthz",
         "/readyz",
+        "/?refresh",
+        "#main",
     }
-    assert ("meta", "http-equiv", "refresh") in page.attributes
     allowed = base64.b64encode(hashlib.sha256(page.style.encode()).digest()).decode()
     policy = dict(
         part.split(" ", 1) for part in response.getheader("Content-Security-Policy", "").split("; ")
@@ -114,7 +157,7 @@ def test_hostile_names_are_text_and_nothing_else() -> None:
     _, page = landing(hostile)
     assert page.tags == expected.tags
     assert [row[1:] for row in page.rows] == [row[1:] for row in expected.rows]
-    assert page.rows[1][0] == HOSTILE
+    assert page.rows[1][0] == f"team-0{HOSTILE}"
     hostile["ready"] = False
     assert f"not ready: {HOSTILE}" in landing(hostile)[1].text
 
@@ -123,11 +166,11 @@ def test_a_nat_host_shows_what_it_drops_and_translates_and_no_pods() -> None:
     document = snapshot(5, 5) | {"role": "nat-host"}
     document["isolation"][1] |= {"packets": 99_000_000, "bytes": 1_500}
     _, page = landing(document)
-    assert "nat-host, nftables backend, ready" in page.text
+    assert "nat-host, nftables backend" in page.text
     assert ["spoke-2", "spoke-1", "99,000,000", "1.50 kB"] in page.rows
     assert "Dropped between spokes: the 10 of 38 with the most traffic" in page.text
     assert ["10.100.0.0/20", "10.96.0.0/20", "87,654,321", "123 GB"] in page.rows
-    assert ["ipv6 sctp", "16,128", "64,512", "10.1.0.10:80"] in page.rows
+    assert ["ipv6 sctp", "16,128", "64,512", "10.1.0.10:80", ""] in page.rows
     assert not any("training-worker" in row[0] for row in page.rows)
     tags = page.tags
     document["isolation"][1]["origin"] = document["nat"]["ranges"][0]["vip_range"] = HOSTILE

@@ -24,6 +24,7 @@ from exporter.server import Server, Shared, serve
 from exporter.settings import DEFAULT_LISTEN, DEFAULT_MAX_SERIES, Settings, parse_listen
 from netmgr import programs
 from netmgr.api.client import DEFAULT_SOCKET, ask, read_snapshot
+from netmgr.cli import asking
 from netmgr.cli.exporter import exporter as command
 from netmgr.errors import ConfigError, RequestError, SetupError, TryAgainLater
 from tests.fakes.agent_socket import agent, canned, snapshot
@@ -234,8 +235,11 @@ def test_an_address_that_is_taken_is_named(port: int, socket_path: Path) -> None
         serve(socket_path, Settings(f"127.0.0.1:{port}"), lambda: None)
 
 
-def test_the_command_s_defaults_are_the_process_s() -> None:
-    assert command.__kwdefaults__["socket"] == DEFAULT_SOCKET
+def test_the_command_s_defaults_are_the_process_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "NODE_DOCUMENT", tmp_path / "none.yaml")
+    assert asking.find(command.__kwdefaults__["socket"]).path == DEFAULT_SOCKET
     assert command.__kwdefaults__["listen"] == DEFAULT_LISTEN
     assert command.__kwdefaults__["max_series"] == DEFAULT_MAX_SERIES
     assert command.__kwdefaults__.keys() - {"socket", "log_level", "log_format"} == {
@@ -361,3 +365,30 @@ def test_a_mistake_ends_in_a_sentence_not_in_a_traceback(arguments: list[str]) -
     assert last.startswith("netmgr: ")
     assert "--listen" in last
     assert b"Traceback" not in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "text/plain;version=latest",
+        "application/openmetrics-text;version=1..0",
+        "text/plain;version=",
+    ],
+)
+def test_an_accept_header_that_makes_no_sense_gets_the_usual_text(
+    port: int, socket_path: Path, accept: str
+) -> None:
+    with agent(socket_path, canned(snapshot())):
+        response, _ = get(port, Accept=accept)
+    assert response.status == 200
+    assert response.getheader("Content-Type", "").startswith("text/plain; version=0.0.4")
+
+
+@pytest.mark.parametrize("bound", [True, None, 5, "\udcff"])
+def test_a_bucket_whose_bound_is_no_text_leaves_a_page_that_says_so(
+    port: int, socket_path: Path, bound: object
+) -> None:
+    """The library would fail only while it writes the page."""
+    odd = [{"command": "ADD", "buckets": [[bound, 1], ["+Inf", 1]], "sum": 1.0}]
+    with agent(socket_path, canned(snapshot() | {"cni_latency": odd})):
+        assert value(port, "netmgr_up") == 0

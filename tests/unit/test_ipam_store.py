@@ -137,3 +137,41 @@ def test_what_sqlite_cannot_take_is_rolled_back_and_the_next_request_is_served(p
             store.hold(HELD)
             store.release(HELD, 1.0)
         assert store.durable
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE attachments SET started_at = 'soon'",
+        "UPDATE attachments SET started_at = x'00'",
+        "UPDATE attachments SET host_link = x'00ff'",
+        "UPDATE attachments SET namespace = x'6e73'",
+        "UPDATE tombstones SET deleted_at = 'x'",
+        "UPDATE released SET released_at = x'01'",
+        "UPDATE facts SET value = '[[\"all-in\", Infinity]]'",
+    ],
+)
+def test_a_value_of_another_type_is_damage(path: Path, statement: str) -> None:
+    """The tables are not STRICT, and a flipped bit may make bytes of a text."""
+    with closing(Store(path)) as store:
+        store.hold(replace(HELD, rates=(("all-in", 10**6),)))
+        store.add_tombstone(AttachmentKey("gone", "eth0"), 1.0)
+        other = replace(
+            HELD, key=AttachmentKey("c2", "eth0"), addresses=(Address.parse("10.1.0.9"),)
+        )
+        store.hold(other)
+        store.release(other, 2.0)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        assert connection.execute(statement).rowcount
+    with pytest.raises(StateError, match=str(path)):
+        Store(path).remembered()
+
+
+def test_damage_whose_report_is_no_text_is_damage(path: Path) -> None:
+    """SQLite quotes the file in its message, and Python cannot decode that."""
+    Store(path).close()
+    content = path.read_bytes()
+    assert b"PRIMARY KEY (container_id" in content
+    path.write_bytes(content.replace(b"container_id TEXT", b"cont\xd5iner_id TEXT"))
+    with pytest.raises(StateError, match=str(path)):
+        Store(path).remembered()

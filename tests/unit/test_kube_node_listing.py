@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from netmgr.kube.assigning import NodeView
+from netmgr.kube.assigning import NodeView, Reason
 from netmgr.kube.node_listing import MOST_NODES, choose
 from netmgr.kube.nodes import node_view
 from netmgr.prefixes import Prefix
@@ -27,7 +27,8 @@ def view(number: int, *cidrs: str, address: str = "", **keys: object) -> NodeVie
 
 def names(views: list[NodeView]) -> tuple[list[str], dict[str, str]]:
     listed, refusals = choose(views)
-    return [one.name for one in listed], {one.node.name: one.message for one in refusals}
+    messages = {one.node.name: f"{one.reason}: {one.message}" for one in refusals}
+    return [one.name for one in listed], messages
 
 
 def test_nodes_are_listed_with_their_first_address_of_each_family() -> None:
@@ -60,7 +61,8 @@ def test_nodes_without_ranges_addresses_or_pods_are_left_out_without_an_event() 
 def test_of_two_nodes_with_overlapping_ranges_the_older_one_is_listed(cidr: str) -> None:
     listed, refused = names([view(9, cidr), view(2), view(3)])
     assert listed == ["n2", "n3"]
-    assert f"podCIDR {cidr} overlaps 10.244.2.0/24 of Node n2, an older one" in refused["n9"]
+    whose = "10.244.2.0/24 of Node n2, an older one"
+    assert refused["n9"].startswith(f"{Reason.NO_ROUTE}: podCIDR {cidr} overlaps {whose}: no other")
 
 
 def test_an_older_node_keeps_few_others_out() -> None:
@@ -81,3 +83,4 @@ def test_above_the_limit_the_oldest_nodes_stay_listed() -> None:
     assert listed == [f"n{number}" for number in range(MOST_NODES)]
     assert refused.keys() == {f"n{MOST_NODES}", f"n{MOST_NODES + 1}"}
     assert f"--routes nodes serves the {MOST_NODES} oldest Nodes" in refused[f"n{MOST_NODES}"]
+    assert refused[f"n{MOST_NODES}"].startswith(f"{Reason.TOO_MANY}: no other node gets a route")

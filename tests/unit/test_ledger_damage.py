@@ -91,7 +91,7 @@ def _absurd_fact(key: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     "damage",
     [
-        *map(_absurd_fact, ("books", "sequence", "read_at_steady")),
+        *map(_absurd_fact, ("books", "sequence", "read_at_steady", "gap_at reboot")),
         _not_a_database,
         _foreign,
         _same_version_without_tables,

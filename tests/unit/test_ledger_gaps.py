@@ -118,6 +118,19 @@ def test_a_reboot_is_as_long_as_the_machine_is_up_and_the_longest_pause_between_
     after.close()
 
 
+def test_a_reboot_without_live_counters_is_no_gap(path: Path, clock: TwoClocks) -> None:
+    ledger = opened(path, clock)
+    ledger.begin([counter()], WEB)
+    ledger.post([reading(500)])
+    ledger.end([counter()])
+    ledger.close()
+    clock.pass_time(60)
+    after = opened(path, clock, "boot-2")
+    assert (gaps(after), seconds(after, Gap.REBOOT)) == ({}, 0.0)
+    assert after.totals().pods[0]["bytes"] == 500
+    after.close()
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_what_an_agent_finds_removed_was_so_since_its_predecessor_read_last(
     path: Path, clock: TwoClocks, step: float
@@ -171,4 +184,26 @@ def test_a_wrapped_counter_is_no_gap_and_sums_stay_within_the_file(
     assert ledger.totals().pods[1]["bytes"] == (1 << 63) * 2 + 250 - (1 << 63)
     again = opened(path, Clock())
     assert again.totals().pods[1]["packets"] == 7
+    again.close()
+
+
+def test_when_the_last_gap_of_each_reason_was_noted_outlives_the_agent(
+    ledger: Ledger, path: Path, clock: TwoClocks
+) -> None:
+    def dates(of: Ledger) -> dict[str, float]:
+        return {one["reason"]: one["last"] for one in of.totals().gaps if one["last"]}
+
+    assert dates(ledger) == {}
+    first = clock.time
+    ledger.note(Gap.LATE)
+    clock.pass_time(100)
+    ledger.note(Gap.REMOVED)
+    clock.pass_time(100)
+    ledger.note(Gap.LATE)
+    assert dates(ledger) == {Gap.LATE: round(first + 200), Gap.REMOVED: round(first + 100)}
+    clock.pass_time(100)
+    ledger.post([reading(10)])
+    ledger.close()
+    again = opened(path, clock)
+    assert dates(again) == {Gap.LATE: round(first + 200), Gap.REMOVED: round(first + 100)}
     again.close()

@@ -4,6 +4,7 @@ always pass.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -360,3 +361,47 @@ def test_a_file_that_is_harmed_while_it_is_open_is_written_again_and_loses_nothi
     hours = sqlite3.connect(path).execute("SELECT sum(bytes) FROM hour").fetchone()[0]
     assert hours == 312 if harm in DISPLACED else hours <= 312
     after.close()
+
+
+def test_killed_while_the_file_is_written_again_an_agent_leaves_the_former_one(
+    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel.take(ledger, 5)
+    os.utime(path, (1, 1))
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "replace", _killed)
+        with pytest.raises(SystemExit):
+            ledger.restore()
+    after = again(path, clock, kernel, Found.CURRENT)
+    assert (pod_bytes(after), namespace_bytes(after)) == (305, 305)
+    assert gaps(after) == {}
+    after.close()
+
+
+def _killed(*_: object) -> None:
+    raise SystemExit
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "fd00000000000001 5\n",
+        "-d00000000000001 5 1\n",
+        "fd000000000000001 5 1\n",
+        f"fd00000000000001 {1 << 64} 1\n",
+        "fd00000000000001 -5 1\n",
+        "fd00000000000001 5 1_0\n",
+        "fd00000000000001 5 1\n2",
+    ],
+)
+def test_a_small_file_that_no_set_of_the_kernel_could_hold_is_none(
+    tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "mark"
+    path.write_text(text)
+    assert mark.read(path) is None
+    latest = Synced(Mark(0xFDFFFFFFFFFFFFFF, (1 << 64) - 1), 1 << 100)
+    mark.write(path, latest)
+    assert mark.read(path) == latest
+    assert Mark.of(Address.unpack(latest.mark.address.packed)) == latest.mark

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,10 @@ from pydantic import ValidationError
 
 from netmgr.documents.limits import Limit
 from netmgr.documents.quantity import quantity
+from netmgr.kernel.traffic_control import Shape
 from netmgr.limits import rules, tree
 from netmgr.limits.rules import Chain, Peers
+from netmgr.limits.tree import Limited, Target, Tree
 from netmgr.model import Attachment, AttachmentKey, PodRef, Traffic
 from netmgr.prefixes import Address, Prefix
 from tests.fakes.sites import document
@@ -192,6 +195,13 @@ def test_a_pod_may_tighten_what_the_document_allows(
     assert [each for one in found.links.values() for each in shown(found, one)] == target
 
 
+def test_a_limit_of_all_that_comes_in_holds_for_what_comes_from_the_internet() -> None:
+    team = {"namespaces": "a", "internet-in": "50M"}
+    brought = (("all-in", 9_000_000), ("all-out", 3_000_000))
+    found = tree.tree(limits(team), [replace(pod("a", "b"), rates=brought)], IN)
+    assert rates(found) == {"a/": 50_000_000, "a/ > a/b": 9_000_000, "a/b all": 9_000_000}
+
+
 def test_a_pod_is_one_class_however_many_links_it_has() -> None:
     found = tree.tree(
         limits({"pods": "a/b", "internet-in": "1M"}),
@@ -210,6 +220,79 @@ def test_parents_come_first() -> None:
     for number, shape in tree.shapes(one, tree.numbered([one], {})).items():
         assert shape.parent in seen
         seen.add(number)
+
+
+def test_every_part_of_a_class_and_of_what_leads_to_it_follows_from_the_pod() -> None:
+    given = (("all-in", 900_000_000), ("internet-in", 90_000_000))
+    found = tree.tree(
+        limits({"pods": "a/*", "internet-in": "50M"}), [replace(pod("a", "b"), rates=given)], IN
+    )
+    whole = Limited("a", "b", "all-in", "", 900_000_000, 562_500)
+    own = Limited("a", "b", IN, whole.key, 50_000_000, 65_536)
+    rest = Limited("a", "b", "all-in", whole.key, 900_000_000, 562_500, is_remainder=True)
+    assert found.classes == {one.key: one for one in (whole, own, rest)}
+    assert found.links == {"nmb": Target(own.key, rest.key)}
+    assert [one.is_shown for one in (whole, own, rest)] == [True, True, False]
+
+
+def test_trees_are_joined_and_the_other_decides() -> None:
+    one = tree.tree(
+        limits({"pods": "*/*", "internet-in": "1M"}), [pod("a", "b"), pod("a", "c")], IN
+    )
+    two = tree.tree(
+        limits({"pods": "*/*", "internet-in": "2M"}), [pod("a", "b"), pod("a", "d")], IN
+    )
+    both = one.joined(two)
+    assert rates(both) == {"a/b": 2_000_000, "a/c": 1_000_000, "a/d": 2_000_000}
+    assert both.links == one.links | two.links
+
+
+def test_a_pod_without_a_link_has_no_class() -> None:
+    linkless = replace(pod("a", "b"), host_link="")
+    assert tree.tree(limits({"pods": "*/*", "internet-in": "1M"}), [linkless], IN) == Tree({}, {})
+
+
+def test_a_class_has_its_rate_and_in_a_namespace_always_a_share_of_its() -> None:
+    """In bytes a second."""
+    one = tree.tree(
+        limits(
+            {"namespaces": "a", "internet-in": "163840k"},
+            {"pods": "a/slow", "internet-in": "64k"},
+        ),
+        [pod("a", "fast"), pod("a", "slow")],
+        IN,
+    )
+    numbers = {key: 100 + number for number, key in enumerate(one.classes)}
+    parent = next(iter(numbers.values()))
+    found = tree.shapes(one, numbers)
+    assert next(iter(found)) == parent
+    assert found[parent] == Shape(0, 20_480_000, 20_480_000, 102_400)
+    by_pod = {one.classes[key].pod: found[number] for key, number in numbers.items()}
+    assert by_pod["fast"] == Shape(parent, 20_000, 20_480_000, 102_400)
+    assert by_pod["slow"] == Shape(parent, 8_000, 8_000, 65_536)
+    low = tree.tree(limits({"namespaces": "a", "internet-in": "64k"}), [pod("a", "b")], IN)
+    shapes = tree.shapes(low, dict(zip(low.classes, (7, 8), strict=True)))
+    assert shapes == {7: Shape(0, 8000, 8000, 65_536), 8: Shape(7, 7, 8000, 65_536)}
+
+
+def test_a_number_follows_from_the_key_and_the_next_free_one_is_taken() -> None:
+    one = tree.tree(limits({"pods": "*/*", "internet-in": "1M"}), [pod("a", "b")], IN)
+    (key,) = one.classes
+    first = zlib.crc32(key.encode()) % 0xFFFE + 1
+    assert tree.numbered([one], {}) == {key: first}
+    assert tree.numbered([one], {"x": first, "y": first + 1}) == {key: first + 2}
+    # The numbers end at 0xFFFE and begin again with 1.
+    taken = {str(number): number for number in range(first, 0xFFFF)}
+    assert tree.numbered([one], taken) == {key: 1}
+    assert tree.numbered([one], {**taken, "1": 1}) == {key: 2}
+    assert tree.numbered([one], {key: 9}) == {key: 9}
+
+
+def test_two_keys_never_have_one_number() -> None:
+    pods = [pod("a", f"p{number}") for number in range(3000)]
+    one = tree.tree(limits({"pods": "*/*", "internet-in": "1M"}), pods, IN)
+    found = tree.numbered([one], {})
+    assert len(set(found.values())) == 3000
 
 
 names = st.sets(st.text("abc", min_size=1, max_size=4), max_size=30)

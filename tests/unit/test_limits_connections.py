@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from pydantic import ValidationError
 
@@ -73,3 +75,121 @@ def test_a_chain_that_is_as_it_should_be_is_not_written_again() -> None:
     assert f"flush chain inet netmgr_limits {OWN.chain}" in connections.changes(
         before, present.without(OWN)
     )
+
+
+SHOWN = f"""table inet netmgr_limits {{
+\tcounter {SHARED.chain} {{
+\t\tpackets 7 bytes 420
+\t}}
+
+\tcounter {OWN.chain} {{
+\t\tpackets 0 bytes 0
+\t}}
+
+\tchain {SHARED.chain} {{
+\t\tlimit rate over 20/second burst 20 packets counter name "{SHARED.chain}" drop
+\t\tct count over 20 counter name "{SHARED.chain}" drop
+\t}}
+
+\tchain {OWN.chain} {{
+\t\tlimit rate over 5/second counter name "{OWN.chain}" drop
+\t\tct count over 9 counter name "{OWN.chain}" drop
+\t\tgoto {SHARED.chain}
+\t}}
+
+\tchain beginning {{
+\t\ttype nat hook prerouting priority -199; policy accept;
+\t\tiifname vmap {{ "nm1" : goto {OWN.chain},
+\t\t\t\t  "nm2" : goto {SHARED.chain} }}
+\t}}
+}}
+"""
+BOTH = Wanted(
+    {
+        SHARED: (
+            f'limit rate over 20/second burst 20 packets counter name "{SHARED.chain}" drop',
+            f'ct count over 20 counter name "{SHARED.chain}" drop',
+        ),
+        OWN: (
+            f'limit rate over 5/second counter name "{OWN.chain}" drop',
+            f'ct count over 9 counter name "{OWN.chain}" drop',
+            f"goto {SHARED.chain}",
+        ),
+    },
+    {"nm2": SHARED, "nm1": OWN},
+)
+
+
+def test_what_nft_shows_is_read_as_what_was_wanted() -> None:
+    found = connections.listing(SHOWN)
+    assert found.chains == {owner.chain: rules for owner, rules in BOTH.chains.items()}
+    assert found.links == {"nm1": OWN.chain, "nm2": SHARED.chain}
+    assert found.dropped == {SHARED.chain: 7, OWN.chain: 0}
+    assert found.base.splitlines()[0].strip() == (
+        "type nat hook prerouting priority -199; policy accept;"
+    )
+    assert connections.listing("") == Listing("", {}, {}, {})
+
+
+def test_what_was_wanted_is_held_only_with_every_part_of_it() -> None:
+    found = connections.listing(SHOWN)
+    assert found.holds(BOTH)
+    chains = {name: rules for name, rules in found.chains.items() if name != OWN.chain}
+    assert not found._replace(chains=chains).holds(BOTH)
+    assert not found._replace(links={"nm1": OWN.chain}).holds(BOTH)
+    assert not found._replace(dropped={OWN.chain: 0}).holds(BOTH)
+    assert not found._replace(dropped={**found.dropped, "of_x": 0}).holds(BOTH)
+
+
+def test_pods_of_several_namespaces_have_their_own_chains() -> None:
+    other = replace(POD, pod=PodRef("other", "job-2"), host_link="nm2")
+    linkless = replace(POD, pod=PodRef("third", "job-3"), host_link="")
+    given = document("node", limits=[limit(9, 9, namespaces="*")]).limits
+    found = connections.wanted(given, [POD, other, linkless])
+    assert found.links == {"nm1": SHARED, "nm2": Owner("other", "")}
+    assert found.chains.keys() == {SHARED, Owner("other", "")}
+    (rate, _) = found.chains[SHARED]
+    assert rate.startswith("limit rate over 9/second burst 9 packets counter")
+
+
+def test_a_change_takes_links_away_first_and_leads_them_on_last() -> None:
+    stale, kept = "of_stale", SHARED.chain
+    found = connections.listing(SHOWN)
+    present = found._replace(
+        chains={kept: found.chains[kept], stale: ("drop",)}, dropped={kept: 7, stale: 1}
+    )
+    new = OWN.chain
+    assert connections.changes(BOTH, present).splitlines() == [
+        "add table inet netmgr_limits",
+        (
+            "add chain inet netmgr_limits beginning "
+            "{ type nat hook prerouting priority -199; policy accept; }"
+        ),
+        "flush chain inet netmgr_limits beginning",
+        f"add chain inet netmgr_limits {new}",
+        f"flush chain inet netmgr_limits {new}",
+        f"flush chain inet netmgr_limits {stale}",
+        f"delete chain inet netmgr_limits {stale}",
+        f"delete counter inet netmgr_limits {stale}",
+        *(f"add counter inet netmgr_limits {name}" for name in sorted([kept, new])),
+        *(f"add rule inet netmgr_limits {new} {rule}" for rule in BOTH.chains[OWN]),
+        (
+            "add rule inet netmgr_limits beginning iifname vmap "
+            f'{{ "nm1" : goto {new}, "nm2" : goto {kept} }}'
+        ),
+    ]
+
+
+def test_a_table_that_is_made_anew_has_everything() -> None:
+    lines = connections.anew(BOTH).splitlines()
+    assert lines[:2] == ["add table inet netmgr_limits", "delete table inet netmgr_limits"]
+    made = [line for line in lines if line.startswith("add rule")]
+    assert len(made) == sum(len(rules) for rules in BOTH.chains.values()) + 1
+    assert not any(line.startswith(("delete chain", "delete counter")) for line in lines)
+
+
+def test_a_trial_needs_what_limits_need_and_leaves_nothing() -> None:
+    lines = connections.trial().splitlines()
+    assert lines[0] == "add table inet netmgr_limits_trial"
+    assert lines[2].endswith("limit rate over 1/second ct count over 1 drop")
+    assert lines[-1] == "delete table inet netmgr_limits_trial"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -11,6 +12,7 @@ from netmgr.documents.limits import Limit, QuotaPeriod
 from netmgr.limits import quotas, rules, tree
 from netmgr.limits.quotas import Budget
 from netmgr.limits.rules import Chain, Peers, QuotaObject
+from netmgr.limits.tree import Limited, Target
 from netmgr.model import Attachment, AttachmentKey, PodRef, Traffic
 from netmgr.prefixes import Address, Prefix
 from tests.fakes.sites import document
@@ -26,6 +28,7 @@ def limits(*items: dict, **accounting: object) -> tuple[Limit, ...]:
 
 def of_pod(*items: dict, traffic: Traffic = OUT) -> list[tuple[str, str, int, int]]:
     found = quotas.of_pod(PodRef("a", "b"), limits(*items), traffic)
+    assert {(one.namespace, one.traffic) for one in found} <= {("a", traffic)}
     return [(one.pod, one.period, one.bytes, one.slow) for one in found]
 
 
@@ -80,14 +83,16 @@ def test_what_the_ledger_remembers_by_default_is_enough_for_a_day_and_for_namesp
     assert limits({"namespaces": "a", "per-month": quota}, history_hours=744)
 
 
-def test_the_lowest_quota_is_in_force_and_what_drops_comes_first() -> None:
-    assert of_pod(
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_lowest_quota_is_in_force_and_what_drops_comes_first(order: int) -> None:
+    given = [
         {"pods": "a/*", "per-day": {"internet-out": "5G"}, "when-spent": "1M"},
         {"pods": "a/b", "per-day": {"internet-out": "3G"}, "when-spent": "2M"},
         {"pods": "a/b", "per-month": {"internet-out": "9G"}, "when-spent": "5M"},
         {"namespaces": "a", "per-day": {"internet-out": "7G", "internet-in": "1G"}},
         {"pods": "other/*", "per-day": {"internet-out": "1G"}},
-    ) == [
+    ]
+    assert of_pod(*given[::order]) == [
         ("", "day", 7 * 10**9, 0),
         ("b", "month", 9 * 10**9, 5_000_000),
         ("b", "day", 3 * 10**9, 2_000_000),
@@ -129,10 +134,33 @@ def test_periods_are_days_and_months_of_utc(
     assert quotas.end(MONTH, december) == datetime(2027, 1, 1, tzinfo=UTC).timestamp()
 
 
-def test_a_forecast_goes_on_as_it_went_but_is_not_made_of_an_instant() -> None:
+def test_periods_are_of_utc_whatever_the_time_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        at = datetime(2026, 7, 1, 2, tzinfo=UTC).timestamp()
+        july = datetime(2026, 7, 1, tzinfo=UTC).timestamp()
+        assert [quotas.beginning(period, at) for period in (DAY, MONTH)] == [july, july]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("period", [DAY, MONTH])
+def test_a_forecast_goes_on_as_it_went_but_is_not_made_of_an_instant(period: QuotaPeriod) -> None:
+    budget = Budget("a", "b", OUT, period, 10**9, 0)
+    began = quotas.beginning(period, 1_780_000_000)
+    length = quotas.end(period, began) - began
+    assert quotas.forecast(budget, 600, began + length * 3 // 4) == 800
+    assert quotas.forecast(budget, 100, began + 10) == 100 * length // 3600
+
+
+def test_a_quota_is_spent_when_a_longest_packet_would_not_pass_any_more() -> None:
     budget = Budget("a", "b", OUT, DAY, 10**9, 0)
-    assert quotas.forecast(budget, 600, 18 * 3600) == 800
-    assert quotas.forecast(budget, 100, 10) == 2400
+    assert not quotas.is_spent(budget, 10**9 - quotas.LONGEST_PACKET)
+    assert quotas.is_spent(budget, 10**9 - quotas.LONGEST_PACKET + 1)
 
 
 def test_what_the_kernel_counted_and_nobody_had_is_not_charged() -> None:
@@ -181,7 +209,27 @@ def test_the_class_of_what_is_beyond_a_quota_is_in_its_namespaces() -> None:
         OUT,
     )
     ((budget, slow),) = found.links["nm1"].charges
+    assert found.classes[slow] == Limited(
+        "a", "b", OUT, parent=next(iter(found.classes)), rate=10**6, burst=65_536, beyond="day"
+    )
     assert budget.bytes == 10**9
     assert found.classes[slow].rate == 1_000_000
     assert found.classes[found.classes[slow].parent].pod == ""
     assert [one.is_shown for one in found.classes.values()] == [True, True, False]
+
+
+def test_a_quota_alone_charges_without_a_class_and_drops_what_is_beyond() -> None:
+    key = AttachmentKey("b", "eth0")
+    pod = Attachment(key, PodRef("a", "b"), (Address.parse("10.0.0.1"),), "nm1", "")
+    given = limits(
+        {"pods": "a/b", "per-day": {"internet-out": "2G"}},
+        {"namespaces": "a", "per-month": {"internet-out": "9G"}, "when-spent": "5M"},
+    )
+    found = tree.tree(given, [pod], OUT)
+    drops, slows = quotas.of_pod(pod.pod, given, OUT)
+    (slow,) = found.classes
+    assert found.links == {"nm1": Target("", charges=((drops, ""), (slows, slow)))}
+    assert found.classes[slow] == Limited(
+        "a", "", OUT, parent="", rate=5 * 10**6, burst=65_536, beyond="month"
+    )
+    assert tree.tree(given, [pod], IN) == tree.Tree({}, {})

@@ -16,11 +16,15 @@ from exporter.controller_catalog import CONTROLLER
 from netmgr.cli.main import COMMANDS, build
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+]
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)")
 COMMAND = re.compile(r"netmgr ((?:--)?[a-z][^\n`|&()#'\"]*)")
 METRIC = re.compile(r"(?<!:)\bnetmgr_[a-z_]+")
 """Names of metrics, not of recording rules (level:metric:operations)."""
+CODE = re.compile(r"`[^`\n]*`")
 PATHS = re.compile(r"`((?:netmgr|tests|configs|cni|exporter)/[\w./-]+)`")
 # Words behind a command in the pages' sentences, not on a command line.
 PROSE = re.compile(
@@ -40,7 +44,8 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path):
-    links = LINK.findall(page.read_text())
+    # Patterns in code may look like links.
+    links = LINK.findall(CODE.sub("code", page.read_text()))
     for name, anchor in links:
         target = (page.parent / name).resolve() if name else page
         assert target.exists(), name
@@ -58,8 +63,12 @@ def test_metrics_are_in_the_catalogue(page: Path):
 
 def command_lines() -> set[str]:
     found = set()
-    for _, text in pages():
-        found |= {PROSE.sub("", line).strip(" .,;:") for line in COMMAND.findall(text)}
+    for page, text in pages():
+        # That page is made from the commands.
+        if page.name != "commands.md":
+            # What is behind `--` is another program's.
+            lines = (line.partition(" -- ")[0] for line in COMMAND.findall(text))
+            found |= {PROSE.sub("", line).strip(" .,;:") for line in lines}
     return {line for line in found if line.split()[0] in COMMANDS}
 
 
@@ -77,7 +86,7 @@ def test_commands_and_options_exist(line: str):
             break
         assert name in command.commands, line
         command = command.commands[name]
-    known = {
+    known = {"--help"} | {
         option
         for parameter in command.params
         for option in (*parameter.opts, *parameter.secondary_opts)

@@ -14,8 +14,9 @@ from netmgr.cli import plan_render
 from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument, RangeSource
 from netmgr.documents.sites import Role
+from netmgr.kube.agent_pods import PREFLIGHT
 from netmgr.kube.node_document import RANGES_FILE
-from netmgr.kube.nodes import ROLE, STARTUP_TAINT
+from netmgr.kube.nodes import ROLE, STARTUP_TAINT, UNHEALTHY_TAINT
 from netmgr.ranges.assigned import NODE_RANGES
 from tests.fakes.kustomize import build
 
@@ -160,6 +161,47 @@ def test_an_overlay_can_have_events_of_spent_quotas():
     assert {item["kind"] for item in roles} == {"ClusterRole", "ClusterRoleBinding"}
 
 
+@pytest.mark.parametrize("overlay", ["cni", "flat", "openai-like"])
+def test_an_overlay_can_probe_a_fresh_node_before_anything_of_it_is_touched(overlay: str):
+    components = [KUBERNETES / "components" / each for each in ("preflight", "throughput-test")]
+    made = build(KUBERNETES / "overlays" / overlay, *components)
+    (found,) = [
+        item for item in made if (item["kind"], item["metadata"]["name"]) == ("DaemonSet", "netmgr")
+    ]
+    pod = found["spec"]["template"]["spec"]
+    assert [item["name"] for item in pod["initContainers"]] == ["document", PREFLIGHT, "plugin"]
+    probing = containers(pod)[PREFLIGHT]
+    context = probing["securityContext"]
+    assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
+    assert context["capabilities"]["drop"] == ["ALL"]
+    assert probing["command"][-1] == probing.get("terminationMessagePath", "/dev/termination-log")
+    # Neither a token nor anything of the machine's own files.
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    mounts = {mount["name"]: mount for mount in probing["volumeMounts"]}
+    assert mounts.keys() == {"document", "preflight-nodes"}
+    assert all(mount["readOnly"] for mount in mounts.values())
+    assert volumes["preflight-nodes"]["configMap"]["optional"] is True
+    assert containers(pod)["exporter"]["command"][-1] == "--throughput-test"
+    nodes_file = Path(mounts["preflight-nodes"]["mountPath"], "nodes.json")
+    if overlay == "flat":
+        assert template(overlay, pod)["nodes_file"] == str(nodes_file)
+
+
+def test_an_overlay_can_have_unhealthy_nodes_tainted():
+    components = [KUBERNETES / "components" / each for each in ("node-health", "taint-unhealthy")]
+    made = build(KUBERNETES / "overlays" / "cni", *components)
+    (deployment,) = [item for item in made if item["kind"] == "Deployment"]
+    command = containers(deployment["spec"]["template"]["spec"])["controller"]["command"]
+    assert command[-2:] == ["--node-health", "--taint-unhealthy=5%"]
+    (policy,) = [
+        item
+        for item in made
+        if (item["kind"], item["metadata"]["name"])
+        == ("ValidatingAdmissionPolicy", "netmgr-controller")
+    ]
+    assert policy["spec"]["variables"][0] == {"name": "taints", "expression": "true"}
+
+
 def test_the_document_is_made_before_anything_of_the_node_is_touched():
     names = [item["name"] for item in pods("cni")["netmgr"]["initContainers"]]
     assert names == ["document", "plugin"]
@@ -185,6 +227,7 @@ def test_the_controller_starts_on_nodes_that_wait_for_it():
         "node.kubernetes.io/not-ready",
         "node.kubernetes.io/network-unavailable",
         STARTUP_TAINT,
+        UNHEALTHY_TAINT,
     }
     assert waiting <= {
         each["key"] for each in pod["tolerations"] if each.get("effect") == "NoSchedule"
@@ -308,3 +351,20 @@ def test_host_network_pods_can_be_seen_with_either_way_of_wiring():
         assert "SYS_PTRACE" in agent["securityContext"]["capabilities"]["add"]
         volumes = {volume["name"] for volume in found["volumes"]}
         assert {mount["name"] for mount in agent["volumeMounts"]} <= volumes
+
+
+@pytest.mark.parametrize(
+    ("overlay", "component"),
+    [("cni", "seccomp"), ("observer", "seccomp"), ("nat-host", "seccomp-nat-host")],
+)
+def test_each_process_gets_its_own_profile_which_the_kubelet_finds(overlay: str, component: str):
+    objects = build(KUBERNETES / "overlays" / overlay, KUBERNETES / "components" / component)
+    (pod,) = [item["spec"]["template"]["spec"] for item in objects if item["kind"] == "DaemonSet"]
+    (volume,) = [each for each in pod["volumes"] if each["name"] == "seccomp-profiles"]
+    assert volume["hostPath"]["path"] == "/var/lib/kubelet/seccomp/netmgr"
+    made = containers(pod)
+    assert made["seccomp-profiles"]["volumeMounts"][0]["name"] == "seccomp-profiles"
+    for process in ("agent", "exporter"):
+        profile = made[process]["securityContext"]["seccompProfile"]
+        assert profile == {"type": "Localhost", "localhostProfile": f"netmgr/{process}.json"}
+        assert (KUBERNETES.parent / "seccomp" / f"{process}.json").exists()

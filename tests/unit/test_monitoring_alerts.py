@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from exporter.monitoring.alerts import ALERTS
-from exporter.monitoring.files import files
+from exporter.monitoring.files import RUNBOOKS_FILE, files
 from netmgr import programs
 from tests.unit.alert_cases import FIRES, Case
 from tests.unit.alert_quiet_cases import QUIET
@@ -64,7 +64,12 @@ def test_the_alert_fires(case: Case, scrape: Scrape, tmp_path: Path) -> None:
     alert = next(alert for alert in ALERTS if alert.name == case.alert)
     labels = scrape(case.labels)
     summary = case.summary if "cluster" in labels else case.summary.replace(" in training", "")
-    annotations = {"summary": summary, "description": alert.description}
+    runbook = f"{RUNBOOKS_FILE}#{alert.name.lower()}"
+    annotations = {
+        "summary": summary,
+        "description": alert.description,
+        "runbook_url": runbook,
+    }
     expected = [
         {"exp_labels": labels | {"severity": alert.severity.value}, "exp_annotations": annotations}
     ]

@@ -9,6 +9,7 @@ import re
 from itertools import combinations
 from pathlib import Path
 
+import _jsonnet
 import pytest
 import yaml
 
@@ -18,12 +19,14 @@ from exporter.controller_catalog import CONTROLLER
 from exporter.metric import Kind, Metric
 from exporter.monitoring.__main__ import main
 from exporter.monitoring.alerts import ALERTS
-from exporter.monitoring.dashboards import DASHBOARDS, render
-from exporter.monitoring.files import PORT, files
+from exporter.monitoring.dashboard import render
+from exporter.monitoring.dashboards import DASHBOARDS
+from exporter.monitoring.files import PORT, RUNBOOKS_FILE, files
 from exporter.monitoring.promql import TARGET_LABELS, buckets, read
 from exporter.monitoring.recording import GROUPS, Recorded
 from netmgr import programs
 from netmgr.plan.render import kubernetes
+from tests.fakes import kustomize
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 RECORDED = [rule for group in GROUPS for rule in group.rules]
@@ -60,7 +63,7 @@ def test_no_file_stands_beside_them_that_nothing_renders() -> None:
         for folder in ("prometheus", "grafana")
         for path in (CONFIGS / folder).iterdir()
     }
-    assert standing == set(map(Path, files()))
+    assert standing == set(map(Path, files())) - {Path("mixin.libsonnet")}
 
 
 def test_the_command_writes_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,11 +129,11 @@ def test_a_dashboard_has_one_place_for_every_panel(dashboard) -> None:
 
 
 def test_every_dashboard_has_a_name_of_its_own() -> None:
-    loaded = [json.loads(path.read_text("utf-8")) for path in (CONFIGS / "grafana").iterdir()]
+    loaded = [json.loads(path.read_text("utf-8")) for path in (CONFIGS / "grafana").glob("*.json")]
     assert (
         len({dashboard["uid"] for dashboard in loaded})
         == len({dashboard["title"] for dashboard in loaded})
-        == 5
+        == 8
     )
 
 
@@ -174,7 +177,59 @@ def test_what_the_scrape_configuration_offers_in_comments_is_valid_too(tmp_path:
 
 
 def test_the_scrape_configuration_loads_the_rules_beside_it() -> None:
-    scrape = yaml.safe_load(files()["prometheus/scrape.yml"])
-    assert {f"prometheus/{name}" for name in scrape["rule_files"]} | {"prometheus/scrape.yml"} == {
-        name for name in files() if name.startswith("prometheus/")
+    beside = {
+        name.removeprefix("prometheus/"): yaml.safe_load(text)
+        for name, text in files().items()
+        if name.startswith("prometheus/")
     }
+    # What is for Prometheus' operator has rules as well, but in an object of Kubernetes.
+    with_rules = {name for name, document in beside.items() if "groups" in document}
+    assert set(beside["scrape.yml"]["rule_files"]) == with_rules
+
+
+def test_the_mixin_has_every_dashboard_and_rule() -> None:
+    # Its fields are hidden, as those of every mixin, until somebody asks for them.
+    shown = (
+        f"local mixin = import '{CONFIGS / 'mixin.libsonnet'}'; {{ [key]: mixin[key] "
+        "for key in ['grafanaDashboards', 'prometheusAlerts', 'prometheusRules'] }"
+    )
+    mixin = json.loads(_jsonnet.evaluate_snippet("all", shown))
+    assert mixin["grafanaDashboards"] == {
+        f"{dashboard.uid}.json": render(dashboard) for dashboard in DASHBOARDS
+    }
+    for key, name in (("prometheusAlerts", "alerts.yml"), ("prometheusRules", "recording.yml")):
+        assert mixin[key] == yaml.safe_load((CONFIGS / "prometheus" / name).read_text())
+
+
+def test_the_operators_object_has_the_same_rules() -> None:
+    (rule,) = kustomize.build(CONFIGS / "prometheus")
+    of_files = [
+        group
+        for name in ("recording.yml", "alerts.yml")
+        for group in yaml.safe_load((CONFIGS / "prometheus" / name).read_text())["groups"]
+    ]
+    assert rule["kind"] == "PrometheusRule"
+    assert rule["spec"]["groups"] == of_files
+
+
+def test_config_maps_have_the_dashboards_where_grafanas_sidecar_looks() -> None:
+    made = kustomize.build(CONFIGS / "grafana")
+    assert {found["metadata"]["labels"]["grafana_dashboard"] for found in made} == {"1"}
+    shown = [json.loads(text) for found in made for text in found["data"].values()]
+    assert shown == [render(dashboard) for dashboard in DASHBOARDS]
+    # A ConfigMap and the annotation that `kubectl apply` makes of it hold 1 MiB and 256 KiB.
+    assert all(len(json.dumps(found)) < 200_000 for found in made)
+
+
+def test_every_alert_leads_to_its_runbook() -> None:
+    page = (CONFIGS.parent / RUNBOOKS_FILE).read_text()
+    assert re.findall(r"(?m)^### (\w+)$", page) == [alert.name for alert in ALERTS]
+    at_a_site = files("https://docs.example.com/")["prometheus/alerts.yml"]
+    for text, base in (
+        (files()["prometheus/alerts.yml"], RUNBOOKS_FILE),
+        (at_a_site, "https://docs.example.com/reference/alerts/"),
+    ):
+        rules = [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
+        assert [rule["annotations"]["runbook_url"] for rule in rules] == [
+            f"{base}#{alert.name.lower()}" for alert in ALERTS
+        ]

@@ -7,7 +7,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from exporter.monitoring.__main__ import main
-from exporter.monitoring.dashboards import DASHBOARDS, Dashboard, Panel, Query
+from exporter.monitoring.dashboard import Dashboard, Panel, Query
+from exporter.monitoring.dashboards import DASHBOARDS
 from exporter.monitoring.picture import HEIGHT, Line, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -80,6 +81,23 @@ def test_bars_are_as_long_as_their_values() -> None:
     picture = drawn(panel(kind="bargauge"), Line("a", ((0, 10),)), Line("b", ((0, 5),)))
     long, short = (float(bar.get("width")) for bar in picture.findall(f".//{SVG}g/{SVG}rect")[1:])
     assert long == 2 * short
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_no_two_series_have_both_colour_and_shape_in_common(*, stacked: bool) -> None:
+    lines = [Line(f"line {number}", ((0, 20 - number),)) for number in range(12)]
+    picture = drawn(panel(stacked=stacked), *lines)
+    marks = [(mark.get("d"), mark.get("fill")) for mark in picture.iter(f"{SVG}path")]
+    assert len(set(marks)) == 12
+    assert len({shape for shape, _ in marks[:40]}) == 8
+    # Four on the line, one in the legend.
+    assert {marks.count(mark) for mark in set(marks)} == {5}
+
+
+def test_a_screen_reader_gets_the_largest_of_each_panel() -> None:
+    picture = drawn(panel(), Line("small", ((0, 1),)), Line("large", ((0, 2.5e6),)))
+    assert picture.find(f"{SVG}desc").text == "traffic: large 2.5 MB/s"
+    assert picture.get("aria-labelledby") == "title summary"
 
 
 def test_names_are_escaped() -> None:

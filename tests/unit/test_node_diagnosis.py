@@ -52,14 +52,23 @@ def test_what_is_full_has_to_stay_so(name: str, fault: Fault):
         ({"packets": 90_000, "lost": 1000}, [Fault.LINK_DROPS]),
         ({"packets": 90_000, "lost": 99}, []),
         ({"packets": 1_000_000, "lost": 1000}, []),
+        ({"forwarded": 200_000_000, "unattributed": 2_000_000}, [Fault.UNATTRIBUTED]),
+        ({"forwarded": 2_000_000, "unattributed": 2_000_000}, [Fault.UNATTRIBUTED]),
+        ({"forwarded": 1_000_000, "unattributed": 1_000_000}, []),
+        ({"forwarded": 201_000_000, "unattributed": 2_000_000}, []),
     ],
 )
-def test_uplinks_have_to_lose_many_and_a_share(steps: dict[str, int], found: list[Fault]):
+def test_much_has_to_be_lost_and_a_share_of_all(steps: dict[str, int], found: list[Fault]):
     assert reasons(looks(**steps)) == found
 
 
 def test_one_burst_of_errors_is_no_problem():
     burst = [replace(look, errors=10_000 * (look.at > MINUTE)) for look in looks(packets=1000)]
+    assert reasons(burst) == []
+
+
+def test_one_burst_without_a_pod_is_no_problem():
+    burst = [replace(look, unattributed=10**9 * (look.at > MINUTE)) for look in looks()]
     assert reasons(burst) == []
 
 
@@ -94,10 +103,13 @@ def test_only_the_last_minutes_count():
 def test_each_problem_says_how_much_and_what_to_do():
     newest = {"at": 180.0, "tracked": 0.97, "ports": 0.99, "gaps": 4}
     newest |= {"repairs": {"routes": 5, "rules": 7}, "packets": 9000, "errors": 300, "lost": 3000}
+    newest |= {"forwarded": 90_000_000, "unattributed": 30_000_000}
     seen = [
         Look(0.0, 0.95, 0.95),
-        Look(60.0, 0.95, 0.95, 3000, 100, 1000, {"routes": 1, "rules": 1}, 1),
-        Look(120.0, 0.96, 0.96, 6000, 200, 2000, {"routes": 2, "rules": 3}, 2),
+        Look(60.0, 0.95, 0.95, 3000, 100, 1000, {"routes": 1, "rules": 1}, 1, 10**7, 10**7),
+        Look(
+            120.0, 0.96, 0.96, 6000, 200, 2000, {"routes": 2, "rules": 3}, 2, 2 * 10**7, 2 * 10**7
+        ),
         Look(**newest),
     ]
     assert {one["reason"]: one["message"] for one in diagnosis.problems(seen)} == {
@@ -113,6 +125,9 @@ def test_each_problem_says_how_much_and_what_to_do():
         "times in 180 s); its log says what was changed",
         Fault.GAPS: "counters keep losing their past, so traffic is missing in the totals; the "
         "agent's log says which",
+        Fault.UNATTRIBUTED: "30000000 of 90000000 bytes that were forwarded from or to the "
+        "internet in the last minutes were counted for no pod; `netmgr node audit` compares what "
+        "passed, and `netmgr doctor` looks for other programs",
     }
 
 
@@ -143,6 +158,17 @@ def test_a_look_is_at_the_whole_snapshot():
     uplink = Carried(1000, 10, 2000, 20, errors=3, lost=4)
     found = diagnosis.look_at(given, [uplink, uplink], 5.0)
     used = max(one["used"] / one["budget"] for one in given["nat"]["ports"])
-    assert found == Look(5.0, 0.96, used, 60, 6, 8, {"rules": 3}, 2)
+    both = [one["forwarded"] for one in given["unattributed"]]
+    missed = [one["bytes"] for one in given["unattributed"]]
+    assert found == Look(5.0, 0.96, used, 60, 6, 8, {"rules": 3}, 2, sum(both), sum(missed))
     del given["tracking"], given["nat"]
+    given["unattributed"] = []
     assert diagnosis.look_at(given, [], 5.0) == Look(5.0, repairs={"rules": 3}, gaps=2)
+
+
+def test_what_passes_to_other_nodes_pods_is_no_fault_where_nobody_counts_it():
+    given = snapshot(2, 1)
+    assert diagnosis.look_at(given, [], 5.0).unattributed > 0
+    given["origins"] = [one for one in given["origins"] if one["origin"] != "remote-pods"]
+    found = diagnosis.look_at(given, [], 5.0)
+    assert (found.unattributed, found.forwarded > 0) == (0, True)

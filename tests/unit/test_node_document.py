@@ -117,6 +117,8 @@ def refused(text: str) -> str:
         ("mtu: 1500", "node.yaml:1: ranges: is required and missing"),
         ("ranges: [10.1.0.0/28", "node.yaml:5: is not YAML"),
         ("site: 2026-13-01", "node.yaml: has a value that cannot be one: month must be in 1..12"),
+        ('mtu: !!int ""', "node.yaml: has a value that cannot be one: string index out of range"),
+        (f"mtu: 1{':00' * 200}.5", "node.yaml: has a value that cannot be one: int too large"),
     ],
 )
 def test_a_fault_is_named_with_line_and_key(body, message):
@@ -214,3 +216,8 @@ def test_no_range_is_too_small(ranges, families):
 def test_special_use_and_own_addresses_are_refused_and_not_taken_out():
     assert "holds the node's own address" in refused(HEAD + "ranges: [10.1.0.200]\n")
     assert "special-use" in refused(HEAD + "ranges: [10.1.0.0/28, 169.254.7.7]\n")
+
+
+def test_text_that_yaml_cannot_have_is_one_line_with_the_file():
+    (line,) = refused(HEAD + "site: \x07\n").splitlines()
+    assert line.startswith("node.yaml: is not YAML: unacceptable character #x0007")

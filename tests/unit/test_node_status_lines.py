@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import click
 import pytest
 
 from netmgr.cli import node_tables
@@ -36,32 +35,3 @@ def test_a_spent_quota_is_shown_and_others_are_not(pod: str):
     assert f"quota spent: internet-out of {owner}, " in text
     assert "of its day, until 2023-11-15T00:00Z" in text
     assert "quota spent" not in shown(quotas=[{**one, **amounts, "spent": False}])
-
-
-def test_the_busiest_pods_are_shown_with_their_limits_and_fullest_quotas():
-    before, now = snapshot(2, 1), snapshot(2, 1)
-    now["taken_at"] = before["taken_at"] + 2
-    names = sorted({(one["namespace"], one["pod"]) for one in now["pods"]})
-    (namespace, pod), (_, other) = names
-    for one in now["pods"]:
-        one["bytes"] += 4000 if one["pod"] == pod else 2000
-    rate = {"bytes": 0, "packets": 0, "delays": 0, "dropped_packets": 0, "backlog": 0}
-    limit = {"namespace": namespace, "pod": pod, "traffic": "internet-out", "rate": 8_000_000}
-    now["limits"] = [limit | rate]
-    quota = {"namespace": namespace, "pod": other, "traffic": "internet-in", "budget": 1000}
-    quota |= {"until": 0, "spent": False, "forecast": 0}
-    now["quotas"] = [
-        quota | {"period": "month", "used": 250},
-        quota | {"period": "day", "used": 100},
-        quota | {"pod": "", "period": "day", "used": 900},
-    ]
-    text = click.unstyle(str(node_tables.busiest(before, now, 2)))
-    title, head, first, second = text.splitlines()[:4]
-    assert title.endswith("internet traffic")
-    assert head.split("  ")[-1].strip() == "quota"
-    assert first.split() == [namespace, pod, "2.0", "kB", "2.0", "kB", "1.0", "MB/s"]
-    assert second.endswith("25% of internet-in a month")
-    # Without any of them there are no columns for them.
-    plain = str(node_tables.busiest(before, before | {"limits": [], "quotas": []}, 2))
-    assert "quota" not in plain
-    assert "at most" not in plain

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from netmgr.model import AttachmentKey, PodRef
+from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.observer.cached_results import CachedResult
 from netmgr.observer.kernel_check import HostEnd, KernelState, OnLinkRoute
 from netmgr.observer.reconcile_plan import (
@@ -25,6 +26,7 @@ ENDS = {
     "veth2": HostEnd(VETH_2, BRIDGE),
     "eth0": HostEnd(UPLINK, 0),
 }
+LIMITS = (("all-in", 1_000_000),)
 ON_BRIDGE = OnLinkRoute(BRIDGE, own=False)
 
 
@@ -32,7 +34,12 @@ def result(
     pod: str, *addresses: Address, links: Iterable[str] = ("cni0", "veth1"), at: float = 1.0
 ) -> CachedResult:
     return CachedResult(
-        AttachmentKey(f"c-{pod}", "eth0"), PodRef("team", pod), addresses or (A,), tuple(links), at
+        AttachmentKey(f"c-{pod}", "eth0"),
+        PodRef("team", pod),
+        addresses or (A,),
+        tuple(links),
+        at,
+        LIMITS,
     )
 
 
@@ -62,8 +69,10 @@ def names(counted: Iterable[Counted]) -> set[str]:
 
 def test_a_pod_on_a_bridge_is_confirmed_by_its_port():
     after = look([result("a", A, B)], bridge("veth1"))
-    assert [(pod.addresses, pod.host_link) for pod in attachments(after.begins)] == [
-        ((A, B), "veth1")
+    assert list(attachments(after.begins)) == [
+        Attachment(
+            AttachmentKey("c-a", "eth0"), PodRef("team", "a"), (A, B), "veth1", "", rates=LIMITS
+        )
     ]
     assert after.states[ResultState.COUNTED] == 1
 
@@ -120,6 +129,35 @@ def test_a_file_that_stays_behind_alone_keeps_its_account_for_a_while_and_no_lon
     assert names(look([result("a")], bridge(), bare, now=100.0 + STALE_SECONDS).ends) == {"a"}
     back = look([result("a")], bridge("veth1"), bare, now=130.0)
     assert look([result("a")], bridge(), back, now=100.0 + STALE_SECONDS).ends == ()
+
+
+def test_a_counter_that_lost_its_file_needs_the_kernel_to_name_its_link():
+    """One of a release that kept no link may have any that has the address's own route."""
+    first = look([result("a")], bridge("veth1"))
+    assert names(look([], ptp(veth2=A), first).ends) == {"a"}
+    (one,) = first.begins
+    nameless = replace(one, attachment=replace(one.attachment, host_link=""))
+    assert plan([], ptp(veth2=A), {A: nameless}, 0.0).ends == ()
+
+
+def test_the_other_addresses_of_a_pod_are_looked_at_whatever_became_of_one():
+    """One stays another's, the next is confirmed, or was lost."""
+    first = look([result("a", A, B)], bridge("veth1"))
+    after = look([result("a", A, B)], bridge("veth1", addresses=[B]), first)
+    assert after.states[ResultState.COUNTED] == 1
+    after = look([result("b", A, links=["veth2"], at=2.0)], bridge("veth2", addresses=[A]), first)
+    assert {(one.pod.name, one.address) for one in after.ends} == {("a", A), ("a", B)}
+
+
+def test_pods_of_the_same_name_are_told_apart_by_their_container():
+    kernel = bridge("veth1", "veth2")
+    one, other = result("a", A), result("a", B, links=["veth2"])
+    other = replace(other, key=AttachmentKey("c-other", "eth0"))
+    begun = look([one, other], kernel).begins
+    assert [(each.key.container_id, each.addresses) for each in attachments(begun)] == [
+        ("c-a", (A,)),
+        ("c-other", (B,)),
+    ]
 
 
 def test_an_address_that_was_taken_over_changes_hands_in_one_look():

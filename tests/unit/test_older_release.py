@@ -117,3 +117,9 @@ def keys(value: object, at: str = "") -> Iterator[str]:
         for key, inner in value.items():
             yield f"{at}.{key}"
             yield from keys(inner, f"{at}.{key}")
+
+
+def test_ranges_that_are_no_objects_are_left_to_who_reads_them(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sock"
+    with agent_socket.agent(path, agent_socket.canned({"version": 1, "nat": {"ranges": [5]}})):
+        assert read_snapshot(path)["nat"] == {"ranges": [5]}

@@ -131,9 +131,9 @@ def test_a_document_that_is_wrong_by_itself_is_refused(
             "10.253.0.32/28",
             "10.253.0.16/28",
             (
-                "evals-cpu-1.yaml:18: ranges[0]: 10.253.0.16/28 of evals-cpu-1 overlaps "
+                "evals-cpu-1.yaml:20: ranges[0]: 10.253.0.16/28 of evals-cpu-1 overlaps "
                 "10.253.0.16/28 of evals-cpu-0 "
-                "({all}/evals-cpu-0.yaml:18: ranges[0]); an address has one owner: "
+                "({all}/evals-cpu-0.yaml:20: ranges[0]); an address has one owner: "
                 "correct one of them"
             ),
         ),
@@ -144,7 +144,7 @@ def test_a_document_that_is_wrong_by_itself_is_refused(
             (
                 "nat-0.evals.yaml:5: node.addresses[0]: 10.253.34.4 of nat-0.evals "
                 "overlaps 10.253.34.0/28 of "
-                "evals-cpu-1 ({all}/evals-cpu-1.yaml:18: ranges[0]); an address has one owner"
+                "evals-cpu-1 ({all}/evals-cpu-1.yaml:20: ranges[0]); an address has one owner"
             ),
         ),
         (
@@ -202,7 +202,7 @@ def test_a_document_that_is_wrong_by_itself_is_refused(
             "172.16.0.0/12, ",
             "",
             (
-                "training-system-0.yaml:17: internal: is 10.0.0.0/8, 100.64.0.0/10, "
+                "training-system-0.yaml:19: internal: is 10.0.0.0/8, 100.64.0.0/10, "
                 "192.168.0.0/16, fc00::/7, and"
             ),
         ),
@@ -240,7 +240,7 @@ def test_without_a_plan_documents_are_held_against_each_other(
     done = CliRunner().invoke(app, [*alone, "-o", "json"])
     assert done.exit_code == 1
     assert [line.partition(": ")[0] for line in json.loads(done.stdout)["errors"]] == [
-        "evals-cpu-1.yaml:18"
+        "evals-cpu-1.yaml:20"
     ]
 
 

@@ -232,6 +232,7 @@ def test_a_map_shows_growth_before_it_is_done(own: Path) -> None:
     before = {path.name: path.read_bytes() for path in own.parent.iterdir()}
     done = run("map", "--as", "svg", "--grow", "evals", "--nodes", "600", plan=own)
     assert done.exit_code == 0
-    assert 'stroke="#000000"' in done.stdout
+    assert ">new<" in done.stdout  # in the legend
+    assert ">new<" not in run("map", "--as", "svg", plan=own).stdout
     assert {path.name: path.read_bytes() for path in own.parent.iterdir()} == before
     assert run("map", "--grow", "evals", plan=own).exit_code == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import RangesUnknown
 from netmgr.prefixes import Prefix
-from netmgr.ranges.assigned import AssignedRanges, current, describe_change, read
+from netmgr.ranges.assigned import MAX_BYTES, AssignedRanges, current, describe_change, read
 from tests.builders import NODE_KEYS
 
 OWN, OTHER = Prefix.parse("10.1.0.0/24"), Prefix.parse("10.2.0.0/24")
@@ -76,6 +77,29 @@ def test_a_file_that_is_no_annotation_is_refused_by_name(document: NodeDocument,
     write(document, text)
     with pytest.raises(RangesUnknown, match=r"ranges: .*; remove the annotation netmgr.io/"):
         current(document)
+
+
+@pytest.mark.parametrize("missing", ["node", "version", "ranges"])
+def test_an_annotation_without_a_key_is_refused_with_all_three(missing: str) -> None:
+    content = {"node": "b", "version": 101, "ranges": []}
+    del content[missing]
+    with pytest.raises(
+        ValueError, match=f"^it is no object with node, version and ranges: '{missing}'$"
+    ):
+        AssignedRanges.parse(json.dumps(content))
+
+
+def test_no_more_is_read_than_an_annotation_may_have(document: NodeDocument):
+    write(document, " " * MAX_BYTES + str(AssignedRanges("uid-b", 101, (OTHER,))))
+    assert current(document) == (OWN,)
+
+
+def test_all_ranges_of_before_and_after_are_named() -> None:
+    found = AssignedRanges("uid-b", 101, (OTHER, Prefix.parse("fd00:2::/64")))
+    assert describe_change(found, (OWN, Prefix.parse("fd00:1::/64"))) == (
+        "the Node has other ranges since this pod was started: "
+        "10.2.0.0/24, fd00:2::/64 instead of 10.1.0.0/24, fd00:1::/64"
+    )
 
 
 def test_a_change_says_what_is_given_out_now_and_what_was_before(document: NodeDocument):

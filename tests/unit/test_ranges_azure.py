@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -11,7 +15,8 @@ import pytest
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import RangesUnknown
 from netmgr.prefixes import Address, Prefix
-from netmgr.ranges.azure import pool
+from netmgr.ranges.azure import ENDPOINT, AzureRanges, pool
+from netmgr.ranges.metadata import Endpoint, fetch
 from netmgr.ranges.sources import validate
 from tests.builders import NODE_KEYS
 
@@ -54,10 +59,16 @@ def test_all_but_the_first_address_of_every_interface_and_family_is_the_pool():
     "entry",
     [
         {"privateIpAddress": "10.0.0.16/28"},
+        {"privateIpAddress": "10.0.0.16/28", "prefixLength": "30"},
+        {
+            "privateIpAddress": "10.0.0.16/28",
+            "privateIPAddressPrefixLength": "",
+            "prefixLength": None,
+        },
         {"privateIpAddress": "10.0.0.16", "privateIPAddressPrefixLength": "28"},
         {"privateIpAddress": "10.0.0.16", "prefixLength": 28},
     ],
-    ids=["text", "string", "number"],
+    ids=["text", "text first", "nothing else", "string", "number"],
 )
 def test_a_configuration_that_is_a_block_is_taken_whole(entry: dict[str, Any]):
     assert shown(metadata((["10.0.0.4", entry], []))) == ["10.0.0.16/28"]
@@ -71,9 +82,14 @@ def test_a_configuration_that_is_a_block_is_taken_whole(entry: dict[str, Any]):
         (DOCUMENTED.encode()[:-20], "not JSON"),
         (b"\xff\xfe", "not JSON"),
         (b"[" * 100_000, "not JSON"),
-        (b"[]", "is not an object"),
-        (b"{}", "no list 'interface'"),
-        (b'{"interface":[]}', "no network interface"),
+        (b"[]", "^the instance metadata: is not an object"),
+        (b"{}", "^the instance metadata: has no list 'interface'"),
+        (b'{"interface":[]}', "^the instance metadata names no network interface"),
+        (
+            b'{"interface":[{"ipv4":{"ipAddress":[7]}}]}',
+            r"^interface\[0\].ipv4.ipAddress\[0\]: is not an object",
+        ),
+        (b'{"interface":[{"ipv4":7}]}', r"^interface\[0\].ipv4: is not an object"),
         (b'{"interface":[7]}', r"interface\[0\]: is not an object"),
         (b'{"interface":[{"ipv4":{}}]}', r"interface\[0\].ipv4: has no list 'ipAddress'"),
         (
@@ -94,6 +110,36 @@ def test_a_configuration_that_is_a_block_is_taken_whole(entry: dict[str, Any]):
 def test_what_is_no_such_document_is_refused_and_says_where(body: bytes, reason: str):
     with pytest.raises(RangesUnknown, match=reason):
         pool(body)
+
+
+def test_the_largest_blocks_are_taken_and_each_block_once_v4_first():
+    body = metadata(
+        (["10.0.0.4"], ["2001:db8::4", "2001:db8:0:1::/64"]),
+        (["10.1.0.4", "10.0.1.0/24", "10.0.0.9", "10.0.1.0/24"], []),
+    )
+    assert shown(body) == ["10.0.1.0/24", "10.0.0.9/32", "2001:db8:0:1::/64"]
+
+
+def test_a_machine_s_pool_is_asked_of_the_metadata_service():
+    asked = []
+
+    class Service(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers["Metadata"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(metadata((["10.0.0.4", "10.0.0.5"], [])))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Service) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        endpoint = replace(ENDPOINT, host="127.0.0.1", port=server.server_port)
+        assert AzureRanges(endpoint).read() == (Prefix.parse("10.0.0.5"),)
+        thread.join()
+    assert asked == [("/metadata/instance/network?api-version=2021-02-01", "true")]
 
 
 def document(**more: Any) -> NodeDocument:
@@ -140,3 +186,28 @@ def test_a_block_that_contradicts_is_left_out_and_the_others_are_used(
     assert valid.ranges == (good,)
     (diagnostic,) = valid.refused
     assert re.match(f"{re.escape(block)} is not used: .*{reason}", str(diagnostic)), diagnostic
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999999\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n{}",
+    ],
+    ids=["length", "chunk"],
+)
+def test_an_answer_longer_than_any_memory_is_no_whole_one(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        endpoint = Endpoint("127.0.0.1", server.getsockname()[1], "/", {})
+        with pytest.raises(RangesUnknown, match="is no whole HTTP answer"):
+            fetch(endpoint)
+        thread.join()

@@ -3,23 +3,34 @@ whatever names the plan has."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from netmgr.drawing import NAMESPACE
+from netmgr.palette import INK, SERIES
+from netmgr.plan import files
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
-from netmgr.plan.render.map import svg
+from netmgr.plan.locking import make_lock
+from netmgr.plan.render.map import page, svg
 from netmgr.plan.render.map import text as text_map
+from netmgr.plan.render.map.blocks import blocks, percent, room
+from netmgr.plan.render.map.colours import neighbours, scheme
 from netmgr.plan.render.map.hilbert import point, rectangle
 from netmgr.plan.render.map.model import Picture, Region, Use, Window, cover, picture
 from netmgr.prefixes import Address, Family, Prefix, merge
+from tests.unit.html_structure import Page, faults
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 WINDOW = Prefix.parse("10.0.0.0/8")
 NASTY = '</script><script>alert("&")</script>@@DATA@@\x00'
 
@@ -138,13 +149,18 @@ def test_a_terminal_shows_letters_where_the_blocks_are() -> None:
 def test_what_a_change_adds_is_framed() -> None:
     old, new = Region(at("10.0.0.0/10"), "a", "pods"), Region(at("10.64.0.0/10"), "a", "pods")
     root = parse(svg.draw(one(old, new, before=(old,))))
-    framed = [
-        node.get("data-prefix")
+    places = {
+        node.get("data-prefix"): (node.get("x"), node.get("y"))
         for node in root.iter()
-        if node.get("stroke") == "#000000" and node.get("data-prefix")
+        if node.get("data-prefix")
+    }
+    framed = [
+        (node.get("x"), node.get("y"))
+        for node in root.iter()
+        if node.get("fill") == "none" and node.get("stroke") == INK
     ]
     shown = [node.get("data-prefix") for node in root.iter() if node.get("data-prefix")]
-    assert framed == ["10.64.0.0/10"]
+    assert framed == [places["10.64.0.0/10"]]
     assert shown.count("10.0.0.0/10") == 2
 
 
@@ -152,7 +168,7 @@ def test_names_cannot_break_out_of_the_picture_or_the_page() -> None:
     drawn = one(Region(WINDOW, NASTY, NASTY, note=NASTY), before=())
     root = parse(svg.draw(drawn))
     assert not [node for node in root.iter() if node.tag.endswith("script")]
-    html = svg.draw_page(drawn)
+    html = page.draw(drawn)
     assert html.count("<script") == 2  # the data, and the page's own
     data = re.search(r'id="data">(.*?)</script>', html, re.DOTALL)
     assert data
@@ -162,10 +178,118 @@ def test_names_cannot_break_out_of_the_picture_or_the_page() -> None:
 
 
 def test_the_page_fetches_nothing(rendered_plan: PlanDocument, rendered_lock: LockDocument) -> None:
-    html = svg.draw_page(picture(rendered_plan, rendered_lock))
+    html = page.draw(picture(rendered_plan, rendered_lock))
     assert "default-src 'none'" in html
-    assert not re.search(r"""(?:src|href)=|url\((?!#)|@import|fetch\(|XMLHttp""", html)
+    assert not re.search(r"""src=|href="[^#]|url\((?!#)|@import|fetch\(|XMLHttp""", html)
     assert set(re.findall(r"https?://[^\"' ]+", html)) == {NAMESPACE}
+
+
+def test_the_page_allows_its_own_style_and_script_and_no_other() -> None:
+    html = page.draw(one(Region(WINDOW, "a", "pods")))
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
+    assert policy
+    for tag, directive in (("style", "style-src"), ("script", "script-src")):
+        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}'" in policy[1]
+    assert "unsafe" not in policy[1]
+
+
+def test_the_page_can_be_read_without_seeing_it(
+    rendered_plan: PlanDocument, rendered_lock: LockDocument
+) -> None:
+    drawn = picture(rendered_plan, rendered_lock)
+    assert faults(page.draw(drawn)) == []
+    assert faults(page.draw(replace(drawn, before=drawn.windows))) == []
+
+
+def test_the_tables_of_the_page_have_every_block_that_it_draws(
+    rendered_plan: PlanDocument, rendered_lock: LockDocument
+) -> None:
+    drawn = picture(rendered_plan, rendered_lock)
+    buttons = [
+        element.attributes["data-prefix"]
+        for element in Page(page.draw(drawn)).all("button")
+        if "data-prefix" in element.attributes
+    ]
+    for window in drawn.windows:
+        assert str(window.prefix) in buttons
+        for region in window.regions:
+            assert str(region.prefix) in buttons or region.nodes is not None
+
+
+def test_owners_whose_blocks_touch_have_different_colours() -> None:
+    plan = files.load_plan(CONFIGS / "plan" / "twenty-clusters.yaml")
+    drawn = picture(plan, make_lock(plan, None, files.load_limits(plan.cloud)))
+    shown, beside = scheme(drawn), neighbours(drawn)
+    assert len(beside) == 21
+    assert sum(map(len, beside.values())) > 60
+    alike = [
+        (owner, other)
+        for owner, others in beside.items()
+        for other in others
+        if shown.colours[owner] == shown.colours[other]
+    ]
+    assert alike == []
+    assert {shown.colours[owner] for owner in beside} == set(SERIES)
+
+
+def test_owners_of_one_colour_differ_in_the_number_on_their_blocks() -> None:
+    regions = [
+        Region(Prefix(Family.V4, WINDOW.value + (number << 16), 16), f"{number:02}" * 30, "pods")
+        for number in range(10)
+    ]
+    words = [node.text for node in parse(svg.draw(one(*regions))).iter() if node.text]
+    for number in range(1, 11):
+        assert words.count(str(number)) == 2, "on the block, and in the legend"
+
+
+def test_rows_count_what_a_block_is_divided_into_and_nodes_in_a_subnet(
+    rendered_plan: PlanDocument, rendered_lock: LockDocument
+) -> None:
+    (window,) = (
+        window
+        for window in picture(rendered_plan, rendered_lock).windows
+        if window.prefix.family is Family.V6
+    )
+    shown = {
+        str(row.prefix): (row.depth, row.filled.words if row.filled else "", row.state)
+        for row in blocks(window)
+    }
+    assert shown["fd00:10::/40"] == (0, "2 of 65,536 /56", "")
+    assert shown["fd00:10:ff:fe00::/56"] == (1, "2 of 256 /64", "held")
+    assert shown["fd00:10:ff:fe01::/64"] == (2, "300 of 507 nodes", "in use")
+    assert room(window) == "2 of 65,536 /56 allocated"
+    (pods,) = (row for row in blocks(window) if str(row.prefix) == "fd00:10:ff:fe01::/64")
+    assert pods.divided == 112, "each node has a /112 of it"
+
+
+def test_ipv6_is_shown_as_rows_in_every_form(
+    rendered_plan: PlanDocument, rendered_lock: LockDocument
+) -> None:
+    drawn = picture(rendered_plan, rendered_lock)
+    (window,) = (each for each in drawn.windows if each.prefix.family is Family.V6)
+    only = replace(drawn, windows=(window,))
+    words = {node.text for node in parse(svg.draw(only)).iter() if node.text}
+    lines = ["".join(span.text for span in line) for line in text_map.draw(only)]
+    html = Page(page.draw(only))
+    assert not any("··" in line for line in lines[:-1])
+    assert len(html.all("section")) == 1
+    assert "application" not in {element.attributes.get("role") for element in html.elements}
+    for row in blocks(window)[1:]:
+        assert str(row.prefix) in words
+        (line,) = (line for line in lines if line.split()[:1] == [str(row.prefix)])
+        if row.filled:
+            assert row.filled.words in words
+            assert row.filled.words in line
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [(0, "0%"), (1e-9, "below 0.1%"), (0.5, "50%"), (0.9999, "above 99.9%"), (1, "100%")],
+)
+def test_a_share_says_none_or_all_only_where_that_is_so(share: float, words: str) -> None:
+    assert percent(share) == words
 
 
 def test_what_is_used_is_what_todays_nodes_have(
@@ -181,4 +305,4 @@ def test_what_is_used_is_what_todays_nodes_have(
 def test_a_large_plan_is_still_a_small_picture(
     rendered_plan: PlanDocument, rendered_lock: LockDocument
 ) -> None:
-    assert len(svg.draw_page(picture(rendered_plan, rendered_lock))) < 200_000
+    assert len(page.draw(picture(rendered_plan, rendered_lock))) < 200_000

@@ -26,6 +26,11 @@ def put(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
+def edited_slice(part: dict[str, Any], **endpoint: Any) -> dict[str, Any]:
+    """A slice with its first endpoint otherwise."""
+    return part | {"endpoints": [part["endpoints"][0] | endpoint]}
+
+
 OUTSIDE = edited(service(1, Family.V4), clusterIP="10.99.0.1")
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "a service outside its range": (
@@ -75,6 +80,18 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         slice_of(1, Family.V4, []) | {"apiVersion": "discovery.k8s.io/v1beta1"},
         "bad.json:2: apiVersion: Input should be 'discovery.k8s.io/v1'",
     ),
+    "a list that is none": (
+        {"apiVersion": "v1", "kind": "List", "items": 7},
+        "bad.json:4: items: must be a list",
+    ),
+    "a list of something else": (
+        {"apiVersion": "v1", "kind": "List", "items": ["x"]},
+        "bad.json:5: items[0]: must be a Kubernetes object",
+    ),
+    "an endpoint that is no address": (
+        edited_slice(slice_of(1, Family.V4, [1]), addresses=["ten"]),
+        "bad.json:15: endpoints[0].addresses[0]: 'ten' is not an IP address",
+    ),
     "an endpoint of the other family": (
         slice_of(1, Family.V4, [1]) | {"addressType": "IPv6"},
         "bad.json:15: endpoints[0].addresses[0]: 10.9.0.1 is not of the slice's addressType IPv6",
@@ -107,6 +124,16 @@ def test_an_endpoint_outside_the_spoke_is_refused_with_both_documents(
             f"spoke (10.9.0.0/16, fd00:9::/64) (see {tmp_path}/svc.json:1)"
         )
     ]
+
+
+def test_a_refused_service_is_found_at_its_line_of_now(service_map: ServiceMap, tmp_path: Path):
+    path = tmp_path / "svc.json"
+    path.write_text(json.dumps(OUTSIDE, indent=1))
+    service_map.read(None)
+    (before,) = service_map.faults()
+    path.write_text("\n\n" + json.dumps(OUTSIDE, indent=1))
+    service_map.read(None)
+    assert service_map.faults() == [before.replace("svc.json:9:", "svc.json:11:")]
 
 
 def test_a_service_given_twice_and_a_port_of_two_services_are_refused_with_both_documents(
@@ -169,6 +196,14 @@ def test_a_file_that_would_fill_the_memory_is_refused_unread(service_map: Servic
         ("x.yaml", b"- " * 200_000, ": has more than 1000 lists and mappings in each other"),
         ("x.yaml", b"at: 2026-13-45", ":1: has a value that cannot be one: month must be in 1..12"),
         ("x.yaml", b"on: !!bool maybe", ":1: has a value that cannot be one: 'maybe'"),
+        ("x.yaml", b'on: !!float ""', ":1: has a value that cannot be one: string index out of"),
+        ("x.yaml", b"on: 1" + b":00" * 200 + b".5", ":1: has a value that cannot be one: int too"),
+        ("x.yaml", b"on: \x07", ": is not YAML: unacceptable character #x0007: control characters"),
+        (
+            "x.yaml",
+            b'kind: "\\e[2J"',
+            ":1: kind: \N{REPLACEMENT CHARACTER}[2J is neither Service nor EndpointSlice",
+        ),
         ("x.json", b'{"kind": ["Service"]}', ":1: kind: must be Service or EndpointSlice"),
     ],
 )

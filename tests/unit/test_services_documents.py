@@ -196,6 +196,43 @@ def test_only_files_that_changed_are_told_of_and_only_services_that_changed(
     assert (str(vip.address), after) == ("10.200.0.5", None)
 
 
+def test_only_the_files_that_are_named_are_read(service_map: ServiceMap, put):
+    put("a.json", service(1, Family.V4))
+    put("b.json", service(2, Family.V4))
+    assert len(service_map.read(["a.json"])) == 1
+    assert len(service_map.read(["b.json"])) == 1
+
+
+def test_a_slice_that_goes_leaves_the_service_its_others(
+    service_map: ServiceMap, put, tmp_path: Path
+):
+    put("svc.json", service(1, Family.V4))
+    put("a.json", slice_of(1, Family.V4, [1]))
+    put("b.json", slice_of(1, Family.V4, [2]))
+    service_map.read(None)
+    (tmp_path / "a.json").unlink()
+    service_map.read(None)
+    ((endpoints, _),) = opened(service_map).values()
+    assert endpoints == ["10.9.0.2:8080"]
+    (tmp_path / "svc.json").unlink()
+    service_map.read(None)
+    assert opened(service_map) == {}
+
+
+@pytest.mark.parametrize("family", ["FQDN", "IPv4"])
+def test_a_slice_of_names_or_of_nobody_opens_nothing(service_map: ServiceMap, put, family):
+    names = slice_of(1, Family.V4, [1]) | {"addressType": family}
+    if family == "FQDN":
+        names["endpoints"][0]["addresses"] = ["web.example"]
+    else:
+        del names["metadata"]["labels"]
+    put("svc.json", service(1, Family.V4))
+    put("slice.json", names)
+    service_map.read(None)
+    assert service_map.faults() == []
+    assert [endpoints for endpoints, _ in opened(service_map).values()] == [[]]
+
+
 def test_files_that_are_not_documents_are_left_alone(service_map: ServiceMap, put, tmp_path: Path):
     put(".hidden.json", service(1, Family.V4))
     put("notes.txt", service(2, Family.V4))
@@ -270,11 +307,12 @@ def test_an_endpoint_with_a_machines_own_address_is_refused(
     service_map.read(None)
     assert len(opened(service_map)) == 1
     (fault,) = service_map.faults()
-    assert "a.json:" in fault
+    assert ": items[1].endpoints[1].addresses[0]: endpoint " in fault
     assert (
         f"is a machine's own address (of {prefix}), not a pod's; set nat.host_endpoints: true"
         in fault
     )
+    assert fault.endswith(f"(see {tmp_path}/a.json:5: items[0])")
     allowed = map_of(tmp_path)
     allowed.read(None)
     assert (len(opened(allowed)), allowed.faults()) == (2, [])

@@ -15,6 +15,7 @@ from netmgr.services.slots import rearranged, rendezvous, slot_count
 ENDPOINTS = [
     Endpoint(Address.parse(f"10.9.{number >> 8}.{number & 255}"), 80) for number in range(400)
 ]
+SLOTS = [0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 0, 2, 1, 0, 3, 1, 0, 0, 3, 2, 0, 2, 0, 0]
 some_endpoints = st.frozensets(st.sampled_from(ENDPOINTS[:12]))
 
 
@@ -66,6 +67,14 @@ def test_only_the_clients_of_an_endpoint_that_goes_move(endpoints, data):
     after = rendezvous(endpoints - {going}, 256)
     assert all(old in (new, going) for old, new in zip(before, after, strict=True))
     assert going not in after
+
+
+def test_every_release_and_every_host_has_the_same_slots():
+    """Else an upgrade would move clients, and two NAT hosts would disagree."""
+    v6 = Endpoint(Address.parse("fd00:9::1"), 8080)
+    numbers = {endpoint: number for number, endpoint in enumerate([*ENDPOINTS[:3], v6])}
+    found = rendezvous(numbers, 24)
+    assert [numbers[endpoint] for endpoint in found] == SLOTS
 
 
 def test_without_endpoints_there_are_no_slots():

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from netmgr import programs
 from netmgr.api.client import DEFAULT_SOCKET
 from netmgr.cli.agent import agent
 from netmgr.cli.exporter import exporter
 from netmgr.documents.node import NodeDocument
 
-UNITS = Path(__file__).parents[2] / "configs" / "systemd"
+ROOT = Path(__file__).parents[2]
+UNITS = ROOT / "configs" / "systemd"
 
 
 def service(name: str) -> SectionProxy:
@@ -23,6 +25,12 @@ def service(name: str) -> SectionProxy:
     unit.optionxform = str
     unit.read(UNITS / f"netmgr-{name}.service")
     return unit["Service"]
+
+
+def settings(name: str, key: str) -> list[str]:
+    """Every value of a key that may be given several times."""
+    lines = (UNITS / f"netmgr-{name}.service").read_text().splitlines()
+    return [line.removeprefix(f"{key}=") for line in lines if line.startswith(f"{key}=")]
 
 
 def options(name: str) -> dict[str, str]:
@@ -55,3 +63,14 @@ def test_the_exporter_asks_where_the_agent_answers_and_may_do_nothing_else():
         == DEFAULT_SOCKET
     )
     assert (unit["DynamicUser"], unit["CapabilityBoundingSet"]) == ("yes", "")
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("name", "tenths"), [("agent", 27), ("exporter", 11)])
+def test_a_unit_is_exposed_no_more_than_the_documents_say(name: str, tenths: int):
+    """The figure is systemd's own; releases since 252 count a little differently."""
+    unit = UNITS / f"netmgr-{name}.service"
+    analyze = ["systemd-analyze", "security", "--offline=true", f"--threshold={tenths}"]
+    done = programs.run([*analyze, str(unit)])
+    assert done.returncode == 0, done.stdout.decode()
+    assert f"{tenths / 10}" in (ROOT / "SECURITY.md").read_text()

@@ -80,3 +80,33 @@ def test_a_protocol_that_is_taken_from_the_header_is_that_protocol() -> None:
     compared = Expression("cmp", {1: number(1), 2: number(0), 3: plain(b"\x11")})
     back = expressions.decode([loading, compared], Family.V4)
     assert expressions.protocol_of(back) == (17, False)
+
+
+ADDRESS_OFFSETS = {Family.V4: 12, Family.V6: 8}
+
+
+def compared(loaded: Expression, data: bytes) -> list[Expression]:
+    return [loaded, Expression("cmp", {1: number(1), 2: number(0), 3: plain(data)})]
+
+
+@pytest.mark.parametrize("family", list(Family))
+@pytest.mark.parametrize(
+    ("length", "data"), [(b"\xff" * 4, b"x"), (b"\xff" * 8, b"x"), (number(4), b"x" * 200)]
+)
+def test_a_comparison_longer_than_its_field_is_kept_as_foreign(
+    family: Family, length: bytes, data: bytes
+) -> None:
+    """Written over what is behind it in the head, the entry could not be read any more."""
+    address = {1: number(1), 2: number(1), 3: number(ADDRESS_OFFSETS[family]), 4: length}
+    back = expressions.decode(compared(Expression("payload", address), data), family)
+    assert [name for name, *_ in back.matches()] == ["nft", "nft"]
+    assert back.conditions()[0] == bytes(LAYOUTS[family].offsets_at - 4)
+
+
+@pytest.mark.parametrize("family", list(Family))
+@pytest.mark.parametrize("size", [16, 17, 200])
+def test_a_name_longer_than_any_links_is_kept_as_foreign(family: Family, size: int) -> None:
+    loaded = Expression("meta", {1: number(1), 2: number(6)})
+    back = expressions.decode(compared(loaded, b"e" * size), family)
+    assert [name for name, *_ in back.matches()] == ["nft", "nft"]
+    assert back.conditions()[0] == bytes(LAYOUTS[family].offsets_at - 4)

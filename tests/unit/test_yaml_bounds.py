@@ -116,3 +116,11 @@ def test_no_depth_ends_the_process(levels):
 
 def test_a_bound_is_an_error_of_yaml():
     assert issubclass(BeyondBounds, yaml.YAMLError)
+
+
+@pytest.mark.parametrize("value", ['!!int ""', '!!float ""', "1" + ":00" * 200 + ".5", "!!bool x"])
+def test_a_value_that_cannot_be_one_is_an_error_of_yaml(value: str):
+    with pytest.raises(yaml.YAMLError, match="has a value that cannot be one"):
+        yaml_loader.load(f"a: {value}")
+    with pytest.raises(ConfigError, match=r"^networks: has a value that cannot be one"):
+        read_existing(f"a: {value}", "networks")

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from netmgr.errors import KernelError
 from netmgr.model import CHAIN_PREFIX
 from netmgr.prefixes import Family
 
@@ -108,10 +109,17 @@ class Entry:
         return bool(self.raw[self.layout.flags_at] & self.layout.goto)
 
     def matches(self) -> Iterator[Extension]:
-        """The matches in order."""
+        """The matches in order.
+
+        Raises:
+            KernelError: one is cut off.
+        """
         at, end = self.layout.size, self._target_at
         while at < end:
             size, name, revision = _HEADER.unpack_from(self.raw, at)
+            # One of no size would never end.
+            if not _HEADER.size <= size <= end - at:
+                raise KernelError("read a rule of iptables", details=f"a match of {size} bytes")
             # The kernel writes a name up to its final zero and leaves what was behind it in our
             # buffer.
             yield text_of(name), revision, self.raw[at + _HEADER.size : at + size]

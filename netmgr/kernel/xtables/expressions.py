@@ -293,15 +293,19 @@ class _Decoding:
         if loaded.kind == "meta" and loaded.key in _LINKS:
             return self._link(_LINKS.index(loaded.key), data)
         offsets, size = _ADDRESSES_AT[self.family], self.layout.address
-        if loaded.kind == "payload" and loaded.key in offsets and loaded.size <= size:
+        # Longer data would be in the way of what is behind it in the head.
+        is_room = max(len(data), len(loaded.mask)) <= size
+        if loaded.kind == "payload" and loaded.key in offsets and is_room:
             side = offsets.index(loaded.key)
             address = {side * size: data, (2 + side) * size: loaded.mask}
             return _Field(address, _INVERTED_ADDRESS[side])
         return None
 
-    def _link(self, side: int, data: bytes) -> _Field:
+    def _link(self, side: int, data: bytes) -> _Field | None:
         at = self.layout.links_at + side * LINK_NAME
         name, final, _ = data.partition(b"\0")
+        if len(name) >= LINK_NAME:
+            return None
         # A name without its final zero is the beginning of one, which iptables shows by a plus.
         shown = name + (b"" if final else b"+")
         mask = b"\xff" * (len(name) + len(final))
@@ -357,10 +361,13 @@ def _loaded(expressions: list[Expression]) -> _Value | None:
                 int.from_bytes(has.get(kind, b""), "big")
                 for kind in (_LOAD_BASE, _LOAD_OFFSET, _LOAD_LENGTH)
             )
+            # What iptables compares fits into an address.
+            if base != _NETWORK_HEADER or size > Family.V6.octets:
+                return None
             mask = b"\xff" * size
             if expressions[1:]:
                 mask = _value(expressions[1].attributes.get(_BITWISE_MASK, b""))
-            return _Value("payload", offset, size, mask) if base == _NETWORK_HEADER else None
+            return _Value("payload", offset, size, mask)
         case _:
             return None
 

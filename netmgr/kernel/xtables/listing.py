@@ -34,6 +34,8 @@ _NAMES = {
     Family.V6: Path("/proc/thread-self/net/ip6_tables_names"),
 }
 _OFFSETS = struct.Struct("=HH")
+_LEAST_TARGET = _EXTENSION.size + 4
+_READ = "read a table of iptables"
 _ATTEMPTS = 20
 
 
@@ -105,15 +107,23 @@ class Table:
         return self._content[target_at + 2 : target_at + 2 + len(_HEAD)] == _HEAD
 
     def _entries(self) -> Iterator[tuple[int, int, int]]:
-        """Start, target's place and end of each entry."""
-        content, at, offsets_at, unpack = (
-            self._content,
-            0,
-            self._layout.offsets_at,
-            _OFFSETS.unpack_from,
-        )
-        while at < len(content):
+        """Start, target's place and end of each entry.
+
+        Raises:
+            KernelError: one is cut off, or its offsets lead out of it.
+        """
+        content, at, unpack = self._content, 0, _OFFSETS.unpack_from
+        offsets_at, least = self._layout.offsets_at, self._layout.size
+        end = len(content)
+        while at < end:
+            if end - at < least:
+                raise KernelError(_READ, details=f"{end - at} bytes of an entry")
             target, size = unpack(content, at + offsets_at)
+            # A target has a header and at least a verdict. An entry of no size would never end.
+            if not least <= target <= size - _LEAST_TARGET or at + size > end:
+                raise KernelError(
+                    _READ, details=f"an entry of {size} bytes, its target at {target}"
+                )
             yield at, at + target, at + size
             at += size
 

@@ -201,7 +201,7 @@ class AddressPool:
         found: set[str] = set()
         for held in allocations:
             reach = held.reserve
-            while reach.length and (wider := self.space.grown(reach, reach.length - 1)):
+            while wider := self.space.grown(reach, reach.length - 1):
                 reach = wider
             beyond = enclosing(reach, max(reach.length - 1, 0))
             near = set()

@@ -80,9 +80,7 @@ class Space:
         """Make `prefix` free again, and one with its free buddies."""
         # Two free buddies always become their parent. Otherwise a large block would look like two
         # small ones and be refused when it is needed.
-        while prefix.length and (buddy := _buddy(prefix)).value in self._free.get(
-            prefix.length, ()
-        ):
+        while (buddy := _buddy(prefix)).value in self._free.get(prefix.length, ()):
             self._remove(buddy)
             prefix = _parent(prefix)
         self._add(prefix)
@@ -124,7 +122,7 @@ class Space:
     def room(self, prefix: Prefix) -> int:
         """How often `prefix` can double in place."""
         doublings = 0
-        while prefix.length and self.is_free(_buddy(prefix)):
+        while self.is_free(_buddy(prefix)):
             prefix = _parent(prefix)
             doublings += 1
         return doublings
@@ -181,7 +179,7 @@ def subtract(outer: Prefix, inner: Prefix) -> list[Prefix]:
 
 
 def _buddy(prefix: Prefix) -> Prefix:
-    # Buddies differ in the last bit of their prefix alone.
+    # Buddies differ in the last bit of their prefix alone. That of all addresses is never free.
     return Prefix(prefix.family, prefix.value ^ prefix.size, prefix.length)
 
 

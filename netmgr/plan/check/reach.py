@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Literal
 
 from netmgr.documents.sites import HUB
 from netmgr.plan.check.trace import INTERNET, Path, Tracer
@@ -51,7 +52,7 @@ class Cell:
         return sum(path.owner == self.owner for path in self.paths)
 
     @property
-    def outcome(self) -> str:
+    def outcome(self) -> Literal["reached", "in part", "dropped"]:
         """reached, dropped, or in part."""
         if self.local or self.arrived == len(self.paths):
             return "reached"

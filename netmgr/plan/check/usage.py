@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from netmgr.documents.diagnostics import KeyPath
 from netmgr.documents.sites import HUB
@@ -46,7 +47,7 @@ class Usage:
     """Whether passing the limit is unwise and not impossible."""
 
     @property
-    def status(self) -> str:
+    def status(self) -> Literal["unknown", "ok", "near", "over"]:
         """unknown, ok, near or over."""
         if self.limit is None:
             return "unknown"

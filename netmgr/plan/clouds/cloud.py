@@ -30,8 +30,11 @@ class Azure(Document):
     """What only the rendered resources of Azure need."""
 
     location: str = "eastus"
+    """Cloud region of whatever names none."""
     resource_group: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.()\-]{1,90}$")] = "netmgr"
+    """The group of all resources."""
     vm_size: str = "Standard_D4s_v5"
+    """Of routers and NAT hosts."""
 
 
 class CloudKeys(Document):

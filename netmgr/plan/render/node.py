@@ -41,6 +41,7 @@ class Documents:
             for name in plan.clusters
             if name in lock.clusters
         }
+        self._routers = [str(address) for hosts in lock.hub.routers.hosts for address in hosts]
         self._common: Mapping = {
             "internal": [str(prefix) for prefix in internal(plan)],
             "masquerade": True,
@@ -83,7 +84,7 @@ class Documents:
         return self._whole(*self._of_node(node))
 
     def _of_node(self, node: PlannedNode) -> tuple[Mapping, Mapping]:
-        own = self._routes(node.cluster) | {
+        own = self._of_nodes(node.cluster) | {
             "ranges": [str(prefix) for prefix in merge(node.blocks)]
         }
         return _head(node.name, node.hosts, {"site": node.cluster}), own
@@ -107,7 +108,7 @@ class Documents:
                 _head("", (), {"role": str(role), "site": cluster}), {"nat": self._nat(cluster)}
             )
         else:
-            whole = self._whole(_head("", (), {"site": cluster}), self._routes(cluster))
+            whole = self._whole(_head("", (), {"site": cluster}), self._of_nodes(cluster))
         # What only the Node object knows: `netmgr kube node` adds it.
         del whole["node"]
         return whole
@@ -116,9 +117,11 @@ class Documents:
         # Shared parts are copied, because a caller may change its document.
         return deepcopy(head | self.sites | own | self.common)
 
-    def _routes(self, cluster: str) -> Mapping:
+    def _of_nodes(self, cluster: str) -> Mapping:
+        """What all nodes of a cluster share, and no other machines."""
         routes = self._back.get(cluster)
-        return {"routes": routes} if routes else {}
+        probed = {"preflight": {"hub": self._routers}} if self._routers else {}
+        return ({"routes": routes} if routes else {}) | probed
 
     def _nat(self, cluster: str) -> Mapping:
         spec, held = self._plan.clusters[cluster].services, self._lock.clusters[cluster].services

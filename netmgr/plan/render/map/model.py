@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from colorsys import hls_to_rgb
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from netmgr.documents.sites import HUB
@@ -13,10 +12,6 @@ from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import Allocation, ClusterLock, Layout, LockDocument, Segment
 from netmgr.prefixes import Family, Prefix, PrefixTable, merge
 
-GREY = "#9aa0a6"
-_GOLDEN_TURN = 0.381966
-_LIGHTNESS = (0.42, 0.58, 0.35)
-_SATURATION = 0.62
 _TOMBSTONE = "no longer in the plan; kept until it is released"
 
 
@@ -40,6 +35,19 @@ class Nodes:
     stride: int
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A subnet's places for nodes of a pool, and how many of them the plan fills.
+
+    `length` is the prefix length of what each node has of it.
+    """
+
+    stem: str
+    planned: int
+    capacity: int
+    length: int
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Region:
     """A block of addresses and what it is for.
@@ -49,6 +57,7 @@ class Region:
         role: what the owner uses it for, for example "pods" or "Services".
         note: shown when a pointer is on it.
         nodes: whose addresses they are one by one, if they are nodes'.
+        room: how many nodes fit, in a subnet of nodes.
     """
 
     prefix: Prefix
@@ -57,6 +66,7 @@ class Region:
     use: Use = Use.USED
     note: str = ""
     nodes: Nodes | None = None
+    room: Room | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,14 @@ class Window:
             inside,
             key=lambda region: (region.prefix.length, list(Use).index(region.use), region.role),
         )
+
+    def outermost(self) -> list[Region]:
+        """The regions that are in no other one, by address."""
+        found: list[Region] = []
+        for region in sorted(self.drawn(), key=lambda one: (one.prefix.value, one.prefix.length)):
+            if not found or not found[-1].prefix.covers(region.prefix):
+                found.append(region)
+        return found
 
     def table(self) -> PrefixTable[Region]:
         """The region that is seen at each address."""
@@ -102,10 +120,6 @@ class Picture:
             )
         )
 
-    def colours(self) -> dict[str, str]:
-        """A colour (#rrggbb) for each owner; grey without an owner."""
-        return {"": GREY} | {owner: _colour(number) for number, owner in enumerate(self.owners())}
-
     def former(self, window: Window) -> Window:
         """A window as it was before; empty if it was not."""
         empty = Window(window.name, window.prefix, ())
@@ -124,13 +138,6 @@ class Picture:
             for region in window.regions
             if (region.prefix, region.owner, region.use) not in former
         }
-
-
-def _colour(number: int) -> str:
-    """Hues a golden section of the wheel apart: however many there are, neighbours differ."""
-    hue = (0.58 + number * _GOLDEN_TURN) % 1
-    red, green, blue = hls_to_rgb(hue, _LIGHTNESS[number % len(_LIGHTNESS)], _SATURATION)
-    return "#" + "".join(f"{round(255 * part):02x}" for part in (red, green, blue))
 
 
 def describe(region: Region) -> str:
@@ -234,7 +241,9 @@ def _nodes(
         ("pods", layout.pods, layout.pod_base.value, layout.stride),
     )
     for role, subnet, base, stride in parts:
-        yield Region(subnet, owner, role, Use.RESERVED, capacity)
+        length = subnet.family.width - (stride - 1).bit_length()
+        room = Room(run.stem, nodes, segment.nodes, length)
+        yield Region(subnet, owner, role, Use.RESERVED, capacity, room=room)
         numbered = Nodes(run.stem, run.first, base, stride)
         for block in cover(subnet.family, base, nodes * stride):
             if block != subnet:

@@ -1,14 +1,17 @@
-"""The map for a terminal: two letters for each cell of the curve."""
+"""The map for a terminal: two letters for each cell of the curve, and rows for IPv6."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from string import ascii_uppercase
 from typing import NamedTuple
 
 from netmgr.drawing import plain
+from netmgr.plan.render.map.blocks import Block, blocks
+from netmgr.plan.render.map.colours import scheme
 from netmgr.plan.render.map.hilbert import point
 from netmgr.plan.render.map.model import Picture, Region, Use, Window
-from netmgr.prefixes import Address
+from netmgr.prefixes import Address, Family
 
 ORDER = 5
 """32 by 32 cells, which are 64 columns and fit on a terminal of 80."""
@@ -30,22 +33,18 @@ def draw(picture: Picture, order: int = ORDER) -> list[list[Span]]:
     A cell shows the most used thing in it: capitals are in use, small letters held, small
     letters with a shade reserved. Owners beyond the alphabet share letters, not colours.
     """
-    colours, letters = picture.colours(), _letters(picture)
+    colours, letters = scheme(picture).colours, _letters(picture)
     lines = [[Span(plain(picture.title), "")]]
     for window in picture.windows:
+        caption = f"{plain(window.name)} {window.prefix}"
+        if window.prefix.family is Family.V6:
+            lines += [[], [Span(caption, "")], *_rows(picture, window, colours, letters)]
+            continue
         if picture.before:
-            lines += [[], [Span(f"{plain(window.name)} {window.prefix}, before", "")]]
+            lines += [[], [Span(f"{caption}, before", "")]]
             lines += _cells(picture.former(window), colours, letters, order)
-        lines += [
-            [],
-            [
-                Span(
-                    f"{plain(window.name)} {window.prefix}" + (", after" if picture.before else ""),
-                    "",
-                )
-            ],
-        ]
-        lines += _cells(window, colours, letters, order)
+            caption += ", after"
+        lines += [[], [Span(caption, "")], *_cells(window, colours, letters, order)]
     lines += [
         [],
         *([Span(f"{letters[owner]} {plain(owner)}", colours[owner])] for owner in picture.owners()),
@@ -58,12 +57,38 @@ def draw(picture: Picture, order: int = ORDER) -> list[list[Span]]:
     return lines
 
 
+def _rows(
+    picture: Picture, window: Window, colours: Mapping[str, str], letters: Mapping[str, str]
+) -> Iterator[list[Span]]:
+    """A line for each block, below the one that holds it."""
+    found = blocks(window, picture.added(window))[1:]
+    width = max((2 * row.depth + len(str(row.prefix)) for row in found), default=0)
+    for row in found:
+        owner = row.region.owner
+        name = f"{'  ' * (row.depth - 1)}{row.prefix}".ljust(width)
+        new = "  new" if row.is_new else ""
+        yield [
+            Span(f"{name}  ", ""),
+            Span(f"{letters.get(owner, '#')} {plain(owner)}".rstrip(), colours[owner]),
+            Span(f"  {plain(_about(row))}{new}", ""),
+        ]
+
+
+def _about(row: Block) -> str:
+    parts = (
+        row.purpose,
+        row.filled.words if row.filled else row.state,
+        row.region.note * (not row.region.room),
+    )
+    return ", ".join(part for part in parts if part)
+
+
 def _letters(picture: Picture) -> dict[str, str]:
     return {owner: ascii_uppercase[number % 26] for number, owner in enumerate(picture.owners())}
 
 
 def _cells(
-    window: Window, colours: dict[str, str], letters: dict[str, str], order: int
+    window: Window, colours: Mapping[str, str], letters: Mapping[str, str], order: int
 ) -> list[list[Span]]:
     width = window.prefix.family.width
     order = min(order, (width - window.prefix.length) // 2)
@@ -91,7 +116,7 @@ def _most_used(window: Window, length: int) -> dict[int, Region]:
     return found
 
 
-def _sign(region: Region, letters: dict[str, str]) -> str:
+def _sign(region: Region, letters: Mapping[str, str]) -> str:
     if not region.owner:
         return EXCLUDED
     letter = letters[region.owner]

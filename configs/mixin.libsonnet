@@ -1,0 +1,15 @@
+// Made by `python -m exporter.monitoring` from exporter/catalog.py. Change it there, or a copy of it.
+{
+  grafanaDashboards+:: {
+    'netmgr-egress.json': import 'grafana/netmgr-egress.json',
+    'netmgr-talkers.json': import 'grafana/netmgr-talkers.json',
+    'netmgr-accounting.json': import 'grafana/netmgr-accounting.json',
+    'netmgr-pools.json': import 'grafana/netmgr-pools.json',
+    'netmgr-nodes.json': import 'grafana/netmgr-nodes.json',
+    'netmgr-cni.json': import 'grafana/netmgr-cni.json',
+    'netmgr-sites.json': import 'grafana/netmgr-sites.json',
+    'netmgr-controller.json': import 'grafana/netmgr-controller.json',
+  },
+  prometheusAlerts+:: std.parseYaml(importstr 'prometheus/alerts.yml'),
+  prometheusRules+:: std.parseYaml(importstr 'prometheus/recording.yml'),
+}

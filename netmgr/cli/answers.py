@@ -1,0 +1,258 @@
+"""What commands answer with `-o json` and `-o yaml`, where no other room has the type.
+
+Imported for its schemas (`schemas.py`) and for type checking: it imports much of `netmgr.plan`.
+Within a version keys are added, and none is renamed, removed or given another meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NotRequired, TypeAlias, TypedDict
+
+from netmgr.api.snapshot import AttachmentView, NodeStatus, PodTotals
+from netmgr.documents.diagnostics import Severity
+from netmgr.kube.cluster_status import Finding as ClusterFinding
+from netmgr.lab.comparison import LabTraffic
+from netmgr.lab.verify import LabVerification
+from netmgr.ledger.history import By
+from netmgr.plan.check.reach import Target
+from netmgr.plan.check.usage import Forecast
+from netmgr.plan.diff import Change
+from netmgr.plan.growth import Choice
+from netmgr.preflight.results import Outcome
+
+
+class Versioned(TypedDict):
+    """Every answer has its version."""
+
+    version: Literal[1]
+
+
+class NodePods(Versioned):
+    """Of `node pods`: totals, lingering ones of ended pods too, and who is attached."""
+
+    pods: list[PodTotals]
+    attachments: list[AttachmentView]
+
+
+class Found(TypedDict):
+    """A finding about a machine, and the command that mends it, or empty."""
+
+    severity: Severity
+    message: str
+    remedy: str
+
+
+class Examination(Versioned):
+    """Of `doctor`: the findings of each check, none where nothing is wrong."""
+
+    checks: dict[str, list[Found]]
+
+
+class PreflightResult(TypedDict):
+    """One check of one thing: what was found, and what mends it, or empty."""
+
+    check: str
+    subject: str
+    outcome: Outcome
+    message: str
+    remedy: str
+
+
+class PreflightReport(Versioned):
+    """Of `preflight`: whether the node may run pods, and why nothing was probed, or empty."""
+
+    passed: bool
+    skipped: str
+    results: list[PreflightResult]
+
+
+class HowMany(TypedDict):
+    """How many there should be, and how many are ready; of exporters, how many answer."""
+
+    wanted: int
+    ready: int
+
+
+class ClusterStatus(Versioned):
+    """Of `status --cluster`: `images` has how many agents' pods run which, findings worst first."""
+
+    healthy: bool
+    nodes: int
+    agents: HowMany
+    controllers: HowMany
+    leader: str
+    reports: HowMany
+    images: dict[str, int]
+    findings: Sequence[ClusterFinding]
+
+
+class PythonOfNetmgr(TypedDict):
+    """The interpreter that runs it, and the machine as it says."""
+
+    version: str
+    executable: str
+    machine: str
+
+
+class VersionOfNetmgr(Versioned):
+    """Of `version`; what is not known of the source is null.
+
+    `dirty` says whether it differed from the commit; `launchers` has the state of each
+    architecture's, `state_schemas` the version of each state file.
+    """
+
+    release: str
+    commit: str | None
+    committed: str | None
+    dirty: bool | None
+    python: PythonOfNetmgr
+    launchers: dict[str, str]
+    protocol: str
+    state_schemas: dict[str, int]
+
+
+class UsageDocumentRow(TypedDict):
+    """A sum; the first three are there where `--by` asks for them."""
+
+    hour: NotRequired[str]
+    namespace: NotRequired[str]
+    pod: NotRequired[str]
+    traffic: str
+    bytes: int
+    packets: int
+
+
+class UsageDocument(Versioned):
+    """Of `usage`: whole hours in UTC, and how many smaller rows are left out."""
+
+    since: str
+    until: str
+    by: list[By]
+    rows: list[UsageDocumentRow]
+    left_out: int
+
+
+class PlanDiff(Versioned):
+    """Of `plan diff`: what `plan lock` would change, and what of it narrows a cloud's limits."""
+
+    changes: Sequence[Change]
+    narrowed: list[str]
+
+
+class Finding(TypedDict):
+    """A finding about the plan."""
+
+    severity: Severity
+    message: str
+
+
+class LocatedFinding(Finding):
+    """A finding with the key it is about, which may be empty."""
+
+    key: str
+
+
+class LimitUsage(TypedDict):
+    """How much of a limit is used; its `limit` may be unknown."""
+
+    what: str
+    where: str
+    used: int
+    limit: int | None
+    status: Literal["unknown", "ok", "near", "over"]
+
+
+class PlanCheck(Versioned):
+    """Of `plan check`: whether the lock has its digest, and whether it is out of date."""
+
+    sealed: bool
+    behind: bool
+    findings: list[LocatedFinding]
+    limits: list[LimitUsage]
+    growth: Sequence[Forecast]
+
+
+class DocumentsCheck(Versioned):
+    """Of `plan check --documents`: what contradicts the plan or another machine's document."""
+
+    errors: list[str]
+
+
+class ToDo(TypedDict):
+    """Something to do beside applying a lock."""
+
+    what: str
+    where: str
+    detail: str
+
+
+class PlanGrowth(Versioned):
+    """Of `plan grow`: `kept` of `of` node places in the lock keep every address."""
+
+    changes: Sequence[Change]
+    kept: int
+    of: int
+    to_do: list[ToDo]
+    findings: list[Finding]
+
+
+class UpgradeStep(TypedDict):
+    """The upgrade of one node pool: how many nodes there are at its peak, and places missing."""
+
+    pool: str
+    nodes: int
+    peak: int
+    places: int
+    short: int
+
+
+class Upgrade(Versioned):
+    """Of `plan dry-run upgrade`: what it passes of limits, in words."""
+
+    succeeds: bool
+    steps: list[UpgradeStep]
+    over: list[str]
+
+
+class MaxPods(Versioned):
+    """Of `plan advise max-pods`: ways to divide each node pool's subnet."""
+
+    choices: Sequence[Choice]
+
+
+class ReachExample(TypedDict):
+    """One packet, and what happened to it hop by hop."""
+
+    source: str
+    destination: str
+    steps: list[str]
+
+
+ReachCell = TypedDict(
+    "ReachCell",
+    {
+        "from": str,
+        "to": str,
+        "what": Target,
+        "outcome": Literal["reached", "in part", "dropped"],
+        "wanted": bool | None,
+        "packets": int,
+        "example": ReachExample | None,
+        "wrong": str,
+    },
+)
+
+
+class Reach(Versioned):
+    """Of `plan reach`: each owner and what of another it reaches; all that is wrong, in words."""
+
+    cells: list[ReachCell]
+    wrong: list[str]
+
+
+AnyStatus: TypeAlias = NodeStatus | ClusterStatus
+"""Of `status`, of this node and with `--cluster`."""
+AnyCheck: TypeAlias = PlanCheck | DocumentsCheck
+LabRun: TypeAlias = LabTraffic | LabVerification
+"""Of `lab run`, without spokes and with them."""

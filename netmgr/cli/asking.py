@@ -1,0 +1,69 @@
+"""Finds the agent's read-only socket, and asks through it, for every command that has --socket.
+
+The socket is named by --socket, by NETMGR_SOCKET, or by `run_dir` of the node document where this
+user can read it; else it is the default.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from netmgr.api import client
+from netmgr.api.client import DEFAULT_SOCKET, PATIENCE_SECONDS
+from netmgr.errors import SetupError, TryAgainLater
+
+NODE_DOCUMENT = Path("/etc/netmgr/node.yaml")
+VARIABLE = "NETMGR_SOCKET"
+
+
+class Found(NamedTuple):
+    """A socket's path, and why it is this one."""
+
+    path: Path
+    why: str
+
+
+def find(given: Path | None) -> Found:
+    """The socket that is meant."""
+    if given is not None:
+        return Found(given, f"named by --socket or {VARIABLE}")
+    other = f"; --socket or {VARIABLE} names another"
+    path = NODE_DOCUMENT
+    try:
+        run_dir = _run_dir(path)
+    except OSError as error:
+        why = f"the default, since {path} cannot be read ({error.strerror}){other}"
+        return Found(DEFAULT_SOCKET, why)
+    if run_dir is None:
+        return Found(DEFAULT_SOCKET, f"the default, since {path} names no run_dir{other}")
+    return Found(run_dir / DEFAULT_SOCKET.name, f"in the run_dir of {path}{other}")
+
+
+def _run_dir(path: Path) -> Path | None:
+    """`run_dir` of a node document, which need not be valid otherwise."""
+    import yaml
+
+    from netmgr.documents import yaml_loader
+
+    try:
+        content = yaml_loader.load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError):
+        return None
+    named = content.get("run_dir") if isinstance(content, dict) else None
+    return Path(named) if isinstance(named, str) and named.startswith("/") else None
+
+
+def ask(
+    socket: Path | None, query: str, *, timeout: float = PATIENCE_SECONDS, **arguments: str
+) -> dict[str, Any]:
+    """Ask the agent at the socket that is meant.
+
+    Raises: as `client.ask`; the details say why it is this socket, and how to name another.
+    """
+    found = find(socket)
+    try:
+        return client.ask(found.path, query, timeout=timeout, **arguments)
+    except (TryAgainLater, SetupError) as error:
+        error.details = f"{found.path} is {found.why}"
+        raise

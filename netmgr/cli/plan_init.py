@@ -1,0 +1,122 @@
+"""`netmgr plan init`: the first plan.yaml, from what is known of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from netmgr.cli.options import DEFAULT_PLAN, PlanFile
+from netmgr.cli.plan_common import PlanFailed
+
+if TYPE_CHECKING:
+    from netmgr.prefixes import Prefix
+
+
+# typer takes lists for defaults, and copies them.
+POOLS, SERVICES, CLUSTERS = ["10.0.0.0/8"], ["172.16.0.0/12"], ["cluster-1"]
+
+
+class CloudName(StrEnum):
+    """Whose limits apply."""
+
+    AZURE = "azure"
+    NONE = "none"
+
+
+def init(  # noqa: PLR0913  one a command-line option
+    *,
+    file: PlanFile = DEFAULT_PLAN,
+    name: Annotated[str, typer.Option(help="Name of the network.")] = "network",
+    cloud: Annotated[CloudName, typer.Option(help="Whose limits apply.")] = CloudName.NONE,
+    pool: Annotated[
+        list[str],
+        typer.Option(
+            metavar="PREFIX", help="Where the hub, nodes and pods get their addresses; repeatable."
+        ),
+    ] = POOLS,
+    services: Annotated[
+        list[str],
+        typer.Option(metavar="PREFIX", help="Where Service ranges come from; repeatable."),
+    ] = SERVICES,
+    cluster: Annotated[
+        list[str], typer.Option(metavar="NAME", help="A cluster; repeatable.")
+    ] = CLUSTERS,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of each cluster.")] = 100,
+    pods_per_node: Annotated[int, typer.Option(min=1, help="Pods that each node may have.")] = 31,
+    researchers: Annotated[
+        int, typer.Option(min=1, help="Addresses in the hub for researchers' machines.")
+    ] = 250,
+    routers: Annotated[int, typer.Option(min=1, help="Routers of the hub.")] = 2,
+) -> None:
+    """Write a first plan with a comment on each key.
+
+    It is written only if `plan lock` and `plan check` accept it, and never over another file.
+
+    Exit codes: 0 written, 1 error.
+    """
+    from netmgr.plan.clouds.cloud import Cloud
+    from netmgr.plan.files import lock_path
+    from netmgr.plan.starting import Start, text
+
+    _refuse_to_replace(file, lock_path(file))
+    written = text(
+        Start(
+            name,
+            Cloud(cloud.value),
+            _prefixes("--pool", pool),
+            _prefixes("--services", services),
+            researchers,
+            routers,
+            cluster,
+            nodes,
+            pods_per_node,
+        )
+    )
+    _validate(written, file)
+    try:
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(written)
+    except FileExistsError:  # since it was looked for
+        _refuse_to_replace(file)
+    typer.echo(f"Wrote {file}. Next: netmgr plan lock -f {file}")
+
+
+def _refuse_to_replace(*files: Path) -> None:
+    for file in files:
+        if file.exists():
+            raise PlanFailed(
+                f"{file}: is there already, and is not replaced; name another plan with --file"
+            )
+
+
+def _prefixes(option: str, given: Iterable[str]) -> tuple[Prefix, ...]:
+    from netmgr.prefixes import Prefix
+
+    try:
+        return tuple(map(Prefix.parse, given))
+    except ValueError as error:
+        raise PlanFailed(f"{option}: {error}") from None
+
+
+def _validate(written: str, file: Path) -> None:
+    """Refuse a plan that could not be locked."""
+    from netmgr.documents import loader
+    from netmgr.documents.diagnostics import dotted
+    from netmgr.plan import files
+    from netmgr.plan.check.checks import refuse_errors
+    from netmgr.plan.document import PlanDocument
+    from netmgr.plan.lock import PlanRefused
+    from netmgr.plan.locking import make_lock
+
+    source = f"{file} (not written)"
+    plan = loader.parse(written, source, PlanDocument)
+    limits = files.limits_of(plan, file)
+    try:
+        refuse_errors(plan, make_lock(plan, None, limits), limits)
+    except PlanRefused as refused:
+        lines = (f"{source}: {dotted(each.at.key)}: {each}" for each in refused.diagnostics)
+        raise PlanFailed("\n".join(dict.fromkeys(lines))) from None

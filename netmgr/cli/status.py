@@ -1,0 +1,192 @@
+"""`netmgr status`: whether netmgr is healthy, on this node or in a whole cluster."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from netmgr.cli import node, terminal
+from netmgr.cli.kube import LEASE
+from netmgr.cli.options import (
+    SERVICE_ACCOUNT,
+    Format,
+    Kubeconfig,
+    Output,
+    ServiceAccount,
+    Socket,
+)
+from netmgr.cli.output import Styled, Table, show, show_document
+from netmgr.drawing import plain
+from netmgr.errors import ApiAway, ConfigError, Exit
+
+if TYPE_CHECKING:
+    from netmgr.cli.answers import ClusterStatus
+    from netmgr.kube.api import Api
+    from netmgr.kube.cluster import Reading
+    from netmgr.kube.cluster_status import Cluster, Finding
+
+USUAL_KUBECONFIG = Path("~/.kube/config")
+"""Where kubectl looks without KUBECONFIG."""
+
+PAUSE_SECONDS = 5.0
+"""Between two looks while `--wait` goes on."""
+
+_COLOURS = {"error": "red", "warning": "yellow", "note": None}
+_HEALTHY = typer.style("healthy", fg="green")
+_ROWS, _NAMES = 30, 3
+
+
+def status(  # noqa: PLR0913  one a command-line option
+    *,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="The cluster of kubectl's context, not this node.")
+    ] = False,
+    wait: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0, help="How long to wait until it is healthy."),
+    ] = 0,
+    context: Annotated[
+        str, typer.Option(metavar="NAME", help="A context of the kubeconfig [default: its current]")
+    ] = "",
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(help="netmgr's namespaces. Default: netmgr and netmgr-claims."),
+    ] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0, help="How long the nodes' exporters are asked."),
+    ] = 60,
+    kubeconfig: Kubeconfig = None,
+    service_account: ServiceAccount = SERVICE_ACCOUNT,
+    socket: Socket = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Show whether netmgr is healthy here, or in a cluster. Exit 1 if it is not.
+
+    Without --cluster this is `netmgr node status`. With it, the API server is asked for Nodes,
+    netmgr's pods and Events, and the nodes' exporters, through it, for problems. What is wrong
+    comes worst first, each with the command that shows more. Nothing is changed.
+    """
+    if not cluster:
+        if wait or context or namespace:
+            raise ConfigError("--wait, --context and --namespace are of --cluster; add it")
+        node.status(socket=socket, output=output)
+        return
+    from netmgr.kube.api import connect
+    from netmgr.kube.bundle import NAMESPACES
+    from netmgr.kube.cluster import Reading
+
+    usual = USUAL_KUBECONFIG.expanduser()
+    chosen = kubeconfig or (usual if usual.is_file() else None)
+    api = connect(chosen, service_account, os.environ, context)
+    found, findings = _look(api, Reading(tuple(namespace or NAMESPACES), LEASE, timeout), wait)
+    document = _document(found, findings)
+    if output is Output.TABLE:
+        show(*_lines(document), *_table(findings))
+    else:
+        show_document(document, output)
+    raise typer.Exit(Exit.SUCCESS if document["healthy"] else Exit.FAILURE)
+
+
+def _look(api: Api, reading: Reading, wait: float) -> tuple[Cluster, list[Finding]]:
+    """Look until all is healthy, or the time is over; with progress where a terminal shows it."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from netmgr.kube.cluster import read
+    from netmgr.kube.cluster_status import findings
+
+    console, until = terminal.console(stderr=True), time.monotonic() + wait
+    # Nodes write what is shown while it waits: it is no markup.
+    words = TextColumn("{task.description}", markup=False)
+    columns = (words, BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns,
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        task = progress.add_task("reading", total=None)
+
+        def advance(total: int) -> None:
+            progress.update(task, total=total, advance=1)
+
+        while True:
+            try:
+                found = read(api, reading, advance)
+                wrong = findings(found, time.time())
+                if _is_healthy(wrong) or time.monotonic() > until:
+                    return found, wrong
+                waited_for = f"{wrong[0].objects[0]}: {wrong[0].message}"
+            except ApiAway as error:
+                if time.monotonic() > until:
+                    raise
+                waited_for = error.message
+            progress.reset(task, description=f"waiting: {plain(waited_for)[:60]}")
+            time.sleep(min(PAUSE_SECONDS, max(0.1, until - time.monotonic())))
+
+
+def _is_healthy(findings: list[Finding]) -> bool:
+    return all(each.severity != "error" for each in findings)
+
+
+def _document(found: Cluster, findings: list[Finding]) -> ClusterStatus:
+    from netmgr.kube.cluster_status import AGENT, CONTROLLER, NAT_HOST
+
+    agents = [*found.of(AGENT), *found.of(NAT_HOST)]
+    controllers = found.of(CONTROLLER)
+    return {
+        "version": 1,
+        "healthy": _is_healthy(findings),
+        "nodes": len(found.nodes),
+        "agents": {
+            "wanted": sum(each.wanted for each in agents),
+            "ready": sum(each.pod.is_ready for each in found.pods),
+        },
+        "controllers": {
+            "wanted": sum(each.wanted for each in controllers),
+            "ready": sum(each.ready for each in controllers),
+        },
+        "leader": found.leader.holder if found.leader else "",
+        "reports": {
+            "wanted": len(found.reports) + len(found.silent),
+            "ready": len(found.reports),
+        },
+        "images": dict(Counter(each.image for each in found.pods)),
+        "findings": findings,
+    }
+
+
+def _lines(counts: ClusterStatus) -> list[Table | str]:
+    table = Table("", "", gap=3)
+    table.row("Nodes", f"{counts['nodes']:,}")
+    for name, each in (
+        ("agents ready", counts["agents"]),
+        ("controllers ready", counts["controllers"]),
+        ("exporters that answer", counts["reports"]),
+    ):
+        table.row(name, f"{each['ready']:,} of {each['wanted']:,}")
+    table.row("leader", counts["leader"] or "none")
+    for image, number in counts["images"].items():
+        table.row("image", f"{image} ({number:,})")
+    return [table, ""]
+
+
+def _table(findings: list[Finding]) -> list[Table | str]:
+    if not findings:
+        return [_HEALTHY]
+    table = Table("", "CHECK", "OF", "FINDING")
+    for each in findings[:_ROWS]:
+        names = list(each.objects[:_NAMES])
+        if more := len(each.objects) - len(names):
+            names.append(f"and {more:,} more")
+        severity = Styled(each.severity, _COLOURS[each.severity])
+        table.row(severity, each.check, "\n".join(names), f"{each.message}\n→ {each.remedy}")
+    left = len(findings) - _ROWS
+    rest = [f"and {left:,} more findings, which -o json lists"] if left > 0 else []
+    return [table, *rest, *([_HEALTHY] if _is_healthy(findings) else [])]

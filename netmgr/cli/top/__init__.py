@@ -1,0 +1,1 @@
+"""`netmgr node top`: who uses the internet right now."""

@@ -1,0 +1,67 @@
+"""Which key was meant where a document has one that is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel
+
+from netmgr.documents.diagnostics import KeyPath
+
+ALIKE = 0.8
+"""difflib's ratio from which a key is suggested: one typo in five letters, two in ten.
+
+At its default of 0.6, `rules` would be taken for `routes`, and `mode` for `node`."""
+
+
+def meant(model: type[BaseModel], location: KeyPath) -> str:
+    """The key that `location`, an unknown one, is probably a misspelling of; empty if none is."""
+    *above, key = location
+    return closest(str(key), _keys(_model_at(model, above)))
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """The known word that is nearest; whether it has capitals, `-` or `_` is no difference."""
+    plain = {_plain(each): each for each in known}
+    typed = _plain(word)
+    close = get_close_matches(typed, plain, 1, ALIKE)
+    # Two letters that changed places are much of a short word: `mut`, `cin`.
+    same_letters = (each for each in plain if sorted(each) == sorted(typed))
+    return next((plain[each] for each in (*close, *same_letters)), "")
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("-", "").replace("_", "")
+
+
+def _keys(model: type[BaseModel]) -> Iterable[str]:
+    """The keys of a model, as a document writes them."""
+    return (field.alias or name for name, field in model.model_fields.items())
+
+
+def _model_at(model: type[BaseModel], path: Iterable[str | int]) -> type[BaseModel]:
+    """The model of the part of a document at `path`."""
+    parts = iter(path)
+    for part in parts:
+        for name, field in model.model_fields.items():
+            if part in (field.alias, name):
+                model = _model_in(field.annotation) or model
+                if _is_collection(field.annotation):
+                    # An item's number or name; a name may be that of a field, too.
+                    next(parts, None)
+                break
+    return model
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:  # noqa: ANN401  any type
+    """The model that a field holds, itself, optionally or in a collection."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
+
+
+def _is_collection(annotation: Any) -> bool:  # noqa: ANN401  any type
+    origin = get_origin(annotation)
+    return isinstance(origin, type) and issubclass(origin, Sequence | Mapping)

@@ -1,0 +1,162 @@
+"""Reads what `cluster_status` describes: lists of the API server, and the exporters' reports.
+
+Exporters are asked through the API server (the pods' `proxy`), with the rights of the person who
+asks. Whoever controls a node decides what its exporter answers: answers are bounded in length and
+time, and parsed as the controller does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from netmgr.errors import ApiAway, ApiError
+from netmgr.kube.agent_pods import SELECTOR, agent_pod
+from netmgr.kube.api import NOT_FOUND, Api, Object
+from netmgr.kube.cluster_status import (
+    REVISION,
+    Cluster,
+    PodState,
+    leader,
+    node_state,
+    pod_state,
+    workload,
+)
+from netmgr.kube.concurrency import THREADS
+from netmgr.kube.events import COMPONENT, DEFAULT_NAMESPACE, NODE_COMPONENT
+from netmgr.kube.node_reports import ANSWER_SECONDS, LONGEST_ANSWER, Report, parse_body
+from netmgr.kube.reflector import pages
+
+ASKERS = 8
+"""Exporters asked at a time: few enough for an API server that others need, too."""
+
+LONGEST_REASON = 200
+"""Characters of why an exporter gave no report."""
+
+LABEL = {"labelSelector": "app.kubernetes.io/name=netmgr"}
+
+Advance = Callable[[int], object]
+"""Called after each exporter, with how many there are; from several threads."""
+
+
+class Reading(NamedTuple):
+    """What to read, and how long exporters may take in all (seconds)."""
+
+    namespaces: tuple[str, ...]
+    lease: str
+    seconds: float
+
+
+def read(api: Api, reading: Reading, advance: Advance = lambda *_: None) -> Cluster:
+    """Read a cluster.
+
+    Raises:
+        ApiError: Nodes, the agents' pods, DaemonSets or Deployments cannot be listed. What else
+            cannot be read is in `Cluster.unread`.
+    """
+    cluster = Cluster(reading.namespaces)
+    cluster.nodes = [node_state(each) for each in _items(api, "/api/v1/nodes")]
+    for namespace in reading.namespaces:
+        core, apps = f"/api/v1/namespaces/{namespace}", f"/apis/apps/v1/namespaces/{namespace}"
+        cluster.pods += _pods(api, f"{core}/pods")
+        for kind in ("daemonset", "deployment"):
+            found = _items(api, f"{apps}/{kind}s", LABEL)
+            cluster.workloads += [workload(kind, each) for each in found]
+        with _tolerated(cluster, "controllerrevisions"):
+            _read_revisions(api, f"{apps}/controllerrevisions", cluster)
+        with _tolerated(cluster, "leases"):
+            _read_leader(api, namespace, reading.lease, cluster)
+    for namespace in (DEFAULT_NAMESPACE, *reading.namespaces):
+        with _tolerated(cluster, "events"):
+            cluster.events += _events(api, namespace)
+    _ask(api, cluster, reading.seconds, advance)
+    return cluster
+
+
+@contextmanager
+def _tolerated(cluster: Cluster, what: str) -> Iterator[None]:
+    try:
+        yield
+    except ApiAway:
+        raise
+    except ApiError as error:
+        cluster.unread[what] = error.message
+
+
+def _items(api: Api, path: str, query: dict[str, str] | None = None) -> Iterator[Object]:
+    for page in pages(api, path, query or {}):
+        yield from page["items"]
+
+
+def _pods(api: Api, path: str) -> Iterator[PodState]:
+    for each in _items(api, path, {"labelSelector": SELECTOR}):
+        pod = agent_pod(each)
+        if pod is not None:
+            yield pod_state(each, pod)
+
+
+def _read_revisions(api: Api, path: str, cluster: Cluster) -> None:
+    found = sorted(_items(api, path, LABEL), key=lambda each: int(each["revision"]))
+    for each in found:
+        metadata = each["metadata"]
+        for owner in metadata.get("ownerReferences", ()):
+            key = metadata["namespace"], owner["name"]
+            cluster.revisions[key] = metadata.get("labels", {}).get(REVISION, "")
+
+
+def _read_leader(api: Api, namespace: str, name: str, cluster: Cluster) -> None:
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+    try:
+        cluster.leader = leader(api.get(path))
+    except ApiError as error:
+        if error.status != NOT_FOUND:
+            raise
+
+
+def _events(api: Api, namespace: str) -> Iterator[Object]:
+    """Warnings about Nodes that netmgr wrote, and all in namespaces of its own."""
+    path = f"/api/v1/namespaces/{namespace}/events"
+    for each in _items(api, path, {"fieldSelector": "type=Warning"}):
+        ours = each.get("reportingComponent") in (COMPONENT, NODE_COMPONENT)
+        if ours or namespace != DEFAULT_NAMESPACE:
+            yield each
+
+
+def _ask(api: Api, cluster: Cluster, seconds: float, advance: Advance) -> None:
+    """Ask the exporters of agents that are ready; others would only take time."""
+    kubelets = {each.view.name for each in cluster.nodes if each.is_ready}
+    ready = [each for each in cluster.pods if each.pod.is_ready and each.pod.node in kubelets]
+    asked = [each for each in ready if each.pod.exporter[1]]
+    deadline = time.monotonic() + seconds
+
+    def ask(one: PodState) -> None:
+        node = one.pod.node
+        if time.monotonic() > deadline:
+            cluster.silent[node] = f"not asked, since all took longer than {seconds:.0f} s"
+        else:
+            _ask_one(api, cluster, one)
+        advance(len(asked))
+
+    THREADS.map(ASKERS, ask, asked)
+
+
+def _ask_one(api: Api, cluster: Cluster, one: PodState) -> None:
+    try:
+        cluster.reports[one.pod.node] = _report(api, one)
+    except ApiError as error:
+        cluster.silent[one.pod.node] = _short(error)
+    except ValueError as error:
+        cluster.silent[one.pod.node] = str(error).partition("\n")[0]
+
+
+def _report(api: Api, one: PodState) -> Report:
+    path = f"/api/v1/namespaces/{one.namespace}/pods/{one.pod.name}:{one.pod.exporter[1]}/proxy"
+    return parse_body(api.bounded(f"{path}/report", ANSWER_SECONDS, LONGEST_ANSWER))
+
+
+def _short(error: ApiError) -> str:
+    """Without paths and names, so that many Nodes have one message, and not at any length."""
+    message = error.message.rpartition(": ")[2][:LONGEST_REASON]
+    return f"{error.status}: {message}" if error.status else message

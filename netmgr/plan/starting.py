@@ -1,0 +1,114 @@
+"""The first plan.yaml of a network: what its operator already knows, with a comment on each key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import yaml
+
+from netmgr.plan.clouds.cloud import Azure, Cloud
+from netmgr.prefixes import Family, Prefix
+
+_LONGEST_SERVICES, _SHORTEST_SERVICES = 28, 16
+"""Prefix lengths that a cluster's Service range may have, and has by default (IPv4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is known of a network before its first lock; names are not validated."""
+
+    name: str
+    cloud: Cloud
+    nodes: Sequence[Prefix]
+    """Prefixes that the hub, nodes and pods get theirs from."""
+    services: Sequence[Prefix]
+    """Prefixes that Service ranges come from."""
+    researchers: int
+    routers: int
+    clusters: Sequence[str]
+    nodes_per_cluster: int
+    pods_per_node: int
+
+
+def text(start: Start) -> str:
+    """The plan; `plan lock` decides whether it fits."""
+    length = _services_length(start)
+    clusters = "".join(_cluster(name, start, length) for name in start.clusters)
+    return f"""\
+# What you want of the network. netmgr chooses the addresses and records them beside this file:
+#
+#   netmgr plan lock     choose prefixes, show them, ask, and write the lock
+#   netmgr plan check    overlaps, headroom and limits
+#   netmgr plan explain  whose an address is, and which key says so
+#
+# Keep this file and the lock in git. Allocations are recorded by name: entries can be inserted,
+# removed and reordered, and nothing else moves. Keys that are commented out show examples.
+apiVersion: netmgr.io/v1alpha1
+kind: NetworkPlan
+name: {_scalar(start.name)}
+
+cloud: {start.cloud.value}  # whose limits apply: azure, or none
+{_settings(start.cloud)}
+pools:
+  nodes:  # where the hub, nodes and pods get their addresses; an IPv6 prefix may be added
+{_items(start.nodes)}
+  services:  # where clusters' Service ranges come from
+{_items(start.services)}
+
+# exclude:  # never allocated from
+#   - prefix: 10.255.0.0/16
+#     reason: office network
+
+hub:  # where researchers enter; it reaches every cluster
+  researchers: {start.researchers}  # addresses for their machines
+  routers: {start.routers}
+
+clusters:  # none reaches another
+{clusters}"""
+
+
+def _settings(cloud: Cloud) -> str:
+    if cloud is not Cloud.AZURE:
+        return ""
+    azure = Azure()
+    return f"""\
+azure:  # for rendered resources
+  location: {azure.location}
+  resource_group: {azure.resource_group}
+"""
+
+
+def _cluster(name: str, start: Start, length: int) -> str:
+    nodes = start.nodes_per_cluster
+    return f"""\
+  {_scalar(name)}:
+    # grow_to: {4 * nodes}  # nodes it may get in all: their addresses stay free beside its own
+    services:
+      mode: unique  # or shared: all such clusters have the range that shared_services names
+      length: {length}  # prefix length of the range
+    node_pools:
+      default:  # becomes part of the nodes' names
+        nodes: {nodes}
+        pods_per_node: {start.pods_per_node}
+        # surge: 10%  # more nodes during an upgrade
+        # grow_to: {2 * nodes}  # subnets have room for so many nodes from the first day
+"""
+
+
+def _services_length(start: Start) -> int:
+    """As large as usual, unless as many clusters again would then not fit."""
+    lengths = [prefix.length for prefix in start.services if prefix.family is Family.V4]
+    shares = max(2 * len(start.clusters), 1)
+    needed = min(lengths, default=0) + (shares - 1).bit_length()
+    return min(max(needed, _SHORTEST_SERVICES), _LONGEST_SERVICES)
+
+
+def _items(prefixes: Iterable[Prefix]) -> str:
+    return "\n".join(f"    - {prefix}" for prefix in prefixes)
+
+
+def _scalar(value: str) -> str:
+    """A text as YAML has it: `on` needs quotes."""
+    dumped: str = yaml.safe_dump(value, width=1 << 20)
+    return dumped.removesuffix("\n").removesuffix("\n...")

@@ -1,0 +1,145 @@
+"""Asks nameservers for a name's addresses (RFC 1035): whether they answer, and know any.
+
+The standard library's resolver asks them in turn, says neither which of them is silent nor whether
+another one is, and has no time limit of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+
+from netmgr.preflight import waiting
+
+RESOLV_CONF = Path("/etc/resolv.conf")
+
+PORT = 53
+A, AAAA = 1, 28
+_IN = 1
+_HEADER = struct.Struct("!HHHHHH")
+_IS_ANSWER, _RECURSE = 0x8000, 0x0100
+_CODE = 0x000F
+_NO_ERROR, _NO_SUCH_NAME = 0, 3
+_LARGEST = 65_535
+_MOST_NAMESERVERS = 3
+"""As many as the C library reads (resolv.conf(5), MAXNS)."""
+_TRIES = 2
+
+
+class Knowledge(StrEnum):
+    """What a nameserver says."""
+
+    ADDRESS = "knows an address"
+    NO_ADDRESS = "knows no address"
+    NO_NAME = "says that there is no such name"
+    FAILURE = "answers with an error"
+    SILENCE = "does not answer"
+
+
+def nameservers(text: str) -> list[str]:
+    """The addresses in a resolv.conf, as the C library reads them: the first three."""
+    found = []
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == "nameserver":
+            found.append(words[1])
+    return found[:_MOST_NAMESERVERS]
+
+
+def query(name: str, kind: int, identifier: int) -> bytes:
+    """A question for one kind of address, which asks the nameserver to find out."""
+    labels = [label.encode("ascii") for label in name.rstrip(".").split(".")]
+    encoded = b"".join(bytes([len(label)]) + label for label in labels) + b"\0"
+    header = _HEADER.pack(identifier, _RECURSE, 1, 0, 0, 0)
+    return header + encoded + struct.pack("!HH", kind, _IN)
+
+
+def knowledge(answer: bytes, question: bytes) -> Knowledge | None:
+    """What a datagram says; None if it does not answer this question.
+
+    Its records are not looked at: that there are some is what was asked.
+    """
+    if len(answer) < len(question) or answer[:2] != question[:2]:
+        return None
+    _, flags, _, records, _, _ = _HEADER.unpack_from(answer)
+    # The question comes back as it was sent; some servers change the case of its letters.
+    echoed = answer[_HEADER.size : len(question)]
+    if not flags & _IS_ANSWER or echoed.lower() != question[_HEADER.size :].lower():
+        return None
+    code = flags & _CODE
+    if code == _NO_SUCH_NAME:
+        return Knowledge.NO_NAME
+    if code != _NO_ERROR:
+        return Knowledge.FAILURE
+    return Knowledge.ADDRESS if records else Knowledge.NO_ADDRESS
+
+
+def ask(servers: Iterable[str], name: str, seconds: float) -> dict[str, Knowledge]:
+    """What each of these nameservers knows of a name; one address of either family is enough."""
+    found: dict[str, list[Knowledge]] = {server: [] for server in servers}
+    for _ in range(_TRIES):
+        silent = [server for server, answers in found.items() if not answers]
+        _ask_once(silent, name, seconds / _TRIES, found)
+    return {
+        server: min(answers, key=_order, default=Knowledge.SILENCE)
+        for server, answers in found.items()
+    }
+
+
+def _order(answer: Knowledge) -> int:
+    """The most favourable one first."""
+    return list(Knowledge).index(answer)
+
+
+def _ask_once(
+    servers: Iterable[str], name: str, seconds: float, found: dict[str, list[Knowledge]]
+) -> None:
+    with ExitStack() as stack:
+        pending: dict[socket.socket, Callable[[], bool]] = {}
+        for server in servers:
+            for kind in (A, AAAA):
+                question = query(name, kind, int.from_bytes(os.urandom(2), "big"))
+                opened = _send(server, question)
+                if opened is not None:
+                    stack.enter_context(opened)
+                    pending[opened] = _noting(opened, question, found[server])
+        waiting.serve(pending, selectors.EVENT_READ, time.monotonic() + seconds)
+
+
+def _send(server: str, question: bytes) -> socket.socket | None:
+    """A socket that only this nameserver can answer, with the question sent."""
+    opened = None
+    try:
+        # It also reads a link-local address with its link (fe80::53%eth0).
+        family, _, _, _, address = socket.getaddrinfo(
+            server, PORT, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
+        )[0]
+        opened = socket.socket(family, socket.SOCK_DGRAM)
+        opened.settimeout(0)
+        opened.connect(address)
+        opened.send(question)
+    except OSError:
+        if opened is not None:
+            opened.close()
+        return None
+    return opened
+
+
+def _noting(opened: socket.socket, question: bytes, answers: list[Knowledge]) -> Callable[[], bool]:
+    def note() -> bool:
+        try:
+            answer = knowledge(opened.recv(_LARGEST), question)
+        except OSError:  # nobody listens there
+            return True
+        if answer is not None:
+            answers.append(answer)
+        return answer is not None
+
+    return note

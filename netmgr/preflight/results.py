@@ -1,0 +1,247 @@
+"""What came of a preflight: each check's result, what mends it, and the text for Kubernetes (pure).
+
+A check passes if it passes toward one machine of a group (`targets`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from netmgr.documents.preflight import Endpoint, Unmeasured
+from netmgr.prefixes import Address, Family, Prefix
+from netmgr.preflight.dns import Knowledge
+from netmgr.preflight.targets import Group
+from netmgr.preflight.tcp import Ending
+from netmgr.preflight.throughput import Throughput
+
+LONGEST_TEXT = 4096
+"""Bytes that a kubelet takes for a container's termination message."""
+
+
+class Outcome(StrEnum):
+    """How a check ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNMEASURED = "unmeasured"
+
+
+class Result(NamedTuple):
+    """One check of one thing: what was found, and what mends it."""
+
+    check: str
+    subject: str
+    outcome: Outcome
+    message: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A whole run.
+
+    Attributes:
+        skipped: why nothing was probed; empty if something was.
+        results: of every check, in the order of the checks.
+        unmeasured: what a check means that could not be carried out.
+    """
+
+    skipped: str = ""
+    results: tuple[Result, ...] = ()
+    unmeasured: Unmeasured = Unmeasured.PASS
+
+    @property
+    def failures(self) -> list[Result]:
+        """What keeps the node from running pods: what failed, then what could not be measured."""
+        bad = [Outcome.FAILED]
+        if self.unmeasured is Unmeasured.FAIL:
+            bad.append(Outcome.UNMEASURED)
+        return [each for outcome in bad for each in self.results if each.outcome is outcome]
+
+    def text(self) -> str:
+        """The run in a few lines, what failed first, in as many bytes as a kubelet takes."""
+        if self.skipped:
+            return _cut(f"skipped: {self.skipped}")
+        failures = self.failures
+        lines = [_line(each) for each in failures] or [f"passed: {len(self.results)} checks"]
+        others = [each for each in self.results if each.outcome is Outcome.UNMEASURED]
+        lines += [f"not measured: {_line(each)}" for each in others if each not in failures]
+        return _cut("\n".join(lines))
+
+
+def _line(result: Result) -> str:
+    said = f"{result.check} of {result.subject}: {result.message}"
+    return f"{said}; {result.remedy}" if result.remedy else said
+
+
+def _cut(text: str) -> str:
+    return text.encode()[:LONGEST_TEXT].decode(errors="ignore")
+
+
+class PathMtu(NamedTuple):
+    """What a path carries.
+
+    Attributes:
+        size: bytes of the largest packet that was answered.
+        fragment: bytes of the fragments that its answer came in; 0 where it came whole.
+    """
+
+    size: int
+    fragment: int = 0
+
+
+@dataclass(slots=True)
+class Answers:
+    """Which machines answer at all, to this machine's own address.
+
+    Attributes:
+        by_echo: to echoes.
+        by_tcp: to TCP alone.
+    """
+
+    by_echo: set[Address] = field(default_factory=set)
+    by_tcp: set[Address] = field(default_factory=set)
+
+    def of(self, group: Group) -> set[Address]:
+        """The machines of a group that answer in whatever way."""
+        return (self.by_echo | self.by_tcp) & set(group.machines)
+
+
+def of_reach(group: Group, answers: Answers, port: int) -> Result:
+    """Whether any machine of a group answers."""
+    subject = str(group)
+    if answers.of(group):
+        return Result("reach", subject, Outcome.PASSED)
+    return Result(
+        "reach",
+        subject,
+        Outcome.FAILED,
+        f"none of them answers, neither to echoes nor at TCP port {port}",
+        "see to this node's addresses, routes and security groups, and whether they run",
+    )
+
+
+def of_range(block: Prefix, source: Address, group: Group, returned: Collection[Address]) -> Result:
+    """Whether answers to an address of a range come to this node; the group answers otherwise."""
+    subject = f"{block} by {group.kind}"
+    if set(returned) & set(group.machines):
+        return Result("routes", subject, Outcome.PASSED)
+    return Result(
+        "routes",
+        subject,
+        Outcome.FAILED,
+        f"answers of {group} come to this node's own address, and not to {source}",
+        f"have the network deliver {block} to this node: a route, or IP configurations of its "
+        "interface; and let it send with these sources",
+    )
+
+
+def of_mtu(group: Group, mtu: int, paths: Mapping[Address, PathMtu]) -> Result:
+    """Whether packets of the pods' MTU pass in both directions; `paths` to who answers echoes."""
+    subject = f"{mtu} bytes to {group}"
+    known = [paths[each] for each in group.machines if each in paths]
+    if not known:
+        return Result("mtu", subject, Outcome.UNMEASURED, "none of them answers echoes")
+    best = max(known, key=lambda path: (path.size >= mtu, not path.fragment, path.size))
+    if best.size >= mtu and not best.fragment:
+        return Result("mtu", subject, Outcome.PASSED)
+    if best.size >= mtu:
+        carried = best.fragment
+        message = f"such packets arrive, and their answers come back in fragments of {carried}"
+    else:
+        carried = best.size
+        message = f"packets of up to {carried} bytes are answered, larger ones are lost"
+    remedy = f"raise the MTU on the way to {mtu}, or set mtu: {carried} in node.yaml"
+    return Result("mtu", subject, Outcome.FAILED, message, remedy)
+
+
+def of_loss(group: Group, most: float, losses: Mapping[Address, float]) -> Result:
+    """Whether few enough echoes are lost; `losses` of who answers them, as shares."""
+    subject = str(group)
+    known = [losses[each] for each in group.machines if each in losses]
+    if not known:
+        return Result("loss", subject, Outcome.UNMEASURED, "none of them answers echoes")
+    least = min(known)
+    if least <= most:
+        return Result("loss", subject, Outcome.PASSED, f"{least:.1%} of echoes are lost")
+    return Result(
+        "loss",
+        subject,
+        Outcome.FAILED,
+        f"{least:.1%} of echoes are lost, and at most {most:.1%} may be",
+        "`ip -s -s link` shows whether this node's interface drops them; else see to the network",
+    )
+
+
+_Endings = dict[tuple[Endpoint, Address | None], Ending]
+
+
+def of_egress(endings: Mapping[tuple[Endpoint, Address | None], Ending]) -> list[Result]:
+    """Whether a connection into the internet is accepted, one of each family."""
+    of_family: dict[Family, _Endings] = {}
+    for way, ending in endings.items():
+        of_family.setdefault(way[0].address.family, {})[way] = ending
+    return [_of_egress(tried) for tried in of_family.values()]
+
+
+def _of_egress(tried: _Endings) -> Result:
+    subject = ", ".join(str(endpoint) for endpoint, _ in tried)
+    if any(ending.is_accepted for ending in tried.values()):
+        return Result("egress", subject, Outcome.PASSED)
+    (_, source), ending = next(iter(tried.items()))
+    origin = "this node's own address" if source is None else str(source)
+    remedy = "see to the way to the internet (NAT gateway, routes, firewall)"
+    if source is not None:
+        remedy += ", which has to translate pods' addresses"
+    message = f"no connection from {origin}: {ending.fault}"
+    return Result("egress", subject, Outcome.FAILED, message, remedy)
+
+
+def of_dns(name: str, said: Mapping[str, Knowledge]) -> Result:
+    """Whether a nameserver of the machine knows an address of a name."""
+    shown = ", ".join(f"{server} {knowledge}" for server, knowledge in said.items())
+    if not said:
+        message = "/etc/resolv.conf names no nameserver"
+        return Result("dns", name, Outcome.FAILED, message, "see to /etc/resolv.conf")
+    if Knowledge.ADDRESS in said.values():
+        silent = Knowledge.SILENCE in said.values()
+        return Result("dns", name, Outcome.PASSED, shown if silent else "")
+    return Result(
+        "dns",
+        name,
+        Outcome.FAILED,
+        shown,
+        "see to the nameservers of /etc/resolv.conf and the way to them",
+    )
+
+
+def of_throughput(floor: int, found: Throughput) -> Result:
+    """Whether a peer's stream was fast enough."""
+    subject = f"{rate(floor)} from peers"
+    if not found.rates:
+        peer, fault = next(iter(found.faults.items()), (None, "there is no other peer"))
+        return Result(
+            "throughput", subject, Outcome.UNMEASURED, f"{peer}: {fault}" if peer else fault
+        )
+    best = max(found.rates.values())
+    shown = ", ".join(f"{rate(each)} from {peer}" for peer, each in found.rates.items())
+    if best >= floor:
+        return Result("throughput", subject, Outcome.PASSED, shown)
+    return Result(
+        "throughput",
+        subject,
+        Outcome.FAILED,
+        shown,
+        "see to this node's interface (`ethtool`, its speed and errors) and to its instance type",
+    )
+
+
+def rate(bits: float) -> str:
+    """Bits a second, for people."""
+    for factor, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
+        if bits >= factor:
+            return f"{bits / factor:.4g} {unit}"
+    return f"{bits:.0f} bit/s"

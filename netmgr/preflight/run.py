@@ -1,0 +1,220 @@
+"""One preflight: probes what the node document names, from this machine and from its ranges.
+
+It changes the kernel only by the addresses that it holds (`holding`), and has the agent's lock on
+the network namespace meanwhile, so that no agent gives one of them to a pod. On a node that runs
+pods nothing is probed, whatever is wrong: their agent has to come back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from random import Random, SystemRandom
+
+from netmgr.agent import instance, known_ranges, machine_check
+from netmgr.agent.listed_nodes import ListedNodes
+from netmgr.agent.uplinks import uplinks
+from netmgr.dataplane import desired
+from netmgr.documents import loader
+from netmgr.documents.diagnostics import error
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.preflight import Endpoint
+from netmgr.errors import ConfigError, RangesUnknown
+from netmgr.kernel import links
+from netmgr.kernel.netlink import Netlink
+from netmgr.kernel.routes import ANY_TABLE, read_routes
+from netmgr.prefixes import Address, Prefix
+from netmgr.preflight import dns, results, targets, tcp, throughput
+from netmgr.preflight.holding import held
+from netmgr.preflight.probing import Prober
+from netmgr.preflight.results import Answers, Outcome, Report, Result
+from netmgr.preflight.targets import Group, Kind
+from netmgr.preflight.tcp import Attempt
+from netmgr.ranges.sources import validate
+
+DEFAULT_MTU = 1500
+
+log = logging.getLogger(__name__)
+
+
+def run(path: Path) -> Report:
+    """Probe what the node document at `path` names.
+
+    Raises:
+        ConfigError: it is wrong, or names nothing to be probed.
+        Held: another command of netmgr works on this network.
+        KernelError: the kernel refused.
+        SetupError: privileges are missing.
+    """
+    document = loader.load(path, NodeDocument)
+    if reason := _why_not(document):
+        return Report(skipped=reason)
+    if targets.is_empty(document):
+        found = error("names nothing to probe", ("preflight",), remedy="give peers or a hub")
+        raise ConfigError(loader.describe(found, path))
+    try:
+        with instance.namespace("netmgr preflight"):
+            machine_check.check_network(path, document)
+            return _probe(document, SystemRandom())
+    except instance.Held as other:
+        # A command is no sign that the network is fit, and soon ends: the caller tries again.
+        if other.holder.startswith("netmgr "):
+            raise
+        return Report(skipped=other.message.partition(";")[0])
+
+
+def _why_not(document: NodeDocument) -> str:
+    """Why a node is not probed; empty for one without pods."""
+    if not document.cni:
+        return "another plugin wires this node's pods"
+    with Netlink() as channel:
+        # The kernel's links and not the leases: an agent that starts believes them, too.
+        pods = sum(map(desired.is_host_end, links.read_links(channel)))
+    return f"this node runs {pods} pods" if pods else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """What this machine's kernel says.
+
+    Attributes:
+        own: addresses of its links, with the link of each.
+        single: addresses with a route of their own.
+        mtu: what pods' packets have at most, in bytes.
+    """
+
+    own: Mapping[Address, str]
+    single: Collection[Address]
+    mtu: int
+
+
+def _machine(document: NodeDocument) -> _Machine:
+    with Netlink() as channel:
+        own = links.read_holders(channel)
+        routes = read_routes(channel, table=ANY_TABLE)
+        mtus = {link.name: link.mtu for link in links.read_links(channel)}
+    prefixes = [route.destination for route in routes]
+    single = {each.network for each in prefixes if each.length == each.family.width}
+    of_uplinks = [mtus[name] for name in uplinks(document) if name in mtus]
+    return _Machine(own, single, document.mtu or min(of_uplinks, default=DEFAULT_MTU))
+
+
+def _probe(given: NodeDocument, random: Random) -> Report:
+    machine = _machine(given)
+    document, wrong = _with_ranges(given, machine.own)
+    groups = targets.groups(document, _listed_nodes(document), machine.own, random)
+    sources = targets.held_addresses(document.ranges, {*machine.own, *machine.single})
+    with held(set(sources.values())):
+        found = [*wrong, *_of_machines(document, groups, sources, machine.mtu)]
+        found += _of_egress(document, sources.values())
+    found += _of_dns(document)
+    found += _of_throughput(document, groups, random)
+    return Report(results=tuple(found), unmeasured=document.preflight.unmeasured)
+
+
+def _with_ranges(
+    document: NodeDocument, own: Mapping[Address, str]
+) -> tuple[NodeDocument, list[Result]]:
+    """The document with the ranges that their source has now, and what is wrong with others."""
+    try:
+        valid = validate(known_ranges.ask(document), document, own)
+    except RangesUnknown as unknown:
+        return document, [Result("routes", "ranges", Outcome.UNMEASURED, unknown.message)]
+    refused = [Result("routes", "ranges", Outcome.FAILED, str(each)) for each in valid.refused]
+    return document.model_copy(update={"ranges": valid.ranges}), refused
+
+
+def _listed_nodes(document: NodeDocument) -> Iterator[Address]:
+    """Addresses of the other nodes on a flat network; none before the list is there."""
+    if document.nodes_file is None:
+        return
+    try:
+        listed = ListedNodes(document.nodes_file).read()
+    except ConfigError as missing:
+        log.info("no-nodes reason=%s", missing.message)
+        return
+    for node in listed:
+        yield from node.addresses
+
+
+def _of_machines(
+    document: NodeDocument, groups: Collection[Group], sources: Mapping[Prefix, Address], mtu: int
+) -> Iterator[Result]:
+    settings = document.preflight
+    prober = Prober(settings.exporter_port, settings.answer_seconds)
+    answers = prober.answers(machine for group in groups for machine in group.machines)
+    yield from (results.of_reach(group, answers, settings.exporter_port) for group in groups)
+    # Nothing more can be said of a group that does not answer at all.
+    answering = [group for group in groups if answers.of(group)]
+    yield from _of_ranges(prober, answering, sources, answers)
+    yield from _without_group(groups, sources)
+    paths = prober.path_mtus(answers.by_echo, mtu)
+    losses = prober.losses(answers.by_echo)
+    for group in answering:
+        yield results.of_mtu(group, mtu, paths)
+        yield results.of_loss(group, settings.most_loss, losses)
+
+
+def _of_ranges(
+    prober: Prober,
+    answering: Iterable[Group],
+    sources: Mapping[Prefix, Address],
+    answers: Answers,
+) -> Iterator[Result]:
+    """Whether answers to addresses of the ranges come back."""
+    for group in answering:
+        if not group.knows_ranges:
+            continue
+        own = {block: each for block, each in sources.items() if block.family is group.family}
+        back = prober.returned(product(answers.of(group), own.values()), answers)
+        for block, source in own.items():
+            returned = {machine for machine, to in back if to == source}
+            yield results.of_range(block, source, group, returned)
+
+
+def _without_group(groups: Iterable[Group], sources: Iterable[Prefix]) -> Iterator[Result]:
+    families = {group.family for group in groups if group.knows_ranges}
+    for block in sources:
+        if block.family not in families:
+            message = f"preflight names no IPv{block.family.value} address of a peer or the hub"
+            yield Result("routes", str(block), Outcome.UNMEASURED, message)
+
+
+def _of_egress(document: NodeDocument, sources: Iterable[Address]) -> list[Result]:
+    ways = list(targets.egress_sources(document, sources))
+    attempts = [Attempt(endpoint, source) for endpoint, source in ways]
+    endings = tcp.connect(attempts, document.preflight.answer_seconds)
+    return results.of_egress(dict(zip(ways, endings, strict=True)))
+
+
+def _of_dns(document: NodeDocument) -> Iterator[Result]:
+    settings = document.preflight
+    if settings.dns_name is None:
+        return
+    try:
+        servers = dns.nameservers(dns.RESOLV_CONF.read_text(encoding="utf-8", errors="replace"))
+    except FileNotFoundError:
+        servers = []
+    yield results.of_dns(
+        settings.dns_name, dns.ask(servers, settings.dns_name, settings.answer_seconds)
+    )
+
+
+def _of_throughput(
+    document: NodeDocument, groups: Iterable[Group], random: Random
+) -> Iterator[Result]:
+    settings = document.preflight
+    if settings.least_throughput is None:
+        return
+    peers = [
+        Endpoint(machine, settings.exporter_port)
+        for group in groups
+        if group.kind is not Kind.HUB
+        for machine in group.machines
+    ]
+    patience = settings.throughput_seconds
+    found = throughput.measure(peers, settings.least_throughput, patience, random)
+    yield results.of_throughput(settings.least_throughput, found)

@@ -1,0 +1,133 @@
+"""What a preflight probes: which machines, from which addresses (pure).
+
+Machines are in groups. What is wrong with one of them is not this node's fault, and what is wrong
+with this node shows toward all of them: so a check passes if it passes toward one of each group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.preflight import Endpoint
+from netmgr.prefixes import Address, Family, Prefix, PrefixTable, merge
+
+MOST_DRAWN = 3
+"""Machines of a group and family that are probed."""
+
+MOST_RANGES = 64
+"""Ranges of a family that are probed: as many as an interface of Azure has addresses, and more."""
+
+
+class Kind(StrEnum):
+    """What the machines of a group are."""
+
+    PEERS = "peers"
+    NODES = "nodes"
+    """The other nodes of a flat network, as its list names them."""
+    HUB = "hub"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Machines of one kind, by their addresses of one family."""
+
+    kind: Kind
+    family: Family
+    machines: tuple[Address, ...]
+
+    @property
+    def knows_ranges(self) -> bool:
+        """Whether they have to reach this node's ranges.
+
+        Other nodes of a flat network do once their agents run: fresh ones would wait for each other
+        for ever.
+        """
+        return self.kind is not Kind.NODES
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({', '.join(map(str, self.machines))})"
+
+
+def groups(
+    document: NodeDocument, nodes: Iterable[Address], own: Collection[Address], random: Random
+) -> list[Group]:
+    """The groups that are probed; a few machines of each are drawn, and never this one.
+
+    A hub may have a family that this node lacks: it is left out.
+
+    Args:
+        document: names peers and the hub.
+        nodes: addresses of the other nodes of a flat network.
+        own: addresses of this machine.
+        random: draws, so that many nodes at once probe different machines.
+    """
+    named = document.preflight
+    stated = {*document.families, *(each.family for each in document.node.addresses)}
+    families = sorted(stated) or list(Family)
+    found: list[Group] = []
+    for kind, addresses in ((Kind.PEERS, named.peers), (Kind.NODES, nodes), (Kind.HUB, named.hub)):
+        others = sorted(set(addresses) - set(own))
+        for family in families:
+            known = [each for each in others if each.family is family]
+            drawn = random.sample(known, min(MOST_DRAWN, len(known)))
+            if drawn:
+                found.append(Group(kind, family, tuple(drawn)))
+    return found
+
+
+def held_addresses(ranges: Iterable[Prefix], taken: Collection[Address]) -> dict[Prefix, Address]:
+    """An address of each range to probe from: the last one that is free.
+
+    Blocks that lie side by side are one, and of very many the first are probed. A range without a
+    free address is left out. `taken` are addresses that the kernel delivers somewhere already.
+    """
+    found: dict[Prefix, Address | None] = {}
+    merged = merge(ranges)
+    for family in Family:
+        blocks = [block for block in merged if block.family is family]
+        found |= {block: _last_free(block, taken) for block in blocks[:MOST_RANGES]}
+    return {block: address for block, address in found.items() if address is not None}
+
+
+def _last_free(block: Prefix, taken: Collection[Address]) -> Address | None:
+    # The agent gives the first ones first, so the last one stays out of use the longest.
+    for value in range(block.last, block.value - 1, -1):
+        address = Address(block.family, value)
+        if address not in taken:
+            return address
+    return None
+
+
+def egress_sources(
+    document: NodeDocument, held: Iterable[Address]
+) -> Iterator[tuple[Endpoint, Address | None]]:
+    """Each destination of `egress`, and the source that a pod's packets have on their way there.
+
+    None is whatever address the kernel chooses for the node itself, as masquerading does. A
+    destination of a family that pods do not have is left out.
+    """
+    internal = PrefixTable((prefix, None) for prefix in document.not_internet)
+    of_family = {address.family: address for address in held}
+    for destination in _of_pods_families(document):
+        is_masqueraded = document.masquerade and not internal.match(destination.address)
+        if is_masqueraded or not document.wires_pods:
+            yield destination, None
+        elif source := of_family.get(destination.address.family):
+            yield destination, source
+
+
+def _of_pods_families(document: NodeDocument) -> list[Endpoint]:
+    # Without ranges, as while their source is silent, any family may be the pods'.
+    families = document.families or tuple(Family)
+    return [each for each in document.preflight.egress if each.address.family in families]
+
+
+def is_empty(document: NodeDocument) -> bool:
+    """Whether a document names nothing to be probed."""
+    named = document.preflight
+    lists: Sequence[Sequence[object]] = (named.peers, named.hub, named.egress)
+    return not any(lists) and named.dns_name is None and document.nodes_file is None

@@ -1,0 +1,164 @@
+"""Measures throughput by the streams of peers' exporters, few at a time in the whole cluster.
+
+An exporter serves one stream at a time, so that a thousand nodes that start together measure as
+many times at once as they have peers, at most. Who finds all of them busy waits with jitter, and in
+the end does without.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple
+
+from netmgr.api.throughput import PATH, RETRY_SECONDS, STREAM_BYTES, STREAM_SECONDS, TAKING_SECONDS
+from netmgr.backoff import Backoff
+from netmgr.documents.preflight import Endpoint
+
+MOST_MEASURED = 3
+"""Peers whose streams are measured before it is this node that is slow."""
+
+LEAST_BYTES = 1 << 20
+"""A stream that ends with less, and long before its time is over, was none."""
+
+_HEAD_BYTES = 16 * 1024
+_PIECE = 256 * 1024
+_CONNECT_SECONDS = 2.0
+_MOST_BYTES = 2 * STREAM_BYTES
+_MOST_SECONDS = STREAM_SECONDS + TAKING_SECONDS
+"""Where this end stops listening to an exporter that knows no bounds."""
+
+_STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3}) ")
+_OK, _BUSY = 200, 503
+
+
+class Stream(NamedTuple):
+    """What came of one peer's stream.
+
+    Attributes:
+        rate: bits a second; 0 where nothing was measured.
+        is_busy: whether it may be there later.
+        fault: why nothing was measured.
+    """
+
+    rate: float = 0.0
+    is_busy: bool = False
+    fault: str = ""
+
+
+@dataclass(slots=True)
+class Throughput:
+    """What came of all.
+
+    Attributes:
+        rates: bits a second from each peer that was measured.
+        faults: why others were not.
+    """
+
+    rates: dict[Endpoint, float] = field(default_factory=dict)
+    faults: dict[Endpoint, str] = field(default_factory=dict)
+
+
+def measure(peers: Iterable[Endpoint], floor: float, patience: float, random: Random) -> Throughput:
+    """Measure until one peer sends `floor` bits a second, a few do not, or nobody has time.
+
+    `patience` is how many seconds busy peers are asked again.
+    """
+    found = Throughput()
+    backoff = Backoff(first=1, most=8, chance=random.random)
+    deadline = time.monotonic() + patience
+    waiting = list(peers)
+    while waiting:
+        random.shuffle(waiting)
+        waiting = _ask_each(waiting, floor, found)
+        pause = backoff.next(RETRY_SECONDS)
+        if not waiting or time.monotonic() + pause > deadline:
+            break
+        time.sleep(pause)
+    return found
+
+
+def _ask_each(peers: Sequence[Endpoint], floor: float, found: Throughput) -> list[Endpoint]:
+    """Those that were busy; none once it is known how fast this node is."""
+    busy = []
+    for peer in peers:
+        stream = read(peer)
+        if stream.rate:
+            found.rates[peer] = stream.rate
+            found.faults.pop(peer, None)
+            if stream.rate >= floor or len(found.rates) >= MOST_MEASURED:
+                return []
+        else:
+            found.faults[peer] = stream.fault
+        if stream.is_busy:
+            busy.append(peer)
+    return busy
+
+
+def read(peer: Endpoint) -> Stream:
+    """Measure one peer's stream, whatever it sends and however long it takes."""
+    deadline = time.monotonic() + _CONNECT_SECONDS + _MOST_SECONDS
+    try:
+        with socket.create_connection(
+            (str(peer.address), peer.port), timeout=_CONNECT_SECONDS
+        ) as opened:
+            opened.sendall(f"GET {PATH} HTTP/1.0\r\nHost: {peer}\r\n\r\n".encode("ascii"))
+            return _measured(opened, deadline)
+    except TimeoutError:
+        return Stream(fault="its exporter does not answer in time")
+    except OSError as error:
+        return Stream(fault=f"its exporter is not reached: {error.strerror or error}")
+
+
+def _measured(opened: socket.socket, deadline: float) -> Stream:
+    status, rest = _head(opened, deadline)
+    if status == _BUSY:
+        return Stream(is_busy=True, fault="its exporter was busy with other nodes' tests")
+    if status != _OK:
+        shown = f"answers {status}" if status else "does not answer as one"
+        return Stream(
+            fault=f"its exporter {shown}; it needs --throughput-test, and neither TLS nor a secret"
+        )
+    begin = time.monotonic()
+    more, has_ended = _counted(opened, min(deadline, begin + _MOST_SECONDS))
+    size, seconds = rest + more, max(time.monotonic() - begin, 1e-3)
+    if has_ended and size < LEAST_BYTES and seconds < STREAM_SECONDS / 2:
+        return Stream(fault=f"its stream ended after {size} bytes")
+    return Stream(rate=8 * size / seconds)
+
+
+def _counted(opened: socket.socket, until: float) -> tuple[int, bool]:
+    """How many bytes come, and whether their end came, too."""
+    buffer, size = memoryview(bytearray(_PIECE)), 0
+    while size < _MOST_BYTES and (left := until - time.monotonic()) > 0:
+        opened.settimeout(left)
+        try:
+            more = opened.recv_into(buffer)
+        except TimeoutError:
+            break
+        if not more:
+            return size, True
+        size += more
+    return size, False
+
+
+def _head(opened: socket.socket, deadline: float) -> tuple[int, int]:
+    """The status of an answer, 0 if it is none, and how many bytes of its body came with it."""
+    head = b""
+    while b"\r\n\r\n" not in head and len(head) < _HEAD_BYTES:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        opened.settimeout(left)
+        more = opened.recv(_HEAD_BYTES)
+        if not more:
+            break
+        head += more
+    found = _STATUS.match(head)
+    before, _, rest = head.partition(b"\r\n\r\n")
+    del before
+    return int(found[1]) if found else 0, len(rest)

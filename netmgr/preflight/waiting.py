@@ -1,0 +1,29 @@
+"""Waits for many sockets at once, whatever their other ends do, for a bounded time."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+Handler = Callable[[], bool]
+"""Called when its socket is ready; True when nothing more is expected there."""
+
+
+def serve(waiting: Mapping[socket.socket, Handler], event: int, until: float) -> None:
+    """Call the handlers of sockets that are ready, until all are done or the time is over.
+
+    `event` is one of selectors' EVENT_…, and `until` a time of the monotonic clock.
+    """
+    pending = dict(waiting)
+    with selectors.DefaultSelector() as selector:
+        for each in pending:
+            selector.register(each, event)
+        # Looked at after every round: a flood from one machine keeps its socket ready for ever.
+        while pending and (left := until - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                ready = key.fileobj
+                if isinstance(ready, socket.socket) and pending[ready]():
+                    selector.unregister(ready)
+                    del pending[ready]

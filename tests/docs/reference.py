@@ -1,0 +1,252 @@
+"""Writes the pages of docs/reference that are made from code: `python -m tests.docs.reference`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import typer
+from typer.core import TyperGroup
+
+from exporter.catalog import CATALOG
+from exporter.controller_catalog import CONTROLLER
+from exporter.metric import Metric
+from netmgr.cli import manual, schemas
+from netmgr.documents import quantity
+
+FOLDER = Path(__file__).parents[2] / "docs/reference"
+
+# typer's class of these has no public name.
+Command: TypeAlias = Any
+Schema: TypeAlias = dict[str, Any]
+
+NUMBER, QUANTITY = quantity.SCHEMA["anyOf"]
+
+
+def pages() -> dict[str, str]:
+    """Name and content of each page."""
+    return {
+        "commands.md": _commands(),
+        "metrics.md": _metrics(),
+        "node-yaml.md": _document("node.yaml", NODE_YAML),
+        "plan-yaml.md": _document("plan.yaml", PLAN_YAML),
+    }
+
+
+METRICS = """\
+# Metrics
+
+*Series* is what a node with 250 pods in 20 namespaces exposes, with addresses of both families.
+Where the number depends on what happens, it is the upper bound.
+
+## Of a node
+
+{node}
+
+## Of the controller
+
+{controller}
+"""
+
+
+def _metrics() -> str:
+    return METRICS.format(node=_table(CATALOG), controller=_table(CONTROLLER))
+
+
+def _table(metrics: Iterable[Metric]) -> str:
+    rows = ["| metric | type | labels | series | meaning |", "|---|---|---|---|---|"]
+    for metric in metrics:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        cells = (f"`{metric.name}`", metric.kind, labels, str(metric.series), metric.help)
+        rows.append(_row(*cells))
+    return "\n".join(rows)
+
+
+COMMANDS = """\
+# Commands
+
+All of them take `--help`. [Exit codes](exit-codes.md) says what they end with, [JSON for
+programs](json.md) what `-o json` answers. *env var* is the variable that an option takes its value
+from where it is not given.
+
+"""
+
+
+def _commands() -> str:
+    return COMMANDS + "\n".join(_of_command(manual.whole(), None))
+
+
+def _of_command(command: Command, above: typer.Context | None) -> Iterator[str]:
+    """The section of a command, then those of the commands below it."""
+    name = command.name if above else "netmgr"
+    with typer.Context(command, info_name=name, parent=above, **command.context_settings) as here:
+        yield f"{'##' if above is None or above.parent is None else '###'} {here.command_path}\n"
+        # Paragraphs end their lines where the source does.
+        yield f"{_escaped(inspect.cleandoc(command.help or ''))}\n"
+        yield f"Usage: `{here.command_path} {' '.join(command.collect_usage_pieces(here))}`\n"
+        rows = [*_parameters(here)]
+        if rows:
+            yield "| argument or option | meaning |\n|---|---|"
+            yield "\n".join(rows) + "\n"
+        for inner in command.commands.values() if isinstance(command, TyperGroup) else ():
+            yield from _of_command(inner, here)
+
+
+def _parameters(here: typer.Context) -> Iterator[str]:
+    for parameter in here.command.params:
+        record = parameter.get_help_record(here)
+        if record and "--help" not in parameter.opts:
+            names, help_ = record
+            yield _row(f"`{names}`", _escaped(help_))
+
+
+NODE_YAML = """\
+# node.yaml
+
+What a machine's agent is to do. `netmgr agent --check --config FILE` checks a file, and
+[configs/node.yaml](../../configs/node.yaml) is one with every key. `netmgr schema node.yaml` prints
+the JSON Schema of this table, with which [an editor completes
+keys](json.md#documents-in-an-editor).
+
+"""
+PLAN_YAML = """\
+# plan.yaml
+
+What a hub and its clusters are to be. `netmgr plan init` writes a first one, `netmgr plan check`
+checks it, and [configs/plan/plan.yaml](../../configs/plan/plan.yaml) is one with every key.
+`netmgr schema plan.yaml` prints the JSON Schema of this table, with which [an editor completes
+keys](json.md#documents-in-an-editor).
+
+"""
+KEYS = """\
+`[]` is each member of a list, NAME a name of your choice.
+
+| key | value | default | meaning |
+|---|---|---|---|
+"""
+
+
+def _document(name: str, head: str) -> str:
+    schema = schemas.generate(schemas.PUBLISHED[name])
+    return head + KEYS + "\n".join(_keys(schema, schema, "")) + "\n"
+
+
+def _keys(whole: Schema, part: Schema, path: str) -> Iterator[str]:
+    """A row for each key of a document, those of its parts behind it; required ones first."""
+    required = part.get("required", ())
+    for key in sorted(part["properties"], key=lambda key: key not in required):
+        inner = part["properties"][key]
+        said = inner.get("description") or _resolved(whole, inner)["description"]
+        default = "**required**" if key in required else _default(inner)
+        yield _row(f"`{path}{key}`", _values(whole, inner), default, said)
+        yield from _below(whole, inner, f"{path}{key}")
+
+
+def _below(whole: Schema, part: Schema, path: str) -> Iterator[str]:
+    """The keys of what a key holds: a mapping, named mappings or a list of them."""
+    part = _resolved(whole, part)
+    if "properties" in part:
+        yield from _keys(whole, part, f"{path}.")
+    for one in part.get("patternProperties", {}).values():
+        yield from _below(whole, one, f"{path}.NAME")
+    for one in part.get("anyOf", ()):
+        yield from _below(whole, one, path)
+    if "items" in part:
+        yield from _below(whole, part["items"], f"{path}[]")
+
+
+def _resolved(whole: Schema, part: Schema) -> Schema:
+    """What a part refers to, or itself."""
+    reference = part.get("$ref", "").removeprefix("#/$defs/")
+    return whole["$defs"][reference] if reference else part
+
+
+def _values(whole: Schema, part: Schema) -> str:
+    """What a key may be, in words."""
+    match _resolved(whole, part):
+        case {"anyOf": choices}:
+            left_out = ({"type": "null"}, *([NUMBER] if QUANTITY in choices else ()))
+            each = (_values(whole, one) for one in choices if one not in left_out)
+            words = " or ".join(dict.fromkeys(each))
+        case {"items": items}:
+            words = f"list of: {_values(whole, items)}"
+        case {"patternProperties": named}:
+            words = f"NAME: {_values(whole, next(iter(named.values())))}"
+        case {"additionalProperties": dict(named)}:
+            words = f"NAME: {_values(whole, named)}"
+        case plain:
+            words = _value(plain)
+    return words
+
+
+def _value(part: Schema) -> str:
+    match part:
+        case {"enum": [True, False, *_]}:
+            words = "`true` or `false`"
+        case {"enum": values}:
+            words = ", ".join(map(_code, values))
+        case {"const": value}:
+            words = _code(value)
+        case {"prefixItems": _}:
+            words = "`ADDRESS:PORT`"
+        case {"type": "object"}:
+            words = "mapping"
+        case {"examples": [example]}:
+            words = f"such as `{example}`"
+        case _ if part == QUANTITY:
+            words = "number, may end in k, M, G, T, Ki, Mi, Gi or Ti"
+        case _:
+            words = part.get("format", part["type"]) + _bounds(part)
+    return words
+
+
+def _bounds(part: Schema) -> str:
+    words = {
+        "minimum": "from {}",
+        "exclusiveMinimum": "above {}",
+        "maximum": "to {}",
+        "exclusiveMaximum": "below {}",
+        "maxLength": "at most {} characters",
+        "pattern": "`{}`",
+    }
+    found = [text.format(part[key]) for key, text in words.items() if key in part]
+    return f", {' '.join(found)}" if found else ""
+
+
+def _default(part: Schema) -> str:
+    match part.get("default"):
+        case None | "" | [] | dict():  # a mapping's keys have their own
+            return ""
+        case default:
+            return _code(default)
+
+
+def _code(value: object) -> str:
+    """A value as YAML has it."""
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(_cell(cell) for cell in cells)} |"
+
+
+def _escaped(text: str) -> str:
+    """Text of the command line, in which nothing but `code` is Markdown."""
+    return text.replace("<", "&lt;").replace("*", "\\*")
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def main() -> None:
+    """Write all of them."""
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Pages that are made from code are what it would write now."""
+
+import re
+
+import pytest
+
+from netmgr.cli import schemas
+from tests.docs import reference
+from tests.docs.blocks import ROOT
+
+
+@pytest.mark.parametrize("name", reference.pages())
+def test_the_page_is_what_the_code_gives(name: str) -> None:
+    assert (reference.FOLDER / name).read_text() == reference.pages()[name], (
+        "run: .venv/bin/python -m tests.docs.reference"
+    )
+
+
+@pytest.mark.parametrize("name", schemas.DOCUMENTS)
+def test_the_page_of_a_document_has_every_key_of_its_schema(name: str) -> None:
+    schema = schemas.generate(schemas.PUBLISHED[name])
+    page = (reference.FOLDER / f"{name.replace('.', '-')}.md").read_text()
+    shown = {path.rpartition(".")[2] for path in re.findall(r"(?m)^\| `([^`]+)` \|", page)}
+    keys = {
+        key for part in (schema, *schema["$defs"].values()) for key in part.get("properties", ())
+    }
+    assert keys <= shown
+
+
+def test_contributors_read_of_every_target_of_make() -> None:
+    targets = re.findall(r"(?m)^([a-z0-9]+):.*## ", (ROOT / "Makefile").read_text())
+    told = re.findall(r"`make ([a-z0-9]+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert set(targets) <= set(told)

@@ -1,0 +1,42 @@
+"""How much is measured of a fleet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """The defaults are what `make fleet` measures; `SMOKE` only shows that it runs.
+
+    Attributes:
+        sizes: nodes, between which growth is measured.
+        nodes: of the cluster on a real API server.
+        scraped: nodes that a real Prometheus scrapes.
+        scrapes: how often it scrapes each of them.
+        scrape_seconds: the pause between two scrapes.
+        wave: the share of all that is changed at a time in a rolling change.
+        idle_seconds: how long nothing happens.
+        lease_seconds: how often each kubelet renews its Lease.
+    """
+
+    sizes: tuple[int, ...] = (100, 300, 1000, 3000, 10_000)
+    nodes: int = 7500
+    scraped: int = 750
+    scrapes: int = 240
+    scrape_seconds: int = 5
+    wave: float = 0.05
+    idle_seconds: int = 60
+    lease_seconds: float = 60
+
+
+SMOKE = Effort(
+    sizes=(10, 20),
+    nodes=20,
+    wave=0.5,
+    scraped=10,
+    scrapes=3,
+    scrape_seconds=1,
+    idle_seconds=2,
+    lease_seconds=5,
+)

@@ -1,0 +1,98 @@
+"""What a fuzz target is: a parser of untrusted or damaged bytes, and the property it has to keep.
+
+A target gets bytes and returns if its property holds, whatever they are. Any exception that leaves
+it is a finding; so is more time or memory than any input may cost.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from tests.fuzz.mutation import Shape
+
+CORPUS = Path(__file__).with_name("corpus")
+
+MOST_SECONDS = 5.0
+"""Of processor time for one input; the coverage engine makes everything some five times slower."""
+
+MOST_KILOBYTES = 512 * 1024
+"""By which one input may raise the process's peak of memory."""
+
+Check = Callable[[bytes], None]
+
+
+class TooSlow(Exception):
+    """One input took longer than `MOST_SECONDS`."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A parser under test; its check's docstring states the property."""
+
+    name: str
+    check: Check
+    shape: Shape
+    rounds: int
+    """Mutations in the short form."""
+    longest: int
+    """Bytes of an input."""
+    tokens: tuple[str, ...]
+    """Words of its language."""
+
+    @property
+    def corpus(self) -> Path:
+        """Its inputs in the tree."""
+        return CORPUS / self.name
+
+    def inputs(self) -> list[bytes]:
+        """Its inputs in the tree, in an order that stays."""
+        return [path.read_bytes() for path in sorted(self.corpus.iterdir())]
+
+    def run(self, data: bytes) -> None:
+        """Check one input, in the main thread."""
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with _bounded_time():
+            self.check(data)
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert grown < MOST_KILOBYTES, f"one input took {grown} KiB more than all before"
+
+
+# What targets log is their own business; without a handler it would be printed.
+logging.getLogger().addHandler(logging.NullHandler())
+
+TARGETS: dict[str, Target] = {}
+
+
+def target(
+    shape: Shape, *, rounds: int = 2000, longest: int = 4096, tokens: str = ""
+) -> Callable[[Check], Check]:
+    """Register a check as a target of the same name."""
+
+    def register(check: Check) -> Check:
+        name = check.__name__.replace("_", "-")
+        TARGETS[name] = Target(name, check, shape, rounds, longest, tuple(tokens.split()))
+        return check
+
+    return register
+
+
+@contextmanager
+def _bounded_time() -> Iterator[None]:
+    former = signal.signal(signal.SIGVTALRM, _give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, MOST_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, former)
+
+
+def _give_up(_number: int, _frame: FrameType | None) -> None:
+    raise TooSlow(f"one input took more than {MOST_SECONDS} s of processor time")

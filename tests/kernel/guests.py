@@ -1,0 +1,56 @@
+"""Containers that are no pods, behind a node that forwards for them."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from netmgr.kernel import netns
+from netmgr.lab import wiring
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.topology import INTERNET, Host
+from netmgr.prefixes import Family
+from tests.kernel.namespaces import inside
+
+GUEST = "10.99.0.2"
+
+
+def wait_until_it_sends(namespace: Path, link: str) -> None:
+    """A link that was just raised drops packets until it has learnt of its carrier."""
+    deadline = time.monotonic() + 10
+    with wiring.inside(namespace), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        while not wiring.sends(handle, link):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+@contextmanager
+def guest(node: LabNode) -> Iterator[Callable[[int], None]]:
+    """A container that is no pod, behind the node;
+    calling it sends so many bytes to the internet."""
+    path = node.pods_dir / "guest"
+    wiring.make_host(Host("guest"), path)
+    try:
+        for namespace, words in (
+            (node.namespace, f"link add guest0 type veth peer name eth0 netns {path}"),
+            (node.namespace, "address add 10.99.0.1/24 dev guest0"),
+            (node.namespace, "link set guest0 up"),
+            (path, f"address add {GUEST}/24 dev eth0"),
+            (path, "link set eth0 up"),
+            (path, "route add default via 10.99.0.1"),
+        ):
+            inside(namespace, "ip", *words.split())
+        for place, name in ((node.namespace, "guest0"), (path, "eth0")):
+            wait_until_it_sends(place, name)
+        with wiring.inside(path):
+            sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with sender:
+            yield (
+                lambda size: sender.sendto(bytes(size - 28), (str(INTERNET[Family.V4]), 9)) and None
+            )
+    finally:
+        inside(node.namespace, "ip", "link", "del", "guest0")
+        netns.delete(path)

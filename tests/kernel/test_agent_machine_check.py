@@ -1,0 +1,297 @@
+"""A document that is wrong about its machine stops the agent while kernel and file system are as
+they were.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from netmgr import programs
+from netmgr.agent import machine_check
+from netmgr.documents import loader
+from netmgr.documents.node import NodeDocument
+from netmgr.errors import ConfigError
+from netmgr.kernel import netns
+from netmgr.lab import wiring
+from netmgr.model import PROBE_LINK
+from netmgr.observer.host_network import uncountable
+from tests.builders import NODE_KEYS
+from tests.kernel.namespaces import inside
+
+pytestmark = pytest.mark.root
+
+SYSCTLS = ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding")
+SERVICES = {"vip_range": "10.100.0.0/24", "service_cidr": "10.96.0.0/24"}
+NAT = {"services": [SERVICES]}
+CGROUPS = Path("/sys/fs/cgroup")
+STATE = (
+    ["ip", "-o", "link"],
+    ["ip", "address"],
+    ["ip", "route", "show", "table", "all"],
+    ["ip", "-6", "route", "show", "table", "all"],
+    ["nft", "-s", "list", "ruleset"],
+    ["sysctl", *SYSCTLS],
+)
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Path]:
+    """A namespace with one link, which holds 10.64.0.10 and 2001:db8::10, and forwards nothing."""
+    path = Path(f"/run/netns/machine-{os.getpid()}")
+    netns.create(path)
+    try:
+        inside(path, "ip", "link", "add", "up0", "type", "veth", "peer", "far0")
+        for command in (
+            ["link", "set", "up0", "addrgenmode", "none", "up"],
+            ["link", "set", "far0", "addrgenmode", "none", "up"],
+            ["address", "add", "10.64.0.10/24", "dev", "up0"],
+            ["address", "add", "2001:db8::10/64", "dev", "up0", "nodad"],
+        ):
+            inside(path, "ip", *command)
+        inside(path, "sysctl", "-w", *(f"{name}=0" for name in SYSCTLS))
+        yield path
+    finally:
+        netns.delete(path)
+
+
+def kernel_state(namespace: Path) -> str:
+    return "\n".join(inside(namespace, *command) for command in STATE)
+
+
+@pytest.fixture
+def refusal(machine: Path, tmp_path: Path) -> Callable[..., str]:
+    """What an agent says about a document of these keys, which must stop it before it changes
+    anything.
+    """
+
+    def start(**keys: Any) -> str:
+        (tmp_path / "a-file").touch()
+        document = tmp_path / "node.yaml"
+        document.write_text(yaml.safe_dump(sound(tmp_path) | keys, sort_keys=False))
+        kernel, files = kernel_state(machine), listing(tmp_path)
+        command = [
+            "nsenter",
+            f"--net={machine}",
+            sys.executable,
+            "-m",
+            "netmgr",
+            "agent",
+            "-c",
+            str(document),
+        ]
+        done = programs.run(command, timeout=20)
+        said = done.stderr.decode()
+        assert kernel_state(machine) == kernel
+        assert listing(tmp_path) == files
+        assert (done.returncode, "Traceback" in said) == (2, False), said
+        return said
+
+    return start
+
+
+def test_a_link_that_the_rules_would_take_for_a_pods_is_refused_by_its_name(
+    machine: Path, refusal
+) -> None:
+    inside(machine, "ip", "link", "add", "nm-bond", "type", "veth", "peer", "far1")
+    try:
+        assert (
+            "node: this node has an interface nm-bond; names that begin with nm are pods' links"
+            in refusal()
+        )
+    finally:
+        inside(machine, "ip", "link", "del", "nm-bond")
+
+
+def test_what_a_preflight_holds_for_the_moment_is_no_fault_of_the_document(
+    machine: Path, tmp_path: Path
+) -> None:
+    document = tmp_path / "node.yaml"
+    document.write_text(yaml.safe_dump(sound(tmp_path)))
+    loaded = loader.load(document, NodeDocument)
+    for link in (PROBE_LINK, "another0"):
+        inside(machine, "ip", "link", "add", link, "type", "veth", "peer", "far2")
+        inside(machine, "ip", "address", "add", "10.128.0.15/32", "dev", link)
+        refused = pytest.raises(ConfigError, match=r"own address 10\.128\.0\.15 \(another0\)")
+        with wiring.inside(machine), nullcontext() if link == PROBE_LINK else refused:
+            machine_check.check(document, loaded)
+        inside(machine, "ip", "link", "del", link)
+
+
+def sound(directory: Path) -> dict[str, Any]:
+    return {
+        **NODE_KEYS,
+        "node": {"name": "node-1", "uplink": "up0"},
+        "ranges": ["10.128.0.0/28"],
+        "state_dir": str(directory / "state"),
+        "run_dir": str(directory / "run"),
+    }
+
+
+def listing(directory: Path) -> list[tuple[Path, int]]:
+    return sorted((path, path.lstat().st_mtime_ns) for path in directory.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"node": {"name": "node-1", "uplink": "eth9"}},
+            ":5: node.uplink: this node has no interface 'eth9'",
+        ),
+        (
+            {"node": {"name": "node-1", "addresses": ["10.64.0.10", "10.64.0.99"]}},
+            (
+                ":7: node.addresses[1]: no link of this machine has 10.64.0.99; correct it, "
+                "or leave it out"
+            ),
+        ),
+        ({"reader_group": "nobodies"}, ":10: reader_group: this node has no group 'nobodies'"),
+        (
+            {"ranges": ["10.64.0.0/24"]},
+            ":7: ranges[0]: 10.64.0.0/24 holds the node's own address 10.64.0.10 (up0)",
+        ),
+        (
+            {"ranges": ["10.128.0.0/28", "2001:db8::/112"]},
+            ":8: ranges[1]: 2001:db8::/112 holds the node's own address 2001:db8::10 (up0)",
+        ),
+        ({"run_dir": "/" + "r" * 100}, "run_dir: is too long"),
+        ({"internal": ["0.0.0.0/1", "128.0.0.0/1"]}, "internal: makes everything of IPv4 internal"),
+        (
+            {"accounting": {"node_rules": "exact", "exact_prefix": "fd00::/8"}},
+            "accounting.exact_prefix: fd00::/8 is IPv6",
+        ),
+        (
+            {"role": "nat-host", "ranges": [], "nat": NAT | {"addresses": ["10.64.0.11"]}},
+            "nat.addresses[0]: no link of this machine has 10.64.0.11",
+        ),
+        (
+            {
+                "node": {"name": "nat-1", "addresses": ["10.64.0.12"]},
+                "role": "nat-host",
+                "ranges": [],
+                "nat": NAT,
+            },
+            ":6: node.addresses[0]: no link of this machine has 10.64.0.12",
+        ),
+        (
+            {
+                "role": "nat-host",
+                "ranges": [],
+                "nat": {"services": [SERVICES | {"vip_range": "10.64.0.0/24"}]},
+            },
+            "nat.services[0].vip_range: 10.64.0.0/24 holds the node's own address 10.64.0.10 (up0)",
+        ),
+        (
+            {"node": {"name": "r", "uplink": "eth9"}, "role": "hub-router", "ranges": []},
+            "this node has no interface 'eth9'",
+        ),
+        ({"state_dir": "state"}, ":8: state_dir: 'state' is no absolute path"),
+        ({"state_dir": "/" + "s" * 300}, ":8: state_dir: "),
+        ({"mtu": 1500, "reader_group": -1}, "reader_group"),
+    ],
+)
+def test_a_document_that_is_wrong_about_its_machine_changes_nothing(
+    refusal: Callable[..., str], keys: dict[str, Any], message: str
+) -> None:
+    assert message in refusal(**keys)
+
+
+def test_a_directory_that_is_a_file_is_refused(refusal: Callable[..., str], tmp_path: Path) -> None:
+    said = refusal(state_dir=str(tmp_path / "a-file" / "state"), run_dir=str(tmp_path / "a-file"))
+    assert f":8: state_dir: {tmp_path}/a-file is no directory" in said
+    assert f":9: run_dir: {tmp_path}/a-file is no directory" in said
+
+
+def test_every_fault_is_named_at_once(refusal: Callable[..., str]) -> None:
+    said = refusal(
+        node={"name": "node-1", "uplink": "eth9"}, ranges=["10.64.0.10"], reader_group="nobodies"
+    )
+    assert [key in said for key in ("node.uplink", "ranges[0]", "reader_group")] == [True] * 3
+
+
+@pytest.mark.parametrize("name", ["default", "up0"])
+def test_ranges_of_ipv6_are_refused_where_it_is_off(
+    machine: Path, refusal: Callable[..., str], name: str
+) -> None:
+    """Every ADD would fail otherwise, while the agent says that it is ready."""
+    setting = f"net.ipv6.conf.{name}.disable_ipv6"
+    inside(machine, "sysctl", "-w", f"{setting}=1")
+    try:
+        said = refusal(ranges=["10.128.0.0/28", "2001:db8:1::/112"])
+        assert ":8: ranges[1]: 2001:db8:1::/112 is IPv6, and IPv6 is off on this machine" in said
+        assert f"sysctl -w {setting}=0" in said
+    finally:
+        inside(machine, "sysctl", "-w", f"{setting}=0")
+        inside(machine, "ip", "address", "replace", "2001:db8::10/64", "dev", "up0", "nodad")
+
+
+@pytest.fixture
+def hierarchies() -> Iterator[dict[str, Path]]:
+    """A directory of this test's own in cgroup v2, and one of the same name in a hierarchy of v1,
+    with a pod of kubelet's.
+    """
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    found = {fields[2]: Path(fields[1]) / f"netmgr-test-{os.getpid()}" for fields in mounts}
+    if not {"cgroup", "cgroup2"} <= set(found):
+        pytest.skip("this machine has no cgroup v1 beside v2")
+    pod = found["cgroup"] / "kubepods" / "pod0f3a1c52-9d3e-4c55-8a70-6f0f3c2b1a99"
+    pod.mkdir(parents=True)
+    found["cgroup2"].mkdir()
+    yield {"v1": found["cgroup"], "v2": found["cgroup2"]}
+    for made in (pod, pod.parent, found["cgroup"], found["cgroup2"]):
+        made.rmdir()
+
+
+def counting(directory: Path) -> dict[str, Any]:
+    return {"accounting": {"host_pods": True, "cgroup_dir": str(directory)}}
+
+
+def test_host_network_pods_in_cgroup_v1_are_refused_instead_of_never_found(
+    refusal: Callable[..., str], hierarchies: dict[str, Path]
+) -> None:
+    v1, v2 = hierarchies["v1"], hierarchies["v2"]
+    begin = ":12: accounting.cgroup_dir: host-network pods cannot be counted: "
+    said = refusal(**counting(v1))
+    assert f"{begin}{v1} is not cgroup v2, and nftables counts by no other; name the" in said
+    assert "or remove accounting.host_pods" in said
+    said = refusal(**counting(v2))
+    assert f"{begin}kubelet keeps its pods in cgroup v1 ({v1}), not in {v2}; name the" in said
+
+
+def test_host_network_pods_are_refused_where_the_hierarchies_are_beside_each_other(
+    refusal: Callable[..., str], hierarchies: dict[str, Path]
+) -> None:
+    """`cgroup_dir` as it is by default, on a node as systemd's hybrid mode has it."""
+    if (CGROUPS / "cgroup.controllers").exists():
+        pytest.skip("this machine has v2 at the default directory")
+    del hierarchies
+    said = refusal(accounting={"host_pods": True})
+    assert f"cannot be counted: {CGROUPS} is not cgroup v2" in said
+
+
+def test_a_directory_beyond_the_cgroups_is_refused(
+    refusal: Callable[..., str], tmp_path: Path
+) -> None:
+    said = refusal(**counting(tmp_path))
+    assert f"cannot be counted: {tmp_path} is no directory at or below {CGROUPS}" in said
+
+
+def test_a_kubelet_that_has_not_started_yet_is_no_fault(hierarchies: dict[str, Path]) -> None:
+    pod = hierarchies["v1"] / "kubepods"
+    pod.rename(pod.with_name("others"))
+    try:
+        assert uncountable(hierarchies["v2"]) == ""
+    finally:
+        pod.with_name("others").rename(pod)
+    (hierarchies["v2"] / "kubepods.slice").mkdir()
+    assert uncountable(hierarchies["v2"]) == ""
+    (hierarchies["v2"] / "kubepods.slice").rmdir()
+    assert "cgroup v1" in uncountable(hierarchies["v2"])

@@ -1,0 +1,175 @@
+"""Agent and exporter give up the capabilities that they need no longer, whoever starts them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+import yaml
+
+from netmgr.api.client import read_snapshot
+from netmgr.documents.node import Backend
+from netmgr.errors import NetmgrError
+from netmgr.kernel.capabilities import Capability
+from netmgr.lab.nodes import LabNode
+from netmgr.lab.topology import cluster
+from netmgr.lab.unprivileged import NOBODY
+from netmgr.lab.world import World
+from netmgr.rules.choose import FILE_NAME
+
+pytestmark = pytest.mark.root
+
+EVERY_ROLE = {Capability.NET_ADMIN, Capability.CHOWN}
+WIRING = {*EVERY_ROLE, Capability.SYS_ADMIN, Capability.SYS_PTRACE}
+LEGACY_TABLES = {Capability.NET_RAW, Capability.SYS_MODULE}
+OBSERVER = {"cni": False}
+ROUTER = {
+    "role": "hub-router",
+    "sites": [
+        {"name": "hub", "prefixes": ["10.200.0.0/16"]},
+        {"name": "a", "prefixes": ["10.0.0.0/9"]},
+    ],
+}
+START_SECONDS = 15.0
+
+
+@pytest.fixture
+def node(backend: Backend, lab_name: str) -> Iterator[LabNode]:
+    with World(cluster(nodes=1, pods=0), backend=backend, name=lab_name, exporters=False) as world:
+        yield world.nodes[0]
+
+
+def sets_of(process: int) -> set[tuple[str, str]]:
+    """Each set of capabilities that a thread has, as the kernel shows it."""
+    found = set()
+    for status in Path(f"/proc/{process}/task").glob("*/status"):
+        lines = dict(line.split(":\t") for line in status.read_text().splitlines() if ":\t" in line)
+        assert lines["NoNewPrivs"] == "1"
+        found |= {(name, lines[name]) for name in ("CapEff", "CapPrm", "CapBnd")}
+        found |= {(name, lines[name]) for name in ("CapInh", "CapAmb") if int(lines[name], 16)}
+    return found
+
+
+def exactly(kept: set[Capability]) -> set[tuple[str, str]]:
+    mask = f"{sum(1 << each for each in kept):016x}"
+    return {(name, mask) for name in ("CapEff", "CapPrm", "CapBnd")}
+
+
+def wait_until_it_answers(ledger: Path, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            read_snapshot(ledger)
+        except NetmgrError:
+            assert time.monotonic() < deadline, log.read_text()[-2000:]
+            time.sleep(0.05)
+        else:
+            return
+
+
+@contextmanager
+def agent_of(node: LabNode, document: dict[str, Any]) -> Iterator[int]:
+    """An agent in the node's namespace with another document, as root; its process."""
+    node.stop_agent()
+    given = yaml.safe_load(node.document.read_text())
+    folder = node.directory / "other"
+    folder.mkdir(exist_ok=True)
+    own = {"state_dir": str(folder / "state"), "run_dir": str(folder / "run")}
+    kept = {key: given[key] for key in ("apiVersion", "kind", "node", "reader_group", "backend")}
+    path = folder / "node.yaml"
+    path.write_text(yaml.safe_dump({**kept, **own, **document}))
+    command = ["nsenter", f"--net={node.namespace}", sys.executable, "-m", "netmgr", "agent"]
+    with (folder / "agent.log").open("wb") as log:
+        process = subprocess.Popen([*command, "--config", str(path)], stdout=log, stderr=log)
+    try:
+        wait_until_it_answers(Path(own["run_dir"]) / "ledger.sock", folder / "agent.log")
+        yield process.pid
+    finally:
+        process.terminate()
+        process.wait(15)
+
+
+def process_of(node: LabNode) -> int:
+    process = node.agent_pid()
+    assert process is not None
+    return process
+
+
+def test_an_agent_that_wires_pods_keeps_what_entering_them_takes(node: LabNode, backend: Backend):
+    """Every thread: those of requests, too, which are made with the first ones."""
+    sandbox = node.add("pod")
+    node.runtime.check(sandbox)
+    kept = WIRING | (LEGACY_TABLES if backend is Backend.IPTABLES_LEGACY else set())
+    assert sets_of(process_of(node)) == exactly(kept)
+    node.runtime.delete(sandbox)
+
+
+@pytest.mark.parametrize("document", [OBSERVER, ROUTER], ids=["observer", "router"])
+@pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
+def test_an_agent_without_pods_of_its_own_cannot_enter_any(
+    node: LabNode, document: dict[str, Any], tmp_path: Path
+):
+    if document is OBSERVER:
+        document = {**document, "cni_results_dir": str(tmp_path)}
+    with agent_of(node, document) as process:
+        assert sets_of(process) == exactly(EVERY_ROLE)
+
+
+@pytest.mark.parametrize("backend", [Backend.IPTABLES_LEGACY], indirect=True, ids=str)
+def test_the_legacy_tables_are_left_before_their_capabilities_are_given_up(node: LabNode):
+    node.stop_agent()
+    document = node.document.read_text()
+    node.document.write_text(document.replace("iptables-legacy", "nftables"))
+    node.start_agent()
+    node.wait_until_ready()
+    remembered = node.directory / "state" / FILE_NAME
+    assert remembered.read_text().strip() == Backend.NFTABLES
+    assert sets_of(process_of(node)) == exactly(WIRING | LEGACY_TABLES)
+    node.stop_agent()
+    node.start_agent()
+    node.wait_until_ready()
+    assert sets_of(process_of(node)) == exactly(WIRING)
+
+
+@pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
+def test_state_below_another_users_directory_is_still_reached(node: LabNode, tmp_path: Path):
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    os.chown(private, NOBODY, NOBODY)
+    document = {**OBSERVER, "cni_results_dir": str(tmp_path), "state_dir": str(private / "state")}
+    with agent_of(node, document) as process:
+        assert sets_of(process) == exactly({*EVERY_ROLE, Capability.DAC_OVERRIDE})
+
+
+@pytest.mark.parametrize(
+    ("port", "kept"), [(9199, set()), (99, {Capability.NET_BIND_SERVICE})], ids=["high", "low"]
+)
+@pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
+def test_an_exporter_that_root_starts_keeps_at_most_its_port(
+    node: LabNode, port: int, kept: set[Capability]
+):
+    listen = f"127.0.0.1:{port}"
+    options = ["--socket", str(node.ledger_socket), "--listen", listen]
+    process = subprocess.Popen([sys.executable, "-m", "netmgr", "exporter", *options])
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                page = urlopen(f"http://{listen}/metrics", timeout=5).read().decode()
+                break
+            except OSError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        assert "netmgr_up 1.0" in page
+        assert sets_of(process.pid) == exactly(kept)
+    finally:
+        process.terminate()
+        process.wait(15)

@@ -1,0 +1,478 @@
+"""`netmgr status --cluster` against a real API server, with objects as kubelets write them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from netmgr.kube.cluster import LONGEST_REASON
+from netmgr.kube.events import Notice, event
+from netmgr.kube.node_reports import LONGEST_ANSWER
+from netmgr.kube.nodes import HEALTHY, STARTUP_TAINT
+from tests.answers import validate
+from tests.kubernetes.control_plane import ControlPlane, Object, free_ports
+from tests.kubernetes.controllers import (
+    AGENTS,
+    Crowd,
+    add_nodes,
+    add_pods,
+    agent_pod,
+    make_account,
+    node,
+)
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
+
+APPS = "/apis/apps/v1/namespaces/netmgr"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/netmgr-claims/leases"
+REVISIONS = f"{APPS}/controllerrevisions"
+NEWEST, OLDER = "rev-2", "rev-1"
+MERGE = "merge-patch+json"
+NOBODY = "nobody"
+
+
+class Exporter(socketserver.ThreadingTCPServer):
+    """An exporter of every node: the API server passes requests on to no loopback address.
+
+    It answers with `status` and then `pieces`, which are sent `pause` seconds apart.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, address: str) -> None:
+        super().__init__((address, 0), _Answer)
+        self.pieces: Callable[[], Iterator[bytes]] = lambda: iter([body()])
+        self.pause = 0.0
+        self.status = b"200 OK"
+        self.asked = self.sent = 0
+
+
+class _Answer(socketserver.BaseRequestHandler):
+    server: Exporter
+
+    def handle(self) -> None:
+        self.request.recv(10_000)
+        self.server.asked += 1
+        try:
+            self.request.sendall(b"HTTP/1.0 %s\r\n\r\n" % self.server.status)
+            for piece in self.server.pieces():
+                self.request.sendall(piece)
+                self.server.sent += len(piece)
+                time.sleep(self.server.pause)
+        except OSError:
+            pass  # whoever asked had enough
+
+
+def body(*problems: tuple[str, str]) -> bytes:
+    found = [{"reason": reason, "message": message} for reason, message in problems]
+    return json.dumps({"spent": [], "problems": found}).encode()
+
+
+def own_address() -> str:
+    """An address of this machine that is none of the loopback; packets to it do not leave."""
+    command = ["ip", "-json", "-4", "address", "show", "scope", "global", "up"]
+    shown = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    found = [each["local"] for link in shown for each in link.get("addr_info", ())]
+    assert found, "this machine has no address but the loopback's"
+    return str(found[0])
+
+
+@dataclass
+class Cluster:
+    """Nodes with agents, as DaemonSet controller, kubelets and netmgr's controller leave them."""
+
+    plane: ControlPlane
+    exporter: Exporter
+    kubeconfig: Path
+
+    def add(self, *names: str, revision: str = NEWEST, pods: bool = True, **spec: object) -> None:
+        """Nodes that are well, with agents that are ready."""
+        given = {"podCIDRs": ["10.1.0.0/27"], "podCIDR": "10.1.0.0/27"} | spec
+        add_nodes(self.plane, [node(name, **given) for name in names])
+        # The server adds a taint to every Node that is new; the node controller removes it.
+        taints = {"spec": {"taints": spec.get("taints")}}
+        ready = {"status": {"conditions": [condition("Ready", "True")]}}
+        crowd = Crowd(self.plane)
+        crowd.ask("PATCH", ((f"/api/v1/nodes/{name}", taints) for name in names), MERGE)
+        crowd.ask("PATCH", ((f"/api/v1/nodes/{name}/status", ready) for name in names), MERGE)
+        if pods:
+            add_pods(self.plane, [self._pod(name, revision) for name in names])
+            paths = [(f"{AGENTS}/agent-{name}/status", self.status()) for name in names]
+            crowd.ask("PATCH", paths, MERGE)
+            self.count(len(names))
+
+    def _pod(self, name: str, revision: str) -> Object:
+        pod = agent_pod(f"agent-{name}", name)
+        pod["metadata"]["labels"]["controller-revision-hash"] = revision
+        port = {"name": "metrics", "containerPort": self.exporter.server_address[1]}
+        pod["spec"]["containers"][1]["ports"] = [port]
+        return pod
+
+    def status(self, *, ready: bool = True, **more: object) -> Object:
+        """A pod's status as its kubelet writes it."""
+        address = self.exporter.server_address[0]
+        statuses = [
+            container(name, ready=ready or name == "exporter", state={"running": {}})
+            for name in ("agent", "exporter")
+        ]
+        own = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
+        return {"status": own | {"containerStatuses": statuses} | more}
+
+    def write(self, path: str, change: Object) -> None:
+        self.plane.ask("PATCH", path, change, kind=MERGE)
+
+    def set_pod(self, name: str, change: Object) -> None:
+        self.write(f"{AGENTS}/agent-{name}/status", change)
+
+    def set_conditions(self, name: str, *conditions: Object) -> None:
+        self.write(f"/api/v1/nodes/{name}/status", {"status": {"conditions": conditions}})
+
+    def count(self, scheduled: int, wanted: int | None = None) -> None:
+        """What the DaemonSet controller says of the agents' DaemonSet."""
+        wanted = scheduled if wanted is None else wanted
+        status = {"currentNumberScheduled": scheduled, "numberReady": scheduled}
+        more = {"desiredNumberScheduled": wanted, "numberMisscheduled": 0}
+        self.describe("daemonsets/netmgr", status | more)
+
+    def describe(self, workload: str, status: Object) -> None:
+        """A workload's status, of its newest form."""
+        found = self.plane.ask("GET", f"{APPS}/{workload}")
+        status["observedGeneration"] = found["metadata"]["generation"]
+        self.write(f"{APPS}/{workload}/status", {"status": status})
+
+    def run(self, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """The command, as an operator runs it."""
+        command = [sys.executable, "-m", "netmgr", "status", "--cluster", *options]
+        kept = {k: v for k, v in os.environ.items() if "PROXY" not in k.upper()}
+        variables = kept | {"KUBECONFIG": str(self.kubeconfig)} | environment
+        ended = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=120, env=variables
+        )
+        assert "Traceback" not in ended.stderr, ended.stderr
+        return ended
+
+    def findings(self, *options: str) -> tuple[int, dict[tuple[str, str], Object]]:
+        """The exit code, and the findings by check and first object."""
+        ended = self.run("-o", "json", *options)
+        answer = json.loads(ended.stdout)
+        validate("status", answer)
+        assert answer["healthy"] is (ended.returncode == 0)
+        by_object = {(each["check"], each["objects"][0]): each for each in answer["findings"]}
+        assert len(by_object) == len(answer["findings"])
+        return ended.returncode, by_object
+
+
+def condition(kind: str, status: str, reason: str = "", message: str = "") -> Object:
+    at = "2026-01-01T00:00:00Z"
+    times = {"lastHeartbeatTime": at, "lastTransitionTime": at}
+    return {"type": kind, "status": status, "reason": reason, "message": message} | times
+
+
+def container(name: str, *, ready: bool, state: Object, last: Object | None = None) -> Object:
+    own = {"name": name, "ready": ready, "state": state, "lastState": last or {}}
+    return own | {"image": "netmgr", "imageID": "", "restartCount": 0}
+
+
+def revision(name: str, number: int) -> Object:
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "netmgr", "uid": "0"}
+    labels = {"app.kubernetes.io/name": "netmgr", "controller-revision-hash": name}
+    metadata = {"name": f"netmgr-{name}", "labels": labels, "ownerReferences": [owner]}
+    kind = {"apiVersion": "apps/v1", "kind": "ControllerRevision"}
+    return kind | {"metadata": metadata, "data": {}, "revision": number}
+
+
+def lease(holder: str, renewed: float) -> Object:
+    at = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime(renewed))
+    spec = {"holderIdentity": holder, "renewTime": at, "leaseDurationSeconds": 15}
+    kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    return kind | {"metadata": {"name": "netmgr-controller"}, "spec": spec}
+
+
+@pytest.fixture
+def cluster(installed: ControlPlane, tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster without Nodes, with two controllers of which one leads, and a finished rollout."""
+    kubeconfig = installed.write_kubeconfig(tmp_path / "config", admin=installed.admin)
+    for name, number in ((NEWEST, 10), (OLDER, 9)):
+        installed.ask("POST", REVISIONS, revision(name, number))
+    installed.ask("POST", LEASES, lease("controller-a_1", time.time()))
+    with Exporter(own_address()) as exporter:
+        thread = threading.Thread(target=exporter.serve_forever)
+        thread.start()
+        made = Cluster(installed, exporter, kubeconfig)
+        made.count(0)
+        made.describe("daemonsets/netmgr-nat-host", {"desiredNumberScheduled": 0})
+        made.describe("deployments/netmgr-controller", {"replicas": 2, "readyReplicas": 2})
+        try:
+            yield made
+        finally:
+            exporter.shutdown()
+            thread.join()
+            installed.ask("DELETE", f"{AGENTS}?gracePeriodSeconds=0")
+            installed.ask("DELETE", REVISIONS)
+            installed.ask("DELETE", "/api/v1/namespaces/netmgr/events")
+
+
+def test_a_healthy_cluster_is_described_in_a_few_lines(cluster: Cluster) -> None:
+    cluster.add("a", "b")
+    assert cluster.findings() == (0, {})
+    ended = cluster.run()
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert [" ".join(line.split()) for line in ended.stdout.splitlines()] == [
+        "Nodes 2",
+        "agents ready 2 of 2",
+        "controllers ready 2 of 2",
+        "exporters that answer 2 of 2",
+        "leader controller-a_1",
+        "image netmgr (2)",
+        "",
+        "healthy",
+    ]
+
+
+def test_each_node_that_is_not_well_is_named_with_the_reason(cluster: Cluster) -> None:
+    plane = cluster.plane
+    cluster.add("well", "crashing", "starting", "unprobed", "drifting", "quiet", "unknown")
+    cluster.add("behind", revision=OLDER)
+    cluster.add("rangeless", podCIDRs=None, podCIDR=None)
+    cluster.add("tainted", taints=[{"key": STARTUP_TAINT, "effect": "NoSchedule"}])
+    cluster.add("unavailable")
+    cluster.add("empty", pods=False)
+    cluster.add("down")
+    cluster.count(12, wanted=13)
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    ended = {"terminated": {"exitCode": 1, "message": "routes of 10.1.0.0/27: no answer\n"}}
+    crashed = [container("agent", ready=False, state=waiting, last=ended)]
+    cluster.set_pod("crashing", cluster.status(containerStatuses=crashed))
+    cluster.set_pod("starting", cluster.status(ready=False))
+    failed = [container("preflight", ready=False, state=waiting, last=ended)]
+    cluster.set_pod("unprobed", cluster.status(ready=False, initContainerStatuses=failed))
+    cluster.set_pod("rangeless", cluster.status(ready=False))
+    cluster.set_pod("quiet", {"status": {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}})
+    ready = condition("Ready", "True")
+    unhealthy = condition(HEALTHY, "False", "DriftReturns", "rules, again and again")
+    cluster.set_conditions("drifting", ready, unhealthy)
+    cluster.set_conditions("unknown", ready, condition(HEALTHY, "Unknown", "NoReport", "silent"))
+    cluster.set_conditions("down", condition("Ready", "Unknown"))
+    cluster.set_conditions("unavailable", ready, condition("NetworkUnavailable", "True"))
+    notice = Notice("Node", "well", "", "MorePodsThanAddresses", "the kubelet takes 50")
+    plane.ask("POST", notice.path, event(notice, ("netmgr-node", "well"), time.time()))
+    other = Notice("Node", "well", "", "Rebooted", "of the kubelet's own")
+    plane.ask("POST", other.path, event(other, ("kubelet", "well"), time.time()))
+
+    code, found = cluster.findings()
+    assert code == 1
+    assert {key: each["severity"] for key, each in found.items()} == {
+        ("agent", "node/crashing"): "error",
+        ("agent", "node/starting"): "error",
+        ("preflight", "node/unprobed"): "error",
+        ("ranges", "node/rangeless"): "error",
+        ("agent", "node/empty"): "error",
+        ("node", "node/down"): "error",
+        ("network", "node/drifting"): "error",
+        ("taint", "node/tainted"): "error",
+        ("taint", "node/unavailable"): "error",
+        ("exporter", "node/quiet"): "warning",
+        ("network", "node/unknown"): "warning",
+        ("rollout", "node/behind"): "warning",
+        ("event", "node/well"): "warning",
+    }
+    message = {key: each["message"] for key, each in found.items()}
+    assert message["agent", "node/crashing"].endswith("CrashLoopBackOff, exit code 1")
+    assert message["preflight", "node/unprobed"].endswith("10.1.0.0/27: no answer")
+    assert message["network", "node/drifting"] == "DriftReturns: rules, again and again"
+    assert message["event", "node/well"] == "MorePodsThanAddresses: the kubelet takes 50"
+    remedy = found["preflight", "node/unprobed"]["remedy"]
+    assert remedy == "kubectl -n netmgr logs agent-unprobed -c preflight"
+    shown = cluster.run()
+    assert shown.returncode == 1
+    lines = shown.stdout.splitlines()
+    severities = [line.split()[0] for line in lines if line.startswith(("error", "warning"))]
+    assert severities == sorted(severities)
+    assert "healthy" not in lines
+
+
+def test_problems_that_exporters_report_are_shown_and_odd_answers_bounded(cluster: Cluster) -> None:
+    cluster.add("a")
+    cluster.exporter.pieces = lambda: iter([body(("CountersLost", "three times \x1b[2J"))])
+    code, found = cluster.findings()
+    assert (code, found.keys()) == (1, {("network", "node/a")})
+    assert found["network", "node/a"]["message"].startswith("CountersLost: three times")
+    assert "\x1b" not in cluster.run().stdout
+
+    def endless(size: int = 1) -> Iterator[bytes]:
+        while True:
+            yield b" " * size
+
+    forged = json.dumps({"message": "x" * 10_000}).encode()
+    for status, pieces, pause, complaint in (
+        (b"200 OK", lambda: iter([b"<html>"]), 0.0, "validation error for Report"),
+        (
+            b"200 OK",
+            lambda: endless(1 << 16),
+            0.0,
+            f"more than {LONGEST_ANSWER}",
+        ),
+        (b"401 Unauthorized", lambda: iter([b"who are you?"]), 0.0, "401: who are you?"),
+        (b"403 Forbidden", lambda: iter([forged]), 0.0, f"403: {'x' * LONGEST_REASON}"),
+        (b"500 Failed", endless, 0.1, "500: "),
+        (b"200 OK", endless, 0.1, "takes longer than 3 s"),
+    ):
+        cluster.exporter.pieces, cluster.exporter.pause = pieces, pause
+        cluster.exporter.status = status
+        code, found = cluster.findings()
+        assert (code, found.keys()) == (0, {("exporter", "node/a")})
+        assert complaint in found["exporter", "node/a"]["message"]
+        assert len(found["exporter", "node/a"]["message"]) < 2 * LONGEST_REASON
+    # What was sent beyond the longest answer is in buffers of the kernel and of the server.
+    assert cluster.exporter.sent < 10_000_000
+    # Exporters that are slow in all take no longer than what was asked for.
+    code, found = cluster.findings("--timeout", "0")
+    assert "not asked" in found["exporter", "node/a"]["message"]
+
+
+def test_a_controller_that_does_not_lead_is_an_error(cluster: Cluster) -> None:
+    cluster.add("a")
+    path = f"{LEASES}/netmgr-controller"
+    about = "deployment/netmgr-controller"
+    for change, complaint in (
+        (lease("controller-a_1", time.time() - 300), "controller-a_1 leads, and its Lease ended"),
+        (lease("", time.time()), "no controller leads"),
+    ):
+        cluster.write(path, change)
+        code, found = cluster.findings()
+        assert (code, found.keys()) == (1, {("controller", about)})
+        assert found["controller", about]["message"].startswith(complaint)
+    cluster.write(path, lease("controller-a_1", time.time()))
+    for ready, severity, code in ((1, "warning", 0), (0, "error", 1)):
+        cluster.describe("deployments/netmgr-controller", {"readyReplicas": ready or None})
+        assert cluster.findings() == (
+            code,
+            {
+                ("controller", about): {
+                    "severity": severity,
+                    "check": "controller",
+                    "message": f"{ready} of 2 controllers are ready",
+                    "remedy": f"kubectl -n netmgr describe {about}",
+                    "objects": [about],
+                }
+            },
+        )
+
+
+def test_waiting_ends_as_soon_as_all_is_well(cluster: Cluster) -> None:
+    cluster.add("a")
+    cluster.set_pod("a", cluster.status(ready=False))
+    mend = threading.Timer(2, lambda: cluster.set_pod("a", cluster.status()))
+    mend.start()
+    begun = time.monotonic()
+    ended = cluster.run("--wait", "60")
+    mend.join()
+    assert ended.returncode == 0, ended.stdout
+    assert 2 < time.monotonic() - begun < 30
+    # Progress is for terminals.
+    assert ended.stderr == ""
+
+
+def test_a_thousand_nodes_with_one_cause_are_one_finding(cluster: Cluster) -> None:
+    names = [f"node-{number:04}" for number in range(1000)]
+    cluster.add(*names)
+    begun = time.monotonic()
+    with cluster.plane.counted() as asked:
+        assert cluster.findings() == (0, {})
+    took = time.monotonic() - begun
+    assert asked["LIST", "nodes"] == 2, "a page has 500"
+    assert took < 40, f"{took:.1f} s"
+    silent = {"status": {"conditions": [condition("Ready", "Unknown")]}}
+    crowd = Crowd(cluster.plane)
+    crowd.ask("PATCH", ((f"/api/v1/nodes/{name}/status", silent) for name in names), MERGE)
+    cluster.exporter.asked = 0
+    code, found = cluster.findings()
+    assert (code, found.keys()) == (1, {("node", "node/node-0000")})
+    assert cluster.exporter.asked == 0, "of Nodes that are down, each would cost its time limit"
+    assert found["node", "node/node-0000"]["objects"] == [f"node/{name}" for name in names]
+    shown = cluster.run().stdout
+    assert "and 997 more" in shown
+    assert len(shown.splitlines()) < 20
+
+
+def test_what_the_account_may_not_read_is_said_and_no_more_is_read_into_it(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    cluster.add("a")
+    plane = cluster.plane
+    account = make_account(plane, namespace)
+    # It reads Nodes, pods and Events; and nothing of these: workloads, Leases, proxied pods.
+    tokens = {"reader": plane.token(namespace, account), "admin": plane.admin}
+    some = plane.write_kubeconfig(tmp_path / "some", **tokens)
+    ended = cluster.run(KUBECONFIG=str(some))
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"netmgr: GET {APPS}/daemonsets: 403: daemonsets.apps is forb")
+    # Another context of the same kubeconfig.
+    assert cluster.run("--context", "admin", KUBECONFIG=str(some)).returncode == 0
+    rules = [{"apiGroups": ["apps"], "resources": ["daemonsets", "deployments"], "verbs": ["list"]}]
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": f"{namespace}-workloads"},
+        "rules": [*rules, {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]}],
+    }
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": f"{namespace}-workloads"},
+        "roleRef": reference | {"name": f"{namespace}-workloads"},
+        "subjects": [subject],
+    }
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    plane.ask("POST", f"{rbac}/clusterroles", role)
+    plane.ask("POST", f"{rbac}/clusterrolebindings", binding)
+    ended = cluster.run("-o", "json", KUBECONFIG=str(some))
+    answer = json.loads(ended.stdout)
+    assert ended.returncode == 0
+    said = {each["objects"][0]: each["message"] for each in answer["findings"]}
+    assert said.keys() == {"controllerrevisions", "leases", "node/a"}
+    assert "leases.coordination.k8s.io" in said["leases"]
+    assert 'cannot get resource "pods/proxy"' in said["node/a"]
+
+
+def test_a_server_that_cannot_be_asked_is_one_clear_message(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    plane = cluster.plane
+    (closed,) = free_ports(1)
+    away = plane.write_kubeconfig(tmp_path / "away", port=closed, admin=plane.admin)
+    wrong = plane.write_kubeconfig(tmp_path / "wrong", stranger=NOBODY)
+    (tmp_path / "broken").write_text("kind: [")
+    for kubeconfig, options, code, complaint in (
+        (away, (), 1, "netmgr: GET /api/v1/nodes: no answer: "),
+        (wrong, (), 1, "netmgr: GET /api/v1/nodes: 401: Unauthorized"),
+        (tmp_path / "missing", (), 2, "missing: no way to reach an API server"),
+        (tmp_path / "broken", (), 2, "broken: no way to reach an API server"),
+        (cluster.kubeconfig, ("--context", "other"), 2, "no way to reach an API server"),
+        (cluster.kubeconfig, ("--namespace", "elsewhere"), 1, ""),
+    ):
+        ended = cluster.run(*options, KUBECONFIG=str(kubeconfig))
+        assert ended.returncode == code, ended.stderr
+        assert complaint in ended.stderr
+    assert "no DaemonSet or Deployment of netmgr is in elsewhere" in ended.stdout
+
+
+def test_without_a_kubeconfig_kubectls_own_is_used(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / ".kube").mkdir()
+    cluster.plane.write_kubeconfig(tmp_path / ".kube/config", admin=cluster.plane.admin)
+    ended = cluster.run(KUBECONFIG="", HOME=str(tmp_path))
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[0].split() == ["Nodes", "0"]

@@ -1,0 +1,146 @@
+"""What the controller makes of preflights that fail, by what kubelets say of the agents' pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from netmgr.kube.agent_pods import LONGEST_MESSAGE
+from netmgr.kube.nodes import STARTUP_TAINT
+from tests.kubernetes.control_plane import ControlPlane, Object, free_ports
+from tests.kubernetes.controllers import (
+    AGENTS,
+    Program,
+    Starter,
+    add_nodes,
+    add_pods,
+    agent_pod,
+    eventually,
+    health,
+    health_state,
+    node,
+    pod_status,
+)
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
+
+LOST = "routes of 10.0.0.0/28 by peers: no answer; have the network deliver it\n"
+RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+WAITING = {"waiting": {"reason": "CrashLoopBackOff"}}
+
+
+def ended(message: str, code: int = 1) -> Object:
+    return {"terminated": {"exitCode": code, "message": message}}
+
+
+def set_preflight(plane: ControlPlane, name: str, now: Object, last: Object | None = None) -> None:
+    """Say of a pod's preflight how it is and how it ended last, as its kubelet does."""
+    (status,) = pod_status(preflight=False)["status"]["containerStatuses"]
+    found = {**status, "state": now, "lastState": last or {}}
+    body: Object = {"status": {"initContainerStatuses": [found]}}
+    plane.ask("PATCH", f"{AGENTS}/agent-{name}/status", body, kind="merge-patch+json")
+
+
+@pytest.fixture
+def start(installed: ControlPlane, starter: Starter) -> Callable[..., Program]:
+    """Starts a controller with the account of the manifests."""
+    assert starter.plane is installed
+    account = starter.account("netmgr", "netmgr-controller")
+
+    def started(*more: str, port: int = 0) -> Program:
+        options = ("--namespace=netmgr-claims", f"--listen=127.0.0.1:{port}", *more)
+        return starter.start("controller", *options, account=account, port=port)
+
+    return started
+
+
+def add(plane: ControlPlane, *names: str) -> None:
+    """Nodes with the startup taint, and an agent's pod with a preflight on each."""
+    taint = {"key": STARTUP_TAINT, "effect": "NoSchedule"}
+    add_nodes(plane, [node(name, taints=[taint]) for name in names])
+    pods = [agent_pod(f"agent-{name}", name) for name in names]
+    for pod in pods:
+        pod["spec"]["initContainers"] = [{"name": "preflight", "image": "netmgr"}]
+    add_pods(plane, pods)
+
+
+def taints(plane: ControlPlane, name: str) -> list[str]:
+    found = plane.ask("GET", f"/api/v1/nodes/{name}")["spec"].get("taints") or []
+    return [taint["key"] for taint in found]
+
+
+def events(plane: ControlPlane, name: str) -> list[Object]:
+    found = plane.ask("GET", "/api/v1/namespaces/default/events")["items"]
+    return [each for each in found if each["involvedObject"]["name"] == name]
+
+
+def test_the_startup_taint_stays_while_the_preflight_fails_and_goes_once_the_agent_serves(
+    installed: ControlPlane, start: Callable[..., Program]
+) -> None:
+    add(installed, "bad", "fresh")
+    (port,) = free_ports(1)
+    set_preflight(installed, "bad", ended(LOST))
+    set_preflight(installed, "fresh", RUNNING)
+    running = start(port=port)
+    eventually(lambda: health_state(installed, "bad") == ("False", "PreflightFailed"))
+    found = health(installed, "bad")
+    assert found["message"].endswith(f"its preflight fails: {LOST.strip()}")
+    assert "node-health node=bad healthy=False reason=PreflightFailed" in running.said
+    (event,) = events(installed, "bad")
+    assert (event["reason"], event["message"]) == ("PreflightFailed", LOST.strip())
+    assert "netmgr_controller_preflight_failed 1.0" in running.figures()
+    # It is tried again, in vain, and what fails is something else now.
+    for now in (WAITING, RUNNING):
+        set_preflight(installed, "bad", now, ended(LOST))
+        assert health_state(installed, "bad") == ("False", "PreflightFailed")
+    # However often it changes its mind, few writes follow.
+    for number in range(20):
+        set_preflight(installed, "bad", WAITING, ended(f"{number} of 20"))
+    set_preflight(installed, "bad", WAITING, ended("dns of example.com: no answer"))
+    assert health(installed, "bad") == found
+    eventually(lambda: "dns of example.com" in health(installed, "bad")["message"])
+    assert health(installed, "bad")["lastTransitionTime"] == found["lastTransitionTime"]
+    assert STARTUP_TAINT in taints(installed, "bad")
+    assert health_state(installed, "fresh") == ("", "")
+    # A controller that comes later finds the same.
+    running.end()
+    running = start(port=port)
+    # Passed, and the agent not there yet: neither the condition nor the taint changes.
+    set_preflight(installed, "bad", ended("passed: 7 checks", 0))
+    set_preflight(installed, "fresh", ended(LOST))
+    eventually(lambda: health_state(installed, "fresh") == ("False", "PreflightFailed"))
+    eventually(lambda: "netmgr_controller_preflight_failed 1.0" in running.figures())
+    assert health_state(installed, "bad") == ("False", "PreflightFailed")
+    assert STARTUP_TAINT in taints(installed, "bad")
+    path = f"{AGENTS}/agent-bad/status"
+    installed.ask("PATCH", path, pod_status(agent=True), kind="merge-patch+json")
+    eventually(lambda: STARTUP_TAINT not in taints(installed, "bad"))
+    eventually(lambda: health_state(installed, "bad") == ("True", "PreflightPassed"))
+    assert len(events(installed, "bad")) == 1
+
+
+def test_whatever_a_kubelet_writes_is_bounded_and_safe_to_show(
+    installed: ControlPlane, start: Callable[..., Program]
+) -> None:
+    messages = {
+        "huge": "x" * 500_000,
+        "forged": "\x1b[2Jcleared\r\x00\nand a second line\n\n\u202e",
+        "empty": "",
+        "blank": "\n \n\t\n",
+    }
+    add(installed, *messages)
+    for name, message in messages.items():
+        set_preflight(installed, name, WAITING, ended(message, 137))
+    start()
+    for name in messages:
+        eventually(lambda name=name: health_state(installed, name) == ("False", "PreflightFailed"))
+    said = {name: health(installed, name)["message"].partition("fails: ")[2] for name in messages}
+    assert said["huge"] == "x" * LONGEST_MESSAGE
+    assert said["forged"].isprintable()
+    assert "cleared" in said["forged"]
+    assert "; and a second line" in said["forged"]
+    for name in ("empty", "blank"):
+        assert said[name] == "it ended with exit code 137, and said nothing"
+    for name in messages:
+        assert STARTUP_TAINT in taints(installed, name)

@@ -1,0 +1,167 @@
+"""Agent and exporter as the units of configs/systemd run them, by systemd."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from netmgr.lab.topology import Node
+from tests.runtimes import attempts
+from tests.runtimes.internet import Internet
+from tests.runtimes.machine import Machine
+from tests.runtimes.node import BIN_DIR, DOCUMENT, NETMGR, SOURCE, NetmgrNode, settled, wait_until
+from tests.runtimes.plugin import Plugin
+from tests.runtimes.systemd import UNITS, Systemd
+
+pytestmark = [pytest.mark.root, pytest.mark.runtimes]
+
+CONFIGS = SOURCE / "configs" / "systemd"
+INSTALLED = "/opt/netmgr"
+RUN_FROM_HERE = f"""#!/bin/sh
+PYTHONPATH={INSTALLED}/source PYTHONDONTWRITEBYTECODE=1 exec {{python}} -P -m netmgr "$@"
+"""
+
+
+SETTINGS = {"reader_group": "netmgr", "reconcile_seconds": 1}
+SCRAPE = (
+    "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9119/metrics', "
+    "timeout=5).read().decode())"
+)
+
+
+def scraped(machine: Machine) -> list[str]:
+    """The lines of the exporter's page; none while it has no answer from the agent."""
+    page = machine.run(sys.executable, "-c", SCRAPE, check=False).splitlines()
+    return page if "netmgr_up 1.0" in page else []
+
+
+@dataclass
+class UnitNode(NetmgrNode):
+    """The node with its agent and exporter under systemd."""
+
+    def __post_init__(self) -> None:
+        self.systemd = Systemd(self.machine)
+
+    def start(self, *options: str) -> str:
+        """Install plugin and units, and start both services."""
+        machine = self.machine
+        self._install()
+        machine.write(DOCUMENT, yaml.safe_dump(self._document() | SETTINGS))
+        machine.run("groupadd", "--system", "netmgr")
+        machine.run("mount", "--make-shared", "/run")
+        self.systemd.start()
+        printed = machine.run(*NETMGR, "cni", "install", *options)
+        self.systemd.control("systemctl", "start", "netmgr-agent", "netmgr-exporter")
+        self.wait_until_ready()
+        return printed
+
+    @property
+    def python(self) -> Path:
+        """The interpreter, as a service sees it."""
+        python = Path(sys.executable)
+        if python.is_relative_to(SOURCE):
+            return Path(INSTALLED, "source", python.relative_to(SOURCE))
+        return python
+
+    def log(self, unit: str) -> str:
+        """What a service has logged."""
+        return self.machine.path(f"/run/netmgr-{unit}.log").read_text()
+
+    def wait_until_ready(self) -> None:
+        """Wait until the agent can serve pods."""
+        wait_until(self._is_ready, lambda: f"the agent is not ready:\n{self.log('agent')}")
+
+    def _install(self) -> None:
+        """This source in /opt/netmgr: home directories are hidden from services."""
+        machine = self.machine
+        machine.run("mkdir", "-p", f"{INSTALLED}/source")
+        machine.run("mount", "--bind", SOURCE, f"{INSTALLED}/source")
+        program = RUN_FROM_HERE.format(python=self.python)
+        machine.write(f"{INSTALLED}/bin/netmgr", program, mode=0o755)
+        for unit in CONFIGS.iterdir():
+            machine.write(f"{UNITS}/{unit.name}", unit.read_text())
+            # There is no journal.
+            log = f"[Service]\nStandardError=append:/run/{unit.stem}.log\n"
+            machine.write(f"{UNITS}/{unit.name}.d/log.conf", log)
+
+
+@pytest.fixture(params=["nftables", "iptables-legacy"])
+def unit_node(request: pytest.FixtureRequest, machine: Machine, node: Node) -> UnitNode:
+    made = UnitNode(machine, node, backend=request.param)
+    made.start("--bin-dir", BIN_DIR)
+    return made
+
+
+def test_pods_come_talk_are_counted_and_scraped_and_go(
+    unit_node: UnitNode, internet: Internet, probe: bytes
+):
+    machine, plugin = unit_node.machine, Plugin(unit_node.machine, probe)
+    pod = plugin.run("inside")
+    plugin.speak("inside")
+    assert settled(lambda: unit_node.counted(*pod), internet.meter) == internet.meter()
+    plugin.check("inside")
+    sent = internet.meter()["internet-out"][0]
+    wait_until(lambda: bool(scraped(machine)), lambda: unit_node.log("exporter"))
+    (line,) = [
+        each
+        for each in scraped(machine)
+        if each.startswith("netmgr_pod_traffic_bytes_total{") and "internet-out" in each
+    ]
+    assert float(line.split()[-1]) == sent
+
+    unit_node.systemd.control("systemctl", "restart", "netmgr-agent")
+    unit_node.wait_until_ready()
+    plugin.speak("inside")
+    assert settled(lambda: unit_node.counted(*pod), internet.meter) == internet.meter()
+    plugin.remove("inside")
+    assert settled(lambda: unit_node.addresses("allocated"), lambda: 0) == 0
+    assert "attempt-failed" not in unit_node.log("agent")
+
+
+SANDBOX = "[Service]\nType=exec\nDynamicUser=yes\nPrivateNetwork=yes\nExecStart=sleep infinity\n"
+
+
+@pytest.mark.parametrize("unit_node", ["nftables"], indirect=True)
+def test_a_sandbox_that_another_users_process_names_is_entered(unit_node: UnitNode, probe: bytes):
+    systemd, plugin = unit_node.systemd, Plugin(unit_node.machine, probe)
+    unit_node.machine.write(f"{UNITS}/sandbox.service", SANDBOX)
+    systemd.control("systemctl", "start", "sandbox")
+    netns = f"/proc/{systemd.property('sandbox', 'MainPID')}/ns/net"
+    plugin.add("sandbox", netns)
+    shown = systemd.control("nsenter", f"--net={netns}", "ip", "address")
+    assert all(each["address"] in shown for each in plugin.results["sandbox"]["ips"])
+
+
+@pytest.mark.parametrize("unit_node", ["nftables"], indirect=True)
+def test_drift_is_repaired_and_lost_files_are_made_again(unit_node: UnitNode):
+    machine = unit_node.machine
+    machine.run("sysctl", "-w", "net.ipv4.ip_forward=0")
+    machine.run("rm", "-r", "/run/netmgr")
+
+    def repaired() -> bool:
+        forwards = machine.run("sysctl", "--values", "net.ipv4.ip_forward").strip() == "1"
+        return forwards and bool(scraped(machine))
+
+    wait_until(repaired, lambda: unit_node.log("agent"))
+
+
+@pytest.mark.parametrize("unit_node", ["nftables"], indirect=True)
+def test_what_runs_in_a_services_place_is_refused_the_rest_of_the_machine(unit_node: UnitNode):
+    """A unit with the same limits and another program."""
+    machine, systemd = unit_node.machine, unit_node.systemd
+    for process in ("agent", "exporter"):
+        unit = machine.path(f"{UNITS}/netmgr-{process}.service").read_text()
+        (command,) = [line for line in unit.splitlines() if line.startswith("ExecStart=")]
+        tries = f"ExecStart={unit_node.python} {INSTALLED}/source/tests/runtimes/attempts.py"
+        for given, instead in (command, tries), ("=exec", "=oneshot"), ("=always", "=no"):
+            unit = unit.replace(given, instead)
+        unit += f"[Service]\nStandardOutput=file:/run/{process}.tried\n"
+        machine.write(f"{UNITS}/{process}-attempts.service", unit)
+        systemd.control("systemctl", "daemon-reload")
+        systemd.control("systemctl", "start", f"{process}-attempts")
+        tried = machine.path(f"/run/{process}.tried").read_text()
+        assert attempts.not_refused(tried) == {}

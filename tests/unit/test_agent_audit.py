@@ -1,0 +1,126 @@
+"""What was counted compared with what passed, by value."""
+
+from __future__ import annotations
+
+import pytest
+
+from netmgr.agent.audit import Report, link_audits
+from netmgr.kernel.links import Carried
+from netmgr.ledger.audit import Audit
+from netmgr.ledger.tables import NOTHING, Amount
+from netmgr.ledger.totals import AuditTotal, Totals
+from netmgr.model import PROTECTED, Attachment, AttachmentKey, Counter, PodRef, Traffic
+from netmgr.prefixes import Address
+
+IN, OUT = Traffic.INTERNET_IN, Traffic.INTERNET_OUT
+OF_CLASS = "object-store-out"
+WEB4, WEB6, SIDE4, DB4 = map(Address.parse, ("10.0.0.5", "2001:db8::5", "10.1.0.5", "10.0.0.6"))
+
+
+def attachment(name: str, link: str, *addresses: Address) -> Attachment:
+    return Attachment(AttachmentKey(name, link), PodRef("team", name), addresses, link, "netns")
+
+
+def counter(address: Address, traffic: str = OUT) -> Counter:
+    return Counter.of_pod(address, traffic)
+
+
+def forwarded(traffic: Traffic, passed: int, missed: int) -> AuditTotal:
+    return AuditTotal(Audit.FORWARD, traffic, Amount(passed, 1), NOTHING, Amount(missed, 1))
+
+
+def report(*audits: AuditTotal) -> Report:
+    """Two links: one of a pod with both families, one that two pods share."""
+    links = link_audits(
+        [
+            attachment("web", "nm1", WEB4, WEB6),
+            attachment("side", "nm0", SIDE4),
+            attachment("db", "nm0", DB4),
+            attachment("gone", "nm9", Address.parse("10.0.0.9")),
+        ],
+        {
+            counter(WEB4): Amount(1000, 10),
+            counter(WEB6): Amount(500, 5),
+            counter(WEB4, OF_CLASS): Amount(300, 2),
+            counter(WEB4, IN): Amount(60, 1),
+            counter(WEB4, PROTECTED): Amount(9999, 99),
+            counter(DB4): Amount(200, 3),
+            counter(SIDE4, IN): Amount(40, 2),
+            counter(Address.parse("10.0.0.9")): Amount(7777, 77),
+        },
+        {
+            "nm0": Carried(received=442, received_packets=3, sent=68, sent_packets=2),
+            "nm1": Carried(received=2280, received_packets=20, sent=174, sent_packets=1),
+            "eth0": Carried(received=1, received_packets=1, sent=1, sent_packets=1),
+        },
+    )
+    return Report(Totals([], [], [], [], [], list(audits)), links)
+
+
+def test_each_direction_of_each_link_says_what_was_counted_and_what_the_rest_is() -> None:
+    assert report().links == [
+        {
+            "pods": ["team/db", "team/side"],
+            "link": "nm0",
+            "direction": "in",
+            "carried": 68,
+            "packets": 2,
+            "headers": 28,
+            "counted": {IN: 40},
+            "counted_packets": 2,
+            "rest": 0,
+        },
+        {
+            "pods": ["team/db", "team/side"],
+            "link": "nm0",
+            "direction": "out",
+            "carried": 442,
+            "packets": 3,
+            "headers": 42,
+            "counted": {OUT: 200},
+            "counted_packets": 3,
+            "rest": 200,
+        },
+        {
+            "pods": ["team/web"],
+            "link": "nm1",
+            "direction": "in",
+            "carried": 174,
+            "packets": 1,
+            "headers": 14,
+            "counted": {IN: 60},
+            "counted_packets": 1,
+            "rest": 100,
+        },
+        {
+            "pods": ["team/web"],
+            "link": "nm1",
+            "direction": "out",
+            "carried": 2280,
+            "packets": 20,
+            "headers": 280,
+            "counted": {OUT: 1500, OF_CLASS: 300},
+            "counted_packets": 17,
+            "rest": 200,
+        },
+    ]
+
+
+def test_ratios_are_of_all_links_together_and_of_what_was_forwarded() -> None:
+    found = report(forwarded(IN, 0, 0), forwarded(OUT, 1000, 250)).ratios()
+    assert found == [
+        {"against": "forward", "traffic": IN, "ratio": 1.0},
+        {"against": "forward", "traffic": OUT, "ratio": 0.75},
+        {"against": "links", "traffic": IN, "ratio": pytest.approx(100 / 200)},
+        {"against": "links", "traffic": OUT, "ratio": pytest.approx(1700 / 2400)},
+        {"against": "links", "traffic": OF_CLASS, "ratio": pytest.approx(300 / 2400)},
+    ]
+
+
+def test_a_link_that_carried_nothing_has_the_ratio_0() -> None:
+    links = link_audits(
+        [attachment("web", "nm1", WEB4)], {counter(WEB4): NOTHING}, {"nm1": Carried(0, 0, 0, 0)}
+    )
+    assert Report(Totals([], [], [], [], [], []), links).ratios() == [
+        {"against": "links", "traffic": OUT, "ratio": 0.0}
+    ]

@@ -1,0 +1,138 @@
+"""Which socket a command asks, and what it says where no agent answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netmgr.cli import asking
+from netmgr.cli.main import main
+from netmgr.cli.manual import whole
+from tests.fakes.agent_socket import agent, canned, snapshot
+
+Netmgr = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def node_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "node.yaml"
+    monkeypatch.setattr(asking, "NODE_DOCUMENT", path)
+    monkeypatch.delenv("NETMGR_SOCKET", raising=False)
+    return path
+
+
+@pytest.fixture
+def netmgr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Netmgr:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["netmgr", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        return int(ended.value.code or 0), shown.out, shown.err
+
+    return run
+
+
+def _commands(command: Any, line: str) -> Iterator[tuple[str, Any]]:
+    yield line, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from _commands(inner, f"{line} {name}")
+
+
+def test_every_command_that_asks_an_agent_takes_its_socket_from_the_environment() -> None:
+    sockets = {
+        line: option.envvar
+        for line, command in _commands(whole(), "netmgr")
+        for option in command.params
+        if "--socket" in option.opts
+    }
+    asking_commands = {"netmgr node top", "netmgr nat status", "netmgr usage", "netmgr exporter"}
+    assert asking_commands < sockets.keys()
+    assert set(sockets.values()) == {"NETMGR_SOCKET"}
+
+
+COMMANDS = ("node status", "node pods", "node explain 10.0.0.1", "node audit", "nat status")
+
+
+@pytest.mark.parametrize("named_by", ["option", "variable", "node.yaml"])
+def test_the_agent_is_asked_at_the_socket_that_is_named(
+    named_by: str,
+    socket_path: Path,
+    node_document: Path,
+    netmgr: Netmgr,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    option: tuple[str, ...] = ()
+    if named_by == "option":
+        option = ("--socket", str(socket_path))
+        monkeypatch.setenv("NETMGR_SOCKET", "/nowhere")
+    elif named_by == "variable":
+        monkeypatch.setenv("NETMGR_SOCKET", str(socket_path))
+        node_document.write_text("run_dir: /nowhere\n")
+    else:
+        node_document.write_text(f"cni: off\nrun_dir: {socket_path.parent}\nunknown: 1\n")
+    with agent(socket_path, canned(snapshot(pods=1))):
+        code, out, err = netmgr("node", "status", "-o", "json", *option)
+    assert code == 0, err
+    assert json.loads(out)["node"] == "node-1"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        (None, "is the default, since {} cannot be read (No such file or directory)"),
+        ("cni: off\n", "is the default, since {} names no run_dir"),
+        ("run_dir: [", "is the default, since {} names no run_dir"),
+        ("run_dir: here\n", "is the default, since {} names no run_dir"),
+        ("- a list\n", "is the default, since {} names no run_dir"),
+    ],
+    ids=["none", "without", "broken", "relative", "odd"],
+)
+def test_an_error_says_where_was_looked_and_why(
+    command: str,
+    document: str | None,
+    why: str,
+    node_document: Path,
+    netmgr: Netmgr,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    default = tmp_path / "ledger.sock"
+    monkeypatch.setattr(asking, "DEFAULT_SOCKET", default)
+    if document is not None:
+        node_document.write_text(document)
+    code, _, err = netmgr(*command.split())
+    assert code == 1
+    assert f"{default}: no agent answers there" in err
+    assert why.format(node_document) in err
+    assert "--socket or NETMGR_SOCKET names another" in err
+
+
+def test_an_error_names_the_run_dir_that_was_looked_in(
+    node_document: Path, netmgr: Netmgr, tmp_path: Path
+) -> None:
+    node_document.write_text(f"run_dir: {tmp_path}/run\n")
+    _, _, err = netmgr("node", "status")
+    assert f"{tmp_path}/run/ledger.sock is in the run_dir of {node_document}" in err
+
+
+def test_an_exporter_is_given_the_same_socket(
+    node_document: Path, netmgr: Netmgr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_document.write_text("run_dir: /run/other\n")
+    started: list[list[str]] = []
+
+    def execve(_: str, command: list[str], __: object) -> None:
+        started.append(command)
+
+    monkeypatch.setattr("os.execve", execve)
+    # The tests after this one need theirs.
+    monkeypatch.setattr("netmgr.kernel.capabilities.keep", lambda _: None)
+    netmgr("exporter")
+    assert "--socket=/run/other/ledger.sock" in started[0]

@@ -1,0 +1,244 @@
+"""What CHECK finds when it holds `prevResult` against what the kernel has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni.request import Request, parse_request
+from netmgr.agent.expected import differences
+from netmgr.kernel.contents import Contents
+from netmgr.kernel.links import Link
+from netmgr.kernel.routes import Route
+from netmgr.model import Attachment, AttachmentKey, PodRef
+from netmgr.prefixes import Address, Prefix
+
+V4, V6 = Address.parse("10.1.0.5"), Address.parse("fd00:1::5")
+HOST_LINK, NETNS = "nm0123456789ab", "/run/netns/pod"
+HOST_MAC, POD_MAC = "02:6e:6d:00:00:01", "02:00:00:00:00:05"
+ATTACHMENT = Attachment(
+    AttachmentKey("c1", "eth0"), PodRef("ns", "web"), (V4, V6), HOST_LINK, NETNS
+)
+
+Result = dict[str, Any]
+
+
+def link(name: str, mac: str, mtu: int = 1500) -> Link:
+    return Link(
+        7, name, up=True, mac=bytes.fromhex(mac.replace(":", "")), mtu=mtu, alias="", group=0
+    )
+
+
+def route(to: str, via: str, table: int = 254, metric: int = 0, scope: int = 0) -> Route:
+    return Route(Prefix.parse(to), 3, Address.parse(via), 3, scope, metric, table)
+
+
+INSIDE = Contents(
+    {"eth0": link("eth0", POD_MAC), "lo": link("lo", "00:00:00:00:00:00", 65536)},
+    {("eth0", V4, 32), ("eth0", V6, 128), ("lo", Address.parse("127.0.0.1"), 8)},
+    [
+        route("0.0.0.0/0", "169.254.1.1"),
+        route("::/0", "fe80::1", metric=1024),
+        route("10.9.0.0/16", "10.1.0.6", table=7, metric=5, scope=253),
+    ],
+)
+OUTSIDE = Contents(
+    {HOST_LINK: link(HOST_LINK, HOST_MAC)}, {(HOST_LINK, Address.parse("10.2.0.1"), 32)}, []
+)
+
+
+def result() -> Result:
+    """What ADD answered."""
+    return {
+        "interfaces": [
+            {"name": HOST_LINK, "mac": HOST_MAC, "mtu": 1500},
+            {"name": "eth0", "mac": POD_MAC.upper(), "mtu": 1500, "sandbox": NETNS},
+        ],
+        "ips": [
+            {"address": "10.1.0.5/32", "interface": 1},
+            {"address": "fd00:1::5/128", "interface": 1},
+        ],
+        "routes": [{"dst": "0.0.0.0/0", "gw": "169.254.1.1"}, {"dst": "::/0"}],
+    }
+
+
+def request(previous: Result, netns: str = NETNS) -> Request:
+    config = {"cniVersion": "1.1.0", "name": "n", "type": "netmgr", "prevResult": previous}
+    variables = {
+        "CNI_COMMAND": "CHECK",
+        "CNI_CONTAINERID": "c1",
+        "CNI_NETNS": netns,
+        "CNI_IFNAME": "eth0",
+    }
+    return parse_request(variables, json.dumps(config).encode())
+
+
+def found(previous: Result, netns: str = NETNS) -> list[str]:
+    asked = request(previous, netns)
+    assert asked.previous is not None
+    return differences(asked.previous, asked, ATTACHMENT, INSIDE, OUTSIDE)
+
+
+def test_a_result_that_the_kernel_confirms_has_no_fault() -> None:
+    assert found(result()) == []
+
+
+def test_a_result_of_a_chain_may_list_more_as_long_as_it_is_there() -> None:
+    more = result()
+    more["interfaces"] += [
+        {"name": "lo", "sandbox": NETNS},
+        # Neither is a link of this sandbox or of the host.
+        {"name": "net1", "sandbox": "/run/netns/other", "mac": "02:00:00:00:00:09"},
+        {"name": "vdpa0", "sandbox": NETNS, "pciID": "0000:af:06.0"},
+    ]
+    more["ips"] += [
+        {"address": "127.0.0.1/8"},
+        {"address": "10.2.0.1/32", "interface": 0},
+        {"address": "10.3.0.1/32", "interface": 3},
+    ]
+    more["routes"] += [
+        {"dst": "10.9.0.0/16", "gw": "10.1.0.6", "table": 7, "priority": 5, "scope": 253}
+    ]
+    assert found(more) == []
+
+
+def without(key: str, index: int) -> Callable[[Result], None]:
+    return lambda result: result[key].pop(index)
+
+
+def changed(key: str, index: int, **values: object) -> Callable[[Result], None]:
+    return lambda result: result[key][index].update(values)
+
+
+def added(key: str, entry: Result) -> Callable[[Result], None]:
+    return lambda result: result[key].append(entry)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (
+            changed("interfaces", 1, name="eth1"),
+            f"prevResult has no interface eth0 in the sandbox {NETNS}",
+        ),
+        (
+            changed("interfaces", 1, sandbox="/run/netns/other"),
+            f"prevResult has no interface eth0 in the sandbox {NETNS}",
+        ),
+        (
+            changed("interfaces", 1, sandbox=""),
+            f"prevResult has no interface eth0 in the sandbox {NETNS}",
+        ),
+        (
+            changed("interfaces", 0, name="nm0"),
+            f"prevResult has no interface {HOST_LINK} on the host",
+        ),
+        (
+            changed("interfaces", 0, sandbox=NETNS),
+            f"prevResult has no interface {HOST_LINK} on the host",
+        ),
+        (without("ips", 1), "prevResult lacks address fd00:1::5 of eth0"),
+        (changed("ips", 0, interface=0), "prevResult lacks address 10.1.0.5 of eth0"),
+        (
+            changed("interfaces", 0, name="nm0"),
+            "prevResult has interface nm0, which the host does not",
+        ),
+        (
+            changed("interfaces", 1, name="eth1"),
+            "prevResult has interface eth1, which the sandbox does not",
+        ),
+        (
+            changed("interfaces", 1, mac="02:00:00:00:00:06"),
+            f"prevResult has MAC 02:00:00:00:00:06 of eth0, the sandbox has {POD_MAC}",
+        ),
+        (
+            changed("interfaces", 0, mtu=1400),
+            f"prevResult has MTU 1400 of {HOST_LINK}, the host has 1500",
+        ),
+        (
+            changed("ips", 0, address="10.1.0.5/24"),
+            "prevResult has address 10.1.0.5/24, which eth0 does not hold",
+        ),
+        (
+            changed("ips", 0, interface=0),
+            f"prevResult has address 10.1.0.5/32, which {HOST_LINK} does not hold",
+        ),
+        (
+            added("ips", {"address": "10.1.0.9/32"}),
+            "prevResult has address 10.1.0.9/32, which the sandbox does not hold",
+        ),
+        (
+            added("ips", {"address": "127.0.0.1/32"}),
+            "prevResult has address 127.0.0.1/32, which the sandbox does not hold",
+        ),
+        (
+            changed("routes", 0, gw="169.254.1.2"),
+            "prevResult has route 0.0.0.0/0 via 169.254.1.2, which the sandbox does not",
+        ),
+        *(
+            (
+                added("routes", {"dst": "10.9.0.0/16", **other}),
+                f"prevResult has route 10.9.0.0/16 {shown}, which the sandbox does not",
+            )
+            for other, shown in (
+                ({"table": 8}, "table 8"),
+                ({"priority": 6}, "metric 6"),
+                ({"scope": 0}, "scope 0"),
+                ({"table": 7, "priority": 4}, "table 7 metric 4"),
+            )
+        ),
+        (
+            added("routes", {"dst": "10.8.0.0/16"}),
+            "prevResult has route 10.8.0.0/16, which the sandbox does not",
+        ),
+    ],
+)
+def test_every_difference_is_named(change: Callable[[Result], None], fault: str) -> None:
+    previous = result()
+    change(previous)
+    assert fault in found(previous)
+
+
+def test_every_missing_thing_is_named_at_once() -> None:
+    assert found({}) == [
+        f"prevResult has no interface eth0 in the sandbox {NETNS}",
+        f"prevResult has no interface {HOST_LINK} on the host",
+        "prevResult lacks address 10.1.0.5 of eth0",
+        "prevResult lacks address fd00:1::5 of eth0",
+    ]
+
+
+def test_addresses_behind_one_without_an_interface_are_compared_too() -> None:
+    more = result()
+    more["ips"] = [
+        {"address": "127.0.0.1/8"},
+        *more["ips"],
+        {"address": "10.7.0.1", "interface": 1},
+    ]
+    assert found(more) == ["prevResult has address 10.7.0.1/32, which eth0 does not hold"]
+
+
+def test_a_sandbox_is_the_same_by_another_path(tmp_path: Path) -> None:
+    sandbox, alias = tmp_path / "sandbox", tmp_path / "alias"
+    sandbox.touch()
+    alias.symlink_to(sandbox)
+    previous = result()
+    previous["interfaces"][1]["sandbox"] = str(alias)
+    assert found(previous, str(sandbox)) == []
+    alias.unlink()
+    for elsewhere in (str(alias), "nul\0"):
+        previous["interfaces"][1]["sandbox"] = elsewhere
+        assert found(previous, str(sandbox)) == [
+            f"prevResult has no interface eth0 in the sandbox {sandbox}"
+        ]
+
+
+def test_a_long_mac_is_cut_where_it_is_shown() -> None:
+    previous = result()
+    previous["interfaces"][1]["mac"] = "x" * 100
+    (fault,) = found(previous)
+    assert fault == f"prevResult has MAC {'x' * 40} of eth0, the sandbox has {POD_MAC}"

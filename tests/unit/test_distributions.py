@@ -1,0 +1,109 @@
+"""Wheel and source archive: what is in them, and who may install them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.tags import sys_tags
+from packaging.utils import parse_wheel_filename
+
+import netmgr
+from cni import build
+from netmgr.provenance import COMMIT
+
+pytestmark = pytest.mark.programs
+
+SOURCE = Path(__file__).parents[2]
+HOST = build.host_architecture()
+BUILT_FROM = "0123456789abcdef0123456789abcdef01234567"
+RECORD = {"commit": BUILT_FROM, "committed": "2026-02-03T04:05:06+00:00", "dirty": True}
+ENVIRONMENT = {COMMIT: f"{BUILT_FROM}-dirty", "SOURCE_DATE_EPOCH": "1770091506"}
+
+
+def built(kind: str, source: Path, target: Path, **environment: str) -> Path:
+    """The archive that hatchling builds of a source folder."""
+    command = (sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", target)
+    subprocess.run(command, cwd=source, env={**os.environ, **environment}, check=True)
+    (found,) = target.iterdir()
+    return found
+
+
+@pytest.fixture(scope="module")
+def source_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built("sdist", SOURCE, tmp_path_factory.mktemp("sdist"), **ENVIRONMENT)
+
+
+@pytest.fixture(scope="module")
+def unpacked(source_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unpacked")
+    subprocess.run(["tar", "-x", "-C", folder, "-f", source_archive], check=True)
+    return folder / f"netmgr-{netmgr.__version__}"
+
+
+def test_a_wheel_is_for_the_machine_whose_program_it_carries(tmp_path: Path):
+    """pip on another architecture refuses such a wheel, instead of installing a plugin that cannot
+    run there.
+    """
+    wheel = built("wheel", SOURCE, tmp_path, **ENVIRONMENT)
+    _, _, _, tags = parse_wheel_filename(wheel.name)
+    assert tags & {*sys_tags()}
+    for libc in ("manylinux2014", "musllinux_1_1"):
+        assert f"{libc}_{build.MACHINES[HOST]}" in {each.platform for each in tags}
+    with zipfile.ZipFile(wheel) as packed:
+        assert [name for name in packed.namelist() if name.startswith("cni/bin/")] == [
+            f"cni/bin/netmgr-cni-{HOST}"
+        ]
+        assert json.loads(packed.read("netmgr/build.json")) == RECORD
+
+    assert installing(wheel).returncode == 0
+    (other,) = build.MACHINES.keys() - {HOST}
+    others = wheel.with_name(wheel.name.replace(build.MACHINES[HOST], build.MACHINES[other]))
+    refused = installing(wheel.rename(others))
+    assert refused.returncode != 0
+    assert "is not a supported wheel on this platform" in refused.stderr
+
+
+def installing(wheel: Path) -> subprocess.CompletedProcess[str]:
+    """What pip would do with a wheel."""
+    options = ("install", "--dry-run", "--no-deps", "--no-index", "--force-reinstall")
+    command = (sys.executable, "-m", "pip", *options, wheel)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_source_archive_is_the_tree_and_nothing_that_was_built(unpacked: Path):
+    tree = git("ls-files", "--cached", "--others", "--exclude-standard") - git("ls-files", "-d")
+    archived = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
+    # The chart has a link to the manifests; in the archive it has a copy of them.
+    manifests, link = "configs/kubernetes/", "configs/helm/netmgr/kubernetes"
+    copied = {
+        f"{link}/{name.removeprefix(manifests)}" for name in tree if name.startswith(manifests)
+    }
+    assert archived == tree - {link} | copied | {"PKG-INFO", "netmgr/build.json"}
+
+
+def git(*arguments: str) -> set[str]:
+    """The lines that git answers about this source."""
+    command = ("git", "-C", SOURCE, *arguments)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {*done.stdout.splitlines()}
+
+
+def test_a_wheel_of_a_source_archive_says_what_the_archive_was_made_from(
+    unpacked: Path, tmp_path: Path
+):
+    shutil.copytree(build.BINARIES, unpacked / "cni" / "bin")
+    (unpacked / "man").mkdir()  # as by `make man`
+    (unpacked / "man" / "netmgr.1").touch()
+    wheel = built("wheel", unpacked, tmp_path)
+    with zipfile.ZipFile(wheel) as packed:
+        assert json.loads(packed.read("netmgr/build.json")) == RECORD
+        assert not [name for name in packed.namelist() if name.startswith("tests/")]
+        # Where `man` looks for the page of a program in bin/.
+        assert [name for name in packed.namelist() if name.endswith("share/man/man1/netmgr.1")]

@@ -1,0 +1,140 @@
+"""Exit codes: the page in docs/reference has the table of the code, and commands keep to it."""
+
+from __future__ import annotations
+
+import ast
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from netmgr.cli.main import main
+from netmgr.errors import SIGNAL_EXIT, Exit
+from tests.builders import SMALL_PLAN
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/reference/exit-codes.md"
+
+ENDINGS = ("typer.Exit", "sys.exit", "SystemExit", "os._exit")
+"""Calls that take an exit code."""
+
+CASES = [
+    (Exit.SUCCESS, "--version"),
+    (Exit.SUCCESS, "agent --check --config {root}/configs/node.yaml"),
+    (Exit.SUCCESS, "plan diff -f locked.yaml"),
+    (Exit.SUCCESS, "plan check -f locked.yaml"),
+    (Exit.FAILURE, "node status --socket missing.sock"),
+    (Exit.FAILURE, "plan check -f missing.yaml"),
+    (Exit.FAILURE, "plan lock -f broken.yaml"),
+    (Exit.FAILURE, "plan lock --nonsense"),
+    (Exit.FAILURE, "plan dry-run upgrade alpha --surge 5000 -f locked.yaml"),
+    (Exit.INVALID, "agent --check --config broken.yaml"),
+    (Exit.INVALID, "agent --check --config missing.yaml"),
+    (Exit.INVALID, "nonsense"),
+    (Exit.INVALID, "node status --nonsense"),
+    (Exit.INVALID, "node status --output nonsense"),
+    (Exit.INVALID, "plan diff -f unlocked.yaml"),
+    (Exit.INVALID, "plan lock -f unlocked.yaml"),
+    (Exit.INVALID, "plan grow alpha --nodes 1500 -f locked.yaml"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("codes")
+    for name in ("locked", "unlocked"):
+        (made / f"{name}.yaml").write_text(SMALL_PLAN)
+    (made / "broken.yaml").write_text("kind: [")
+    assert netmgr(made, "plan lock --yes -f locked.yaml") == Exit.SUCCESS
+    return made
+
+
+def netmgr(folder: Path, line: str) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["netmgr", *line.format(root=ROOT).split()])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return int(ended.value.code or 0)
+
+
+def rows() -> dict[str, tuple[str, str]]:
+    """The first table of the page: the meanings of each code."""
+    table = PAGE.read_text().partition("\n\n|")[2].partition("\n\n")[0]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    return {code: (meaning, in_plan) for code, meaning, in_plan in cells[2:]}
+
+
+def test_the_page_has_the_codes_and_meanings_of_the_code() -> None:
+    found = rows()
+    assert found.pop(f"{SIGNAL_EXIT} + n")
+    assert found == {str(int(code)): (code.meaning, code.in_plan) for code in Exit}
+
+
+@pytest.mark.parametrize(("code", "line"), CASES, ids=[line for _, line in CASES])
+def test_a_command_ends_with_the_code_that_the_page_says(
+    folder: Path, code: Exit, line: str
+) -> None:
+    assert netmgr(folder, line) == code
+
+
+@pytest.mark.programs
+def test_a_daemon_with_a_fault_ends_with_its_own_code() -> None:
+    program = """
+import threading
+from netmgr import faults
+faults.end_with_any_thread()
+threading.Thread(target=lambda: 1 / 0).start()
+threading.Event().wait()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=False, capture_output=True, timeout=60
+    )
+    assert done.returncode == Exit.FAULT
+
+
+@pytest.mark.programs
+def test_a_command_that_is_interrupted_ends_with_the_signals_code(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sock"
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(path))
+        silent.listen()
+        command = [sys.executable, "-m", "netmgr", "nat", "status", "--socket", str(path)]
+        with subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stderr=subprocess.DEVNULL,
+            # What a shell runs in the background ignores it, and so do its children.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  no threads
+        ) as running:
+            connection, _ = silent.accept()
+            assert connection.recv(1)  # it has asked, and waits for the answer
+            running.send_signal(signal.SIGINT)
+            code = running.wait(20)
+            connection.close()
+    assert code == SIGNAL_EXIT + signal.SIGINT
+
+
+def test_every_code_is_tried_by_one_of_these_tests() -> None:
+    assert {code for code, _ in CASES} == set(Exit) - {Exit.FAULT}
+
+
+def test_no_code_is_a_bare_number() -> None:
+    bare = [
+        f"{path}:{call.lineno}"
+        for room in ("netmgr", "exporter")
+        for path in (ROOT / room).rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(ENDINGS)
+        for value in map(results, call.args)
+        if any(isinstance(each, ast.Constant) for each in value)
+    ]
+    assert bare == []
+
+
+def results(value: ast.expr) -> list[ast.expr]:
+    """What an expression may evaluate to."""
+    return [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]

@@ -1,0 +1,290 @@
+"""The Node's condition NetmgrHealthy: what is written to which Node, and when again."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from netmgr.errors import ApiAway, ApiError
+from netmgr.kube.agent_pods import AgentPod
+from netmgr.kube.api import Api
+from netmgr.kube.concurrency import Threads
+from netmgr.kube.health import Telemetry
+from netmgr.kube.node_conditions import CALM_SECONDS, LONGEST_MESSAGE, NodeConditions, condition
+from netmgr.kube.node_reports import Problem, Report
+from netmgr.kube.nodes import ClusterNodes
+
+Object = dict[str, Any]
+
+
+class Cluster:
+    """Nodes as an API server keeps them, whose conditions are merged by their type."""
+
+    def __init__(self, *names: str) -> None:
+        self.objects: dict[str, Object] = {
+            name: {
+                "metadata": {
+                    "name": name,
+                    "uid": f"uid-{name}",
+                    "creationTimestamp": "2026-01-01T00:00:00Z",
+                    "resourceVersion": "1",
+                },
+                "spec": {},
+                "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+            }
+            for name in names
+        }
+        self.writes: list[str] = []
+        self.faults: dict[str, ApiError] = {}
+        self.nodes = ClusterNodes("pool", threading.Event())
+        self.nodes.replace(self.objects.values())
+        self.pods: list[AgentPod] | None = []
+        self.reports: dict[str, Report] = {}
+        self.silent: set[str] = set()
+        self.events: list[Object] = []
+        self.telemetry = Telemetry(cast(Api, self))
+        self.concurrency: Any = Threads()
+
+    def asked(self) -> dict[tuple[str, int], int]:
+        return {}
+
+    def create(self, path: str, body: Object) -> Object:
+        assert path == "/api/v1/namespaces/default/events"
+        self.events.append(body)
+        return body
+
+    def run_agent(self, node: str, *, is_ready: bool = False, failed: str = "") -> None:
+        """The agent's pod on a Node, in place of the one before."""
+        others = [pod for pod in self.pods or () if pod.node != node]
+        made = AgentPod(f"agent-{node}", "", "1", node, is_ready, ("", 0), None, failed)
+        self.pods = [*others, made]
+
+    def patch_by_key(self, path: str, body: Object) -> Object:
+        name = path.removeprefix("/api/v1/nodes/").removesuffix("/status")
+        self.writes.append(name)
+        if name in self.faults:
+            raise self.faults[name]
+        found = self.objects[name]
+        assert body["metadata"] == {"uid": found["metadata"]["uid"]}
+        (made,) = body["status"]["conditions"]
+        others = [each for each in found["status"]["conditions"] if each["type"] != made["type"]]
+        version = str(int(found["metadata"]["resourceVersion"]) + 1)
+        self.objects[name] = {
+            **found,
+            "metadata": {**found["metadata"], "resourceVersion": version},
+            "status": {"conditions": [*others, made]},
+        }
+        return self.objects[name]
+
+    def writer(self, *, reads_reports: bool = True) -> NodeConditions:
+        """What a controller that has just become the leader writes conditions with."""
+        leadership = SimpleNamespace(
+            api=self,
+            identity="controller-1",
+            nodes=self.nodes,
+            agents=SimpleNamespace(pods=lambda: self.pods),
+            lost=threading.Event(),
+            beat=lambda: None,
+            concurrency=self.concurrency,
+            # Each round looks; when none has to is in test_kube_idle_rounds.py.
+            generation=object(),
+        )
+        found = SimpleNamespace(by_node=self.reports, silent=lambda: frozenset(self.silent))
+        return NodeConditions(leadership, found if reads_reports else None, self.telemetry)
+
+    def reconcile(self, writer: NodeConditions | None = None) -> tuple[bool, list[str]]:
+        """Whether it is settled, and which Nodes were written to."""
+        self.writes = []
+        return (writer or self.writer()).reconcile(), sorted(self.writes)
+
+    def condition(self, name: str) -> Object:
+        (found,) = (
+            each
+            for each in self.objects[name]["status"]["conditions"]
+            if each["type"] == "NetmgrHealthy"
+        )
+        return found
+
+
+def report(*problems: tuple[str, str]) -> Report:
+    return Report(
+        problems=tuple(Problem(reason=reason, message=message) for reason, message in problems)
+    )
+
+
+SOUND = report()
+FULL = report(("ConnectionTableFull", "used: 99 %"))
+
+
+def test_a_report_without_problems_is_healthy_and_the_first_problem_by_name_is_the_reason() -> None:
+    assert condition(SOUND) == (
+        "True",
+        "NoProblems",
+        "the agent of netmgr finds no problem that lasts",
+    )
+    assert condition(report(("B", "b is wrong"), ("A", "a is wrong"), ("C", "c is wrong"))) == (
+        "False",
+        "A",
+        "a is wrong; b is wrong; c is wrong",
+    )
+
+
+def test_each_node_that_reports_gets_its_condition_beside_the_others_it_has() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster.reports = {"a": SOUND, "b": FULL}
+    before = datetime.now(UTC).replace(microsecond=0)
+    assert cluster.reconcile() == (True, ["a", "b"])
+    found = cluster.condition("b")
+    times = {found.pop("lastHeartbeatTime"), found.pop("lastTransitionTime")}
+    (at,) = times
+    assert before <= datetime.strptime(at, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    assert found == {
+        "type": "NetmgrHealthy",
+        "status": "False",
+        "reason": "ConnectionTableFull",
+        "message": "used: 99 %",
+    }
+    assert cluster.condition("a")["status"] == "True"
+    assert len(cluster.objects["a"]["status"]["conditions"]) == 2
+
+
+def test_a_condition_is_written_again_for_another_reason_and_not_for_other_figures() -> None:
+    cluster = Cluster("a")
+    cluster.reports = {"a": FULL}
+    cluster.reconcile()
+    cluster.reports = {"a": report(("ConnectionTableFull", "used: 98 %"))}
+    assert cluster.reconcile() == (True, [])
+    cluster.reports = {"a": report(("NatPortsFull", "used: 98 %"))}
+    assert cluster.reconcile() == (True, ["a"])
+    cluster.reports = {"a": SOUND}
+    assert cluster.reconcile() == (True, ["a"])
+
+
+def test_a_node_that_fell_silent_is_unknown_if_it_ever_reported() -> None:
+    cluster = Cluster("a", "b")
+    cluster.reports = {"a": SOUND}
+    cluster.reconcile()
+    cluster.reports, cluster.silent = {}, {"a", "b"}
+    assert cluster.reconcile() == (True, ["a"])
+    found = cluster.condition("a")
+    assert (found["status"], found["reason"], found["message"]) == (
+        "Unknown",
+        "NoReport",
+        "its exporter has not answered for a while",
+    )
+    assert cluster.reconcile() == (True, [])
+    # One that neither reports nor is silent keeps what it has.
+    cluster.silent = set()
+    assert cluster.reconcile() == (True, [])
+
+
+def test_a_node_behind_one_without_a_report_gets_its_condition_too() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster.reports = {"c": SOUND}
+    assert cluster.reconcile() == (True, ["c"])
+
+
+def test_a_long_message_is_cut() -> None:
+    cluster = Cluster("a")
+    cluster.reports = {"a": report(*(("A", "x" * 1000) for _ in range(5)))}
+    cluster.reconcile()
+    assert len(cluster.condition("a")["message"]) == LONGEST_MESSAGE
+
+
+def test_a_failed_preflight_outweighs_a_report_until_the_agent_serves() -> None:
+    cluster = Cluster("a", "b")
+    cluster.reports = {"a": SOUND, "b": SOUND}
+    cluster.run_agent("a", failed="no route to the hub")
+    assert cluster.reconcile() == (True, ["a", "b"])
+    found = cluster.condition("a")
+    assert (found["status"], found["reason"]) == ("False", "PreflightFailed")
+    assert found["message"].endswith(": no route to the hub")
+    assert cluster.condition("b")["status"] == "True"
+    assert cluster.telemetry.registry.get_sample_value("netmgr_controller_preflight_failed") == 1
+    (event,) = cluster.events
+    about = {"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "uid-a"}
+    assert event["involvedObject"] == about
+    assert (event["reason"], event["message"]) == ("PreflightFailed", "no route to the hub")
+
+    # What it fails for is told as it changes.
+    assert cluster.reconcile() == (True, [])
+    cluster.run_agent("a", failed="no name server answers")
+    assert cluster.reconcile() == (True, ["a"])
+    assert cluster.condition("a")["message"].endswith(": no name server answers")
+    assert len({event["metadata"]["name"] for event in cluster.events}) == 1
+
+    # A pod that was just made has not failed yet, and proves nothing.
+    cluster.reports = {}
+    cluster.run_agent("a")
+    assert cluster.reconcile() == (True, [])
+    cluster.run_agent("a", is_ready=True)
+    assert cluster.reconcile() == (True, ["a"])
+    found = cluster.condition("a")
+    assert (found["status"], found["reason"]) == ("True", "PreflightPassed")
+    assert cluster.telemetry.registry.get_sample_value("netmgr_controller_preflight_failed") == 0
+
+
+def test_without_reports_only_preflights_are_looked_at() -> None:
+    cluster = Cluster("a", "b")
+    cluster.reports, cluster.silent = {"b": FULL}, {"b"}
+    cluster.run_agent("a", failed="no route to the hub")
+    assert cluster.reconcile(cluster.writer(reads_reports=False)) == (True, ["a"])
+
+
+def test_nothing_is_written_before_the_agents_pods_are_known() -> None:
+    cluster = Cluster("a")
+    cluster.reports, cluster.pods = {"a": FULL}, None
+    assert cluster.reconcile() == (True, [])
+
+
+def test_a_node_that_changes_its_mind_all_the_time_is_written_once_in_a_while() -> None:
+    cluster, now = Cluster("a", "b"), 1000.0
+    cluster.concurrency.monotonic = lambda: now
+    cluster.reports = {"a": SOUND}
+    writer = cluster.writer()
+    assert cluster.reconcile(writer) == (True, ["a"])
+    cluster.reports.update(a=FULL, b=FULL)
+    now += CALM_SECONDS - 1
+    assert cluster.reconcile(writer) == (True, ["b"])
+    now += 1
+    assert cluster.reconcile(writer) == (True, ["a"])
+
+
+def test_the_time_of_a_transition_stays_while_the_status_does() -> None:
+    cluster = Cluster("a")
+    cluster.reports = {"a": FULL}
+    cluster.reconcile()
+    long_ago = "2026-01-02T03:04:05Z"
+    cluster.condition("a")["lastTransitionTime"] = long_ago
+    cluster.nodes.replace(cluster.objects.values())
+    cluster.reports = {"a": report(("NatPortsFull", "used: 98 %"))}
+    assert cluster.reconcile() == (True, ["a"])
+    assert cluster.condition("a")["lastTransitionTime"] == long_ago
+    assert cluster.condition("a")["lastHeartbeatTime"] > long_ago
+    cluster.reports = {"a": SOUND}
+    assert cluster.reconcile() == (True, ["a"])
+    assert cluster.condition("a")["lastTransitionTime"] > long_ago
+
+
+@pytest.mark.parametrize("status", [404, 409])
+def test_a_node_that_is_gone_or_changed_is_tried_again_and_delays_no_other(status: int) -> None:
+    cluster = Cluster("a", "b")
+    cluster.reports = {"a": SOUND, "b": SOUND}
+    cluster.faults = {"a": ApiError("refused", status)}
+    assert cluster.reconcile() == (False, ["a", "b"])
+    cluster.faults = {}
+    assert cluster.reconcile() == (True, ["a"])
+
+
+@pytest.mark.parametrize("fault", [ApiError("forbidden", 403), ApiAway("away", 503)])
+def test_any_other_refusal_is_raised(fault: ApiError) -> None:
+    cluster = Cluster("a", "b")
+    cluster.reports = {"a": SOUND, "b": SOUND}
+    cluster.faults = {"a": fault}
+    with pytest.raises(ApiError, match=str(fault)):
+        cluster.reconcile()
+    assert isinstance(fault, ApiAway) or cluster.condition("b")["status"] == "True"

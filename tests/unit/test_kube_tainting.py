@@ -1,0 +1,148 @@
+"""Which unhealthy Nodes are tainted, and which are not because too many of their pool are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from netmgr.errors import ConfigError
+from netmgr.kube.assigning import NodeView
+from netmgr.kube.nodes import STARTUP_TAINT, UNHEALTHY_TAINT
+from netmgr.kube.tainting import Tainting, decide, most_of, parse_share
+
+TWENTIETH, HALF = Fraction(5, 100), Fraction(1, 2)
+TAINT, STARTUP = ({"key": key, "effect": "NoSchedule"} for key in (UNHEALTHY_TAINT, STARTUP_TAINT))
+OTHER = {"key": "example.org/gpu", "effect": "NoSchedule"}
+
+
+def node(name: str, status: str = "True", since: str = "", **more: object) -> NodeView:
+    health = (status, "Any") if status else None
+    return NodeView(name, f"uid-{name}", "", "gpu", health=health, health_since=since, **more)
+
+
+def pool(number: int, *special: NodeView) -> list[NodeView]:
+    """So many Nodes of one pool, all of them well but for these."""
+    return [*special, *(node(f"well-{index}") for index in range(number - len(special)))]
+
+
+def names(decision: Tainting) -> tuple[list[str], list[str], list[str]]:
+    parts = (decision.add, decision.remove, decision.withheld)
+    return tuple([view.name for view in part] for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "share", "most"),
+    [
+        (1, TWENTIETH, 0),
+        (2, TWENTIETH, 0),
+        (19, TWENTIETH, 0),
+        (20, TWENTIETH, 1),
+        (39, TWENTIETH, 1),
+        (40, TWENTIETH, 2),
+        (7500, TWENTIETH, 375),
+        (10, Fraction(1), 9),
+        (1, Fraction(1), 0),
+        (100, Fraction(29, 100), 29),
+    ],
+)
+def test_the_share_is_rounded_down_and_never_includes_the_last(
+    nodes: int, share: Fraction, most: int
+) -> None:
+    assert most_of(nodes, share) == most
+
+
+def test_a_node_is_tainted_once_it_has_been_unhealthy_for_long_enough() -> None:
+    nodes = pool(40, node("ill", "False"), node("new", "False"), node("silent", "Unknown"))
+    assert names(decide(nodes, {"ill", "silent"}, TWENTIETH)) == (["ill"], [], [])
+
+
+def test_those_that_were_unhealthy_first_come_first_and_the_rest_is_withheld() -> None:
+    ill = [node(f"ill-{hour}", "False", f"2026-01-01T{hour}:00:00Z") for hour in (12, 10, 11)]
+    everybody = {view.name for view in ill}
+    assert names(decide(pool(40, *ill), everybody, TWENTIETH)) == (
+        ["ill-10", "ill-11"],
+        [],
+        ["ill-12"],
+    )
+    # One that has the taint keeps it, also from those that were unhealthy before it.
+    ill[0] = replace(ill[0], taints=(OTHER, TAINT))
+    assert names(decide(pool(40, *ill), everybody, TWENTIETH)) == (["ill-10"], [], ["ill-11"])
+
+
+@pytest.mark.parametrize(
+    ("status", "removals"), [("True", 1), ("", 1), ("False", 0), ("Unknown", 0)]
+)
+def test_the_taint_goes_when_the_node_is_well_and_no_sooner(status: str, removals: int) -> None:
+    tainted = node("ill", status, taints=(TAINT,))
+    assert names(decide(pool(40, tainted), (), TWENTIETH)) == ([], ["ill"] * removals, [])
+
+
+def test_in_a_pool_that_shrank_the_newest_lose_the_taint() -> None:
+    ill = [node(f"ill-{hour}", "False", str(hour), taints=(TAINT,)) for hour in (3, 1, 2)]
+    assert names(decide(pool(59, *ill), (), TWENTIETH)) == ([], ["ill-3"], [])
+    assert names(decide(pool(3, *ill), (), HALF)) == ([], ["ill-2", "ill-3"], [])
+    assert names(decide(pool(1, ill[0]), (), Fraction(1))) == ([], ["ill-3"], [])
+
+
+def test_each_pool_has_its_own_share_also_the_one_without_a_name() -> None:
+    ill = [node("a", "False"), replace(node("b", "False"), pool="cpu")]
+    ill.append(replace(node("c", "False"), pool=None))
+    others = [replace(node(f"{view.name}-well"), pool=view.pool) for view in ill]
+    assert names(decide([*ill, *others], {"a", "b", "c"}, HALF)) == (["a", "b", "c"], [], [])
+
+
+def test_what_is_withheld_is_that_of_every_pool() -> None:
+    ill = [replace(node(f"{of}-{n}", "False"), pool=of) for of in ("a", "b") for n in (1, 2)]
+    everybody = {view.name for view in ill}
+    assert names(decide(ill, everybody, HALF)) == (["a-1", "b-1"], [], ["a-2", "b-2"])
+
+
+def test_a_node_that_no_pods_come_to_neither_counts_nor_is_tainted() -> None:
+    fresh = node("fresh", "False", taints=(STARTUP,))
+    router = node("router", "False", runs_pods=False)
+    ill = node("ill", "False")
+    everybody = {"fresh", "router", "ill"}
+    # Without the other two, it is the last one of its pool.
+    assert names(decide([fresh, router, ill], everybody, HALF)) == ([], [], ["ill"])
+    assert names(decide([fresh, router, ill, node("well")], everybody, HALF))[0] == ["ill"]
+    for view in (fresh, router):
+        tainted = replace(view, taints=(*view.taints, TAINT))
+        assert names(decide(pool(5, tainted), (), TWENTIETH)) == ([], [view.name], [])
+
+
+def test_without_a_share_every_taint_goes_and_none_comes() -> None:
+    nodes = pool(5, node("a", "False", taints=(TAINT,)), node("b", "False"))
+    assert names(decide(nodes, {"a", "b"}, None)) == ([], ["a"], [])
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [("5%", TWENTIETH), ("100%", 1), ("0.5%", Fraction(1, 200)), ("33.4%", Fraction(167, 500))],
+)
+def test_a_share_is_written_in_per_cent(text: str, share: Fraction) -> None:
+    assert parse_share(text) == share
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "5",
+        "0%",
+        "101%",
+        "-5%",
+        "1/2%",
+        "1e1%",
+        "%",
+        "five%",
+        "5 %",
+        "1_0%",
+        "1.2.3%",
+        "\u0665%",
+        ".%",
+    ],
+)
+def test_what_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="give a share of each node pool, above 0% and at most 1"):
+        parse_share(text)

@@ -1,0 +1,202 @@
+"""The nft commands that lead limited pods' packets to their classes, and what a table has."""
+
+from __future__ import annotations
+
+import pytest
+
+from netmgr.limits import rules
+from netmgr.limits.rules import Chain, Peers, QuotaObject
+from netmgr.model import Traffic
+from netmgr.prefixes import Prefix
+
+OUT, IN = Traffic.INTERNET_OUT, Traffic.INTERNET_IN
+
+
+def prefixes(*texts: str) -> list[Prefix]:
+    return [Prefix.parse(text) for text in texts]
+
+
+PEERS = Peers(
+    prefixes("10.0.0.0/8", "172.16.0.0/12", "fc00::/7"),
+    {"hub": prefixes("10.9.0.0/16", "10.8.0.0/16", "fd09::/32"), "lab": prefixes("10.7.0.0/16")},
+)
+LIMITED = Chain("nm1", 7, OUT, 0x2A)
+ALL = Chain("nm2", 8, IN, 0x2B, rest=0x2C, classes=(("hub-in", 0x2D), ("lab-in", 0x2E)))
+CHARGED = Chain("nm3", 9, OUT, 0x2F, quotas=(("month", 0), ("day", 0x30)))
+CHARGED_ONLY = Chain("nm4", 10, IN, 0, quotas=(("day", 0x31), ("month", 0x30), ("other", 0)))
+
+
+def commands(text: str) -> list[str]:
+    """Without the table's name."""
+    assert text == "" or text.endswith("\n")
+    return [line.replace("netdev netmgr ", "") for line in text.splitlines()]
+
+
+def base(chain: Chain, hook: str) -> str:
+    return (
+        f"add chain {chain.name} {{ type filter hook {hook} "
+        f'device "{chain.link}" priority -10; policy accept; }}'
+    )
+
+
+def test_a_rate_for_the_internet_leads_internet_packets_of_both_families_to_its_class() -> None:
+    forward = 'meta priority set 1:2a fwd to "netmgr-out"'
+    assert commands(rules.whole([LIMITED], PEERS)) == [
+        "add table netdev netmgr",
+        "flush table netdev netmgr",
+        base(LIMITED, "ingress"),
+        f"add rule internet_out_nm1 ip daddr != 10.0.0.0/8 ip daddr != 172.16.0.0/12 {forward}",
+        f"add rule internet_out_nm1 ip6 daddr != fc00::/7 {forward}",
+    ]
+
+
+def test_classes_go_before_the_internet_and_the_rest_behind_it() -> None:
+    def to(number: str) -> str:
+        return f'meta priority set 1:{number} fwd to "netmgr-in"'
+
+    assert commands(rules.changed([ALL], [], PEERS)) == [
+        base(ALL, "egress"),
+        f"add rule internet_in_nm2 ip saddr {{ 10.9.0.0/16, 10.8.0.0/16 }} {to('2d')}",
+        f"add rule internet_in_nm2 ip6 saddr {{ fd09::/32 }} {to('2d')}",
+        f"add rule internet_in_nm2 ip saddr {{ 10.7.0.0/16 }} {to('2e')}",
+        f"add rule internet_in_nm2 ip saddr != 10.0.0.0/8 ip saddr != 172.16.0.0/12 {to('2b')}",
+        f"add rule internet_in_nm2 ip6 saddr != fc00::/7 {to('2b')}",
+        f"add rule internet_in_nm2 meta protocol ip {to('2c')}",
+        f"add rule internet_in_nm2 meta protocol ip6 {to('2c')}",
+    ]
+
+
+def test_without_a_rate_for_the_internet_it_is_in_the_rest() -> None:
+    only_rest = LIMITED._replace(number=0, rest=0x2C)
+    assert commands(rules.changed([only_rest], [], PEERS))[1:] == [
+        'add rule internet_out_nm1 meta protocol ip meta priority set 1:2c fwd to "netmgr-out"',
+        'add rule internet_out_nm1 meta protocol ip6 meta priority set 1:2c fwd to "netmgr-out"',
+    ]
+
+
+def test_quotas_have_a_chain_of_their_own_that_internet_packets_meet_first() -> None:
+    assert commands(rules.changed([CHARGED], [], PEERS))[1:] == [
+        "add chain charge_internet_out_nm3",
+        "add rule charge_internet_out_nm3 meta priority set 1:2f",
+        'add rule charge_internet_out_nm3 quota name "month" drop',
+        'add rule charge_internet_out_nm3 quota name "day" meta priority set 1:30',
+        'add rule charge_internet_out_nm3 fwd to "netmgr-out"',
+        (
+            "add rule internet_out_nm3 ip daddr != 10.0.0.0/8 ip daddr != 172.16.0.0/12 "
+            "goto charge_internet_out_nm3"
+        ),
+        "add rule internet_out_nm3 ip6 daddr != fc00::/7 goto charge_internet_out_nm3",
+    ]
+    assert commands(rules.changed([CHARGED_ONLY], [], PEERS))[1:7] == [
+        "add chain charge_internet_in_nm4",
+        'add rule charge_internet_in_nm4 quota name "day" meta priority set 1:31',
+        'add rule charge_internet_in_nm4 quota name "month" meta priority set 1:30',
+        'add rule charge_internet_in_nm4 quota name "other" drop',
+        'add rule charge_internet_in_nm4 meta priority 1:30 fwd to "netmgr-in"',
+        'add rule charge_internet_in_nm4 meta priority 1:31 fwd to "netmgr-in"',
+    ]
+
+
+@pytest.mark.parametrize(("count", "is_set"), [(16, False), (17, True)])
+def test_many_prefixes_of_a_family_are_a_set(count: int, *, is_set: bool) -> None:
+    many = [f"10.{each}.0.0/17" for each in range(count)]
+    many6 = [f"fd00:{each + 1}::/32" for each in range(count)]
+    text = commands(rules.whole([LIMITED], Peers(prefixes(*many, *many6))))
+    made = (("internal4", "ipv4_addr", many), ("internal6", "ipv6_addr", many6))
+    sets = [
+        f"add set {name} {{ type {kind}; flags interval; elements = {{ {', '.join(each)} }}; }}"
+        for name, kind, each in made
+    ]
+    assert [line for line in text if line.startswith("add set")] == (sets if is_set else [])
+    assert ("ip daddr != @internal4 " in "\n".join(text)) is is_set
+    assert ("ip6 daddr != @internal6 " in "\n".join(text)) is is_set
+
+
+def test_what_is_not_kept_is_removed_before_anything_is_made() -> None:
+    present = [("chain", "internet_out_nm9"), ("set", "internal4"), ("quota", "old")]
+    quotas = {"day": QuotaObject(900, 5), "month": QuotaObject(9000, 0)}
+    assert commands(rules.whole([], PEERS, present, quotas))[2:] == [
+        # It may have gone with its link.
+        "add chain internet_out_nm9",
+        "delete chain internet_out_nm9",
+        "delete set internal4",
+        "delete quota old",
+        "add quota day { over 900 bytes used 5 bytes }",
+        "add quota month { over 9000 bytes used 0 bytes }",
+    ]
+    assert commands(rules.whole([], PEERS))[2:] == []
+
+
+def test_a_change_removes_chains_and_then_quotas_before_it_makes_others() -> None:
+    quotas = {"day": QuotaObject(900, 0)}
+    text = commands(rules.changed([LIMITED], [CHARGED], PEERS, quotas, ["old", "older"]))
+    assert text[:8] == [
+        "flush chain internet_out_nm3",
+        "flush chain charge_internet_out_nm3",
+        "delete chain internet_out_nm3",
+        "delete chain charge_internet_out_nm3",
+        "delete quota old",
+        "delete quota older",
+        "add quota day { over 900 bytes used 0 bytes }",
+        base(LIMITED, "ingress"),
+    ]
+    assert rules.changed([], [], PEERS) == ""
+    assert commands(rules.changed([], [LIMITED, ALL], PEERS)) == [
+        "flush chain internet_out_nm1",
+        "delete chain internet_out_nm1",
+        "flush chain internet_in_nm2",
+        "delete chain internet_in_nm2",
+    ]
+
+
+def test_bounds_are_set_and_counts_are_reset_by_name() -> None:
+    assert commands(rules.bounds({"day": 900, "month": 7})) == [
+        "add quota day { over 900 bytes used 0 bytes }",
+        "add quota month { over 7 bytes used 0 bytes }",
+    ]
+    assert commands(rules.resets(["day", "month"])) == ["reset quota day", "reset quota month"]
+    assert rules.names([LIMITED, CHARGED]) == {
+        "internet_out_nm1",
+        "internet_out_nm3",
+        "charge_internet_out_nm3",
+    }
+
+
+def listed(*chains: Chain) -> dict[str, str]:
+    """How nft shows chains that were just made: their bodies by name."""
+    bodies: dict[str, list[str]] = {name: [] for chain in chains for name in chain.names}
+    for line in commands(rules.changed(chains, [], PEERS)):
+        if line.startswith("add rule "):
+            name, _, rule = line.removeprefix("add rule ").partition(" ")
+            bodies[name].append(f"\t\t{rule}\n")
+    return {name: "".join(lines) for name, lines in bodies.items()}
+
+
+@pytest.mark.parametrize("chain", [LIMITED, ALL, CHARGED, CHARGED_ONLY], ids=lambda each: each.link)
+def test_what_was_made_leads_to_its_classes_until_somebody_alters_it(chain: Chain) -> None:
+    found = listed(chain)
+    assert rules.leads(found, chain, PEERS)
+    for name, body in found.items():
+        lines = body.splitlines(keepends=True)
+        for number, line in enumerate(lines):
+            altered = "".join([*lines[:number], *lines[number + 1 :]])
+            assert not rules.leads({**found, name: altered}, chain, PEERS), line
+            other = line.replace("1:", "1:f").replace("charge", "x").replace("drop", "accept")
+            is_sending = other == line
+            altered = "".join([*lines[:number], other, *lines[number + 1 :]])
+            assert rules.leads({**found, name: altered}, chain, PEERS) is is_sending, line
+        assert not rules.leads({**found, name: body + lines[-1]}, chain, PEERS)
+    assert not rules.leads({}, chain, PEERS)
+
+
+def test_a_chain_without_a_class_leads_nowhere() -> None:
+    nothing = LIMITED._replace(number=0)
+    assert rules.leads({}, nothing, PEERS)
+    assert not rules.leads(listed(LIMITED), nothing, PEERS)
+    charge = {**listed(LIMITED), LIMITED.charging: "\t\tdrop\n"}
+    assert not rules.leads(charge, LIMITED, PEERS)
+
+
+@pytest.mark.parametrize(("counted", "is_over"), [(899, False), (900, True)])
+def test_a_quota_is_over_at_its_bound(counted: int, *, is_over: bool) -> None:
+    assert QuotaObject(900, counted).is_over is is_over

@@ -1,0 +1,226 @@
+"""How large subnets are, what fits into them, and which network has room for their mappings."""
+
+from __future__ import annotations
+
+import pytest
+
+from netmgr.plan.allocate.demand import (
+    NAT_MAPPINGS,
+    Blocks,
+    MappingBudget,
+    NewSegment,
+    blocks,
+    fitting,
+    holds,
+    hosts_length,
+    layout,
+    mappings_of,
+    mappings_per_node,
+    pods_length,
+    promised_mappings,
+    segment_requests,
+)
+from netmgr.plan.clouds.cloud import Cloud
+from netmgr.plan.document import NodePool
+from netmgr.plan.files import load_limits
+from netmgr.plan.lock import Layout, NodePoolLock, Segment
+from netmgr.prefixes import Address, Family, Prefix
+
+AZURE, NONE = load_limits(Cloud.AZURE), load_limits(Cloud.NONE)
+V4, V6 = Family
+
+
+def pool(**keys: object) -> NodePool:
+    return NodePool.model_validate({"nodes": 10, **keys})
+
+
+def test_a_node_has_blocks_of_v4_by_its_pods_and_one_of_v6() -> None:
+    assert blocks(pool(pods_per_node=31, block_length=28), V4) == Blocks(V4, 28, 2)
+    assert blocks(pool(pods_per_node=32), V4) == Blocks(V4, 28, 2)
+    assert blocks(pool(pods_per_node=33), V4) == Blocks(V4, 28, 3)
+    assert blocks(pool(pods_per_node=31, addressing="single"), V4) == Blocks(V4, 32, 31)
+    assert blocks(pool(pods_per_node=31, block_length_v6=100), V6) == Blocks(V6, 100, 1)
+    assert (Blocks(V4, 28, 2).size, Blocks(V6, 112, 1).size) == (16, 65_536)
+
+
+def test_a_cloud_that_keeps_addresses_costs_the_blocks_they_are_in() -> None:
+    """Four at the beginning and one at the end."""
+    assert (AZURE.reserved_first, AZURE.reserved_last) == (4, 1)
+    assert Blocks(V4, 28, 2).skipped(AZURE) == (1, 1)
+    assert Blocks(V4, 32, 31).skipped(AZURE) == (4, 1)
+    assert Blocks(V4, 31, 2).skipped(AZURE) == (2, 1)
+    among = AZURE.model_copy(update={"reserved_among_pods": False})
+    assert Blocks(V4, 28, 2).skipped(among) == (0, 0)
+
+
+@pytest.mark.parametrize(("hosts", "length"), [(1, 29), (3, 29), (4, 28), (11, 28), (12, 27)])
+def test_a_subnet_of_hosts_has_room_for_them_and_for_what_the_cloud_keeps(
+    hosts: int, length: int
+) -> None:
+    assert hosts_length(hosts, V4, AZURE) == length
+    assert hosts_length(hosts, V6, AZURE) == 64
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cut", "length"),
+    [
+        # Two blocks a node, and one lost at each end.
+        (1, Blocks(V4, 28, 2), 26),
+        (3, Blocks(V4, 28, 2), 25),
+        (4, Blocks(V4, 28, 2), 24),
+        (7, Blocks(V4, 28, 2), 24),
+        (8, Blocks(V4, 28, 2), 23),
+        (1, Blocks(V4, 32, 1), 29),
+        (1, Blocks(V6, 112, 1), 64),
+        (1 << 20, Blocks(V6, 80, 1), 59),
+    ],
+)
+def test_a_subnet_of_pods_has_room_for_every_nodes_blocks(
+    nodes: int, cut: Blocks, length: int
+) -> None:
+    assert pods_length(nodes, cut, AZURE) == length
+
+
+def test_blocks_fill_a_subnet_where_no_cloud_keeps_addresses_among_them() -> None:
+    assert not NONE.reserved_among_pods
+    assert pods_length(4, Blocks(V4, 28, 2), NONE) == 25
+    assert pods_length(1, Blocks(V4, 28, 1), NONE) == min(28, NONE.smallest_subnet)
+
+
+HOSTS, PODS = Prefix.parse("10.0.0.0/28"), Prefix.parse("10.1.0.0/24")
+
+
+def test_a_layout_begins_behind_what_the_cloud_keeps() -> None:
+    assert layout(HOSTS, PODS, Blocks(V4, 28, 2), AZURE) == Layout(
+        hosts=HOSTS,
+        host_base=Address.parse("10.0.0.4"),
+        pods=PODS,
+        pod_base=Address.parse("10.1.0.16"),
+        block_length=28,
+        blocks=2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("hosts", "pods", "cut", "nodes"),
+    [
+        # 16 blocks, of which 14 are left; 11 hosts.
+        ("10.0.0.0/28", "10.1.0.0/24", Blocks(V4, 28, 2), 7),
+        ("10.0.0.0/28", "10.1.0.0/24", Blocks(V4, 28, 3), 4),
+        ("10.0.0.0/29", "10.1.0.0/24", Blocks(V4, 28, 2), 3),
+        ("10.0.0.0/28", "10.1.0.0/23", Blocks(V4, 28, 2), 11),
+        ("10.0.0.0/28", "10.1.0.0/27", Blocks(V4, 32, 1), 11),
+        ("10.0.0.0/28", "10.1.0.0/28", Blocks(V4, 32, 1), 11),
+        ("10.0.0.0/27", "10.1.0.0/28", Blocks(V4, 32, 1), 11),
+    ],
+)
+def test_the_scarcer_of_hosts_and_blocks_says_how_many_nodes_fit(
+    hosts: str, pods: str, cut: Blocks, nodes: int
+) -> None:
+    made = layout(Prefix.parse(hosts), Prefix.parse(pods), cut, AZURE)
+    assert holds(made, AZURE) == nodes
+
+
+def test_what_fits_into_a_segments_subnets_is_at_least_what_it_was_made_for() -> None:
+    two = pool(pods_per_node=31)
+    # 5 nodes: a /28 of 11 hosts, and a /24 of 14 blocks.
+    assert fitting(5, two, [V4], AZURE) == 7
+    assert fitting(8, two, [V4], AZURE) == 11
+    assert fitting(8, two, [V4, V6], AZURE) == 11
+    dense = pool(pods_per_node=31, block_length_v6=80)
+    assert fitting(70_000, dense, [V6], AZURE) == (1 << 17) - 2
+
+
+def new(first: int, number: int, nodes: int, network: str, most: int = 0) -> NewSegment:
+    return NewSegment("gpu", number, first, nodes, most or nodes, network)
+
+
+def held(*segments: Segment) -> NodePoolLock:
+    return NodePoolLock(segments=segments)
+
+
+def segment(nodes: int = 7, network: str = "a", *, both: bool = False) -> Segment:
+    v4 = layout(HOSTS, PODS, Blocks(V4, 28, 2), AZURE)
+    hosts6, pods6 = Prefix.parse("fd00::/64"), Prefix.parse("fd00:0:0:1::/64")
+    v6 = layout(hosts6, pods6, Blocks(V6, 112, 1), AZURE) if both else None
+    return Segment(first=0, nodes=nodes, network=network, v4=v4, v6=v6)
+
+
+def test_a_new_segment_follows_those_there_are_and_its_mappings_are_promised_at_once() -> None:
+    budget = MappingBudget("a", None, {})
+    made = list(budget.segments("gpu", [5, 3], held(segment(7), segment(2)), 3))
+    assert made == [new(9, 2, 5, "a"), new(14, 3, 3, "a")]
+    assert budget.promised == {"a": 24}
+    assert list(MappingBudget("a", None, {}).segments("gpu", [4], None, 3)) == [new(0, 0, 4, "a")]
+
+
+def test_a_network_that_is_full_is_followed_by_another_one() -> None:
+    budget = MappingBudget("a", NAT_MAPPINGS + 30, {"a": 15})
+    # Five more fit into the first one, and no part of a segment goes there.
+    assert list(budget.segments("gpu", [5], None, 3)) == [new(0, 0, 5, "a")]
+    budget = MappingBudget("a", NAT_MAPPINGS + 30, {"a": 15})
+    # Of a new network the whole limit is free: it has no NAT hosts.
+    assert list(budget.segments("gpu", [6, 20], None, 3)) == [
+        new(0, 0, 6, "a_2"),
+        new(6, 1, 15, "a_3"),
+        new(21, 2, 5, "a"),
+    ]
+    assert budget.promised == {"a": 30, "a_2": 18, "a_3": 45}
+
+
+def test_a_node_too_large_for_any_network_is_put_alone_into_each() -> None:
+    """Limits of a document are checked elsewhere; this has to end."""
+    budget = MappingBudget("a", NAT_MAPPINGS + 2, {"a": 2})
+    assert list(budget.segments("gpu", [2], None, 40)) == [
+        new(0, 0, 1, "a_2"),
+        new(1, 1, 1, "a_3"),
+    ]
+
+
+def test_what_is_left_of_subnets_is_given_out_up_to_half_of_what_the_network_has_left() -> None:
+    budget = MappingBudget("a", NAT_MAPPINGS + 50, {"a": 20})
+    one = new(0, 0, 5, "a")
+    # 30 mappings are left: 15 of them are 5 nodes.
+    assert budget.widened(one, 20, 3) == new(0, 0, 5, "a", most=10)
+    assert budget.promised == {"a": 35}
+    assert budget.widened(one, 7, 3).most == 7
+    assert budget.widened(one, 4, 3).most == 5
+    assert MappingBudget("a", None, {}).widened(one, 20, 3).most == 20
+    over = MappingBudget("a", NAT_MAPPINGS + 10, {"a": 20})
+    assert over.widened(one, 20, 3).most == 5
+
+
+def test_a_node_has_a_mapping_for_itself_and_each_block_in_each_family() -> None:
+    assert mappings_per_node(pool(pods_per_node=40), [V4]) == 4
+    assert mappings_per_node(pool(pods_per_node=40), [V4, V6]) == 6
+    assert mappings_of(segment()) == 3
+    assert mappings_of(segment(both=True)) == 5
+
+
+def test_existing_segments_have_promised_what_their_nodes_may_come_to_use() -> None:
+    two = pool(pods_per_node=31)
+    found = promised_mappings(
+        [
+            (two, held(segment(7, "a"), segment(2, "b"))),
+            (None, held(segment(4, "a", both=True))),
+        ],
+        iter([V4, V6]),
+    )
+    # From before IPv6, the first ones get blocks of that, too.
+    assert found == {"a": 7 * 5 + 4 * 5, "b": 2 * 5}
+    wider = promised_mappings([(pool(pods_per_node=100), held(segment(1)))], [V4])
+    assert wider == {"a": 8}
+    narrower = promised_mappings([(pool(pods_per_node=1), held(segment(1)))], [V4])
+    assert narrower == {"a": 3}
+
+
+def test_a_new_segment_asks_for_two_subnets_of_each_family() -> None:
+    path = ("clusters", "a", "node_pools", "gpu")
+    asked = list(segment_requests(new(0, 3, 4, "a"), pool(), [V4, V6], AZURE, path))
+    assert [(each.key, each.family, each.length, each.path) for each in asked] == [
+        (("node_pools", "gpu", "3", "hosts", "v4"), V4, 28, path),
+        (("node_pools", "gpu", "3", "pods", "v4"), V4, 24, path),
+        (("node_pools", "gpu", "3", "hosts", "v6"), V6, 64, path),
+        (("node_pools", "gpu", "3", "pods", "v6"), V6, 64, path),
+    ]
+    assert [each.size for each in asked] == [16, 256, 1 << 64, 1 << 64]

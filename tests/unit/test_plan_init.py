@@ -1,0 +1,119 @@
+"""`netmgr plan init`: what it writes can be locked and checked, and it replaces nothing."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from netmgr.cli.main import main
+from netmgr.plan import files
+
+Netmgr = Callable[..., tuple[int, str]]
+
+CLUSTERS = [f"--cluster=spoke-{number}" for number in range(40)]
+ANSWERS = [
+    (),
+    ("--cloud=azure", "--cluster=training", "--cluster=evals", "--nodes=900", "--pods-per-node=60"),
+    CLUSTERS,
+    (*CLUSTERS, "--services=172.20.0.0/16", "--services=192.168.0.0/16"),
+    ("--pool=10.0.0.0/12", "--pool=fd00:10::/40", "--services=172.16.0.0/16"),
+    (
+        *("--pool=10.0.0.0/8", "--pool=fd00:10::/40"),
+        *("--services=172.16.0.0/12", "--services=fd00:20::/100"),
+    ),
+    ("--name=on", "--cluster=on", "--cluster=null", "--cluster=y"),
+    ("--pool=10.0.0.0/20", "--researchers=30", "--routers=1", "--nodes=1", "--pods-per-node=1"),
+]
+
+
+@pytest.fixture
+def netmgr(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Netmgr:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["netmgr", "plan", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        return int(ended.value.code or 0), shown.out + shown.err
+
+    return run
+
+
+@pytest.mark.parametrize("answers", ANSWERS, ids=lambda each: " ".join(each[:3]))
+def test_what_is_written_can_be_locked_and_is_sound(netmgr: Netmgr, answers: tuple[str]) -> None:
+    for line in (("init", *answers), ("lock", "--yes"), ("check",)):
+        code, said = netmgr(*line)
+        assert code == 0, said
+    assert "error" not in said
+
+
+def test_the_plan_has_what_was_answered(netmgr: Netmgr, tmp_path: Path) -> None:
+    netmgr(
+        *("init", "--file=other.yaml", "--name=lab", "--cloud=azure", "--pool=10.0.0.0/12"),
+        *("--services=172.16.0.0/16", "--cluster=one", "--cluster=two", "--nodes=7"),
+        *("--pods-per-node=20", "--researchers=40", "--routers=3"),
+    )
+    plan = files.load_plan(tmp_path / "other.yaml")
+    assert (plan.name, plan.cloud) == ("lab", "azure")
+    assert [*map(str, plan.pools.nodes)] == ["10.0.0.0/12"]
+    assert [*map(str, plan.pools.services)] == ["172.16.0.0/16"]
+    assert (plan.hub.researchers, plan.hub.routers) == (40, 3)
+    assert [*plan.clusters] == ["one", "two"]
+    for cluster in plan.clusters.values():
+        (pool,) = cluster.node_pools.values()
+        assert (pool.nodes, pool.pods_per_node) == (7, 20)
+
+
+@pytest.mark.parametrize("cloud", ["none", "azure"])
+def test_every_example_in_a_comment_is_one(netmgr: Netmgr, tmp_path: Path, cloud: str) -> None:
+    netmgr("init", "--cloud", cloud)
+    path = tmp_path / "plan.yaml"
+    head, _, rest = path.read_text().partition("apiVersion")
+    examples = re.findall(r"^ *# (.*)$", rest, flags=re.MULTILINE)
+    assert len(examples) == 6
+    path.write_text(head + "apiVersion" + re.sub(r"^( *)# ", r"\1", rest, flags=re.MULTILINE))
+    assert netmgr("lock", "--yes")[0] == 0
+    plan = files.load_plan(path)
+    assert plan.exclude
+    assert plan.clusters["cluster-1"].grow_to == 400
+
+
+@pytest.mark.parametrize("name", ["plan.yaml", "plan.lock.yaml"])
+def test_nothing_is_replaced(netmgr: Netmgr, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    code, said = netmgr("init")
+    assert code == 1
+    assert f"{name}: is there already, and is not replaced" in said
+    assert (tmp_path / name).read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        (["--pool=10.0.0.0/24"], "hub.researchers: hub needs"),
+        (["--pool=10.0.0.1/24"], "--pool: '10.0.0.1/24' has host bits set"),
+        (["--services=nonsense"], "--services: "),
+        (["--cluster=Training"], "clusters.Training"),
+        (["--cluster=one", "--cluster=one"], "clusters.one: given twice"),
+        (["--pool=fd00::/40"], "has no IPv4 prefix"),
+        (["--nodes=0"], "--nodes"),
+        (["--cloud=azure", "--nodes=60000"], "mappings"),
+        (["--file=missing/plan.yaml"], "missing/plan.yaml: No such file"),
+    ],
+    ids=lambda each: each[0] if isinstance(each, list) else "",
+)
+def test_a_plan_that_could_not_be_locked_is_not_written(
+    netmgr: Netmgr, tmp_path: Path, answers: list[str], said: str
+) -> None:
+    code, text = netmgr("init", *answers)
+    assert code == 1
+    assert said in text
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,313 @@
+"""From the lock so far to the next one: what stays, what is given up, and what only renumbering
+brings about.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from netmgr.documents.diagnostics import Diagnostic
+from netmgr.plan.allocate import allocator
+from netmgr.plan.check.conflicts import REMEDY
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.files import load_limits
+from netmgr.plan.lock import LockDocument, PlanRefused
+from netmgr.plan.locking import make_lock
+from tests.builders import PLAN_KEYS
+
+Plan = dict[str, Any]
+
+
+def pool(nodes: int = 10, **keys: Any) -> Plan:
+    return {"nodes": nodes, "surge": 0, "pods_per_node": 15, **keys}
+
+
+def plan(**changes: Any) -> Plan:
+    """Two clusters, and two node pools of the first one; `changes` are by dotted keys."""
+    document: Plan = {
+        **PLAN_KEYS,
+        "name": "test",
+        "cloud": "azure",
+        "pools": {"nodes": ["10.0.0.0/12"], "services": ["172.16.0.0/14"]},
+        "clusters": {
+            "a": {"services": {"length": 18}, "node_pools": {"cpu": pool(), "gpu": pool(3)}},
+            "b": {"services": {"length": 18}, "node_pools": {"cpu": pool()}},
+        },
+    }
+    for path, value in changes.items():
+        *keys, last = path.split("__")
+        part = document
+        for key in keys:
+            part = part.setdefault(key, {})
+        if value is None:
+            del part[last]
+        else:
+            part[last] = value
+    return document
+
+
+def locked(document: Plan, before: LockDocument | None = None, **keys: Any) -> LockDocument:
+    read = PlanDocument.model_validate(document)
+    return make_lock(read, before, load_limits(read.cloud).agreed(read.limits), **keys)
+
+
+def refused(
+    document: Plan, before: LockDocument | None = None, **keys: Any
+) -> tuple[Diagnostic, ...]:
+    with pytest.raises(PlanRefused) as caught:
+        locked(document, before, **keys)
+    return caught.value.diagnostics
+
+
+def keys(found: tuple[Diagnostic, ...]) -> list[str]:
+    return [".".join(map(str, each.at.key)) for each in found]
+
+
+def text(prefix: object) -> str:
+    return str(prefix)
+
+
+def test_a_lock_that_answers_its_plan_comes_back_unchanged() -> None:
+    before = locked(plan())
+    assert locked(plan(), before) == before
+    assert before.plan == "test"
+
+
+def test_nothing_that_is_added_moves_what_is_there() -> None:
+    before = locked(plan())
+    grown = plan(clusters__c={"node_pools": {"x": pool(500)}}, clusters__a__node_pools__tpu=pool())
+    after = locked(grown, before)
+    assert after.clusters["b"] == before.clusters["b"]
+    assert after.clusters["a"].services == before.clusters["a"].services
+    for name, held in before.clusters["a"].node_pools.items():
+        assert after.clusters["a"].node_pools[name] == held
+
+
+def test_pins_that_contradict_each_other_are_refused_before_anything_else() -> None:
+    pinned = plan(pinned={"a": ["10.1.0.0/16"], "b": ["10.1.0.0/24"]})
+    assert keys(refused(pinned)) == ["pinned.b.0"]
+
+
+def test_a_lock_that_contradicts_itself_is_refused_before_anything_is_given_out() -> None:
+    before = locked(plan())
+    a = before.clusters["a"]
+    damaged = before.model_copy(
+        update={
+            "clusters": {
+                **before.clusters,
+                "b": before.clusters["b"].model_copy(update={"prefixes": a.prefixes}),
+            }
+        }
+    )
+    assert keys(refused(plan(), damaged))[0] == "clusters.b.prefixes.0"
+
+
+def test_a_lock_of_another_plan_is_refused() -> None:
+    before = locked(plan())
+    (found,) = refused(plan(name="other"), before)
+    assert (found.message, found.at.key) == (
+        "is 'other', but the lock belongs to the plan 'test'",
+        ("name",),
+    )
+
+
+def test_a_cluster_that_looks_renamed_is_refused_unless_it_is_meant() -> None:
+    before = locked(plan())
+    renamed = plan(clusters__c={"node_pools": {"cpu": pool()}}, clusters__b=None)
+    (found,) = refused(renamed, before)
+    assert found.at.key == ("clusters", "c")
+    assert found.beside is not None
+    assert found.beside.key == ("clusters", "b")
+    assert found.message == (
+        "is new, and b, which left the plan, has the same node pools: addresses go by the name"
+    )
+    assert found.remedy == (
+        "call it b to keep them, or lock with --renumber if it is another cluster"
+    )
+    after = locked(renamed, before, renumber=True)
+    assert after.clusters["b"].tombstone
+    assert after.clusters["c"].prefixes != before.clusters["b"].prefixes
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"cpu": pool(), "gpu": pool(3)},
+        {"gpu": pool()},
+        {"cpu": pool(1000)},
+        {"cpu": pool(block_length=27)},
+    ],
+    ids=["more pools", "another pool", "more nodes", "other blocks"],
+)
+def test_a_cluster_with_other_node_pools_is_another_cluster(other: Plan) -> None:
+    before = locked(plan())
+    after = locked(plan(clusters__c={"node_pools": other}, clusters__b=None), before)
+    assert not after.clusters["c"].tombstone
+    # A tombstone that left long ago is not who was renamed.
+    again = plan(
+        clusters__c={"node_pools": other},
+        clusters__b=None,
+        clusters__d={"node_pools": {"cpu": pool()}},
+    )
+    assert "d" in locked(again, after).clusters
+
+
+def test_a_cluster_that_left_keeps_its_addresses_until_it_is_released() -> None:
+    before = locked(plan())
+    without = plan(clusters__b=None)
+    kept = locked(without, before)
+    assert kept.clusters["b"] == before.clusters["b"].model_copy(update={"tombstone": True})
+    assert locked(plan(), kept) == before
+    after = locked(without, kept, released=["b"])
+    assert list(after.clusters) == ["a"]
+    # The same run may give them to somebody else.
+    other = plan(
+        clusters__b=None, clusters__c={"services": {"length": 18}, "node_pools": {"x": pool()}}
+    )
+    freed = locked(other, kept, released=["b"])
+    assert freed.clusters["c"].prefixes == before.clusters["b"].prefixes
+
+
+def test_one_node_pool_is_released_and_the_others_stay() -> None:
+    before = locked(plan())
+    without = plan(clusters__a__node_pools__gpu=None)
+    kept = locked(without, before)
+    assert kept.clusters["a"].node_pools["gpu"].tombstone
+    after = locked(without, kept, released=["a/gpu"])
+    assert list(after.clusters["a"].node_pools) == ["cpu"]
+    assert after.clusters["a"].node_pools["cpu"] == before.clusters["a"].node_pools["cpu"]
+    assert after.clusters["b"] == before.clusters["b"]
+    gpu = before.clusters["a"].node_pools["gpu"].segments[0]
+    again = locked(
+        plan(clusters__a__node_pools__gpu=None, clusters__a__node_pools__new=pool(3)), after
+    )
+    assert again.clusters["a"].node_pools["new"].segments[0].prefixes == gpu.prefixes
+
+
+@pytest.mark.parametrize("name", ["none", "a/none", "none/cpu"])
+def test_what_is_not_in_the_lock_cannot_be_released(name: str) -> None:
+    (found,) = refused(plan(), locked(plan()), released=[name])
+    assert found.message == f"{name} is not in the lock; nothing to release"
+    (found,) = refused(plan(), None, released=[name])
+    assert found.message == f"{name} is not in the lock; nothing to release"
+
+
+@pytest.mark.parametrize(("name", "key"), [("a", "clusters.a"), ("a/cpu", "clusters.a.cpu")])
+def test_what_is_in_use_cannot_be_released(name: str, key: str) -> None:
+    (found,) = refused(plan(), locked(plan()), released=[name])
+    assert (found.message, keys((found,)), found.remedy) == (
+        "is in use",
+        [key],
+        "take it out of plan.yaml first",
+    )
+
+
+def moved(document: Plan, before: LockDocument) -> tuple[LockDocument, list[str]]:
+    """What renumbering makes of it, and the keys of what is refused without."""
+    found = refused(document, before)
+    assert all(each.remedy == REMEDY for each in found)
+    after = locked(document, before, renumber=True)
+    assert locked(document, after) == after
+    return after, keys(found)
+
+
+def test_a_service_range_moves_alone_if_it_is_to_be_of_another_size() -> None:
+    before = locked(plan())
+    after, refusals = moved(plan(clusters__a__services={"length": 20}), before)
+    assert refusals == ["clusters.a.services.length"]
+    assert after.clusters["a"].services.prefix.length == 20
+    assert after.clusters["a"].services != before.clusters["a"].services
+    assert after.clusters["a"].prefixes == before.clusters["a"].prefixes
+    assert after.clusters["a"].node_pools == before.clusters["a"].node_pools
+    assert after.clusters["b"] == before.clusters["b"]
+    assert after.hub == before.hub
+
+
+def test_the_hub_moves_alone_if_its_prefix_is_somebody_elses() -> None:
+    before = locked(plan())
+    (held,) = before.hub.prefixes
+    after, refusals = moved(plan(exclude=[{"prefix": text(held.prefix)}]), before)
+    assert refusals == ["exclude.0"]
+    assert after.hub.prefixes != before.hub.prefixes
+    assert after.clusters == before.clusters
+
+
+def test_a_cluster_moves_as_a_whole_if_its_prefix_is_somebody_elses() -> None:
+    before = locked(plan())
+    (held,) = before.clusters["a"].prefixes
+    after, refusals = moved(plan(pinned={"else": [text(held.prefix)]}), before)
+    assert refusals == ["pinned.else.0"]
+    assert not {text(each.prefix) for each in after.clusters["a"].prefixes} & {text(held.prefix)}
+    assert after.clusters["b"] == before.clusters["b"]
+    assert after.hub == before.hub
+
+
+def test_a_node_pool_moves_alone_if_its_nodes_are_to_have_other_blocks() -> None:
+    before = locked(plan())
+    after, refusals = moved(plan(clusters__a__node_pools__gpu=pool(3, block_length=27)), before)
+    assert refusals == ["clusters.a.node_pools.gpu.block_length"]
+    assert after.clusters["a"].node_pools["cpu"] == before.clusters["a"].node_pools["cpu"]
+    (segment,) = after.clusters["a"].node_pools["gpu"].segments
+    assert segment.v4.block_length == 27
+    assert after.clusters["b"] == before.clusters["b"]
+
+
+def test_a_cluster_and_one_of_its_node_pools_move_together() -> None:
+    before = locked(plan())
+    (held,) = before.clusters["a"].prefixes
+    both = plan(
+        pinned={"else": [text(held.prefix)]},
+        clusters__a__node_pools__gpu=pool(3, block_length=27),
+        clusters__a__services={"length": 20},
+    )
+    after, refusals = moved(both, before)
+    assert sorted(refusals) == [
+        "clusters.a.node_pools.gpu.block_length",
+        "clusters.a.services.length",
+        "pinned.else.0",
+    ]
+    assert after.clusters["b"] == before.clusters["b"]
+
+
+def test_a_move_that_nobody_foresaw_is_refused_with_both_places(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = locked(plan())
+    held, other = before.clusters["a"].node_pools.values()
+    complete = allocator.complete
+
+    def moving(*arguments: Any) -> Any:
+        """As one that lost what the lock has."""
+        found = complete(*arguments)
+        return {**found, **({"cpu": found["gpu"], "gpu": found["cpu"]} if "gpu" in found else {})}
+
+    monkeypatch.setattr(allocator, "complete", moving)
+    found = refused(plan(), before)
+    assert all(each.at.key[:2] == ("clusters", "a") for each in found)
+    assert all(each.remedy == REMEDY for each in found)
+    before_and_after = [f"hosts {spec.segments[0].v4.hosts}" for spec in (held, other)]
+    assert re.fullmatch(
+        "would move from .*{}.* to .*{}.*".format(*before_and_after), found[0].message
+    )
+
+
+def test_declared_growth_gives_way_to_what_somebody_needs_today() -> None:
+    def reserves(document: Plan) -> list[int]:
+        held = locked(document).clusters["a"].prefixes
+        return [each.reserve.length - each.prefix.length for each in held]
+
+    spacious = plan(clusters__a__grow_to=100)
+    assert reserves(spacious) != [0]
+    tight = plan(
+        pools__nodes=["10.0.0.0/21"],
+        hub={"researchers": 1, "routers": 1},
+        clusters__a={"services": {"length": 18}, "node_pools": {"cpu": pool(5)}, "grow_to": 60},
+        clusters__b={"services": {"length": 18}, "node_pools": {"cpu": pool(40)}},
+    )
+    assert reserves(tight) == [0]
+    impossible = plan(pools__nodes=["10.0.0.0/24"], clusters__a__grow_to=100)
+    (found,) = refused(impossible)
+    assert "more addresses" in found.message

@@ -1,0 +1,219 @@
+"""The steps by which a site gets addresses, one after the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from netmgr.plan.allocate.demand import SubnetRequest
+from netmgr.plan.allocate.pool import AddressPool, SiteRequest
+from netmgr.plan.allocate.space import Space
+from netmgr.plan.lock import Allocation, PlanRefused
+from netmgr.prefixes import Family, Prefix
+
+
+def pool(*free: str, family: Family = Family.V4) -> AddressPool:
+    return AddressPool(Space(family, [Prefix.parse(text) for text in free]))
+
+
+def held(prefix: str, reserve: str = "") -> Allocation:
+    return Allocation(prefix=Prefix.parse(prefix), reserve=Prefix.parse(reserve or prefix))
+
+
+def subnet(name: str, length: int, family: Family = Family.V4) -> SubnetRequest:
+    return SubnetRequest((name,), family, length, ("clusters", "a", name))
+
+
+def site(
+    *subnets: SubnetRequest,
+    has: tuple[Allocation, ...] = (),
+    taken: tuple[str, ...] = (),
+    reserve: int = 0,
+) -> SiteRequest:
+    return SiteRequest("a", has, tuple(map(Prefix.parse, taken)), subnets, reserve)
+
+
+def granted(pool: AddressPool, site: SiteRequest) -> tuple[list[str], dict[str, str]]:
+    """Allocations as `prefix of reserve`, and where each subnet is."""
+    allocations, placed = pool.grant(site)
+    return (
+        [
+            str(each.prefix) if each.prefix == each.reserve else f"{each.prefix} of {each.reserve}"
+            for each in allocations
+        ],
+        {name: str(prefix) for (name,), prefix in placed.items()},
+    )
+
+
+def free(pool: AddressPool) -> list[str]:
+    return [str(block) for block in pool.space.blocks()]
+
+
+def owning(pool: AddressPool, *allocations: Allocation) -> tuple[Allocation, ...]:
+    """What a site holds already is withdrawn from the pool."""
+    for each in allocations:
+        pool.hold(each.reserve, "a")
+    return allocations
+
+
+def test_what_fits_inside_costs_nothing_and_the_largest_are_placed_first() -> None:
+    found = pool("10.0.0.0/16")
+    has = owning(found, held("10.0.0.0/24"))
+    before = free(found)
+    asked = site(subnet("small", 28), subnet("large", 26), has=has, taken=("10.0.0.0/26",))
+    assert granted(found, asked) == (
+        ["10.0.0.0/24"],
+        {"large": "10.0.0.64/26", "small": "10.0.0.128/28"},
+    )
+    assert free(found) == before
+
+
+def test_of_equally_large_ones_the_key_decides() -> None:
+    asked = site(subnet("b", 28), subnet("a", 28))
+    assert granted(pool("10.0.0.0/16"), asked)[1] == {"a": "10.0.0.0/28", "b": "10.0.0.16/28"}
+
+
+def test_a_reserve_is_used_bit_by_bit_before_anything_else() -> None:
+    found = pool("10.0.0.0/16")
+    has = owning(found, held("10.0.0.0/26", "10.0.0.0/23"))
+    before = free(found)
+    asked = site(subnet("x", 27), has=has, taken=("10.0.0.0/26",))
+    assert granted(found, asked) == (["10.0.0.0/25 of 10.0.0.0/23"], {"x": "10.0.0.64/27"})
+    asked = site(subnet("x", 24), has=has, taken=("10.0.0.0/26",))
+    assert granted(found, asked) == (["10.0.0.0/23"], {"x": "10.0.1.0/24"})
+    # Enough addresses, but no whole block of that size before the next step.
+    asked = site(subnet("x", 25), has=has, taken=("10.0.0.0/27", "10.0.0.32/27"))
+    assert granted(found, asked) == (["10.0.0.0/24 of 10.0.0.0/23"], {"x": "10.0.0.128/25"})
+    assert free(found) == before
+
+
+def test_then_the_prefix_with_the_largest_reserve_grows_in_place() -> None:
+    found = pool("10.0.0.0/22", "10.1.0.0/16")
+    has = owning(found, held("10.1.0.0/26"), held("10.0.0.0/25"))
+    asked = site(subnet("x", 25), has=has, taken=("10.0.0.0/25", "10.1.0.0/26"))
+    assert granted(found, asked) == (["10.0.0.0/24", "10.1.0.0/26"], {"x": "10.0.0.128/25"})
+    assert not found.space.is_free(Prefix.parse("10.0.0.0/24"))
+    assert ("a", "10.0.0.0/24") in {(name, str(prefix)) for prefix, name in found.holders}
+
+
+def test_a_neighbour_stops_growth_in_place_and_another_prefix_is_added() -> None:
+    found = pool("10.0.0.0/22", "10.1.0.0/16")
+    has = owning(found, held("10.0.0.0/25"))
+    found.hold(Prefix.parse("10.0.0.128/32"), "b")
+    asked = site(subnet("x", 25), has=has, taken=("10.0.0.0/25",))
+    # With room for its own growth: the largest free block is its own from its lower end on.
+    assert granted(found, asked) == (["10.0.0.0/25", "10.1.0.0/25"], {"x": "10.1.0.0/25"})
+
+
+def test_declared_growth_is_kept_together_at_the_end_of_the_space() -> None:
+    found = pool("10.0.0.0/16")
+    asked = site(subnet("x", 26), subnet("y", 26), reserve=1000)
+    assert granted(found, asked) == (
+        ["10.0.252.0/25 of 10.0.252.0/22"],
+        {"x": "10.0.252.0/26", "y": "10.0.252.64/26"},
+    )
+    assert not found.space.is_free(Prefix.parse("10.0.255.0/24"))
+    # Where there is no room for all of it, without.
+    tight = pool("10.0.0.0/24")
+    assert granted(tight, asked)[0] == ["10.0.0.128/25"]
+
+
+def test_a_reserve_is_widened_to_what_is_declared_where_its_neighbourhood_is_free() -> None:
+    found = pool("10.0.0.0/16")
+    has = owning(found, held("10.0.0.0/25"))
+    assert granted(found, site(has=has, reserve=500))[0] == ["10.0.0.0/25 of 10.0.0.0/23"]
+    # What it has elsewhere is part of that, and only the largest one grows.
+    found = pool("10.0.0.0/16")
+    has = owning(found, held("10.0.0.0/25"), held("10.0.128.0/26"))
+    assert granted(found, site(has=has, reserve=300))[0] == [
+        "10.0.0.0/25 of 10.0.0.0/24",
+        "10.0.128.0/26",
+    ]
+    found = pool("10.0.0.0/16")
+    has = owning(found, held("10.0.0.0/25"))
+    found.hold(Prefix.parse("10.0.1.0/32"), "b")
+    assert granted(found, site(has=has, reserve=500))[0] == ["10.0.0.0/25"]
+    assert granted(found, site(reserve=500)) == ([], {})
+    # A reserve that is larger already stays.
+    found = pool("10.0.0.0/16")
+    has = owning(found, held("10.0.0.0/25", "10.0.0.0/20"))
+    assert granted(found, site(has=has, reserve=500))[0] == ["10.0.0.0/25 of 10.0.0.0/20"]
+
+
+def test_a_site_that_gets_another_prefix_keeps_its_one_reserve() -> None:
+    found = pool("10.0.0.0/22", "10.1.0.0/16")
+    has = owning(found, held("10.0.0.0/25"))
+    found.hold(Prefix.parse("10.0.0.128/32"), "b")
+    asked = site(subnet("x", 25), has=has, taken=("10.0.0.0/25",), reserve=4096)
+    assert granted(found, asked)[0] == ["10.0.0.0/25", "10.1.255.128/25"]
+
+
+def test_without_one_block_for_all_each_subnet_gets_the_next_best() -> None:
+    found = pool("10.0.0.0/26", "10.1.0.0/25", "10.2.0.64/26")
+    asked = site(subnet("x", 26), subnet("y", 26), subnet("z", 26))
+    assert granted(found, asked) == (
+        ["10.1.0.0/25", "10.2.0.64/26"],
+        {"x": "10.2.0.64/26", "y": "10.1.0.64/26", "z": "10.1.0.0/26"},
+    )
+    assert free(found) == ["10.0.0.0/26"]
+
+
+def test_an_ipv6_site_has_room_for_256_subnets_and_no_declared_reserve() -> None:
+    found = pool("fd00::/40", family=Family.V6)
+    asked = site(subnet("x", 64, Family.V6), reserve=1 << 20)
+    assert granted(found, asked) == (
+        ["fd00:0:ff:ff00::/56"],
+        {"x": "fd00:0:ff:ff00::/64"},
+    )
+    assert granted(found, site(subnet("y", 52, Family.V6)))[0] == ["fd00::/52"]
+
+
+def refused(pool: AddressPool, site: SiteRequest) -> str:
+    before = free(pool)
+    with pytest.raises(PlanRefused) as caught:
+        pool.grant(site)
+    assert free(pool) == before
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.at.key == ("clusters", "a", "x")
+    assert diagnostic.remedy == (
+        "add a prefix to pools.nodes, release what is unused, or ask for less"
+    )
+    return diagnostic.message
+
+
+def test_a_refusal_says_what_is_missing_and_the_largest_request() -> None:
+    found = pool("10.0.0.0/26", "10.0.0.128/27")
+    assert refused(found, site(subnet("y", 26), subnet("x", 25))) == (
+        "a needs 192 more addresses, a /24, but of pools.nodes the largest free block is "
+        "10.0.0.0/26 (64): 192 too few; the largest request is clusters.a.x (128)"
+    )
+    assert refused(pool(), site(subnet("x", 25))) == (
+        "a needs 128 more addresses, a /25, but of pools.nodes nothing is free: 128 too few; "
+        "the largest request is clusters.a.x (128)"
+    )
+
+
+def test_a_refusal_names_who_is_in_the_way_of_growing_in_place() -> None:
+    found = pool("10.0.0.0/23")
+    has = owning(found, held("10.0.0.0/25"))
+    found.hold(Prefix.parse("10.0.1.0/25"), "b")
+    found.hold(Prefix.parse("10.0.1.128/25"), "c")
+    asked = site(subnet("x", 24), has=has, taken=("10.0.0.0/25",))
+    assert refused(found, asked) == (
+        "a needs 256 more addresses, a /24, but of pools.nodes the largest free block is "
+        "10.0.0.128/25 (128): 128 too few; the largest request is clusters.a.x (256); "
+        "in the way of growing in place: b (10.0.1.0/25), c (10.0.1.128/25)"
+    )
+    two = pool("10.0.0.0/24", "10.0.2.0/24")
+    has = owning(two, held("10.0.0.0/25"), held("10.0.2.0/25"))
+    two.hold(Prefix.parse("10.0.0.128/25"), "b")
+    two.hold(Prefix.parse("10.0.2.128/25"), "c")
+    asked = site(subnet("x", 24), has=has, taken=("10.0.0.0/25", "10.0.2.0/25"))
+    assert refused(two, asked).endswith(
+        "; in the way of growing in place: b (10.0.0.128/25), c (10.0.2.128/25)"
+    )
+    alone = pool("10.0.0.0/24")
+    has = owning(alone, held("10.0.0.0/25"))
+    asked = site(subnet("x", 24), has=has, taken=("10.0.0.0/25",))
+    assert refused(alone, asked).endswith(
+        "; in the way of growing in place: the end of the pool beyond 10.0.0.0/24"
+    )

@@ -1,0 +1,158 @@
+"""Free address space: what is free, and which block is chosen for what."""
+
+from __future__ import annotations
+
+import pytest
+
+from netmgr.plan.allocate.space import Space, enclosing, halves, length_for, subtract
+from netmgr.prefixes import Family, Prefix
+
+
+def prefixes(*written: str) -> list[Prefix]:
+    return list(map(Prefix.parse, written))
+
+
+def space(*free: str, family: Family = Family.V4) -> Space:
+    return Space(family, prefixes(*free))
+
+
+def shown(found: Space) -> list[str]:
+    return [str(block) for block in found.blocks()]
+
+
+def text(prefix: Prefix | None) -> str:
+    return str(prefix)
+
+
+def test_blocks_are_joined_listed_by_size_and_of_one_family() -> None:
+    found = space("10.0.0.128/25", "10.0.0.0/25", "10.1.0.0/25", "10.0.4.0/24", "fd00::/64")
+    assert shown(found) == ["10.0.0.0/24", "10.0.4.0/24", "10.1.0.0/25"]
+    assert found.size == 256 + 256 + 128
+    assert shown(space("10.0.0.0/8", "fd00::/64", family=Family.V6)) == ["fd00::/64"]
+    assert space().size == 0
+
+
+def test_a_copy_is_a_space_of_its_own() -> None:
+    first = space("10.0.0.0/24")
+    twin = first.copy()
+    twin.take(Prefix.parse("10.0.0.0/25"))
+    first.take(Prefix.parse("10.0.0.128/25"))
+    assert (shown(first), shown(twin)) == (["10.0.0.0/25"], ["10.0.0.128/25"])
+    assert twin.family is Family.V4
+
+
+@pytest.mark.parametrize(
+    ("prefix", "is_free"),
+    [
+        ("10.0.0.0/24", True),
+        ("10.0.0.255/32", True),
+        ("10.0.0.0/23", False),
+        ("10.0.1.0/32", False),
+        ("9.255.255.255/32", False),
+        ("::a00:0/120", False),
+    ],
+)
+def test_a_prefix_is_free_if_a_free_block_covers_it(prefix: str, *, is_free: bool) -> None:
+    assert space("10.0.0.0/24").is_free(Prefix.parse(prefix)) is is_free
+
+
+def test_what_is_taken_leaves_the_largest_blocks_around_it() -> None:
+    found = space("10.0.0.0/24", "10.0.2.0/24")
+    found.take(Prefix.parse("10.0.0.64/26"))
+    assert shown(found) == ["10.0.2.0/24", "10.0.0.128/25", "10.0.0.0/26"]
+    found.take(Prefix.parse("10.0.2.0/24"))
+    assert shown(found) == ["10.0.0.128/25", "10.0.0.0/26"]
+    for used in ("10.0.0.64/26", "10.0.0.0/24", "fd00::/64"):
+        with pytest.raises(ValueError, match=f"^{used} is not free$"):
+            found.take(Prefix.parse(used))
+
+
+def test_what_is_given_back_is_joined_with_its_free_buddies() -> None:
+    found = space("10.0.0.0/24")
+    for used in prefixes("10.0.0.0/26", "10.0.0.64/26"):
+        found.take(used)
+    found.give(Prefix.parse("10.0.0.64/26"))
+    assert shown(found) == ["10.0.0.128/25", "10.0.0.64/26"]
+    found.give(Prefix.parse("10.0.0.0/26"))
+    assert shown(found) == ["10.0.0.0/24"]
+    everything = space()
+    for half in prefixes("128.0.0.0/1", "0.0.0.0/1"):
+        everything.give(half)
+    assert shown(everything) == ["0.0.0.0/0"]
+
+
+def test_what_is_withdrawn_may_be_free_in_part_or_not_at_all() -> None:
+    found = space("10.0.0.0/24", "10.0.2.0/24", "10.0.3.0/25")
+    found.withdraw(Prefix.parse("10.0.0.0/25"))
+    assert shown(found) == ["10.0.2.0/24", "10.0.0.128/25", "10.0.3.0/25"]
+    found.withdraw(Prefix.parse("10.0.2.0/23"))
+    assert shown(found) == ["10.0.0.128/25"]
+    for elsewhere in prefixes("10.9.0.0/16", "::/0", "10.0.0.0/26"):
+        found.withdraw(elsewhere)
+    assert shown(found) == ["10.0.0.128/25"]
+
+
+FREE = ("10.0.0.0/24", "10.0.2.0/25", "10.1.0.0/24", "10.2.0.128/25")
+
+
+@pytest.mark.parametrize(
+    ("length", "packed", "topmost", "sparse"),
+    [
+        (26, "10.0.2.0/26", "10.2.0.192/26", "10.0.0.0/26"),
+        (25, "10.0.2.0/25", "10.2.0.128/25", "10.0.0.0/25"),
+        (24, "10.0.0.0/24", "10.1.0.0/24", "10.0.0.0/24"),
+        (32, "10.0.2.0/32", "10.2.0.255/32", "10.0.0.0/32"),
+        (23, "None", "None", "None"),
+    ],
+)
+def test_each_way_of_choosing_keeps_something_else_together(
+    length: int, packed: str, topmost: str, sparse: str
+) -> None:
+    found = space(*FREE)
+    assert text(found.packed(length)) == packed
+    assert text(found.topmost(length)) == topmost
+    assert text(found.sparse(length)) == sparse
+
+
+def test_all_addresses_are_a_block_like_any_other() -> None:
+    found = space("0.0.0.0/0")
+    assert [text(choose(0)) for choose in (found.packed, found.sparse, found.topmost)] == [
+        "0.0.0.0/0"
+    ] * 3
+    assert (text(found.packed(1)), text(found.topmost(1))) == ("0.0.0.0/1", "128.0.0.0/1")
+    assert found.room(Prefix.parse("0.0.0.0/0")) == 0
+
+
+def test_a_prefix_grows_as_far_as_its_buddies_are_free() -> None:
+    found = space("10.0.0.0/22")
+    held = Prefix.parse("10.0.0.64/26")
+    found.take(held)
+    assert text(found.grown(held, 26)) == "10.0.0.64/26"
+    assert text(found.grown(held, 25)) == "10.0.0.0/25"
+    assert text(found.grown(held, 22)) == "10.0.0.0/22"
+    assert text(found.grown(held, 21)) == "None"
+    assert found.room(held) == 4
+    found.take(Prefix.parse("10.0.1.0/32"))
+    assert (text(found.grown(held, 24)), text(found.grown(held, 23))) == ("10.0.0.0/24", "None")
+    assert found.room(held) == 2
+    assert space("0.0.0.0/1").room(Prefix.parse("128.0.0.0/1")) == 1
+
+
+@pytest.mark.parametrize(
+    ("addresses", "length"), [(0, 32), (1, 32), (2, 31), (3, 30), (4, 30), (5, 29), (1 << 32, 0)]
+)
+def test_a_length_is_the_longest_with_room(addresses: int, length: int) -> None:
+    assert length_for(addresses, Family.V4) == length
+    assert length_for(addresses, Family.V6) == length + 96
+
+
+def test_halves_enclosures_and_what_is_left_around_a_block() -> None:
+    low, high = halves(Prefix.parse("10.0.0.0/24"))
+    assert (text(low), text(high)) == ("10.0.0.0/25", "10.0.0.128/25")
+    assert text(enclosing(high, 23)) == "10.0.0.0/23"
+    assert text(enclosing(high, 25)) == "10.0.0.128/25"
+    assert list(map(str, subtract(Prefix.parse("10.0.0.0/24"), Prefix.parse("10.0.0.64/26")))) == [
+        "10.0.0.0/26",
+        "10.0.0.128/25",
+    ]
+    assert subtract(low, low) == []

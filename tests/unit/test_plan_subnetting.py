@@ -1,0 +1,430 @@
+"""A site's subnets: which are missing, how they are divided, and what the lock says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from netmgr.plan.allocate.demand import Key, NewSegment, SubnetRequest
+from netmgr.plan.allocate.space import Space
+from netmgr.plan.allocate.subnetting import (
+    FixedSubnet,
+    complete,
+    host_addresses,
+    missing_nodes,
+    missing_subnets,
+    pieces,
+    take_all,
+    taken_by,
+    with_pinned,
+)
+from netmgr.plan.clouds.cloud import Cloud, CloudLimits
+from netmgr.plan.document import Cluster, NodePool, ServiceMode
+from netmgr.plan.files import load_limits
+from netmgr.plan.lock import (
+    ClusterLock,
+    Layout,
+    NodePoolLock,
+    PlanRefused,
+    Segment,
+    ServiceRange,
+    Subnet,
+)
+from netmgr.prefixes import Address, Family, Prefix
+
+AZURE = load_limits(Cloud.AZURE)
+V4, V6 = Family
+
+
+def limited(mappings: int | None) -> CloudLimits:
+    return AZURE.agreed({"mappings_per_network": mappings})
+
+
+UNLIMITED = limited(None)
+
+
+def prefix(text: str) -> Prefix:
+    return Prefix.parse(text)
+
+
+def cluster(**pools: dict[str, Any]) -> Cluster:
+    return Cluster.model_validate({"node_pools": {name: pools[name] for name in pools}})
+
+
+def gpu(nodes: int, **keys: Any) -> dict[str, Any]:
+    return {"nodes": nodes, "surge": 0, "pods_per_node": 31, **keys}
+
+
+def v4(hosts: str, pods: str) -> Layout:
+    """One of nodes of two /28 each."""
+    base = prefix(hosts).value + 4
+    return Layout(
+        hosts=prefix(hosts),
+        host_base=Address(V4, base),
+        pods=prefix(pods),
+        pod_base=Address(V4, prefix(pods).value + 16),
+        block_length=28,
+        blocks=2,
+    )
+
+
+def v6(number: int) -> Layout:
+    hosts, pods = prefix(f"fd00:0:0:{number}::/64"), prefix(f"fd00:0:0:{number + 1}::/64")
+    return Layout(
+        hosts=hosts,
+        host_base=Address(V6, hosts.value + 4),
+        pods=pods,
+        pod_base=Address(V6, pods.value + 65_536),
+        block_length=112,
+        blocks=1,
+    )
+
+
+FIRST = Segment(first=0, nodes=7, network="a", v4=v4("10.0.0.0/28", "10.0.1.0/24"))
+SECOND = Segment(first=7, nodes=11, network="a_2", v4=v4("10.0.0.16/28", "10.0.2.0/23"), v6=v6(2))
+
+
+def shown(requests: tuple[SubnetRequest, ...]) -> dict[str, tuple[int, str]]:
+    return {"/".join(each.key): (each.length, ".".join(map(str, each.path))) for each in requests}
+
+
+def test_a_node_pool_lacks_what_its_declared_growth_and_surge_take() -> None:
+    spec = NodePool.model_validate(gpu(10, grow_to=20, surge=2))
+    assert missing_nodes(spec, None) == 22
+    assert missing_nodes(spec, NodePoolLock(segments=(FIRST, SECOND))) == 4
+    small = NodePool.model_validate(gpu(3))
+    assert missing_nodes(small, NodePoolLock(segments=(FIRST,))) == 0
+
+
+def test_the_largest_node_pool_comes_first_and_each_gets_one_segment() -> None:
+    found = missing_subnets("a", cluster(z=gpu(3), y=gpu(8), x=gpu(3)), {}, (V4,), UNLIMITED)
+    assert found.segments == (
+        NewSegment("y", 0, 0, 8, 11, "a"),
+        NewSegment("x", 0, 0, 3, 3, "a"),
+        NewSegment("z", 0, 0, 3, 3, "a"),
+    )
+    assert found.existing == ()
+    assert shown(found.requests) == {
+        "node_pools/y/0/hosts/v4": (28, "clusters.a.node_pools.y.nodes"),
+        "node_pools/y/0/pods/v4": (23, "clusters.a.node_pools.y.nodes"),
+        "node_pools/x/0/hosts/v4": (29, "clusters.a.node_pools.x.nodes"),
+        "node_pools/x/0/pods/v4": (25, "clusters.a.node_pools.x.nodes"),
+        "node_pools/z/0/hosts/v4": (29, "clusters.a.node_pools.z.nodes"),
+        "node_pools/z/0/pods/v4": (25, "clusters.a.node_pools.z.nodes"),
+    }
+
+
+def test_a_node_pool_may_be_divided_into_sizes() -> None:
+    both = cluster(y=gpu(8), x=gpu(3))
+    found = missing_subnets("a", both, {}, (V4,), UNLIMITED, {"y": [5, 3]})
+    assert [(each.pool, each.number, each.first, each.nodes) for each in found.segments] == [
+        ("y", 0, 0, 5),
+        ("y", 1, 5, 3),
+        ("x", 0, 0, 3),
+    ]
+
+
+def test_what_the_lock_has_room_for_is_not_asked_for_again() -> None:
+    before = {"y": NodePoolLock(segments=(FIRST,))}
+    assert missing_subnets("a", cluster(y=gpu(7)), before, (V4,), UNLIMITED).requests == ()
+    found = missing_subnets("a", cluster(y=gpu(9)), before, (V4,), UNLIMITED)
+    assert found.segments == (NewSegment("y", 1, 7, 2, 3, "a"),)
+
+
+def test_mappings_of_what_is_there_count_and_every_pool_gets_its_own_before_any_gets_more() -> None:
+    # Sixteen mappings are the NAT hosts', 21 those of the first segment's nodes.
+    before = {"y": NodePoolLock(segments=(FIRST,))}
+    found = missing_subnets("a", cluster(y=gpu(9), x=gpu(2)), before, (V4,), limited(16 + 21 + 18))
+    assert found.segments == (
+        # Of six mappings that are left, half go to the first that has room: one node.
+        NewSegment("y", 1, 7, 2, 3, "a"),
+        NewSegment("x", 0, 0, 2, 2, "a"),
+    )
+    tight = missing_subnets("a", cluster(y=gpu(9), x=gpu(2)), before, (V4,), limited(16 + 21 + 8))
+    assert [each.network for each in tight.segments] == ["a", "a_2"]
+    gone = missing_subnets("a", cluster(x=gpu(2)), before, (V4,), limited(16 + 21 + 5))
+    assert [each.network for each in gone.segments] == ["a_2"]
+
+
+def test_segments_from_before_ipv6_get_it_and_keep_their_numbers() -> None:
+    before = {"y": NodePoolLock(segments=(FIRST, SECOND))}
+    found = missing_subnets("a", cluster(y=gpu(18)), before, (V4, V6), UNLIMITED)
+    assert found.segments == ()
+    assert found.existing == (NewSegment("y", 0, 0, 7, 7, "a"),)
+    assert shown(found.requests) == {
+        "node_pools/y/0/hosts/v6": (64, "clusters.a.node_pools.y.nodes"),
+        "node_pools/y/0/pods/v6": (64, "clusters.a.node_pools.y.nodes"),
+    }
+
+
+def test_a_pool_that_lacks_a_family_and_nodes_asks_for_both() -> None:
+    before = {"y": NodePoolLock(segments=(FIRST,))}
+    found = missing_subnets("a", cluster(y=gpu(9)), before, (V4, V6), UNLIMITED)
+    assert list(shown(found.requests)) == [
+        "node_pools/y/1/hosts/v4",
+        "node_pools/y/1/pods/v4",
+        "node_pools/y/1/hosts/v6",
+        "node_pools/y/1/pods/v6",
+        "node_pools/y/0/hosts/v6",
+        "node_pools/y/0/pods/v6",
+    ]
+
+
+def test_what_a_segment_will_have_with_ipv6_counts_before_it_has_it() -> None:
+    before = {"y": NodePoolLock(segments=(FIRST,))}
+    both = cluster(y=gpu(7), x=gpu(1))
+    # Seven nodes of five mappings each in both families, where the lock has three of each.
+    found = missing_subnets("a", both, before, (V4, V6), limited(16 + 35 + 4))
+    assert [each.network for each in found.segments] == ["a_2"]
+
+
+def placed(*keys: tuple[str, str]) -> dict[Key, Prefix]:
+    return {("node_pools", *key.split("/")): prefix(text) for key, text in keys}
+
+
+def test_new_segments_go_behind_those_there_are_and_hold_what_their_subnets_do() -> None:
+    before = {"y": NodePoolLock(segments=(FIRST,)), "old": NodePoolLock(segments=(SECOND,))}
+    wanted = cluster(y=gpu(12), x=gpu(2))
+    new = missing_subnets("a", wanted, before, (V4,), UNLIMITED)
+    found = complete(
+        wanted,
+        before,
+        new,
+        placed(
+            ("y/1/hosts/v4", "10.0.0.32/28"),
+            ("y/1/pods/v4", "10.0.4.0/24"),
+            ("x/0/hosts/v4", "10.0.0.48/29"),
+            ("x/0/pods/v4", "10.0.5.0/25"),
+        ),
+        UNLIMITED,
+    )
+    assert list(found) == ["old", "x", "y"]
+    assert found["old"] == NodePoolLock(tombstone=True, segments=(SECOND,))
+    assert found["y"].segments == (
+        FIRST,
+        Segment(first=7, nodes=7, network="a", v4=v4("10.0.0.32/28", "10.0.4.0/24")),
+    )
+    assert found["x"].segments == (
+        Segment(first=0, nodes=3, network="a", v4=v4("10.0.0.48/29", "10.0.5.0/25")),
+    )
+
+
+def test_the_family_with_less_room_and_the_networks_mappings_bound_a_segment() -> None:
+    wanted = cluster(y=gpu(5, block_length_v6=80))
+    new = missing_subnets("a", wanted, {}, (V4, V6), limited(16 + 25 + 8))
+    prefixes = placed(
+        ("y/0/hosts/v4", "10.0.0.32/28"),
+        ("y/0/pods/v4", "10.0.4.0/24"),
+        ("y/0/hosts/v6", "fd00:0:0:2::/64"),
+        ("y/0/pods/v6", "fd00:0:0:3::/64"),
+    )
+    (segment,) = complete(wanted, {}, new, prefixes, AZURE)["y"].segments
+    assert segment.nodes == 5
+    assert segment.v6 is not None
+    assert (segment.v6.hosts, segment.v6.block_length) == (prefix("fd00:0:0:2::/64"), 80)
+    # Without a bound as many as fit: 14 blocks of IPv4, two of each node.
+    new = missing_subnets("a", wanted, {}, (V4, V6), UNLIMITED)
+    (segment,) = complete(wanted, {}, new, prefixes, AZURE)["y"].segments
+    assert segment.nodes == 7
+
+
+def test_a_family_that_comes_later_is_added_to_its_segment() -> None:
+    before = {"y": NodePoolLock(segments=(FIRST, SECOND))}
+    wanted = cluster(y=gpu(18))
+    new = missing_subnets("a", wanted, before, (V4, V6), UNLIMITED)
+    prefixes = placed(("y/0/hosts/v6", "fd00:0:0:8::/64"), ("y/0/pods/v6", "fd00:0:0:9::/64"))
+    found = complete(wanted, before, new, prefixes, UNLIMITED)
+    assert found["y"].segments == (FIRST.model_copy(update={"v6": v6(8)}), SECOND)
+
+
+def test_a_segment_behind_a_larger_one_than_was_asked_for_begins_later() -> None:
+    wanted = cluster(y=gpu(8))
+    new = missing_subnets("a", wanted, {}, (V4,), UNLIMITED, {"y": [5, 3]})
+    prefixes = placed(
+        ("y/0/hosts/v4", "10.0.0.32/28"),
+        ("y/0/pods/v4", "10.0.4.0/24"),
+        ("y/1/hosts/v4", "10.0.0.48/29"),
+        ("y/1/pods/v4", "10.0.5.0/25"),
+    )
+    found = complete(wanted, {}, new, prefixes, UNLIMITED)
+    assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 3)]
+
+
+def test_each_segment_begins_where_all_before_it_end() -> None:
+    before = {"y": NodePoolLock(segments=(FIRST, SECOND))}
+    wanted = cluster(y=gpu(20))
+    new = missing_subnets("a", wanted, before, (V4,), UNLIMITED)
+    prefixes = placed(("y/2/hosts/v4", "10.0.0.48/29"), ("y/2/pods/v4", "10.0.5.0/25"))
+    found = complete(wanted, before, new, prefixes, UNLIMITED)
+    assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 11), (18, 3)]
+
+
+PIN = {"hosts": "10.0.0.0/28", "pods": "10.0.1.0/24"}
+BOTH = {
+    "hosts": ["10.0.0.16/28", "fd00:0:0:2::/64"],
+    "pods": ["10.0.2.0/23", "fd00:0:0:3::/64"],
+}
+
+
+def pinned(
+    limits: CloudLimits, held: dict[str, NodePoolLock] | None = None, **pools: dict[str, Any]
+) -> dict[str, NodePoolLock]:
+    return with_pinned("a", cluster(**pools), held or {}, limits, (V4,))
+
+
+def test_pinned_subnets_are_a_node_pools_first_segments() -> None:
+    found = pinned(UNLIMITED, y=gpu(18, subnets=[PIN, BOTH]), x=gpu(3))
+    both = SECOND.model_copy(update={"network": "a"})
+    assert found == {"y": NodePoolLock(segments=(FIRST, both))}
+    # Those that the lock has are not made again, and another one goes behind them.
+    held = {"y": NodePoolLock(segments=(FIRST,)), "x": NodePoolLock(segments=(SECOND,))}
+    assert pinned(UNLIMITED, held, y=gpu(18, subnets=[PIN, BOTH])) == {
+        "y": NodePoolLock(segments=(FIRST, both)),
+        "x": held["x"],
+    }
+    assert pinned(UNLIMITED, held, y=gpu(7, subnets=[PIN])) == held
+
+
+def test_a_pin_behind_a_segment_of_the_lock_counts_what_that_will_have_with_ipv6() -> None:
+    held = {"y": NodePoolLock(segments=(FIRST,))}
+    other = {"hosts": "10.0.0.16/28", "pods": "10.0.2.0/23"}
+    spec = cluster(y=gpu(18, subnets=[PIN, other]))
+    # 35 mappings of the first segment in both families, and three for each node of the second.
+    found = with_pinned("a", spec, held, limited(16 + 35 + 11), (V4, V6))
+    assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 3)]
+
+
+def test_a_pinned_subnet_holds_no_more_nodes_than_its_network_has_mappings_for() -> None:
+    (segment,) = pinned(limited(16 + 10), y=gpu(3, subnets=[PIN]))["y"].segments
+    assert segment.nodes == 3
+    (_, second) = pinned(limited(16 + 21 + 11), y=gpu(9, subnets=[PIN, BOTH]))["y"].segments
+    # Five mappings each, since it has IPv6.
+    assert (second.first, second.nodes) == (7, 2)
+    held = {"x": NodePoolLock(segments=(FIRST,))}
+    other = {"y": gpu(3, subnets=[{**PIN, "hosts": "10.0.0.64/28", "pods": "10.0.9.0/24"}])}
+    (segment,) = pinned(limited(16 + 21 + 4), held, **other)["y"].segments
+    assert segment.nodes == 1
+
+
+@pytest.mark.parametrize(
+    ("pin", "limits"),
+    [
+        (PIN, limited(16 + 2)),
+        ({"hosts": "10.0.0.0/30", "pods": "10.0.1.0/24"}, UNLIMITED),
+        ({"hosts": "10.0.0.0/28", "pods": "10.0.1.0/27"}, UNLIMITED),
+    ],
+)
+def test_a_pinned_subnet_that_holds_no_node_is_refused(
+    pin: dict[str, Any], limits: CloudLimits
+) -> None:
+    with pytest.raises(PlanRefused) as caught:
+        pinned(limits, y=gpu(3, subnets=[pin]))
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.at.key == ("clusters", "a", "node_pools", "y", "subnets", 0)
+    assert diagnostic.message == "no node fits into these subnets beside what their VNet has"
+    assert diagnostic.remedy == "pin subnets that hold what a node takes"
+
+
+def space(*free: str) -> Space:
+    return Space(V4, map(prefix, free))
+
+
+def blocks(found: Space) -> list[str]:
+    return [str(each) for each in found.blocks()]
+
+
+def test_subnets_are_taken_all_or_none_the_largest_first() -> None:
+    first, second = space("10.0.0.0/25"), space("10.1.0.0/24")
+    assert take_all([first, second], [26, 25, 25])
+    assert (blocks(first), blocks(second)) == ([], ["10.1.0.192/26"])
+    assert not take_all([first, second], [27, 26])
+    assert blocks(second) == ["10.1.0.192/26"]
+    assert take_all([first, second], [])
+
+
+def divided(*free: str, fixed: tuple[int, ...] = (), **nodes: int) -> dict[str, list[int]] | None:
+    spec = NodePool.model_validate(gpu(1))
+    requests = [SubnetRequest(("x",), V4, length, ()) for length in fixed]
+    return pieces(
+        [space(*free)], requests, {name: (spec, count) for name, count in nodes.items()}, AZURE
+    )
+
+
+def test_a_demand_is_divided_into_the_largest_pieces_that_fill_a_subnet() -> None:
+    # A /24 of pods holds 7 nodes, a /25 3, a /26 1; a /28 11 hosts.
+    assert divided("10.0.0.0/24", "10.1.0.0/24", "10.2.0.0/27", y=15) is None
+    assert divided("10.0.0.0/24", "10.1.0.0/24", "10.2.0.0/27", y=13) == {"y": [7, 6]}
+    assert divided("10.0.0.0/24", "10.1.0.0/24", "10.2.0.0/27", y=10) == {"y": [7, 3]}
+    # No pool in one piece: that was tried before.
+    assert divided("10.0.0.0/24", "10.1.0.0/24", "10.2.0.0/26", y=7, x=2) == {
+        "y": [3, 3, 1],
+        "x": [1, 1],
+    }
+    assert divided("10.0.0.0/23", y=1) == {"y": [1]}
+    assert divided("10.0.0.0/23", "10.2.0.0/26", fixed=(24,), y=4) == {"y": [3, 1]}
+    assert divided("10.0.0.0/23", fixed=(22,), y=1) is None
+    assert divided("10.0.0.0/25", y=2) is None
+
+
+NAT = FixedSubnet(("nat",), ("clusters", "a", "nat_hosts"), "a", None, hosts=2)
+
+
+def test_a_subnet_of_fixed_addresses_has_room_for_eight_from_the_first_one_on() -> None:
+    (asked,) = NAT.requests([V4], AZURE)
+    assert asked == SubnetRequest(("nat", "v4"), V4, 28, ("clusters", "a", "nat_hosts"))
+    assert NAT.taken == ()
+    made = NAT.complete({("nat", "v4"): prefix("10.0.0.0/28")}, AZURE)
+    assert made == Subnet(
+        prefix=prefix("10.0.0.0/28"),
+        network="a",
+        addresses=(Address.parse("10.0.0.4"), Address.parse("10.0.0.5")),
+    )
+    seats = FixedSubnet(("researchers", "0"), (), "hub", None, seats=300)
+    assert [each.length for each in seats.requests([V4, V6], AZURE)] == [23, 64]
+
+
+def test_what_it_has_stays_and_a_family_it_lacks_is_added() -> None:
+    held = Subnet(prefix=prefix("10.0.0.0/28"), network="there")
+    nat = FixedSubnet(("nat",), (), "a", held, hosts=1)
+    assert nat.taken == (prefix("10.0.0.0/28"),)
+    assert [each.key for each in nat.requests([V4, V6], AZURE)] == [("nat", "v6")]
+    made = nat.complete({("nat", "v6"): prefix("fd00::/64")}, AZURE)
+    assert made == Subnet(
+        prefix=prefix("10.0.0.0/28"),
+        prefix_v6=prefix("fd00::/64"),
+        network="there",
+        addresses=(Address.parse("10.0.0.4"),),
+        addresses_v6=(Address.parse("fd00::4"),),
+    )
+    again = FixedSubnet(("nat",), (), "a", made, hosts=1)
+    assert list(again.requests([V4, V6], AZURE)) == []
+    assert again.complete({}, AZURE) == made
+
+
+def test_fixed_addresses_are_the_first_that_the_cloud_leaves_free() -> None:
+    found = host_addresses(prefix("10.0.0.0/28"), 3, AZURE)
+    assert list(map(str, found)) == ["10.0.0.4", "10.0.0.5", "10.0.0.6"]
+    assert host_addresses(prefix("10.0.0.0/28"), 0, AZURE) == ()
+
+
+def test_a_cluster_that_the_lock_lacks_has_no_subnets() -> None:
+    assert taken_by(None) == []
+
+
+def test_a_cluster_has_its_nat_hosts_subnets_and_those_of_every_node_pool() -> None:
+    held = ClusterLock(
+        prefixes=(),
+        services=ServiceRange(
+            mode=ServiceMode.UNIQUE,
+            prefix=prefix("10.96.0.0/16"),
+            hub_prefix=prefix("10.96.0.0/16"),
+        ),
+        nat=Subnet(prefix=prefix("10.0.0.64/28"), network="a"),
+        node_pools={"y": NodePoolLock(segments=(FIRST,)), "x": NodePoolLock(segments=(SECOND,))},
+    )
+    assert set(taken_by(held)) == {
+        prefix("10.0.0.64/28"),
+        *FIRST.prefixes,
+        *SECOND.prefixes,
+    }

@@ -1,0 +1,181 @@
+"""`make release` refuses what no commit says, and pip installs no other architecture's wheel.
+
+A whole release is built and tried by `make helm` (`tests/helm/release.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from cni import build
+from netmgr import programs
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = {"image": "registry.example.com/netmgr", "documentation": "https://docs.example.com"}
+PARTS = ("pyproject.toml", "README.md", "LICENSE", "netmgr", "cni", "exporter")
+
+pytestmark = pytest.mark.programs
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.com")
+    environment = {"GIT_CONFIG_GLOBAL": "/dev/null", "PATH": os.environ["PATH"]}
+    command = ("git", "-C", folder, *identity, *arguments)
+    subprocess.run(command, check=True, capture_output=True, env=environment)
+
+
+def checkout(folder: Path, tag: str = "v1.2.3", **settings: str) -> Path:
+    """A commit with these settings, tagged, which `.ci/release` belongs to."""
+    (folder / ".ci").mkdir(parents=True)
+    shutil.copy(ROOT / ".ci" / "release", folder / ".ci")
+    (folder / "netmgr").mkdir()
+    (folder / "netmgr" / "__init__.py").write_text('__version__ = "1.2.3"\n')
+    lines = (f'{key} = "{value}"\n' for key, value in settings.items())
+    (folder / "pyproject.toml").write_text(f"[tool.netmgr.release]\n{''.join(lines)}")
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "--message", "first")
+    git(folder, "tag", tag)
+    return folder
+
+
+def refusal(folder: Path) -> str:
+    done = programs.run([sys.executable, str(folder / ".ci" / "release")])
+    assert done.returncode == 1
+    assert not (folder / "dist").exists()
+    return done.stderr.decode()
+
+
+@pytest.mark.parametrize("missing", SETTINGS)
+@pytest.mark.parametrize("how", ["empty", "absent"])
+def test_a_release_is_refused_while_a_setting_is_unset(missing: str, how: str, tmp_path: Path):
+    settings = SETTINGS | {missing: ""}
+    if how == "absent":
+        del settings[missing]
+    error = refusal(checkout(tmp_path / "source", **settings))
+    assert error.startswith(f"release: pyproject.toml: [tool.netmgr.release] has no {missing}: ")
+    assert error.count("release: ") == 1
+
+
+def test_a_setting_with_a_typo_is_refused(tmp_path: Path):
+    error = refusal(checkout(tmp_path / "source", **SETTINGS, documantation="https://a.example"))
+    assert error == "release: pyproject.toml: [tool.netmgr.release] knows no documantation\n"
+
+
+@pytest.mark.parametrize("name", ["netmgr/__init__.py", "new.py"])
+def test_a_release_is_refused_from_what_is_not_committed(name: str, tmp_path: Path):
+    source = checkout(tmp_path / "source", **SETTINGS)
+    with (source / name).open("a") as file:
+        file.write("# changed\n")
+    error = refusal(source)
+    assert error.startswith(
+        "release: the working tree differs from its commit; commit or remove:\n"
+    )
+    assert name in error
+    assert error.count("release: ") == 1
+
+
+@pytest.mark.parametrize("tag", ["v1.2.4", "1.2.3", "v1.2.3-1"])
+def test_a_release_is_refused_without_the_versions_tag(tag: str, tmp_path: Path):
+    error = refusal(checkout(tmp_path / "source", tag, **SETTINGS))
+    assert error == (
+        f"release: HEAD has no tag v1.2.3, which is netmgr.__version__, but {tag}; "
+        "tag the commit of the release: git tag --sign v1.2.3\n"
+    )
+
+
+def test_the_tag_of_an_earlier_commit_is_none_of_this_one(tmp_path: Path):
+    source = checkout(tmp_path / "source", **SETTINGS)
+    git(source, "commit", "--quiet", "--allow-empty", "--message", "second")
+    assert "HEAD has no tag v1.2.3, which is netmgr.__version__, but none;" in refusal(source)
+
+
+def test_all_reasons_are_given_at_once(tmp_path: Path):
+    source = checkout(tmp_path / "source", "other")
+    (source / "new.py").touch()
+    lines = refusal(source).splitlines()
+    assert len([line for line in lines if line.startswith("release: ")]) == 4
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A wheel for each architecture, whose launcher only looks like one that was compiled."""
+    source = tmp_path_factory.mktemp("source")
+    ignore = shutil.ignore_patterns("__pycache__", "bin")
+    for name in PARTS:
+        path = ROOT / name
+        copy = (lambda a, b: shutil.copytree(a, b, ignore=ignore)) if path.is_dir() else shutil.copy
+        copy(path, source / name)
+    (source / "cni" / "bin").mkdir()
+    found = {}
+    for architecture in build.MACHINES:
+        launcher = source / "cni" / "bin" / f"netmgr-cni-{architecture}"
+        launcher.write_bytes(build.MARK + build.digest().encode())
+        out = source / "dist" / architecture
+        subprocess.run(
+            [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", out],
+            check=True,
+            cwd=source,
+            capture_output=True,
+            env=os.environ | {"NETMGR_ARCHITECTURES": architecture},
+        )
+        (found[architecture],) = out.iterdir()
+    return found
+
+
+def install(wheel: Path, target: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--no-deps",
+            "--no-index",
+            "--target",
+            target,
+            wheel,
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_pip_installs_the_wheel_of_this_machine_and_its_launcher_alone(
+    wheels: dict[str, Path], tmp_path: Path
+):
+    own = build.host_architecture()
+    done = install(wheels[own], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (tmp_path / "cni" / "bin").iterdir()] == [f"netmgr-cni-{own}"]
+
+
+def test_pip_refuses_the_other_architectures_wheel(wheels: dict[str, Path], tmp_path: Path):
+    (other,) = wheels.keys() - {build.host_architecture()}
+    done = install(wheels[other], tmp_path)
+    assert done.returncode != 0
+    assert "is not a supported wheel on this platform" in done.stderr
+
+
+def test_a_source_archive_has_the_manifests_and_the_chart_that_links_to_them(tmp_path: Path):
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", tmp_path],
+        check=True,
+        cwd=ROOT,
+        capture_output=True,
+    )
+    (path,) = tmp_path.iterdir()
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    there = ROOT / "configs" / "kubernetes"
+    manifests = [path.relative_to(there) for path in there.rglob("*") if path.is_file()]
+    for folder in ("configs/kubernetes", "configs/helm/netmgr/kubernetes"):
+        assert {f"{folder}/{path}" for path in manifests} <= names

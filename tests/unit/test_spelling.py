@@ -1,0 +1,170 @@
+"""'Did you mean': what is near a misspelt key, command or option is named, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+import yaml
+
+from netmgr.cli.main import main
+from netmgr.documents import loader
+from netmgr.documents.node import NodeDocument
+from netmgr.errors import ConfigError
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.lock import LockDocument
+from tests.builders import NODE_KEYS, SMALL_PLAN
+
+NODE = {**NODE_KEYS, "node": {"name": "one"}, "ranges": ["10.9.0.0/28"]}
+SITES = [{"name": "hub", "prefixes": ["10.0.0.0/20"]}]
+
+
+def refusal(content: object, model: type = NodeDocument) -> str:
+    with pytest.raises(ConfigError) as refused:
+        loader.parse(yaml.safe_dump(content), "document", model)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("rnages", "ranges"),
+        ("mut", "mtu"),
+        ("cin", "cni"),
+        ("masqerade", "masquerade"),
+        ("reader-group", "reader_group"),
+        ("logLevel", "log_level"),
+        ("api_version", "apiVersion"),
+    ],
+)
+def test_a_misspelt_key_of_a_node_is_recognised(key: str, meant: str) -> None:
+    assert f"{key}: unknown key; did you mean {meant}?" in refusal({**NODE, key: 1})
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            {"pool": {"cooldown_second": 1}},
+            "pool.cooldown_second: unknown key; did you mean cooldown_seconds?",
+        ),
+        (
+            {"node": {"name": "one", "adresses": []}},
+            "node.adresses: unknown key; did you mean addresses?",
+        ),
+        (
+            {"sites": [{**SITES[0], "service": []}]},
+            "sites[0].service: unknown key; did you mean services?",
+        ),
+        ({"nat": {"service": []}}, "nat.service: unknown key; did you mean services?"),
+        (
+            {"accounting": {"classes": [{"name": "hub", "sites": "hub"}]}},
+            "accounting.classes[0].sites: unknown key; did you mean site?",
+        ),
+        (
+            {"limits": [{"pods": "a/b", "per-day": {"internet_out": "1G", "internet-uot": 1}}]},
+            "limits[0].per-day.internet-uot: unknown key; did you mean internet-out?",
+        ),
+        ({"limits": [{"pods": "a/b", "per-dya": {}}]}, "unknown key; did you mean per-day?"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_so_is_one_at_any_depth(content: dict[str, object], said: str) -> None:
+    assert said in refusal({**NODE, **content})
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "said"),
+    [
+        ((), "polls", "polls: unknown key; did you mean pools?"),
+        (("hub",), "router", "hub.router: unknown key; did you mean routers?"),
+        (
+            ("clusters", "alpha"),
+            "nodepools",
+            "clusters.alpha.nodepools: unknown key; did you mean node_pools?",
+        ),
+        (
+            ("clusters", "services", "services"),
+            "lenght",
+            "clusters.services.services.lenght: unknown key; did you mean length?",
+        ),
+        (
+            ("clusters", "services"),
+            "nodepools",
+            "clusters.services.nodepools: unknown key; did you mean node_pools?",
+        ),
+        (
+            ("clusters", "alpha", "node_pools", "surge"),
+            "pod_per_node",
+            "node_pools.surge.pod_per_node: unknown key; did you mean pods_per_node?",
+        ),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_names_in_a_plan_are_not_taken_for_its_keys(
+    path: tuple[str, ...], key: str, said: str
+) -> None:
+    plan = yaml.safe_load(SMALL_PLAN)
+    cluster = next(iter(plan["clusters"].values()))
+    plan["clusters"] = {
+        "alpha": {**cluster, "node_pools": {"surge": {"nodes": 3}}},
+        "services": {**cluster, "services": {}},
+    }
+    part = plan
+    for each in path:
+        part = part.setdefault(each, {})
+    part[key] = 1
+    assert said in refusal(plan, PlanDocument)
+
+
+def test_a_lock_that_was_edited_says_so_too() -> None:
+    assert "cluster: unknown key; did you mean clusters?" in refusal({"cluster": {}}, LockDocument)
+
+
+@pytest.mark.parametrize(
+    "key", ["foo", "log", "internet", "rules", "mode", "spec", "ipam", "podCIDR", "gateway", "x"]
+)
+def test_nothing_is_suggested_for_a_key_that_is_like_none(key: str) -> None:
+    said = refusal({**NODE, key: 1})
+    assert f"{key}: unknown key; remove it or correct its spelling" in said
+
+
+@pytest.fixture
+def netmgr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[str], str]:
+    def run(line: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["netmgr", *line.split()])
+        with pytest.raises(SystemExit):
+            main()
+        return capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("noode", "Did you mean 'node'?"),
+        ("node stauts", "Did you mean 'status'?"),
+        ("plan rendr", "Did you mean 'render'?"),
+        ("plan render kubernets", "Did you mean 'kubernetes'"),
+        ("node status --sockt x", "--socket"),
+        ("lab up --nodse 3", "--nodes"),
+    ],
+)
+def test_misspelt_commands_and_options_are_recognised(
+    netmgr: Callable[[str], str], line: str, meant: str
+) -> None:
+    assert meant in netmgr(line)
+
+
+@pytest.mark.parametrize("line", ["frobnicate", "node delete", "plan apply", "lab up --frobnicate"])
+def test_nothing_is_suggested_for_what_is_like_none(
+    netmgr: Callable[[str], str], line: str
+) -> None:
+    said = netmgr(line)
+    assert "No such" in said
+    assert "mean" not in said
+    assert "Possible" not in said

@@ -1,0 +1,64 @@
+"""Code of a controller in virtual time, on an API server in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from netmgr.kube.agent_pods import AgentPods
+from netmgr.kube.api import Api
+from netmgr.kube.nodes import ClusterNodes
+from netmgr.kube.reconciling import Leadership
+from netmgr.simulation.api_server import ApiServer
+from netmgr.simulation.virtual_time import VirtualTime
+
+POOL_LABEL = "netmgr.io/node-pool"
+
+
+class Virtual:
+    """Time, and a server whose requests take `seconds` each."""
+
+    def __init__(self, seconds: float = 0.01) -> None:
+        self.time = VirtualTime()
+        self.server = ApiServer(self.time)
+        self.seconds = seconds
+        self.errors: list[BaseException] = []
+
+    def start(self, work: Callable[[], object], owner: str = "tested") -> None:
+        """Do this beside all else."""
+        self.time.start_for(owner, work, owner)
+
+    def api(self, client: str = "tested") -> Api:
+        return self.server.api(client, self.seconds)
+
+    def leadership(self, lost: threading.Event | None = None) -> Leadership:
+        changed = threading.Event()
+        return Leadership(
+            self.api(),
+            "tested",
+            ClusterNodes(POOL_LABEL, changed),
+            AgentPods(changed),
+            "/api/v1/namespaces/netmgr/pods",
+            lost or threading.Event(),
+            lambda: None,
+            self.time,
+        )
+
+
+@contextmanager
+def virtual(seconds: float = 0.01) -> Iterator[Virtual]:
+    made = Virtual(seconds)
+    try:
+        yield made
+    finally:
+        made.time.close()
+
+
+def at_each(found: Virtual, times: Sequence[float], look: Callable[[], object]) -> list[object]:
+    """What is seen at these times."""
+    seen: list[object] = []
+    for seconds in times:
+        found.time.run(seconds)
+        seen.append(look())
+    return seen
