@@ -24,7 +24,7 @@ from netmgr.lab.topology import two_nodes
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.answers import validated
-from tests.kernel.flows import flows, rate
+from tests.kernel.flows import attain, flows
 from tests.kernel.quota_traffic import MEGABYTE, PACKET, SETTLED, Exchange
 from tests.kernel.spending import run
 from tests.wall_clock import WallClock
@@ -136,7 +136,7 @@ def test_the_pods_of_a_namespace_share_its_quota_and_others_have_none(
     assert exchange(free).send(2 * MEGABYTE) == 2 * MEGABYTE
     # Internal traffic is not charged.
     with flows(one.netns, free.netns, free.address(Family.V4)) as found:
-        assert rate(found) > 200
+        assert attain(lambda unlimited: unlimited > 200, found)
 
 
 def test_what_is_used_of_a_quota_is_shown(

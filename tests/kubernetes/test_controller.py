@@ -330,7 +330,7 @@ def test_a_node_that_the_server_lets_nobody_write_keeps_no_other_waiting(
     running = start(port=port)
     eventually(lambda: len(pod_cidrs(control_plane)) == 50, seconds=20)
     eventually(lambda: "NoNodePool" in events_of(control_plane, "unlabelled"))
-    assert "it is frozen" in running.said
+    eventually(lambda: "it is frozen" in running.said)
     for state, number in {"served": 50, "waiting": 1, "refused": 1}.items():
         line = f'netmgr_controller_nodes{{state="{state}"}} {number}.0'
         eventually(lambda line=line: line in running.page("metrics"))
