@@ -26,7 +26,8 @@ from tests.fleet.effort import Effort
 from tests.fleet.steps import Asked, Change
 from tests.kubernetes import manifests
 from tests.kubernetes.control_plane import ControlPlane, Object, free_ports
-from tests.kubernetes.controllers import Crowd, Program, Starter, eventually, write_plan
+from tests.kubernetes.controllers import Crowd, Program, Starter, write_plan
+from tests.waiting import eventually
 
 COMPARED = ("nodes", "pods", "configmaps", "events")
 """Resources that the controller asks for, but for its Lease."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from netmgr.kernel import netns
 from netmgr.lab.world import World
+from tests.waiting import PATIENCE
 
 DEBIAN_PLUGINS = Path("/usr/lib/cni")
 VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
@@ -156,7 +157,7 @@ def one_node(topology, **settings):
         yield Caller(world, world.nodes[0])
 
 
-def eventually(holds, seconds=5.0):
+def eventually(holds, seconds=PATIENCE):
     """Whether it holds within some time: a link is taken down at once, but the kernel needs a while
     to remove it.
     """

@@ -27,6 +27,7 @@ from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
 from tests.kernel import forging
 from tests.kernel.spending import IN, OUT, gaps, run
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -79,13 +80,6 @@ def new_pod() -> Iterator[Callable[[LabNode], Sandbox]]:
 def nft(node: LabNode, text: str) -> None:
     done = run(node, "nft", text)
     assert done.returncode == 0, done.stderr
-
-
-def eventually(met: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not met():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
 
 
 def links(node: LabNode) -> int:

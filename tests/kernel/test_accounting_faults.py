@@ -25,6 +25,7 @@ from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import cluster
 from netmgr.lab.world import World
 from tests.kernel.spending import Spender, gaps, run
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -50,13 +51,6 @@ def spender(world: World, node: LabNode) -> Iterator[Spender]:
     sandbox = node.add(f"pod-{next(_numbers)}", f"team-{next(_numbers)}")
     yield Spender(world, node, sandbox)
     node.runtime.delete(sandbox)
-
-
-def eventually(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def repairs(node: LabNode) -> int:

@@ -32,7 +32,7 @@ from tests.builders import NODE_KEYS
 pytestmark = pytest.mark.root
 
 NewPod = Callable[..., Sandbox]
-NOTICED_SECONDS = 15.0
+NOTICED_SECONDS = 30.0
 SENT = [100, 200, 300]
 HEADERS = (20 + 8, 40 + 8)
 EVERYTHING = (

@@ -28,11 +28,11 @@ from netmgr.lab.world import World
 from netmgr.model import AttachmentKey
 from netmgr.prefixes import Family
 from tests.kernel.namespaces import inside
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
 NewPod = Callable[..., Sandbox]
-RECONCILED_SECONDS = 15.0
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +64,6 @@ def kernel_state(node: LabNode) -> str:
         ["nft", "-s", "list", "ruleset"],
     )
     return "\n".join(inside(node.namespace, *command) for command in commands)
-
-
-def eventually(condition: Callable[[], object], seconds: float = RECONCILED_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.1)
 
 
 def reaches_internet(world: World, sandbox: Sandbox, family: Family = Family.V4) -> bool:

@@ -24,11 +24,11 @@ from netmgr.lab.world import World
 from netmgr.model import LINK_PREFIX, ROUTE_PROTOCOL
 from netmgr.prefixes import Address
 from tests.kernel.stalling import stalled
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
 CROWD = 100
-PATIENCE = 15.0
 HANGING = 2 * TURNS
 ANSWERED_SECONDS = 5.0
 Subject = TypeVar("Subject")
@@ -90,12 +90,6 @@ def pool(node: LabNode) -> dict[str, tuple[int, int]]:
     }
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.05)
-
-
 def test_a_hundred_pods_come_at_once_and_go_at_once_without_duplicate_or_leak(node: LabNode):
     sandboxes = at_once(node.add, [f"pod-{number}" for number in range(CROWD)])
     held = [address for sandbox in sandboxes for address in sandbox.addresses]
@@ -105,7 +99,7 @@ def test_a_hundred_pods_come_at_once_and_go_at_once_without_duplicate_or_leak(no
         node.runtime.check(sandbox)
     assert counted_in_kernel(node, held) == held
     at_once(node.runtime.delete, sandboxes)
-    wait_until(lambda: not kernel_leftovers(node))
+    eventually(lambda: not kernel_leftovers(node))
     assert kernel_leftovers(node) == []
     assert counted_in_kernel(node, held) == []
     assert pool(node) == {"ipv4": (0, CROWD), "ipv6": (0, CROWD)}
@@ -120,7 +114,7 @@ def test_adds_are_answered_while_many_requests_of_one_pod_hang_and_others_leave(
     stuck = Sandbox(Pod("stuck", node.name), "stuck-container", "uid-stuck", tmp_path / "sandbox")
     with stalled(stuck.netns) as stall, ThreadPoolExecutor(1 + HANGING + CROWD // 10) as runtime:
         adding = runtime.submit(node.runtime.execute, "ADD", stuck)
-        wait_until(stall.holds_somebody)
+        eventually(stall.holds_somebody)
         assert pool(node)["ipv4"] == (len(gone), 0), (
             "no address is held before the sandbox is known to be there"
         )
@@ -142,6 +136,6 @@ def test_adds_are_answered_while_many_requests_of_one_pod_hang_and_others_leave(
         for deletion in deletions:
             deletion.result(timeout=10)
     at_once(node.runtime.delete, added)
-    wait_until(lambda: not kernel_leftovers(node))
+    eventually(lambda: not kernel_leftovers(node))
     assert kernel_leftovers(node) == []
     assert pool(node)["ipv4"] == (0, len(gone) + len(added))

@@ -20,6 +20,7 @@ from netmgr.lab import processes, wiring
 from netmgr.lab.topology import INTERNET, two_nodes
 from netmgr.lab.world import ROOT, World
 from netmgr.prefixes import Family
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -156,13 +157,6 @@ def test_the_whole_show_is_one_command(lab: Lab, lab_name: str, backend: str) ->
     assert left_of(lab_name) == []
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 STAGES = {
     "hosts": lambda directory: (directory / "netns" / "fabric").exists(),
     "agents": lambda directory: (directory / "nodes" / "node-1" / "agent.log").exists(),
@@ -179,7 +173,7 @@ def started(lab_name: str, stage: str, verb: str = "run") -> subprocess.Popen[by
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
-    wait_for(lambda: STAGES[stage](ROOT / lab_name) or running.poll() is not None)
+    eventually(lambda: STAGES[stage](ROOT / lab_name) or running.poll() is not None)
     return running
 
 
@@ -233,7 +227,7 @@ def test_down_ends_what_runs_in_the_lab_and_nothing_else(lab: Lab, lab_name: str
         [sys.executable, "-c", "import time; time.sleep(100)", f"{ROOT}/{lab_name}/"]
     )
     try:
-        wait_for(lambda: processes.running_in([ROOT / lab_name / "pods" / "pod-1"]))
+        eventually(lambda: processes.running_in([ROOT / lab_name / "pods" / "pod-1"]))
         assert lab("down").returncode == 0
         assert inside.wait(SECONDS) == 128 + signal.SIGTERM
         assert bystander.poll() is None

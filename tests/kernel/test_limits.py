@@ -24,6 +24,7 @@ from netmgr.prefixes import Family
 from tests.answers import validated
 from tests.kernel.flows import MEASURED, MEGABIT, Flow, attain, attains, flows, rates
 from tests.kernel.spending import Spender, run
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -31,7 +32,6 @@ LIMITS = [
     {"pods": "*/limited-*", "internet-in": "40M", "internet-out": "20M"},
     {"namespaces": "shared", "internet-in": "50M", "internet-out": "50M"},
 ]
-PATIENCE = 20.0
 NewPod = Callable[..., Sandbox]
 _numbers = count(1)
 
@@ -76,13 +76,6 @@ def to_internet(
     world: World, pod: Sandbox, many: int = 1, family: Family = Family.V4
 ) -> AbstractContextManager[list[Flow]]:
     return flows(pod.netns, world.internet, INTERNET[family], many)
-
-
-def eventually(met: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not met():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
 
 
 def shown(node: LabNode, *command: str) -> str:

@@ -24,6 +24,7 @@ from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.answers import validated
 from tests.kernel.spending import run
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -144,13 +145,6 @@ def shown(node: LabNode, *command: str) -> str:
 def repaired(node: LabNode) -> int:
     found = {one["reason"]: one["count"] for one in node.snapshot()["drift_repaired"]}
     return found.get("connection-limits", 0)
-
-
-def eventually(met: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not met():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("family", Family)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from netmgr.agent.diagnosis import WINDOW
-from netmgr.agent.problems import ROUNDS
 from netmgr.api.client import ask_report
 from netmgr.documents.node import Backend
 from netmgr.lab.nodes import LabNode
@@ -20,19 +17,12 @@ from netmgr.lab.topology import two_nodes
 from netmgr.lab.world import World
 from tests.kernel.guests import guest
 from tests.kernel.spending import run
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
 RECONCILE_SECONDS = 0.1
-PATIENCE = 10 * WINDOW * ROUNDS * RECONCILE_SECONDS
 PROBLEM = 'netmgr_node_problem{reason="DriftReturns"}'
-
-
-def eventually(met: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(RECONCILE_SECONDS)
 
 
 def status(node: LabNode) -> str:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -35,6 +35,7 @@ from netmgr.plan import files, machines
 from netmgr.plan.lock import Segment
 from netmgr.plan.machines import PlannedNode
 from netmgr.prefixes import Address, Family, Prefix
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -175,14 +176,6 @@ def ledger_of(world: World, pod: Sandbox) -> dict[str, int]:
     return {item["traffic"]: item["bytes"] for item in found}
 
 
-def wait_for(met: Callable[[], bool]) -> None:
-    """The agent reads its counters at most twice a second."""
-    deadline = time.monotonic() + 10
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def settled(world: World, pod: Sandbox, expected: dict[str, int]) -> dict[str, int]:
     deadline = time.monotonic() + 10
     while (seen := ledger_of(world, pod)) != expected and time.monotonic() < deadline:
@@ -235,7 +228,7 @@ def test_another_cluster_is_not_reached_and_what_it_sends_is_dropped(
         }
         before = dropped(world, near.pod.node, pair)
         assert not arrives(near, far, family)
-        wait_for(lambda: dropped(world, near.pod.node, pair) == before + 1)  # noqa: B023  called in this round
+        eventually(lambda: dropped(world, near.pod.node, pair) == before + 1)  # noqa: B023  called in this round
     assert arrives(one, pods[1], family)
 
 

@@ -6,7 +6,7 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count, product
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
 from tests.kernel import forging
 from tests.kernel.forging import ALL_NODES, ALL_ROUTERS, BROADCAST, Power, link_layer
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -32,7 +33,6 @@ EVIL = Address.parse("fe80::66")
 SETTINGS = {"reconcile_seconds": 0.3, "protect_except": ["trusted"]}
 INVENTED = 200
 _numbers = count(1)
-RECONCILED_SECONDS = 15.0
 TAKES_EVERYTHING = ("all", "default")
 
 
@@ -278,13 +278,6 @@ def test_pods_of_an_excepted_namespace_reach_what_is_protected_also_after_a_rest
         assert not wiring_repairs(scene)
     finally:
         scene.node.runtime.delete(pod)
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + RECONCILED_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
 
 
 def test_what_stands_where_only_netmgrs_routes_may_is_removed_reported_and_counted(

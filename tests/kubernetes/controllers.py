@@ -8,8 +8,7 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPSConnection
@@ -308,11 +307,3 @@ def health_state(plane: ControlPlane, name: str) -> tuple[str, str]:
     """Its status and reason."""
     found = health(plane, name)
     return found.get("status", ""), found.get("reason", "")
-
-
-def eventually(holds: Callable[[], object], seconds: float = 30, every: float = 0.1) -> None:
-    """Wait until `holds` returns something true."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it never became true"
-        time.sleep(every)

@@ -19,11 +19,11 @@ from tests.kubernetes.controllers import (
     add_nodes,
     add_pods,
     agent_pod,
-    eventually,
     node,
     set_ready,
     write_plan,
 )
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 

@@ -17,13 +17,13 @@ from tests.kubernetes.controllers import (
     Starter,
     add_nodes,
     all_nodes,
-    eventually,
     make_account,
     node,
     pod_cidrs,
     relock,
     write_plan,
 )
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 

@@ -13,11 +13,11 @@ from tests.kubernetes.controllers import (
     Program,
     Starter,
     add_nodes,
-    eventually,
     node,
     pod_cidrs,
     write_plan,
 )
+from tests.waiting import eventually
 from tests.wall_clock import HOUR, WallClock
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]

@@ -20,13 +20,13 @@ from tests.kubernetes.controllers import (
     add_pods,
     agent_pod,
     all_nodes,
-    eventually,
     make_account,
     node,
     pod_cidrs,
     pod_status,
     write_plan,
 )
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 

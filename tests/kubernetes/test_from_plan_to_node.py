@@ -15,7 +15,8 @@ from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument
 from netmgr.plan import files, machines
 from tests.kubernetes.control_plane import ControlPlane
-from tests.kubernetes.controllers import Starter, add_nodes, eventually, node, pod_cidrs, write_plan
+from tests.kubernetes.controllers import Starter, add_nodes, node, pod_cidrs, write_plan
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 

@@ -13,7 +13,8 @@ import yaml
 from netmgr.ranges.assigned import NODE_RANGES
 from tests.kubernetes import manifests
 from tests.kubernetes.control_plane import ControlPlane, Object
-from tests.kubernetes.controllers import add_pods, agent_pod, eventually, node
+from tests.kubernetes.controllers import add_pods, agent_pod, node
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.kubernetes
 

@@ -13,8 +13,9 @@ from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.joined import PORT, Joined, cluster_ip, joined, nat_host, own, vip
 from tests.kubernetes.control_plane import ControlPlane, Object
-from tests.kubernetes.controllers import Starter, eventually
+from tests.kubernetes.controllers import Starter
 from tests.kubernetes.services import HOME, SLICES_OF, endpoint_slice, follow, service
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.root]
 

@@ -19,11 +19,11 @@ from tests.kubernetes.controllers import (
     add_nodes,
     add_pods,
     agent_pod,
-    eventually,
     health,
     health_state,
     node,
 )
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 

@@ -15,7 +15,8 @@ from netmgr.kube.node_document import render
 from netmgr.prefixes import Prefix
 from tests.kubernetes import manifests
 from tests.kubernetes.control_plane import ControlPlane, Object
-from tests.kubernetes.controllers import Program, Starter, add_nodes, eventually, node
+from tests.kubernetes.controllers import Program, Starter, add_nodes, node
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 

@@ -16,12 +16,12 @@ from tests.kubernetes.controllers import (
     add_nodes,
     add_pods,
     agent_pod,
-    eventually,
     health,
     health_state,
     node,
     pod_status,
 )
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 

@@ -31,9 +31,9 @@ from tests.kubernetes.controllers import (
     add_nodes,
     add_pods,
     agent_pod,
-    eventually,
     node,
 )
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.root, pytest.mark.usefixtures("no_nodes")]
 

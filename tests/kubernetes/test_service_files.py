@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.kubernetes.control_plane import ControlPlane
-from tests.kubernetes.controllers import Crowd, Starter, eventually
+from tests.kubernetes.controllers import Crowd, Starter
 from tests.kubernetes.cutting import Way
 from tests.kubernetes.services import (
     HOME,
@@ -24,6 +24,7 @@ from tests.kubernetes.services import (
     service,
     true,
 )
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.kubernetes
 

@@ -17,9 +17,10 @@ from tests.runtimes import attempts
 from tests.runtimes import node as node_module
 from tests.runtimes.internet import Internet
 from tests.runtimes.machine import Machine
-from tests.runtimes.node import BIN_DIR, SOURCE, settled, wait_until
+from tests.runtimes.node import BIN_DIR, SOURCE, settled
 from tests.runtimes.plugin import Plugin
 from tests.runtimes.test_units import INSTALLED, UnitNode, scraped
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes]
 
@@ -76,13 +77,13 @@ def test_all_work_is_done_in_enforce_mode(unit_node: UnitNode, internet: Interne
     plugin.speak("inside")
     assert settled(lambda: node.counted(*pod), internet.meter) == internet.meter()
     plugin.check("inside")
-    wait_until(lambda: bool(scraped(machine)), lambda: node.log("exporter"))
+    eventually(lambda: bool(scraped(machine)), lambda: node.log("exporter"))
 
     machine.run("ip", "route", "flush", "dev", plugin.host_link("inside"))
     machine.run("sysctl", "-w", "net.ipv4.ip_forward=0")
     machine.run("rm", "-r", "/run/netmgr")
     areas = {"wiring", "forwarding", "files"}
-    wait_until(lambda: node._is_ready() and node.repaired() >= areas, lambda: node.log("agent"))
+    eventually(lambda: node._is_ready() and node.repaired() >= areas, lambda: node.log("agent"))
     systemd.control("systemctl", "restart", "netmgr-agent")
     node.wait_until_ready()
     plugin.speak("inside")

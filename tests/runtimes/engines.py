@@ -14,7 +14,8 @@ from typing import Protocol
 from tests.runtimes import images
 from tests.runtimes.cri import Cri, SandboxConfig
 from tests.runtimes.machine import PATH, Machine, MachineError
-from tests.runtimes.node import BIN_DIR, wait_until
+from tests.runtimes.node import BIN_DIR
+from tests.waiting import eventually
 
 IMAGE = "netmgr.test/busybox:1"
 PAUSE = ("sleep", "100000")
@@ -139,7 +140,7 @@ class Ctr:
 
     def run(self, pod: str) -> tuple[str, str]:
         self.machine.start(f"ctr-{pod}", "ctr", "run", "--rm", "--cni", *NATIVE, IMAGE, pod, *PAUSE)
-        wait_until(lambda: self._is_running(pod), lambda: self.machine.log(f"ctr-{pod}"))
+        eventually(lambda: self._is_running(pod), lambda: self.machine.log(f"ctr-{pod}"))
         return "-", f"default-{pod}"
 
     def speak(self, pod: str, *command: str) -> str:
@@ -168,7 +169,7 @@ class ContainerdCri:
         machine.run("ln", "-sf", LOOPBACK, BIN_DIR)
         start_containerd(machine, probe, "k8s.io")
         self.cri = Cri(machine.path("/run/containerd/containerd.sock"))
-        wait_until(self.cri.network_is_ready, lambda: machine.log("containerd"))
+        eventually(self.cri.network_is_ready, lambda: machine.log("containerd"))
 
     def run(
         self,
@@ -218,7 +219,7 @@ def start_containerd(machine: Machine, probe: bytes, namespace: str) -> None:
     if not machine.written(CONTAINERD_CONFIG):
         machine.write(CONTAINERD_CONFIG, containerd_config())
     machine.start("containerd", "containerd")
-    wait_until(lambda: _answers(machine), lambda: machine.log("containerd"))
+    eventually(lambda: _answers(machine), lambda: machine.log("containerd"))
     machine.write(
         "/run/image.tar", images.oci_archive(IMAGE, list(PAUSE), images.root_files(probe))
     )

@@ -19,6 +19,7 @@ from netmgr.api.snapshot import Snapshot
 from netmgr.lab.topology import Node
 from tests.builders import NODE_KEYS
 from tests.runtimes.machine import Machine
+from tests.waiting import eventually
 
 DOCUMENT = "/etc/netmgr/node.yaml"
 SOURCE = Path(__file__).resolve().parents[2]
@@ -59,7 +60,7 @@ class NetmgrNode:
 
     def wait_until_ready(self) -> None:
         """Wait until the agent can serve pods."""
-        wait_until(self._is_ready, lambda: f"the agent is not ready:\n{self.machine.log('agent')}")
+        eventually(self._is_ready, lambda: f"the agent is not ready:\n{self.machine.log('agent')}")
 
     def snapshot(self) -> Snapshot:
         """Everything the agent tells over its read-only socket."""
@@ -126,14 +127,6 @@ class NetmgrNode:
             return self.snapshot()["ready"]
         except OSError:
             return False
-
-
-def wait_until(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None:
-    """Wait until `holds()` is true; fail with what `otherwise` says when it never is."""
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, otherwise()
-        time.sleep(0.05)
 
 
 def settled(read: Callable[[], Value], expected: Callable[[], Value]) -> Value:

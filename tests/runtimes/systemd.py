@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.runtimes.machine import Machine
-from tests.runtimes.node import wait_until
+from tests.waiting import eventually
 
 UNITS = "/run/units"
 TARGET = "multi-user.target"
@@ -45,7 +45,7 @@ class Systemd:
         machine.run("cp", MODPROBE, UNITS)
         unshare = ("unshare", "--mount", "--propagation=slave", "--pid", "--fork", "--mount-proc")
         machine.start("systemd", *unshare, "--kill-child", "sh", "-ec", START)
-        wait_until(self._answers, lambda: machine.log("systemd"))
+        eventually(self._answers, lambda: machine.log("systemd"))
 
     def control(self, *command: str, check: bool = True) -> str:
         """Run a program, systemctl for example, beside it; what it printed."""

@@ -30,7 +30,8 @@ from tests.runtimes.engines import (
 )
 from tests.runtimes.internet import ECHO_PORT, Internet
 from tests.runtimes.machine import Machine
-from tests.runtimes.node import BIN_DIR, DOCUMENT, SOURCE, NetmgrNode, settled, wait_until
+from tests.runtimes.node import BIN_DIR, DOCUMENT, SOURCE, NetmgrNode, settled
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes]
 
@@ -171,7 +172,7 @@ class ContainedNode(NetmgrNode):
             if container["name"] != "document":  # which asks an API server
                 machine.run(*contained(container["name"], OVERLAY, *self.components))
         machine.start("agent", *contained("agent", OVERLAY, *self.components))
-        wait_until(self._is_ready, lambda: f"the agent is not ready:\n{machine.log('agent')}")
+        eventually(self._is_ready, lambda: f"the agent is not ready:\n{machine.log('agent')}")
 
     def configure_containerd(self) -> None:
         """Write its configuration."""
@@ -239,7 +240,7 @@ def test_pods_are_wired_counted_and_scraped_from_within_containers(
         page[:] = machine.run(sys.executable, "-c", SCRAPE, check=False).splitlines()
         return "netmgr_up 1.0" in page
 
-    wait_until(scraped, lambda: machine.log("exporter"))
+    eventually(scraped, lambda: machine.log("exporter"))
     sent = internet.meter()["internet-out"][0]
     (line,) = [
         each
@@ -271,23 +272,23 @@ def test_an_agent_that_runtimes_do_not_find_is_not_ready(contained_node: Contain
         return words in contained_node.snapshot()["reason"]
 
     def expect(words: str) -> None:
-        wait_until(lambda: reason_has(words), lambda: contained_node.snapshot()["reason"])
+        eventually(lambda: reason_has(words), lambda: contained_node.snapshot()["reason"])
 
     machine.run("mv", launcher, "/run/moved")
     expect(f"{launcher} is missing")
     machine.run("mv", "/run/moved", launcher)
-    wait_until(lambda: contained_node.snapshot()["ready"], lambda: "not ready again")
+    eventually(lambda: contained_node.snapshot()["ready"], lambda: "not ready again")
     machine.write(first, '{"name": "other", "plugins": [{"type": "ptp"}]}')
     expect(f"the runtime takes {first}, not netmgr's")
     machine.run("rm", first)
-    wait_until(lambda: contained_node.snapshot()["ready"], lambda: "not ready again")
+    eventually(lambda: contained_node.snapshot()["ready"], lambda: "not ready again")
     machine.write(CONTAINERD_CONFIG, containerd_config("/etc/elsewhere"))
     expect(f"{CONTAINERD_CONFIG} has changed what it says about CNI plugins")
     # What the message asks for: the init container runs again.
     machine.run("podman", "rm", "plugin")
     machine.run(*contained("plugin"))
     assert machine.path("/etc/elsewhere/netmgr").exists()
-    wait_until(lambda: contained_node.snapshot()["ready"], lambda: "not ready again")
+    eventually(lambda: contained_node.snapshot()["ready"], lambda: "not ready again")
 
 
 def test_the_uninstall_overlay_removes_the_plugin_from_where_it_is(contained_node: ContainedNode):
@@ -308,7 +309,7 @@ def test_pods_start_with_k3s_whose_directories_a_component_shows_the_agent(
         ContainerdCri(machine, probe).run("inside")
         launcher = f"{K3S}/data/1f2e/bin/netmgr"
         machine.run("mv", launcher, "/run/moved")
-        wait_until(
+        eventually(
             lambda: f"{launcher} is missing" in made.snapshot()["reason"],
             lambda: made.snapshot()["reason"],
         )

@@ -18,7 +18,8 @@ from netmgr.prefixes import Family
 from tests.runtimes.engines import CONTAINERD_CONFIG, ContainerdCri, containerd_config, major
 from tests.runtimes.internet import ECHO_PORT, Internet
 from tests.runtimes.machine import Machine
-from tests.runtimes.node import NETMGR, NetmgrNode, settled, wait_until
+from tests.runtimes.node import NETMGR, NetmgrNode, settled
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes]
 
@@ -92,7 +93,7 @@ def test_a_pod_of_the_runtime_gets_its_network_and_its_host_port_which_is_counte
         target = (str(node.address(Family.V4)), str(HOST_PORT))
         return _from(world.namespace(world.internet), "busybox", "nc", "-w", "2", *target)
 
-    wait_until(
+    eventually(
         lambda: asked() == "hello from the pod\n", lambda: machine.run("iptables-save", "-t", "nat")
     )
     assert settled(lambda: bare.counted(*pod), internet.meter) == internet.meter()

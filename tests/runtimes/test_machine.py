@@ -11,7 +11,7 @@ import pytest
 
 from netmgr.lab.world import World
 from tests.runtimes.machine import Machine
-from tests.runtimes.node import wait_until
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes]
 
@@ -42,7 +42,7 @@ def test_an_orphaned_process_ends_with_the_machine(world: World, tmp_path: Path)
     unique = f"{os.getpid()}.25"
     with Machine(world.namespace("node-1"), tmp_path) as machine:
         machine.run("sh", "-c", f"setsid sleep {unique} >/dev/null 2>&1 &")
-        wait_until(lambda: bool(running(unique)), lambda: "sleep does not run")
+        eventually(lambda: bool(running(unique)), lambda: "sleep does not run")
     assert not running(unique)
 
 
@@ -55,9 +55,9 @@ def test_a_killed_test_run_leaves_no_process_of_the_machine(world: World, tmp_pa
             machine.start("sleeper", "sleep", unique)
             signal.pause()
     try:
-        wait_until(lambda: bool(running(unique)), lambda: "sleep does not run")
+        eventually(lambda: bool(running(unique)), lambda: "sleep does not run")
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    wait_until(lambda: not running(unique), lambda: "sleep outlived the test run")
+    eventually(lambda: not running(unique), lambda: "sleep outlived the test run")
     machine.sweep()

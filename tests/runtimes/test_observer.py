@@ -18,7 +18,8 @@ from tests.runtimes.engines import IMAGE, NATIVE, ContainerdCri, Ctr, Podman, po
 from tests.runtimes.internet import ECHO_PORT, PAGE, WEB_PORT, Internet
 from tests.runtimes.machine import Machine
 from tests.runtimes.multus import RESULTS, Multus
-from tests.runtimes.node import DOCUMENT, NETMGR, NetmgrNode, settled, wait_until
+from tests.runtimes.node import DOCUMENT, NETMGR, NetmgrNode, settled
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes]
 
@@ -53,7 +54,7 @@ class ObservedNode(NetmgrNode):
 
     def start_agent(self) -> None:
         self.machine.start("agent", *NETMGR, "agent", "--config", DOCUMENT)
-        wait_until(self._is_ready, lambda: f"the agent is not ready:\n{self.machine.log('agent')}")
+        eventually(self._is_ready, lambda: f"the agent is not ready:\n{self.machine.log('agent')}")
 
     def use(self, plugin: str) -> None:
         """Have the engines give their pods this plugin's network; it has the name that podman is

@@ -17,7 +17,7 @@ from tests.runtimes import attempts
 from tests.runtimes.engines import IMAGE, NATIVE, start_containerd
 from tests.runtimes.internet import Internet
 from tests.runtimes.machine import Machine, MachineError
-from tests.runtimes.node import SOURCE, settled, wait_until
+from tests.runtimes.node import SOURCE, settled
 from tests.runtimes.plugin import Plugin
 from tests.runtimes.test_contained import (
     OVERLAY,
@@ -28,6 +28,7 @@ from tests.runtimes.test_contained import (
     contained,
     remove_containers,
 )
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes]
 
@@ -65,7 +66,7 @@ def test_all_verbs_limits_repairs_and_a_restart_work_under_the_profile(
     machine.run("sysctl", "-w", "net.ipv4.ip_forward=0")
     machine.run(*DAMAGE[node.backend])
     areas = {"wiring", "forwarding", "rules"}
-    wait_until(lambda: node.repaired() >= areas, lambda: machine.log("agent"))
+    eventually(lambda: node.repaired() >= areas, lambda: machine.log("agent"))
     plugin.check("inside")
     plugin.speak("inside")
     plugin.run("other")
@@ -81,7 +82,7 @@ def test_all_verbs_limits_repairs_and_a_restart_work_under_the_profile(
 
     machine.run("podman", "rm", "--force", "--time", "10", "agent")
     machine.start("agent", *contained("agent", OVERLAY, *node.components))
-    wait_until(node._is_ready, lambda: machine.log("agent"))
+    eventually(node._is_ready, lambda: machine.log("agent"))
     plugin.remove("inside")
     assert node.addresses("allocated") == 0
     assert not [line for line in machine.log("agent").splitlines() if "attempt-failed" in line]

@@ -13,9 +13,10 @@ from netmgr.lab.topology import Node
 from tests.runtimes import attempts
 from tests.runtimes.internet import Internet
 from tests.runtimes.machine import Machine
-from tests.runtimes.node import BIN_DIR, DOCUMENT, NETMGR, SOURCE, NetmgrNode, settled, wait_until
+from tests.runtimes.node import BIN_DIR, DOCUMENT, NETMGR, SOURCE, NetmgrNode, settled
 from tests.runtimes.plugin import Plugin
 from tests.runtimes.systemd import UNITS, Systemd
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes]
 
@@ -73,7 +74,7 @@ class UnitNode(NetmgrNode):
 
     def wait_until_ready(self) -> None:
         """Wait until the agent can serve pods."""
-        wait_until(self._is_ready, lambda: f"the agent is not ready:\n{self.log('agent')}")
+        eventually(self._is_ready, lambda: f"the agent is not ready:\n{self.log('agent')}")
 
     def _install(self) -> None:
         """This source in /opt/netmgr: home directories are hidden from services."""
@@ -105,7 +106,7 @@ def test_pods_come_talk_are_counted_and_scraped_and_go(
     assert settled(lambda: unit_node.counted(*pod), internet.meter) == internet.meter()
     plugin.check("inside")
     sent = internet.meter()["internet-out"][0]
-    wait_until(lambda: bool(scraped(machine)), lambda: unit_node.log("exporter"))
+    eventually(lambda: bool(scraped(machine)), lambda: unit_node.log("exporter"))
     (line,) = [
         each
         for each in scraped(machine)
@@ -146,7 +147,7 @@ def test_drift_is_repaired_and_lost_files_are_made_again(unit_node: UnitNode):
         forwards = machine.run("sysctl", "--values", "net.ipv4.ip_forward").strip() == "1"
         return forwards and bool(scraped(machine))
 
-    wait_until(repaired, lambda: unit_node.log("agent"))
+    eventually(repaired, lambda: unit_node.log("agent"))
 
 
 @pytest.mark.parametrize("unit_node", ["nftables"], indirect=True)

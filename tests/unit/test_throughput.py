@@ -22,6 +22,7 @@ from netmgr.preflight import throughput
 from netmgr.preflight.throughput import LEAST_BYTES, MOST_MEASURED, measure
 from tests.fakes.agent_socket import snapshot
 from tests.fakes.exporter_port import get, serving
+from tests.waiting import eventually
 
 LOOPBACK = Address.parse("127.0.0.1")
 REQUEST = f"GET {PATH} HTTP/1.0\r\n\r\n".encode()
@@ -35,13 +36,6 @@ def peer(port: int) -> Endpoint:
 
 def measured(port: int, floor: float = 1.0, patience: float = 0.0) -> throughput.Throughput:
     return measure([peer(port)], floor, patience, CHANCE)
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -88,10 +82,10 @@ def test_whoever_takes_nothing_is_hung_up_on_and_the_next_one_is_served(
         socket.create_connection(("127.0.0.1", port)) as silent,
     ):
         silent.sendall(REQUEST)
-        wait_for(lambda: get(port, PATH)[0].status == 503)
+        eventually(lambda: get(port, PATH)[0].status == 503)
         monkeypatch.setattr(exporter.throughput, "STREAM_SECONDS", 0.02)
         began = time.monotonic()
-        wait_for(lambda: get(port, PATH)[0].status == 200)
+        eventually(lambda: get(port, PATH)[0].status == 200)
         assert time.monotonic() - began < 3 * TAKING_SECONDS
 
 
