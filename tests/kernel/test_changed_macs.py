@@ -27,7 +27,6 @@ pytestmark = pytest.mark.root
 
 DEBIAN_PLUGINS = Path("/usr/lib/cni")
 MAC = "02:00:00:00:0a:01"
-HEALED_SECONDS = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -119,11 +118,11 @@ def test_a_chain_with_tuning_gives_a_pod_that_works(cni: Caller, pod: Pod, tmp_p
 
 def test_the_pod_works_without_anybody_asking(cni: Caller, pod: Pod, tmp_path: Path) -> None:
     result = tuned(pod, add(cni, pod), mac=MAC, dataDir=str(tmp_path))
-    assert eventually(lambda: is_followed(cni, pod, result), HEALED_SECONDS)
+    assert eventually(lambda: is_followed(cni, pod, result))
     assert talks(cni, pod, result)
     for number in range(10):
         inside(pod.netns, "ip", "link", "set", "eth0", "address", f"02:00:00:00:0b:{number:02x}")
-    assert eventually(lambda: is_followed(cni, pod, result), HEALED_SECONDS)
+    assert eventually(lambda: is_followed(cni, pod, result))
     assert talks(cni, pod, result)
 
 
@@ -174,7 +173,7 @@ def test_an_add_that_comes_again_and_asks_for_another_mac_gets_it(cni: Caller, p
 def test_a_further_interface_is_followed_as_well(cni: Caller, pod: Pod) -> None:
     first, second = add(cni, pod), add(cni, pod, CNI_IFNAME="net1")
     inside(pod.netns, "ip", "link", "set", "net1", "address", MAC)
-    assert eventually(lambda: is_followed(cni, pod, second, "net1"), HEALED_SECONDS)
+    assert eventually(lambda: is_followed(cni, pod, second, "net1"))
     assert talks(cni, pod, second)
     assert talks(cni, pod, first)
     assert cni.call("DEL", pod, CNI_IFNAME="net1").exit_code == 0
@@ -184,7 +183,7 @@ def test_what_a_sandbox_removes_of_its_gateways_comes_back(cni: Caller, pod: Pod
     result = add(cni, pod)
     inside(pod.netns, "ip", "neigh", "del", "169.254.1.1", "dev", "eth0")
     inside(pod.netns, "ip", "-6", "neigh", "del", "fe80::1", "dev", "eth0")
-    assert eventually(lambda: is_followed(cni, pod, result), HEALED_SECONDS)
+    assert eventually(lambda: is_followed(cni, pod, result))
     assert talks(cni, pod, result)
 
 
@@ -194,20 +193,20 @@ def test_a_change_while_no_agent_ran_is_found_at_its_start(cni: Caller, pod: Pod
     inside(pod.netns, "ip", "link", "set", "eth0", "address", MAC)
     cni.node.start_agent()
     cni.node.wait_until_ready()
-    assert eventually(lambda: is_followed(cni, pod, result), HEALED_SECONDS)
+    assert eventually(lambda: is_followed(cni, pod, result))
     assert talks(cni, pod, result)
 
 
 def test_a_lost_route_is_put_back_with_the_mac_of_now(cni: Caller, pod: Pod) -> None:
     result = add(cni, pod)
     inside(pod.netns, "ip", "link", "set", "eth0", "address", MAC)
-    assert eventually(lambda: is_followed(cni, pod, result), HEALED_SECONDS)
+    assert eventually(lambda: is_followed(cni, pod, result))
     assert talks(cni, pod, result)
     inside(cni.node.namespace, "ip", "route", "del", str(addresses(result)[0]))
     cni.node.kill_agent()
     cni.node.start_agent()
     cni.node.wait_until_ready()
-    assert eventually(lambda: is_followed(cni, pod, result), HEALED_SECONDS)
+    assert eventually(lambda: is_followed(cni, pod, result))
     assert talks(cni, pod, result)
 
 
@@ -222,7 +221,7 @@ def test_a_pod_that_changes_without_an_end_costs_nobody_else(cni: Caller, pod: P
         try:
             result = add(cni, other)
             inside(other.netns, "ip", "link", "set", "eth0", "address", MAC)
-            assert eventually(lambda: is_followed(cni, other, result), HEALED_SECONDS)
+            assert eventually(lambda: is_followed(cni, other, result))
             assert talks(cni, other, result)
         finally:
             noise.kill()
@@ -247,5 +246,5 @@ def test_a_change_that_the_kernel_had_no_room_to_report_is_found(
             inside(other.netns, "ip", "link", "set", "eth0", "address", MAC)
         finally:
             os.kill(agent, signal.SIGCONT)
-        assert eventually(lambda: is_followed(cni, other, result), HEALED_SECONDS)
+        assert eventually(lambda: is_followed(cni, other, result))
         assert talks(cni, other, result)
