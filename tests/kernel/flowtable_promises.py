@@ -27,11 +27,10 @@ from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
 from tests.kernel import forging
 from tests.kernel.spending import IN, OUT, gaps, run
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.root
 
-PATIENCE = 10.0
 MANY = 50
 WATCH = """
 table inet watch {

@@ -43,6 +43,7 @@ from netmgr.lab.topology import (
 from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family, Prefix
 from tests.builders import NODE_KEYS
+from tests.waiting import PATIENCE
 
 MACHINE = "machine"
 HOSTS = ("researcher", "a", "b")
@@ -61,7 +62,6 @@ FORGET_CONNECTIONS = Operation("forget connections", (1 << 8) | 2, NLM_F_ACK, by
 """IPCTNL_MSG_CT_DELETE of every connection (linux/netfilter/nfnetlink_conntrack.h)."""
 
 PORT = 4000
-PATIENCE = 10.0
 
 
 def own(host: str, family: Family) -> Address:

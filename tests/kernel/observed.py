@@ -20,10 +20,10 @@ from netmgr.lab.runtime import Sandbox
 from netmgr.lab.topology import INTERNET, Pod, cluster
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
+from tests.waiting import PATIENCE
 
 PLUGINS = Path("/usr/lib/cni")
 SUBNETS = ("10.88.1.0/24", "fd00:88:1::/112")
-PATIENCE = 10.0
 Amounts = dict[str, tuple[int, int]]
 
 

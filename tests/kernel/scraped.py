@@ -20,10 +20,10 @@ import yaml
 
 from netmgr import programs
 from netmgr.lab import wiring
+from tests.waiting import PATIENCE
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 WEB_PORT = 9090
-PATIENCE = 25
 
 Result = list[dict]
 

@@ -23,6 +23,7 @@ from netmgr.lab.nodes import LabNode
 from netmgr.lab.topology import INTERNET, cluster
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root
 
@@ -32,7 +33,6 @@ UNIFIED = next(
     if (path / "cgroup.procs").exists()
 )
 IN, OUT = "internet-in", "internet-out"
-PATIENCE = 10.0
 TALKER = """
 import socket, sys
 family = {4: socket.AF_INET, 6: socket.AF_INET6}

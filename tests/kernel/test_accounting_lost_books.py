@@ -27,10 +27,10 @@ from netmgr.ledger.store import Store
 from netmgr.model import Attachment, AttachmentKey, Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
 from tests.kernel.spending import OUT, Spender, gaps
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root
 
-PATIENCE = 20.0
 ENDINGS = ("", "-wal", "-shm")
 _numbers = count(1)
 

@@ -20,6 +20,7 @@ from netmgr.lab.nodes import EXPORTER_PORT, LabNode
 from netmgr.lab.topology import INTERNET, cluster
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root
 
@@ -42,7 +43,6 @@ main()
 all we add.
 """
 
-PATIENCE = 10
 """Seconds until the thread that reads others' rules must have been round."""
 
 Series = dict[tuple[str, str, str, str, str], float]

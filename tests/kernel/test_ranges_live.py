@@ -24,6 +24,7 @@ from netmgr.prefixes import Family, Prefix
 from netmgr.ranges.assigned import AssignedRanges
 from tests.answers import validated
 from tests.fakes.metadata import MetadataServer, document, http
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root
 
@@ -32,7 +33,6 @@ SETTINGS = {
     "pool": {"cooldown_seconds": 0, "conntrack_wait_seconds": 0},
     "accounting": {"reading_seconds": 0.5, "min_reading_seconds": 0.05},
 }
-PATIENCE = 15.0
 PORT = 9000
 ON_ONE_BACKEND = pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
 DATAGRAM = 20 + 8 + len(b"forth")

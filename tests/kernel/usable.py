@@ -7,12 +7,11 @@ import time
 from collections.abc import Iterable
 
 from netmgr.prefixes import Address
-
-SECONDS = 5.0
+from tests.waiting import PATIENCE
 
 
 def wait_until_usable(addresses: Iterable[Address]) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     for address in addresses:
         while not _is_usable(address):
             assert time.monotonic() < deadline, f"{address} cannot be bound"

@@ -19,7 +19,7 @@ from netmgr.api.snapshot import Snapshot
 from netmgr.lab.topology import Node
 from tests.builders import NODE_KEYS
 from tests.runtimes.machine import Machine
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 DOCUMENT = "/etc/netmgr/node.yaml"
 SOURCE = Path(__file__).resolve().parents[2]
@@ -27,7 +27,6 @@ NETMGR = ("env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", "netmgr")
 BIN_DIR = "/opt/cni/bin"
 """Where these tests' engines look for plugins; `ctr` has it built in."""
 
-PATIENCE = 10.0
 Value = TypeVar("Value")
 
 

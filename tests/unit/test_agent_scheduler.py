@@ -22,8 +22,7 @@ from netmgr.agent.scheduler import (
     throttled,
 )
 from netmgr.errors import KernelError, TryAgainLater
-
-PATIENCE = 10.0
+from tests.waiting import PATIENCE
 
 
 def test_tasks_are_due_at_once_and_then_at_their_intervals() -> None:
