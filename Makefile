@@ -45,6 +45,13 @@ e2e: ## run the tests on a real Kubernetes of two nodes, whose programs are buil
 	@.ci/programs e2e/programs/policies e2e
 	image=$$(.ci/e2e-image) && NETMGR_E2E_IMAGE=$$image .venv/bin/python -m pytest tests/e2e $(ARGS)
 
+arm64: ## build the launcher for arm64 and have an agent serve it under QEMU (root; downloads 150 MB)
+	@.ci/setup arm64
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes \
+		--requirement .ci/launcher-compiler.lock
+	@.venv/bin/python -m cni.build
+	.venv/bin/python -m pytest $(or $(ARGS),tests/kernel/arm64_launcher.py tests/kernel/test_launcher_build.py)
+
 helm: ## hold the Helm chart against kustomize, install it on an API server, and try a release; helm is built once (root)
 	@.ci/setup test
 	@.ci/envtest

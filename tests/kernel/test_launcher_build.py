@@ -136,6 +136,7 @@ def test_make_builds_nothing_twice():
 
 
 @ZIGLANG
+@pytest.mark.timeout(900)  # it compiles its C library first
 @pytest.mark.parametrize("architecture", MACHINES)
 def test_ziglang_compiles_for_every_architecture(tmp_path, architecture):
     target = tmp_path / "launcher"
