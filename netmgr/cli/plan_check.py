@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -120,7 +119,7 @@ def _print(checked: _Checked, *, every: bool) -> None:
         typer.echo(f"{note}: {planned.lock_path}: {why}")
     if checked.usages:
         typer.echo()
-        show(_limits(planned, checked.usages if every else _fullest(checked.usages)))
+        show(_limits(planned, checked.usages, every=every))
     if checked.forecasts:
         typer.echo()
         show(_growth(checked.forecasts, planned.limits.words.network))
@@ -128,19 +127,38 @@ def _print(checked: _Checked, *, every: bool) -> None:
     if errors := checked.errors:
         typer.secho(f"{errors} error{'s' if errors > 1 else ''}.", fg="red", bold=True)
     elif checked.is_outdated:
-        typer.secho(f"{planned.lock_path} is out of date; run: netmgr plan lock", fg="yellow")
+        typer.secho(f"{_lock_state(planned)}; run: netmgr plan lock", fg="yellow")
     else:
         typer.secho("The plan is sound.", fg="green")
 
 
-def _limits(planned: Planned, usages: Iterable[Usage]) -> Table:
+def _lock_state(planned: Planned) -> str:
+    return f"{planned.lock_path} is {'out of date' if planned.lock else 'not there yet'}"
+
+
+def _limits(planned: Planned, usages: tuple[Usage, ...], *, every: bool) -> Table:
     title = f"Limits of {planned.limits.cloud}, as published {planned.limits.as_of}"
+    if _has_no_cloud(planned):
+        title = "Limits of Kubernetes (cloud: none has no others)"
     table = Table("what", "where", "used>", "limit>", "", title=title)
-    for each in usages:
+    for each in usages if every else _fullest(_with_limits(planned, usages)):
         limit = "unknown" if each.limit is None else f"{each.limit:,}"
         cells = (each.what, each.subject, f"{each.used:,}", limit, each.status)
         table.row(*(Styled(cell, STATUS_COLOURS.get(each.status)) for cell in cells))
     return table
+
+
+def _has_no_cloud(planned: Planned) -> bool:
+    from netmgr.plan.clouds.cloud import Cloud
+
+    return planned.plan.cloud is Cloud.NONE
+
+
+def _with_limits(planned: Planned, usages: tuple[Usage, ...]) -> tuple[Usage, ...]:
+    """Without a cloud, most limits do not exist. A cloud's that is unknown is worth knowing of."""
+    if not _has_no_cloud(planned):
+        return usages
+    return tuple(each for each in usages if each.limit is not None)
 
 
 def _fullest(usages: tuple[Usage, ...]) -> list[Usage]:

@@ -54,6 +54,21 @@ def test_what_is_written_can_be_locked_and_is_sound(netmgr: Netmgr, answers: tup
     assert "error" not in said
 
 
+def test_a_check_says_that_there_is_no_lock_yet(netmgr: Netmgr) -> None:
+    netmgr("init")
+    code, said = netmgr("check")
+    assert (code, "plan.lock.yaml is not there yet; run: netmgr plan lock" in said) == (2, True)
+
+
+def test_limits_that_no_cloud_sets_are_shown_only_on_request(netmgr: Netmgr) -> None:
+    netmgr("init", "--cloud=none")
+    netmgr("lock", "--yes")
+    shown, every = netmgr("check")[1], netmgr("check", "--all")[1]
+    assert "nodes (tested by Kubernetes)" in shown
+    assert "unknown" not in shown
+    assert "peerings" in every
+
+
 def test_the_plan_has_what_was_answered(netmgr: Netmgr, tmp_path: Path) -> None:
     netmgr(
         *("init", "--file=other.yaml", "--name=lab", "--cloud=azure", "--pool=10.0.0.0/12"),
