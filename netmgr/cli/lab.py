@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -216,7 +218,10 @@ def run(
             began = time.monotonic()
             world.down()
     console.print(f"\nRemoved in {time.monotonic() - began:.1f} s.")
-    console.print("[dim]To keep a lab and look around:[/] netmgr lab up")
+    # `make lab` runs it from .venv, where a shell does not look.
+    beside = str(Path(sys.executable).with_name("netmgr"))
+    program = "netmgr" if shutil.which("netmgr") else beside
+    console.print(f"[dim]To keep a lab and look around:[/] {program} lab up", soft_wrap=True)
     if not agrees:
         raise typer.Exit(Exit.FAILURE)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -154,6 +155,8 @@ def test_the_whole_show_is_one_command(lab: Lab, lab_name: str, backend: str) ->
         "Removed in",
     ):
         assert expected in shown.stdout
+    advised = shown.stdout.rpartition("look around: ")[2].split()
+    assert shutil.which(advised[0]), advised
     assert left_of(lab_name) == []
 
 
