@@ -30,7 +30,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tests that are not even collected would go unnoticed otherwise."""
     if shutil.which("podman") and not podman_has_cni():
-        terminalreporter.write_line("podman on CNI networks: left out, since podman 5 has none")
+        terminalreporter.write_line(
+            "pods of podman: left out, since podman 5 has no CNI networks; Debian 12's has them"
+        )
 
 
 @pytest.fixture(scope="session", autouse=True)
