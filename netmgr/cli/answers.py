@@ -12,6 +12,7 @@ from typing import Literal, NotRequired, TypeAlias, TypedDict
 from netmgr.api.snapshot import AttachmentView, NodeStatus, PodTotals
 from netmgr.documents.diagnostics import Severity
 from netmgr.kube.cluster_status import Finding as ClusterFinding
+from netmgr.kube.connectivity import Check, State
 from netmgr.lab.comparison import LabTraffic
 from netmgr.lab.verify import LabVerification
 from netmgr.ledger.history import By
@@ -84,6 +85,23 @@ class ClusterStatus(Versioned):
     leader: str
     reports: HowMany
     images: dict[str, int]
+    findings: Sequence[ClusterFinding]
+
+
+class ConnectivityOfNode(TypedDict):
+    """A tested Node: what came of each check."""
+
+    node: str
+    checks: dict[Check, State]
+
+
+class ConnectivityReport(Versioned):
+    """Of `connectivity-test`; `namespace` is where its pods were, or are if `kept`."""
+
+    passed: bool
+    namespace: str
+    kept: bool
+    nodes: list[ConnectivityOfNode]
     findings: Sequence[ClusterFinding]
 
 

@@ -8,10 +8,8 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from netmgr.lab.topology import Topology
     from netmgr.lab.world import World
 
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -111,7 +108,7 @@ def up(
     """
     console = _console(output)
     world = _world(name, backend, _topology(spokes, nodes, pods))
-    with _undone_when_interrupted():
+    with terminal.undone_when_interrupted("removing the lab …"):
         try:
             _bring_up(console, world)
         except BaseException:
@@ -189,7 +186,7 @@ def down(*, name: LabName = None) -> None:
     from netmgr.lab import world
 
     chosen = world.choose(name)
-    with _undone_when_interrupted():
+    with terminal.undone_when_interrupted("removing the lab …"):
         world.remove(chosen)
     typer.echo(f"{chosen} is gone.")
 
@@ -207,7 +204,7 @@ def run(
     """Build a lab, send traffic, compare, and remove the lab."""
     console = _console(output)
     world = _world(name, backend, _topology(spokes, nodes, pods))
-    with _undone_when_interrupted():
+    with terminal.undone_when_interrupted("removing the lab …"):
         try:
             _bring_up(console, world)
             console.print()
@@ -229,28 +226,6 @@ def run(
 def _console(output: Output) -> Console:
     """For people; a program's JSON has standard output to itself."""
     return terminal.console(stderr=output is not Output.TABLE)
-
-
-@contextmanager
-def _undone_when_interrupted() -> Iterator[None]:
-    """Turn the first signal to end into an exception, so that a half-built lab is removed.
-
-    Later signals are ignored: they would interrupt the removal.
-    """
-
-    def leave(number: int, _: FrameType | None) -> None:
-        for each in ENDINGS:
-            # A second Ctrl-C is common, and would leave namespaces behind.
-            signal.signal(each, signal.SIG_IGN)
-        typer.echo("\nInterrupted: removing the lab …", err=True)
-        raise SystemExit(SIGNAL_EXIT + number)
-
-    before = {number: signal.signal(number, leave) for number in ENDINGS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _topology(spokes: int, nodes: int, pods: int | None) -> Topology:

@@ -22,6 +22,10 @@ COMMANDS = {
     "exporter": ("exporter:exporter", "Serve the agent's metrics to Prometheus."),
     "cni": ("cni:app", "Install or remove the CNI plugin on this node."),
     "status": ("status:status", "Show whether netmgr is healthy, here or in a cluster."),
+    "connectivity-test": (
+        "connectivity:connectivity_test",
+        "Probe a cluster's pod network, and whether it counts right.",
+    ),
     "node": ("node:app", "Describe this node: status, pods, internet traffic."),
     "nat": ("nat:app", "Describe a NAT host: translations, Services, ports in use."),
     "usage": ("usage:usage", "Show pods' internet traffic in past hours."),

@@ -79,6 +79,13 @@ ServiceAccount = Annotated[
     ),
 ]
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+Context = Annotated[
+    str, typer.Option(metavar="NAME", help="A context of the kubeconfig [default: its current]")
+]
+Namespaces = Annotated[
+    list[str] | None,
+    typer.Option("--namespace", help="netmgr's namespaces. Default: netmgr and netmgr-claims."),
+]
 LogLevelOption = Annotated[
     str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 ]

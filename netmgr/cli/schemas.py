@@ -37,6 +37,7 @@ from netmgr.errors import RequestError
 Schema: TypeAlias = dict[str, Any]
 
 ANSWERS = {
+    "connectivity-test": "netmgr.cli.answers:ConnectivityReport",
     "doctor": "netmgr.cli.answers:Examination",
     "lab run": "netmgr.cli.answers:LabRun",
     "lab show": "netmgr.lab.live:Live",

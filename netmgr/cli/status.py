@@ -14,8 +14,10 @@ from netmgr.cli import node, terminal
 from netmgr.cli.kube import LEASE
 from netmgr.cli.options import (
     SERVICE_ACCOUNT,
+    Context,
     Format,
     Kubeconfig,
+    Namespaces,
     Output,
     ServiceAccount,
     Socket,
@@ -37,7 +39,6 @@ PAUSE_SECONDS = 5.0
 """Between two looks while `--wait` goes on."""
 
 _COLOURS = {"error": "red", "warning": "yellow", "note": None}
-_HEALTHY = typer.style("healthy", fg="green")
 _ROWS, _NAMES = 30, 3
 
 
@@ -50,13 +51,8 @@ def status(  # noqa: PLR0913  one a command-line option
         float,
         typer.Option(metavar="SECONDS", min=0, help="How long to wait until it is healthy."),
     ] = 0,
-    context: Annotated[
-        str, typer.Option(metavar="NAME", help="A context of the kubeconfig [default: its current]")
-    ] = "",
-    namespace: Annotated[
-        list[str] | None,
-        typer.Option(help="netmgr's namespaces. Default: netmgr and netmgr-claims."),
-    ] = None,
+    context: Context = "",
+    namespace: Namespaces = None,
     timeout: Annotated[
         float,
         typer.Option(metavar="SECONDS", min=0, help="How long the nodes' exporters are asked."),
@@ -77,40 +73,39 @@ def status(  # noqa: PLR0913  one a command-line option
             raise ConfigError("--wait, --context and --namespace are of --cluster; add it")
         node.status(socket=socket, output=output)
         return
-    from netmgr.kube.api import connect
     from netmgr.kube.bundle import NAMESPACES
     from netmgr.kube.cluster import Reading
 
-    usual = USUAL_KUBECONFIG.expanduser()
-    chosen = kubeconfig or (usual if usual.is_file() else None)
-    api = connect(chosen, service_account, os.environ, context)
+    api = connect(kubeconfig, service_account, context)
     found, findings = _look(api, Reading(tuple(namespace or NAMESPACES), LEASE, timeout), wait)
     document = _document(found, findings)
     if output is Output.TABLE:
-        show(*_lines(document), *_table(findings))
+        show(*_lines(document), *findings_table(findings, is_healthy=document["healthy"]))
     else:
         show_document(document, output)
     raise typer.Exit(Exit.SUCCESS if document["healthy"] else Exit.FAILURE)
 
 
+def connect(kubeconfig: Path | None, service_account: Path, context: str) -> Api:
+    """The API server of kubectl's context, or of the pod that this runs in.
+
+    Raises:
+        ConfigError: there is neither.
+    """
+    from netmgr.kube import api
+
+    usual = USUAL_KUBECONFIG.expanduser()
+    chosen = kubeconfig or (usual if usual.is_file() else None)
+    return api.connect(chosen, service_account, os.environ, context)
+
+
 def _look(api: Api, reading: Reading, wait: float) -> tuple[Cluster, list[Finding]]:
     """Look until all is healthy, or the time is over; with progress where a terminal shows it."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from netmgr.kube.cluster import read
     from netmgr.kube.cluster_status import findings
 
-    console, until = terminal.console(stderr=True), time.monotonic() + wait
-    # Nodes write what is shown while it waits: it is no markup.
-    words = TextColumn("{task.description}", markup=False)
-    columns = (words, BarColumn(), MofNCompleteColumn())
-    with Progress(
-        *columns,
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
+    until = time.monotonic() + wait
+    with terminal.progress() as progress:
         task = progress.add_task("reading", total=None)
 
         def advance(total: int) -> None:
@@ -177,9 +172,13 @@ def _lines(counts: ClusterStatus) -> list[Table | str]:
     return [table, ""]
 
 
-def _table(findings: list[Finding]) -> list[Table | str]:
+def findings_table(
+    findings: list[Finding], *, is_healthy: bool, word: str = "healthy"
+) -> list[Table | str]:
+    """Findings as they come, the worst first, and `word` if all is well nevertheless."""
+    well = [typer.style(word, fg="green")] if is_healthy else []
     if not findings:
-        return [_HEALTHY]
+        return [*well]
     table = Table("", "CHECK", "OF", "FINDING")
     for each in findings[:_ROWS]:
         names = list(each.objects[:_NAMES])
@@ -189,4 +188,4 @@ def _table(findings: list[Finding]) -> list[Table | str]:
         table.row(severity, each.check, "\n".join(names), f"{each.message}\n→ {each.remedy}")
     left = len(findings) - _ROWS
     rest = [f"and {left:,} more findings, which -o json lists"] if left > 0 else []
-    return [table, *rest, *([_HEALTHY] if _is_healthy(findings) else [])]
+    return [table, *rest, *well]

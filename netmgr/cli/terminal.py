@@ -1,14 +1,27 @@
-"""How wide output may be, and whether it has colours; a pipe takes any width, and none."""
+"""How wide output may be, and whether it has colours; a pipe takes any width, and none.
+
+Beside that, progress that only terminals show, and what an interrupt is made of.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING
+
+import typer
+
+from netmgr.errors import SIGNAL_EXIT
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 UNLIMITED = 1 << 16
 """Columns of what has no width: more than any line of ours."""
 
@@ -38,3 +51,36 @@ def console(*, stderr: bool = False) -> Console:
     if not made.is_terminal and not os.environ.get("COLUMNS"):
         made.width = UNLIMITED
     return made
+
+
+def progress() -> Progress:
+    """A line of progress on standard error, where that is a terminal; it goes in the end."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    own = console(stderr=True)
+    # Others write what is shown while it waits: it is no markup.
+    words = TextColumn("{task.description}", markup=False)
+    columns = (words, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=own, transient=True, disable=not own.is_terminal)
+
+
+@contextmanager
+def undone_when_interrupted(what: str) -> Iterator[None]:
+    """Turn the first signal to end into an exception, so that what is half done is undone.
+
+    Later signals are ignored: they would interrupt that. `what` says what is done about it.
+    """
+
+    def leave(number: int, _: FrameType | None) -> None:
+        for each in ENDINGS:
+            # A second Ctrl-C is common, and would leave half of it behind.
+            signal.signal(each, signal.SIG_IGN)
+        typer.echo(f"\nInterrupted: {what}", err=True)
+        raise SystemExit(SIGNAL_EXIT + number)
+
+    before = {number: signal.signal(number, leave) for number in ENDINGS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

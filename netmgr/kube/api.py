@@ -77,7 +77,7 @@ class Api:
         except (HTTPError, OSError) as error:
             raise ApiAway(f"GET {path}: the answer cannot be read: {error}") from None
 
-    def bounded(self, path: str, seconds: float, longest: int) -> bytes:
+    def bounded(self, path: str, seconds: float, longest: int, query: Query | None = None) -> bytes:
         """Read what somebody else answers through the server, who may answer slowly or at length.
 
         Raises:
@@ -85,7 +85,7 @@ class Api:
             ApiError: it was refused, or has more than `longest` bytes.
         """
         deadline = time.monotonic() + seconds
-        answer = self._send("GET", path, None, None, "application/json", seconds)
+        answer = self._send("GET", path, query, None, "application/json", seconds)
         try:
             body = _beginning(answer, deadline, longest)
         except (HTTPError, OSError) as error:
@@ -107,6 +107,10 @@ class Api:
     def patch_by_key(self, path: str, body: Object) -> Object:
         """Merge `body` into an object, lists by the key that the object's type says."""
         return self._ask("PATCH", path, body=body, kind=STRATEGIC_MERGE_PATCH)
+
+    def delete(self, path: str) -> Object:
+        """Delete an object; what belongs to it goes later."""
+        return self._ask("DELETE", path)
 
     def stream(self, path: str, query: Query) -> Iterator[Object]:
         """Events of a watch, until the server or the network ends it.

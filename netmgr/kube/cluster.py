@@ -57,12 +57,12 @@ def read(api: Api, reading: Reading, advance: Advance = lambda *_: None) -> Clus
             cannot be read is in `Cluster.unread`.
     """
     cluster = Cluster(reading.namespaces)
-    cluster.nodes = [node_state(each) for each in _items(api, "/api/v1/nodes")]
+    cluster.nodes = [node_state(each) for each in items(api, "/api/v1/nodes")]
     for namespace in reading.namespaces:
         core, apps = f"/api/v1/namespaces/{namespace}", f"/apis/apps/v1/namespaces/{namespace}"
-        cluster.pods += _pods(api, f"{core}/pods")
+        cluster.pods += agent_pods(api, f"{core}/pods")
         for kind in ("daemonset", "deployment"):
-            found = _items(api, f"{apps}/{kind}s", LABEL)
+            found = items(api, f"{apps}/{kind}s", LABEL)
             cluster.workloads += [workload(kind, each) for each in found]
         with _tolerated(cluster, "controllerrevisions"):
             _read_revisions(api, f"{apps}/controllerrevisions", cluster)
@@ -85,20 +85,22 @@ def _tolerated(cluster: Cluster, what: str) -> Iterator[None]:
         cluster.unread[what] = error.message
 
 
-def _items(api: Api, path: str, query: dict[str, str] | None = None) -> Iterator[Object]:
+def items(api: Api, path: str, query: dict[str, str] | None = None) -> Iterator[Object]:
+    """All objects of a collection, page by page."""
     for page in pages(api, path, query or {}):
         yield from page["items"]
 
 
-def _pods(api: Api, path: str) -> Iterator[PodState]:
-    for each in _items(api, path, {"labelSelector": SELECTOR}):
+def agent_pods(api: Api, path: str) -> Iterator[PodState]:
+    """The agents' pods of a namespace."""
+    for each in items(api, path, {"labelSelector": SELECTOR}):
         pod = agent_pod(each)
         if pod is not None:
             yield pod_state(each, pod)
 
 
 def _read_revisions(api: Api, path: str, cluster: Cluster) -> None:
-    found = sorted(_items(api, path, LABEL), key=lambda each: int(each["revision"]))
+    found = sorted(items(api, path, LABEL), key=lambda each: int(each["revision"]))
     for each in found:
         metadata = each["metadata"]
         for owner in metadata.get("ownerReferences", ()):
@@ -118,7 +120,7 @@ def _read_leader(api: Api, namespace: str, name: str, cluster: Cluster) -> None:
 def _events(api: Api, namespace: str) -> Iterator[Object]:
     """Warnings about Nodes that netmgr wrote, and all in namespaces of its own."""
     path = f"/api/v1/namespaces/{namespace}/events"
-    for each in _items(api, path, {"fieldSelector": "type=Warning"}):
+    for each in items(api, path, {"fieldSelector": "type=Warning"}):
         ours = each.get("reportingComponent") in (COMPONENT, NODE_COMPONENT)
         if ours or namespace != DEFAULT_NAMESPACE:
             yield each
@@ -146,7 +148,7 @@ def _ask_one(api: Api, cluster: Cluster, one: PodState) -> None:
     try:
         cluster.reports[one.pod.node] = _report(api, one)
     except ApiError as error:
-        cluster.silent[one.pod.node] = _short(error)
+        cluster.silent[one.pod.node] = short(error)
     except ValueError as error:
         cluster.silent[one.pod.node] = str(error).partition("\n")[0]
 
@@ -156,7 +158,7 @@ def _report(api: Api, one: PodState) -> Report:
     return parse_body(api.bounded(f"{path}/report", ANSWER_SECONDS, LONGEST_ANSWER))
 
 
-def _short(error: ApiError) -> str:
+def short(error: ApiError) -> str:
     """Without paths and names, so that many Nodes have one message, and not at any length."""
     message = error.message.rpartition(": ")[2][:LONGEST_REASON]
     return f"{error.status}: {message}" if error.status else message

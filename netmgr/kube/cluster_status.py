@@ -181,13 +181,18 @@ def leader(found: Mapping[str, Any]) -> Leader:
 
 def findings(cluster: Cluster, now: float) -> list[Finding]:
     """What is wrong, worst first, and then what concerns the most; `now` since the epoch."""
-    grouped: dict[tuple[Severity, str, str], Finding] = {}
+    return grouped(_observed(cluster, now))
+
+
+def grouped(observed: Iterable[Finding]) -> list[Finding]:
+    """Those of one kind about many objects as one, worst first, and then by how many they are."""
+    by_kind: dict[tuple[Severity, str, str], Finding] = {}
     objects: defaultdict[tuple[Severity, str, str], list[str]] = defaultdict(list)
-    for each in _observed(cluster, now):
+    for each in observed:
         key = each.severity, each.check, each.message
-        grouped.setdefault(key, each)
+        by_kind.setdefault(key, each)
         objects[key] += each.objects
-    found = [replace(first, objects=tuple(objects[key])) for key, first in grouped.items()]
+    found = [replace(first, objects=tuple(objects[key])) for key, first in by_kind.items()]
     return sorted(found, key=lambda each: (_ORDER.index(each.severity), -len(each.objects)))
 
 

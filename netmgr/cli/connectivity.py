@@ -1,0 +1,152 @@
+"""`netmgr connectivity-test`: whether a cluster's pod network works, and is counted right."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from netmgr.cli import status, terminal
+from netmgr.cli.options import (
+    SERVICE_ACCOUNT,
+    Context,
+    Format,
+    Kubeconfig,
+    Namespaces,
+    Output,
+    ServiceAccount,
+)
+from netmgr.cli.output import Styled, Table, show, show_document
+from netmgr.errors import ConfigError, Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from netmgr.api.connectivity import Target
+    from netmgr.cli.answers import ConnectivityReport
+    from netmgr.kube.api import Api
+    from netmgr.kube.connectivity_run import Outcome, Request
+
+_COLOURS = {"ok": "green", "failed": "red", "skipped": None}
+_SHOWN = 40
+"""Nodes in the table; those on which something failed come first."""
+
+
+def connectivity_test(  # noqa: PLR0913  one a command-line option
+    *,
+    node: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A Node to test; may be repeated. Default: up to 8."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Test every Node.")] = False,
+    internet: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="TCP port in the internet; may be repeated."),
+    ] = None,
+    unreachable: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="TCP port that must not answer; may be repeated."),
+    ] = None,
+    host_port: Annotated[
+        int,
+        typer.Option(metavar="PORT", min=0, max=65_535, help="A host port, free on each Node."),
+    ] = 0,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="How long pods may take to start.")
+    ] = 120,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the namespace with its pods.")
+    ] = False,
+    context: Context = "",
+    namespace: Namespaces = None,
+    kubeconfig: Kubeconfig = None,
+    service_account: ServiceAccount = SERVICE_ACCOUNT,
+    output: Format = Output.TABLE,
+) -> None:
+    """Probe a cluster's pod network, and whether it counts right. Exit 1 if something fails.
+
+    Pods are started on Nodes of kubectl's context, in a namespace that is deleted in the end. They
+    probe each other by TCP and UDP, a Service, its name, and what options name. What they exchange
+    with the internet is compared, to the byte, with what the nodes' exporters have counted.
+    """
+    if node and every:
+        raise ConfigError("--node and --all exclude each other; give one of them")
+    from netmgr.kube.bundle import NAMESPACES
+    from netmgr.kube.connectivity import Options
+    from netmgr.kube.connectivity_objects import PREFIX
+    from netmgr.kube.connectivity_run import Request
+
+    request = Request(
+        name=PREFIX + secrets.token_hex(3),
+        agents=tuple(namespace or NAMESPACES),
+        options=Options(
+            internet=_targets("--internet", internet),
+            unreachable=_targets("--unreachable", unreachable),
+            host_port=host_port,
+        ),
+        nodes=tuple(node or ()),
+        is_all=every,
+        seconds=timeout,
+        is_kept=keep,
+    )
+    outcome = _run(request, status.connect(kubeconfig, service_account, context))
+    document = _document(outcome)
+    if output is Output.TABLE:
+        passed = document["passed"]
+        findings = status.findings_table(outcome.findings, is_healthy=passed, word="passed")
+        show(*_tables(document), *findings)
+    else:
+        show_document(document, output)
+    raise typer.Exit(Exit.SUCCESS if document["passed"] else Exit.FAILURE)
+
+
+def _targets(option: str, given: Sequence[str] | None) -> tuple[Target, ...]:
+    from netmgr.api.connectivity import MOST_TARGETS, Target
+
+    if len(given or ()) > MOST_TARGETS:
+        raise ConfigError(f"{option} may be given {MOST_TARGETS} times")
+    try:
+        return tuple(map(Target.parse, given or ()))
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from None
+
+
+def _run(request: Request, api: Api) -> Outcome:
+    """Test, with progress where a terminal shows it, and clean up when interrupted."""
+    from netmgr.kube.connectivity_run import run
+
+    interrupted = terminal.undone_when_interrupted(f"deleting the namespace {request.name} …")
+    with interrupted, terminal.progress() as progress:
+        task = progress.add_task("reading", total=None)
+
+        def report(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what, completed=done, total=total)
+
+        return run(api, request, report)
+
+
+def _document(outcome: Outcome) -> ConnectivityReport:
+    failed = any(each.severity == "error" for each in outcome.findings)
+    return {
+        "version": 1,
+        "passed": not failed,
+        "namespace": outcome.namespace,
+        "kept": outcome.is_kept,
+        "nodes": [{"node": each.node, "checks": each.states} for each in outcome.tested],
+        "findings": outcome.findings,
+    }
+
+
+def _tables(document: ConnectivityReport) -> list[Table | str]:
+    nodes = sorted(document["nodes"], key=lambda each: "failed" not in each["checks"].values())
+    if not nodes:
+        return []
+    table = Table("NODE", *(check.upper() for check in nodes[0]["checks"]))
+    for each in nodes[:_SHOWN]:
+        table.row(each["node"], *(Styled(s, _COLOURS[s]) for s in each["checks"].values()))
+    left = len(nodes) - _SHOWN
+    rest = [f"and {left:,} more Nodes, which -o json lists"] if left > 0 else []
+    kept = document["namespace"] if document["kept"] else ""
+    hint = [f"kept: kubectl delete namespace {kept}"] if kept else []
+    return [table, *rest, *hint, ""]

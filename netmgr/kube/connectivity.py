@@ -1,0 +1,384 @@
+"""What `netmgr connectivity-test` tests, and what it makes of the answers.
+
+Each tested Node gets two pods: a server, and a client that probes the servers of its own Node and
+of a few others. With many Nodes they are probed in a ring, so that work grows with their number
+and every one is probed from several others.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, NamedTuple
+
+from netmgr.api.connectivity import Answer, Ending, Probe, Result, Target
+from netmgr.documents.diagnostics import Severity
+from netmgr.kube.claim_store import POOL
+from netmgr.kube.cluster_status import AGENT, Finding, NodeState, PodState, grouped, node_state
+from netmgr.prefixes import Address, Family
+
+MOST_NODES, MOST_PEERS = 8, 8
+"""Nodes that are tested by default, and others that each probes."""
+
+ZONE = "topology.kubernetes.io/zone"
+SERVICE = "netmgr-connectivity-test"
+ICMPV6_BYTES = 256
+"""More than a message of neighbour discovery has."""
+
+
+class Check(StrEnum):
+    """What is found out for each Node; a column of the table."""
+
+    START = "start"
+    SAME_NODE = "same-node"
+    OTHER_NODES = "other-nodes"
+    PATH_MTU = "path-mtu"
+    OWN_ADDRESS = "own-address"
+    SERVICE = "service"
+    DNS = "dns"
+    HOST_PORT = "host-port"
+    INTERNET = "internet"
+    UNREACHABLE = "unreachable"
+    COUNTED = "counted"
+
+
+class State(StrEnum):
+    """What came of a check on a Node."""
+
+    OK = "ok"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A Node that may be tested, and its agent's pod, if it has one."""
+
+    state: NodeState
+    pool: str
+    zone: str
+    agent: PodState | None
+
+    @property
+    def name(self) -> str:
+        """The Node's."""
+        return self.state.view.name
+
+
+class Options(NamedTuple):
+    """What the person who runs it gave; `host_port` is 0 without one."""
+
+    internet: tuple[Target, ...] = ()
+    unreachable: tuple[Target, ...] = ()
+    host_port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that runs: its pod's addresses, and its Node's."""
+
+    node: str
+    addresses: tuple[str, ...]
+    host_addresses: tuple[str, ...]
+
+
+class Planned(NamedTuple):
+    """A probe, what it is for, and the Node whose server it asks, or empty."""
+
+    check: Check
+    node: str
+    probe: Probe
+
+
+class Counted(NamedTuple):
+    """What a Node's exporter says of the bytes that a pod exchanged with the internet."""
+
+    bytes_out: int
+    bytes_in: int
+
+
+@dataclass
+class Tested:
+    """A Node that was tested.
+
+    Attributes:
+        trouble: why its pods did not start, or gave no answer; empty if they did.
+        counted: of the client; None where the exporter does not have it, and `uncounted` says why.
+        server_counted: of the server, which never asks the internet for anything.
+    """
+
+    node: str
+    trouble: str = ""
+    addresses: tuple[str, ...] = ()
+    planned: Sequence[Planned] = ()
+    answer: Answer | None = None
+    counted: Counted | None = None
+    server_counted: Counted | None = None
+    uncounted: str = ""
+    states: dict[Check, State] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def candidates(nodes: Iterable[Mapping[str, Any]], pods: Iterable[PodState]) -> list[Candidate]:
+    """Nodes on which netmgr's agents serve pods; `nodes` are API objects."""
+    agents = {each.pod.node: each for each in sorted(pods, key=lambda one: one.pod.is_ready)}
+    found = []
+    for node in nodes:
+        state, labels = node_state(node), node["metadata"].get("labels", {})
+        if state.component == AGENT:
+            agent = agents.get(state.view.name)
+            found.append(Candidate(state, labels.get(POOL, ""), labels.get(ZONE, ""), agent))
+    return found
+
+
+def testable(wanted: Sequence[Candidate], most: int) -> tuple[list[Candidate], list[Finding]]:
+    """So many Nodes that can be tested, and why others cannot; by default those are passed over."""
+    usable = [each for each in wanted if each.state.is_ready and each.agent]
+    absent = []
+    if most >= len(wanted) or not usable:
+        for each in wanted:
+            if not each.state.is_ready or not each.agent:
+                about = f"node/{each.name}"
+                why = "no agent's pod is on it" if each.state.is_ready else "the Node is not Ready"
+                message, remedy = f"not tested: {why}", "netmgr status --cluster"
+                absent.append(Finding(Severity.ERROR, Check.START, message, remedy, (about,)))
+    if not wanted:
+        message, remedy = (
+            "there is no Node on which netmgr's agents serve pods",
+            "kubectl get nodes",
+        )
+        absent.append(Finding(Severity.ERROR, Check.START, message, remedy, ("cluster",)))
+    return spread(usable, most), absent
+
+
+def spread(found: Iterable[Candidate], most: int) -> list[Candidate]:
+    """So many of them: one of each node pool and zone before the second of any."""
+    groups: defaultdict[tuple[str, str], list[Candidate]] = defaultdict(list)
+    for each in sorted(found, key=lambda one: one.name):
+        groups[each.pool, each.zone].append(each)
+    ranked = [(rank, key, each) for key, group in groups.items() for rank, each in enumerate(group)]
+    chosen = sorted(ranked, key=lambda one: one[:2])[:most]
+    return sorted((each for _, _, each in chosen), key=lambda one: one.name)
+
+
+def plan(
+    own: Server, ring: Sequence[Server], service: Sequence[str], asked: Options
+) -> list[Planned]:
+    """What the client of a Node probes, with all servers and the Service's addresses."""
+    probes = []
+    for server in _peers(own, ring):
+        check = Check.SAME_NODE if server.node == own.node else Check.OTHER_NODES
+        for address in _of_families(server.addresses, own.addresses):
+            probes += [_planned(check, server.node, by, address) for by in ("tcp", "udp")]
+        if asked.host_port:
+            for address in _of_families(server.host_addresses, own.addresses):
+                probe = Probe(by="tcp", host=address, port=asked.host_port)
+                probes.append(Planned(Check.HOST_PORT, server.node, probe))
+    for address in _of_families(service, own.addresses):
+        probes += [_planned(Check.SERVICE, "", by, address) for by in ("tcp", "udp")]
+    return [*probes, Planned(Check.DNS, "", Probe(by="dns", host=SERVICE))]
+
+
+def _planned(check: Check, node: str, by: Literal["tcp", "udp"], address: str) -> Planned:
+    return Planned(check, node, Probe(by=by, host=address))
+
+
+def _peers(own: Server, ring: Sequence[Server]) -> Iterator[Server]:
+    """Its own server, and those that follow it."""
+    begin = ring.index(own)
+    for distance in range(min(len(ring), MOST_PEERS + 1)):
+        yield ring[(begin + distance) % len(ring)]
+
+
+def _of_families(addresses: Iterable[str], own: Iterable[str]) -> list[str]:
+    """Those that a pod with its own addresses can ask."""
+    families = {_family(each) for each in own}
+    return [each for each in addresses if _family(each) in families]
+
+
+def _family(address: str) -> Family:
+    return Address.parse(address).family
+
+
+def conclude(tested: Tested, service: Sequence[str], asked: Options) -> None:
+    """Fill in a Node's states and findings by what its pods and its exporter say."""
+    tested.states = dict.fromkeys(Check, State.SKIPPED)
+    answer = tested.answer
+    if answer is None or not _is_whole(answer, tested.planned, asked):
+        trouble = tested.trouble or "its client's answer is not to its task"
+        _fail(tested, Check.START, trouble, f"kubectl describe node/{tested.node}")
+        return
+    tested.states[Check.START] = State.OK
+    for planned, ending in zip(tested.planned, answer.probes, strict=True):
+        _of_probe(tested, planned, ending, service)
+    for target, ending in zip(asked.internet, answer.internet, strict=True):
+        if ending.result is Result.OK:
+            _pass(tested, Check.INTERNET)
+        else:
+            message = f"{target} in the internet: {_words(ending)}"
+            _fail(tested, Check.INTERNET, message, f"netmgr node explain {target.host}")
+    for target, ending in zip(asked.unreachable, answer.unreachable, strict=True):
+        if ending.result is not Result.OK:
+            _pass(tested, Check.UNREACHABLE)
+        else:
+            message = f"{target} answers, and should not"
+            _fail(tested, Check.UNREACHABLE, message, f"netmgr node explain {target.host}")
+    _of_counts(tested, answer)
+
+
+def _is_whole(answer: Answer, planned: Sequence[Planned], asked: Options) -> bool:
+    found = (len(answer.probes), len(answer.internet), len(answer.unreachable))
+    return found == (len(planned), len(asked.internet), len(asked.unreachable))
+
+
+def _of_probe(tested: Tested, planned: Planned, ending: Ending, service: Sequence[str]) -> None:
+    check, probe = planned.check, planned.probe
+    is_answered = ending.result in (Result.OK, Result.STALLED)
+    if check is Check.DNS:
+        _of_name(tested, ending, service)
+    elif is_answered:
+        _pass(tested, check)
+        _of_size(tested, planned, ending)
+    else:
+        _fail(
+            tested,
+            check,
+            f"{_way(probe)}: {_words(ending)}",
+            _remedy(planned),
+            _about(tested, planned),
+        )
+    if ending.result is Result.OK and check in (Check.SAME_NODE, Check.OTHER_NODES):
+        if ending.seen and set(ending.seen) <= set(tested.addresses):
+            _pass(tested, Check.OWN_ADDRESS)
+        else:
+            seen = ", ".join(ending.seen)
+            message = f"{_way(probe)}: the server saw {seen}, which is not the pod's own address"
+            remedy = f"netmgr node explain {probe.host}"
+            _fail(tested, Check.OWN_ADDRESS, message, remedy, _about(tested, planned))
+
+
+def _of_name(tested: Tested, ending: Ending, service: Sequence[str]) -> None:
+    remedy = "kubectl -n kube-system get pods -l k8s-app=kube-dns -o wide"
+    if ending.result is not Result.OK:
+        _fail(tested, Check.DNS, f"the Service's name: {_words(ending)}", remedy)
+    elif not ending.seen or not set(ending.seen) <= set(service):
+        seen = ", ".join(ending.seen)
+        _fail(
+            tested, Check.DNS, f"the Service's name leads to {seen}, which it does not have", remedy
+        )
+    else:
+        _pass(tested, Check.DNS)
+
+
+def _of_size(tested: Tested, planned: Planned, ending: Ending) -> None:
+    if ending.result is Result.OK:
+        _pass(tested, Check.PATH_MTU)
+        return
+    reason = f" ({ending.reason})" if ending.reason else ""
+    message = f"{_way(planned.probe)}: small packets come through, large ones do not{reason}"
+    remedy = "compare the MTU of the nodes' interfaces, of the pods' (ip link) and of the network"
+    _fail(tested, Check.PATH_MTU, message, remedy, _about(tested, planned))
+
+
+def _remedy(planned: Planned) -> str:
+    match planned.check:
+        case Check.OTHER_NODES:
+            return (
+                f"kubectl describe node/{planned.node}, and see that the network delivers its "
+                "podCIDRs to it"
+            )
+        case Check.SERVICE:
+            return "kubectl -n kube-system get pods -l k8s-app=kube-proxy -o wide"
+        case Check.HOST_PORT:
+            return "the plugin portmap has to be in the chain: components/host-ports"
+        case _:
+            return f"netmgr node explain {planned.probe.host}"
+
+
+def _of_counts(tested: Tested, answer: Answer) -> None:
+
+    remedy = "netmgr node audit, on the node"
+    if tested.counted is None or tested.server_counted is None:
+        message = f"the counts cannot be compared: {tested.uncounted}"
+        tested.findings.append(
+            Finding(Severity.WARNING, Check.COUNTED, message, remedy, (f"node/{tested.node}",))
+        )
+        return
+    for who, counted, bounds in (
+        ("client", tested.counted, expected(answer)),
+        ("server", tested.server_counted, ((0, 0), (0, 0))),
+    ):
+        for way, found, (least, most) in zip(("out", "in"), counted, bounds, strict=True):
+            if least <= found <= most:
+                _pass(tested, Check.COUNTED)
+                continue
+            wanted = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+            message = (
+                f"internet-{way} of the {who}'s pod: {found:,} bytes were counted, and it "
+                f"exchanged {wanted}"
+            )
+            _fail(tested, Check.COUNTED, message, remedy)
+
+
+def is_as_expected(tested: Tested) -> bool:
+    """Whether the counts are there, and right: no need to ask the exporter again."""
+    if tested.answer is None or tested.counted is None or tested.server_counted is None:
+        return False
+    bounds = expected(tested.answer)
+    return tested.server_counted == (0, 0) and all(
+        least <= found <= most for found, (least, most) in zip(tested.counted, bounds, strict=True)
+    )
+
+
+def expected(answer: Answer) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The least and the most bytes that may have been counted for a client, out and in.
+
+    What gets no answer may have been dropped before it would be counted.
+    """
+    sure, maybe = answer.to_internet, answer.to_unreachable
+    is_reached = all(each.result is Result.OK for each in answer.internet)
+    least_out = sure.bytes_out - ICMPV6_BYTES * sure.icmpv6_out if is_reached else 0
+    least_in = sure.bytes_in - ICMPV6_BYTES * sure.icmpv6_in if is_reached else 0
+    return (
+        (max(0, least_out), sure.bytes_out + maybe.bytes_out),
+        (max(0, least_in), sure.bytes_in + maybe.bytes_in),
+    )
+
+
+def _about(tested: Tested, planned: Planned) -> str:
+    if planned.node in ("", tested.node):
+        return f"node/{tested.node}"
+    return f"node/{tested.node} to node/{planned.node}"
+
+
+def _way(probe: Probe) -> str:
+    return f"IPv{_family(probe.host)} {probe.by.upper()}"
+
+
+def _words(ending: Ending) -> str:
+    said = {
+        Result.NO_ANSWER: "no answer",
+        Result.REFUSED: "refused",
+        Result.STALLED: "broke off",
+        Result.NO_NAME: "no such name",
+        Result.OK: "",
+    }[ending.result]
+    return f"{said} ({ending.reason})" if ending.reason else said
+
+
+def _pass(tested: Tested, check: Check) -> None:
+    if tested.states[check] is State.SKIPPED:
+        tested.states[check] = State.OK
+
+
+def _fail(tested: Tested, check: Check, message: str, remedy: str, about: str = "") -> None:
+    tested.states[check] = State.FAILED
+    objects = (about or f"node/{tested.node}",)
+    tested.findings.append(Finding(Severity.ERROR, check, message, remedy, objects))
+
+
+def findings(tested: Iterable[Tested], others: Iterable[Finding]) -> list[Finding]:
+    """All that was found, worst first; one cause on many Nodes is one finding."""
+    return grouped([*others, *(found for each in tested for found in each.findings)])

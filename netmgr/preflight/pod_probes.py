@@ -1,0 +1,302 @@
+"""The client of `netmgr connectivity-test` in a pod: `python3 -m netmgr.preflight.pod_probes TASK`.
+
+It probes everything in the cluster at once, then what should be unreachable, then the internet.
+Before and after each of the latter it waits until its pod's counters stay the same, so that what a
+phase sent and received is known to the byte. The kernel counts IP bytes for the pod's namespace
+(proc_net(5): netstat, snmp6), without Ethernet's headers and without ARP.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from netmgr.api.connectivity import (
+    PATIENCE_SECONDS,
+    STREAM_BYTES,
+    TRY_SECONDS,
+    Answer,
+    Ending,
+    Probe,
+    Result,
+    Sent,
+    Target,
+    Task,
+)
+
+Value = TypeVar("Value")
+Attempt = Callable[[], tuple[str, ...]]
+
+_PAUSE_SECONDS, _QUIET_SECONDS, _NOISY_SECONDS = 0.2, 0.6, 6.0
+_AT_ONCE = 64
+_SMALL = 64
+"""Bytes of a datagram whose size does not matter; an address fits in."""
+
+_LARGEST_GREETING = 64 * 1024
+_NET = Path("/proc/self/net")
+# linux/in.h, linux/in6.h: the path's MTU, and datagrams that are never fragmented.
+_IP_MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14), socket.AF_INET6: (socket.IPPROTO_IPV6, 24)}
+_DISCOVER = {socket.AF_INET: (socket.IPPROTO_IP, 10), socket.AF_INET6: (socket.IPPROTO_IPV6, 23)}
+_DO = 2
+_HEADERS = {socket.AF_INET: 28, socket.AF_INET6: 48}
+
+
+class _Failed(Exception):
+    """A probe's attempt came to nothing."""
+
+    def __init__(self, result: Result, reason: str = "") -> None:
+        super().__init__(result)
+        self.result, self.reason = result, reason[:200]
+
+
+class _Way(NamedTuple):
+    """An address to connect to, as the standard library has it."""
+
+    family: socket.AddressFamily
+    address: tuple[str, int]
+
+
+def run(task: Task) -> Answer:
+    """Probe all that a task asks for."""
+    # Not a context manager: that would wait for a resolver that does not answer.
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    resolving = [pool.submit(_ways, each) for each in (*task.internet, *task.unreachable)]
+    probes = _ended(pool.submit(_patiently, partial(_probe, each)) for each in task.probes)
+    ways = [_result(each, []) for each in resolving]
+    internet, forbidden = ways[: len(task.internet)], ways[len(task.internet) :]
+    before = _settled_counters()
+    unreachable = _ended(pool.submit(_once, partial(_touch, each)) for each in forbidden)
+    between = _settled_counters() if forbidden else before
+    reached = _ended(pool.submit(_patiently, partial(_greet, each)) for each in internet)
+    after = _settled_counters() if internet else between
+    return Answer(
+        probes=probes,
+        internet=reached,
+        unreachable=unreachable,
+        to_internet=_difference(between, after),
+        to_unreachable=_difference(before, between),
+    )
+
+
+def _ended(submitted: Iterable[Future[Ending]]) -> tuple[Ending, ...]:
+    late = Ending(result=Result.NO_ANSWER, seconds=2 * PATIENCE_SECONDS)
+    return tuple(_result(each, late) for each in list(submitted))
+
+
+def _result(waiting: Future[Value], otherwise: Value) -> Value:
+    try:
+        return waiting.result(2 * PATIENCE_SECONDS)
+    except TimeoutError:  # the C library's resolver has no time limit of its own
+        return otherwise
+
+
+def _patiently(attempt: Attempt) -> Ending:
+    """Try until it succeeds: servers start and Services are wired meanwhile."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        ending = _once(attempt)
+        if ending.result is Result.OK or time.monotonic() > deadline:
+            return ending
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _once(attempt: Attempt) -> Ending:
+    begin, result, reason = time.monotonic(), Result.OK, ""
+    seen: tuple[str, ...] = ()
+    try:
+        seen = attempt()
+    except _Failed as failed:
+        result, reason = failed.result, failed.reason
+    seconds = round(time.monotonic() - begin, 4)
+    return Ending(result=result, seconds=seconds, seen=seen, reason=reason)
+
+
+def _probe(probe: Probe) -> tuple[str, ...]:
+    match probe.by:
+        case "dns":
+            return tuple(sorted({address for _, (address, _) in _resolved(probe.host, 0)}))[:16]
+        case "tcp":
+            (way, *_) = _resolved(probe.host, probe.port)
+            return (_stream(way),)
+        case "udp":
+            (way, *_) = _resolved(probe.host, probe.port)
+            return (_datagrams(way),)
+
+
+def _resolved(host: str, port: int) -> list[_Way]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise _Failed(Result.NO_NAME, str(error)) from None
+    return [_Way(family, (str(where[0]), int(where[1]))) for family, _, _, _, where in found]
+
+
+def _ways(target: Target) -> list[_Way]:
+    """One way in each family in which the pod has an address; none if there is no such name."""
+    with suppress(_Failed):
+        found = {way.family: way for way in reversed(_resolved(target.host, target.port))}
+        return [way for way in found.values() if _has_route(way)]
+    return []
+
+
+def _has_route(way: _Way) -> bool:
+    with suppress(OSError), socket.socket(way.family, socket.SOCK_DGRAM) as opened:
+        opened.connect(way.address)  # sends nothing
+        return True
+    return False
+
+
+def _connected(way: _Way) -> socket.socket:
+    try:
+        return socket.create_connection(way.address, timeout=TRY_SECONDS)
+    except TimeoutError:
+        raise _Failed(Result.NO_ANSWER) from None
+    except ConnectionRefusedError:
+        raise _Failed(Result.REFUSED) from None
+    except OSError as error:
+        raise _Failed(Result.NO_ANSWER, error.strerror or str(error)) from None
+
+
+def _stream(way: _Way) -> str:
+    """The pod's address as a server saw it, once a stream of full packets came back."""
+    payload, taken = bytes(STREAM_BYTES), b""
+    deadline = time.monotonic() + TRY_SECONDS
+    with _connected(way) as opened:
+        try:
+            opened.sendall(payload)
+            opened.shutdown(socket.SHUT_WR)
+            while (piece := opened.recv(1 << 16)) and time.monotonic() < deadline:
+                taken += piece
+        except OSError as error:
+            raise _Failed(Result.STALLED, error.strerror or str(error)) from None
+    seen, _, rest = taken.partition(b"\n")
+    if rest != payload:
+        raise _Failed(Result.STALLED, f"{len(rest)} of {len(payload)} bytes came back")
+    return seen.decode(errors="replace")
+
+
+def _datagrams(way: _Way) -> str:
+    """The same by a small datagram, and by one as large as the path's MTU that is not fragmented.
+
+    An interface's own MTU is too large at first where the path has less; the kernel learns it.
+    """
+    with socket.socket(way.family, socket.SOCK_DGRAM) as opened:
+        opened.settimeout(TRY_SECONDS / 4)
+        opened.setsockopt(*_DISCOVER[way.family], _DO)
+        try:
+            opened.connect(way.address)
+        except OSError as error:
+            raise _Failed(Result.NO_ANSWER, error.strerror or str(error)) from None
+        seen = _exchanged(opened, lambda: _SMALL, Result.NO_ANSWER)
+
+        def largest() -> int:
+            mtu = opened.getsockopt(*_IP_MTU[way.family])
+            return min(mtu, 1 << 15) - _HEADERS[way.family]
+
+        _exchanged(opened, largest, Result.STALLED)
+    return seen.decode(errors="replace")
+
+
+def _exchanged(opened: socket.socket, size: Callable[[], int], otherwise: Result) -> bytes:
+    """The first line of the answer to a datagram of this size, which may get lost three times."""
+    reason = ""
+    for _ in range(4):
+        try:
+            length = size()
+            opened.send(struct.pack(f"!{length}x"))
+            answer = opened.recv(1 << 16)
+            if len(answer) == length:
+                return answer.partition(b"\n")[0]
+        except TimeoutError:
+            reason = ""
+        except OSError as error:
+            reason = error.strerror or str(error)
+    raise _Failed(otherwise, reason)
+
+
+def _touch(ways: Iterable[_Way]) -> tuple[str, ...]:
+    """Fails with NO_ANSWER unless one of these answers; a refusal is an answer, too."""
+    for way in ways:
+        try:
+            _connected(way).close()
+        except _Failed as failed:
+            if failed.result is Result.NO_ANSWER:
+                continue
+        return (way.address[0],)
+    raise _Failed(Result.NO_ANSWER)
+
+
+def _greet(ways: list[_Way]) -> tuple[str, ...]:
+    """Connect in each family, and take leave so that nothing follows later."""
+    if not ways:
+        raise _Failed(Result.NO_NAME, "no address of it, or no route to it")
+    for way in ways:
+        opened = _connected(way)
+        with opened, suppress(OSError):
+            opened.shutdown(socket.SHUT_WR)
+            opened.settimeout(TRY_SECONDS / 2)
+            taken = 0
+            while taken < _LARGEST_GREETING and (piece := opened.recv(1 << 12)):
+                taken += len(piece)
+            # A peer that goes on is reset.
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return tuple(way.address[0] for way in ways)
+
+
+def _settled_counters() -> Sent:
+    """The counters, once they have been the same for a while; or after some seconds as they are."""
+    begin = since = time.monotonic()
+    found = _counters()
+    while (now := time.monotonic()) - since < _QUIET_SECONDS and now - begin < _NOISY_SECONDS:
+        time.sleep(_PAUSE_SECONDS / 4)
+        if (newer := _counters()) != found:
+            found, since = newer, time.monotonic()
+    return found
+
+
+def _counters() -> Sent:
+    v4 = _extended((_NET / "netstat").read_text(), "IpExt")
+    try:
+        lines = (_NET / "snmp6").read_text().splitlines()
+    except FileNotFoundError:  # a kernel without IPv6
+        lines = []
+    v6 = {name: int(value) for name, value in map(str.split, lines)}
+    return Sent(
+        bytes_out=v4["OutOctets"] + v6.get("Ip6OutOctets", 0),
+        bytes_in=v4["InOctets"] + v6.get("Ip6InOctets", 0),
+        icmpv6_out=v6.get("Icmp6OutMsgs", 0),
+        icmpv6_in=v6.get("Icmp6InMsgs", 0),
+    )
+
+
+def _extended(text: str, name: str) -> dict[str, int]:
+    """A table of netstat's: a line of names, and one of values."""
+    names, values = (line.split() for line in text.splitlines() if line.startswith(f"{name}: "))
+    return dict(zip(names[1:], map(int, values[1:]), strict=True))
+
+
+def _difference(before: Sent, after: Sent) -> Sent:
+    later, earlier = after.model_dump(), before.model_dump()
+    return Sent(**{key: later[key] - earlier[key] for key in later})
+
+
+def main() -> None:
+    """Print what came of the task that is the one argument."""
+    answer = run(Task.model_validate_json(sys.argv[1]))
+    sys.stdout.write(answer.model_dump_json() + "\n")
+    sys.stdout.flush()
+    # A thread that still waits for the resolver would keep the process.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The server of `netmgr connectivity-test` in a pod: `python3 -m netmgr.preflight.pod_server`.
+
+It says which address a client has here, and sends back what it got, by TCP and UDP at one port. An
+answer by UDP is as long as its request, so that nobody makes it amplify what is sent to others.
+"""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+from contextlib import suppress
+
+from netmgr.api.connectivity import PORT, STREAM_BYTES, TRY_SECONDS
+from netmgr.prefixes import Address
+
+_MAPPED = "::ffff:"
+_PIECE = 1 << 16
+
+
+def line_of(address: str) -> bytes:
+    """An answer's first line: the address of a client, as it is without IPv6 around it."""
+    shown = address.partition("%")[0]
+    if shown.startswith(_MAPPED):
+        shown = shown.removeprefix(_MAPPED)
+    return f"{Address.parse(shown)}\n".encode()
+
+
+class _Stream(socketserver.BaseRequestHandler):
+    """Takes a whole request before it answers, so that neither end waits for the other's reads."""
+
+    request: socket.socket
+
+    def handle(self) -> None:
+        self.request.settimeout(TRY_SECONDS)
+        taken = b""
+        try:
+            while len(taken) <= STREAM_BYTES and (piece := self.request.recv(_PIECE)):
+                taken += piece
+            self.request.sendall(line_of(self.client_address[0]) + taken)
+        except OSError:
+            pass  # the client has given up, and says so itself
+
+
+class _Datagram(socketserver.BaseRequestHandler):
+    request: tuple[bytes, socket.socket]
+
+    def handle(self) -> None:
+        taken, own = self.request
+        first = line_of(self.client_address[0])
+        with suppress(OSError):  # there is no way back: the client gets no answer
+            own.sendto((first + taken[len(first) :])[: len(taken)], self.client_address)
+
+
+class _OfBothFamilies(socketserver.TCPServer):
+    """Its port is open by IPv4 and, where the kernel has it, by IPv6."""
+
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+
+class _Streams(socketserver.ThreadingMixIn, _OfBothFamilies):
+    daemon_threads = True
+    request_queue_size = 128
+
+
+class _Datagrams(socketserver.UDPServer, _OfBothFamilies):
+    """One thread: an answer never waits."""
+
+    max_packet_size = 1 << 16
+
+
+def main() -> None:
+    """Serve until the pod is deleted."""
+    with _Streams(("", PORT), _Stream) as streams, _Datagrams(("", PORT), _Datagram) as datagrams:
+        threading.Thread(target=datagrams.serve_forever, daemon=True).start()
+        streams.serve_forever()
+
+
+if __name__ == "__main__":
+    main()
