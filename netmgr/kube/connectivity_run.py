@@ -328,7 +328,7 @@ class _Run:
             tested.uncounted = f"its exporter does not answer: {short(error)}"
             return
         server, client = (
-            _counted(page, self._request.name, pod_name(role, number)) for role in (SERVER, CLIENT)
+            counted(page, self._request.name, pod_name(role, number)) for role in (SERVER, CLIENT)
         )
         tested.server_counted, tested.counted = server, client
         tested.uncounted = "" if server and client else "its exporter does not name the test's pods"
@@ -346,7 +346,7 @@ def _page(api: Api, candidate: Candidate) -> str:
     return api.bounded(f"{path}/proxy/metrics", PAGE_SECONDS, LONGEST_PAGE).decode(errors="replace")
 
 
-def _counted(page: str, namespace: str, pod: str) -> Counted | None:
+def counted(page: str, namespace: str, pod: str) -> Counted | None:
     """A pod's bytes on an exporter's page; None where it is not there."""
     found = []
     for way in ("out", "in"):

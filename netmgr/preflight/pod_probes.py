@@ -37,12 +37,13 @@ Value = TypeVar("Value")
 Attempt = Callable[[], tuple[str, ...]]
 
 _PAUSE_SECONDS, _QUIET_SECONDS, _NOISY_SECONDS = 0.2, 0.6, 6.0
+_LONGEST_SECONDS = 2 * PATIENCE_SECONDS
 _AT_ONCE = 64
 _SMALL = 64
 """Bytes of a datagram whose size does not matter; an address fits in."""
 
 _LARGEST_GREETING = 64 * 1024
-_NET = Path("/proc/self/net")
+_NET = Path("/proc/thread-self/net")
 # linux/in.h, linux/in6.h: the path's MTU, and datagrams that are never fragmented.
 _IP_MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14), socket.AF_INET6: (socket.IPPROTO_IPV6, 24)}
 _DISCOVER = {socket.AF_INET: (socket.IPPROTO_IP, 10), socket.AF_INET6: (socket.IPPROTO_IPV6, 23)}
@@ -88,13 +89,13 @@ def run(task: Task) -> Answer:
 
 
 def _ended(submitted: Iterable[Future[Ending]]) -> tuple[Ending, ...]:
-    late = Ending(result=Result.NO_ANSWER, seconds=2 * PATIENCE_SECONDS)
+    late = Ending(result=Result.NO_ANSWER, seconds=_LONGEST_SECONDS)
     return tuple(_result(each, late) for each in list(submitted))
 
 
 def _result(waiting: Future[Value], otherwise: Value) -> Value:
     try:
-        return waiting.result(2 * PATIENCE_SECONDS)
+        return waiting.result(_LONGEST_SECONDS)
     except TimeoutError:  # the C library's resolver has no time limit of its own
         return otherwise
 
@@ -240,15 +241,15 @@ def _greet(ways: list[_Way]) -> tuple[str, ...]:
     if not ways:
         raise _Failed(Result.NO_NAME, "no address of it, or no route to it")
     for way in ways:
-        opened = _connected(way)
-        with opened, suppress(OSError):
-            opened.shutdown(socket.SHUT_WR)
+        with _connected(way) as opened:
+            # Closing resets a peer that goes on.
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             opened.settimeout(TRY_SECONDS / 2)
             taken = 0
-            while taken < _LARGEST_GREETING and (piece := opened.recv(1 << 12)):
-                taken += len(piece)
-            # A peer that goes on is reset.
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            with suppress(OSError):
+                opened.shutdown(socket.SHUT_WR)
+                while taken < _LARGEST_GREETING and (piece := opened.recv(1 << 12)):
+                    taken += len(piece)
     return tuple(way.address[0] for way in ways)
 
 

@@ -1,0 +1,159 @@
+"""`netmgr connectivity-test` as an administrator runs it: on a cluster that works, and on one in
+which a single thing is broken.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from netmgr.kube.connectivity_objects import LABEL
+from netmgr.lab.topology import BESIDE_INTERNET, INTERNET
+from netmgr.prefixes import Family
+from tests.answers import validate
+from tests.e2e import companions, netmgr, network
+from tests.e2e.cluster import Cluster, wait_for
+from tests.kernel.greeting import greeting
+from tests.kubernetes.control_plane import Object
+from tests.runtimes.node import BIN_DIR
+
+pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(900)]
+
+SOUND, CUT_OFF = network.NODES
+PORTMAP = Path("/usr/lib/cni/portmap")
+HOST_PORT = 18080
+NOWHERE = "198.51.100.77:80"
+"""An address of the internet that no host has."""
+
+INTERNAL = ["10.0.0.0/8", "172.16.0.0/12", "fc00::/7"]
+
+
+@pytest.fixture(scope="module")
+def options() -> dict[str, object]:
+    return {"families": tuple(Family)}
+
+
+@pytest.fixture(scope="module")
+def installed(cluster: Cluster) -> Cluster:
+    for node in cluster.nodes:
+        node.machine.write(f"{BIN_DIR}/{PORTMAP.name}", PORTMAP.read_bytes(), 0o755)
+    netmgr.apply(cluster, netmgr.overlay(cluster, "cni"))
+    netmgr.roll_out(cluster)
+    wait_for(cluster.nodes_are_ready, "Ready Nodes", 60)
+    companions.install_dns(cluster)
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def outside(installed: Cluster) -> Iterator[list[str]]:
+    """Options for a server in the internet, by both families, and for an address without one."""
+    with greeting(installed.namespace("internet")) as port:
+        yield [
+            *("--internet", f"{INTERNET[Family.V4]}:{port}"),
+            *("--internet", f"[{INTERNET[Family.V6]}]:{port}"),
+            *("--unreachable", NOWHERE),
+            *("--host-port", str(HOST_PORT)),
+        ]
+
+
+def run(cluster: Cluster, *options: str) -> tuple[int, Object]:
+    """The command's exit code and answer; afterwards its namespace is gone."""
+    config = cluster.plane.kubeconfig()
+    netns = f"--net={cluster.namespace(network.CONTROL_PLANE)}"
+    command = [sys.executable, "-m", "netmgr", "connectivity-test", "--kubeconfig", str(config)]
+    ended = subprocess.run(
+        ["nsenter", netns, *command, "-o", "json", *options],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert ended.stdout, ended.stderr
+    answer = json.loads(ended.stdout)
+    validate("connectivity-test", answer)
+    wait_for(lambda: not namespaces(cluster), "the end of the test's namespace", 60)
+    return ended.returncode, answer
+
+
+def namespaces(cluster: Cluster) -> list[str]:
+    found = cluster.plane.ask("GET", f"/api/v1/namespaces?labelSelector={LABEL}")["items"]
+    return [each["metadata"]["name"] for each in found]
+
+
+def states(answer: Object, which: str) -> dict[str, set[str]]:
+    """The checks of each node that ended so."""
+    return {
+        each["node"]: {check for check, state in each["checks"].items() if state == which}
+        for each in answer["nodes"]
+    }
+
+
+def home_of_dns(cluster: Cluster) -> str:
+    (pod,) = cluster.plane.ask(
+        "GET", "/api/v1/namespaces/kube-system/pods?labelSelector=k8s-app=kube-dns"
+    )["items"]
+    return str(pod["spec"]["nodeName"])
+
+
+def test_a_cluster_that_works_passes_every_check_on_every_node(
+    installed: Cluster, outside: list[str]
+) -> None:
+    code, answer = run(installed, *outside)
+    assert answer["findings"] == []
+    assert (code, answer["passed"]) == (0, True)
+    assert states(answer, "ok") == {
+        node: set(answer["nodes"][0]["checks"]) for node in network.NODES
+    }
+
+
+def test_without_options_only_what_they_are_for_is_skipped(installed: Cluster) -> None:
+    code, answer = run(installed, "--node", SOUND)
+    assert (code, answer["findings"]) == (0, [])
+    left_out = {"other-nodes", "host-port", "internet", "unreachable"}
+    assert states(answer, "skipped") == {SOUND: left_out}
+
+
+def test_a_podcidr_that_is_not_delivered_fails_what_needs_it_and_nothing_else(
+    installed: Cluster, outside: list[str]
+) -> None:
+    (pod_cidr,) = [each for each in installed.pod_cidrs(CUT_OFF) if "." in each]
+    via = str(network.address(CUT_OFF))
+    installed.run_at(network.FABRIC, "ip", "route", "delete", pod_cidr, "via", via)
+    try:
+        code, answer = run(installed, *outside)
+    finally:
+        installed.run_at(network.FABRIC, "ip", "route", "add", pod_cidr, "via", via)
+    failed = {node: {"other-nodes"} for node in network.NODES}
+    failed[next(each for each in network.NODES if each != home_of_dns(installed))].add("dns")
+    assert (code, states(answer, "failed")) == (1, failed), answer["findings"]
+    between = [each for each in answer["findings"] if each["check"] == "other-nodes"]
+    # By IPv6 the network is as it was.
+    assert {each["message"].partition(":")[0] for each in between} == {"IPv4 TCP", "IPv4 UDP"}
+    assert {name for each in between for name in each["objects"]} == {
+        f"node/{SOUND} to node/{CUT_OFF}",
+        f"node/{CUT_OFF} to node/{SOUND}",
+    }
+
+
+def test_internet_that_the_nodes_take_for_internal_is_reached_and_not_counted(
+    installed: Cluster, outside: list[str]
+) -> None:
+    address = INTERNET[Family.V4]
+    pods, via = str(network.POD_CIDRS[Family.V4]), str(BESIDE_INTERNET[Family.V4])
+    # Internal traffic keeps its source, which the internet has to know then.
+    installed.run_at("internet", "ip", "route", "add", pods, "via", via)
+    node_yaml = {"internal": [*INTERNAL, f"{address}/32"]}
+    try:
+        netmgr.apply(installed, netmgr.overlay(installed, "cni", node_yaml=node_yaml))
+        netmgr.roll_out(installed)
+        code, answer = run(installed, *outside)
+    finally:
+        installed.run_at("internet", "ip", "route", "delete", pods, "via", via)
+    failed = {node: {"counted"} for node in network.NODES}
+    assert (code, states(answer, "failed")) == (1, failed), answer["findings"]
+    assert all("bytes were counted, and it exchanged" in e["message"] for e in answer["findings"])

@@ -1,0 +1,146 @@
+"""The pods of `netmgr connectivity-test`, in network namespaces: client against server."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from netmgr.api.connectivity import Answer, Probe, Result, Target, Task
+from netmgr.kube.connectivity import ICMPV6_BYTES, Counted, expected
+from netmgr.kube.connectivity_run import counted
+from netmgr.lab import wiring
+from netmgr.lab.exchange import open_socket
+from netmgr.lab.runtime import Sandbox
+from netmgr.lab.topology import INTERNET
+from netmgr.lab.world import World
+from netmgr.prefixes import Address, Family
+from netmgr.preflight import pod_probes
+from netmgr.preflight.pod_server import PORT
+from tests.kernel.conforming import eventually
+from tests.kernel.fabric import NODE, PEER, Fabric, changed, filtering
+from tests.kernel.greeting import GREETING, greeting
+
+pytestmark = pytest.mark.root
+
+NOWHERE = "203.0.113.77"
+"""An address of the internet that no host has."""
+
+
+@contextmanager
+def server(namespace: Path) -> Iterator[None]:
+    """The server, in a namespace; clients try until it listens."""
+    command = ["nsenter", f"--net={namespace}", sys.executable, "-m", "netmgr.preflight.pod_server"]
+    with subprocess.Popen(command) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def ask(namespace: Path, task: Task) -> Answer:
+    with wiring.inside(namespace):
+        return pod_probes.run(task)
+
+
+def probes(*addresses: Address) -> tuple[Probe, ...]:
+    return tuple(Probe(by=by, host=str(each)) for each in addresses for by in ("tcp", "udp"))
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One attempt is enough where what is broken stays so."""
+    monkeypatch.setattr(pod_probes, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(pod_probes, "TRY_SECONDS", 1.0)
+
+
+@pytest.mark.parametrize("peer", ["closes", "hangs on"])
+def test_what_a_client_reports_is_what_its_node_counts_to_the_byte(
+    world: World, new_pod: Callable[[str], Sandbox], peer: str
+) -> None:
+    forbidden = (Target(NOWHERE, 80),) if peer == "closes" else ()
+    client, near, far = new_pod("node-1"), new_pod("node-1"), new_pod("node-2")
+    with ExitStack() as running:
+        for each in (near, far):
+            running.enter_context(server(each.netns))
+        port = running.enter_context(greeting(world.internet, hangs_on=peer == "hangs on"))
+        answer = ask(
+            client.netns,
+            Task(
+                probes=probes(*near.addresses, *far.addresses),
+                internet=tuple(Target(str(each), port) for each in INTERNET.values()),
+                unreachable=forbidden,
+            ),
+        )
+    assert [each.result for each in answer.probes] == [Result.OK] * 8
+    own = {str(each) for each in client.addresses}
+    assert {address for each in answer.probes for address in each.seen} == own
+    assert [each.result for each in answer.internet] == [Result.OK] * 2
+    assert [each.result for each in answer.unreachable] == [Result.NO_ANSWER] * len(forbidden)
+    assert answer.to_internet.bytes_in > 2 * len(GREETING)
+    assert (answer.to_unreachable.bytes_out > 0) is bool(forbidden)
+
+    def has_counted_it() -> bool:
+        found = counted(world.node("node-1").scrape(), client.pod.namespace, client.pod.name)
+        assert found is not None
+        bounds = expected(answer)
+        return all(low <= each <= high for each, (low, high) in zip(found, bounds, strict=True))
+
+    assert eventually(has_counted_it, 20)
+    if not forbidden:
+        phase = answer.to_internet
+        for (least, most), messages in zip(
+            expected(answer), (phase.icmpv6_out, phase.icmpv6_in), strict=True
+        ):
+            assert most - least == ICMPV6_BYTES * messages
+    for each in (near, far):
+        page = world.node(each.pod.node).scrape()
+        assert counted(page, each.pod.namespace, each.pod.name) == Counted(0, 0)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_packets_that_are_too_large_for_a_path_are_distinguished_from_no_path(
+    fabric: Fabric,
+) -> None:
+    narrow, wide = (f"ip link set {PEER.host} mtu {mtu}" for mtu in (1400, 1500))
+    silent = ("icmp type destination-unreachable drop", "icmpv6 type packet-too-big drop")
+    client, task = fabric.directory / NODE.host, Task(probes=probes(*PEER.addresses))
+    with server(fabric.directory / PEER.host):
+        assert eventually(lambda: {e.result for e in ask(client, task).probes} == {Result.OK}, 20)
+        with filtering(fabric, "fabric", "output", *silent):
+            with changed(fabric, "fabric", narrow, wide):
+                found = ask(client, task)
+            assert [each.result for each in found.probes] == [Result.STALLED] * 4
+        with filtering(fabric, "fabric", "forward", "drop"):
+            found = ask(client, task)
+        assert [each.result for each in found.probes] == [Result.NO_ANSWER] * 4
+    found = ask(client, task)
+    assert [each.result for each in found.probes][::2] == [Result.REFUSED] * 2
+
+
+@pytest.mark.usefixtures("hasty")
+def test_an_address_that_should_not_answer_fails_by_a_refusal_as_well(fabric: Fabric) -> None:
+    host = str(PEER.address(Family.V4))
+    task = Task(probes=(), unreachable=(Target(host, 9),))
+    client = fabric.directory / NODE.host
+    assert [each.result for each in ask(client, task).unreachable] == [Result.OK]
+    with filtering(fabric, "fabric", "forward", "drop"):
+        assert [each.result for each in ask(client, task).unreachable] == [Result.NO_ANSWER]
+
+
+def test_an_answer_by_udp_is_never_longer_than_its_request(fabric: Fabric) -> None:
+    with server(fabric.directory / PEER.host):
+        task = Task(probes=probes(PEER.address(Family.V4)))
+        answer = ask(fabric.directory / NODE.host, task)
+        assert [each.result for each in answer.probes] == [Result.OK] * 2
+        own = open_socket(fabric.directory / NODE.host, Family.V4, socket.SOCK_DGRAM)
+        with own:
+            own.connect((str(PEER.address(Family.V4)), PORT))
+            for length in (1, 5, 64, 1400):
+                own.send(bytes(length))
+                assert len(own.recv(1 << 16)) == length
