@@ -100,7 +100,7 @@ class Counted(NamedTuple):
 
 
 @dataclass
-class Tested:
+class NodeResult:
     """A Node that was tested.
 
     Attributes:
@@ -133,11 +133,11 @@ def candidates(nodes: Iterable[Mapping[str, Any]], pods: Iterable[PodState]) -> 
     return found
 
 
-def testable(wanted: Sequence[Candidate], most: int) -> tuple[list[Candidate], list[Finding]]:
+def usable(wanted: Sequence[Candidate], most: int) -> tuple[list[Candidate], list[Finding]]:
     """So many Nodes that can be tested, and why others cannot; by default those are passed over."""
-    usable = [each for each in wanted if each.state.is_ready and each.agent]
+    ready = [each for each in wanted if each.state.is_ready and each.agent]
     absent = []
-    if most >= len(wanted) or not usable:
+    if most >= len(wanted) or not ready:
         for each in wanted:
             if not each.state.is_ready or not each.agent:
                 about = f"node/{each.name}"
@@ -150,7 +150,7 @@ def testable(wanted: Sequence[Candidate], most: int) -> tuple[list[Candidate], l
             "kubectl get nodes",
         )
         absent.append(Finding(Severity.ERROR, Check.START, message, remedy, ("cluster",)))
-    return spread(usable, most), absent
+    return spread(ready, most), absent
 
 
 def spread(found: Iterable[Candidate], most: int) -> list[Candidate]:
@@ -202,7 +202,7 @@ def _family(address: str) -> Family:
     return Address.parse(address).family
 
 
-def conclude(tested: Tested, service: Sequence[str], asked: Options) -> None:
+def conclude(tested: NodeResult, service: Sequence[str], asked: Options) -> None:
     """Fill in a Node's states and findings by what its pods and its exporter say."""
     tested.states = dict.fromkeys(Check, State.SKIPPED)
     answer = tested.answer
@@ -233,7 +233,7 @@ def _is_whole(answer: Answer, planned: Sequence[Planned], asked: Options) -> boo
     return found == (len(planned), len(asked.internet), len(asked.unreachable))
 
 
-def _of_probe(tested: Tested, planned: Planned, ending: Ending, service: Sequence[str]) -> None:
+def _of_probe(tested: NodeResult, planned: Planned, ending: Ending, service: Sequence[str]) -> None:
     check, probe = planned.check, planned.probe
     is_answered = ending.result in (Result.OK, Result.STALLED)
     if check is Check.DNS:
@@ -259,7 +259,7 @@ def _of_probe(tested: Tested, planned: Planned, ending: Ending, service: Sequenc
             _fail(tested, Check.OWN_ADDRESS, message, remedy, _about(tested, planned))
 
 
-def _of_name(tested: Tested, ending: Ending, service: Sequence[str]) -> None:
+def _of_name(tested: NodeResult, ending: Ending, service: Sequence[str]) -> None:
     remedy = "kubectl -n kube-system get pods -l k8s-app=kube-dns -o wide"
     if ending.result is not Result.OK:
         _fail(tested, Check.DNS, f"the Service's name: {_words(ending)}", remedy)
@@ -272,7 +272,7 @@ def _of_name(tested: Tested, ending: Ending, service: Sequence[str]) -> None:
         _pass(tested, Check.DNS)
 
 
-def _of_size(tested: Tested, planned: Planned, ending: Ending) -> None:
+def _of_size(tested: NodeResult, planned: Planned, ending: Ending) -> None:
     if ending.result is Result.OK:
         _pass(tested, Check.PATH_MTU)
         return
@@ -297,7 +297,7 @@ def _remedy(planned: Planned) -> str:
             return f"netmgr node explain {planned.probe.host}"
 
 
-def _of_counts(tested: Tested, answer: Answer) -> None:
+def _of_counts(tested: NodeResult, answer: Answer) -> None:
 
     remedy = "netmgr node audit, on the node"
     if tested.counted is None or tested.server_counted is None:
@@ -322,7 +322,7 @@ def _of_counts(tested: Tested, answer: Answer) -> None:
             _fail(tested, Check.COUNTED, message, remedy)
 
 
-def is_as_expected(tested: Tested) -> bool:
+def is_as_expected(tested: NodeResult) -> bool:
     """Whether the counts are there, and right: no need to ask the exporter again."""
     if tested.answer is None or tested.counted is None or tested.server_counted is None:
         return False
@@ -347,7 +347,7 @@ def expected(answer: Answer) -> tuple[tuple[int, int], tuple[int, int]]:
     )
 
 
-def _about(tested: Tested, planned: Planned) -> str:
+def _about(tested: NodeResult, planned: Planned) -> str:
     if planned.node in ("", tested.node):
         return f"node/{tested.node}"
     return f"node/{tested.node} to node/{planned.node}"
@@ -368,17 +368,17 @@ def _words(ending: Ending) -> str:
     return f"{said} ({ending.reason})" if ending.reason else said
 
 
-def _pass(tested: Tested, check: Check) -> None:
+def _pass(tested: NodeResult, check: Check) -> None:
     if tested.states[check] is State.SKIPPED:
         tested.states[check] = State.OK
 
 
-def _fail(tested: Tested, check: Check, message: str, remedy: str, about: str = "") -> None:
+def _fail(tested: NodeResult, check: Check, message: str, remedy: str, about: str = "") -> None:
     tested.states[check] = State.FAILED
     objects = (about or f"node/{tested.node}",)
     tested.findings.append(Finding(Severity.ERROR, check, message, remedy, objects))
 
 
-def findings(tested: Iterable[Tested], others: Iterable[Finding]) -> list[Finding]:
+def findings(tested: Iterable[NodeResult], others: Iterable[Finding]) -> list[Finding]:
     """All that was found, worst first; one cause on many Nodes is one finding."""
     return grouped([*others, *(found for each in tested for found in each.findings)])

@@ -21,7 +21,7 @@ from netmgr.kube.api import NOT_FOUND, Api, Object
 from netmgr.kube.cluster import agent_pods, items, short
 from netmgr.kube.cluster_status import Finding, PodState
 from netmgr.kube.concurrency import THREADS
-from netmgr.kube.connectivity import Candidate, Counted, Options, Server, Tested
+from netmgr.kube.connectivity import Candidate, Counted, NodeResult, Options, Server
 from netmgr.kube.connectivity_objects import CLIENT, SERVER, PodNow, pod_name
 
 AT_ONCE = 8
@@ -51,7 +51,7 @@ class Outcome:
     """What came of a run: the tested Nodes, and all findings, worst first."""
 
     namespace: str
-    tested: list[Tested] = field(default_factory=list)
+    tested: list[NodeResult] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     is_kept: bool = False
 
@@ -120,7 +120,7 @@ def _chosen(api: Api, request: Request) -> tuple[list[Candidate], list[Finding]]
             f"there are {', '.join(sorted(known)[:10]) or 'none'}"
         )
     wanted = [known[name] for name in dict.fromkeys(request.nodes)] or list(known.values())
-    return connectivity.testable(
+    return connectivity.usable(
         wanted, len(wanted) if request.nodes or request.is_all else connectivity.MOST_NODES
     )
 
@@ -189,13 +189,13 @@ class _Run:
         self._path = f"/api/v1/namespaces/{request.name}"
         self._addresses: dict[str, tuple[str, ...]] = {}
 
-    def test(self, chosen: Sequence[Candidate]) -> list[Tested]:
+    def test(self, chosen: Sequence[Candidate]) -> list[NodeResult]:
         """Start servers, have clients probe them, and compare the counts."""
         asked = self._request.options
         self._api.create(f"{self._path}/serviceaccounts", connectivity_objects.account())
         made = self._api.create(f"{self._path}/services", connectivity_objects.service())
         service = tuple(made["spec"].get("clusterIPs") or ())
-        tested = [Tested(each.name) for each in chosen]
+        tested = [NodeResult(each.name) for each in chosen]
         numbers = range(len(chosen))
         lifetime = 2 * self._request.seconds + 2 * CLIENT_SECONDS + 2 * COUNT_SECONDS
         self._make(
@@ -259,7 +259,7 @@ class _Run:
             self._addresses[name] = pod.addresses or self._addresses.get(name, ())
         return found
 
-    def _servers(self, found: Mapping[str, PodNow], tested: list[Tested]) -> dict[int, Server]:
+    def _servers(self, found: Mapping[str, PodNow], tested: list[NodeResult]) -> dict[int, Server]:
         """Those that run, by their Node's number."""
         ring = {}
         for number, each in enumerate(tested):
@@ -285,7 +285,7 @@ class _Run:
         words = [f"{each.get('reason', '')}: {each.get('message', '')}" for each in found]
         return connectivity_objects.shortened(words[-1]) if words else ""
 
-    def _read(self, number: int, pod: PodNow, tested: Tested) -> None:
+    def _read(self, number: int, pod: PodNow, tested: NodeResult) -> None:
         """What a client printed."""
         name = pod_name(CLIENT, number)
         tested.addresses = self._addresses.get(name, ())
@@ -305,7 +305,7 @@ class _Run:
         except ValueError:
             tested.trouble = "its client printed something else than an answer"
 
-    def _compare(self, wanted: Sequence[tuple[Candidate, Tested, int]]) -> None:
+    def _compare(self, wanted: Sequence[tuple[Candidate, NodeResult, int]]) -> None:
         """Read the exporters until all counts are as they should be, or time is over."""
         deadline = time.monotonic() + COUNT_SECONDS
         left = [each for each in wanted if each[1].answer is not None]
@@ -321,7 +321,7 @@ class _Run:
                 return
             time.sleep(POLL_SECONDS)
 
-    def _count(self, candidate: Candidate, tested: Tested, number: int) -> None:
+    def _count(self, candidate: Candidate, tested: NodeResult, number: int) -> None:
         try:
             page = _page(self._api, candidate)
         except ApiError as error:
@@ -351,7 +351,9 @@ def counted(page: str, namespace: str, pod: str) -> Counted | None:
     found = []
     for way in ("out", "in"):
         labels = rf'namespace="{namespace}",pod="{pod}",traffic="internet-{way}"'
-        line = rf"^netmgr_pod_traffic_bytes_total\{{{labels}\}} ([0-9.e+]{{1,30}})$"
+        line = (
+            rf"^netmgr_pod_traffic_bytes_total\{{{labels}\}} (\d{{1,16}}(\.\d{{1,16}})?(e\+\d\d)?)$"
+        )
         match = re.search(line, page, re.MULTILINE)
         if match is None:
             return None
