@@ -29,6 +29,7 @@ MOST_TARGETS = 4
 LONGEST_ANSWER = 256 * 1024
 
 MOST_PROBES = 256
+LARGEST_PORT = 65_535
 
 
 class Target(NamedTuple):
@@ -47,7 +48,7 @@ class Target(NamedTuple):
         head, _, port = text.rpartition(":")
         is_bracketed = head.startswith("[") and head.endswith("]")
         host = head[1:-1] if is_bracketed else head
-        is_port = port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535  # noqa: PLR2004
+        is_port = port.isascii() and port.isdigit() and 1 <= int(port) <= LARGEST_PORT
         if not host or not is_port or (":" in head) is not is_bracketed:
             raise ValueError(
                 f"{text!r} is no HOST:PORT; write example.com:443 or [2001:db8::1]:443"
@@ -108,7 +109,6 @@ class Ending(_Part):
     """
 
     result: Result
-    seconds: Annotated[float, Field(ge=0, le=1000)]
     seen: Annotated[tuple[_Text, ...], Field(max_length=16)] = ()
     reason: Annotated[str, Field(max_length=200)] = ""
 

@@ -91,7 +91,7 @@ def connectivity_test(  # noqa: PLR0913  one a command-line option
         is_kept=keep,
     )
     outcome = _run(request, status.connect(kubeconfig, service_account, context))
-    document = _document(outcome)
+    document = _document(outcome, kept=keep)
     if output is Output.TABLE:
         passed = document["passed"]
         findings = status.findings_table(outcome.findings, is_healthy=passed, word="passed")
@@ -126,13 +126,13 @@ def _run(request: Request, api: Api) -> Outcome:
         return run(api, request, report)
 
 
-def _document(outcome: Outcome) -> ConnectivityReport:
+def _document(outcome: Outcome, *, kept: bool) -> ConnectivityReport:
     failed = any(each.severity == "error" for each in outcome.findings)
     return {
         "version": 1,
         "passed": not failed,
         "namespace": outcome.namespace,
-        "kept": outcome.is_kept,
+        "kept": kept and bool(outcome.tested),
         "nodes": [{"node": each.node, "checks": each.states} for each in outcome.tested],
         "findings": outcome.findings,
     }

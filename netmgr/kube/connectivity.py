@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from netmgr.api.connectivity import Answer, Ending, Probe, Result, Target
 from netmgr.documents.diagnostics import Severity
@@ -65,6 +65,13 @@ class Candidate:
     def name(self) -> str:
         """The Node's."""
         return self.state.view.name
+
+    @property
+    def trouble(self) -> str:
+        """Why it cannot be tested, or empty."""
+        if not self.state.is_ready:
+            return "the Node is not Ready"
+        return "" if self.agent else "no agent's pod is on it"
 
 
 class Options(NamedTuple):
@@ -135,22 +142,19 @@ def candidates(nodes: Iterable[Mapping[str, Any]], pods: Iterable[PodState]) -> 
 
 def usable(wanted: Sequence[Candidate], most: int) -> tuple[list[Candidate], list[Finding]]:
     """So many Nodes that can be tested, and why others cannot; by default those are passed over."""
-    ready = [each for each in wanted if each.state.is_ready and each.agent]
-    absent = []
-    if most >= len(wanted) or not ready:
-        for each in wanted:
-            if not each.state.is_ready or not each.agent:
-                about = f"node/{each.name}"
-                why = "no agent's pod is on it" if each.state.is_ready else "the Node is not Ready"
-                message, remedy = f"not tested: {why}", "netmgr status --cluster"
-                absent.append(Finding(Severity.ERROR, Check.START, message, remedy, (about,)))
+    ready = [each for each in wanted if not each.trouble]
+    absent = [
+        _absent(f"not tested: {each.trouble}", f"node/{each.name}")
+        for each in wanted
+        if each.trouble and (most >= len(wanted) or not ready)
+    ]
     if not wanted:
-        message, remedy = (
-            "there is no Node on which netmgr's agents serve pods",
-            "kubectl get nodes",
-        )
-        absent.append(Finding(Severity.ERROR, Check.START, message, remedy, ("cluster",)))
+        absent = [_absent("there is no Node on which netmgr's agents serve pods", "cluster")]
     return spread(ready, most), absent
+
+
+def _absent(message: str, about: str) -> Finding:
+    return Finding(Severity.ERROR, Check.START, message, "netmgr status --cluster", (about,))
 
 
 def spread(found: Iterable[Candidate], most: int) -> list[Candidate]:
@@ -166,23 +170,24 @@ def spread(found: Iterable[Candidate], most: int) -> list[Candidate]:
 def plan(
     own: Server, ring: Sequence[Server], service: Sequence[str], asked: Options
 ) -> list[Planned]:
-    """What the client of a Node probes, with all servers and the Service's addresses."""
-    probes = []
+    """What the client of a Node probes: servers of the ring, and the Service by its addresses."""
+    probes: list[Planned] = []
     for server in _peers(own, ring):
         check = Check.SAME_NODE if server.node == own.node else Check.OTHER_NODES
-        for address in _of_families(server.addresses, own.addresses):
-            probes += [_planned(check, server.node, by, address) for by in ("tcp", "udp")]
-        if asked.host_port:
-            for address in _of_families(server.host_addresses, own.addresses):
-                probe = Probe(by="tcp", host=address, port=asked.host_port)
-                probes.append(Planned(Check.HOST_PORT, server.node, probe))
-    for address in _of_families(service, own.addresses):
-        probes += [_planned(Check.SERVICE, "", by, address) for by in ("tcp", "udp")]
+        probes += _echoes(check, server.node, _of_families(server.addresses, own.addresses))
+    probes += _echoes(Check.SERVICE, "", _of_families(service, own.addresses))
+    if asked.host_port:
+        probes += [
+            Planned(Check.HOST_PORT, own.node, Probe(by="tcp", host=each, port=asked.host_port))
+            for each in _of_families(own.host_addresses, own.addresses)
+        ]
     return [*probes, Planned(Check.DNS, "", Probe(by="dns", host=SERVICE))]
 
 
-def _planned(check: Check, node: str, by: Literal["tcp", "udp"], address: str) -> Planned:
-    return Planned(check, node, Probe(by=by, host=address))
+def _echoes(check: Check, node: str, addresses: Iterable[str]) -> Iterator[Planned]:
+    for each in addresses:
+        yield Planned(check, node, Probe(by="tcp", host=each))
+        yield Planned(check, node, Probe(by="udp", host=each))
 
 
 def _peers(own: Server, ring: Sequence[Server]) -> Iterator[Server]:
@@ -213,18 +218,16 @@ def conclude(tested: NodeResult, service: Sequence[str], asked: Options) -> None
     tested.states[Check.START] = State.OK
     for planned, ending in zip(tested.planned, answer.probes, strict=True):
         _of_probe(tested, planned, ending, service)
-    for target, ending in zip(asked.internet, answer.internet, strict=True):
-        if ending.result is Result.OK:
-            _pass(tested, Check.INTERNET)
-        else:
-            message = f"{target} in the internet: {_words(ending)}"
-            _fail(tested, Check.INTERNET, message, f"netmgr node explain {target.host}")
-    for target, ending in zip(asked.unreachable, answer.unreachable, strict=True):
-        if ending.result is not Result.OK:
-            _pass(tested, Check.UNREACHABLE)
-        else:
-            message = f"{target} answers, and should not"
-            _fail(tested, Check.UNREACHABLE, message, f"netmgr node explain {target.host}")
+    for check, targets, endings, wanted in (
+        (Check.INTERNET, asked.internet, answer.internet, Result.OK),
+        (Check.UNREACHABLE, asked.unreachable, answer.unreachable, Result.NO_ANSWER),
+    ):
+        for target, ending in zip(targets, endings, strict=True):
+            if ending.result is wanted:
+                _pass(tested, check)
+            else:
+                message = f"{target}: {_words(ending)}"
+                _fail(tested, check, message, f"netmgr node explain {target.host}, on the node")
     _of_counts(tested, answer)
 
 
@@ -255,7 +258,7 @@ def _of_probe(tested: NodeResult, planned: Planned, ending: Ending, service: Seq
         else:
             seen = ", ".join(ending.seen)
             message = f"{_way(probe)}: the server saw {seen}, which is not the pod's own address"
-            remedy = f"netmgr node explain {probe.host}"
+            remedy = f"netmgr node explain {probe.host}, on the node"
             _fail(tested, Check.OWN_ADDRESS, message, remedy, _about(tested, planned))
 
 
@@ -294,7 +297,7 @@ def _remedy(planned: Planned) -> str:
         case Check.HOST_PORT:
             return "the plugin portmap has to be in the chain: components/host-ports"
         case _:
-            return f"netmgr node explain {planned.probe.host}"
+            return f"netmgr node explain {planned.probe.host}, on the node"
 
 
 def _of_counts(tested: NodeResult, answer: Answer) -> None:
@@ -363,7 +366,7 @@ def _words(ending: Ending) -> str:
         Result.REFUSED: "refused",
         Result.STALLED: "broke off",
         Result.NO_NAME: "no such name",
-        Result.OK: "",
+        Result.OK: "it answers, and should not",
     }[ending.result]
     return f"{said} ({ending.reason})" if ending.reason else said
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from netmgr.api.connectivity import CLIENT_SECONDS, PORT, Task
+from netmgr.api.connectivity import PORT, Task
 from netmgr.drawing import plain
 from netmgr.kube.connectivity import SERVICE
 
@@ -69,10 +69,10 @@ def server(number: int, node: str, image: str, lifetime: float, host_port: int) 
     return _pod(SERVER, number, node, image, ["netmgr.preflight.pod_server"], lifetime, ports)
 
 
-def client(number: int, node: str, image: str, task: Task) -> Object:
+def client(number: int, node: str, image: str, lifetime: float, task: Task) -> Object:
     """The client's pod, which prints its answer and ends."""
     command = ["netmgr.preflight.pod_probes", task.model_dump_json()]
-    return _pod(CLIENT, number, node, image, command, 2 * CLIENT_SECONDS, [])
+    return _pod(CLIENT, number, node, image, command, lifetime, [])
 
 
 def pod_name(role: str, number: int) -> str:

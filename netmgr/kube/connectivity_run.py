@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -31,6 +31,7 @@ COUNT_SECONDS = 30.0
 
 PAGE_SECONDS, LONGEST_PAGE = 10.0, 16 * 1024 * 1024
 LOG_SECONDS = 10.0
+GONE = PodNow("", (), (), "the API server does not list it")
 RIGHTS = (
     ("create", "", "namespaces", ""),
     ("delete", "", "namespaces", ""),
@@ -53,7 +54,6 @@ class Outcome:
     namespace: str
     tested: list[NodeResult] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    is_kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def run(api: Api, request: Request, report: Report = lambda *_: None) -> Outcome
     chosen, absent = _chosen(api, request)
     if chosen:
         _require_rights(api, request)
-        with _namespace(api, request, outcome):
+        with _namespace(api, request):
             outcome.tested = _Run(api, request, report).test(chosen)
     outcome.findings = connectivity.findings(outcome.tested, [*absent, *others])
     return outcome
@@ -154,31 +154,36 @@ def _require_rights(api: Api, request: Request) -> None:
 
 
 @contextmanager
-def _namespace(api: Api, request: Request, outcome: Outcome) -> Iterator[None]:
+def _namespace(api: Api, request: Request) -> Iterator[None]:
     """The test's namespace, deleted with all that is in it."""
-    path = f"/api/v1/namespaces/{request.name}"
     body = connectivity_objects.namespace(
         request.name, has_host_port=bool(request.options.host_port)
     )
+    is_ours = True
     try:
-        api.create("/api/v1/namespaces", body)
+        try:
+            api.create("/api/v1/namespaces", body)
+        except ApiError as error:
+            # Refused, it may be somebody else's; without an answer it may have been made.
+            is_ours = isinstance(error, ApiAway)
+            raise
         yield
     finally:
-        outcome.is_kept = request.is_kept
-        if not request.is_kept:
-            _delete(api, path, request.name)
+        if is_ours and not request.is_kept:
+            try:
+                _delete(api, request.name)
+            except SystemExit:  # interrupted meanwhile; a second signal is ignored
+                _delete(api, request.name)
+                raise
 
 
-def _delete(api: Api, path: str, name: str) -> None:
+def _delete(api: Api, name: str) -> None:
     try:
-        api.delete(path)
+        api.delete(f"/api/v1/namespaces/{name}")
     except ApiError as error:
         if error.status != NOT_FOUND:
-            raise ApiError(
-                f"{error.message}; the test's namespace is still there: "
-                f"kubectl delete namespace {name}",
-                error.status,
-            ) from None
+            hint = f"the test's namespace may still be there: kubectl delete namespace {name}"
+            raise ApiError(f"{error.message}; {hint}", error.status) from None
 
 
 class _Run:
@@ -188,6 +193,7 @@ class _Run:
         self._api, self._request, self._report = api, request, report
         self._path = f"/api/v1/namespaces/{request.name}"
         self._addresses: dict[str, tuple[str, ...]] = {}
+        self._lifetime = 2 * (request.seconds + CLIENT_SECONDS + COUNT_SECONDS)
 
     def test(self, chosen: Sequence[Candidate]) -> list[NodeResult]:
         """Start servers, have clients probe them, and compare the counts."""
@@ -195,38 +201,36 @@ class _Run:
         self._api.create(f"{self._path}/serviceaccounts", connectivity_objects.account())
         made = self._api.create(f"{self._path}/services", connectivity_objects.service())
         service = tuple(made["spec"].get("clusterIPs") or ())
-        tested = [NodeResult(each.name) for each in chosen]
-        numbers = range(len(chosen))
-        lifetime = 2 * self._request.seconds + 2 * CLIENT_SECONDS + 2 * COUNT_SECONDS
+        results = [NodeResult(each.name) for each in chosen]
+        images = [each.agent.image if each.agent else "" for each in chosen]
         self._make(
-            connectivity_objects.server(number, each.name, _image(each), lifetime, asked.host_port)
+            connectivity_objects.server(
+                number, each.name, images[number], self._lifetime, asked.host_port
+            )
             for number, each in enumerate(chosen)
         )
-        found = self._await(SERVER, numbers, "Running", self._request.seconds)
-        ring = self._servers(found, tested)
-        clients = []
+        ring = self._servers(results)
         for number, own in ring.items():
-            tested[number].planned = connectivity.plan(own, list(ring.values()), service, asked)
-            task = Task(
-                probes=tuple(each.probe for each in tested[number].planned),
-                internet=asked.internet,
-                unreachable=asked.unreachable,
+            results[number].planned = connectivity.plan(own, list(ring.values()), service, asked)
+        self._make(
+            connectivity_objects.client(
+                number, own.node, images[number], self._lifetime, self._task(results[number])
             )
-            candidate = chosen[number]
-            clients.append(connectivity_objects.client(number, own.node, _image(candidate), task))
-        self._make(clients)
-        seconds = self._request.seconds + CLIENT_SECONDS
-        found = self._await(CLIENT, list(ring), "Succeeded", seconds)
-        for number in ring:
-            self._read(number, found[pod_name(CLIENT, number)], tested[number])
-        self._compare([(chosen[number], tested[number], number) for number in ring])
-        for each in tested:
+            for number, own in ring.items()
+        )
+        self._read_answers({number: results[number] for number in ring})
+        self._compare([(chosen[number], results[number], number) for number in ring])
+        for each in results:
             connectivity.conclude(each, service, asked)
-        return tested
+        return results
 
-    def _make(self, pods: Iterator[Object] | Sequence[Object]) -> None:
-        wanted = list(pods)
-        THREADS.map(AT_ONCE, lambda each: self._api.create(f"{self._path}/pods", each), wanted)
+    def _task(self, result: NodeResult) -> Task:
+        probes = tuple(each.probe for each in result.planned)
+        asked = self._request.options
+        return Task(probes=probes, internet=asked.internet, unreachable=asked.unreachable)
+
+    def _make(self, pods: Iterable[Object]) -> None:
+        THREADS.map(AT_ONCE, lambda each: self._api.create(f"{self._path}/pods", each), pods)
 
     def _await(
         self, role: str, numbers: Sequence[int], phase: str, seconds: float
@@ -236,16 +240,14 @@ class _Run:
         deadline = time.monotonic() + seconds
         while True:
             found = self._pods(role)
-            done = [
-                name
-                for name, pod in found.items()
-                if pod.phase == "Failed" or (pod.phase == phase and self._addresses[name])
-            ]
+            done = {name for name, pod in found.items() if self._is_done(name, pod.phase, phase)}
             self._report(f"{role}s", len(done), len(names))
-            if names <= set(done) or time.monotonic() > deadline:
-                gone = PodNow("", (), (), "somebody else deleted it")
-                return {name: found.get(name, gone) for name in names}
+            if names <= done or time.monotonic() > deadline:
+                return dict.fromkeys(names, GONE) | found
             time.sleep(POLL_SECONDS)
+
+    def _is_done(self, name: str, phase: str, wanted: str) -> bool:
+        return phase == "Failed" or (phase == wanted and bool(self._addresses[name]))
 
     def _pods(self, role: str) -> dict[str, PodNow]:
         """The pods of a role by name."""
@@ -259,10 +261,11 @@ class _Run:
             self._addresses[name] = pod.addresses or self._addresses.get(name, ())
         return found
 
-    def _servers(self, found: Mapping[str, PodNow], tested: list[NodeResult]) -> dict[int, Server]:
+    def _servers(self, results: Sequence[NodeResult]) -> dict[int, Server]:
         """Those that run, by their Node's number."""
+        found = self._await(SERVER, range(len(results)), "Running", self._request.seconds)
         ring = {}
-        for number, each in enumerate(tested):
+        for number, each in enumerate(results):
             name = pod_name(SERVER, number)
             pod = found[name]
             if pod.phase == "Running" and pod.addresses:
@@ -273,7 +276,8 @@ class _Run:
 
     def _trouble(self, name: str, pod: PodNow, seconds: float) -> str:
         reason = pod.reason or self._last_warning(name) or f"its phase is {pod.phase or 'unknown'}"
-        return f"the pod {name.partition('-')[0]} does not run after {seconds:.0f} s: {reason}"
+        how = "failed" if pod.phase == "Failed" else f"is not ready after {seconds:.0f} s"
+        return f"the pod {name.partition('-')[0]} {how}: {reason}"
 
     def _last_warning(self, name: str) -> str:
         """What the last Event says that warns of a pod, such as an error of the CNI plugin."""
@@ -285,57 +289,60 @@ class _Run:
         words = [f"{each.get('reason', '')}: {each.get('message', '')}" for each in found]
         return connectivity_objects.shortened(words[-1]) if words else ""
 
-    def _read(self, number: int, pod: PodNow, tested: NodeResult) -> None:
-        """What a client printed."""
-        name = pod_name(CLIENT, number)
-        tested.addresses = self._addresses.get(name, ())
-        if pod.phase != "Succeeded":
-            tested.trouble = self._trouble(name, pod, self._request.seconds + CLIENT_SECONDS)
-            return
+    def _read_answers(self, results: Mapping[int, NodeResult]) -> None:
+        seconds = self._request.seconds + CLIENT_SECONDS
+        found = self._await(CLIENT, list(results), "Succeeded", seconds)
+
+        def read(number: int) -> None:
+            name, result = pod_name(CLIENT, number), results[number]
+            result.addresses = self._addresses.get(name, ())
+            if found[name].phase == "Succeeded":
+                self._read(name, result)
+            else:
+                result.trouble = self._trouble(name, found[name], seconds)
+
+        THREADS.map(AT_ONCE, read, results)
+
+    def _read(self, name: str, result: NodeResult) -> None:
+        """What a client printed: its last line."""
+        path, query = f"{self._path}/pods/{name}/log", {"limitBytes": LONGEST_ANSWER}
         try:
-            text = self._api.bounded(
-                f"{self._path}/pods/{name}/log",
-                LOG_SECONDS,
-                LONGEST_ANSWER,
-                {"limitBytes": LONGEST_ANSWER},
-            )
-            tested.answer = Answer.model_validate_json(text.strip().rpartition(b"\n")[2])
+            text = self._api.bounded(path, LOG_SECONDS, LONGEST_ANSWER, query)
+            result.answer = Answer.model_validate_json(text.strip().rpartition(b"\n")[2])
         except ApiError as error:
-            tested.trouble = f"the log of its client cannot be read: {short(error)}"
+            result.trouble = f"the log of its client cannot be read: {short(error)}"
         except ValueError:
-            tested.trouble = "its client printed something else than an answer"
+            result.trouble = "its client printed something else than an answer"
 
     def _compare(self, wanted: Sequence[tuple[Candidate, NodeResult, int]]) -> None:
         """Read the exporters until all counts are as they should be, or time is over."""
         deadline = time.monotonic() + COUNT_SECONDS
         left = [each for each in wanted if each[1].answer is not None]
         total, is_first = len(left), True
-        while left:
-            THREADS.map(AT_ONCE, lambda each: self._count(*each), left)
+        while left and time.monotonic() < deadline:
+            THREADS.map(AT_ONCE, lambda each: self._count(*each, deadline), left)
             # One look is not enough: what an agent has not read yet looks like nothing.
             if not is_first:
                 left = [each for each in left if not connectivity.is_as_expected(each[1])]
             is_first = False
             self._report("counts", total - len(left), total)
-            if not left or time.monotonic() > deadline:
-                return
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS if left else 0)
 
-    def _count(self, candidate: Candidate, tested: NodeResult, number: int) -> None:
+    def _count(
+        self, candidate: Candidate, result: NodeResult, number: int, deadline: float
+    ) -> None:
+        if time.monotonic() > deadline:
+            result.uncounted = result.uncounted or "it was not asked in time"
+            return
         try:
             page = _page(self._api, candidate)
         except ApiError as error:
-            tested.uncounted = f"its exporter does not answer: {short(error)}"
+            result.uncounted = f"its exporter does not answer: {short(error)}"
             return
-        server, client = (
+        result.server_counted, result.counted = (
             counted(page, self._request.name, pod_name(role, number)) for role in (SERVER, CLIENT)
         )
-        tested.server_counted, tested.counted = server, client
-        tested.uncounted = "" if server and client else "its exporter does not name the test's pods"
-
-
-def _image(candidate: Candidate) -> str:
-    return candidate.agent.image if candidate.agent else ""
+        result.uncounted = "its exporter does not name the test's pods"
 
 
 def _page(api: Api, candidate: Candidate) -> str:

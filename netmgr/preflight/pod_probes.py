@@ -13,7 +13,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -32,6 +32,7 @@ from netmgr.api.connectivity import (
     Target,
     Task,
 )
+from netmgr.errors import Exit
 
 Value = TypeVar("Value")
 Attempt = Callable[[], tuple[str, ...]]
@@ -89,7 +90,7 @@ def run(task: Task) -> Answer:
 
 
 def _ended(submitted: Iterable[Future[Ending]]) -> tuple[Ending, ...]:
-    late = Ending(result=Result.NO_ANSWER, seconds=_LONGEST_SECONDS)
+    late = Ending(result=Result.NO_ANSWER)
     return tuple(_result(each, late) for each in list(submitted))
 
 
@@ -111,41 +112,37 @@ def _patiently(attempt: Attempt) -> Ending:
 
 
 def _once(attempt: Attempt) -> Ending:
-    begin, result, reason = time.monotonic(), Result.OK, ""
-    seen: tuple[str, ...] = ()
     try:
-        seen = attempt()
+        return Ending(result=Result.OK, seen=attempt())
     except _Failed as failed:
-        result, reason = failed.result, failed.reason
-    seconds = round(time.monotonic() - begin, 4)
-    return Ending(result=result, seconds=seconds, seen=seen, reason=reason)
+        return Ending(result=failed.result, reason=failed.reason)
 
 
 def _probe(probe: Probe) -> tuple[str, ...]:
+    ways = _resolved(probe.host, probe.port)
     match probe.by:
         case "dns":
-            return tuple(sorted({address for _, (address, _) in _resolved(probe.host, 0)}))[:16]
+            return tuple(sorted({way.address[0] for way in ways}))
         case "tcp":
-            (way, *_) = _resolved(probe.host, probe.port)
-            return (_stream(way),)
+            return (_stream(ways[0]),)
         case "udp":
-            (way, *_) = _resolved(probe.host, probe.port)
-            return (_datagrams(way),)
+            return (_datagrams(ways[0]),)
 
 
 def _resolved(host: str, port: int) -> list[_Way]:
+    """One way for each family in which the name has an address."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise _Failed(Result.NO_NAME, str(error)) from None
-    return [_Way(family, (str(where[0]), int(where[1]))) for family, _, _, _, where in found]
+    ways = {family: (str(where[0]), int(where[1])) for family, _, _, _, where in reversed(found)}
+    return [_Way(family, address) for family, address in ways.items()]
 
 
 def _ways(target: Target) -> list[_Way]:
-    """One way in each family in which the pod has an address; none if there is no such name."""
+    """Those that the pod has a route for; none if there is no such name."""
     with suppress(_Failed):
-        found = {way.family: way for way in reversed(_resolved(target.host, target.port))}
-        return [way for way in found.values() if _has_route(way)]
+        return [way for way in _resolved(*target) if _has_route(way)]
     return []
 
 
@@ -224,9 +221,9 @@ def _exchanged(opened: socket.socket, size: Callable[[], int], otherwise: Result
     raise _Failed(otherwise, reason)
 
 
-def _touch(ways: Iterable[_Way]) -> tuple[str, ...]:
+def _touch(ways: Sequence[_Way]) -> tuple[str, ...]:
     """Fails with NO_ANSWER unless one of these answers; a refusal is an answer, too."""
-    for way in ways:
+    for way in _known(ways):
         try:
             _connected(way).close()
         except _Failed as failed:
@@ -236,11 +233,9 @@ def _touch(ways: Iterable[_Way]) -> tuple[str, ...]:
     raise _Failed(Result.NO_ANSWER)
 
 
-def _greet(ways: list[_Way]) -> tuple[str, ...]:
-    """Connect in each family, and take leave so that nothing follows later."""
-    if not ways:
-        raise _Failed(Result.NO_NAME, "no address of it, or no route to it")
-    for way in ways:
+def _greet(ways: Sequence[_Way]) -> tuple[str, ...]:
+    """Connect in each family, and end so that nothing follows later."""
+    for way in _known(ways):
         with _connected(way) as opened:
             # Closing resets a peer that goes on.
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -251,6 +246,12 @@ def _greet(ways: list[_Way]) -> tuple[str, ...]:
                 while taken < _LARGEST_GREETING and (piece := opened.recv(1 << 12)):
                     taken += len(piece)
     return tuple(way.address[0] for way in ways)
+
+
+def _known(ways: Sequence[_Way]) -> Sequence[_Way]:
+    if not ways:
+        raise _Failed(Result.NO_NAME, "or no route to it")
+    return ways
 
 
 def _settled_counters() -> Sent:
@@ -296,7 +297,7 @@ def main() -> None:
     sys.stdout.write(answer.model_dump_json() + "\n")
     sys.stdout.flush()
     # A thread that still waits for the resolver would keep the process.
-    os._exit(0)
+    os._exit(Exit.SUCCESS)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,14 @@ from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
 
+from netmgr.api.connectivity import Answer, Probe
 from netmgr.documents import node_list
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError, RangesUnknown, StateError
 from netmgr.kube import agent_pods, claim_store, node_listing, node_reports
 from netmgr.kube.allocations import NodeAllocations
 from netmgr.kube.assigning import MOST_TOUCHED, NodeView, decide
+from netmgr.kube.connectivity import Check, Counted, NodeResult, Options, Planned, conclude
 from netmgr.kube.node_document import render
 from netmgr.kube.nodes import node_view
 from netmgr.plan.document import PlanDocument
@@ -41,6 +43,10 @@ REPORTS = """
 spent problems namespace pod uid traffic internet-in internet-out period day month budget slow
 until reason message
 """
+PROBES = """
+probes internet unreachable to_internet to_unreachable result seen reason ok no-answer refused
+stalled no-name bytes_out bytes_in icmpv6_out icmpv6_in 10.1.0.2 fd00::1
+"""
 AZURE = """
 interface ipv4 ipv6 ipAddress privateIpAddress privateIPAddressPrefixLength prefixLength subnet
 HTTP/1.1 200 301 429 Content-Length: Transfer-Encoding: chunked Retry-After: Location:
@@ -64,6 +70,19 @@ def _allocations() -> NodeAllocations:
         }
     )
     return NodeAllocations(make_lock(plan, None, load_limits(plan.cloud)), "a")
+
+
+@target(Shape.JSON, rounds=1200, tokens=PROBES)
+def connectivity_answer(data: bytes) -> None:
+    """What a connectivity test's pod prints is refused or concluded, and is shown within bounds."""
+    with suppress(ValueError):
+        answer = Answer.model_validate_json(data)
+        planned = [Planned(Check.OTHER_NODES, "b", Probe(by="tcp", host="10.1.1.2"))]
+        nothing = Counted(0, 0)
+        result = NodeResult("a", "", ("10.1.0.2",), planned, answer, nothing, nothing)
+        conclude(result, ("10.96.0.1",), Options())
+        assert len(result.findings) <= 5
+        assert all(len(each.message) < 2000 for each in result.findings)
 
 
 @target(Shape.JSON, rounds=1200, tokens=NODES)

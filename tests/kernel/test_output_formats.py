@@ -11,10 +11,12 @@ import io
 import json
 import os
 import sys
+import threading
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -59,6 +61,7 @@ WITH_PLAN: dict[str, tuple[str, ...]] = {
 WITH_MACHINE: dict[str, tuple[str, ...]] = {
     "doctor": ("--config missing.yaml",),
     "preflight": ("--config {observer}",),
+    "connectivity-test": ("--kubeconfig {cluster}",),
     "version": ("",),
     "simulate": ("--nodes 10 --hours 1",),
 }
@@ -77,7 +80,7 @@ WITH_LAB: dict[str, tuple[str, ...]] = {
     "lab verify": ("--name {lab}",),
     "lab show": ("--name {lab}",),
 }
-ANEW = {"lab up", "lab run", "lab traffic", "simulate"}
+ANEW = {"connectivity-test", "lab up", "lab run", "lab traffic", "simulate"}
 """Commands that do something new at each call, so that no two answers are the same."""
 
 CALLS = WITH_PLAN | WITH_MACHINE | WITH_LAB
@@ -102,7 +105,7 @@ def offered() -> Iterator[Formats]:
             if group.typer_instance:
                 yield from _of_group(name, group.typer_instance)
         for command in app.registered_commands:
-            if command.callback and command.callback.__name__ == name:
+            if command.callback and command.callback.__name__.replace("_", "-") == name:
                 yield from _of_command(name, command.callback)
 
 
@@ -174,8 +177,31 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+class NoNodes(BaseHTTPRequestHandler):
+    """An API server that has nothing."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"metadata": {}, "items": []}')
+
+
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The kubeconfig of a cluster without Nodes."""
+    with HTTPServer(("127.0.0.1", 0), NoNodes) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        config = tmp_path_factory.mktemp("cluster") / "config"
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        parts = {"cluster": {"server": url}, "user": {}, "context": {"cluster": "e", "user": "e"}}
+        document = {f"{key}s": [{"name": "e", key: value}] for key, value in parts.items()}
+        config.write_text(json.dumps(document | {"current-context": "e"}))
+        yield config
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory, empty_cluster: Path) -> Iterator[dict[str, str]]:
     """A hub and two spokes, and what the arguments in `CALLS` leave open."""
     # Of a node without pods of netmgr's, where nothing is probed.
     observer = tmp_path_factory.mktemp("observer") / "node.yaml"
@@ -199,6 +225,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
                 "node": sockets["spoke-1-cpu-0"],
                 "nat": sockets["nat-0.spoke-1"],
                 "observer": str(observer),
+                "cluster": str(empty_cluster),
             }
         finally:
             netmgr(f"lab down --name {LAB}")

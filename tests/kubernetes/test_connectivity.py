@@ -134,11 +134,11 @@ def well(kubelets: Kubelets) -> Answering:
         path = f"{NAMESPACES}/{namespace}/services/{SERVICE}"
         cluster_ip = kubelets.cluster.plane.ask("GET", path)["spec"]["clusterIP"]
         seen = {"tcp": address, "udp": address, "dns": cluster_ip}
-        probes = [Ending(result=Result.OK, seconds=0, seen=(seen[p.by],)) for p in task.probes]
+        probes = [Ending(result=Result.OK, seen=(seen[p.by],)) for p in task.probes]
         return Answer(
             probes=tuple(probes),
-            internet=tuple(Ending(result=Result.OK, seconds=0) for _ in task.internet),
-            unreachable=tuple(Ending(result=Result.NO_ANSWER, seconds=4) for _ in task.unreachable),
+            internet=tuple(Ending(result=Result.OK) for _ in task.internet),
+            unreachable=tuple(Ending(result=Result.NO_ANSWER) for _ in task.unreachable),
             to_internet=SENT if task.internet else Sent(),
         ).model_dump_json()
 
@@ -286,7 +286,7 @@ def test_pods_that_do_not_start_are_named_with_the_kubelets_reason(
     code, answer = report(cluster, "--timeout", "3")
     assert code == 1
     message, objects = errors(answer)["start"]
-    assert message.startswith("the pod server does not run after 3 s: ErrImagePull: no such image")
+    assert message.startswith("the pod server is not ready after 3 s: ErrImagePull: no such image")
     assert "\x1b" not in message
     assert objects == ["node/b"]
     assert states(answer, "b") == {"start": "failed"}
@@ -300,7 +300,7 @@ def test_pods_that_do_not_start_are_named_with_the_kubelets_reason(
         "",
         "[]",
         "x" * (LONGEST_ANSWER + 1),
-        '{"probes": [{"result": "ok", "seconds": -1}]}',
+        '{"probes": [{"result": "ok", "seen": "x"}]}',
         "[" * 9999,
     ],
     ids=["nothing", "list", "too-long", "bounds", "nested"],
@@ -314,6 +314,18 @@ def test_an_answer_that_is_none_fails_its_node_alone(
     assert (code, states(answer, "b")) == (1, {"start": "failed"})
     assert errors(answer)["start"][1] == ["node/b"]
     assert states(answer, "a")["same-node"] == "ok"
+
+
+def test_what_a_pod_prints_controls_no_terminal(cluster: Cluster, kubelets: Kubelets) -> None:
+    def lost(_namespace: str, _name: str, task: Task) -> str:
+        ending = Ending(result=Result.NO_ANSWER, reason="\x1b[2J" + "x" * 190)
+        return Answer(probes=(ending,) * len(task.probes)).model_dump_json()
+
+    kubelets.answering = lost
+    ended = cluster.run()
+    assert ended.returncode == 1
+    assert "IPv4 TCP: no answer (\N{REPLACEMENT CHARACTER}[2Jxxx" in ended.stdout
+    assert "\x1b" not in ended.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -218,4 +218,4 @@ def test_the_command_prints_lists_and_refuses(netmgr: Callable[[str], tuple[int,
     assert [line.split()[0] for line in said.splitlines()] == list(PUBLISHED)
     code, said = netmgr("schema plan-chek")
     assert code == 1
-    assert "there is no schema plan-chek; there are doctor, lab-run" in said
+    assert "there is no schema plan-chek; there are connectivity-test, doctor" in said
