@@ -64,6 +64,7 @@ class _OfBothFamilies(socketserver.TCPServer):
 
 
 class _Streams(socketserver.ThreadingMixIn, _OfBothFamilies):
+    allow_reuse_address = True
     daemon_threads = True
     request_queue_size = 128
 

@@ -354,9 +354,9 @@ def test_why_a_pod_does_not_run_is_said_as_its_kubelet_does(
 
 
 PAGE = """# TYPE netmgr_pod_traffic_bytes counter
+netmgr_pod_traffic_bytes_total{namespace="t",pod="client-00",traffic="internet-out"} 7.0
 netmgr_pod_traffic_bytes_total{namespace="t",pod="client-0",traffic="internet-in"} 1.234567e+06
 netmgr_pod_traffic_bytes_total{namespace="t",pod="client-0",traffic="internet-out"} 60.0
-netmgr_pod_traffic_bytes_total{namespace="t",pod="client-00",traffic="internet-out"} 7.0
 netmgr_pod_traffic_bytes_total{namespace="t",pod="client-1",traffic="internet-in"} 5.0
 netmgr_pod_traffic_bytes_total{namespace="t",pod="client-2",traffic="internet-in"} 1e+999
 netmgr_pod_traffic_bytes_total{namespace="t",pod="client-2",traffic="internet-out"} ++..e
