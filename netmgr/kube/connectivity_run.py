@@ -25,7 +25,7 @@ from netmgr.kube.connectivity import Candidate, Counted, NodeResult, Options, Se
 from netmgr.kube.connectivity_objects import CLIENT, SERVER, PodNow, pod_name
 
 AT_ONCE = 8
-POLL_SECONDS = 1.0
+POLL_SECONDS = 0.6
 COUNT_SECONDS = 30.0
 """How long an exporter may take to have what a pod exchanged; agents read every five seconds."""
 

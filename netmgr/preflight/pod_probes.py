@@ -75,7 +75,7 @@ def run(task: Task) -> Answer:
     probes = _ended(pool.submit(_patiently, partial(_probe, each)) for each in task.probes)
     ways = [_result(each, []) for each in resolving]
     internet, forbidden = ways[: len(task.internet)], ways[len(task.internet) :]
-    before = _settled_counters()
+    before = _settled_counters() if ways else Sent()
     unreachable = _ended(pool.submit(_once, partial(_touch, each)) for each in forbidden)
     between = _settled_counters() if forbidden else before
     reached = _ended(pool.submit(_patiently, partial(_greet, each)) for each in internet)
