@@ -22,9 +22,9 @@ from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
 from netmgr.preflight import pod_probes
 from netmgr.preflight.pod_server import PORT
-from tests.kernel.conforming import eventually
 from tests.kernel.fabric import NODE, PEER, Fabric, changed, filtering
 from tests.kernel.greeting import GREETING, greeting
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -84,7 +84,7 @@ def test_what_a_client_reports_is_what_its_node_counts_to_the_byte(
         assert found is not None
         return all(low <= each <= high for each, (low, high) in zip(found, bounds, strict=True))
 
-    assert eventually(has_counted_it, 20)
+    eventually(has_counted_it, "the node does not count what the client reports")
     for each in (near, far):
         page = world.node(each.pod.node).scrape()
         assert counted(page, each.pod.namespace, each.pod.name) == Counted(0, 0)
@@ -98,7 +98,7 @@ def test_packets_that_are_too_large_for_a_path_are_distinguished_from_no_path(
     silent = ("icmp type destination-unreachable drop", "icmpv6 type packet-too-big drop")
     client, task = fabric.directory / NODE.host, Task(probes=probes(*PEER.addresses))
     with server(fabric.directory / PEER.host):
-        assert eventually(lambda: {e.result for e in ask(client, task).probes} == {Result.OK}, 20)
+        eventually(lambda: {e.result for e in ask(client, task).probes} == {Result.OK})
         with filtering(fabric, "fabric", "output", *silent):
             with changed(fabric, "fabric", narrow, wide):
                 found = ask(client, task)

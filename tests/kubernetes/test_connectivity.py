@@ -11,7 +11,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,11 +29,11 @@ from tests.answers import validate
 from tests.kubernetes import clusters
 from tests.kubernetes.clusters import MERGE, Cluster, condition
 from tests.kubernetes.control_plane import ControlPlane, Object
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
 NAMESPACES = "/api/v1/namespaces"
-PATIENCE = 30
 SENT = Sent(bytes_out=444, bytes_in=333)
 
 Answering = Callable[[str, str, Task], str]
@@ -341,10 +340,7 @@ def test_the_namespace_is_deleted_when_it_is_interrupted(
     with subprocess.Popen(
         command, env=cluster.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        deadline = time.monotonic() + PATIENCE
-        while "server-0" not in kubelets.names():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        eventually(lambda: "server-0" in kubelets.names(), "no pod was made")
         assert left(cluster, even_going=False)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=PATIENCE)
@@ -418,20 +414,23 @@ def test_pods_that_admission_refuses_are_an_error_and_nothing_is_left(
         "validationActions": ["Deny"],
     }
     binding = {"kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "no-pods"}}
+    said: list[str] = []
+
+    def is_refused() -> bool:
+        said.append(cluster.run("--timeout", "3").stderr)
+        return "no pods of strangers" in said[-1]
+
     plane.ask("POST", f"{group}/validatingadmissionpolicies", kind | policy)
     plane.ask(
         "POST", f"{group}/validatingadmissionpolicybindings", kind | binding | {"spec": bound}
     )
     try:
-        deadline, said = time.monotonic() + PATIENCE, ""
         # A policy is in force a while after it was made.
-        while "no pods of strangers" not in said:
-            assert time.monotonic() < deadline, said
-            said = cluster.run("--timeout", "3").stderr
+        eventually(is_refused)
     finally:
         for each in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
             plane.ask("DELETE", f"{group}/{each}/no-pods")
-    assert f"POST {NAMESPACES}/{PREFIX}" in said
+    assert f"POST {NAMESPACES}/{PREFIX}" in said[-1]
     assert kubelets.made == {}
     assert left(cluster, even_going=False) == []
 
