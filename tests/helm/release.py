@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
-import os
 import re
 import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -20,37 +19,12 @@ from cyclonedx.validation.json import JsonStrictValidator
 import netmgr
 from cni import build
 from tests.helm import programs
+from tests.helm.conftest import IMAGE, git
 
 pytestmark = [pytest.mark.programs, pytest.mark.timeout(1200)]
 
-ROOT = Path(__file__).parents[2]
 VERSION = netmgr.__version__
-IMAGE = f"registry.example.com/team/netmgr:{VERSION}"
 OVERLAYS = ("cni", "flat", "observer", "uninstall")
-
-
-def git(folder: Path, *arguments: str) -> str:
-    identity = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.com")
-    environment = {"GIT_CONFIG_GLOBAL": "/dev/null", "PATH": os.environ["PATH"]}
-    command = ("git", "-C", folder, *identity, *arguments)
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-    return done.stdout.strip()
-
-
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Released; `dist/release` has everything."""
-    folder = tmp_path_factory.mktemp("clone")
-    git(folder, "clone", "--quiet", str(ROOT), ".")
-    settings = folder / "pyproject.toml"
-    text = settings.read_text()
-    text = re.sub(r'(?m)^image = ""', f'image = "{IMAGE.rpartition(":")[0]}"', text)
-    text = re.sub(r'(?m)^documentation = ""', 'documentation = "https://docs.example.com"', text)
-    settings.write_text(text)
-    git(folder, "commit", "--quiet", "--all", "--message", "release")
-    git(folder, "tag", f"v{VERSION}")
-    subprocess.run([sys.executable, folder / ".ci" / "release"], check=True)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +44,7 @@ def test_everything_is_there_and_has_its_checksum(release: Path):
     machines = [f"manylinux2014_{each}.musllinux_1_1_{each}" for each in ("x86_64", "aarch64")]
     assert names == {
         *(f"netmgr-{VERSION}-py3-none-{machine}.whl" for machine in machines),
+        *(f"netmgr_{VERSION}_{each}.deb" for each in build.MACHINES),
         *(f"netmgr-{VERSION}.{kind}" for kind in ("tar.gz", "tgz", "cdx.json")),
         *(f"install-{overlay}.yaml" for overlay in OVERLAYS),
         "SHA256SUMS",
@@ -135,3 +110,29 @@ def test_the_list_of_materials_follows_its_schema_and_has_each_launcher(release:
     launchers = {each["ref"] for each in document["dependencies"]}
     assert launchers == {f"pkg:generic/netmgr-cni-{each}@{VERSION}" for each in build.MACHINES}
     assert all(set(each["dependsOn"]) <= purls for each in document["dependencies"])
+
+
+@pytest.mark.parametrize("architecture", build.MACHINES)
+def test_a_debian_package_has_its_machines_modules_and_the_list_of_materials_names_all(
+    architecture: str, release: Path, tmp_path: Path
+):
+    path = release / f"netmgr_{VERSION}_{architecture}.deb"
+    subprocess.run(["dpkg-deb", "--raw-extract", path, tmp_path], check=True)
+    site = tmp_path / "opt" / "netmgr" / "lib" / "python3" / "site-packages"
+    contents = [each.read_bytes() for each in site.rglob("*") if each.is_file()]
+    # An ELF header's machine, of 16 bits (elf.h).
+    machines = {
+        int.from_bytes(each[18:20], "little") for each in contents if each[:4] == b"\x7fELF"
+    }
+    assert machines == {{"amd64": 62, "arm64": 183}[architecture]}
+    for module in ("pydantic_core/_pydantic_core", "yaml/_yaml"):
+        found = {path.name.split("-")[1] for path in site.glob(f"{module}.cpython-*.so")}
+        assert found == {"311", "312", "313"}
+    assert (site / "libxtwrapper.so").exists()
+    listed = json.loads((release / f"netmgr-{VERSION}.cdx.json").read_text())["components"]
+    purls = {each["purl"] for each in listed}
+    packaged = [*importlib.metadata.distributions(path=[str(site)])]
+    assert len(packaged) > 20
+    for each in packaged:
+        name = re.sub(r"[-_.]+", "-", each.metadata["Name"]).lower()
+        assert f"pkg:pypi/{name}@{each.version}" in purls

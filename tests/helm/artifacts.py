@@ -1,0 +1,186 @@
+"""Everything of a release is installed and tried: Debian packages on bare Debian 12 and 13, wheels,
+source, manifests (`make artifacts`).
+
+NETMGR_RELEASE names the folder with the release; without it, one is built in a clone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+import netmgr
+from cni import build
+from tests.helm.conftest import ROOT
+from tests.helm.debian import Debian
+from tests.kubernetes import manifests
+from tests.kubernetes.control_plane import ControlPlane
+
+pytestmark = [pytest.mark.programs, pytest.mark.root, pytest.mark.timeout(1200)]
+
+VERSION = netmgr.__version__
+POD = Path(__file__).with_name("pod.sh")
+ENABLED = "/etc/systemd/system/multi-user.target.wants/netmgr-agent.service"
+VOLATILE = (
+    "/proc/",
+    "/sys/",
+    "/dev/",
+    "/run/",
+    "/tmp/",
+    "/var/cache/",
+    "/var/log/",
+    "/var/lib/dpkg/",
+)
+
+
+@pytest.fixture(scope="module")
+def release(request: pytest.FixtureRequest) -> Path:
+    if folder := os.environ.get("NETMGR_RELEASE"):
+        return Path(folder)
+    return Path(request.getfixturevalue("clone")) / "dist" / "release"
+
+
+@pytest.fixture(scope="module")
+def package(release: Path) -> Path:
+    return release / f"netmgr_{VERSION}_{build.host_architecture()}.deb"
+
+
+@pytest.fixture(scope="module", params=["bookworm", "trixie"])
+def debian(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, package: Path
+) -> Iterator[Debian]:
+    """A bare Debian with the package, and with what the tests themselves use."""
+    folder = tmp_path_factory.mktemp(request.param)
+    made = Debian.make(request.param, folder / "root")
+    shutil.copy(package, made.root / "netmgr.deb")
+    made.install("/netmgr.deb")
+    made.install("iproute2", "iptables")
+    yield made
+    shutil.rmtree(folder)
+
+
+def files(debian: Debian) -> set[str]:
+    """All paths, but for what changes by itself."""
+    found = debian.run("find", "/", "-xdev", "-printf", "%p/\n").split("\n")
+    return {path for path in found if not path.startswith(VOLATILE)}
+
+
+def test_the_package_is_as_it_was_built_and_enables_nothing(debian: Debian):
+    assert debian.run("dpkg", "--verify", "netmgr") == ""
+    about = json.loads(debian.run("netmgr", "version", "-o", "json"))
+    assert about["release"] == VERSION
+    assert about["launchers"][build.host_architecture()] == "current"
+    assert not (debian.root / ENABLED[1:]).exists()
+    for unit in ("agent", "exporter"):
+        path = debian.root / f"usr/lib/systemd/system/netmgr-{unit}.service"
+        (started,) = [
+            line for line in path.read_text().splitlines() if line.startswith("ExecStart=")
+        ]
+        assert debian.run(started.split()[0].partition("=")[2], unit, "--help")
+    debian.run("bash", "-n", "/usr/share/bash-completion/completions/netmgr")
+    assert debian.run("getent", "group", "netmgr").startswith("netmgr:")
+    # The C parser of YAML, and the wrapper of the legacy tables.
+    debian.run("/opt/netmgr/bin/python", "-c", "import yaml; yaml.CSafeLoader")
+    debian.run("/opt/netmgr/bin/python", "-W", "ignore", "-c", "import iptc")
+
+
+def test_byte_code_is_there_for_this_debians_python(debian: Debian):
+    assert debian.run("dpkg-reconfigure", "netmgr", check=False) == ""
+    cached = debian.root / "opt/netmgr/lib/python3/site-packages/netmgr/__pycache__"
+    assert [path for path in cached.iterdir() if path.name.startswith("__init__.")]
+
+
+def test_doctor_and_the_planner_work(debian: Debian):
+    node = "/etc/netmgr/node.example.yaml"
+    assert "valid" in debian.run("netmgr", "agent", "--check", "--config", node)
+    assert "privileges" in debian.run("netmgr", "doctor")
+    for plan in (ROOT / "configs" / "plan").iterdir():
+        shutil.copy(plan, debian.root / "root" / plan.name)
+        debian.run("netmgr", "plan", "lock", "--yes", "-f", f"/root/{plan.name}")
+        assert "The plan is sound." in debian.run(
+            "netmgr", "plan", "check", "-f", f"/root/{plan.name}"
+        )
+
+
+@pytest.mark.parametrize("backend", ["nftables", "iptables-legacy"])
+def test_a_pod_comes_and_goes(backend: str, debian: Debian):
+    printed = debian.run("sh", "-c", POD.read_text(), "sh", backend)
+    assert f"node a is ready · {backend}" in printed
+    (answer,) = [line for line in printed.splitlines() if line.startswith("added: ")]
+    addresses = [each["address"] for each in json.loads(answer.removeprefix("added: "))["ips"]]
+    assert len(addresses) == 2
+    assert all(f" {address} " in printed for address in addresses)
+    assert 'left: Device "eth0" does not exist.' in printed
+
+
+def test_another_python_gets_byte_code_of_its_own(debian: Debian):
+    shutil.rmtree(debian.root / "opt/netmgr/lib/python3/site-packages/netmgr/__pycache__")
+    debian.run("dpkg-trigger", "--by-package=python3-minimal", "/usr/bin/python3")
+    debian.run("dpkg", "--triggers-only", "--pending")
+    assert (debian.root / "opt/netmgr/lib/python3/site-packages/netmgr/__pycache__").exists()
+
+
+def test_purging_removes_what_the_package_made_and_keeps_leases_and_totals(debian: Debian):
+    debian.run("dpkg", "--purge", "netmgr")
+    before = files(debian)
+    debian.run("dpkg", "--install", "/netmgr.deb")
+    assert len(files(debian) - before) > 1000
+    (debian.root / ENABLED[1:]).parent.mkdir(parents=True, exist_ok=True)
+    (debian.root / ENABLED[1:]).symlink_to("/usr/lib/systemd/system/netmgr-agent.service")
+    kept = debian.root / "var/lib/netmgr/ipam.sqlite"
+    kept.parent.mkdir(exist_ok=True)
+    kept.touch()
+    debian.run("netmgr", "version")
+    debian.run("dpkg", "--remove", "netmgr")
+    assert (debian.root / "etc/netmgr/node.example.yaml").exists()
+    assert "kept /var/lib/netmgr" in debian.run("dpkg", "--purge", "netmgr")
+    assert (
+        files(debian) - before
+        == {"/var/lib/netmgr/ipam.sqlite/", ENABLED.rpartition("/")[0] + "/"} - before
+    )
+    assert debian.run("getent", "group", "netmgr", check=False) == ""
+
+
+def test_the_wheel_installs_without_a_package_index(release: Path, tmp_path: Path):
+    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+    options = ("--no-deps", "--no-build-isolation", "--use-pep517", "--require-hashes")
+    lock = ROOT / ".ci" / "runtime.lock"
+    subprocess.run(
+        [*pip, "wheel", *options, "--requirement", lock, "--wheel-dir", tmp_path / "wheels"],
+        check=True,
+    )
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    (wheel,) = release.glob(f"*{build.MACHINES[build.host_architecture()]}.whl")
+    own = (tmp_path / "venv" / "bin" / "python", *pip[1:])
+    subprocess.run(
+        [*own, "install", "--no-index", "--find-links", tmp_path / "wheels", wheel], check=True
+    )
+    program = tmp_path / "venv" / "bin" / "netmgr"
+    done = subprocess.run([program, "version", "-o", "json"], check=True, capture_output=True)
+    assert json.loads(done.stdout)["release"] == VERSION
+
+
+def test_the_source_builds(release: Path, tmp_path: Path):
+    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+    options = ("--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", tmp_path)
+    source = release / f"netmgr-{VERSION}.tar.gz"
+    subprocess.run([*pip, "wheel", *options, source], check=True)
+    (wheel,) = tmp_path.iterdir()
+    assert wheel.name.startswith(f"netmgr-{VERSION}-py3-none-")
+
+
+def test_an_api_server_takes_the_manifests(release: Path, tmp_path: Path):
+    with ControlPlane(tmp_path).running() as plane:
+        paths = sorted(release.glob("install-*.yaml"))
+        assert len(paths) == 4
+        for path in paths:
+            for each in yaml.safe_load_all(path.read_text()):
+                manifests.apply(plane, each)
