@@ -20,7 +20,7 @@ SECCOMP_TESTS = tests/unit/test_exporter_server.py tests/unit/test_exporter_conn
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
-		printf '  make %-8s %s\n' "$$target" "$$text"; done
+		printf '  make %-9s %s\n' "$$target" "$$text"; done
 
 lab: ## demonstrate netmgr in network namespaces: nodes, pods, an internet, and every byte counted (root)
 	@.ci/setup lab
@@ -145,13 +145,20 @@ wheels: man ## build netmgr and its dependencies as wheels in dist/, for nodes w
 	.venv/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --use-pep517 --require-hashes \
 		--requirement .ci/runtime.lock --wheel-dir dist
 
-release: ## build a tagged release in dist/release: wheels, source, manifests, Helm chart, SBOM and checksums
+release: ## build a tagged release in dist/release: wheels, .deb, source, manifests, chart, SBOM; with BASE the image
 	@.ci/setup lint
 	@.venv/bin/python .ci/release --check
 	@.ci/setup test
 	@.ci/envtest
 	@.ci/programs helm/programs helm
 	.venv/bin/python .ci/release
+
+artifacts: ## install and try everything that `make release` left, or of a release of this commit: Debian 12 and 13 (root)
+	@.ci/setup artifacts
+	@.ci/envtest
+	@.ci/programs helm/programs helm
+	$(if $(wildcard dist/release/SHA256SUMS),NETMGR_RELEASE=$(CURDIR)/dist/release) \
+		.venv/bin/python -m pytest $(or $(ARGS),tests/helm/artifacts.py)
 
 image: ## build and try the container image (podman or docker); TAG names it, BASE selects another Debian
 	.ci/image $(or $(TAG),netmgr:dev) $(ARGS)

@@ -11,8 +11,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -34,7 +36,7 @@ VOLATILE = (
     "/sys/",
     "/dev/",
     "/run/",
-    "/tmp/",
+    "/tmp/",  # noqa: S108 - it is the other system's
     "/var/cache/",
     "/var/log/",
     "/var/lib/dpkg/",
@@ -184,3 +186,26 @@ def test_an_api_server_takes_the_manifests(release: Path, tmp_path: Path):
         for path in paths:
             for each in yaml.safe_load_all(path.read_text()):
                 manifests.apply(plane, each)
+
+
+def test_the_image_archive_lists_an_image_of_this_machine(release: Path):
+    path = release / f"netmgr-image-{VERSION}.tar"
+    if not path.exists():
+        pytest.skip("the release was built without BASE, so without an image")
+    with tarfile.open(path) as archive:
+
+        def read(name: str) -> Any:
+            member = archive.extractfile(name)
+            assert member
+            return json.load(member)
+
+        (entry,) = read("index.json")["manifests"]
+        listed = read(f"blobs/{entry['digest'].replace(':', '/')}")["manifests"]
+        found = {each["platform"]["architecture"]: each["digest"] for each in listed}
+        image = read(f"blobs/{found[build.host_architecture()].replace(':', '/')}")
+        config = read(f"blobs/{image['config']['digest'].replace(':', '/')}")["config"]
+    assert config["Entrypoint"] == ["netmgr"]
+    assert config["Labels"]["org.opencontainers.image.base.digest"].startswith("sha256:")
+    for architecture in found:
+        materials = release / f"netmgr-image-{VERSION}-{architecture}.cdx.json"
+        assert json.loads(materials.read_text())["components"]
