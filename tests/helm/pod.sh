@@ -7,6 +7,7 @@ ip link set router up
 ip link set uplink up
 ip address add 10.64.0.10/24 dev uplink
 ip route add default via 10.64.0.1
+mkdir -p /var/lib/netmgr /opt/cni
 mount -t tmpfs tmpfs /var/lib/netmgr
 mount -t tmpfs tmpfs /opt/cni
 
@@ -36,4 +37,4 @@ ip netns exec pod ip address
 echo "pods: $(netmgr node pods -o json)"
 call DEL
 echo "left: $(ip netns exec pod ip -o link show eth0 2>&1)"
-netmgr cni uninstall --bin-dir /opt/cni/bin --conf-dir /etc/cni/net.d
+netmgr cni uninstall --bin-dir /opt/cni/bin

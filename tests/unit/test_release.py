@@ -6,6 +6,7 @@ A whole release is built and tried by `make helm` (`tests/helm/release.py`).
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -179,3 +180,28 @@ def test_a_source_archive_has_the_manifests_and_the_chart_that_links_to_them(tmp
     manifests = [path.relative_to(there) for path in there.rglob("*") if path.is_file()]
     for folder in ("configs/kubernetes", "configs/helm/netmgr/kubernetes"):
         assert {f"{folder}/{path}" for path in manifests} <= names
+
+
+def test_the_debian_package_leaves_out_what_the_image_leaves_out():
+    unused = runpy.run_path(str(ROOT / ".ci" / "debian-package"))["UNUSED"]
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    (line,) = [line for line in dockerfile.splitlines() if line.split()[:1] == ["aiohttp"]]
+    assert set(line.split()) == set(unused)
+
+
+def test_base_is_refused_without_the_program_that_builds_images(tmp_path: Path):
+    source = checkout(tmp_path / "source", **SETTINGS)
+    git_only = tmp_path / "bin"
+    git_only.mkdir()
+    (git_only / "git").symlink_to(shutil.which("git") or "")
+    done = subprocess.run(
+        [sys.executable, source / ".ci" / "release", "--check"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={"PATH": str(git_only), "BASE": "debian@sha256:0"},
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        "podman is missing, which builds the image: apt-get install podman\n"
+    )
