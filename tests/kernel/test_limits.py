@@ -161,14 +161,14 @@ def test_limits_stay_while_no_agent_runs_and_a_new_one_takes_them_over(
     pod = new_pod("limited")
     with to_internet(world, pod) as found:
         assert attains(found, 20)
-        sent = bytes_of_classes(node)
         node.kill_agent()
         assert attains(found, 20)
+        sent = bytes_of_classes(node)
         node.start_agent()
         node.wait_until_ready()
+        # The same classes: one that was made anew would have sent next to nothing.
+        assert bytes_of_classes(node) >= sent > MEGABIT
         assert attains(found, 20)
-    # The same classes: one that was made anew would have sent next to nothing.
-    assert bytes_of_classes(node) > 2.5 * sent
     assert repaired(node) == 0
 
 
