@@ -41,8 +41,56 @@ CLASSES = [
     {"name": "hub", "prefixes": ["10.0.0.0/16", "fd00::/48"]},
     {"name": "storage", "prefixes": ["203.0.113.0/25", "10.0.7.0/24"]},
 ]
+# More prefixes than are compared one after the other, in either family.
+MANY_CLASSES = [
+    {
+        "name": name,
+        "prefixes": [
+            *(f"10.{site}.{2 * number}.0/24" for number in range(9)),
+            *(f"fd00:{site}:{2 * number:x}::/48" for number in range(9)),
+        ],
+    }
+    for name, site in (("hub", 0), ("others", 2))
+]
+MANY_PREFIXES = [
+    {"name": "hub", "prefixes": ["10.0.0.0/16", "fd00::/32"]},
+    *(
+        {
+            "name": f"spoke-{name}",
+            "prefixes": [
+                *(f"10.{first + 2 * number}.0.0/16" for number in range(9)),
+                *(f"fd00:{first + 2 * number:x}::/32" for number in range(9)),
+            ],
+        }
+        for name, first in (("a", 1), ("b", 65), ("c", 129))
+    ),
+]
 MACHINES = {
     "": (POLICY, PODS),
+    "observer-": (
+        Policy.of(
+            document(
+                "node",
+                sites=[],
+                site=None,
+                cni=False,
+                ranges=[],
+                accounting={"cluster_cidrs": ["10.1.0.0/16", "fd00:1::/48"], "rule_owner": "me"},
+            )
+        ),
+        PODS,
+    ),
+    "many-classes-": (
+        Policy.of(document("node", sites=[], site=None, accounting={"classes": MANY_CLASSES})),
+        PODS,
+    ),
+    "many-spokes-": (
+        Policy.of(
+            document("node", sites=MANY_PREFIXES, accounting={"classes": MANY_CLASSES}),
+        ),
+        PODS,
+    ),
+    "many-router-": (Policy.of(document("hub-router", sites=MANY_PREFIXES)), ()),
     "spoke-": (Policy.of(document("node")), PODS),
     "classes-": (
         Policy.of(document("node", sites=[], site=None, accounting={"classes": CLASSES})),
