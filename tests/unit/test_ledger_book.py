@@ -1,0 +1,256 @@
+"""What the book decides of counters that begin anew, close, change hands or change the backend."""
+
+from __future__ import annotations
+
+import pytest
+
+from netmgr.ledger import audit
+from netmgr.ledger.audit import Audit
+from netmgr.ledger.book import GAP_AT, SEQUENCE, Book, Moment
+from netmgr.ledger.tables import (
+    NOTHING,
+    WRAP,
+    Account,
+    Amount,
+    Gap,
+    LiveCounter,
+    Lost,
+    Phase,
+    Scope,
+    Tracked,
+)
+from netmgr.model import REMOTE_PODS, UNATTRIBUTED, Counter, PodRef, Sample
+from netmgr.prefixes import Family
+from tests.fakes.ledger_tools import ADDRESS6, IN, OUT, WEB, counter, hook
+
+DB = PodRef("team-a", "db-0", "uid-2")
+ONE, OTHER = counter(), counter(OUT, ADDRESS6)
+IN_FORWARD, OUT_FORWARD = hook("FORWARD", IN), hook("FORWARD", OUT)
+SHOWN = Account(Scope.AUDIT, Audit.FORWARD, audit.MISSED, OUT)
+
+
+def at(seconds: float) -> Moment:
+    return Moment(1_000_000 + seconds, seconds)
+
+
+@pytest.fixture
+def book() -> Book:
+    made = Book(Tracked(), Tracked(), Tracked(), Tracked(), Tracked())
+    made.open(at(0), "boot-1")
+    return made
+
+
+def post(book: Book, seconds: float, **read: int) -> None:
+    """Readings of `ONE` and the two hooks, of a tenth as many packets."""
+    of = {"one": ONE, "other": OTHER, "hook_in": IN_FORWARD, "hook_out": OUT_FORWARD}
+    book.post(
+        [Sample(of[name], octets, octets // 10) for name, octets in read.items()], at(seconds)
+    )
+
+
+def sequence(book: Book) -> int:
+    return int(book.facts.get(SEQUENCE, "0"))
+
+
+def lost(book: Book, gap: Gap) -> Lost:
+    return book.gaps.get(gap, Lost())
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [({"books": "0xyz"}, "0xyz"), ({"sequence": "many"}, "many"), ({GAP_AT + "reset": "-"}, "'-'")],
+)
+def test_a_fact_that_is_no_number_is_found_when_the_books_are_opened(
+    facts: dict[str, str], words: str
+) -> None:
+    damaged = Book(Tracked(facts.items()), Tracked(), Tracked(), Tracked(), Tracked())
+    with pytest.raises(ValueError, match=words):
+        damaged.open(at(0), "boot-1")
+
+
+@pytest.mark.parametrize("pause", [{}, {"longest_pause": "7.5"}])
+def test_a_reboot_may_have_lost_what_passed_in_the_longest_pause(pause: dict[str, str]) -> None:
+    facts = {"boot_id": "boot-1", "read_at_steady": "5000", **pause}
+    live = Tracked({ONE: LiveCounter(WEB)}.items())
+    rebooted = Book(Tracked(facts.items()), live, Tracked(), Tracked(), Tracked())
+    rebooted.open(at(40), "boot-2")
+    assert lost(rebooted, Gap.REBOOT) == Lost(1, 40 + float(pause.get("longest_pause", 0)))
+    assert rebooted.last_reading.wall == at(40).wall
+
+
+def test_whose_counters_are_refused_is_said(book: Book) -> None:
+    with pytest.raises(ValueError, match="counters of the node belong to someone else"):
+        book.begin([ONE], None, at(0))
+    with pytest.raises(ValueError, match="counters of .*web-0.* belong to someone else"):
+        book.begin([OUT_FORWARD], WEB, at(0))
+
+
+def test_a_counter_that_changes_hands_unended_may_have_lost_what_passed_since_it_was_read(
+    book: Book,
+) -> None:
+    book.begin([ONE], WEB, at(0))
+    post(book, 10, one=1000)
+    book.begin([ONE], DB, at(25))
+    assert lost(book, Gap.REMOVED) == Lost(1, 15)
+    # Read or not, it is the new owner's from then on.
+    book.restart([ONE], at(27))
+    assert lost(book, Gap.REMOVED) == Lost(2, 17)
+
+
+@pytest.mark.parametrize(
+    ("phase", "is_unmade", "is_lost"),
+    [
+        (Phase.BEGUN, True, False),
+        (Phase.BEGUN, False, True),
+        (Phase.COUNTING, True, True),
+        (Phase.COUNTING, False, True),
+        (Phase.ENDING, False, False),
+        (Phase.ENDING, True, False),
+    ],
+)
+def test_what_is_begun_anew_lost_something_unless_it_cannot_have(
+    book: Book, phase: Phase, *, is_unmade: bool, is_lost: bool
+) -> None:
+    book.begin([ONE], WEB, at(0))
+    if phase is not Phase.BEGUN:
+        post(book, 0, one=1000)
+    if phase is Phase.ENDING:
+        book.close([ONE, OTHER])
+    assert book.counters[ONE].phase is phase
+    before = sequence(book)
+    assert book.restart([ONE, OTHER], at(5), unmade=[ONE] if is_unmade else []) is is_lost
+    assert lost(book, Gap.REMOVED) == (Lost(1, 5) if is_lost else Lost())
+    # Once for what the kernel will not show again, and once for a gap.
+    assert sequence(book) == before + 1 + is_lost
+    assert book.counters == {ONE: LiveCounter(WEB)}
+
+
+def test_whose_last_reading_was_posted_ends_without_counting_on(book: Book) -> None:
+    book.begin([ONE, OTHER], WEB, at(0))
+    begun = sequence(book)
+    book.close([ONE])
+    assert sequence(book) == begun + 1
+    book.end([ONE], at(1))
+    assert sequence(book) == begun + 1
+    book.end([OTHER], at(1))
+    assert sequence(book) == begun + 2
+    assert not book.counters
+    assert not book.read_at
+
+
+def test_counters_go_on_from_what_another_backend_shows(book: Book) -> None:
+    book.begin([ONE], WEB, at(0))
+    post(book, 1, one=1000)
+    before = sequence(book)
+    book.rebase([Sample(OTHER, 7, 7), Sample(ONE, WRAP + 300, WRAP + 3)], at(4))
+    assert book.counters == {ONE: LiveCounter(WEB, Amount(300, 3), Phase.COUNTING)}
+    assert sequence(book) == before + 1
+    book.post([Sample(ONE, 500, 5)], at(6))
+    assert book.totals[Account(Scope.POD, "team-a", "web-0", OUT)] == Amount(1200, 102)
+    # It was read when it was rebased.
+    book.rebase([Sample(ONE, 500, 5)], at(9))
+    book.restart([ONE], at(10))
+    assert lost(book, Gap.REMOVED) == Lost(1, 1)
+
+
+def test_a_series_that_ended_at_this_instant_lingers_its_whole_time(book: Book) -> None:
+    book.begin([ONE], WEB, at(0))
+    book.end([ONE], at(3))
+    book.sweep(at(3), 10)
+    book.sweep(at(12.9), 10)
+    assert book.ended == {("team-a", "web-0"): at(3).wall}
+    book.sweep(at(13), 10)
+    assert not book.ended
+
+
+@pytest.mark.parametrize(
+    ("fell", "is_wrapped"), [(WRAP // 2 - 1, False), (WRAP // 2, False), (WRAP // 2 + 1, True)]
+)
+def test_a_reading_that_fell_by_more_than_half_of_the_range_has_wrapped(
+    book: Book, fell: int, *, is_wrapped: bool
+) -> None:
+    book.begin([ONE], WEB, at(0))
+    book.post([Sample(ONE, WRAP - 1, 1)], at(1))
+    book.post([Sample(ONE, WRAP - 1 - fell, 2)], at(2))
+    assert lost(book, Gap.RESET).times == (0 if is_wrapped else 1)
+
+
+def test_hooks_alone_show_what_they_count_at_once(book: Book) -> None:
+    book.begin([OUT_FORWARD, IN_FORWARD], None, at(0))
+    post(book, 1, hook_out=1000, hook_in=70)
+    assert audit.missed(book.totals, Audit.FORWARD, OUT) == Amount(1000, 100)
+    assert audit.missed(book.totals, Audit.FORWARD, IN) == Amount(70, 7)
+    assert audit.missed(book.totals, Audit.LOCAL, OUT) == NOTHING
+
+
+def test_owners_are_compared_with_what_hooks_had_counted_before(book: Book) -> None:
+    book.begin([OUT_FORWARD], None, at(0))
+    book.begin([ONE], WEB, at(0))
+    post(book, 1, hook_out=1000, one=600)
+    assert SHOWN not in book.totals
+    post(book, 2, hook_out=3000, one=700)
+    assert book.totals[SHOWN] == Amount(300, 30)
+    # Never falling, in either unit.
+    post(book, 3, hook_out=3000, one=2900)
+    assert book.totals[SHOWN] == Amount(300, 30)
+
+
+def test_a_zeroed_hook_hides_no_more_than_an_interval(book: Book) -> None:
+    book.begin([OUT_FORWARD, IN_FORWARD], None, at(0))
+    book.begin([ONE], WEB, at(0))
+    post(book, 1, hook_out=1000, hook_in=500, one=400)
+    post(book, 2, hook_out=2000, hook_in=500, one=400)
+    assert book.totals[SHOWN] == Amount(600, 60)
+    # Zeroed, and then 100 of the pod's, and 50 for others.
+    post(book, 3, hook_out=150, hook_in=600, one=500)
+    assert lost(book, Gap.RESET).times == 1
+    shown = book.totals[SHOWN].bytes
+    post(book, 4, hook_out=250, hook_in=700, one=500)
+    post(book, 5, hook_out=1250, hook_in=800, one=500)
+    post(book, 6, hook_out=1250, hook_in=900, one=500)
+    # From the reading after it on: 1,000 for others.
+    assert book.totals[SHOWN].bytes == shown + 1000
+    assert book.totals[SHOWN].packets == book.totals[SHOWN].bytes // 10
+
+
+def test_two_hooks_that_are_zeroed_after_each_other_are_both_measured_anew(book: Book) -> None:
+    book.begin([OUT_FORWARD, IN_FORWARD], None, at(0))
+    post(book, 1, hook_out=1000, hook_in=1000)
+    book.post([Sample(OUT_FORWARD, 1, 1)], at(2))
+    assert book.rebasing == {(Audit.FORWARD, OUT)}
+    book.restart([OUT_FORWARD], at(3))
+    book.restart([IN_FORWARD], at(3))
+    assert book.shaken == {(Audit.FORWARD, OUT), (Audit.FORWARD, IN)}
+
+
+@pytest.mark.parametrize("family", Family)
+def test_where_what_has_no_owner_is_counted_itself_nothing_is_compared(
+    book: Book, family: Family
+) -> None:
+    everything = Counter(UNATTRIBUTED, family, OUT)
+    book.begin([OUT_FORWARD, IN_FORWARD, everything], None, at(0))
+    book.post(
+        [Sample(everything, 70, 7), Sample(OUT_FORWARD, 1000, 9), Sample(IN_FORWARD, 50, 5)], at(1)
+    )
+    assert book.totals[SHOWN] == Amount(70, 7)
+    # The other direction has no such counter.
+    assert audit.missed(book.totals, Audit.FORWARD, IN) == Amount(50, 5)
+
+
+def test_the_nodes_own_hooks_are_compared_with_host_network_pods(book: Book) -> None:
+    of_host_pod = Counter("cgroup 7", Family.V4, OUT)
+    out, everything = hook("OUTPUT", OUT), Counter(UNATTRIBUTED, Family.V4, OUT)
+    book.begin([out, everything], None, at(0))
+    book.begin([of_host_pod], WEB, at(0))
+    for seconds, octets in enumerate((1000, 1000), 1):
+        book.post([Sample(of_host_pod, 400, 40), Sample(out, octets, 100)], at(seconds))
+    assert audit.missed(book.totals, Audit.LOCAL, OUT) == Amount(600, 60)
+    assert SHOWN in book.totals
+    assert book.totals[SHOWN] == NOTHING
+
+
+def test_a_counter_is_audited_by_its_hook_and_no_other_is() -> None:
+    assert audit.audited_by(OUT_FORWARD) == (Audit.FORWARD, OUT)
+    assert audit.audited_by(hook("INPUT", IN)) == (Audit.LOCAL, IN)
+    for each in (ONE, Counter("cgroup 7", Family.V4, OUT), Counter(REMOTE_PODS, Family.V4, OUT)):
+        assert audit.audited_by(each) is None
