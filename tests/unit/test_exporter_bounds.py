@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -14,10 +15,18 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter import catalog
-from exporter.bounds import LONGEST_LABEL, SERIES_PER_LIMIT, SERIES_PER_QUOTA, bounded, select
+from exporter.bounds import (
+    LONGEST_LABEL,
+    SERIES_PER_LIMIT,
+    SERIES_PER_QUOTA,
+    bounded,
+    by_size,
+    by_use,
+    select,
+)
 from exporter.collector import Collector
 from netmgr import programs
-from netmgr.api.snapshot import PodTotals, Snapshot
+from netmgr.api.snapshot import LimitState, PodTotals, QuotaState, Snapshot
 from netmgr.ledger.totals import Totals
 from netmgr.model import Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address
@@ -207,6 +216,43 @@ def test_quotas_have_the_room_that_limits_leave_the_most_used_first() -> None:
         text = get(port)[1].decode()
     assert names(text, "netmgr_quota_used_bytes", "pod") == {"", "pod-9"}
     assert dropped(text) == {"lingering": 0, "live": 0}
+
+
+def test_limits_of_namespaces_come_first_and_then_the_largest() -> None:
+    in_order = [("", 1, "z"), ("pod-b", 9, "a"), ("pod-a", 8, "z"), ("pod-c", 8, "z")]
+    limits = [
+        cast(LimitState, {"pod": pod, "bytes": size, "namespace": namespace})
+        for pod, size, namespace in reversed(in_order)
+    ]
+    assert by_size(limits) == limits[::-1]
+
+
+def test_quotas_of_namespaces_come_first_and_then_those_used_most() -> None:
+    # A quota of nothing is used by as much as it has bytes.
+    in_order = [("", 0, 9), ("pod-b", 3, 0), ("pod-a", 2, 1), ("pod-c", 300, 200), ("pod-d", 9, 9)]
+    quotas = [
+        cast(QuotaState, {"pod": pod, "used": used, "budget": budget, "namespace": "a"})
+        for pod, used, budget in reversed(in_order)
+    ]
+    assert by_use(quotas) == quotas[::-1]
+
+
+def test_a_pod_is_as_large_as_its_totals_together() -> None:
+    totals = [
+        cast(PodTotals, {"namespace": "a", "pod": pod, "live": True, "bytes": size})
+        for pod, size in (("one", 60), ("two", 100), ("one", 60), ("two", 1))
+    ]
+    chosen = select(totals, 4)
+    assert [each["pod"] for each in chosen.shown] == ["one", "one"]
+    assert (chosen.dropped_live, chosen.dropped_lingering) == (4, 0)
+    # What has just enough room is shown as it came.
+    assert select(totals, 8).shown is totals
+
+
+def test_a_value_that_is_too_long_keeps_its_beginning() -> None:
+    shown = bounded("é" * 300)
+    beginning, _, digest = shown.partition("~")
+    assert (beginning, len(digest)) == ("é" * 110, 32)
 
 
 def test_a_value_of_kubernetes_is_shown_as_it_is() -> None:

@@ -4,12 +4,14 @@ are bounded.
 
 from __future__ import annotations
 
+import io
 import re
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from http.client import LineTooLong
 from pathlib import Path
 
 import pytest
@@ -213,3 +215,126 @@ def test_connections_that_were_turned_away_are_reported(caplog: pytest.LogCaptur
         now = connections.REPORT_SECONDS
         counted.expire()
     assert "connections-turned-away count=4" in caplog.text
+
+
+class Ports:
+    """Connections by a clock that a test sets, and which of them are open."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.now = 0.0
+        self.counted = connections.Connections(lambda: self.now)
+        self._stack = stack
+        self._far: dict[object, socket.socket] = {}
+
+    def admit(self, *clients: object) -> bool:
+        """Whether all of them are let in."""
+        admitted = []
+        for client in clients:
+            near, self._far[client] = map(self._stack.enter_context, socket.socketpair())
+            admitted.append(self.counted.admit(client, near))
+        return all(admitted)
+
+    def are_open(self, *clients: object) -> list[bool]:
+        return [is_open(self._far[client]) for client in clients]
+
+
+@pytest.fixture
+def ports() -> Iterator[Ports]:
+    with ExitStack() as stack:
+        yield Ports(stack)
+
+
+def test_a_client_has_its_time_for_the_head_and_more_for_the_answer(ports: Ports) -> None:
+    ports.admit("silent", "complete")
+    ports.counted.complete("complete")
+    ports.counted.complete("never seen")
+    ports.now = HEAD_SECONDS
+    ports.counted.expire()
+    assert ports.are_open("silent", "complete") == [True, True]
+    ports.now = HEAD_SECONDS + 0.1
+    ports.counted.expire()
+    assert ports.are_open("silent", "complete") == [False, True]
+    ports.now = connections.ANSWER_SECONDS
+    ports.counted.expire()
+    assert ports.are_open("complete") == [True]
+    ports.now = connections.ANSWER_SECONDS + 0.1
+    ports.counted.expire()
+    assert ports.are_open("complete") == [False]
+
+
+def test_the_oldest_makes_room_and_silent_ones_before_slow_readers(ports: Ports) -> None:
+    # Keys of any kind: of two that came at one instant, keys are not compared.
+    slow, *rest = "slow", 1, b"two"
+    assert ports.admit(slow)
+    ports.counted.complete(slow)
+    ports.now = 1.0
+    assert ports.admit(*rest)
+    ports.now = connections.TAKING_SECONDS
+    assert ports.admit(*(("c", number) for number in range(MOST_CONNECTIONS - 3)))
+    assert ports.admit("new")
+    assert ports.are_open(slow, *rest) == [True, False, True]
+    for client in (*rest, "new", *(("c", number) for number in range(MOST_CONNECTIONS - 3))):
+        ports.counted.complete(client)
+    # It has had just its time.
+    assert not ports.admit("too early")
+    ports.now += 0.1
+    assert ports.admit("later")
+    assert ports.are_open(slow, b"two") == [False, True]
+
+
+def test_who_leaves_makes_room_and_may_leave_again(ports: Ports) -> None:
+    ports.admit(*range(MOST_CONNECTIONS))
+    for client in range(MOST_CONNECTIONS):
+        ports.counted.complete(client)
+    assert not ports.admit("one more")
+    ports.counted.leave(3)
+    ports.counted.leave(3)
+    assert ports.admit("one more")
+
+
+def test_a_connection_that_tls_took_over_is_ended_by_its_new_socket(ports: Ports) -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        ports.counted.admit("client", near)
+        with socket.socket(fileno=near.detach()) as taken_over:
+            ports.counted.secured("client", taken_over)
+            ports.now = HEAD_SECONDS + 1
+            ports.counted.expire()
+            assert not is_open(far)
+
+
+def test_who_is_turned_away_is_reported_once_and_not_before_its_time(
+    ports: Ports, caplog: pytest.LogCaptureFixture
+) -> None:
+    def reports() -> list[str]:
+        ports.counted.expire()
+        found = re.findall(r"connections-turned-away count=\d+", caplog.text)
+        caplog.clear()
+        return found
+
+    ports.now = connections.REPORT_SECONDS + 1
+    assert reports() == []
+    ports.admit(*range(MOST_CONNECTIONS))
+    for client in range(MOST_CONNECTIONS):
+        ports.counted.complete(client)
+    ports.now -= 2
+    assert not ports.admit("one more")
+    assert reports() == []
+    ports.now = connections.REPORT_SECONDS
+    assert reports() == ["connections-turned-away count=1"]
+    assert not ports.admit("another", "and another")
+    ports.now *= 2
+    assert reports() == ["connections-turned-away count=2"]
+    ports.now *= 2
+    assert reports() == []
+
+
+def test_a_head_ends_with_its_last_byte_and_the_rest_is_the_files() -> None:
+    file = io.BytesIO(b"x" * (HEAD_BYTES - 1) + b"\n" + b"yy")
+    head = connections.Head(file)
+    assert len(head.readline()) == HEAD_BYTES
+    assert not head.closed
+    with pytest.raises(LineTooLong, match="reading head of the request"):
+        head.readline()
+    # No more than a byte is read of what is too long.
+    assert file.tell() == HEAD_BYTES + 1

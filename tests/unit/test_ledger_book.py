@@ -81,7 +81,7 @@ def test_a_reboot_may_have_lost_what_passed_in_the_longest_pause(pause: dict[str
 def test_whose_counters_are_refused_is_said(book: Book) -> None:
     with pytest.raises(ValueError, match="counters of the node belong to someone else"):
         book.begin([ONE], None, at(0))
-    with pytest.raises(ValueError, match="counters of .*web-0.* belong to someone else"):
+    with pytest.raises(ValueError, match=r"counters of .*web-0.* belong to someone else"):
         book.begin([OUT_FORWARD], WEB, at(0))
 
 
