@@ -56,7 +56,7 @@ def bundle(
     *,
     namespace: Annotated[
         list[str] | None,
-        typer.Option(help="netmgr's namespaces. Default: netmgr and netmgr-controller."),
+        typer.Option(help="netmgr's namespaces. Default: netmgr and netmgr-claims."),
     ] = None,
     to: To = None,
     redact: Redact = False,

@@ -192,7 +192,7 @@ def _pools(planned: Planned, cluster: str) -> dict[str, tuple[int, int]]:
 
 
 def _tables(found: Report) -> Iterator[Table | str]:
-    yield f"{found['nodes']:,} nodes, {found['hours']:g} hours, seed {found['seed']}"
+    yield f"{found['nodes']:,} nodes, {found['hours']:g} h, seed {found['seed']}"
     yield _requests(found)
     yield _joined(found)
     yield _figures(found)
