@@ -254,3 +254,50 @@ def test_a_counter_is_audited_by_its_hook_and_no_other_is() -> None:
     assert audit.audited_by(hook("INPUT", IN)) == (Audit.LOCAL, IN)
     for each in (ONE, Counter("cgroup 7", Family.V4, OUT), Counter(REMOTE_PODS, Family.V4, OUT)):
         assert audit.audited_by(each) is None
+
+
+def test_a_counter_that_was_never_read_is_unread_since_it_began(book: Book) -> None:
+    book.begin([ONE], WEB, at(2))
+    book.restart([ONE], at(5))
+    assert lost(book, Gap.REMOVED) == Lost(1, 3)
+
+
+def test_a_counter_that_another_backend_shows_counts(book: Book) -> None:
+    book.begin([ONE], WEB, at(0))
+    book.rebase([Sample(ONE, 300, 3)], at(1))
+    assert book.counters[ONE].phase is Phase.COUNTING
+
+
+def test_every_byte_of_a_pod_is_its_namespaces_as_well(book: Book) -> None:
+    book.begin([ONE], WEB, at(0))
+    post(book, 1, one=100)
+    assert {account: each.bytes for account, each in book.totals.items()} == {
+        Account(Scope.POD, "team-a", "web-0", OUT): 100,
+        Account(Scope.NAMESPACE, "team-a", "", OUT): 100,
+        Account(Scope.AUDIT, Audit.FORWARD, audit.COUNTED, OUT): 100,
+    }
+
+
+def test_both_directions_are_compared_whatever_comes_of_the_first(book: Book) -> None:
+    """One is counted by itself and one is measured anew: each goes on to the next."""
+    out, into = (hook(chain, OUT) for chain in ("FORWARD", "OUTPUT"))
+    everything = Counter(UNATTRIBUTED, Family.V4, OUT)
+    book.begin([out, into, everything], None, at(0))
+    book.begin([ONE], WEB, at(0))
+    for seconds in (1, 2):
+        book.post([Sample(each, 100 * seconds, seconds) for each in (out, into)], at(seconds))
+    # In any order: of the node's own nothing was counted for anybody.
+    assert audit.missed(book.totals, Audit.LOCAL, OUT) == Amount(200, 2)
+    assert audit.missed(book.totals, Audit.FORWARD, OUT) == NOTHING
+
+
+def test_hooks_of_which_one_is_measured_anew_are_compared_all_the_same(book: Book) -> None:
+    book.begin([OUT_FORWARD, IN_FORWARD], None, at(0))
+    book.begin([ONE], WEB, at(0))
+    post(book, 1, hook_in=100, hook_out=100)
+    # The first of both is zeroed, and so has a new base with the reading after.
+    post(book, 2, hook_in=10, hook_out=200)
+    post(book, 3, hook_in=20, hook_out=900)
+    assert book.totals[SHOWN].bytes == 200
+    post(book, 4, hook_in=20, hook_out=900)
+    assert book.totals[SHOWN].bytes == 900

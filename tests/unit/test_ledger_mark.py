@@ -5,6 +5,7 @@ always pass.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -405,3 +406,39 @@ def test_a_small_file_that_no_set_of_the_kernel_could_hold_is_none(
     mark.write(path, latest)
     assert mark.read(path) == latest
     assert Mark.of(Address.unpack(latest.mark.address.packed)) == latest.mark
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("no mark " + "x" * 52 + "|cut", r"'no mark x{52}' is no mark"),
+        (f"fd00000000000001 {1 << 64} 1\n", f"its sequence is {1 << 64}"),
+    ],
+)
+def test_what_is_wrong_with_a_small_file_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, words: str
+) -> None:
+    path = tmp_path / "mark"
+    path.write_text(text)
+    assert mark.read(path) is None
+    assert re.search(words, caplog.text)
+
+
+def test_a_small_file_is_its_owners_alone(tmp_path: Path) -> None:
+    mark.write(tmp_path / "mark", Synced(A, 10))
+    assert (tmp_path / "mark").stat().st_mode & 0o777 == 0o600
+
+
+def test_new_books_have_a_number_of_64_random_bits_but_for_the_first_byte(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "urandom", lambda number: bytes(range(1, number + 1)))
+    assert Mark.new() == (0xFD01020304050607, 0)
+
+
+def test_books_go_on_from_the_latest_mark_of_their_number() -> None:
+    assert mark.successor(A, [Mark(1, 4)], Synced(Mark(1, 7), 0)) == Mark(1, 7)
+    assert mark.successor(A, [B], Synced(B, 0)) == Mark(1, 0)
+    assert mark.successor(None, [], Synced(B, 0)) == B
+    assert mark.successor(None, [A], Synced(B, 0)) == A
+    assert mark.successor(None, [], None).sequence == 0

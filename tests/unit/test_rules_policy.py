@@ -1,0 +1,122 @@
+"""What a node document makes of the policy, and of sets and rules that no text shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from netmgr.documents.node import NodeDocument
+from netmgr.prefixes import Address, Family, Prefix
+from netmgr.rules.isolation import Isolation
+from netmgr.rules.model import Abilities, Hook, SetSpec
+from netmgr.rules.policy import Policy, desired
+from netmgr.rules.spokes import Spoke, spoke_of
+from tests.fakes.sites import SITES, document
+
+CLASSES = {"classes": [{"name": "other", "prefixes": ["10.0.0.0/8", "203.0.113.0/24"]}]}
+ALONE: dict[str, Any] = {"sites": [], "site": None}
+
+
+def observer(**keys: Any) -> NodeDocument:
+    return document("node", **ALONE, cni=False, ranges=[], **keys)
+
+
+@pytest.mark.parametrize(
+    ("role", "counts_only", "runs_pods"),
+    [("node", False, True), ("hub-router", False, False), ("nat-host", False, False)],
+)
+def test_each_role_has_its_rules(role: str, *, counts_only: bool, runs_pods: bool) -> None:
+    policy = Policy.of(document(role))
+    assert (policy.counts_only, policy.runs_pods) == (counts_only, runs_pods)
+    assert policy.rule_owner == "openai"
+
+
+def test_an_observer_counts_and_no_more() -> None:
+    policy = Policy.of(observer())
+    assert policy.counts_only
+    assert policy.runs_pods
+    names = {spec.name for spec in desired(policy, ()).sets}
+    assert names == {
+        *(f"{kind}{family.value}" for kind in ("internal", "ranges") for family in Family),
+        *(f"pod_{way}{family.value}" for way in ("in", "out") for family in Family),
+    }
+
+
+def test_other_nodes_pods_are_told_apart_only_where_a_rule_can_add_to_a_set() -> None:
+    policy = Policy.of(observer(accounting={"cluster_cidrs": ["10.1.0.0/16"]}))
+    for is_dynamic in (True, False):
+        wanted = desired(policy, (), Abilities(dynamic_sets=is_dynamic))
+        used = {name for rule in wanted.chains[Hook.FORWARD] for name in rule.set_names}
+        assert ("remote_in4" in used) is is_dynamic
+        assert "cluster4" in used
+        remote = [spec for spec in wanted.sets if spec.name.startswith("remote")]
+        assert len(remote) == 2 * is_dynamic
+        assert all(spec.is_dynamic for spec in remote)
+
+
+def test_a_node_is_reached_by_its_ranges_and_a_router_by_every_sites_prefixes() -> None:
+    node, router = (Policy.of(document(role)) for role in ("node", "hub-router"))
+    assert set(node.ranges) == {Prefix.parse("10.1.0.0/24"), Prefix.parse("fd00:1::/112")}
+    sites = [Prefix.parse(text) for site in SITES for text in site["prefixes"]]
+    assert all(any(one.covers(each) for one in router.ranges) for each in sites)
+
+
+def test_what_isolation_drops_is_in_no_class() -> None:
+    classifier = Policy.of(document("node", accounting=CLASSES)).classifier
+    assert classifier
+    dropped = {Prefix.parse(text) for site in SITES[2:] for text in site["prefixes"]}
+    assert all(any(one.covers(each) for one in classifier.dropped) for each in dropped)
+    ((name, prefixes),) = classifier.pieces
+    assert name == "other"
+    assert not any(one.overlaps(each) for one in prefixes for each in classifier.dropped)
+    assert classifier.own_links
+    # An observer's pods have links of another plugin.
+    observed = Policy.of(observer(accounting=CLASSES)).classifier
+    assert observed
+    assert not observed.own_links
+    assert observed.dropped == ()
+
+
+def sites(spokes: int, **prefixes: list[str]) -> list[dict[str, Any]]:
+    made = [
+        {"name": f"s{number}", "prefixes": [f"10.{number}.0.0/16", f"fd00:{number:x}::/48"]}
+        for number in range(spokes)
+    ]
+    made += [{"name": name, "prefixes": texts} for name, texts in prefixes.items()]
+    return [{"name": "hub", "prefixes": ["10.255.0.0/16"]}, *made]
+
+
+@pytest.mark.parametrize(
+    ("spokes", "pairs"), [(3, 1 << 14), (127, 1 << 14), (128, 1 << 15), (182, 1 << 16)]
+)
+def test_a_routers_set_of_pairs_has_room_for_all_of_them(spokes: int, pairs: int) -> None:
+    isolation = Isolation.of(document("hub-router", sites=sites(spokes)))
+    assert isolation
+    found = isolation.sets(Abilities())
+    for family in Family:
+        spec = SetSpec(f"isolated{family.value}", family, is_dynamic=True, pairs=pairs)
+        assert spec in found
+    assert pairs >= spokes * (spokes - 1)
+
+
+def test_a_family_of_one_spoke_alone_needs_no_isolation() -> None:
+    # The second spoke has no IPv6.
+    isolation = Isolation.of(document("hub-router", sites=sites(1, second=["10.9.0.0/16"])))
+    assert isolation
+    found = {spec.name for spec in isolation.sets(Abilities())}
+    assert found == {"isolated4"}
+    assert isolation.passing(Hook.FORWARD, Family.V6, Abilities()) == []
+    assert isolation.dropping(Hook.FORWARD, Family.V6, Abilities()) == []
+    assert len(isolation.dropping(Hook.FORWARD, Family.V4, Abilities())) == 1
+
+
+def test_a_hub_without_spokes_keeps_nothing_apart() -> None:
+    assert Isolation.of(document("hub-router", sites=sites(0))) is None
+    assert Isolation.of(document("node", **ALONE)) is None
+
+
+def test_the_spoke_of_an_address() -> None:
+    spokes = [Spoke("a", (Prefix.parse("10.1.0.0/16"),)), Spoke("b", (Prefix.parse("fd00::/48"),))]
+    assert spoke_of(spokes, Address.parse("fd00::1")) is spokes[1]
+    assert spoke_of(spokes, Address.parse("10.2.0.1")) is None
