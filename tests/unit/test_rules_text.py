@@ -86,7 +86,7 @@ MACHINES = {
     ),
     "many-spokes-": (
         Policy.of(
-            document("node", sites=MANY_PREFIXES, accounting={"classes": MANY_CLASSES}),
+            document("node", sites=MANY_PREFIXES, accounting={"classes": MANY_CLASSES[1:]}),
         ),
         PODS,
     ),

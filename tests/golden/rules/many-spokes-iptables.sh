@@ -124,15 +124,6 @@ ipset create netmgr-link-scope6 hash:net family inet6 maxelem 65536
 ipset -exist add netmgr-link-scope6 fe80::/10
 ipset -exist add netmgr-link-scope6 ff02::/16
 ipset create netmgr-classes4 hash:net family inet maxelem 65536
-ipset -exist add netmgr-classes4 10.0.0.0/24
-ipset -exist add netmgr-classes4 10.0.2.0/24
-ipset -exist add netmgr-classes4 10.0.4.0/24
-ipset -exist add netmgr-classes4 10.0.6.0/24
-ipset -exist add netmgr-classes4 10.0.8.0/24
-ipset -exist add netmgr-classes4 10.0.10.0/24
-ipset -exist add netmgr-classes4 10.0.12.0/24
-ipset -exist add netmgr-classes4 10.0.14.0/24
-ipset -exist add netmgr-classes4 10.0.16.0/24
 ipset -exist add netmgr-classes4 10.2.0.0/24
 ipset -exist add netmgr-classes4 10.2.2.0/24
 ipset -exist add netmgr-classes4 10.2.4.0/24
@@ -160,16 +151,6 @@ ipset -exist add netmgr-classes4 10.139.0.0/16
 ipset -exist add netmgr-classes4 10.141.0.0/16
 ipset -exist add netmgr-classes4 10.143.0.0/16
 ipset -exist add netmgr-classes4 10.145.0.0/16
-ipset create netmgr-class-hub4 hash:net family inet maxelem 65536
-ipset -exist add netmgr-class-hub4 10.0.0.0/24
-ipset -exist add netmgr-class-hub4 10.0.2.0/24
-ipset -exist add netmgr-class-hub4 10.0.4.0/24
-ipset -exist add netmgr-class-hub4 10.0.6.0/24
-ipset -exist add netmgr-class-hub4 10.0.8.0/24
-ipset -exist add netmgr-class-hub4 10.0.10.0/24
-ipset -exist add netmgr-class-hub4 10.0.12.0/24
-ipset -exist add netmgr-class-hub4 10.0.14.0/24
-ipset -exist add netmgr-class-hub4 10.0.16.0/24
 ipset create netmgr-class-others4 hash:net family inet maxelem 65536
 ipset -exist add netmgr-class-others4 10.2.0.0/24
 ipset -exist add netmgr-class-others4 10.2.2.0/24
@@ -181,15 +162,6 @@ ipset -exist add netmgr-class-others4 10.2.12.0/24
 ipset -exist add netmgr-class-others4 10.2.14.0/24
 ipset -exist add netmgr-class-others4 10.2.16.0/24
 ipset create netmgr-classes6 hash:net family inet6 maxelem 65536
-ipset -exist add netmgr-classes6 fd00::/48
-ipset -exist add netmgr-classes6 fd00:0:2::/48
-ipset -exist add netmgr-classes6 fd00:0:4::/48
-ipset -exist add netmgr-classes6 fd00:0:6::/48
-ipset -exist add netmgr-classes6 fd00:0:8::/48
-ipset -exist add netmgr-classes6 fd00:0:a::/48
-ipset -exist add netmgr-classes6 fd00:0:c::/48
-ipset -exist add netmgr-classes6 fd00:0:e::/48
-ipset -exist add netmgr-classes6 fd00:0:10::/48
 ipset -exist add netmgr-classes6 fd00:2::/48
 ipset -exist add netmgr-classes6 fd00:2:2::/48
 ipset -exist add netmgr-classes6 fd00:2:4::/48
@@ -217,16 +189,6 @@ ipset -exist add netmgr-classes6 fd00:8b::/32
 ipset -exist add netmgr-classes6 fd00:8d::/32
 ipset -exist add netmgr-classes6 fd00:8f::/32
 ipset -exist add netmgr-classes6 fd00:91::/32
-ipset create netmgr-class-hub6 hash:net family inet6 maxelem 65536
-ipset -exist add netmgr-class-hub6 fd00::/48
-ipset -exist add netmgr-class-hub6 fd00:0:2::/48
-ipset -exist add netmgr-class-hub6 fd00:0:4::/48
-ipset -exist add netmgr-class-hub6 fd00:0:6::/48
-ipset -exist add netmgr-class-hub6 fd00:0:8::/48
-ipset -exist add netmgr-class-hub6 fd00:0:a::/48
-ipset -exist add netmgr-class-hub6 fd00:0:c::/48
-ipset -exist add netmgr-class-hub6 fd00:0:e::/48
-ipset -exist add netmgr-class-hub6 fd00:0:10::/48
 ipset create netmgr-class-others6 hash:net family inet6 maxelem 65536
 ipset -exist add netmgr-class-others6 fd00:2::/48
 ipset -exist add netmgr-class-others6 fd00:2:2::/48
@@ -243,12 +205,6 @@ ipset -exist add netmgr-pod-in4 10.1.0.6
 ipset create netmgr-pod-out4 hash:ip family inet maxelem 65536 counters
 ipset -exist add netmgr-pod-out4 10.1.0.5
 ipset -exist add netmgr-pod-out4 10.1.0.6
-ipset create netmgr-pod-hub-in4 hash:ip family inet maxelem 65536 counters
-ipset -exist add netmgr-pod-hub-in4 10.1.0.5
-ipset -exist add netmgr-pod-hub-in4 10.1.0.6
-ipset create netmgr-pod-hub-out4 hash:ip family inet maxelem 65536 counters
-ipset -exist add netmgr-pod-hub-out4 10.1.0.5
-ipset -exist add netmgr-pod-hub-out4 10.1.0.6
 ipset create netmgr-pod-others-in4 hash:ip family inet maxelem 65536 counters
 ipset -exist add netmgr-pod-others-in4 10.1.0.5
 ipset -exist add netmgr-pod-others-in4 10.1.0.6
@@ -268,10 +224,6 @@ ipset create netmgr-pod-in6 hash:ip family inet6 maxelem 65536 counters
 ipset -exist add netmgr-pod-in6 2001:db8:1::5
 ipset create netmgr-pod-out6 hash:ip family inet6 maxelem 65536 counters
 ipset -exist add netmgr-pod-out6 2001:db8:1::5
-ipset create netmgr-pod-hub-in6 hash:ip family inet6 maxelem 65536 counters
-ipset -exist add netmgr-pod-hub-in6 2001:db8:1::5
-ipset create netmgr-pod-hub-out6 hash:ip family inet6 maxelem 65536 counters
-ipset -exist add netmgr-pod-hub-out6 2001:db8:1::5
 ipset create netmgr-pod-others-in6 hash:ip family inet6 maxelem 65536 counters
 ipset -exist add netmgr-pod-others-in6 2001:db8:1::5
 ipset create netmgr-pod-others-out6 hash:ip family inet6 maxelem 65536 counters
@@ -363,7 +315,6 @@ iptables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr unatt
 iptables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr rest in NETMGR-FORWARD-2" -g NETMGR-FORWARD-3
 iptables-legacy -t mangle -A NETMGR-FORWARD-3 -d 169.254.169.254/32 -i nm+ -m conntrack ! --ctreplsrcport 53 --ctdir ORIGINAL -m set --match-set netmgr-pod-protected-out4 src -m comment --comment "netmgr protected 169.254.169.254/32 v4" -j DROP
 iptables-legacy -t mangle -A NETMGR-FORWARD-3 -d 168.63.129.16/32 -i nm+ -m conntrack ! --ctreplsrcport 53 --ctdir ORIGINAL -m set --match-set netmgr-pod-protected-out4 src -m comment --comment "netmgr protected 168.63.129.16/32 v4" -j DROP
-iptables-legacy -t mangle -A NETMGR-FORWARD-3 -o nm+ -m set --match-set netmgr-class-hub4 src -m set --match-set netmgr-pod-hub-in4 dst -m comment --comment "netmgr class hub in v4"
 iptables-legacy -t mangle -A NETMGR-FORWARD-3 -o nm+ -m set --match-set netmgr-class-others4 src -m set --match-set netmgr-pod-others-in4 dst -m comment --comment "netmgr class others in v4"
 iptables-legacy -t mangle -A NETMGR-FORWARD-3 -o nm+ -m set ! --match-set netmgr-classes4 src -m set --match-set netmgr-pod-internal-in4 dst -m comment --comment "netmgr class internal in v4"
 iptables-legacy -t mangle -A NETMGR-FORWARD-3 ! -o nm+ -m comment --comment "netmgr NETMGR-FORWARD-4" -g NETMGR-FORWARD-4
@@ -405,7 +356,6 @@ ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -m set --match-set netmgr-pod-in6
 ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr unattributed internet-in v6"
 ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr rest in NETMGR-FORWARD-2" -g NETMGR-FORWARD-3
 ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -d fd00:ec2::254/128 -i nm+ -m conntrack ! --ctreplsrcport 53 --ctdir ORIGINAL -m set --match-set netmgr-pod-protected-out6 src -m comment --comment "netmgr protected fd00:ec2::254/128 v6" -j DROP
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -o nm+ -m set --match-set netmgr-class-hub6 src -m set --match-set netmgr-pod-hub-in6 dst -m comment --comment "netmgr class hub in v6"
 ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -o nm+ -m set --match-set netmgr-class-others6 src -m set --match-set netmgr-pod-others-in6 dst -m comment --comment "netmgr class others in v6"
 ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -o nm+ -m set ! --match-set netmgr-classes6 src -m set --match-set netmgr-pod-internal-in6 dst -m comment --comment "netmgr class internal in v6"
 ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 ! -o nm+ -m comment --comment "netmgr NETMGR-FORWARD-4" -g NETMGR-FORWARD-4
@@ -456,7 +406,6 @@ iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-2 -m set --match-set netmgr-po
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-2 -m addrtype ! --src-type LOCAL -m comment --comment "netmgr unattributed internet-out v4"
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-2 -m comment --comment "netmgr rest in NETMGR-BEFORE_SRCNAT-2" -g NETMGR-BEFORE_SRCNAT-3
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 ! -i nm+ -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-4" -j NETMGR-BEFORE_SRCNAT-4
-iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 -i nm+ -m set --match-set netmgr-class-hub4 dst -m set --match-set netmgr-pod-hub-out4 src -m comment --comment "netmgr class hub out v4"
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 -i nm+ -m set --match-set netmgr-class-others4 dst -m set --match-set netmgr-pod-others-out4 src -m comment --comment "netmgr class others out v4"
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 -i nm+ -m set ! --match-set netmgr-classes4 dst -m set --match-set netmgr-pod-internal-out4 src -m comment --comment "netmgr class internal out v4"
 iptables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-4 -s 10.0.0.0/8 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-4 src in 10.0.0.0/8" -j RETURN
@@ -486,7 +435,6 @@ ip6tables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-2 -m set --match-set netmgr-p
 ip6tables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-2 -m addrtype ! --src-type LOCAL -m comment --comment "netmgr unattributed internet-out v6"
 ip6tables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-2 -m comment --comment "netmgr rest in NETMGR-BEFORE_SRCNAT-2" -g NETMGR-BEFORE_SRCNAT-3
 ip6tables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 ! -i nm+ -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-4" -j NETMGR-BEFORE_SRCNAT-4
-ip6tables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 -i nm+ -m set --match-set netmgr-class-hub6 dst -m set --match-set netmgr-pod-hub-out6 src -m comment --comment "netmgr class hub out v6"
 ip6tables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 -i nm+ -m set --match-set netmgr-class-others6 dst -m set --match-set netmgr-pod-others-out6 src -m comment --comment "netmgr class others out v6"
 ip6tables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-3 -i nm+ -m set ! --match-set netmgr-classes6 dst -m set --match-set netmgr-pod-internal-out6 src -m comment --comment "netmgr class internal out v6"
 ip6tables-legacy -t mangle -A NETMGR-BEFORE_SRCNAT-4 -s fc00::/7 -m comment --comment "netmgr NETMGR-BEFORE_SRCNAT-4 src in fc00::/7" -j RETURN
