@@ -301,7 +301,6 @@ def _remedy(planned: Planned) -> str:
 
 
 def _of_counts(tested: NodeResult, answer: Answer) -> None:
-
     remedy = "netmgr node audit, on the node"
     if tested.counted is None or tested.server_counted is None:
         message = f"the counts cannot be compared: {tested.uncounted}"
@@ -309,30 +308,47 @@ def _of_counts(tested: NodeResult, answer: Answer) -> None:
             Finding(Severity.WARNING, Check.COUNTED, message, remedy, (f"node/{tested.node}",))
         )
         return
-    for who, counted, bounds in (
-        ("client", tested.counted, expected(answer)),
-        ("server", tested.server_counted, ((0, 0), (0, 0))),
-    ):
-        for way, found, (least, most) in zip(("out", "in"), counted, bounds, strict=True):
-            if least <= found <= most:
-                _pass(tested, Check.COUNTED)
-                continue
-            wanted = f"{most:,}" if least == most else f"{least:,} to {most:,}"
-            message = (
-                f"internet-{way} of the {who}'s pod: {found:,} bytes were counted, and it "
-                f"exchanged {wanted}"
-            )
-            _fail(tested, Check.COUNTED, message, remedy)
+    for each in _comparisons(tested.counted, tested.server_counted, answer):
+        if each.is_right:
+            _pass(tested, Check.COUNTED)
+            continue
+        wanted = f"{each.most:,}" if each.least == each.most else f"{each.least:,} to {each.most:,}"
+        message = (
+            f"internet-{each.way} of the {each.who}'s pod: {each.found:,} bytes were counted, and "
+            f"it exchanged {wanted}"
+        )
+        _fail(tested, Check.COUNTED, message, remedy)
 
 
 def is_as_expected(tested: NodeResult) -> bool:
     """Whether the counts are there, and right: no need to ask the exporter again."""
     if tested.answer is None or tested.counted is None or tested.server_counted is None:
         return False
-    bounds = expected(tested.answer)
-    return tested.server_counted == (0, 0) and all(
-        least <= found <= most for found, (least, most) in zip(tested.counted, bounds, strict=True)
-    )
+    found = _comparisons(tested.counted, tested.server_counted, tested.answer)
+    return all(each.is_right for each in found)
+
+
+class _Comparison(NamedTuple):
+    """Bytes that were counted for a pod in one direction, and how many may have been."""
+
+    who: str
+    way: str
+    found: int
+    least: int
+    most: int
+
+    @property
+    def is_right(self) -> bool:
+        return self.least <= self.found <= self.most
+
+
+def _comparisons(client: Counted, server: Counted, answer: Answer) -> Iterator[_Comparison]:
+    for who, counted, bounds in (
+        ("client", client, expected(answer)),
+        ("server", server, ((0, 0), (0, 0))),  # it asks the internet for nothing
+    ):
+        for way, found, (least, most) in zip(("out", "in"), counted, bounds, strict=True):
+            yield _Comparison(who, way, found, least, most)
 
 
 def expected(answer: Answer) -> tuple[tuple[int, int], tuple[int, int]]:
