@@ -42,6 +42,15 @@ table ip6 netmgr {
     chain forward { type filter hook forward priority 7; policy accept; counter packets 9 \
       bytes 900; }
 }
+# As Tailscale has it: in iptables' own table, and with what iptables has no words for.
+table ip filter {
+    map verdicts { type ipv4_addr : verdict; elements = { 100.64.0.1 : drop }; }
+    chain FORWARD {
+        type filter hook forward priority filter; policy accept;
+        meta mark & 0x00ff0000 == 0x00040000 ct state { new, related } counter packets 4 bytes 400
+        ip saddr vmap @verdicts
+    }
+}
 """
 THEIR_RULES = """*mangle
 :THEIRS-NETMGR - [0:0]
@@ -95,9 +104,8 @@ def damage(kernel, program, number: int) -> int:
 
 def theirs(kernel, program) -> str:
     """Everything that is not ours, with its counts."""
-    tables = program("nft -a list table inet netmgr-services") + program(
-        "nft -a list table ip6 netmgr"
-    )
+    names = ("inet netmgr-services", "ip6 netmgr", "ip filter")
+    tables = "".join(program(f"nft -a list table {name}") for name in names)
     filtering = [
         line for line in program("iptables-legacy-save -c -t filter").splitlines() if line[0] != "#"
     ]
