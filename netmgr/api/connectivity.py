@@ -24,7 +24,7 @@ CLIENT_SECONDS = 8 * PATIENCE_SECONDS
 """A client ends within this time, whatever it gets for answers."""
 
 MOST_TARGETS = 4
-"""In the internet, and as many that should be unreachable."""
+"""In the internet, and as many inside, and as many that should be unreachable."""
 
 LONGEST_ANSWER = 256 * 1024
 
@@ -75,9 +75,9 @@ class _Part(BaseModel):
 
 
 class Probe(_Part):
-    """One question: an echo by TCP or UDP, or a name's addresses."""
+    """One question: an echo by TCP or UDP, a TCP connection to any server, or a name's addresses."""
 
-    by: Literal["tcp", "udp", "dns"]
+    by: Literal["tcp", "udp", "connect", "dns"]
     host: str
     port: int = PORT
 

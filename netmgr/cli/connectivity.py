@@ -44,6 +44,10 @@ def connectivity_test(  # noqa: PLR0913  one a command-line option
         list[str] | None,
         typer.Option(metavar="HOST:PORT", help="TCP port in the internet; may be repeated."),
     ] = None,
+    internal: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="TCP port inside, such as a hub's; repeatable."),
+    ] = None,
     unreachable: Annotated[
         list[str] | None,
         typer.Option(metavar="HOST:PORT", help="TCP port that must not answer; may be repeated."),
@@ -82,6 +86,7 @@ def connectivity_test(  # noqa: PLR0913  one a command-line option
         agents=tuple(namespace or NAMESPACES),
         options=Options(
             internet=_targets("--internet", internet),
+            internal=_targets("--internal", internal),
             unreachable=_targets("--unreachable", unreachable),
             host_port=host_port,
         ),

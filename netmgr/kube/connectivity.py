@@ -39,6 +39,7 @@ class Check(StrEnum):
     SERVICE = "service"
     DNS = "dns"
     HOST_PORT = "host-port"
+    INTERNAL = "internal"
     INTERNET = "internet"
     UNREACHABLE = "unreachable"
     COUNTED = "counted"
@@ -78,6 +79,7 @@ class Options(NamedTuple):
     """What the person who runs it gave; `host_port` is 0 without one."""
 
     internet: tuple[Target, ...] = ()
+    internal: tuple[Target, ...] = ()
     unreachable: tuple[Target, ...] = ()
     host_port: int = 0
 
@@ -181,6 +183,10 @@ def plan(
             Planned(Check.HOST_PORT, own.node, Probe(by="tcp", host=each, port=asked.host_port))
             for each in _of_families(own.host_addresses, own.addresses)
         ]
+    probes += [
+        Planned(Check.INTERNAL, "", Probe(by="connect", host=each.host, port=each.port))
+        for each in asked.internal
+    ]
     return [*probes, Planned(Check.DNS, "", Probe(by="dns", host=SERVICE))]
 
 
@@ -243,7 +249,8 @@ def _of_probe(tested: NodeResult, planned: Planned, ending: Ending, service: Seq
         _of_name(tested, ending, service)
     elif is_answered:
         _pass(tested, check)
-        _of_size(tested, planned, ending)
+        if check is not Check.INTERNAL:  # nothing is sent there
+            _of_size(tested, planned, ending)
     else:
         _fail(
             tested,
@@ -373,6 +380,8 @@ def _about(tested: NodeResult, planned: Planned) -> str:
 
 
 def _way(probe: Probe) -> str:
+    if probe.by == "connect":
+        return str(Target(probe.host, probe.port))
     return f"IPv{_family(probe.host)} {probe.by.upper()}"
 
 

@@ -127,6 +127,8 @@ def _probe(probe: Probe) -> tuple[str, ...]:
             return (_stream(ways[0]),)
         case "udp":
             return (_datagrams(ways[0]),)
+        case "connect":
+            return _greet([way for way in ways if _has_route(way)])
 
 
 def _resolved(host: str, port: int) -> list[_Way]:

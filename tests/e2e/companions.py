@@ -51,10 +51,15 @@ Files = Mapping[str, bytes | str]
 
 def install_dns(cluster: Cluster) -> None:
     """Start CoreDNS at the address that kubelets give to pods; returns when it is Ready."""
-    image(cluster, COREDNS, {"coredns": built(programs.MODULE / "coredns", "coredns")})
-    cluster.plane.kubectl("apply", "-f", MANIFESTS / "coredns.yaml")
+    bring_dns(cluster)
     arguments = ("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=60s")
     cluster.plane.kubectl(*arguments, timeout=70)
+
+
+def bring_dns(cluster: Cluster) -> None:
+    """The same, without waiting: it starts once there is a network."""
+    image(cluster, COREDNS, {"coredns": built(programs.MODULE / "coredns", "coredns")})
+    cluster.plane.kubectl("apply", "-f", MANIFESTS / "coredns.yaml")
 
 
 def install_agnhost(cluster: Cluster) -> None:

@@ -18,6 +18,7 @@ from netmgr.prefixes import Family
 from tests.answers import validate
 from tests.e2e import companions, netmgr, network
 from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.control_plane import API_PORT
 from tests.kernel.greeting import greeting
 from tests.kubernetes.control_plane import Object
 from tests.runtimes.node import BIN_DIR
@@ -50,11 +51,12 @@ def installed(cluster: Cluster) -> Cluster:
 
 @pytest.fixture(scope="module")
 def outside(installed: Cluster) -> Iterator[list[str]]:
-    """Options for a server in the internet, by both families, and for an address without one."""
+    """Options for servers in the internet, by both families, and inside, and for what is neither."""
     with greeting(installed.namespace("internet")) as port:
         yield [
             *("--internet", f"{INTERNET[Family.V4]}:{port}"),
             *("--internet", f"[{INTERNET[Family.V6]}]:{port}"),
+            *("--internal", f"{network.address(network.CONTROL_PLANE)}:{API_PORT}"),
             *("--unreachable", NOWHERE),
             *("--host-port", str(HOST_PORT)),
         ]
@@ -113,7 +115,7 @@ def test_a_cluster_that_works_passes_every_check_on_every_node(
 def test_without_options_only_what_they_are_for_is_skipped(installed: Cluster) -> None:
     code, answer = run(installed, "--node", network.NODES[0])
     assert (code, answer["findings"]) == (0, [])
-    left_out = {"other-nodes", "host-port", "internet", "unreachable"}
+    left_out = {"other-nodes", "host-port", "internal", "internet", "unreachable"}
     assert states(answer, "skipped") == {network.NODES[0]: left_out}
 
 

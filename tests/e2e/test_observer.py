@@ -8,7 +8,7 @@ import re
 import pytest
 
 from netmgr.lab.exchange import End
-from tests.e2e import counting, lifecycle, netmgr, network
+from tests.e2e import counting, lifecycle, network, quick_starts
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.pods import Pod
 
@@ -56,8 +56,8 @@ def installed(main: str, cluster: Cluster, before: dict[str, list[str]]) -> Clus
         node.machine.write("/etc/cni/net.d/20-other.conflist", json.dumps(conflist))
     wait_for(cluster.nodes_are_ready, "Ready Nodes", 30)
     before.update({node: lifecycle.traces(cluster, node) for node in network.NODES})
-    netmgr.apply(cluster, netmgr.overlay(cluster, "observer"))
-    netmgr.roll_out(cluster)
+    printed = quick_starts.run(cluster, "Count traffic beside the CNI you have")
+    assert 'daemon set "netmgr" successfully rolled out' in printed
     return cluster
 
 

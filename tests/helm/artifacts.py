@@ -25,6 +25,7 @@ from tests.helm.conftest import ROOT
 from tests.helm.debian import Debian
 from tests.kubernetes import manifests
 from tests.kubernetes.control_plane import ControlPlane
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.programs, pytest.mark.root, pytest.mark.timeout(1200)]
 
@@ -64,7 +65,8 @@ def debian(
     made = Debian.make(request.param, folder / "root")
     shutil.copy(package, made.root / "netmgr.deb")
     made.install("/netmgr.deb")
-    made.install("iproute2", "iptables")
+    made.install("iproute2", "iptables", "procps", "systemd")
+    shutil.copy(POD, made.root)
     yield made
     shutil.rmtree(folder)
 
@@ -112,10 +114,25 @@ def test_doctor_and_the_planner_work(debian: Debian):
         )
 
 
+@pytest.fixture(params=["alone", "units"])
+def group(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The control group of systemd, which is removed in the end; none for an agent without it."""
+    name = f"netmgr-test-{os.getpid()}" if request.param == "units" else ""
+    yield name
+    if name:
+        remove = (
+            'mount -t cgroup2 cgroup2 /sys/fs/cgroup && find "/sys/fs/cgroup/$0" -depth -type d '
+            "-exec rmdir {} +"
+        )
+        command = ("unshare", "--mount", "sh", "-c", remove, name)
+        eventually(lambda: subprocess.run(command, check=False).returncode == 0)
+
+
 @pytest.mark.parametrize("backend", ["nftables", "iptables-legacy"])
-def test_a_pod_comes_and_goes(backend: str, debian: Debian):
-    printed = debian.run("sh", "-c", POD.read_text(), "sh", backend)
+def test_a_pod_comes_and_goes(backend: str, group: str, debian: Debian):
+    printed = debian.run("sh", "/pod.sh", backend, group)
     assert f"node a is ready · {backend}" in printed
+    assert ("restarted by its upgrade" in printed) is bool(group)
     (answer,) = [line for line in printed.splitlines() if line.startswith("added: ")]
     addresses = [each["address"] for each in json.loads(answer.removeprefix("added: "))["ips"]]
     assert len(addresses) == 2

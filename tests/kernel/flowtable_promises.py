@@ -429,7 +429,7 @@ def test_node_yaml_switches_it_off_and_on(
         eventually(lambda: is_offloaded(node, between), "it was not handed over again")
 
 
-def test_another_programs_flowtable_is_told(
+def test_another_programs_flowtable_is_reported(
     node: LabNode, new_pod: Callable[[LabNode], Sandbox]
 ) -> None:
     new_pod(node)

@@ -67,11 +67,12 @@ def test_what_a_client_reports_is_what_its_node_counts_to_the_byte(
             running.enter_context(greeting(world.internet, hangs_on=on)) for on in (False, True)
         ]
         targets = [Target(str(each), port) for each in INTERNET.values() for port in ports]
-        probed = probes(*near.addresses, *far.addresses)
+        inside = (Probe(by="connect", host=str(far.addresses[0])),)
+        probed = probes(*near.addresses, *far.addresses) + inside
         answer = ask(client.netns, Task(probes=probed, internet=tuple(targets)))
-    assert [each.result for each in answer.probes] == [Result.OK] * 8
+    assert [each.result for each in answer.probes] == [Result.OK] * 9
     own = {str(each) for each in client.addresses}
-    assert {address for each in answer.probes for address in each.seen} == own
+    assert {address for each in answer.probes[:8] for address in each.seen} == own
     assert [each.result for each in answer.internet] == [Result.OK] * 4
     phase = answer.to_internet
     assert phase.bytes_in > 4 * len(GREETING)
@@ -113,9 +114,12 @@ def test_packets_that_are_too_large_for_a_path_are_distinguished_from_no_path(
 @pytest.mark.usefixtures("hasty")
 def test_an_address_that_should_not_answer_fails_by_a_refusal_as_well(fabric: Fabric) -> None:
     host = str(PEER.address(Family.V4))
-    task = Task(probes=(), unreachable=(Target(host, 9),))
+    inside = (Probe(by="connect", host=host, port=9),)
+    task = Task(probes=inside, unreachable=(Target(host, 9),))
     client = fabric.directory / NODE.host
-    assert [each.result for each in ask(client, task).unreachable] == [Result.OK]
+    found = ask(client, task)
+    assert [each.result for each in found.unreachable] == [Result.OK]
+    assert [each.result for each in found.probes] == [Result.REFUSED]
     with filtering(fabric, "fabric", "forward", "drop"):
         assert [each.result for each in ask(client, task).unreachable] == [Result.NO_ANSWER]
 

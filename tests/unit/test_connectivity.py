@@ -140,7 +140,8 @@ def test_each_node_probes_itself_and_as_many_others_as_probe_it() -> None:
 
 def test_few_nodes_all_probe_each_other_in_the_families_they_have() -> None:
     ring = [server(0), Server("n1", ("10.1.1.2",), ())]
-    found = plan(ring[0], ring, SERVICE, Options(host_port=80))
+    asked = Options(host_port=80, internal=(Target("hub.example", 443),))
+    found = plan(ring[0], ring, SERVICE, asked)
     assert [(each.check, each.probe.by, each.probe.host) for each in found] == [
         (Check.SAME_NODE, "tcp", "10.1.0.2"),
         (Check.SAME_NODE, "udp", "10.1.0.2"),
@@ -153,6 +154,7 @@ def test_few_nodes_all_probe_each_other_in_the_families_they_have() -> None:
         (Check.SERVICE, "tcp", SERVICE[1]),
         (Check.SERVICE, "udp", SERVICE[1]),
         (Check.HOST_PORT, "tcp", "10.64.0.0"),
+        (Check.INTERNAL, "connect", "hub.example"),
         (Check.DNS, "dns", "netmgr-connectivity-test"),
     ]
     v4_only = plan(ring[1], ring, SERVICE, NOTHING)
@@ -183,6 +185,18 @@ def test_a_server_that_is_not_reached_is_named_with_both_nodes(result: Result, w
     (found,) = one.findings
     assert (found.message, found.objects) == (f"IPv4 TCP: {words}", ("node/n0 to node/n1",))
     assert "node/n1" in found.remedy
+
+
+@pytest.mark.parametrize("host", ["hub.example", "fd00::1"])
+def test_a_server_inside_that_refuses_is_named_and_one_that_answers_says_nothing_of_sizes(
+    host: str,
+) -> None:
+    probe = Planned(Check.INTERNAL, "", Probe(by="connect", host=host, port=443))
+    one = given((probe, ending(Result.REFUSED)))
+    assert concluded(one)[Check.INTERNAL] is State.FAILED
+    assert messages(one) == {Check.INTERNAL: f"{Target(host, 443)}: refused"}
+    found = concluded(given((probe, ending(Result.OK, "10.64.0.4"))))
+    assert (found[Check.INTERNAL], found.get(Check.PATH_MTU)) == (State.OK, None)
 
 
 def test_large_packets_that_are_lost_are_a_matter_of_the_path_mtu_alone() -> None:
