@@ -75,7 +75,7 @@ class _Part(BaseModel):
 
 
 class Probe(_Part):
-    """One question: an echo by TCP or UDP, a TCP connection to any server, or a name's addresses."""
+    """One question: an echo by TCP or UDP, a TCP connection to any server, or a name's address."""
 
     by: Literal["tcp", "udp", "connect", "dns"]
     host: str

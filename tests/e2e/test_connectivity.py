@@ -51,7 +51,7 @@ def installed(cluster: Cluster) -> Cluster:
 
 @pytest.fixture(scope="module")
 def outside(installed: Cluster) -> Iterator[list[str]]:
-    """Options for servers in the internet, by both families, and inside, and for what is neither."""
+    """Options for servers in the internet, by both families, inside, and for what is neither."""
     with greeting(installed.namespace("internet")) as port:
         yield [
             *("--internet", f"{INTERNET[Family.V4]}:{port}"),
