@@ -132,7 +132,7 @@ def test_a_podcidr_that_is_not_delivered_fails_what_needs_it_and_nothing_else(
         code, answer = run(installed, *outside)
     finally:
         installed.run_at(network.FABRIC, "ip", "route", "add", pod_cidr, "via", via)
-    failed = {sound: {"other-nodes"}, cut_off: {"other-nodes", "dns"}}
+    failed = {sound: {"other-nodes"}, cut_off: {"other-nodes", "dns", "internal"}}
     assert (code, states(answer, "failed")) == (1, failed), answer["findings"]
     between = [each for each in answer["findings"] if each["check"] == "other-nodes"]
     # By IPv6 the network is as it was.

@@ -240,7 +240,7 @@ def test_quotas_of_namespaces_come_first_and_then_those_used_most() -> None:
 def test_a_pod_is_as_large_as_its_totals_together() -> None:
     totals = [
         cast(PodTotals, {"namespace": "a", "pod": pod, "live": True, "bytes": size})
-        for pod, size in (("one", 60), ("two", 100), ("one", 60), ("two", 1))
+        for pod, size in (("one", 60), ("two", 1), ("one", 60), ("two", 100))
     ]
     chosen = select(totals, 4)
     assert [each["pod"] for each in chosen.shown] == ["one", "one"]

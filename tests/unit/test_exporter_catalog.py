@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from exporter import catalog
 from exporter.catalog import CATALOG
 from exporter.collector import Collector
-from exporter.metric import Kind, Metric
+from exporter.metric import Kind, Metric, metrics_of
 from netmgr import programs
 from netmgr.api.snapshot import Snapshot
 from netmgr.errors import TryAgainLater
@@ -55,6 +55,11 @@ def test_250_pods_give_the_number_of_series_that_the_catalogue_states(metric: Me
     assert len(samples) == metric.series
     series = Counter((sample.name, tuple(sample.labels.items())) for sample in samples)
     assert max(series.values()) == 1
+
+
+def test_a_catalogue_has_every_metric_of_its_module_and_nothing_else() -> None:
+    first, second = CATALOG[:2]
+    assert metrics_of({"FIRST": first, "PODS": 250, "SECOND": second}) == (first, second)
 
 
 def test_a_node_without_pods_still_shows_every_family() -> None:

@@ -323,6 +323,7 @@ def test_who_is_turned_away_is_reported_once_and_not_before_its_time(
     ports.now = connections.REPORT_SECONDS
     assert reports() == ["connections-turned-away count=1"]
     assert not ports.admit("another", "and another")
+    assert reports() == []
     ports.now *= 2
     assert reports() == ["connections-turned-away count=2"]
     ports.now *= 2

@@ -7,6 +7,7 @@ import pytest
 from netmgr.ledger import audit
 from netmgr.ledger.audit import Audit
 from netmgr.ledger.book import GAP_AT, SEQUENCE, Book, Moment
+from netmgr.ledger.history import HourBucket
 from netmgr.ledger.tables import (
     NOTHING,
     WRAP,
@@ -58,7 +59,7 @@ def lost(book: Book, gap: Gap) -> Lost:
 
 @pytest.mark.parametrize(
     ("facts", "words"),
-    [({"books": "0xyz"}, "0xyz"), ({"sequence": "many"}, "many"), ({GAP_AT + "reset": "-"}, "'-'")],
+    [({"books": "0fg"}, "0fg"), ({"sequence": "many"}, "many"), ({GAP_AT + "reset": "-"}, "'-'")],
 )
 def test_a_fact_that_is_no_number_is_found_when_the_books_are_opened(
     facts: dict[str, str], words: str
@@ -260,6 +261,74 @@ def test_a_counter_that_was_never_read_is_unread_since_it_began(book: Book) -> N
     book.begin([ONE], WEB, at(2))
     book.restart([ONE], at(5))
     assert lost(book, Gap.REMOVED) == Lost(1, 3)
+
+
+def test_a_counter_that_is_lost_twice_is_unread_since_it_was_lost_first(book: Book) -> None:
+    book.begin([ONE], WEB, at(0))
+    post(book, 1, one=100)
+    book.restart([ONE], at(5))
+    book.restart([ONE], at(7))
+    assert lost(book, Gap.REMOVED) == Lost(2, 4 + 2)
+
+
+def test_the_nodes_counters_that_begin_twice_keep_their_readings(book: Book) -> None:
+    for seconds in (0, 2):
+        book.begin([OUT_FORWARD], None, at(seconds))
+        post(book, seconds, hook_out=1000)
+    assert book.counters[OUT_FORWARD].reading == Amount(1000, 100)
+    assert not book.gaps
+
+
+@pytest.mark.parametrize(
+    ("counter", "former", "owner"), [(ONE, None, WEB), (OUT_FORWARD, WEB, None)]
+)
+def test_a_counter_that_a_damaged_file_gives_to_another_kind_of_owner_is_taken_over(
+    counter: Counter, former: PodRef | None, owner: PodRef | None
+) -> None:
+    live = Tracked({counter: LiveCounter(former, Amount(7, 7))}.items())
+    damaged = Book(Tracked(), live, Tracked(), Tracked(), Tracked())
+    damaged.begin([counter], owner, at(5))
+    assert damaged.counters == {counter: LiveCounter(owner)}
+    assert lost(damaged, Gap.REMOVED).times == 1
+
+
+def test_accounts_that_the_file_lacks_begin_at_nothing() -> None:
+    """As those of a release that had fewer, while its counters go on."""
+    live = Tracked({ONE: LiveCounter(WEB), OUT_FORWARD: LiveCounter(None)}.items())
+    former = Book(Tracked(), live, Tracked(), Tracked(), Tracked())
+    former.open(at(0), "boot-1")
+    post(former, 1, one=400, hook_out=1000)
+    assert former.totals[Account(Scope.POD, "team-a", "web-0", OUT)] == Amount(400, 40)
+    # There is no reading of the hook before this one to compare with.
+    assert SHOWN not in former.totals
+    post(former, 2, one=400, hook_out=1000)
+    assert former.totals[SHOWN] == Amount(600, 60)
+
+
+def test_a_series_goes_at_once_where_none_lingers(book: Book) -> None:
+    book.begin([ONE], WEB, at(0))
+    book.end([ONE], at(3))
+    book.sweep(at(3), 0)
+    assert not book.ended
+
+
+def test_what_is_written_down_already_is_not_written_again(book: Book) -> None:
+    book.begin([ONE], WEB, at(0))
+    post(book, 1, one=100)
+    book.write_down_reading()
+    book.written()
+    book.write_down_reading()
+    assert not book.dirty
+
+
+def test_an_hour_before_the_epoch_is_one_of_its_own(book: Book) -> None:
+    book.begin([ONE], WEB, at(0))
+    for wall in (-1.0, 1.0):
+        book.post([Sample(ONE, int(10 + wall), 1)], Moment(wall, 1.0))
+    assert book.hours == {
+        HourBucket(-1, "team-a", "web-0", OUT): Amount(9, 1),
+        HourBucket(0, "team-a", "web-0", OUT): Amount(2, 0),
+    }
 
 
 def test_a_counter_that_another_backend_shows_counts(book: Book) -> None:

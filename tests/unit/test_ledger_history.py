@@ -10,7 +10,7 @@ import pytest
 
 from netmgr.errors import SetupError, StateError
 from netmgr.ledger import store
-from netmgr.ledger.history import By, Period, Retention, usage_row
+from netmgr.ledger.history import By, Period, Retention, grouped, usage_row
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.store import Store
 from netmgr.model import Counter, PodRef, Traffic
@@ -124,6 +124,23 @@ def test_a_period_is_of_whole_hours_that_hold_any_of_it(ledger: Ledger, clock: C
     period = Period.around((START + 1) * HOUR + 1800, (START + 3) * HOUR)
     assert (period.first, period.end) == (START + 1, START + 3)
     assert [row["hour"] for row in ledger.usage(period, [By.HOUR])] == [START + 2, START + 1]
+
+
+def test_a_period_has_the_hours_that_begin_or_end_in_it() -> None:
+    assert Period.around(0, HOUR + 1) == Period(0, 2)
+    assert Period.around(-1, 1) == Period(-1, 1)
+
+
+def test_rows_that_differ_in_what_groups_do_not_name_are_one() -> None:
+    rows = [
+        usage_row(hour, namespace, pod, OUT, size, 1)
+        for hour, namespace, pod, size in ((1, "a", "x", 1), (2, "a", "y", 20), (2, "b", "x", 300))
+    ]
+    assert grouped(rows, [By.CLASS]) == [usage_row(0, "", "", OUT, 321, 3)]
+    assert grouped(rows, [By.NAMESPACE]) == [
+        usage_row(0, "b", "", OUT, 300, 1),
+        usage_row(0, "a", "", OUT, 21, 2),
+    ]
 
 
 def test_a_clock_that_steps_changes_the_hour_and_no_sum(ledger: Ledger, clock: Clock) -> None:

@@ -137,7 +137,7 @@ def test_a_picture_has_every_table_of_the_book_in_order() -> None:
     ]
     assert found.audits[0].missed == Amount(30, 3)
     assert found.forwarded == found.audits[:2]
-    assert not found.durable
+    assert found.durable is False
 
 
 def test_an_answer_about_usage_has_as_many_rows_as_there_is_room_for() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from netmgr.documents.node import NodeDocument
+from netmgr.model import LINK_GROUP, LINK_PREFIX
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.isolation import Isolation
-from netmgr.rules.model import Abilities, Hook, SetSpec
+from netmgr.rules.model import Abilities, Hook, OnLink, SetSpec, Side
 from netmgr.rules.policy import Policy, desired
 from netmgr.rules.spokes import Spoke, spoke_of
 from tests.fakes.sites import SITES, document
@@ -30,17 +31,21 @@ def test_each_role_has_its_rules(role: str, *, counts_only: bool, runs_pods: boo
     policy = Policy.of(document(role))
     assert (policy.counts_only, policy.runs_pods) == (counts_only, runs_pods)
     assert policy.rule_owner == "openai"
+    # Its own address, and that no pod forges it where there are pods of ours.
+    assert policy.sources.guards_pods is runs_pods
+    assert Prefix.parse("fd00:1:0:ff::1") in policy.sources.own
 
 
 def test_an_observer_counts_and_no_more() -> None:
     policy = Policy.of(observer())
     assert policy.counts_only
     assert policy.runs_pods
-    names = {spec.name for spec in desired(policy, ()).sets}
-    assert names == {
-        *(f"{kind}{family.value}" for kind in ("internal", "ranges") for family in Family),
-        *(f"pod_{way}{family.value}" for way in ("in", "out") for family in Family),
-    }
+    for compares in (0, 16):
+        names = {spec.name for spec in desired(policy, (), Abilities(compares=compares)).sets}
+        assert names == {
+            *(f"{kind}{family.value}" for kind in ("internal", "ranges") for family in Family),
+            *(f"pod_{way}{family.value}" for way in ("in", "out") for family in Family),
+        }
 
 
 def test_other_nodes_pods_are_told_apart_only_where_a_rule_can_add_to_a_set() -> None:
@@ -78,6 +83,59 @@ def test_what_isolation_drops_is_in_no_class() -> None:
     assert observed.dropped == ()
 
 
+def test_an_observers_classes_are_of_pods_on_any_link() -> None:
+    for abilities in (Abilities(), Abilities(verdict_maps=False)):
+        rules = desired(Policy.of(observer(accounting=CLASSES)), (), abilities).rules()
+        classing = [rule for rule in rules if rule.id.startswith("class")]
+        assert classing
+        assert not any(isinstance(match, OnLink) for rule in classing for match in rule.matches)
+
+
+def test_a_class_has_nothing_of_what_is_never_internet() -> None:
+    wide = {"classes": [{"name": "wide", "prefixes": ["168.0.0.0/8"]}]}
+    classifier = Policy.of(document("node", accounting=wide)).classifier
+    assert classifier
+    ((_, prefixes),) = classifier.pieces
+    platform = Address.parse("168.63.129.16")
+    assert any(one.holds(Address.parse("168.63.129.15")) for one in prefixes)
+    assert not any(one.holds(platform) for one in prefixes)
+
+
+def test_a_class_that_isolation_drops_whole_is_empty() -> None:
+    foreign = {"classes": [{"name": "foreign", "prefixes": ["10.130.0.0/16"]}]}
+    classifier = Policy.of(document("node", accounting=foreign)).classifier
+    assert classifier
+    assert classifier.pieces == (("foreign", ()),)
+
+
+@pytest.mark.parametrize("machine", ["node", "hub-router"])
+def test_rules_look_into_a_set_just_where_they_have_more_to_compare_than_they_may(
+    machine: str,
+) -> None:
+    more: dict[str, Any] = {"accounting": CLASSES} if machine == "node" else {}
+    policy = Policy.of(document(machine, **more))
+    seen = set()
+    for compares in range(20):
+        wanted = desired(policy, (), Abilities(compares=compares, verdict_maps=False))
+        made = {spec.name for spec in wanted.sets}
+        used = {name for rule in wanted.rules() for name in rule.set_names}
+        assert used <= made
+        looked = {name for name in made if name.startswith(("foreign", "class"))}
+        assert looked <= used
+        seen.add(frozenset(looked))
+    # Each family and each kind of set has a number of its own from which on it is compared.
+    assert len(seen) > 2
+    assert frozenset() in seen
+
+
+def test_what_is_handed_over_goes_to_a_pod() -> None:
+    rules = desired(Policy.of(document("node")), (), Abilities(flowtables=True)).rules()
+    handing = [rule for rule in rules if rule.id.startswith("offload")]
+    assert [rule.family for rule in handing] == list(Family)
+    to_pods = OnLink(Side.DESTINATION, f"{LINK_PREFIX}*", group=LINK_GROUP)
+    assert {rule.matches[0] for rule in handing} == {to_pods}
+
+
 def sites(spokes: int, **prefixes: list[str]) -> list[dict[str, Any]]:
     made = [
         {"name": f"s{number}", "prefixes": [f"10.{number}.0.0/16", f"fd00:{number:x}::/48"]}
@@ -109,6 +167,13 @@ def test_a_family_of_one_spoke_alone_needs_no_isolation() -> None:
     assert isolation.passing(Hook.FORWARD, Family.V6, Abilities()) == []
     assert isolation.dropping(Hook.FORWARD, Family.V6, Abilities()) == []
     assert len(isolation.dropping(Hook.FORWARD, Family.V4, Abilities())) == 1
+
+
+def test_spokes_of_ipv6_alone_are_kept_apart() -> None:
+    alone = {name: [f"fd00:{name}::/48"] for name in ("1", "2")}
+    isolation = Isolation.of(document("hub-router", sites=sites(0, **alone)))
+    assert isolation
+    assert {spec.name for spec in isolation.sets(Abilities())} == {"isolated6"}
 
 
 def test_a_hub_without_spokes_keeps_nothing_apart() -> None:
