@@ -192,6 +192,15 @@ def test_a_refusal_says_what_is_missing_and_the_largest_request() -> None:
     )
 
 
+def test_a_refusal_of_ipv6_counts_the_whole_prefix_that_a_site_takes() -> None:
+    found = pool("fd00::/57", family=Family.V6)
+    message = refused(found, site(subnet("x", 64, Family.V6)))
+    assert message.startswith(
+        f"a needs {1 << 64:,} more addresses, a /56, but of pools.nodes the largest free block is "
+        f"fd00::/57 ({1 << 71:,}): {1 << 71:,} too few; "
+    )
+
+
 def test_a_refusal_names_who_is_in_the_way_of_growing_in_place() -> None:
     found = pool("10.0.0.0/23")
     has = owning(found, held("10.0.0.0/25"))

@@ -146,9 +146,7 @@ class AddressPool:
     def _placed(
         self, space: Space, subnets: Sequence[SubnetRequest], reserve: int, *, is_sparse: bool
     ) -> Allocation | None:
-        length = length_for(sum(each.size for each in subnets), space.family)
-        if space.family is Family.V6:
-            length = min(length, V6_SITE)
+        length = self._length(subnets)
         # With its reserve if there is room for that, otherwise without.
         for size in sorted({min(length, length_for(reserve, space.family)), length}):
             found = space.sparse(size) if is_sparse else space.topmost(size)
@@ -156,6 +154,11 @@ class AddressPool:
                 prefix = enclosing(found, size)._replace(length=length)
                 return Allocation(prefix=prefix, reserve=found)
         return None
+
+    def _length(self, subnets: Sequence[SubnetRequest]) -> int:
+        """Length of a prefix for all of them."""
+        # A bound for IPv6 alone: no length of IPv4 is as long.
+        return min(V6_SITE, length_for(sum(each.size for each in subnets), self.space.family))
 
     def _reserve(self, site: SiteRequest, allocations: list[Allocation]) -> None:
         """Widen a reserve to what is declared, where the neighbourhood is free."""
@@ -180,14 +183,14 @@ class AddressPool:
     ) -> Diagnostic:
         family = self.space.family
         needed = sum(each.size for each in subnets)
-        length = length_for(needed, family)
+        length = self._length(subnets)
         free = next(self.space.blocks(), None)
         missing = (1 << (family.width - length)) - (free.size if free else 0)
         largest = max(subnets, key=lambda each: each.size)
         room = f"the largest free block is {free} ({free.size:,})" if free else "nothing is free"
         message = (
             f"{site.name} needs {needed:,} more addresses, a /{length}, "
-            f"but of pools.nodes {room}: {max(missing, 0):,} too few; "
+            f"but of pools.nodes {room}: {missing:,} too few; "
             f"the largest request is {'.'.join(map(str, largest.path))} ({largest.size:,})"
         )
         blockers = self._blockers(allocations)
