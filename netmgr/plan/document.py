@@ -227,11 +227,6 @@ class PinnedSubnets(Document):
         """Every subnet."""
         return (*self.hosts, *self.pods)
 
-    @staticmethod
-    def of(family: Family, prefixes: Iterable[Prefix]) -> Prefix | None:
-        """The prefix of one family, or None."""
-        return next((prefix for prefix in prefixes if prefix.family is family), None)
-
 
 class NodePool(Document):
     """Nodes of one kind in a cluster; in the cloud a node group, or several to keep its limits."""

@@ -22,7 +22,6 @@ _SERVICE_LABEL = "kubernetes.io/service-name"
 _LISTS = {"List": None, "ServiceList": "Service", "EndpointSliceList": "EndpointSlice"}
 _NAME_OF_PROTOCOL = {protocol.name: protocol for protocol in Protocol}
 _CLUSTER_IP: KeyPath = ("spec", "clusterIP")
-_CLUSTER_IPS: tuple[KeyPath, ...] = tuple(("spec", "clusterIPs", number) for number in range(2))
 _NO_ADDRESSES = ("", "None")
 
 
@@ -187,7 +186,9 @@ def _service(data: _Service, at: Location) -> Service:
     spec = data.spec
     texts: dict[KeyPath, str] = {_CLUSTER_IP: spec.cluster_ip}
     if spec.cluster_ips:
-        texts = dict(zip(_CLUSTER_IPS, spec.cluster_ips, strict=False))
+        texts = {
+            ("spec", "clusterIPs", number): text for number, text in enumerate(spec.cluster_ips)
+        }
     named: dict[KeyPath, Address] = {}
     if spec.type != "ExternalName":
         named = {

@@ -68,5 +68,5 @@ def rendezvous(endpoints: Collection[Endpoint], slots: int) -> tuple[Endpoint, .
 def _weights(endpoint: Endpoint, slots: int) -> array[int]:
     # One digest for all slots of an endpoint, a word for each: hashing every pair would take a call
     # for each slot.
-    name = endpoint.address.packed + endpoint.port.to_bytes(2, "big")
+    name = endpoint.address.packed + endpoint.port.to_bytes(2)
     return array("I", hashlib.shake_128(name).digest(4 * slots))

@@ -70,6 +70,8 @@ def test_a_subnet_of_hosts_has_room_for_them_and_for_what_the_cloud_keeps(
         (4, Blocks(V4, 28, 2), 24),
         (7, Blocks(V4, 28, 2), 24),
         (8, Blocks(V4, 28, 2), 23),
+        (14, Blocks(V4, 28, 1), 24),
+        (15, Blocks(V4, 28, 1), 23),
         (1, Blocks(V4, 32, 1), 29),
         (1, Blocks(V6, 112, 1), 64),
         (1 << 20, Blocks(V6, 80, 1), 59),
@@ -85,6 +87,11 @@ def test_blocks_fill_a_subnet_where_no_cloud_keeps_addresses_among_them() -> Non
     assert not NONE.reserved_among_pods
     assert pods_length(4, Blocks(V4, 28, 2), NONE) == 25
     assert pods_length(1, Blocks(V4, 28, 1), NONE) == min(28, NONE.smallest_subnet)
+
+
+def test_no_subnet_of_pods_is_smaller_than_the_cloud_allows() -> None:
+    assert pods_length(1, Blocks(V4, 32, 1), NONE) == NONE.smallest_subnet
+    assert pods_length(1, Blocks(V6, 112, 1), NONE) == 64
 
 
 HOSTS, PODS = Prefix.parse("10.0.0.0/28"), Prefix.parse("10.1.0.0/24")
@@ -112,6 +119,8 @@ def test_a_layout_begins_behind_what_the_cloud_keeps() -> None:
         ("10.0.0.0/28", "10.1.0.0/27", Blocks(V4, 32, 1), 11),
         ("10.0.0.0/28", "10.1.0.0/28", Blocks(V4, 32, 1), 11),
         ("10.0.0.0/27", "10.1.0.0/28", Blocks(V4, 32, 1), 11),
+        # More than a floating-point number counts to.
+        ("fd00::/64", "fd00:0:0:1::/64", Blocks(V6, 120, 1), (1 << 56) - 2),
     ],
 )
 def test_the_scarcer_of_hosts_and_blocks_says_how_many_nodes_fit(
@@ -166,6 +175,8 @@ def test_a_network_that_is_full_is_followed_by_another_one() -> None:
         new(21, 2, 5, "a"),
     ]
     assert budget.promised == {"a": 30, "a_2": 18, "a_3": 45}
+    budget = MappingBudget("a", NAT_MAPPINGS + 32, {"a": 32})
+    assert list(budget.segments("gpu", [16], None, 3)) == [new(0, 0, 16, "a_2")]
 
 
 def test_a_node_too_large_for_any_network_is_put_alone_into_each() -> None:
@@ -185,7 +196,7 @@ def test_what_is_left_of_subnets_is_given_out_up_to_half_of_what_the_network_has
     assert budget.promised == {"a": 35}
     assert budget.widened(one, 7, 3).most == 7
     assert budget.widened(one, 4, 3).most == 5
-    assert MappingBudget("a", None, {}).widened(one, 20, 3).most == 20
+    assert MappingBudget("a", None, {"a": 15}).widened(one, 20, 3).most == 20
     over = MappingBudget("a", NAT_MAPPINGS + 10, {"a": 20})
     assert over.widened(one, 20, 3).most == 5
 

@@ -308,6 +308,16 @@ def test_declared_growth_gives_way_to_what_somebody_needs_today() -> None:
         clusters__b={"services": {"length": 18}, "node_pools": {"cpu": pool(40)}},
     )
     assert reserves(tight) == [0]
+    # What is reserved would fit, but half of all addresses is then missing elsewhere.
+    halved = plan(
+        pools__nodes=["10.0.0.0/21"],
+        hub={"researchers": 1, "routers": 1},
+        clusters__a={"services": {"length": 18}, "node_pools": {"cpu": pool(5)}, "grow_to": 30},
+        clusters__b=None,
+    )
+    assert reserves(halved) == [-2]
+    halved["clusters"]["b"] = {"services": {"length": 18}, "node_pools": {"cpu": pool(50)}}
+    assert reserves(halved) == [0]
     impossible = plan(pools__nodes=["10.0.0.0/24"], clusters__a__grow_to=100)
     (found,) = refused(impossible)
     assert "more addresses" in found.message

@@ -72,6 +72,15 @@ def test_of_equally_large_ones_the_key_decides() -> None:
     assert granted(pool("10.0.0.0/16"), asked)[1] == {"a": "10.0.0.0/28", "b": "10.0.0.16/28"}
 
 
+def test_what_does_not_fit_inside_goes_elsewhere_and_the_rest_stays_inside() -> None:
+    found = pool("10.1.0.0/16")
+    asked = site(subnet("x", 24), subnet("y", 26), has=(held("10.0.0.0/26"),))
+    assert granted(found, asked) == (
+        ["10.0.0.0/26", "10.1.0.0/24"],
+        {"x": "10.1.0.0/24", "y": "10.0.0.0/26"},
+    )
+
+
 def test_a_reserve_is_used_bit_by_bit_before_anything_else() -> None:
     found = pool("10.0.0.0/16")
     has = owning(found, held("10.0.0.0/26", "10.0.0.0/23"))
@@ -93,6 +102,26 @@ def test_then_the_prefix_with_the_largest_reserve_grows_in_place() -> None:
     assert granted(found, asked) == (["10.0.0.0/24", "10.1.0.0/26"], {"x": "10.0.0.128/25"})
     assert not found.space.is_free(Prefix.parse("10.0.0.0/24"))
     assert ("a", "10.0.0.0/24") in {(name, str(prefix)) for prefix, name in found.holders}
+
+
+def test_a_prefix_grows_in_place_by_no_more_than_is_needed() -> None:
+    found = pool("10.0.0.0/16")
+    has = owning(found, held("10.0.0.0/26"))
+    asked = site(subnet("x", 26), has=has, taken=("10.0.0.0/26",))
+    assert granted(found, asked) == (["10.0.0.0/25"], {"x": "10.0.0.64/26"})
+    assert free(found)[-1] == "10.0.0.128/25"
+    # One address can double as well.
+    found = pool("10.0.0.0/24")
+    has = owning(found, held("10.0.0.0/32"))
+    asked = site(subnet("x", 28), has=has, taken=("10.0.0.0/32",))
+    assert granted(found, asked) == (["10.0.0.0/27"], {"x": "10.0.0.16/28"})
+
+
+def test_where_the_largest_reserve_cannot_grow_the_next_one_does() -> None:
+    found = pool("10.0.0.0/25", "10.1.0.0/25")
+    has = owning(found, held("10.0.0.0/25"), held("10.1.0.0/26"))
+    asked = site(subnet("x", 26), has=has, taken=("10.0.0.0/25", "10.1.0.0/26"))
+    assert granted(found, asked) == (["10.0.0.0/25", "10.1.0.0/25"], {"x": "10.1.0.64/26"})
 
 
 def test_a_neighbour_stops_growth_in_place_and_another_prefix_is_added() -> None:
@@ -129,6 +158,12 @@ def test_a_reserve_is_widened_to_what_is_declared_where_its_neighbourhood_is_fre
         "10.0.128.0/26",
     ]
     found = pool("10.0.0.0/16")
+    has = owning(found, held("10.0.0.0/26"), held("10.0.128.0/25"))
+    assert granted(found, site(has=has, reserve=300))[0] == [
+        "10.0.0.0/26",
+        "10.0.128.0/25 of 10.0.128.0/24",
+    ]
+    found = pool("10.0.0.0/16")
     has = owning(found, held("10.0.0.0/25"))
     found.hold(Prefix.parse("10.0.1.0/32"), "b")
     assert granted(found, site(has=has, reserve=500))[0] == ["10.0.0.0/25"]
@@ -145,6 +180,16 @@ def test_a_site_that_gets_another_prefix_keeps_its_one_reserve() -> None:
     found.hold(Prefix.parse("10.0.0.128/32"), "b")
     asked = site(subnet("x", 25), has=has, taken=("10.0.0.0/25",), reserve=4096)
     assert granted(found, asked)[0] == ["10.0.0.0/25", "10.1.255.128/25"]
+
+
+def test_a_reserve_never_grows_over_a_prefix_that_the_site_gets_in_the_same_step() -> None:
+    found = pool("10.0.0.0/25", "10.1.0.0/26")
+    has = owning(found, held("10.0.0.0/26"))
+    asked = site(subnet("x", 26), subnet("y", 26), has=has, taken=("10.0.0.0/26",), reserve=256)
+    assert granted(found, asked) == (
+        ["10.0.0.0/26", "10.0.0.64/26", "10.1.0.0/26"],
+        {"x": "10.1.0.0/26", "y": "10.0.0.64/26"},
+    )
 
 
 def test_without_one_block_for_all_each_subnet_gets_the_next_best() -> None:
@@ -206,6 +251,8 @@ def test_a_refusal_names_who_is_in_the_way_of_growing_in_place() -> None:
     has = owning(found, held("10.0.0.0/25"))
     found.hold(Prefix.parse("10.0.1.0/25"), "b")
     found.hold(Prefix.parse("10.0.1.128/25"), "c")
+    # Behind those two, so that nothing would be won by its leaving.
+    found.hold(Prefix.parse("10.0.2.0/24"), "d")
     asked = site(subnet("x", 24), has=has, taken=("10.0.0.0/25",))
     assert refused(found, asked) == (
         "a needs 256 more addresses, a /24, but of pools.nodes the largest free block is "

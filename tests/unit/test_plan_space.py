@@ -121,6 +121,7 @@ def test_all_addresses_are_a_block_like_any_other() -> None:
     ] * 3
     assert (text(found.packed(1)), text(found.topmost(1))) == ("0.0.0.0/1", "128.0.0.0/1")
     assert found.room(Prefix.parse("0.0.0.0/0")) == 0
+    assert found.grown(Prefix.parse("0.0.0.0/0"), -1) is None
 
 
 def test_a_prefix_grows_as_far_as_its_buddies_are_free() -> None:

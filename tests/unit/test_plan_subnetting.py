@@ -296,8 +296,9 @@ def test_a_pin_behind_a_segment_of_the_lock_counts_what_that_will_have_with_ipv6
 
 
 def test_a_pinned_subnet_holds_no_more_nodes_than_its_network_has_mappings_for() -> None:
-    (segment,) = pinned(limited(16 + 10), y=gpu(3, subnets=[PIN]))["y"].segments
-    assert segment.nodes == 3
+    for left in (9, 11):
+        (segment,) = pinned(limited(16 + left), y=gpu(3, subnets=[PIN]))["y"].segments
+        assert segment.nodes == 3
     (_, second) = pinned(limited(16 + 21 + 11), y=gpu(9, subnets=[PIN, BOTH]))["y"].segments
     # Five mappings each, since it has IPv6.
     assert (second.first, second.nodes) == (7, 2)
@@ -343,8 +344,10 @@ def test_subnets_are_taken_all_or_none_the_largest_first() -> None:
     assert take_all([first, second], [])
 
 
-def divided(*free: str, fixed: tuple[int, ...] = (), **nodes: int) -> dict[str, list[int]] | None:
-    spec = NodePool.model_validate(gpu(1))
+def divided(
+    *free: str, fixed: tuple[int, ...] = (), pods: int = 31, **nodes: int
+) -> dict[str, list[int]] | None:
+    spec = NodePool.model_validate(gpu(1, pods_per_node=pods))
     requests = [SubnetRequest(("x",), V4, length, ()) for length in fixed]
     return pieces(
         [space(*free)], requests, {name: (spec, count) for name, count in nodes.items()}, AZURE
@@ -365,6 +368,17 @@ def test_a_demand_is_divided_into_the_largest_pieces_that_fill_a_subnet() -> Non
     assert divided("10.0.0.0/23", "10.2.0.0/26", fixed=(24,), y=4) == {"y": [3, 1]}
     assert divided("10.0.0.0/23", fixed=(22,), y=1) is None
     assert divided("10.0.0.0/25", y=2) is None
+
+
+def test_a_piece_may_fill_its_subnet_of_hosts_and_leave_part_of_that_of_pods() -> None:
+    free = ("10.0.0.0/23", "10.1.0.0/28", "10.2.0.0/26", "10.3.0.0/29")
+    assert divided(*free, y=12) == {"y": [11, 1]}
+
+
+def test_one_node_is_a_piece_even_if_it_fills_no_subnet() -> None:
+    # With three blocks a node a /26 of pods holds none, a /25 two.
+    assert divided("10.0.0.0/24", pods=33, y=1) == {"y": [1]}
+    assert divided("10.0.0.0/24", "10.1.0.0/25", pods=33, y=2) == {"y": [1, 1]}
 
 
 NAT = FixedSubnet(("nat",), ("clusters", "a", "nat_hosts"), "a", None, hosts=2)

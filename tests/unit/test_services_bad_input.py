@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from netmgr.documents.diagnostics import Location
 from netmgr.prefixes import Family
+from netmgr.services import objects
+from netmgr.services.objects import Refused
 from netmgr.services.service_map import ServiceMap
 from tests.fakes.service_maps import Folder, edited, map_of, opened
 from tests.fakes.services_world import service, slice_of
@@ -107,6 +110,11 @@ def test_what_cannot_be_is_refused_with_file_line_and_key(
     service_map.read(None)
     assert service_map.faults() == [f"{tmp_path}/{expected}"]
     assert opened(service_map) == {}
+
+
+def test_a_refusal_that_is_logged_as_an_exception_says_what_is_wrong():
+    with pytest.raises(Refused, match=r"^must be a Kubernetes object: a Service, "):
+        list(objects.read(7, Location(file="x.json")))
 
 
 def test_an_endpoint_outside_the_spoke_is_refused_with_both_documents(

@@ -66,6 +66,13 @@ def test_yaml_may_hold_many_documents_and_lists(service_map: ServiceMap, tmp_pat
     assert service_map.faults() == []
 
 
+def test_a_map_that_has_read_nothing_yet_opens_nothing_and_refuses_nothing(
+    service_map: ServiceMap,
+):
+    assert (opened(service_map), service_map.faults()) == ({}, [])
+    assert service_map.in_doubt() == frozenset()
+
+
 def test_both_families_of_a_service_get_their_own_slices(service_map: ServiceMap, put):
     dual = edited(service(1, Family.V4), clusterIPs=["10.96.0.1", "fd00:96::1"])
     put("svc.json", dual)
@@ -168,6 +175,10 @@ def test_a_family_that_the_host_opens_nothing_of_is_left_out(tmp_path: Path, put
     service_map = ServiceMap(Documents(tmp_path), ServiceObjects(RANGES[:1], SPOKE))
     service_map.read(None)
     assert (list(opened(service_map)), service_map.faults()) == (["10.200.0.1:80/tcp"], [])
+    put("a.json", edited(service(1, Family.V4), clusterIPs=["10.77.0.1", "fd00:96::1"]))
+    service_map = ServiceMap(Documents(tmp_path), ServiceObjects(RANGES[1:], SPOKE))
+    service_map.read(None)
+    assert (list(opened(service_map)), service_map.faults()) == (["[fd00:200::1]:80/tcp"], [])
 
 
 def test_several_ranges_are_each_translated(tmp_path: Path, put):

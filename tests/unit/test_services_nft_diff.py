@@ -192,6 +192,12 @@ def test_a_repair_names_each_serviceport_and_what_is_wrong_with_it() -> None:
     ]
 
 
+def test_a_repair_says_so_of_an_element_whose_protocol_no_service_has() -> None:
+    held = listing({})
+    held[vip_set(Family.V4)][WEB.address.packed + b"\x01\0\0\0" + b"\0\x50\0\0"] = b""
+    assert nft_diff.against(held, {}).repairs() == ["an unknown protocol: elements not ours: 1"]
+
+
 @pytest.mark.parametrize(("count", "rest"), [(20, []), (21, ["and 1 more"]), (25, ["and 5 more"])])
 def test_a_repair_of_many_serviceports_names_some(count: int, rest: list[str]) -> None:
     many = {

@@ -167,10 +167,11 @@ class MappingBudget:
 
         It gets at most half of what its network has left, so that future node pools find room.
         """
-        more = max(fitting - segment.nodes, 0)
+        more = fitting - segment.nodes
         if (left := self._left(segment.network)) is not None:
-            more = min(more, max(left, 0) // 2 // each)
-            self.promised[segment.network] += more * each
+            more = min(more, left // (2 * each))
+        more = max(more, 0)
+        self.promised[segment.network] += more * each
         return replace(segment, most=segment.nodes + more)
 
     def _network_for(self, nodes: int, each: int) -> tuple[str, int]:
@@ -211,9 +212,11 @@ def promised_mappings(
     promised: dict[str, int] = {}
     for pool, spec in held:
         for segment in spec.segments:
-            # A segment from before IPv6 gets blocks of that, too, so the larger figure is what it
-            # may come to use.
-            each = max(mappings_of(segment), mappings_per_node(pool, wanted) if pool else 0)
+            each = mappings_of(segment)
+            if pool:
+                # A segment from before IPv6 gets blocks of that, too, so the larger figure is what
+                # it may come to use.
+                each = max(each, mappings_per_node(pool, wanted))
             promised[segment.network] = promised.get(segment.network, 0) + segment.nodes * each
     return promised
 

@@ -8,7 +8,7 @@ that is refused divides its demand into smaller segments and tries once more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from netmgr.documents.diagnostics import Diagnostic, error
@@ -85,12 +85,8 @@ class AddressPool:
     def _widen(
         self, inner: Space, allocations: list[Allocation], subnets: Sequence[SubnetRequest]
     ) -> Placement | None:
-        needed = sum(each.size for each in subnets)
         for number, wider in self._widenings(allocations):
             before = allocations[number].prefix
-            # Too small whatever the layout: a count is cheaper than a trial.
-            if inner.size + wider.prefix.size - before.size < needed:
-                continue
             trial = inner.copy()
             for part in subtract(wider.prefix, before):
                 trial.give(part)
@@ -109,12 +105,10 @@ class AddressPool:
                 yield number, Allocation(prefix=wider, reserve=held.reserve)
         by_size = sorted(range(len(allocations)), key=lambda i: allocations[i].reserve.length)
         for number in by_size:
-            reserve = allocations[number].reserve
-            for length in range(reserve.length - 1, -1, -1):
-                grown = self.space.grown(reserve, length)
-                if grown is None:
-                    break
-                yield number, _whole(grown)
+            reach = allocations[number].reserve
+            while grown := self.space.grown(reach, reach.length - 1):
+                reach = grown
+                yield number, _whole(reach)
 
     def _add(
         self,
@@ -126,14 +120,15 @@ class AddressPool:
         # A site that has prefixes widens the largest of them in `_reserve`; a second reserve would
         # hold the same growth twice.
         reserve = site.reserve if not allocations else 0
-        if one := self._placed(self.space, subnets, reserve, is_sparse=not site.reserve):
+        choose = self.space.topmost if site.reserve else self.space.sparse
+        if one := self._placed(choose, subnets, reserve):
             allocations.append(one)
             return _fit(Space(self.space.family, [one.prefix]), subnets)[0]
         trial = self.space.copy()
         taken: list[Prefix] = []
         placed: Placement = {}
         for subnet in subnets:
-            found = self._placed(trial, [subnet], 0, is_sparse=False)
+            found = self._placed(trial.topmost, [subnet])
             if found is None:
                 raise PlanRefused([self._refusal(site, allocations, subnets)])
             trial.take(found.reserve)
@@ -144,13 +139,15 @@ class AddressPool:
         return placed
 
     def _placed(
-        self, space: Space, subnets: Sequence[SubnetRequest], reserve: int, *, is_sparse: bool
+        self,
+        choose: Callable[[int], Prefix | None],
+        subnets: Sequence[SubnetRequest],
+        reserve: int = 0,
     ) -> Allocation | None:
         length = self._length(subnets)
         # With its reserve if there is room for that, otherwise without.
-        for size in sorted({min(length, length_for(reserve, space.family)), length}):
-            found = space.sparse(size) if is_sparse else space.topmost(size)
-            if found:
+        for size in sorted({min(length, length_for(reserve, self.space.family)), length}):
+            if found := choose(size):
                 prefix = enclosing(found, size)._replace(length=length)
                 return Allocation(prefix=prefix, reserve=found)
         return None
@@ -206,7 +203,7 @@ class AddressPool:
             reach = held.reserve
             while wider := self.space.grown(reach, reach.length - 1):
                 reach = wider
-            beyond = enclosing(reach, max(reach.length - 1, 0))
+            beyond = enclosing(reach, reach.length - 1)
             near = set()
             for prefix, holder in self.holders:
                 if prefix.overlaps(beyond) and not prefix.overlaps(reach):

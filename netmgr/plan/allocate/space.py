@@ -87,7 +87,7 @@ class Space:
 
     def packed(self, length: int) -> Prefix | None:
         """The first block of that length in the smallest free block that has one; or None."""
-        for holding in range(length, -1, -1):
+        for holding in reversed(range(length + 1)):
             if values := self._free.get(holding):
                 return Prefix(self.family, min(values), length)
         return None
@@ -130,11 +130,10 @@ class Space:
     def _holder(self, prefix: Prefix) -> Prefix | None:
         if prefix.family is not self.family:
             return None
-        for length in range(prefix.length, -1, -1):
+        for length in reversed(range(prefix.length + 1)):
             shift = self.family.width - length
-            value = prefix.value >> shift << shift
-            if value in self._free.get(length, ()):
-                return Prefix(self.family, value, length)
+            if prefix.value >> shift << shift in self._free.get(length, ()):
+                return enclosing(prefix, length)
         return None
 
     def _add_around(self, holder: Prefix, taken: Prefix) -> None:

@@ -22,7 +22,6 @@ from netmgr.plan.allocate.demand import (
     holds,
     hosts_length,
     layout,
-    mappings_of,
     mappings_per_node,
     pods_length,
     promised_mappings,
@@ -72,7 +71,7 @@ def missing_subnets(
     for pool, spec in largest_first:
         path: KeyPath = ("clusters", name, "node_pools", pool, "nodes")
         lacks = missing_nodes(spec, before.get(pool))
-        parts = (sizes or {}).get(pool, [lacks] if lacks else [])
+        parts = (sizes or {}).get(pool, [lacks])
         mappings = mappings_per_node(spec, families)
         for segment in budget.segments(pool, parts, before.get(pool), mappings):
             segments.append(segment)
@@ -155,7 +154,7 @@ def _numbered(segments: Iterable[Segment]) -> Iterator[Segment]:
     first = 0
     for segment in segments:
         # Only new segments change here: those of the lock begin where they always did.
-        yield segment if segment.first == first else segment.model_copy(update={"first": first})
+        yield segment.model_copy(update={"first": first})
         first += segment.nodes
 
 
@@ -205,23 +204,22 @@ def _pinned_segment(
 ) -> Segment:
     """The segment of the pinned subnets at `path`, in a network with `used` mappings."""
     pin, network = spec.subnets[int(path[-1])], str(path[1])
-    layouts = {}
-    for family in Family:
-        hosts, pods = pin.of(family, pin.hosts), pin.of(family, pin.pods)
-        if hosts and pods:
-            layouts[family] = layout(hosts, pods, blocks(spec, family), limits)
+    pods = {prefix.family: prefix for prefix in pin.pods}
+    layouts = {
+        hosts.family: layout(hosts, pods[hosts.family], blocks(spec, hosts.family), limits)
+        for hosts in pin.hosts
+    }
     # The family with less room decides: every node has both.
     nodes = min(holds(found, limits) for found in layouts.values())
-    v4, v6 = layouts[Family.V4], layouts.get(Family.V6)
-    one = Segment(first=first, nodes=1, network=network, v4=v4, v6=v6)
     if limits.limits.mappings_per_network is not None:
         left = limits.limits.mappings_per_network - NAT_MAPPINGS - used
-        nodes = min(nodes, left // max(mappings_of(one), mappings_per_node(spec, tuple(layouts))))
+        nodes = min(nodes, left // mappings_per_node(spec, layouts))
     if nodes < 1:
         word = limits.words.network
         message = f"no node fits into these subnets beside what their {word} has"
         raise PlanRefused([error(message, path, remedy="pin subnets that hold what a node takes")])
-    return one.model_copy(update={"nodes": nodes})
+    v4, v6 = layouts[Family.V4], layouts.get(Family.V6)
+    return Segment(first=first, nodes=nodes, network=network, v4=v4, v6=v6)
 
 
 def pieces(
@@ -272,11 +270,12 @@ def _full_sizes(pool: NodePool, nodes: int, limits: CloudLimits) -> list[int]:
     """Numbers of nodes that fill a subnet of hosts or of pods, the largest first."""
     cut = blocks(pool, Family.V4)
     lost = sum(cut.skipped(limits))
-    sizes = {1}
-    for bits in range((nodes * cut.count).bit_length() + 1):
+    sizes: set[int] = set()
+    for bits in range(Family.V4.width):
         # Subnets are powers of two: any other number of nodes leaves part of one unused.
         sizes |= {(1 << bits) - limits.reserved, ((1 << bits) - lost) // cut.count}
-    return sorted((size for size in sizes if 0 < size < nodes or size == 1), reverse=True)
+    # Not all nodes at once, which was tried before; no piece is smaller than one node.
+    return sorted({max(size, 1) for size in sizes if size < max(nodes, 2)}, reverse=True)
 
 
 def take_all(spaces: Sequence[Space], lengths: Iterable[int]) -> bool:
