@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from http.client import LineTooLong
+from http.client import HTTPMessage, LineTooLong
 from ipaddress import ip_address
 from pathlib import Path
 from socketserver import ThreadingMixIn
@@ -131,6 +131,8 @@ class Handler(WSGIRequestHandler):
         """Read the head; a client of this server sends no body."""
         parsed = super().parse_request()
         if parsed:
+            # HTTP/0.9 has none. From Python 3.14 on they are a dict then, which wsgiref cannot read.
+            self.headers = self.headers or HTTPMessage()
             self.server.connections.complete(self.client_address)
         return parsed
 

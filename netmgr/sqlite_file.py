@@ -184,7 +184,7 @@ def is_damaged(connection: sqlite3.Connection) -> bool:
     return bool(answer != "ok")
 
 
-def checkpoint(path: Path) -> bool:
+def checkpoint(path: Path, opened: Mapping[str, FileIdentity]) -> bool:
     """Sync all that was written before this call to the disk; returns whether it worked.
 
     On a connection of its own, so that transactions go on while the disk is waited for. If none
@@ -192,9 +192,15 @@ def checkpoint(path: Path) -> bool:
     never comes about, and the log grows for ever: so the owner of a log that `is_long` repeats
     this while nothing is written.
 
+    `opened` are the identities of what the owner's connection opened. Any other file of that name
+    is left alone: with the owner's log beside it, SQLite would copy the log into that file, and
+    tell the owner, by the log's index, that it has been copied. Both would be spoiled.
+
     Raises:
-        StateError: the disk refused.
+        StateError: the disk refused, or the file was removed or replaced.
     """
+    if identities(path) != opened:
+        raise StateError(f"{path}: was removed or replaced, and is not synced to the disk")
     try:
         # Never made here: a file that was removed is put back with all that it held.
         name = f"file:{quote(str(path))}?mode=rw"

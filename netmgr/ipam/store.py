@@ -244,14 +244,14 @@ class Store:
         They wait only for what is left of a log that got long.
 
         Raises:
-            StateError: the disk refused.
+            StateError: the disk refused, or the file was removed or replaced.
         """
         # Before the sync: what waits in memory would not reach the disk.
         self.flush()
-        sqlite_file.checkpoint(self.path)
+        sqlite_file.checkpoint(self.path, self._opened)
         if sqlite_file.is_long(self.path):
             with self._lock:
-                sqlite_file.checkpoint(self.path)
+                sqlite_file.checkpoint(self.path, self._opened)
 
     def close(self) -> None:
         """Close the file, with one last attempt to write what is not."""

@@ -264,11 +264,11 @@ class Store:
         On a connection of its own, so that postings go on while the disk is waited for.
 
         Raises:
-            StateError: the disk refused.
+            StateError: the disk refused, or the file was removed or replaced.
         """
         # In this mode only a checkpoint changes the file itself: any other change of size or mtime
         # is another program's.
-        is_whole = sqlite_file.checkpoint(self.path)
+        is_whole = sqlite_file.checkpoint(self.path, self._opened)
         self._content = sqlite_file.content_of(self.path)
         return is_whole
 

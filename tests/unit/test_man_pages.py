@@ -85,7 +85,9 @@ def test_a_page_reads_as_others_do(written: Path) -> None:
         *("NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS"),
         *("ENVIRONMENT", "EXIT STATUS", "SEE ALSO"),
     ]
-    assert "netmgr-plan-lock - Allocate prefixes, show the diff, ask, and write" in text
+    # Of groff 1.24 on, spaces are wider where that makes a line end at the margin.
+    line = "netmgr-plan-lock - Allocate prefixes, show the diff, ask, and write"
+    assert line in " ".join(text.split())
     assert re.search(r"EXIT STATUS\n +0 +Done, or nothing to do", text)
     assert "2      Changes: there is something to write" in text
     daemon = shown(written / "netmgr-agent.1")

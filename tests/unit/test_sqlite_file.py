@@ -80,7 +80,7 @@ def test_nobody_is_waited_for_longer_than_the_bound(
         with pytest.raises(SetupError, match="cannot be opened: database is locked"):
             opened(path)
         with pytest.raises(StateError, match=f"{path}: cannot be synced to the disk: .*locked"):
-            sqlite_file.checkpoint(path)
+            sqlite_file.checkpoint(path, sqlite_file.identities(path))
         with (
             pytest.raises(sqlite3.OperationalError, match="locked"),
             closing(sqlite_file.open_to_read(path)) as reader,
@@ -235,18 +235,38 @@ def test_the_connection_stays_in_use_if_its_file_cannot_be_made_again(path: Path
 def test_a_checkpoint_brings_the_log_into_the_file_unless_a_reader_needs_it(path: Path) -> None:
     with closing(opened(path)) as connection:
         connection.execute("INSERT INTO kept VALUES ('a')")
+        own = sqlite_file.identities(path)
         with closing(sqlite3.connect(path, isolation_level=None)) as reader:
             reader.execute("BEGIN")
             assert values(reader) == ["a"]
             connection.execute("INSERT INTO kept VALUES ('b')")
-            assert not sqlite_file.checkpoint(path)
+            assert not sqlite_file.checkpoint(path, own)
         before = sqlite_file.content_of(path)
-        assert sqlite_file.checkpoint(path)
+        assert sqlite_file.checkpoint(path, own)
         assert sqlite_file.content_of(path) != before
     path.unlink()
     with pytest.raises(StateError, match=f"^{path}: cannot be synced to the disk: unable to open"):
-        sqlite_file.checkpoint(path)
+        sqlite_file.checkpoint(path, sqlite_file.identities(path))
     assert sqlite_file.content_of(path) is None
+
+
+def test_a_checkpoint_leaves_a_file_alone_that_is_not_its_owners(path: Path) -> None:
+    """SQLite would copy the log into it, and think that the owner's has it."""
+    other = path.with_name("other")
+    other.write_text("another program's")
+    with closing(opened(path)) as connection:
+        connection.execute("INSERT INTO kept VALUES ('a')")
+        own = sqlite_file.identities(path)
+        for _ in range(2):  # replaced, then removed
+            if other.exists():
+                other.replace(path)
+            else:
+                assert path.read_text() == "another program's"
+                path.unlink()
+            with pytest.raises(StateError, match=f"^{path}: was removed or replaced, and is not sy"):
+                sqlite_file.checkpoint(path, own)
+        with closing(sqlite_file.put_back(connection, path, own)) as made:
+            assert values(made) == ["a"]
 
 
 def test_a_log_is_long_from_its_bound_on(path: Path) -> None:
