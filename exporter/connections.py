@@ -76,11 +76,12 @@ class _Connection:
     complete: bool = False
     """Whether the request's head is there."""
 
-    def close(self) -> None:
-        """End it from another thread: its own sees the end of the stream and closes it."""
-        with suppress(OSError):
-            # Not SSLSocket's method, which takes the TLS state away from under the other thread.
-            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
+
+def _end(connection: socket.socket) -> None:
+    """End it from another thread: its own sees the end of the stream and closes it."""
+    with suppress(OSError):
+        # Not SSLSocket's method, which takes the TLS state away from under the other thread.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 class Connections:
@@ -107,7 +108,7 @@ class Connections:
                     return False
                 # Silent clients (False) sort before those that read slowly, and then the oldest
                 # goes.
-                self._open.pop(min(waiting, key=lambda one: one[:2])[2]).close()
+                _end(self._open.pop(min(waiting, key=lambda one: one[:2])[2]).socket)
             self._open[client] = _Connection(connection, self._clock())
             return True
 
@@ -119,7 +120,7 @@ class Connections:
             else:
                 # It made room meanwhile, when there was no socket to end: TLS had taken the
                 # descriptor over.
-                _Connection(connection, self._clock()).close()
+                _end(connection)
 
     def complete(self, client: Any) -> None:  # noqa: ANN401  as in socket
         """Note that the client has sent its request."""
@@ -138,7 +139,7 @@ class Connections:
         with self._lock:
             for each in self._open.values():
                 if now - each.began > (ANSWER_SECONDS if each.complete else HEAD_SECONDS):
-                    each.close()
+                    _end(each.socket)
             if self._turned_away and now - self._reported >= REPORT_SECONDS:
                 log.warning(
                     "connections-turned-away count=%d most=%d", self._turned_away, MOST_CONNECTIONS

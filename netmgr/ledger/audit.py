@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from netmgr.ledger.tables import NOTHING, Account, Amount, Scope
 from netmgr.model import REMOTE_PODS, UNATTRIBUTED, Counter, Traffic
-from netmgr.prefixes import Family
+from netmgr.prefixes import Address, Family
 
 COUNTED, MISSED, BASE = "counted", "missed", "base"
 """An audit's accounts: what owners counted, what is shown, and what that is measured from."""
@@ -47,7 +47,11 @@ class Audit(StrEnum):
     """What the node received and sent itself, against host-network pods; the rest is its own."""
 
 
-_HOOKS = {"FORWARD": Audit.FORWARD, "INPUT": Audit.LOCAL, "OUTPUT": Audit.LOCAL}
+_HOOKS: Mapping[Address | str, Audit] = {
+    "FORWARD": Audit.FORWARD,
+    "INPUT": Audit.LOCAL,
+    "OUTPUT": Audit.LOCAL,
+}
 
 MIGRATION = f"""
 INSERT INTO total
@@ -82,11 +86,11 @@ def of_node(counter: Counter) -> Iterator[Account]:
     elif counter.subject == UNATTRIBUTED:
         yield Account(Scope.AUDIT, Audit.FORWARD, MISSED, counter.traffic)
     else:
-        yield _of_hook(str(counter.subject), counter.family, counter.traffic)
+        yield _of_hook(counter)
 
 
-def _of_hook(hook: str, family: Family, traffic: Traffic) -> Account:
-    return Account(Scope.HOOK, hook, str(family.value), traffic)
+def _of_hook(counter: Counter) -> Account:
+    return Account(Scope.HOOK, str(counter.subject), str(counter.family.value), counter.traffic)
 
 
 def _remote_pods(traffic: Traffic) -> Account:
@@ -103,8 +107,7 @@ Key = tuple[Audit, Traffic]
 
 def audited_by(counter: Counter) -> Key | None:
     """The audit that a hook's counter is one side of; None for the counters on the other side."""
-    subject = counter.subject
-    audit = _HOOKS.get(subject) if isinstance(subject, str) else None
+    audit = _HOOKS.get(counter.subject)
     return (audit, counter.traffic) if audit else None
 
 
@@ -120,7 +123,7 @@ def compared(totals: Totals) -> dict[Key, Comparison]:
     passed: dict[Key, Amount] = {}
     # Hooks count no other classes. Looked up, since a node has thousands of other accounts.
     for (hook, audit), family, traffic in product(_HOOKS.items(), Family, Traffic):
-        amount = totals.get(_of_hook(hook, family, traffic))
+        amount = totals.get(_of_hook(Counter(hook, family, traffic)))
         if amount is not None:
             # Both families in one: owners are not compared by family.
             passed[audit, traffic] = passed.get((audit, traffic), NOTHING) + amount
@@ -145,11 +148,12 @@ def settle(
         rebasing: hooks that had turned out zeroed by the reading before.
         counters: all live ones.
     """
-    for key, now in compared(totals).items():
+    current = compared(totals)
+    for key, then in former.items():
+        now = current[key]
         audit, traffic = key
         if audit is Audit.FORWARD and _is_counted(traffic, counters):
             continue
-        then = former.get(key, now)
         shown = missed(totals, audit, traffic)
         base = Account(Scope.AUDIT, audit, BASE, traffic)
         if key in rebasing:

@@ -237,7 +237,7 @@ class Book:
         # Hooks and pods are read together; a pod's own last reading says nothing for the audit.
         is_whole = any(audit.audited_by(sample.counter) for sample in read)
         # Before posting: the audit compares owners as of now with hooks as of the last reading.
-        former = audit.compared(self.totals) if is_whole else {}
+        former = audit.compared(self.totals)
         zeroed = [sample.counter for sample in read if self._post_one(sample, now)]
         if zeroed:
             self._lose(Gap.RESET, zeroed, now)
@@ -394,7 +394,7 @@ class _Table(Protocol):
 
 
 def _growth(reading: int, last: int) -> int:
-    return reading - last + (WRAP if last - reading > WRAP // 2 else 0)
+    return reading - last + (WRAP if 2 * (last - reading) > WRAP else 0)
 
 
 def _name(owner: PodRef) -> PodName:

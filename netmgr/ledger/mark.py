@@ -45,7 +45,7 @@ class Mark(NamedTuple):
     @classmethod
     def new(cls) -> Self:
         """The mark of books that begin now."""
-        return cls(_FIRST_BYTE | int.from_bytes(os.urandom(_HALF // 8 - 1), "big"), 0)
+        return cls(_FIRST_BYTE | int.from_bytes(os.urandom(_HALF // 8 - 1)), 0)
 
     @classmethod
     def of(cls, address: Address) -> Self:
@@ -112,15 +112,15 @@ def _compare_marks(own: Own, others: list[Mark], synced: Synced | None) -> Found
         return Found.OLDER if others else Found.CURRENT
     if any(other.books != own.mark.books for other in others):
         return Found.FOREIGN
-    is_fallen = False
     if synced and synced.mark.books == own.mark.books:
-        others.append(synced.mark)
         # Readings of counters that go on do not advance the sequence, but these sums never fall: an
         # older copy has less, even with an equal mark.
-        is_fallen = own.bytes < synced.bytes
+        if own.bytes < synced.bytes:
+            return Found.OLDER
+        others.append(synced.mark)
     # All have one number here, so this compares sequences.
     is_behind = max(others, default=own.mark) > own.mark
-    return Found.OLDER if is_behind or is_fallen else Found.CURRENT
+    return Found.OLDER if is_behind else Found.CURRENT
 
 
 def _trusted(own: Own, kernel: Iterable[Mark], synced: Synced | None) -> list[Mark]:

@@ -17,7 +17,7 @@ from netmgr.ledger import audit
 from netmgr.ledger.audit import Audit
 from netmgr.ledger.book import Book
 from netmgr.ledger.tables import NOTHING, Amount, Gap, Lost, PodName, Scope
-from netmgr.model import Counter, Sample, Traffic
+from netmgr.model import Sample, Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +165,6 @@ def _audits(book: Book) -> list[AuditTotal]:
 
 
 def _raw(book: Book) -> list[Sample]:
-    hooks: list[tuple[Counter, Amount]] = [
-        (counter, live.reading)
-        for counter, live in book.counters.items()
-        if audit.audited_by(counter)
-    ]
-    hooks.sort(key=lambda entry: str(entry[0]))
-    return [Sample(counter, reading.bytes, reading.packets) for counter, reading in hooks]
+    hooks = sorted(counter for counter in book.counters if audit.audited_by(counter))
+    readings = ((counter, book.counters[counter].reading) for counter in hooks)
+    return [Sample(counter, reading.bytes, reading.packets) for counter, reading in readings]

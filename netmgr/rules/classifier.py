@@ -9,7 +9,7 @@ class.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from netmgr.documents.classes import INTERNAL, disjoint
@@ -38,12 +38,15 @@ from netmgr.rules.model import (
 _DROPPED = ""
 """In place of a class's name: packets that isolation drops."""
 
+_Class = tuple[str, tuple[Prefix, ...]]
+"""A class's name and its prefixes."""
+
 
 @dataclass(frozen=True)
 class Classifier:
     """Disjoint prefixes of each class, by the class's name, and those that no class counts."""
 
-    pieces: tuple[tuple[str, tuple[Prefix, ...]], ...]
+    pieces: tuple[_Class, ...]
     dropped: tuple[Prefix, ...] = ()
     own_links: bool = True
     """Whether pods' packets come and go by links of ours, and no others do."""
@@ -63,7 +66,7 @@ class Classifier:
         # are in no class.
         dropped = isolation.others if isolation and isolation.own else ()
         pieces = disjoint(claims)
-        counted = tuple((name, _beside(pieces.get(name, []), dropped)) for name in wanted)
+        counted = tuple((name, _beside(pieces[name], dropped)) for name in wanted)
         return cls(counted, dropped, own_links=document.wires_pods)
 
     @property
@@ -83,14 +86,11 @@ class Classifier:
             return {}
         found: dict[SetSpec, frozenset[Element]] = {}
         for family in Family:
-            branches = self._branches(family)
             known = self._known(family)
-            if len(known) <= abilities.compares:
-                continue
-            found[_classes(family)] = frozenset(merge(known))
-            found |= {
-                _class(name, family): frozenset(prefixes) for name, prefixes in branches if name
-            }
+            if len(known) > abilities.compares:
+                found[_classes(family)] = frozenset(merge(known))
+                for name, prefixes in _of_family(self.pieces, family):
+                    found[_class(name, family)] = frozenset(prefixes)
         return found
 
     def rules(self, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
@@ -129,9 +129,7 @@ class Classifier:
         most_compared: int,
     ) -> Iterator[Rule]:
         known = self._known(family)
-        for name, prefixes in self._branches(family):
-            if not name:
-                continue
+        for name, prefixes in _of_family(self.pieces, family):
             members: dict[str, Match] = (
                 {f" {prefix}": InPrefix(peer, prefix) for prefix in prefixes}
                 if len(known) <= most_compared
@@ -150,13 +148,8 @@ class Classifier:
         """The prefixes of all classes, and those that no class counts."""
         return [prefix for _, prefixes in self._branches(family) for prefix in prefixes]
 
-    def _branches(self, family: Family) -> list[tuple[str, tuple[Prefix, ...]]]:
-        every = (*self.pieces, (_DROPPED, self.dropped))
-        found = [
-            (name, tuple(prefix for prefix in prefixes if prefix.family is family))
-            for name, prefixes in every
-        ]
-        return [(name, prefixes) for name, prefixes in found if prefixes]
+    def _branches(self, family: Family) -> list[_Class]:
+        return _of_family((*self.pieces, (_DROPPED, self.dropped)), family)
 
 
 def pod_set(traffic: Traffic, family: Family) -> SetSpec:
@@ -167,6 +160,15 @@ def pod_set(traffic: Traffic, family: Family) -> SetSpec:
     way = "in" if traffic.is_inward else "out"
     kind = "" if traffic in (Traffic.INTERNET_IN, Traffic.INTERNET_OUT) else f"{traffic.kind}_"
     return SetSpec(f"pod_{kind}{way}{family.value}", family, traffic)
+
+
+def _of_family(classes: Iterable[_Class], family: Family) -> list[_Class]:
+    """Those with prefixes of the family, and these alone."""
+    found = [
+        (name, tuple(prefix for prefix in prefixes if prefix.family is family))
+        for name, prefixes in classes
+    ]
+    return [(name, prefixes) for name, prefixes in found if prefixes]
 
 
 def _counting(name: str, way: str, family: Family) -> str:

@@ -179,15 +179,13 @@ class Isolation:
         """What a packet of the pair matches; empty at hooks that none passes."""
         # At a machine's own hooks the other side is the machine itself, by whatever address.
         whole = InSet(FROM, _site(origin, family).name), InSet(TO, _site(destination, family).name)
-        match hook:
-            case Hook.FORWARD:
-                return whole
-            case Hook.INPUT if destination == self.own:
-                return whole[:1]
-            case Hook.OUTPUT if origin == self.own:
-                return whole[1:]
-            case _:
-                return ()
+        if hook is Hook.FORWARD:
+            return whole
+        if hook is Hook.INPUT and destination == self.own:
+            return whole[:1]
+        if hook is Hook.OUTPUT and origin == self.own:
+            return whole[1:]
+        return ()
 
 
 def _behind(document: NodeDocument, site: str) -> Iterator[Prefix]:
