@@ -130,7 +130,7 @@ def node_state(found: Mapping[str, Any]) -> NodeState:
     is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
     component = {Role.NODE: AGENT, Role.NAT_HOST: NAT_HOST}.get(labels.get(ROLE, Role.NODE), "")
     is_linux = labels.get("kubernetes.io/os", "linux") == "linux"
-    return NodeState(node_view(dict(found), ""), is_ready, component if is_linux else "")
+    return NodeState(node_view(dict(found)), is_ready, component if is_linux else "")
 
 
 def pod_state(found: Mapping[str, Any], pod: AgentPod) -> PodState:
@@ -141,10 +141,10 @@ def pod_state(found: Mapping[str, Any], pod: AgentPod) -> PodState:
         trouble = f"its agent's pod failed: {status.get('reason') or 'no reason is given'}"
     statuses = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
     for each in statuses:
-        reason = each.get("state", {}).get("waiting", {}).get("reason", "")
+        reason = each.get("state", {}).get("waiting", {}).get("reason")
         if reason and reason not in _STARTING:
             container = each["name"]
-            ended = each.get("lastState", {}).get("terminated", {})
+            ended = each.get("lastState", {}).get("terminated")
             last = f", exit code {ended['exitCode']}" if ended else ""
             trouble = f"container {container} of its agent's pod: {reason}{last}"
             break
@@ -248,7 +248,7 @@ def _nodes(cluster: Cluster) -> Iterator[Finding]:
     pods = {each.pod.node: each for each in by_readiness}
     sets = {component: cluster.of(component) for component in (AGENT, NAT_HOST)}
     for state in sorted(cluster.nodes, key=lambda each: each.view.name):
-        wanted, name = sets.get(state.component, []), state.view.name
+        wanted, name = sets.get(state.component), state.view.name
         if wanted:
             yield from _agent(state, pods.get(name), wanted, cluster)
             yield from _network(state, cluster.reports.get(name))
@@ -334,7 +334,7 @@ def _network(state: NodeState, report: Report | None) -> Iterator[Finding]:
     """What its condition says, and what its exporter reports beside that."""
     view = state.view
     about, describe = f"node/{view.name}", f"kubectl describe node/{view.name}"
-    status, reason = view.health or ("", "")
+    status, reason = view.health or (None, None)
     is_tainted = view.has_taint(UNHEALTHY_TAINT)
     # A preflight that fails is reported with its agent.
     if status == "False" and reason != PREFLIGHT_FAILED:

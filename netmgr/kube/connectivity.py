@@ -165,7 +165,7 @@ def spread(found: Iterable[Candidate], most: int) -> list[Candidate]:
     for each in sorted(found, key=lambda one: one.name):
         groups[each.pool, each.zone].append(each)
     ranked = [(rank, key, each) for key, group in groups.items() for rank, each in enumerate(group)]
-    chosen = sorted(ranked, key=lambda one: one[:2])[:most]
+    chosen = sorted(ranked)[:most]  # no two have the same rank and group
     return sorted((each for _, _, each in chosen), key=lambda one: one.name)
 
 
@@ -350,12 +350,12 @@ class _Comparison(NamedTuple):
 
 
 def _comparisons(client: Counted, server: Counted, answer: Answer) -> Iterator[_Comparison]:
-    for who, counted, bounds in (
+    for who, counted, (sent, received) in (
         ("client", client, expected(answer)),
         ("server", server, ((0, 0), (0, 0))),  # it asks the internet for nothing
     ):
-        for way, found, (least, most) in zip(("out", "in"), counted, bounds, strict=True):
-            yield _Comparison(who, way, found, least, most)
+        yield _Comparison(who, "out", counted.bytes_out, *sent)
+        yield _Comparison(who, "in", counted.bytes_in, *received)
 
 
 def expected(answer: Answer) -> tuple[tuple[int, int], tuple[int, int]]:

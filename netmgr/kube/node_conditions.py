@@ -71,7 +71,7 @@ class NodeConditions:
         self._events = Events(leadership)
         self._written: dict[str, float] = {}
         self._notices: list[Notice] = []
-        self._settled = (-1, -1)
+        self._settled: tuple[int, int] | None = None
 
     def reconcile(self) -> bool:
         """Write the conditions; False when another round should follow soon."""
@@ -171,7 +171,7 @@ def _differs(wanted: Condition, view: NodeView) -> bool:
 
 def _notice(view: NodeView, failure: str) -> Notice:
     # With a key of its own, and not the message's: one Event for a Node, whatever it says.
-    return Notice("Node", view.name, view.uid, PREFLIGHT_FAILED, failure, key="preflight")
+    return Notice("Node", view.name, view.uid, PREFLIGHT_FAILED, failure, key=PREFLIGHT_FAILED)
 
 
 def condition(report: Report) -> Condition:

@@ -96,8 +96,8 @@ class ClusterNodes:
         self._changed.set()
 
 
-def node_view(node: Object, pool_label: str) -> NodeView:
-    """What matters of a Node object."""
+def node_view(node: Object, pool_label: str = "") -> NodeView:
+    """What matters of a Node object; it has no pool without a label that names it."""
     metadata = node["metadata"]
     labels = metadata.get("labels", {})
     conditions: dict[str, Object] = {

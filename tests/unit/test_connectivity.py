@@ -1,26 +1,21 @@
-"""What `netmgr connectivity-test` tests, and what it makes of answers, right ones and hostile."""
+"""What `netmgr connectivity-test` tests, and what it makes of the answers."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from netmgr.api.connectivity import (
-    Answer,
-    Ending,
-    Probe,
-    Result,
-    Sent,
-    Target,
-    Task,
-)
-from netmgr.kube.cluster_status import AGENT, NodeState, PodState
+from netmgr.api.connectivity import PORT, Answer, Ending, Probe, Result, Sent, Target
+from netmgr.documents.diagnostics import Severity
+from netmgr.kube.agent_pods import AgentPod
+from netmgr.kube.claim_store import POOL
+from netmgr.kube.cluster_status import AGENT, Finding, NodeState, PodState, node_state
 from netmgr.kube.connectivity import (
     MOST_PEERS,
+    ZONE,
     Candidate,
     Check,
     Counted,
@@ -29,15 +24,15 @@ from netmgr.kube.connectivity import (
     Planned,
     Server,
     State,
+    candidates,
     conclude,
     expected,
     findings,
+    is_as_expected,
     plan,
     spread,
     usable,
 )
-from netmgr.kube.connectivity_objects import LONGEST_REASON, pod_now
-from netmgr.kube.connectivity_run import counted
 from netmgr.kube.nodes import node_view
 
 SERVICE = ("10.96.0.9", "fd00:96::9")
@@ -48,7 +43,7 @@ OUTSIDE = Options(internet=(Target("203.0.113.1", 443),))
 
 def candidate(name: str, pool: str = "", zone: str = "", *, ready: bool = True) -> Candidate:
     metadata = {"name": name, "uid": name, "creationTimestamp": ""}
-    view = node_view({"metadata": metadata, "spec": {}}, "")
+    view = node_view({"metadata": metadata, "spec": {}})
     agent: Any = PodState.__new__(PodState)  # only whether there is one matters
     return Candidate(NodeState(view, ready, AGENT), pool, zone, agent)
 
@@ -84,29 +79,33 @@ def concluded(one: NodeResult, asked: Options = NOTHING) -> Mapping[Check, State
     return {check: state for check, state in one.states.items() if state is not State.SKIPPED}
 
 
+def error(check: Check, message: str, remedy: str, about: str = "node/n0") -> Finding:
+    return Finding(Severity.ERROR, check, message, remedy, (about,))
+
+
 def messages(one: NodeResult) -> dict[str, str]:
     return {each.check: each.message for each in one.findings}
 
 
-@pytest.mark.parametrize(
-    ("text", "target"),
-    [
-        ("example.com:443", Target("example.com", 443)),
-        ("203.0.113.1:1", Target("203.0.113.1", 1)),
-        ("[2001:db8::1]:65535", Target("2001:db8::1", 65535)),
-    ],
-)
-def test_targets_are_read_and_written_alike(text: str, target: Target) -> None:
-    assert Target.parse(text) == target
-    assert str(target) == text
+def agent(node: str, name: str, *, is_ready: bool = True) -> PodState:
+    pod = AgentPod(name, "", "1", node, is_ready, ("", 0), None)
+    return PodState(pod, "netmgr", "", "", "", AGENT)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "a", "a:", ":1", "a:0", "a:65536", "a:x", "2001:db8::1", "[]:1"]
-)
-def test_what_is_no_target_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="HOST:PORT"):
-        Target.parse(text)
+def test_nodes_that_serve_pods_are_candidates_with_their_agents() -> None:
+    nodes: list[dict[str, Any]] = [
+        {"metadata": {"name": name, "uid": name, "creationTimestamp": ""}, "spec": {}}
+        for name in ("a", "windows", "b")
+    ]
+    nodes[0]["metadata"]["labels"] = {POOL: "gpu", ZONE: "1"}
+    nodes[1]["metadata"]["labels"] = {"kubernetes.io/os": "windows"}
+    pods = [agent("a", "new"), agent("a", "old", is_ready=False), agent("c", "other")]
+    expected_ones = [
+        Candidate(node_state(nodes[0]), "gpu", "1", pods[0]),
+        Candidate(node_state(nodes[2]), "", "", None),
+    ]
+    assert candidates(nodes, pods) == expected_ones
+    assert candidates(nodes, pods[::-1]) == expected_ones
 
 
 def test_nodes_are_spread_over_pools_and_zones_before_any_has_two() -> None:
@@ -123,9 +122,15 @@ def test_nodes_that_are_down_are_passed_over_unless_they_were_asked_for() -> Non
     assert ([each.name for each in chosen], absent) == (["b"], [])
     chosen, absent = usable(nodes, 3)
     assert [each.name for each in chosen] == ["b", "c"]
-    assert [each.objects for each in absent] == [("node/a",)]
-    chosen, absent = usable([], 8)
-    assert (chosen, [each.objects for each in absent]) == ([], [("cluster",)])
+    status = "netmgr status --cluster"
+    down = error(Check.START, "not tested: the Node is not Ready", status, "node/a")
+    assert absent == [down]
+    assert usable(nodes[:1], 0) == ([], [down])
+    bare = replace(candidate("a"), agent=None)
+    absent = [error(Check.START, "not tested: no agent's pod is on it", status, "node/a")]
+    assert usable([bare], 1) == ([], absent)
+    none = "there is no Node on which netmgr's agents serve pods"
+    assert usable([], 8) == ([], [error(Check.START, none, status, "cluster")])
 
 
 def test_each_node_probes_itself_and_as_many_others_as_probe_it() -> None:
@@ -136,26 +141,28 @@ def test_each_node_probes_itself_and_as_many_others_as_probe_it() -> None:
         assert node in found
         assert len(others) == MOST_PEERS
         assert sum(node in each for name, each in peers.items() if name != node) == MOST_PEERS
+    following = {server(number % 30).node for number in range(28, 28 + MOST_PEERS + 1)}
+    assert peers["n28"] - {""} == following
 
 
 def test_few_nodes_all_probe_each_other_in_the_families_they_have() -> None:
     ring = [server(0), Server("n1", ("10.1.1.2",), ())]
     asked = Options(host_port=80, internal=(Target("hub.example", 443),))
     found = plan(ring[0], ring, SERVICE, asked)
-    assert [(each.check, each.probe.by, each.probe.host) for each in found] == [
-        (Check.SAME_NODE, "tcp", "10.1.0.2"),
-        (Check.SAME_NODE, "udp", "10.1.0.2"),
-        (Check.SAME_NODE, "tcp", "fd00:0::2"),
-        (Check.SAME_NODE, "udp", "fd00:0::2"),
-        (Check.OTHER_NODES, "tcp", "10.1.1.2"),
-        (Check.OTHER_NODES, "udp", "10.1.1.2"),
-        (Check.SERVICE, "tcp", SERVICE[0]),
-        (Check.SERVICE, "udp", SERVICE[0]),
-        (Check.SERVICE, "tcp", SERVICE[1]),
-        (Check.SERVICE, "udp", SERVICE[1]),
-        (Check.HOST_PORT, "tcp", "10.64.0.0"),
-        (Check.INTERNAL, "connect", "hub.example"),
-        (Check.DNS, "dns", "netmgr-connectivity-test"),
+    assert [(each.check, each.node, *each.probe.model_dump().values()) for each in found] == [
+        (Check.SAME_NODE, "n0", "tcp", "10.1.0.2", PORT),
+        (Check.SAME_NODE, "n0", "udp", "10.1.0.2", PORT),
+        (Check.SAME_NODE, "n0", "tcp", "fd00:0::2", PORT),
+        (Check.SAME_NODE, "n0", "udp", "fd00:0::2", PORT),
+        (Check.OTHER_NODES, "n1", "tcp", "10.1.1.2", PORT),
+        (Check.OTHER_NODES, "n1", "udp", "10.1.1.2", PORT),
+        (Check.SERVICE, "", "tcp", SERVICE[0], PORT),
+        (Check.SERVICE, "", "udp", SERVICE[0], PORT),
+        (Check.SERVICE, "", "tcp", SERVICE[1], PORT),
+        (Check.SERVICE, "", "udp", SERVICE[1], PORT),
+        (Check.HOST_PORT, "n0", "tcp", "10.64.0.0", 80),
+        (Check.INTERNAL, "", "connect", "hub.example", 443),
+        (Check.DNS, "", "dns", "netmgr-connectivity-test", PORT),
     ]
     v4_only = plan(ring[1], ring, SERVICE, NOTHING)
     assert not [each for each in v4_only if ":" in each.probe.host]
@@ -163,7 +170,7 @@ def test_few_nodes_all_probe_each_other_in_the_families_they_have() -> None:
 
 def test_a_network_that_works_has_no_findings() -> None:
     one = given(
-        (planned(Check.SAME_NODE), ending(Result.OK, OWN[0])),
+        (planned(Check.SAME_NODE), ending(Result.OK, *OWN)),
         (planned(Check.OTHER_NODES, "n1"), ending(Result.OK, OWN[0])),
         (planned(Check.SERVICE, "", host=SERVICE[0]), ending(Result.OK, OWN[0])),
         (planned(Check.DNS, "", "dns", "x"), ending(Result.OK, *SERVICE)),
@@ -182,9 +189,38 @@ def test_a_network_that_works_has_no_findings() -> None:
 def test_a_server_that_is_not_reached_is_named_with_both_nodes(result: Result, words: str) -> None:
     one = given((planned(Check.OTHER_NODES, "n1"), ending(result, reason="silence")))
     assert concluded(one)[Check.OTHER_NODES] is State.FAILED
-    (found,) = one.findings
-    assert (found.message, found.objects) == (f"IPv4 TCP: {words}", ("node/n0 to node/n1",))
-    assert "node/n1" in found.remedy
+    remedy = "kubectl describe node/n1, and see that the network delivers its podCIDRs to it"
+    message = f"IPv4 TCP: {words}"
+    assert one.findings == [error(Check.OTHER_NODES, message, remedy, "node/n0 to node/n1")]
+
+
+@pytest.mark.parametrize(
+    ("probe", "message", "remedy"),
+    [
+        (
+            planned(Check.SAME_NODE, by="udp", host="fd00:0::2"),
+            "IPv6 UDP: no answer",
+            "netmgr node explain fd00:0::2, on the node",
+        ),
+        (
+            planned(Check.SERVICE, "", host=SERVICE[0]),
+            "IPv4 TCP: no answer",
+            "kubectl -n kube-system get pods -l k8s-app=kube-proxy -o wide",
+        ),
+        (
+            planned(Check.HOST_PORT, host="10.64.0.0"),
+            "IPv4 TCP: no answer",
+            "the plugin portmap has to be in the chain: components/host-ports",
+        ),
+    ],
+    ids=lambda one: one.check if isinstance(one, Planned) else "",
+)
+def test_what_gets_no_answer_on_its_own_node_has_a_remedy_of_its_kind(
+    probe: Planned, message: str, remedy: str
+) -> None:
+    one = given((probe, ending(Result.NO_ANSWER)))
+    assert concluded(one)[probe.check] is State.FAILED
+    assert one.findings == [error(probe.check, message, remedy)]
 
 
 @pytest.mark.parametrize("host", ["hub.example", "fd00::1"])
@@ -194,41 +230,55 @@ def test_a_server_inside_that_refuses_is_named_and_one_that_answers_says_nothing
     probe = Planned(Check.INTERNAL, "", Probe(by="connect", host=host, port=443))
     one = given((probe, ending(Result.REFUSED)))
     assert concluded(one)[Check.INTERNAL] is State.FAILED
-    assert messages(one) == {Check.INTERNAL: f"{Target(host, 443)}: refused"}
+    remedy = f"netmgr node explain {host}, on the node"
+    assert one.findings == [error(Check.INTERNAL, f"{Target(host, 443)}: refused", remedy)]
     found = concluded(given((probe, ending(Result.OK, "10.64.0.4"))))
     assert (found[Check.INTERNAL], found.get(Check.PATH_MTU)) == (State.OK, None)
 
 
-def test_large_packets_that_are_lost_are_a_matter_of_the_path_mtu_alone() -> None:
+@pytest.mark.parametrize(
+    ("reason", "words"), [("", ""), ("message too long", " (message too long)")]
+)
+def test_large_packets_that_are_lost_are_a_matter_of_the_path_mtu_alone(
+    reason: str, words: str
+) -> None:
     one = given(
         (planned(Check.SAME_NODE), ending(Result.OK, OWN[0])),
-        (planned(Check.OTHER_NODES, "n1"), ending(Result.STALLED)),
+        (planned(Check.OTHER_NODES, "n1"), ending(Result.STALLED, reason=reason)),
     )
     found = concluded(one)
     assert (found[Check.OTHER_NODES], found[Check.PATH_MTU]) == (State.OK, State.FAILED)
-    assert messages(one).keys() == {Check.PATH_MTU}
+    message = f"IPv4 TCP: small packets come through, large ones do not{words}"
+    remedy = "compare the MTU of the nodes' interfaces, of the pods' (ip link) and of the network"
+    assert one.findings == [error(Check.PATH_MTU, message, remedy, "node/n0 to node/n1")]
 
 
 @pytest.mark.parametrize("seen", [("10.64.0.1",), (), (OWN[0], "10.64.0.1")])
 def test_another_source_than_the_pods_own_address_is_translation(seen: tuple[str, ...]) -> None:
     one = given((planned(Check.OTHER_NODES, "n1"), ending(Result.OK, *seen)))
     assert concluded(one)[Check.OWN_ADDRESS] is State.FAILED
-    assert messages(one).keys() == {Check.OWN_ADDRESS}
+    message = f"IPv4 TCP: the server saw {', '.join(seen)}, which is not the pod's own address"
+    remedy = "netmgr node explain 10.1.0.2, on the node"
+    assert one.findings == [error(Check.OWN_ADDRESS, message, remedy, "node/n0 to node/n1")]
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (ending(Result.NO_NAME, reason="Temporary failure"), "no such name (Temporary failure)"),
-        (ending(Result.OK, "10.96.0.66"), "leads to 10.96.0.66"),
-        (ending(Result.OK), "leads to"),
+        (ending(Result.NO_NAME, reason="Temporary failure"), ": no such name (Temporary failure)"),
+        (
+            ending(Result.OK, "10.96.0.66", "10.96.0.67"),
+            " leads to 10.96.0.66, 10.96.0.67, which it does not have",
+        ),
+        (ending(Result.OK), " leads to , which it does not have"),
     ],
     ids=["unknown", "another", "none"],
 )
 def test_a_name_that_is_not_the_services_is_found(answer: Ending, words: str) -> None:
     one = given((planned(Check.DNS, "", "dns", "x"), answer))
     assert concluded(one)[Check.DNS] is State.FAILED
-    assert words in messages(one)[Check.DNS]
+    remedy = "kubectl -n kube-system get pods -l k8s-app=kube-dns -o wide"
+    assert one.findings == [error(Check.DNS, f"the Service's name{words}", remedy)]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +291,15 @@ def test_an_address_that_should_not_answer_has_to_be_asked_and_silent(
     asked = Options(unreachable=(Target("10.65.0.1", 80), Target("10.65.0.2", 80)))
     one = given(unreachable=(ending(Result.NO_ANSWER), ending(result)))
     assert concluded(one, asked)[Check.UNREACHABLE] is State.FAILED
-    assert messages(one) == {Check.UNREACHABLE: f"10.65.0.2:80: {words}"}
+    remedy = "netmgr node explain 10.65.0.2, on the node"
+    assert one.findings == [error(Check.UNREACHABLE, f"10.65.0.2:80: {words}", remedy)]
+
+
+def test_a_server_in_the_internet_has_to_answer_in_full() -> None:
+    one = given(internet=(ending(Result.STALLED),))
+    assert concluded(one, OUTSIDE)[Check.INTERNET] is State.FAILED
+    remedy = "netmgr node explain 203.0.113.1, on the node"
+    assert one.findings == [error(Check.INTERNET, "203.0.113.1:443: broke off", remedy)]
 
 
 SENT = Sent(bytes_out=400, bytes_in=300)
@@ -255,6 +313,7 @@ SENT = Sent(bytes_out=400, bytes_in=300)
         (Counted(400, 301), Counted(0, 0), State.FAILED),
         (Counted(0, 0), Counted(0, 0), State.FAILED),
         (Counted(400, 300), Counted(1, 0), State.FAILED),
+        (Counted(400, 300), Counted(0, 1), State.FAILED),
     ],
 )
 def test_counts_have_to_be_what_was_exchanged_to_the_byte(
@@ -263,13 +322,38 @@ def test_counts_have_to_be_what_was_exchanged_to_the_byte(
     one = given(internet=(ending(),), to_internet=SENT)
     one.counted, one.server_counted = found, server_found
     assert concluded(one, OUTSIDE)[Check.COUNTED] is state
+    assert is_as_expected(one) is (state is State.OK)
+
+
+@pytest.mark.parametrize("absent", ["answer", "counted", "server_counted"])
+def test_counts_that_are_not_there_are_not_as_expected(absent: str) -> None:
+    one = given()
+    assert is_as_expected(one)
+    setattr(one, absent, None)
+    assert not is_as_expected(one)
+
+
+def test_counts_that_are_wrong_are_named_with_what_was_exchanged() -> None:
+    one = given(internet=(ending(),), to_internet=SENT, to_unreachable=Sent(bytes_in=1700))
+    one.counted, one.server_counted = Counted(1399, 2001), Counted(0, 7)
+    concluded(one, OUTSIDE)
+    each = "internet-{} of the {}'s pod: {} bytes were counted, and it exchanged {}".format
+    assert one.findings == [
+        error(Check.COUNTED, each(*words), "netmgr node audit, on the node")
+        for words in (
+            ("out", "client", "1,399", "400"),
+            ("in", "client", "2,001", "300 to 2,000"),
+            ("in", "server", "7", "0"),
+        )
+    ]
 
 
 def test_internal_probes_may_not_be_counted_as_internet() -> None:
     one = given((planned(Check.SAME_NODE), ending(Result.OK, OWN[0])))
     one.counted = Counted(0, 60)
     assert concluded(one)[Check.COUNTED] is State.FAILED
-    assert messages(one)[Check.COUNTED].startswith("internet-in of the client's pod: 60 bytes")
+    message = "internet-in of the client's pod: 60 bytes were counted, and it exchanged 0"
+    assert messages(one) == {Check.COUNTED: message}
 
 
 def test_tolerance_is_neighbour_discovery_and_what_may_be_dropped() -> None:
@@ -286,9 +370,9 @@ def test_counts_that_cannot_be_had_are_a_warning_and_no_failure() -> None:
     one = given()
     one.counted, one.uncounted = None, "its exporter does not answer: 403"
     assert Check.COUNTED not in concluded(one)
-    (found,) = one.findings
-    assert (found.severity, found.objects) == ("warning", ("node/n0",))
-    assert "403" in found.message
+    message = "the counts cannot be compared: its exporter does not answer: 403"
+    about = message, "netmgr node audit, on the node", ("node/n0",)
+    assert one.findings == [Finding(Severity.WARNING, Check.COUNTED, *about)]
 
 
 @pytest.mark.parametrize("more", [1, -1])
@@ -296,6 +380,15 @@ def test_an_answer_to_another_task_is_none(more: int) -> None:
     one = given((planned(Check.SAME_NODE), ending()))
     one.planned = [planned(Check.SAME_NODE)] * (1 + more)
     assert concluded(one) == {Check.START: State.FAILED}
+    message = "its client's answer is not to its task"
+    assert one.findings == [error(Check.START, message, "kubectl describe node/n0")]
+
+
+def test_a_node_whose_pods_do_not_start_is_named_with_the_reason() -> None:
+    one = NodeResult("n0", trouble="its server does not start: ErrImagePull")
+    assert concluded(one) == {Check.START: State.FAILED}
+    message = "its server does not start: ErrImagePull"
+    assert one.findings == [error(Check.START, message, "kubectl describe node/n0")]
 
 
 def test_one_cause_on_many_nodes_is_one_finding() -> None:
@@ -307,84 +400,3 @@ def test_one_cause_on_many_nodes_is_one_finding() -> None:
         many.append(one)
     (found,) = findings(many, [])
     assert found.objects == tuple(f"node/n{number} to node/n9" for number in range(5))
-
-
-OK: dict[str, Any] = {"result": "ok"}
-
-
-@pytest.mark.parametrize(
-    "printed",
-    [
-        {},
-        {"probes": {}},
-        {"probes": [], "more": 1},
-        {"probes": [OK] * 257},
-        {"probes": [OK | {"result": "fine"}]},
-        {"probes": [OK | {"seen": "1.2.3.4"}]},
-        {"probes": [OK | {"seen": ["\x1b[2J"]}]},
-        {"probes": [OK | {"seen": ["1.2.3.4"] * 17}]},
-        {"probes": [OK | {"reason": "x" * 201}]},
-        {"probes": [], "to_internet": {"bytes_out": -1}},
-        {"probes": [], "to_internet": {"bytes_out": 10**20}},
-    ],
-)
-def test_hostile_answers_are_refused(printed: Any) -> None:
-    with pytest.raises(ValidationError):
-        Answer.model_validate_json(json.dumps(printed))
-
-
-def test_tasks_pass_through_an_argument() -> None:
-    task = Task(probes=(Probe(by="udp", host="fd00::1"),), internet=(Target("a", 1),))
-    assert Task.model_validate_json(task.model_dump_json()) == task
-
-
-def container(**state: Any) -> dict[str, Any]:
-    return {"containerStatuses": [{"name": "server", "state": state}]}
-
-
-@pytest.mark.parametrize(
-    ("status", "reason"),
-    [
-        ({"phase": "Pending"}, ""),
-        (container(waiting={"reason": "ContainerCreating"}), ""),
-        (container(waiting={"reason": "ErrImagePull", "message": "no"}), "ErrImagePull: no"),
-        (container(waiting={"reason": "CrashLoopBackOff"}), "CrashLoopBackOff"),
-        (
-            container(terminated={"exitCode": 1, "message": "a\nNo module named x\n"}),
-            "it ended with exit code 1: No module named x",
-        ),
-        (container(terminated={"exitCode": 0}), ""),
-        ({"reason": "OutOfcpu", "message": "Node has none"}, "OutOfcpu: Node has none"),
-        ({"reason": "Evicted"}, "Evicted"),
-        (container(waiting={"reason": "X\x1b" * 999}), ("X\N{REPLACEMENT CHARACTER}" * 150)),
-    ],
-)
-def test_why_a_pod_does_not_run_is_said_as_its_kubelet_does(
-    status: dict[str, Any], reason: str
-) -> None:
-    found = pod_now({"status": status}).reason
-    assert found == reason
-    assert len(found) <= LONGEST_REASON
-
-
-PAGE = """# TYPE netmgr_pod_traffic_bytes counter
-netmgr_pod_traffic_bytes_total{namespace="t",pod="client-00",traffic="internet-out"} 7.0
-netmgr_pod_traffic_bytes_total{namespace="t",pod="client-0",traffic="internet-in"} 1.234567e+06
-netmgr_pod_traffic_bytes_total{namespace="t",pod="client-0",traffic="internet-out"} 60.0
-netmgr_pod_traffic_bytes_total{namespace="t",pod="client-1",traffic="internet-in"} 5.0
-netmgr_pod_traffic_bytes_total{namespace="t",pod="client-2",traffic="internet-in"} 1e+999
-netmgr_pod_traffic_bytes_total{namespace="t",pod="client-2",traffic="internet-out"} ++..e
-"""
-
-
-@pytest.mark.parametrize(
-    ("pod", "found"),
-    [
-        ("client-0", Counted(60, 1_234_567)),
-        ("client-1", None),
-        ("client-2", None),
-        ("client-3", None),
-    ],
-)
-def test_a_pods_bytes_are_found_on_an_exporters_page(pod: str, found: Counted | None) -> None:
-    assert counted(PAGE, "t", pod) == found

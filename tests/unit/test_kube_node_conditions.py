@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from netmgr.kube.health import Telemetry
 from netmgr.kube.node_conditions import CALM_SECONDS, LONGEST_MESSAGE, NodeConditions, condition
 from netmgr.kube.node_reports import Problem, Report
 from netmgr.kube.nodes import ClusterNodes
+from netmgr.kube.reconciling import Leadership
 
 Object = dict[str, Any]
 
@@ -48,6 +50,16 @@ class Cluster:
         self.events: list[Object] = []
         self.telemetry = Telemetry(cast(Api, self))
         self.concurrency: Any = Threads()
+        self.leadership = SimpleNamespace(
+            api=self,
+            identity="controller-1",
+            nodes=self.nodes,
+            agents=SimpleNamespace(pods=lambda: self.pods),
+            lost=threading.Event(),
+            beat=lambda: None,
+            concurrency=self.concurrency,
+            generation=(0, 0),
+        )
 
     def asked(self) -> dict[tuple[str, int], int]:
         return {}
@@ -82,19 +94,9 @@ class Cluster:
 
     def writer(self, *, reads_reports: bool = True) -> NodeConditions:
         """What a controller that has just become the leader writes conditions with."""
-        leadership = SimpleNamespace(
-            api=self,
-            identity="controller-1",
-            nodes=self.nodes,
-            agents=SimpleNamespace(pods=lambda: self.pods),
-            lost=threading.Event(),
-            beat=lambda: None,
-            concurrency=self.concurrency,
-            # Each round looks; when none has to is in test_kube_idle_rounds.py.
-            generation=object(),
-        )
         found = SimpleNamespace(by_node=self.reports, silent=lambda: frozenset(self.silent))
-        return NodeConditions(leadership, found if reads_reports else None, self.telemetry)
+        reports: Any = found if reads_reports else None
+        return NodeConditions(cast(Leadership, self.leadership), reports, self.telemetry)
 
     def reconcile(self, writer: NodeConditions | None = None) -> tuple[bool, list[str]]:
         """Whether it is settled, and which Nodes were written to."""
@@ -224,7 +226,11 @@ def test_a_failed_preflight_outweighs_a_report_until_the_agent_serves() -> None:
     cluster.run_agent("a", is_ready=True)
     assert cluster.reconcile() == (True, ["a"])
     found = cluster.condition("a")
-    assert (found["status"], found["reason"]) == ("True", "PreflightPassed")
+    assert (found["status"], found["reason"], found["message"]) == (
+        "True",
+        "PreflightPassed",
+        "its agent serves",
+    )
     assert cluster.telemetry.registry.get_sample_value("netmgr_controller_preflight_failed") == 0
 
 
@@ -233,6 +239,41 @@ def test_without_reports_only_preflights_are_looked_at() -> None:
     cluster.reports, cluster.silent = {"b": FULL}, {"b"}
     cluster.run_agent("a", failed="no route to the hub")
     assert cluster.reconcile(cluster.writer(reads_reports=False)) == (True, ["a"])
+
+
+def test_without_reports_nothing_is_looked_at_again_until_a_node_or_a_pod_changes() -> None:
+    cluster, now = Cluster("a"), 1000.0
+    cluster.concurrency.monotonic = lambda: now
+    writer = cluster.writer(reads_reports=False)
+    cluster.run_agent("a", failed="no route to the hub")
+    assert cluster.reconcile(writer) == (True, ["a"])
+    # What changes too soon after a write is written later, though nothing changes any more then.
+    cluster.run_agent("a", failed="no name server answers")
+    cluster.leadership.generation = (0, 1)
+    assert cluster.reconcile(writer) == (True, [])
+    now += CALM_SECONDS
+    assert cluster.reconcile(writer) == (True, ["a"])
+    assert cluster.condition("a")["message"].endswith(": no name server answers")
+
+    now += CALM_SECONDS
+    assert cluster.reconcile(writer) == (True, [])
+    cluster.run_agent("a", failed="no route to the hub")
+    assert cluster.reconcile(writer) == (True, [])
+    cluster.leadership.generation = (0, 2)
+    assert cluster.reconcile(writer) == (True, ["a"])
+
+
+def test_a_node_that_becomes_unhealthy_is_logged_as_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = Cluster("a", "b")
+    cluster.reports = {"a": SOUND, "b": FULL}
+    with caplog.at_level(logging.INFO, "netmgr.kube.node_conditions"):
+        cluster.reconcile()
+    assert {each.args[0]: each.levelname for each in caplog.records if each.args} == {
+        "a": "INFO",
+        "b": "WARNING",
+    }
 
 
 def test_nothing_is_written_before_the_agents_pods_are_known() -> None:
