@@ -131,7 +131,7 @@ class Handler(WSGIRequestHandler):
         """Read the head; a client of this server sends no body."""
         parsed = super().parse_request()
         if parsed:
-            # HTTP/0.9 has none. From Python 3.14 on they are a dict then, which wsgiref cannot read.
+            # HTTP/0.9 has none. Python 3.14 leaves a dict then, which wsgiref cannot read.
             self.headers = self.headers or HTTPMessage()
             self.server.connections.complete(self.client_address)
         return parsed

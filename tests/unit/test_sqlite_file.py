@@ -263,7 +263,9 @@ def test_a_checkpoint_leaves_a_file_alone_that_is_not_its_owners(path: Path) -> 
             else:
                 assert path.read_text() == "another program's"
                 path.unlink()
-            with pytest.raises(StateError, match=f"^{path}: was removed or replaced, and is not sy"):
+            with pytest.raises(
+                StateError, match=f"^{path}: was removed or replaced, and is not sy"
+            ):
                 sqlite_file.checkpoint(path, own)
         with closing(sqlite_file.put_back(connection, path, own)) as made:
             assert values(made) == ["a"]
