@@ -15,7 +15,12 @@ mount -t proc proc "$0/proc"
 mount -t sysfs sysfs "$0/sys"
 mount --bind /dev "$0/dev"
 mount -t tmpfs tmpfs "$0/run"
-exec chroot "$0" "$@"
+# In a chroot no user namespace can be made, and whoever enters the mount namespace leaves it.
+cd "$0"
+pivot_root . .
+umount --lazy .
+cd /
+exec "$@"
 """
 ENVIRONMENT = {
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
