@@ -73,8 +73,8 @@ def read(document: NodeDocument) -> AssignedRanges | None:
     if document.ranges_file is None:
         return None
     try:
-        with document.ranges_file.open(encoding="utf-8") as file:
-            text = file.read(MAX_BYTES)
+        with document.ranges_file.open("rb") as file:
+            text = file.read(MAX_BYTES).decode()
         # The annotation is written once the pod runs; until then the kubelet leaves the file empty.
         found = AssignedRanges.parse(text) if text.strip() else None
     except FileNotFoundError:

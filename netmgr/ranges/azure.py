@@ -76,11 +76,9 @@ def _block(entry: object, where: str, family: Family) -> Prefix:
     text = values.get("privateIpAddress")
     if not isinstance(text, str):
         raise RangesUnknown(f"{where}.privateIpAddress: is not a string")
-    length = next(
-        (str(values[key]) for key in _LENGTH_KEYS if values.get(key) not in (None, "")), ""
-    )
+    lengths = [values[key] for key in _LENGTH_KEYS if values.get(key) not in (None, "")]
     try:
-        block = Prefix.parse(f"{text}/{length}" if length and "/" not in text else text)
+        block = Prefix.parse(f"{text}/{lengths[0]}" if lengths and "/" not in text else text)
     except ValueError as error:
         raise RangesUnknown(f"{where}.privateIpAddress: {error}") from None
     if block.family is not family or block.length < _SHORTEST[family]:

@@ -226,6 +226,9 @@ def test_an_address_that_is_asked_for_has_to_be_free_and_of_the_ranges():
     assert block.settle(asked, 130, named=False)
     assert block.take(KEY, 130, asked) == asked
     assert states(block) == (1, 0, 3, 0)
+    assert asked not in [block.take(KEY, 130) for _ in range(3)]
+    with pytest.raises(CapacityError):
+        block.take(KEY, 130)
 
 
 def test_an_address_that_was_asked_for_returns_like_any_other():

@@ -67,8 +67,13 @@ def test_all_but_the_first_address_of_every_interface_and_family_is_the_pool():
         },
         {"privateIpAddress": "10.0.0.16", "privateIPAddressPrefixLength": "28"},
         {"privateIpAddress": "10.0.0.16", "prefixLength": 28},
+        {
+            "privateIpAddress": "10.0.0.16",
+            "privateIPAddressPrefixLength": "",
+            "prefixLength": 28,
+        },
     ],
-    ids=["text", "text first", "nothing else", "string", "number"],
+    ids=["text", "text first", "nothing else", "string", "number", "empty first"],
 )
 def test_a_configuration_that_is_a_block_is_taken_whole(entry: dict[str, Any]):
     assert shown(metadata((["10.0.0.4", entry], []))) == ["10.0.0.16/28"]
@@ -78,6 +83,7 @@ def test_a_configuration_that_is_a_block_is_taken_whole(entry: dict[str, Any]):
     ("body", "reason"),
     [
         (b"", "not JSON"),
+        (b"x" * 61, f"^the instance metadata is not JSON: it begins with b'{60 * 'x'}'$"),
         (b"<html>sign in</html>", "not JSON"),
         (DOCUMENTED.encode()[:-20], "not JSON"),
         (b"\xff\xfe", "not JSON"),
