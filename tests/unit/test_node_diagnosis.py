@@ -62,6 +62,14 @@ def test_much_has_to_be_lost_and_a_share_of_all(steps: dict[str, int], found: li
     assert reasons(looks(**steps)) == found
 
 
+@pytest.mark.parametrize(("lost", "found"), [(0, [Fault.UNATTRIBUTED]), (1, [])])
+def test_just_as_much_as_is_much_is_a_problem(lost: int, found: list[Fault]):
+    quarter = diagnosis.LEAST_UNATTRIBUTED // 4
+    seen = looks(5, forwarded=quarter, unattributed=quarter)
+    seen[-1] = replace(seen[-1], unattributed=seen[-1].unattributed - lost)
+    assert reasons(seen) == found
+
+
 def test_one_burst_of_errors_is_no_problem():
     burst = [replace(look, errors=10_000 * (look.at > MINUTE)) for look in looks(packets=1000)]
     assert reasons(burst) == []
@@ -75,7 +83,10 @@ def test_one_burst_without_a_pod_is_no_problem():
 def test_what_comes_back_is_a_problem_and_what_happened_once_is_not():
     once = [replace(look, repairs={"rules": 7 * (look.at > MINUTE)}) for look in looks()]
     assert reasons(once) == []
-    again = [replace(look, repairs={"rules": int(look.at), "routes": 1}) for look in looks(4)]
+    again = [
+        replace(look, at=1000.0 + look.at, repairs={"rules": int(look.at), "routes": 1})
+        for look in looks(4)
+    ]
     assert reasons(again) == [Fault.DRIFT]
     (problem,) = diagnosis.problems(again)
     assert "(rules 3 times in 180 s)" in problem["message"]

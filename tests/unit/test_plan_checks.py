@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, Severity
+from netmgr.plan.check import checks
 from netmgr.plan.check.checks import check_limits, check_plan, refuse_errors
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits
@@ -99,6 +100,17 @@ def test_few_places_that_are_left_are_a_warning(nodes: int, is_few: int) -> None
     assert [parts(one) for one in checked(with_pool(nodes=nodes))] == [
         (Severity.WARNING, key, message, remedy)
     ] * is_few
+
+
+def test_what_is_left_has_to_be_less_than_the_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "FEW_LEFT", 0)
+    assert checked(with_pool(nodes=PLACES)) == []
+
+
+def test_pinned_prefixes_that_overlap_are_a_fault_as_well() -> None:
+    found = checked(plan(pinned={"office": ["10.9.0.0/16"], "lab": ["10.9.1.0/24"]}))
+    overlap = "10.9.1.0/24 overlaps 10.9.0.0/16"
+    assert [one.message for one in found if "overlaps" in one.message] == [overlap]
 
 
 def test_declared_growth_needs_no_warning_of_few_places() -> None:
@@ -229,6 +241,13 @@ def test_limits_are_errors_when_they_are_exceeded_and_warnings_before() -> None:
                 refuse_errors(document, lock, agreed)
         else:
             refuse_errors(document, lock, agreed)
+
+
+def test_a_note_about_one_cluster_names_no_others() -> None:
+    document = PlanDocument.model_validate(with_pool(nodes=6000))
+    limits = load_limits(document.cloud)
+    _, found = check_limits(document, make_lock(document, None, limits), limits)
+    assert "nodes (tested by Kubernetes): 6,000 of 5,000 (a)" in [one.message for one in found]
 
 
 def test_what_kubernetes_is_not_tested_with_is_one_note_for_all_clusters() -> None:
