@@ -82,9 +82,8 @@ def plan(
     on_file = {(address, result.pod) for result in listed for address in result.addresses}
     after = {address: one for address, (_, one) in owners.items()}
     for address, one in counted.items():
-        if address in owners:
-            continue
-        if kept := _kept(one, kernel, now, on_file=(address, one.pod) in on_file):
+        is_on_file = (address, one.pod) in on_file
+        if address not in owners and (kept := _kept(one, kernel, now, on_file=is_on_file)):
             after[address] = kept
     ends, begins = _missing_from(after, counted), _missing_from(counted, after)
     written_at = {one.address: owners[one.address][0].written_at for one in begins}
