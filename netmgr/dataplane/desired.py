@@ -77,7 +77,7 @@ def route_metric(key: AttachmentKey) -> int:
     return (
         0
         if key.ifname == PRIMARY_INTERFACE
-        else 1 << 16 | int.from_bytes(_digest(key)[11:13], "big")
+        else 1 << 16 | int.from_bytes(_digest(key)[11:13])
     )
 
 

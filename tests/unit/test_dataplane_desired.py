@@ -53,6 +53,11 @@ def test_an_alias_says_whose_a_link_is(pod: PodRef) -> None:
     assert desired.identity_of(link(alias=text)) == (FIRST, pod)
 
 
+def test_a_blank_that_a_name_begins_with_survives() -> None:
+    pod = PodRef("team-a", " web  0", "12345678")
+    assert desired.identity_of(link(alias=desired.identity_text(FIRST, pod))) == (FIRST, pod)
+
+
 @pytest.mark.parametrize(
     ("name", "alias"),
     [
