@@ -279,7 +279,7 @@ def _serve(view: _View, node: NodeView, quarantine: float) -> None:
         return
     index = _choose(view, node, pool)
     allocation = view.allocations.at(index) if index else None
-    if index is None or allocation is None:
+    if allocation is None:
         view.refuse(
             node,
             Reason.POOL_FULL,
@@ -288,7 +288,7 @@ def _serve(view: _View, node: NodeView, quarantine: float) -> None:
             ": raise its nodes or surge in the plan, and lock it",
         )
         return
-    view.set(index, Claim(allocation, node.name, node.uid))
+    view.set(allocation.index, Claim(allocation, node.name, node.uid))
     view.assign(node, allocation)
 
 

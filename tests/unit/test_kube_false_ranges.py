@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import pytest
 
 from netmgr.kube.allocations import NodeAllocations, NodeIndex
@@ -47,6 +49,24 @@ def test_a_prefix_that_is_more_than_a_node_has_keeps_nobody_waiting(nodes: int, 
         f"podCIDR {text} is more than one node has" in refusal.message
         or "outside the plan" in refusal.message
     )
+
+
+def test_of_a_prefix_that_touches_the_whole_plan_only_the_beginning_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Just so many indexes that more than the limit are among them, each having come twice."""
+    looked: list[NodeIndex] = []
+    touched = NodeAllocations.touched
+
+    def counting(self: NodeAllocations, prefixes: Iterable[Prefix]) -> Iterator[NodeIndex]:
+        for index in touched(self, prefixes):
+            looked.append(index)
+            yield index
+
+    monkeypatch.setattr(NodeAllocations, "touched", counting)
+    liar = NodeView("liar", "uid-liar", "1", "gpu", (Prefix.parse("10.0.0.0/8"),))
+    decide(allocations(600), {}, [liar], 0.0, 100.0)
+    assert len(looked) == 2 * MOST_TOUCHED + 1
 
 
 def test_the_plans_own_large_allocations_are_accepted() -> None:
