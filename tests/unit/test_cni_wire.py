@@ -49,6 +49,7 @@ def test_a_truncated_request_is_refused() -> None:
     [
         (b"netmgr-cni 2\0rest", True),
         (b"netmgr-cni 1\0rest", False),
+        (b"netmgr-cni 1\0CNI_COMMAND=ADD\0", False),
         (b"netmgr-cni 2", False),
         (b"other 2\0rest", False),
     ],
