@@ -74,11 +74,7 @@ def route_metric(key: AttachmentKey) -> int:
     (`source_rules`).
     """
     # With equal metrics, the routes of one interface would replace the other's.
-    return (
-        0
-        if key.ifname == PRIMARY_INTERFACE
-        else 1 << 16 | int.from_bytes(_digest(key)[11:13])
-    )
+    return 0 if key.ifname == PRIMARY_INTERFACE else 1 << 16 | int.from_bytes(_digest(key)[11:13])
 
 
 def identity_text(key: AttachmentKey, pod: PodRef) -> str:
