@@ -8,6 +8,7 @@ spent. So a new day, or a correction, loses no packet that passes meanwhile.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -58,7 +59,8 @@ def of_pod(pod: PodRef, limits: Iterable[Limit], traffic: Traffic) -> tuple[Budg
             other = found.get(one.object, one)
             found[one.object] = min(one, other, key=lambda each: (each.bytes, each.slow))
     # A packet that is dropped is charged to nothing slow, and of slow classes the last one is it.
-    return tuple(sorted(found.values(), key=lambda one: (one.slow > 0, -one.slow, one.object)))
+    by_rate = sorted(found.values(), key=lambda one: (-(one.slow or math.inf), one.object))
+    return tuple(by_rate)
 
 
 def beginning(period: QuotaPeriod, now: float) -> int:

@@ -224,7 +224,8 @@ def numbered(trees: Iterable[Tree], known: Mapping[str, int]) -> dict[str, int]:
 def shapes(one: Tree, numbers: Mapping[str, int]) -> dict[int, Shape]:
     """What the kernel is to hold, parents first."""
     found: dict[int, Shape] = {}
-    for limited in sorted(one.classes.values(), key=lambda each: (bool(each.parent), each.key)):
+    # The key of a class begins with that of the one that it is in.
+    for _, limited in sorted(one.classes.items()):
         ceiling = limited.rate // 8
         if limited.parent:
             parent = one.classes[limited.parent]

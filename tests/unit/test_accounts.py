@@ -6,7 +6,7 @@ Every step of it is killed in `tests/chaos/test_accounts_crashes.py`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from errno import EPERM
 from pathlib import Path
@@ -17,7 +17,8 @@ from netmgr.errors import KernelError
 from netmgr.kernel import links
 from netmgr.kernel.links import Carried
 from netmgr.ledger.history import By, Period
-from netmgr.model import PodRef, Sender
+from netmgr.ledger.ledger import Ledger
+from netmgr.model import Counter, PodRef, Sender
 from netmgr.prefixes import Prefix
 from netmgr.rules.model import Ruleset
 from netmgr.rules.observed import Observed
@@ -136,6 +137,27 @@ def test_a_last_reading_and_the_ledgers_mark_leave_the_kernel_in_one_step(node: 
     # Killed here, the successor finds the true books, and nothing that was lost.
     node.start(crashed=True)
     assert counts(node.ledger.totals()) == {}
+
+
+def die_unless_empty(ledger: Ledger, counters: Collection[Counter]) -> None:
+    del ledger
+    if counters:
+        raise KeyboardInterrupt
+
+
+def test_a_start_that_is_killed_after_it_took_counters_away_is_no_gap(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.start(WEB)
+    node.send(WEB, 30)
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "end", die_unless_empty)
+        with pytest.raises(KeyboardInterrupt):
+            node.start(DB, crashed=True)
+    assert not any(WEB.addresses[0] in held.elements for held in node.kernel.state.sets.values())
+    node.start(DB, crashed=True)
+    assert counts(node.ledger.totals()) == {}
+    assert node.totals["web"] == 30
 
 
 def test_a_pod_that_is_gone_is_never_planned_for_again(node: Node) -> None:

@@ -275,6 +275,23 @@ def test_a_class_has_its_rate_and_in_a_namespace_always_a_share_of_its() -> None
     assert shapes == {7: Shape(0, 8000, 8000, 65_536), 8: Shape(7, 7, 8000, 65_536)}
 
 
+def test_whole_bytes_are_given_to_the_kernel_and_at_least_one_a_second() -> None:
+    one = tree.tree(limits({"namespaces": "a", "internet-in": 1_000_001_001}), [pod("a", "b")], IN)
+    shared, own = one.classes.values()
+    assert (shared.pod, shared.parent, own.parent) == ("", "", shared.key)
+    shapes = tree.shapes(one, {shared.key: 7, own.key: 8})
+    burst = 625_000
+    expected = {
+        7: Shape(0, 125_000_125, 125_000_125, burst),
+        8: Shape(7, 122_070, 125_000_125, burst),
+    }
+    assert repr(shapes) == repr(expected)  # 1.0 equals 1
+    slow = replace(pod("a", "b"), rates=(("all-in", 8_000),))
+    low = tree.tree(limits({"pods": "a/*", "internet-in": "64k"}), [slow], IN)
+    inner = [each for each in tree.shapes(low, tree.numbered([low], {})).values() if each.parent]
+    assert [each.rate for each in inner] == [1] * len(inner) != []
+
+
 def test_a_number_follows_from_the_key_and_the_next_free_one_is_taken() -> None:
     one = tree.tree(limits({"pods": "*/*", "internet-in": "1M"}), [pod("a", "b")], IN)
     (key,) = one.classes
