@@ -73,9 +73,9 @@ class Address(NamedTuple):
             ValueError: there are more or fewer.
         """
         if len(packed) == Family.V4.octets:
-            return cls(Family.V4, int.from_bytes(packed, "big"))
+            return cls(Family.V4, int.from_bytes(packed))
         if len(packed) == Family.V6.octets:
-            return cls(Family.V6, int.from_bytes(packed, "big"))
+            return cls(Family.V6, int.from_bytes(packed))
         raise ValueError(f"an address has 4 or 16 bytes, not {len(packed)}")
 
     @property

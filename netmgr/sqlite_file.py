@@ -204,9 +204,7 @@ def checkpoint(path: Path, opened: Mapping[str, FileIdentity]) -> bool:
     try:
         # Never made here: a file that was removed is put back with all that it held.
         name = f"file:{quote(str(path))}?mode=rw"
-        with closing(
-            sqlite3.connect(name, timeout=BUSY_SECONDS, isolation_level=None, uri=True)
-        ) as connection:
+        with closing(sqlite3.connect(name, timeout=BUSY_SECONDS, uri=True)) as connection:
             _configure(connection)
             # PASSIVE: every other mode waits for readers and writers, or stops them.
             busy, logged, copied = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()

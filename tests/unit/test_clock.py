@@ -75,6 +75,28 @@ def test_a_stamp_keeps_its_age_however_often_the_clock_is_set() -> None:
     assert stamps.age(stamp) == pytest.approx(3)
 
 
+def test_half_a_second_is_still_a_clock_that_is_slewed() -> None:
+    clock = TwoClocks()
+    stamps = Stamps(clock, 0)
+    clock.pass_time(10)
+    stamp = clock.wall
+    clock.wall += 0.5
+    clock.pass_time(5)
+    assert stamps.age(stamp) == 5.5
+
+
+def test_a_stamp_is_forgotten_once_the_clock_was_set_nine_times() -> None:
+    clock = TwoClocks()
+    stamps = Stamps(clock, 0)
+    clock.pass_time(10)
+    stamp, ages = clock.wall, []
+    for _ in range(9):
+        clock.wall += 1e6
+        clock.pass_time(1)
+        ages.append(stamps.age(stamp))
+    assert ages == [pytest.approx(age) for age in (*range(1, 9), 0)]
+
+
 def test_what_is_stamped_in_the_future_has_no_age() -> None:
     clock = TwoClocks()
     assert Stamps(clock, 10).age(clock.wall + 100) == 0

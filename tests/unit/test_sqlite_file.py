@@ -178,6 +178,19 @@ def test_what_is_to_stay_is_not_set_aside(path: Path) -> None:
     assert names(path.parent) == sorted([kept.name, log.name])
 
 
+def test_a_file_may_keep_its_name_until_another_takes_it(path: Path) -> None:
+    path.write_text("old")
+    path.with_name(f"{path.name}-wal").write_text("log")
+    kept = sqlite_file.set_aside(path, "replaced", leave_file=True)
+    assert names(path.parent) == sorted([path.name, kept.name, f"{kept.name}-wal"])
+    assert kept.samefile(path)
+
+
+def test_a_file_whose_folder_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=f"^{tmp_path}/none/file: cannot be opened: unable to"):
+        opened(tmp_path / "none" / "file")
+
+
 def test_what_cannot_be_set_aside_is_named(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 250)
     path.touch()
