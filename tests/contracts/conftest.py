@@ -269,7 +269,8 @@ class IptablesKernel:
         run(f"ipset add netmgr-{name.replace('_', '-')} {address}")
 
     def add_rule(self, hook):
-        run(f"iptables-{self._variant} -t {TABLES[hook]} -A {chain_name(hook)} -s 203.0.113.1")
+        command = f"iptables-{self._variant} -w -t {TABLES[hook]}"
+        run(f"{command} -A {chain_name(hook)} -s 203.0.113.1")
 
     def move_first_rule_to_the_end(self, hook):
         program, _ = self._programs()
@@ -282,7 +283,7 @@ class IptablesKernel:
         own = [one for one in rules if "NETMGR-" not in one[2].split(maxsplit=2)[2]]
         chains = Counter(chain for chain, _, _ in own)
         chain, number, line = next(one for one in own if chains[one[0]] > 1)
-        run(f"iptables-{self._variant} -t {TABLES[hook]} -D {chain} {number}")
+        run(f"iptables-{self._variant} -w -t {TABLES[hook]} -D {chain} {number}")
         run(f"iptables-{self._variant}-restore --noflush", f"*{TABLES[hook]}\n{line}\nCOMMIT\n")
 
     def set_counts(self, name, addresses, packets, octets):
@@ -337,7 +338,8 @@ class IptablesKernel:
                 f"iptables-{self._variant}-restore --noflush --counters",
                 f"*{table}\n{chains}{counted}\nCOMMIT\n",
             )
-        run(f"ip6tables-{self._variant} -t mangle -A FORWARD -c 5 500 -s 2001:db8::7 -j ACCEPT")
+        command = f"ip6tables-{self._variant} -w -t mangle"
+        run(f"{command} -A FORWARD -c 5 500 -s 2001:db8::7 -j ACCEPT")
 
     def neighbours(self):
         tables = ("raw", "mangle", "nat")
