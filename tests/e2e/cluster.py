@@ -151,13 +151,13 @@ class Cluster:
         """Label a Node, as an administrator."""
         self.plane.kubectl("label", "--overwrite", "node", node, f"{label}={value}")
 
-    def route_pod_cidrs(self) -> None:
-        """Deliver every Node's podCIDRs to the node, once it has them."""
+    def route_pod_cidrs(self, at: str = network.FABRIC) -> None:
+        """Have a machine deliver every Node's podCIDRs to the node, once it has them."""
         for node in self.nodes:
             for pod_cidr in wait_for(partial(self.pod_cidrs, node.name), "podCIDRs", 30):
                 family = Family.V6 if ":" in pod_cidr else Family.V4
                 via = str(network.address(node.name, family))
-                self.run_at(network.FABRIC, "ip", "route", "replace", pod_cidr, "via", via)
+                self.run_at(at, "ip", "route", "replace", pod_cidr, "via", via)
 
     def pod_cidrs(self, node: str) -> list[str]:
         """What the Node of this name has."""

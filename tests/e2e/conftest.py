@@ -10,7 +10,7 @@ import pytest
 from netmgr.lab.exchange import End
 from netmgr.lab.topology import INTERNET
 from netmgr.prefixes import Family
-from tests.e2e import network, pods, programs
+from tests.e2e import lifecycle, network, pods, programs
 from tests.e2e.cluster import Cluster
 from tests.e2e.pods import PODS, Pod
 
@@ -57,6 +57,12 @@ def _wait(config: pytest.Config, cluster: Cluster) -> None:
     with capturing.global_and_fixture_disabled():
         sys.stdout.write(f"\n{cluster.name} stays until you press Enter; see tests/e2e/README.md\n")
         sys.stdin.readline()
+
+
+@pytest.fixture(scope="module")
+def pristine(cluster: Cluster) -> dict[str, list[str]]:
+    """What is on the nodes before netmgr."""
+    return {node: lifecycle.traces(cluster, node) for node in network.NODES}
 
 
 @pytest.fixture(scope="module")

@@ -39,12 +39,6 @@ def revisions(cluster: Cluster) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def pristine(cluster: Cluster) -> dict[str, list[str]]:
-    """What is on the nodes before netmgr."""
-    return {node: lifecycle.traces(cluster, node) for node in network.NODES}
-
-
-@pytest.fixture(scope="module")
 def installed(cluster: Cluster, pristine: dict[str, list[str]]) -> Cluster:
     assert pristine
     cluster.plane.kubectl("create", "namespace", "netmgr")

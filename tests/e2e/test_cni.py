@@ -21,12 +21,6 @@ OVERLAY = "cni"
 
 
 @pytest.fixture(scope="module")
-def pristine(cluster: Cluster) -> dict[str, list[str]]:
-    """What is on the nodes before netmgr."""
-    return {node: lifecycle.traces(cluster, node) for node in network.NODES}
-
-
-@pytest.fixture(scope="module")
 def installed(cluster: Cluster, pristine: dict[str, list[str]]) -> Cluster:
     assert pristine
     before = cluster.nodes_ready()

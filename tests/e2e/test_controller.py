@@ -22,12 +22,6 @@ def options() -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def pristine(cluster: Cluster) -> dict[str, list[str]]:
-    """What is on the nodes before netmgr."""
-    return {node: lifecycle.traces(cluster, node) for node in network.NODES}
-
-
-@pytest.fixture(scope="module")
 def installed(cluster: Cluster, pristine: dict[str, list[str]]) -> Cluster:
     assert pristine
     # As on a control plane of one's own: no kubelet can set this label.

@@ -43,11 +43,7 @@ def test_the_quick_start_connects_the_pods_of_all_nodes(
         flush = ("route", "flush", "root", pod_network)
         cluster.run_at(network.FABRIC, "ip", f"-{family.value}", *flush)
     # The control plane is no node here: it lacks the routes that nodes get, and takes no pod.
-    for node in network.NODES:
-        for pod_cidr in cluster.pod_cidrs(node):
-            family = Family.V6 if ":" in pod_cidr else Family.V4
-            via = str(network.address(node, family))
-            cluster.run_at(network.CONTROL_PLANE, "ip", "route", "add", pod_cidr, "via", via)
+    cluster.route_pod_cidrs(network.CONTROL_PLANE)
     label = "node-restriction.kubernetes.io/netmgr-controller="
     cluster.plane.kubectl("label", "node", "node-2", label)
     companions.bring_dns(cluster)
