@@ -126,7 +126,8 @@ def _run(request: Request, api: Api) -> Outcome:
         task = progress.add_task("reading", total=None)
 
         def report(what: str, done: int, total: int) -> None:
-            progress.update(task, description=what, completed=done, total=total)
+            # A phase may be shorter than the pause between two pictures.
+            progress.update(task, description=what, completed=done, total=total, refresh=True)
 
         return run(api, request, report)
 

@@ -463,13 +463,17 @@ def test_nodes_that_cannot_be_tested_are_named_if_they_were_asked_for(
     assert kubelets.names() == ["server-0", "client-0"]
 
 
-def test_progress_is_shown_at_a_terminal_alone(cluster: Cluster, kubelets: Kubelets) -> None:
+def test_progress_is_shown_at_a_terminal_alone(
+    cluster: Cluster, kubelets: Kubelets, tmp_path: Path
+) -> None:
+    printed = tmp_path / "printed"
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "netmgr", "connectivity-test", "--node", "a"]
     environment = cluster.environment(TERM="xterm", COLUMNS="100")
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=follower
-    ) as p:
+    with (
+        printed.open("wb") as output,
+        subprocess.Popen(command, env=environment, stdout=output, stderr=follower) as p,
+    ):
         os.close(follower)
         shown = b""
         try:
@@ -478,7 +482,7 @@ def test_progress_is_shown_at_a_terminal_alone(cluster: Cluster, kubelets: Kubel
         except OSError:
             pass  # its end
     os.close(leader)
-    assert p.returncode == 0, shown
+    assert p.returncode == 0, printed.read_text()
     assert b"servers" in shown
     assert b"counts" in shown
     assert kubelets.names() == ["server-0", "client-0"]
