@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from kubernetes.client import ApiClient, ApiException, CoordinationV1Api, V1Lease
@@ -118,6 +119,14 @@ class Lease(LeaseLock):
         if self.closed.is_set() or self._is_anothers():
             return False
         return self._worked(super().update, name, namespace, updated_record)
+
+    def time_str_to_iso(self, str_time: str) -> datetime:
+        """The instant to store, never at a whole second.
+
+        The client writes those without a fraction, and a server refuses such a MicroTime.
+        """
+        instant: datetime = super().time_str_to_iso(str_time)  # type: ignore[no-untyped-call]  # untyped
+        return instant.replace(microsecond=instant.microsecond or 1)
 
     def _is_anothers(self) -> bool:
         holder = self._record and self._record.holder_identity

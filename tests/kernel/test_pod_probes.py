@@ -80,12 +80,15 @@ def test_what_a_client_reports_is_what_its_node_counts_to_the_byte(
     messages = (phase.icmpv6_out, phase.icmpv6_in)
     assert [most - least for least, most in bounds] == [ICMPV6_BYTES * each for each in messages]
 
+    def by_the_node() -> Counted | None:
+        return counted(world.node("node-1").scrape(), client.pod.namespace, client.pod.name)
+
     def has_counted_it() -> bool:
-        found = counted(world.node("node-1").scrape(), client.pod.namespace, client.pod.name)
+        found = by_the_node()
         assert found is not None
         return all(low <= each <= high for each, (low, high) in zip(found, bounds, strict=True))
 
-    eventually(has_counted_it, "the node does not count what the client reports")
+    eventually(has_counted_it, lambda: f"counted {by_the_node()}, not {bounds} as of {phase}")
     for each in (near, far):
         page = world.node(each.pod.node).scrape()
         assert counted(page, each.pod.namespace, each.pod.name) == Counted(0, 0)

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -30,6 +31,7 @@ from tests.answers import validate
 from tests.kubernetes import clusters
 from tests.kubernetes.clusters import MERGE, Cluster, condition
 from tests.kubernetes.control_plane import ControlPlane, Object
+from tests.kubernetes.controllers import AGENTS, agent_pod
 from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
@@ -432,6 +434,9 @@ def test_pods_that_admission_refuses_are_an_error_and_nothing_is_left(
     finally:
         for each in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
             plane.ask("DELETE", f"{group}/{each}/no-pods")
+        # Nor does it end at once: the next test makes pods.
+        tried = f"{AGENTS}?dryRun=All", agent_pod("agent-c", "a")
+        eventually(lambda: plane.answer("POST", *tried)[0] == HTTPStatus.CREATED)
     refused = re.search(rf"POST {NAMESPACES}/({PREFIX}\w+)/pods", said[-1])
     assert refused
     assert refused[1] not in {namespace for namespace, _ in kubelets.made}
