@@ -263,7 +263,7 @@ def _of_probe(tested: NodeResult, planned: Planned, ending: Ending, service: Seq
         if ending.seen and set(ending.seen) <= set(tested.addresses):
             _pass(tested, Check.OWN_ADDRESS)
         else:
-            seen = ", ".join(ending.seen)
+            seen = _listed(ending.seen)
             message = f"{_way(probe)}: the server saw {seen}, which is not the pod's own address"
             remedy = f"netmgr node explain {probe.host}, on the node"
             _fail(tested, Check.OWN_ADDRESS, message, remedy, _about(tested, planned))
@@ -274,12 +274,14 @@ def _of_name(tested: NodeResult, ending: Ending, service: Sequence[str]) -> None
     if ending.result is not Result.OK:
         _fail(tested, Check.DNS, f"the Service's name: {_words(ending)}", remedy)
     elif not ending.seen or not set(ending.seen) <= set(service):
-        seen = ", ".join(ending.seen)
-        _fail(
-            tested, Check.DNS, f"the Service's name leads to {seen}, which it does not have", remedy
-        )
+        message = f"the Service's name leads to {_listed(ending.seen)}, which it does not have"
+        _fail(tested, Check.DNS, message, remedy)
     else:
         _pass(tested, Check.DNS)
+
+
+def _listed(addresses: Iterable[str]) -> str:
+    return ", ".join(each or "(empty)" for each in addresses) or "no address"
 
 
 def _of_size(tested: NodeResult, planned: Planned, ending: Ending) -> None:

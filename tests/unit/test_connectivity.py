@@ -253,11 +253,21 @@ def test_large_packets_that_are_lost_are_a_matter_of_the_path_mtu_alone(
     assert one.findings == [error(Check.PATH_MTU, message, remedy, "node/n0 to node/n1")]
 
 
-@pytest.mark.parametrize("seen", [("10.64.0.1",), (), (OWN[0], "10.64.0.1")])
-def test_another_source_than_the_pods_own_address_is_translation(seen: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("seen", "shown"),
+    [
+        (("10.64.0.1",), "10.64.0.1"),
+        ((OWN[0], "10.64.0.1"), f"{OWN[0]}, 10.64.0.1"),
+        ((), "no address"),
+        (("",), "(empty)"),
+    ],
+)
+def test_another_source_than_the_pods_own_address_is_translation(
+    seen: tuple[str, ...], shown: str
+) -> None:
     one = given((planned(Check.OTHER_NODES, "n1"), ending(Result.OK, *seen)))
     assert concluded(one)[Check.OWN_ADDRESS] is State.FAILED
-    message = f"IPv4 TCP: the server saw {', '.join(seen)}, which is not the pod's own address"
+    message = f"IPv4 TCP: the server saw {shown}, which is not the pod's own address"
     remedy = "netmgr node explain 10.1.0.2, on the node"
     assert one.findings == [error(Check.OWN_ADDRESS, message, remedy, "node/n0 to node/n1")]
 
@@ -270,7 +280,7 @@ def test_another_source_than_the_pods_own_address_is_translation(seen: tuple[str
             ending(Result.OK, "10.96.0.66", "10.96.0.67"),
             " leads to 10.96.0.66, 10.96.0.67, which it does not have",
         ),
-        (ending(Result.OK), " leads to , which it does not have"),
+        (ending(Result.OK), " leads to no address, which it does not have"),
     ],
     ids=["unknown", "another", "none"],
 )
