@@ -149,22 +149,31 @@ def _family(metric: Metric, values: Iterable[tuple[Labels, float]]) -> Family:
     Raises:
         TypeError, ValueError, AttributeError: a label is not text, or a value not a number.
     """
+    return _of_samples(metric, ((_named(metric, labels), value) for labels, value in values))
+
+
+def _named(metric: Metric, labels: Labels) -> dict[str, str]:
+    """A sample's labels by name."""
+    # `bounded` also refuses a label that is not text: prometheus_client would fail only while it
+    # writes the page, and lose every other series with it.
+    return dict(zip(metric.labels, map(bounds.bounded, labels), strict=True))
+
+
+def _of_samples(metric: Metric, samples: Iterable[tuple[dict[str, str], float]]) -> Family:
     made = _empty(metric)
-    name = metric.name
-    for labels, value in values:
-        # `bounded` also refuses a label that is not text: prometheus_client would fail only while
-        # it writes the page, and lose every other series with it.
-        shown = dict(zip(metric.labels, map(bounds.bounded, labels), strict=True))
-        made.add_sample(name, shown, float(value))
+    for labels, value in samples:
+        made.add_sample(metric.name, labels, float(value))
     return made
 
 
 def _amounts(
     size: Metric, packets: Metric, entries: Sequence[tuple[Labels, Amounts]]
 ) -> Iterator[Family]:
-    """A family of bytes and one of packets."""
-    yield _family(size, [(labels, entry["bytes"]) for labels, entry in entries])
-    yield _family(packets, [(labels, entry["packets"]) for labels, entry in entries])
+    """A family of bytes and one of packets, which have the same labels."""
+    # One mapping for both samples: most series are pods', and a mapping is most of a sample's size.
+    named = [(_named(size, labels), entry) for labels, entry in entries]
+    yield _of_samples(size, ((labels, entry["bytes"]) for labels, entry in named))
+    yield _of_samples(packets, ((labels, entry["packets"]) for labels, entry in named))
 
 
 def _traffic(snapshot: Snapshot) -> Iterator[Family]:
