@@ -101,8 +101,10 @@ def _each(verb: str, spec: SetSpec, elements: Iterable[Element]) -> list[str]:
     ]
 
 
+# -w in what follows: kube-proxy or a firewall may hold the lock of the legacy tables, for which
+# iptables does not wait unasked.
 def _drop(hook: Hook, article: list[Rule], own: list[Rule], program: str) -> Iterator[str]:
-    program = f"{program} -t {TABLES[hook]}"
+    program = f"{program} -w -t {TABLES[hook]}"
     for rule in article:
         yield f"{program} -D {builtin(hook)} {text(rule)}"
     # The jump goes first: a chain that something jumps to cannot be deleted.
@@ -114,7 +116,7 @@ def _drop(hook: Hook, article: list[Rule], own: list[Rule], program: str) -> Ite
 
 
 def _fill(hook: Hook, article: list[Rule], own: list[Rule], program: str) -> Iterator[str]:
-    program = f"{program} -t {TABLES[hook]}"
+    program = f"{program} -w -t {TABLES[hook]}"
     # Before everything else in the chain, where no earlier verdict hides packets from them.
     for position, rule in enumerate(article, start=1):
         yield f"{program} -I {builtin(hook)} {position} {text(rule)}"

@@ -43,148 +43,148 @@ ipset create netmgr-pod-in4 hash:ip family inet maxelem 65536 counters
 ipset create netmgr-pod-out4 hash:ip family inet maxelem 65536 counters
 ipset create netmgr-pod-in6 hash:ip family inet6 maxelem 65536 counters
 ipset create netmgr-pod-out6 hash:ip family inet6 maxelem 65536 counters
-iptables-legacy -t raw -N NETMGR-PREROUTING
-iptables-legacy -t raw -A NETMGR-PREROUTING -s 10.1.255.1/32 ! -i lo -m rpfilter --invert -m comment --comment "netmgr forged 10.1.255.1/32 unreturnable v4" -j DROP
-iptables-legacy -t raw -A NETMGR-PREROUTING -s 127.0.0.0/8 ! -i lo -m rpfilter --invert -m comment --comment "netmgr forged 127.0.0.0/8 unreturnable v4" -j DROP
-iptables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
-ip6tables-legacy -t raw -N NETMGR-PREROUTING
-ip6tables-legacy -t raw -A NETMGR-PREROUTING -s ::1/128 ! -i lo ! -d ff00::/8 -m comment --comment "netmgr forged ::1/128 v6" -j DROP
-ip6tables-legacy -t raw -A NETMGR-PREROUTING -s ::1/128 ! -i lo -m rpfilter --invert -m comment --comment "netmgr forged ::1/128 unreturnable v6" -j DROP
-ip6tables-legacy -t raw -A NETMGR-PREROUTING -s fd00:1:0:ff::1/128 ! -i lo ! -d ff00::/8 -m comment --comment "netmgr forged fd00:1:0:ff::1/128 v6" -j DROP
-ip6tables-legacy -t raw -A NETMGR-PREROUTING -s fd00:1:0:ff::1/128 ! -i lo -m rpfilter --invert -m comment --comment "netmgr forged fd00:1:0:ff::1/128 unreturnable v6" -j DROP
-ip6tables-legacy -t raw -I PREROUTING -j NETMGR-PREROUTING
-iptables-legacy -t nat -N NETMGR-DSTNAT
-iptables-legacy -t nat -A NETMGR-DSTNAT -d 100.64.1.0/24 ! -s 10.1.0.0/16 -m comment --comment "netmgr netmap 100.64.1.0/24 v4" -j NETMAP --to 10.96.0.0/24
-iptables-legacy -t nat -A PREROUTING -j NETMGR-DSTNAT
-ip6tables-legacy -t nat -N NETMGR-DSTNAT
-ip6tables-legacy -t nat -A NETMGR-DSTNAT -d fd64:1::/120 ! -s fd00:1::/48 -m comment --comment "netmgr netmap fd64:1::/120 v6" -j NETMAP --to fd96::/120
-ip6tables-legacy -t nat -A PREROUTING -j NETMGR-DSTNAT
-iptables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter openai traffic=internet-in"
-iptables-legacy -t mangle -N NETMGR-INPUT
-iptables-legacy -t mangle -N NETMGR-INPUT-2
-iptables-legacy -t mangle -N NETMGR-INPUT-3
-iptables-legacy -t mangle -A NETMGR-INPUT -m comment --comment "netmgr NETMGR-INPUT-2" -g NETMGR-INPUT-2
-iptables-legacy -t mangle -A NETMGR-INPUT-2 -s 10.2.0.0/15 -m comment --comment "netmgr NETMGR-INPUT-2 src in 10.2.0.0/15" -g NETMGR-INPUT-3
-iptables-legacy -t mangle -A NETMGR-INPUT-2 -s 10.130.0.0/16 -m comment --comment "netmgr NETMGR-INPUT-2 src in 10.130.0.0/16" -g NETMGR-INPUT-3
-iptables-legacy -t mangle -A NETMGR-INPUT-2 -s 100.64.2.0/24 -m comment --comment "netmgr NETMGR-INPUT-2 src in 100.64.2.0/24" -g NETMGR-INPUT-3
-iptables-legacy -t mangle -A NETMGR-INPUT-2 -m comment --comment "netmgr isolation input passes own v4" -j RETURN
-iptables-legacy -t mangle -A NETMGR-INPUT-2 -m comment --comment "netmgr rest in NETMGR-INPUT-2" -g NETMGR-INPUT-3
-iptables-legacy -t mangle -A NETMGR-INPUT-3 -m set --match-set netmgr-site-spoke-b4 src -m comment --comment "netmgr isolation input spoke-b spoke-a v4" -j DROP
-iptables-legacy -t mangle -A NETMGR-INPUT-3 -m set --match-set netmgr-site-spoke-c4 src -m comment --comment "netmgr isolation input spoke-c spoke-a v4" -j DROP
-iptables-legacy -t mangle -I INPUT -j NETMGR-INPUT
-ip6tables-legacy -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
-ip6tables-legacy -t mangle -N NETMGR-INPUT
-ip6tables-legacy -t mangle -N NETMGR-INPUT-2
-ip6tables-legacy -t mangle -N NETMGR-INPUT-3
-ip6tables-legacy -t mangle -A NETMGR-INPUT -m comment --comment "netmgr NETMGR-INPUT-2" -g NETMGR-INPUT-2
-ip6tables-legacy -t mangle -A NETMGR-INPUT-2 -s fd00:2::/48 -m comment --comment "netmgr NETMGR-INPUT-2 src in fd00:2::/48" -g NETMGR-INPUT-3
-ip6tables-legacy -t mangle -A NETMGR-INPUT-2 -s fd00:3::/48 -m comment --comment "netmgr NETMGR-INPUT-2 src in fd00:3::/48" -g NETMGR-INPUT-3
-ip6tables-legacy -t mangle -A NETMGR-INPUT-2 -s fd64:2::/120 -m comment --comment "netmgr NETMGR-INPUT-2 src in fd64:2::/120" -g NETMGR-INPUT-3
-ip6tables-legacy -t mangle -A NETMGR-INPUT-2 -m comment --comment "netmgr isolation input passes own v6" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-INPUT-2 -m comment --comment "netmgr rest in NETMGR-INPUT-2" -g NETMGR-INPUT-3
-ip6tables-legacy -t mangle -A NETMGR-INPUT-3 -m set --match-set netmgr-link-scope6 dst -m comment --comment "netmgr isolation input passes neighbour discovery v6" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-INPUT-3 -m set --match-set netmgr-site-spoke-b6 src -m comment --comment "netmgr isolation input spoke-b spoke-a v6" -j DROP
-ip6tables-legacy -t mangle -A NETMGR-INPUT-3 -m set --match-set netmgr-site-spoke-c6 src -m comment --comment "netmgr isolation input spoke-c spoke-a v6" -j DROP
-ip6tables-legacy -t mangle -I INPUT -j NETMGR-INPUT
-iptables-legacy -t mangle -I FORWARD 1 ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
-iptables-legacy -t mangle -I FORWARD 2 ! -i nm+ -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter openai traffic=internet-in"
-iptables-legacy -t mangle -N NETMGR-FORWARD
-iptables-legacy -t mangle -N NETMGR-FORWARD-2
-iptables-legacy -t mangle -N NETMGR-FORWARD-3
-iptables-legacy -t mangle -N NETMGR-FORWARD-4
-iptables-legacy -t mangle -N NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD -d 100.64.1.0/24 -m comment --comment "netmgr stranded 100.64.1.0/24 v4" -j DROP
-iptables-legacy -t mangle -A NETMGR-FORWARD -m conntrack --ctorigdst 100.64.1.0/24 -m comment --comment "netmgr translated 100.64.1.0/24 v4"
-iptables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m comment --comment "netmgr NETMGR-FORWARD-2" -g NETMGR-FORWARD-2
-iptables-legacy -t mangle -A NETMGR-FORWARD -m comment --comment "netmgr rest of NETMGR-FORWARD-2" -g NETMGR-FORWARD-3
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 224.0.0.0/3 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 224.0.0.0/3" -g NETMGR-FORWARD-3
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 0.0.0.0/8 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 0.0.0.0/8" -g NETMGR-FORWARD-3
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 10.0.0.0/8 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 10.0.0.0/8" -g NETMGR-FORWARD-3
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 127.0.0.0/8 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 127.0.0.0/8" -g NETMGR-FORWARD-3
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 100.64.0.0/10 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 100.64.0.0/10" -g NETMGR-FORWARD-3
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 172.16.0.0/12 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 172.16.0.0/12" -g NETMGR-FORWARD-3
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 198.18.0.0/15 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 198.18.0.0/15" -g NETMGR-FORWARD-3
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 169.254.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 169.254.0.0/16" -g NETMGR-FORWARD-3
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 192.168.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 192.168.0.0/16" -g NETMGR-FORWARD-3
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -d 168.63.129.16/32 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 168.63.129.16/32" -g NETMGR-FORWARD-3
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr to the internet v4" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr rest in NETMGR-FORWARD-2" -g NETMGR-FORWARD-3
-iptables-legacy -t mangle -A NETMGR-FORWARD-3 -m comment --comment "netmgr NETMGR-FORWARD-4" -g NETMGR-FORWARD-4
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -s 10.2.0.0/15 -m comment --comment "netmgr NETMGR-FORWARD-4 src in 10.2.0.0/15" -g NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -s 10.130.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-4 src in 10.130.0.0/16" -g NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -s 100.64.2.0/24 -m comment --comment "netmgr NETMGR-FORWARD-4 src in 100.64.2.0/24" -g NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -d 10.2.0.0/15 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in 10.2.0.0/15" -g NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -d 10.130.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in 10.130.0.0/16" -g NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -d 100.64.2.0/24 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in 100.64.2.0/24" -g NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -m comment --comment "netmgr isolation forward passes own v4" -j RETURN
-iptables-legacy -t mangle -A NETMGR-FORWARD-4 -m comment --comment "netmgr rest in NETMGR-FORWARD-4" -g NETMGR-FORWARD-5
-iptables-legacy -t mangle -A NETMGR-FORWARD-5 -m set --match-set netmgr-site-spoke-a4 src -m set --match-set netmgr-site-spoke-b4 dst -m comment --comment "netmgr isolation forward spoke-a spoke-b v4" -j DROP
-iptables-legacy -t mangle -A NETMGR-FORWARD-5 -m set --match-set netmgr-site-spoke-a4 src -m set --match-set netmgr-site-spoke-c4 dst -m comment --comment "netmgr isolation forward spoke-a spoke-c v4" -j DROP
-iptables-legacy -t mangle -A NETMGR-FORWARD-5 -m set --match-set netmgr-site-spoke-b4 src -m set --match-set netmgr-site-spoke-a4 dst -m comment --comment "netmgr isolation forward spoke-b spoke-a v4" -j DROP
-iptables-legacy -t mangle -A NETMGR-FORWARD-5 -m set --match-set netmgr-site-spoke-c4 src -m set --match-set netmgr-site-spoke-a4 dst -m comment --comment "netmgr isolation forward spoke-c spoke-a v4" -j DROP
-iptables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
-ip6tables-legacy -t mangle -I FORWARD 1 ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
-ip6tables-legacy -t mangle -I FORWARD 2 ! -i nm+ -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
-ip6tables-legacy -t mangle -N NETMGR-FORWARD
-ip6tables-legacy -t mangle -N NETMGR-FORWARD-2
-ip6tables-legacy -t mangle -N NETMGR-FORWARD-3
-ip6tables-legacy -t mangle -N NETMGR-FORWARD-4
-ip6tables-legacy -t mangle -N NETMGR-FORWARD-5
-ip6tables-legacy -t mangle -A NETMGR-FORWARD -d fd64:1::/120 -m comment --comment "netmgr stranded fd64:1::/120 v6" -j DROP
-ip6tables-legacy -t mangle -A NETMGR-FORWARD -m conntrack --ctorigdst fd64:1::/120 -m comment --comment "netmgr translated fd64:1::/120 v6"
-ip6tables-legacy -t mangle -A NETMGR-FORWARD ! -o nm+ -m comment --comment "netmgr NETMGR-FORWARD-2" -g NETMGR-FORWARD-2
-ip6tables-legacy -t mangle -A NETMGR-FORWARD -m comment --comment "netmgr rest of NETMGR-FORWARD-2" -g NETMGR-FORWARD-3
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d fc00::/7 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in fc00::/7" -g NETMGR-FORWARD-3
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d ff00::/8 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in ff00::/8" -g NETMGR-FORWARD-3
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d fe80::/10 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in fe80::/10" -g NETMGR-FORWARD-3
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d 100::/64 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 100::/64" -g NETMGR-FORWARD-3
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -d ::/127 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in ::/127" -g NETMGR-FORWARD-3
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr to the internet v6" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr rest in NETMGR-FORWARD-2" -g NETMGR-FORWARD-3
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-3 -m comment --comment "netmgr NETMGR-FORWARD-4" -g NETMGR-FORWARD-4
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -s fd00:2::/48 -m comment --comment "netmgr NETMGR-FORWARD-4 src in fd00:2::/48" -g NETMGR-FORWARD-5
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -s fd00:3::/48 -m comment --comment "netmgr NETMGR-FORWARD-4 src in fd00:3::/48" -g NETMGR-FORWARD-5
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -s fd64:2::/120 -m comment --comment "netmgr NETMGR-FORWARD-4 src in fd64:2::/120" -g NETMGR-FORWARD-5
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -d fd00:2::/48 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in fd00:2::/48" -g NETMGR-FORWARD-5
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -d fd00:3::/48 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in fd00:3::/48" -g NETMGR-FORWARD-5
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -d fd64:2::/120 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in fd64:2::/120" -g NETMGR-FORWARD-5
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -m comment --comment "netmgr isolation forward passes own v6" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-4 -m comment --comment "netmgr rest in NETMGR-FORWARD-4" -g NETMGR-FORWARD-5
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-5 -m set --match-set netmgr-site-spoke-a6 src -m set --match-set netmgr-site-spoke-b6 dst -m comment --comment "netmgr isolation forward spoke-a spoke-b v6" -j DROP
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-5 -m set --match-set netmgr-site-spoke-a6 src -m set --match-set netmgr-site-spoke-c6 dst -m comment --comment "netmgr isolation forward spoke-a spoke-c v6" -j DROP
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-5 -m set --match-set netmgr-site-spoke-b6 src -m set --match-set netmgr-site-spoke-a6 dst -m comment --comment "netmgr isolation forward spoke-b spoke-a v6" -j DROP
-ip6tables-legacy -t mangle -A NETMGR-FORWARD-5 -m set --match-set netmgr-site-spoke-c6 src -m set --match-set netmgr-site-spoke-a6 dst -m comment --comment "netmgr isolation forward spoke-c spoke-a v6" -j DROP
-ip6tables-legacy -t mangle -I FORWARD -j NETMGR-FORWARD
-iptables-legacy -t mangle -I OUTPUT 1 ! -o lo -m set ! --match-set netmgr-internal4 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
-iptables-legacy -t mangle -N NETMGR-OUTPUT
-iptables-legacy -t mangle -N NETMGR-OUTPUT-2
-iptables-legacy -t mangle -N NETMGR-OUTPUT-3
-iptables-legacy -t mangle -A NETMGR-OUTPUT -m comment --comment "netmgr NETMGR-OUTPUT-2" -g NETMGR-OUTPUT-2
-iptables-legacy -t mangle -A NETMGR-OUTPUT-2 -d 10.2.0.0/15 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in 10.2.0.0/15" -g NETMGR-OUTPUT-3
-iptables-legacy -t mangle -A NETMGR-OUTPUT-2 -d 10.130.0.0/16 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in 10.130.0.0/16" -g NETMGR-OUTPUT-3
-iptables-legacy -t mangle -A NETMGR-OUTPUT-2 -d 100.64.2.0/24 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in 100.64.2.0/24" -g NETMGR-OUTPUT-3
-iptables-legacy -t mangle -A NETMGR-OUTPUT-2 -m comment --comment "netmgr isolation output passes own v4" -j RETURN
-iptables-legacy -t mangle -A NETMGR-OUTPUT-2 -m comment --comment "netmgr rest in NETMGR-OUTPUT-2" -g NETMGR-OUTPUT-3
-iptables-legacy -t mangle -A NETMGR-OUTPUT-3 -m set --match-set netmgr-site-spoke-b4 dst -m comment --comment "netmgr isolation output spoke-a spoke-b v4" -j DROP
-iptables-legacy -t mangle -A NETMGR-OUTPUT-3 -m set --match-set netmgr-site-spoke-c4 dst -m comment --comment "netmgr isolation output spoke-a spoke-c v4" -j DROP
-iptables-legacy -t mangle -I OUTPUT -j NETMGR-OUTPUT
-ip6tables-legacy -t mangle -I OUTPUT 1 ! -o lo -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
-ip6tables-legacy -t mangle -N NETMGR-OUTPUT
-ip6tables-legacy -t mangle -N NETMGR-OUTPUT-2
-ip6tables-legacy -t mangle -N NETMGR-OUTPUT-3
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT -m comment --comment "netmgr NETMGR-OUTPUT-2" -g NETMGR-OUTPUT-2
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-2 -d fd00:2::/48 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in fd00:2::/48" -g NETMGR-OUTPUT-3
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-2 -d fd00:3::/48 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in fd00:3::/48" -g NETMGR-OUTPUT-3
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-2 -d fd64:2::/120 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in fd64:2::/120" -g NETMGR-OUTPUT-3
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-2 -m comment --comment "netmgr isolation output passes own v6" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-2 -m comment --comment "netmgr rest in NETMGR-OUTPUT-2" -g NETMGR-OUTPUT-3
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-3 -m set --match-set netmgr-link-scope6 src -m comment --comment "netmgr isolation output passes neighbour discovery v6" -j RETURN
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-3 -m set --match-set netmgr-site-spoke-b6 dst -m comment --comment "netmgr isolation output spoke-a spoke-b v6" -j DROP
-ip6tables-legacy -t mangle -A NETMGR-OUTPUT-3 -m set --match-set netmgr-site-spoke-c6 dst -m comment --comment "netmgr isolation output spoke-a spoke-c v6" -j DROP
-ip6tables-legacy -t mangle -I OUTPUT -j NETMGR-OUTPUT
-iptables-legacy -t nat -N NETMGR-POSTROUTING
-iptables-legacy -t nat -A NETMGR-POSTROUTING -m conntrack --ctorigdst 100.64.1.0/24 ! -s 10.1.0.0/16 -m comment --comment "netmgr snat 100.64.1.0/24 1 v4" -j SNAT --to-source 10.1.255.1
-iptables-legacy -t nat -A POSTROUTING -j NETMGR-POSTROUTING
-ip6tables-legacy -t nat -N NETMGR-POSTROUTING
-ip6tables-legacy -t nat -A NETMGR-POSTROUTING -m conntrack --ctorigdst fd64:1::/120 ! -s fd00:1::/48 -m comment --comment "netmgr snat fd64:1::/120 1 v6" -j SNAT --to-source fd00:1:0:ff::1
-ip6tables-legacy -t nat -A POSTROUTING -j NETMGR-POSTROUTING
+iptables-legacy -w -t raw -N NETMGR-PREROUTING
+iptables-legacy -w -t raw -A NETMGR-PREROUTING -s 10.1.255.1/32 ! -i lo -m rpfilter --invert -m comment --comment "netmgr forged 10.1.255.1/32 unreturnable v4" -j DROP
+iptables-legacy -w -t raw -A NETMGR-PREROUTING -s 127.0.0.0/8 ! -i lo -m rpfilter --invert -m comment --comment "netmgr forged 127.0.0.0/8 unreturnable v4" -j DROP
+iptables-legacy -w -t raw -I PREROUTING -j NETMGR-PREROUTING
+ip6tables-legacy -w -t raw -N NETMGR-PREROUTING
+ip6tables-legacy -w -t raw -A NETMGR-PREROUTING -s ::1/128 ! -i lo ! -d ff00::/8 -m comment --comment "netmgr forged ::1/128 v6" -j DROP
+ip6tables-legacy -w -t raw -A NETMGR-PREROUTING -s ::1/128 ! -i lo -m rpfilter --invert -m comment --comment "netmgr forged ::1/128 unreturnable v6" -j DROP
+ip6tables-legacy -w -t raw -A NETMGR-PREROUTING -s fd00:1:0:ff::1/128 ! -i lo ! -d ff00::/8 -m comment --comment "netmgr forged fd00:1:0:ff::1/128 v6" -j DROP
+ip6tables-legacy -w -t raw -A NETMGR-PREROUTING -s fd00:1:0:ff::1/128 ! -i lo -m rpfilter --invert -m comment --comment "netmgr forged fd00:1:0:ff::1/128 unreturnable v6" -j DROP
+ip6tables-legacy -w -t raw -I PREROUTING -j NETMGR-PREROUTING
+iptables-legacy -w -t nat -N NETMGR-DSTNAT
+iptables-legacy -w -t nat -A NETMGR-DSTNAT -d 100.64.1.0/24 ! -s 10.1.0.0/16 -m comment --comment "netmgr netmap 100.64.1.0/24 v4" -j NETMAP --to 10.96.0.0/24
+iptables-legacy -w -t nat -A PREROUTING -j NETMGR-DSTNAT
+ip6tables-legacy -w -t nat -N NETMGR-DSTNAT
+ip6tables-legacy -w -t nat -A NETMGR-DSTNAT -d fd64:1::/120 ! -s fd00:1::/48 -m comment --comment "netmgr netmap fd64:1::/120 v6" -j NETMAP --to fd96::/120
+ip6tables-legacy -w -t nat -A PREROUTING -j NETMGR-DSTNAT
+iptables-legacy -w -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter openai traffic=internet-in"
+iptables-legacy -w -t mangle -N NETMGR-INPUT
+iptables-legacy -w -t mangle -N NETMGR-INPUT-2
+iptables-legacy -w -t mangle -N NETMGR-INPUT-3
+iptables-legacy -w -t mangle -A NETMGR-INPUT -m comment --comment "netmgr NETMGR-INPUT-2" -g NETMGR-INPUT-2
+iptables-legacy -w -t mangle -A NETMGR-INPUT-2 -s 10.2.0.0/15 -m comment --comment "netmgr NETMGR-INPUT-2 src in 10.2.0.0/15" -g NETMGR-INPUT-3
+iptables-legacy -w -t mangle -A NETMGR-INPUT-2 -s 10.130.0.0/16 -m comment --comment "netmgr NETMGR-INPUT-2 src in 10.130.0.0/16" -g NETMGR-INPUT-3
+iptables-legacy -w -t mangle -A NETMGR-INPUT-2 -s 100.64.2.0/24 -m comment --comment "netmgr NETMGR-INPUT-2 src in 100.64.2.0/24" -g NETMGR-INPUT-3
+iptables-legacy -w -t mangle -A NETMGR-INPUT-2 -m comment --comment "netmgr isolation input passes own v4" -j RETURN
+iptables-legacy -w -t mangle -A NETMGR-INPUT-2 -m comment --comment "netmgr rest in NETMGR-INPUT-2" -g NETMGR-INPUT-3
+iptables-legacy -w -t mangle -A NETMGR-INPUT-3 -m set --match-set netmgr-site-spoke-b4 src -m comment --comment "netmgr isolation input spoke-b spoke-a v4" -j DROP
+iptables-legacy -w -t mangle -A NETMGR-INPUT-3 -m set --match-set netmgr-site-spoke-c4 src -m comment --comment "netmgr isolation input spoke-c spoke-a v4" -j DROP
+iptables-legacy -w -t mangle -I INPUT -j NETMGR-INPUT
+ip6tables-legacy -w -t mangle -I INPUT 1 ! -i lo -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
+ip6tables-legacy -w -t mangle -N NETMGR-INPUT
+ip6tables-legacy -w -t mangle -N NETMGR-INPUT-2
+ip6tables-legacy -w -t mangle -N NETMGR-INPUT-3
+ip6tables-legacy -w -t mangle -A NETMGR-INPUT -m comment --comment "netmgr NETMGR-INPUT-2" -g NETMGR-INPUT-2
+ip6tables-legacy -w -t mangle -A NETMGR-INPUT-2 -s fd00:2::/48 -m comment --comment "netmgr NETMGR-INPUT-2 src in fd00:2::/48" -g NETMGR-INPUT-3
+ip6tables-legacy -w -t mangle -A NETMGR-INPUT-2 -s fd00:3::/48 -m comment --comment "netmgr NETMGR-INPUT-2 src in fd00:3::/48" -g NETMGR-INPUT-3
+ip6tables-legacy -w -t mangle -A NETMGR-INPUT-2 -s fd64:2::/120 -m comment --comment "netmgr NETMGR-INPUT-2 src in fd64:2::/120" -g NETMGR-INPUT-3
+ip6tables-legacy -w -t mangle -A NETMGR-INPUT-2 -m comment --comment "netmgr isolation input passes own v6" -j RETURN
+ip6tables-legacy -w -t mangle -A NETMGR-INPUT-2 -m comment --comment "netmgr rest in NETMGR-INPUT-2" -g NETMGR-INPUT-3
+ip6tables-legacy -w -t mangle -A NETMGR-INPUT-3 -m set --match-set netmgr-link-scope6 dst -m comment --comment "netmgr isolation input passes neighbour discovery v6" -j RETURN
+ip6tables-legacy -w -t mangle -A NETMGR-INPUT-3 -m set --match-set netmgr-site-spoke-b6 src -m comment --comment "netmgr isolation input spoke-b spoke-a v6" -j DROP
+ip6tables-legacy -w -t mangle -A NETMGR-INPUT-3 -m set --match-set netmgr-site-spoke-c6 src -m comment --comment "netmgr isolation input spoke-c spoke-a v6" -j DROP
+ip6tables-legacy -w -t mangle -I INPUT -j NETMGR-INPUT
+iptables-legacy -w -t mangle -I FORWARD 1 ! -o nm+ -m set ! --match-set netmgr-internal4 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
+iptables-legacy -w -t mangle -I FORWARD 2 ! -i nm+ -m set ! --match-set netmgr-internal4 src -m comment --comment "iptables-exporter openai traffic=internet-in"
+iptables-legacy -w -t mangle -N NETMGR-FORWARD
+iptables-legacy -w -t mangle -N NETMGR-FORWARD-2
+iptables-legacy -w -t mangle -N NETMGR-FORWARD-3
+iptables-legacy -w -t mangle -N NETMGR-FORWARD-4
+iptables-legacy -w -t mangle -N NETMGR-FORWARD-5
+iptables-legacy -w -t mangle -A NETMGR-FORWARD -d 100.64.1.0/24 -m comment --comment "netmgr stranded 100.64.1.0/24 v4" -j DROP
+iptables-legacy -w -t mangle -A NETMGR-FORWARD -m conntrack --ctorigdst 100.64.1.0/24 -m comment --comment "netmgr translated 100.64.1.0/24 v4"
+iptables-legacy -w -t mangle -A NETMGR-FORWARD ! -o nm+ -m comment --comment "netmgr NETMGR-FORWARD-2" -g NETMGR-FORWARD-2
+iptables-legacy -w -t mangle -A NETMGR-FORWARD -m comment --comment "netmgr rest of NETMGR-FORWARD-2" -g NETMGR-FORWARD-3
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-2 -d 224.0.0.0/3 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 224.0.0.0/3" -g NETMGR-FORWARD-3
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-2 -d 0.0.0.0/8 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 0.0.0.0/8" -g NETMGR-FORWARD-3
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-2 -d 10.0.0.0/8 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 10.0.0.0/8" -g NETMGR-FORWARD-3
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-2 -d 127.0.0.0/8 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 127.0.0.0/8" -g NETMGR-FORWARD-3
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-2 -d 100.64.0.0/10 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 100.64.0.0/10" -g NETMGR-FORWARD-3
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-2 -d 172.16.0.0/12 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 172.16.0.0/12" -g NETMGR-FORWARD-3
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-2 -d 198.18.0.0/15 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 198.18.0.0/15" -g NETMGR-FORWARD-3
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-2 -d 169.254.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 169.254.0.0/16" -g NETMGR-FORWARD-3
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-2 -d 192.168.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 192.168.0.0/16" -g NETMGR-FORWARD-3
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-2 -d 168.63.129.16/32 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 168.63.129.16/32" -g NETMGR-FORWARD-3
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr to the internet v4" -j RETURN
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr rest in NETMGR-FORWARD-2" -g NETMGR-FORWARD-3
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-3 -m comment --comment "netmgr NETMGR-FORWARD-4" -g NETMGR-FORWARD-4
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-4 -s 10.2.0.0/15 -m comment --comment "netmgr NETMGR-FORWARD-4 src in 10.2.0.0/15" -g NETMGR-FORWARD-5
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-4 -s 10.130.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-4 src in 10.130.0.0/16" -g NETMGR-FORWARD-5
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-4 -s 100.64.2.0/24 -m comment --comment "netmgr NETMGR-FORWARD-4 src in 100.64.2.0/24" -g NETMGR-FORWARD-5
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-4 -d 10.2.0.0/15 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in 10.2.0.0/15" -g NETMGR-FORWARD-5
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-4 -d 10.130.0.0/16 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in 10.130.0.0/16" -g NETMGR-FORWARD-5
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-4 -d 100.64.2.0/24 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in 100.64.2.0/24" -g NETMGR-FORWARD-5
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-4 -m comment --comment "netmgr isolation forward passes own v4" -j RETURN
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-4 -m comment --comment "netmgr rest in NETMGR-FORWARD-4" -g NETMGR-FORWARD-5
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-5 -m set --match-set netmgr-site-spoke-a4 src -m set --match-set netmgr-site-spoke-b4 dst -m comment --comment "netmgr isolation forward spoke-a spoke-b v4" -j DROP
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-5 -m set --match-set netmgr-site-spoke-a4 src -m set --match-set netmgr-site-spoke-c4 dst -m comment --comment "netmgr isolation forward spoke-a spoke-c v4" -j DROP
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-5 -m set --match-set netmgr-site-spoke-b4 src -m set --match-set netmgr-site-spoke-a4 dst -m comment --comment "netmgr isolation forward spoke-b spoke-a v4" -j DROP
+iptables-legacy -w -t mangle -A NETMGR-FORWARD-5 -m set --match-set netmgr-site-spoke-c4 src -m set --match-set netmgr-site-spoke-a4 dst -m comment --comment "netmgr isolation forward spoke-c spoke-a v4" -j DROP
+iptables-legacy -w -t mangle -I FORWARD -j NETMGR-FORWARD
+ip6tables-legacy -w -t mangle -I FORWARD 1 ! -o nm+ -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
+ip6tables-legacy -w -t mangle -I FORWARD 2 ! -i nm+ -m set ! --match-set netmgr-internal6 src -m comment --comment "iptables-exporter openai traffic=internet-in"
+ip6tables-legacy -w -t mangle -N NETMGR-FORWARD
+ip6tables-legacy -w -t mangle -N NETMGR-FORWARD-2
+ip6tables-legacy -w -t mangle -N NETMGR-FORWARD-3
+ip6tables-legacy -w -t mangle -N NETMGR-FORWARD-4
+ip6tables-legacy -w -t mangle -N NETMGR-FORWARD-5
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD -d fd64:1::/120 -m comment --comment "netmgr stranded fd64:1::/120 v6" -j DROP
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD -m conntrack --ctorigdst fd64:1::/120 -m comment --comment "netmgr translated fd64:1::/120 v6"
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD ! -o nm+ -m comment --comment "netmgr NETMGR-FORWARD-2" -g NETMGR-FORWARD-2
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD -m comment --comment "netmgr rest of NETMGR-FORWARD-2" -g NETMGR-FORWARD-3
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-2 -d fc00::/7 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in fc00::/7" -g NETMGR-FORWARD-3
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-2 -d ff00::/8 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in ff00::/8" -g NETMGR-FORWARD-3
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-2 -d fe80::/10 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in fe80::/10" -g NETMGR-FORWARD-3
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-2 -d 100::/64 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in 100::/64" -g NETMGR-FORWARD-3
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-2 -d ::/127 -m comment --comment "netmgr NETMGR-FORWARD-2 dst in ::/127" -g NETMGR-FORWARD-3
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr to the internet v6" -j RETURN
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-2 -m comment --comment "netmgr rest in NETMGR-FORWARD-2" -g NETMGR-FORWARD-3
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-3 -m comment --comment "netmgr NETMGR-FORWARD-4" -g NETMGR-FORWARD-4
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-4 -s fd00:2::/48 -m comment --comment "netmgr NETMGR-FORWARD-4 src in fd00:2::/48" -g NETMGR-FORWARD-5
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-4 -s fd00:3::/48 -m comment --comment "netmgr NETMGR-FORWARD-4 src in fd00:3::/48" -g NETMGR-FORWARD-5
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-4 -s fd64:2::/120 -m comment --comment "netmgr NETMGR-FORWARD-4 src in fd64:2::/120" -g NETMGR-FORWARD-5
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-4 -d fd00:2::/48 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in fd00:2::/48" -g NETMGR-FORWARD-5
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-4 -d fd00:3::/48 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in fd00:3::/48" -g NETMGR-FORWARD-5
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-4 -d fd64:2::/120 -m comment --comment "netmgr NETMGR-FORWARD-4 dst in fd64:2::/120" -g NETMGR-FORWARD-5
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-4 -m comment --comment "netmgr isolation forward passes own v6" -j RETURN
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-4 -m comment --comment "netmgr rest in NETMGR-FORWARD-4" -g NETMGR-FORWARD-5
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-5 -m set --match-set netmgr-site-spoke-a6 src -m set --match-set netmgr-site-spoke-b6 dst -m comment --comment "netmgr isolation forward spoke-a spoke-b v6" -j DROP
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-5 -m set --match-set netmgr-site-spoke-a6 src -m set --match-set netmgr-site-spoke-c6 dst -m comment --comment "netmgr isolation forward spoke-a spoke-c v6" -j DROP
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-5 -m set --match-set netmgr-site-spoke-b6 src -m set --match-set netmgr-site-spoke-a6 dst -m comment --comment "netmgr isolation forward spoke-b spoke-a v6" -j DROP
+ip6tables-legacy -w -t mangle -A NETMGR-FORWARD-5 -m set --match-set netmgr-site-spoke-c6 src -m set --match-set netmgr-site-spoke-a6 dst -m comment --comment "netmgr isolation forward spoke-c spoke-a v6" -j DROP
+ip6tables-legacy -w -t mangle -I FORWARD -j NETMGR-FORWARD
+iptables-legacy -w -t mangle -I OUTPUT 1 ! -o lo -m set ! --match-set netmgr-internal4 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
+iptables-legacy -w -t mangle -N NETMGR-OUTPUT
+iptables-legacy -w -t mangle -N NETMGR-OUTPUT-2
+iptables-legacy -w -t mangle -N NETMGR-OUTPUT-3
+iptables-legacy -w -t mangle -A NETMGR-OUTPUT -m comment --comment "netmgr NETMGR-OUTPUT-2" -g NETMGR-OUTPUT-2
+iptables-legacy -w -t mangle -A NETMGR-OUTPUT-2 -d 10.2.0.0/15 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in 10.2.0.0/15" -g NETMGR-OUTPUT-3
+iptables-legacy -w -t mangle -A NETMGR-OUTPUT-2 -d 10.130.0.0/16 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in 10.130.0.0/16" -g NETMGR-OUTPUT-3
+iptables-legacy -w -t mangle -A NETMGR-OUTPUT-2 -d 100.64.2.0/24 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in 100.64.2.0/24" -g NETMGR-OUTPUT-3
+iptables-legacy -w -t mangle -A NETMGR-OUTPUT-2 -m comment --comment "netmgr isolation output passes own v4" -j RETURN
+iptables-legacy -w -t mangle -A NETMGR-OUTPUT-2 -m comment --comment "netmgr rest in NETMGR-OUTPUT-2" -g NETMGR-OUTPUT-3
+iptables-legacy -w -t mangle -A NETMGR-OUTPUT-3 -m set --match-set netmgr-site-spoke-b4 dst -m comment --comment "netmgr isolation output spoke-a spoke-b v4" -j DROP
+iptables-legacy -w -t mangle -A NETMGR-OUTPUT-3 -m set --match-set netmgr-site-spoke-c4 dst -m comment --comment "netmgr isolation output spoke-a spoke-c v4" -j DROP
+iptables-legacy -w -t mangle -I OUTPUT -j NETMGR-OUTPUT
+ip6tables-legacy -w -t mangle -I OUTPUT 1 ! -o lo -m set ! --match-set netmgr-internal6 dst -m comment --comment "iptables-exporter openai traffic=internet-out"
+ip6tables-legacy -w -t mangle -N NETMGR-OUTPUT
+ip6tables-legacy -w -t mangle -N NETMGR-OUTPUT-2
+ip6tables-legacy -w -t mangle -N NETMGR-OUTPUT-3
+ip6tables-legacy -w -t mangle -A NETMGR-OUTPUT -m comment --comment "netmgr NETMGR-OUTPUT-2" -g NETMGR-OUTPUT-2
+ip6tables-legacy -w -t mangle -A NETMGR-OUTPUT-2 -d fd00:2::/48 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in fd00:2::/48" -g NETMGR-OUTPUT-3
+ip6tables-legacy -w -t mangle -A NETMGR-OUTPUT-2 -d fd00:3::/48 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in fd00:3::/48" -g NETMGR-OUTPUT-3
+ip6tables-legacy -w -t mangle -A NETMGR-OUTPUT-2 -d fd64:2::/120 -m comment --comment "netmgr NETMGR-OUTPUT-2 dst in fd64:2::/120" -g NETMGR-OUTPUT-3
+ip6tables-legacy -w -t mangle -A NETMGR-OUTPUT-2 -m comment --comment "netmgr isolation output passes own v6" -j RETURN
+ip6tables-legacy -w -t mangle -A NETMGR-OUTPUT-2 -m comment --comment "netmgr rest in NETMGR-OUTPUT-2" -g NETMGR-OUTPUT-3
+ip6tables-legacy -w -t mangle -A NETMGR-OUTPUT-3 -m set --match-set netmgr-link-scope6 src -m comment --comment "netmgr isolation output passes neighbour discovery v6" -j RETURN
+ip6tables-legacy -w -t mangle -A NETMGR-OUTPUT-3 -m set --match-set netmgr-site-spoke-b6 dst -m comment --comment "netmgr isolation output spoke-a spoke-b v6" -j DROP
+ip6tables-legacy -w -t mangle -A NETMGR-OUTPUT-3 -m set --match-set netmgr-site-spoke-c6 dst -m comment --comment "netmgr isolation output spoke-a spoke-c v6" -j DROP
+ip6tables-legacy -w -t mangle -I OUTPUT -j NETMGR-OUTPUT
+iptables-legacy -w -t nat -N NETMGR-POSTROUTING
+iptables-legacy -w -t nat -A NETMGR-POSTROUTING -m conntrack --ctorigdst 100.64.1.0/24 ! -s 10.1.0.0/16 -m comment --comment "netmgr snat 100.64.1.0/24 1 v4" -j SNAT --to-source 10.1.255.1
+iptables-legacy -w -t nat -A POSTROUTING -j NETMGR-POSTROUTING
+ip6tables-legacy -w -t nat -N NETMGR-POSTROUTING
+ip6tables-legacy -w -t nat -A NETMGR-POSTROUTING -m conntrack --ctorigdst fd64:1::/120 ! -s fd00:1::/48 -m comment --comment "netmgr snat fd64:1::/120 1 v6" -j SNAT --to-source fd00:1:0:ff::1
+ip6tables-legacy -w -t nat -A POSTROUTING -j NETMGR-POSTROUTING
