@@ -22,7 +22,7 @@ import yaml
 import netmgr
 from cni import build
 from tests.helm.conftest import ROOT
-from tests.helm.debian import Debian
+from tests.helm.debian import Debian, extract
 from tests.kubernetes import manifests
 from tests.kubernetes.control_plane import ControlPlane
 from tests.waiting import eventually
@@ -32,6 +32,12 @@ pytestmark = [pytest.mark.programs, pytest.mark.root, pytest.mark.timeout(1200)]
 VERSION = netmgr.__version__
 POD = Path(__file__).with_name("pod.sh")
 ENABLED = "/etc/systemd/system/multi-user.target.wants/netmgr-agent.service"
+PROGRAMS = (
+    *("busybox-static", "iproute2", "ipset", "iptables", "iputils-ping", "kmod", "libnftables1"),
+    *("nftables", "procps", "python3"),
+)
+"""What a lab needs, on a machine that boots."""
+
 VOLATILE = (
     "/proc/",
     "/sys/",
@@ -165,6 +171,31 @@ def test_purging_removes_what_the_package_made_and_keeps_leases_and_totals(debia
     assert "kept /var/lib/netmgr" in debian.run("dpkg", "--purge", "netmgr")
     assert files(debian) == before
     assert debian.run("getent", "group", "netmgr", check=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("suite", "backend"), [("bookworm", "iptables-legacy"), ("trixie", "nftables")]
+)
+def test_on_a_kernel_of_arm64_the_package_counts_every_byte_of_a_lab(
+    suite: str, backend: str, release: Path, tmp_path: Path
+):
+    made = Debian.unpack(suite, "arm64", tmp_path / "root", *PROGRAMS, "linux-image-arm64")
+    extract(release / f"netmgr_{VERSION}_arm64.deb", made.root)
+    (kernel,) = tmp_path.glob("linux-image-[0-9]*_arm64.deb")
+    command = f"ldconfig && netmgr version && netmgr lab run --backend {backend}"
+    done = subprocess.run(
+        [ROOT / ".ci" / "vm", kernel, "sh", "-c", command],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"ROOT": str(made.root)},
+    )
+    shutil.rmtree(made.root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " on aarch64 (/opt/netmgr/bin/python)" in done.stdout
+    assert "arm64: current" in done.stdout
+    assert f" · {backend} · " in done.stdout
+    assert "bytes to and from the internet by 8 pods: every byte counted." in done.stdout
 
 
 def test_the_wheel_installs_without_a_package_index(release: Path, tmp_path: Path):

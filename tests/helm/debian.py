@@ -30,6 +30,26 @@ ENVIRONMENT = {
 }
 
 
+def _debootstrap(*arguments: str | Path) -> None:
+    """Run debootstrap with this machine's package mirror."""
+    command = ("apt-get", "indextargets", "--format", "$(REPO_URI)")
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    done = subprocess.run(
+        ["debootstrap", "--variant=minbase", *arguments, listed.split()[0]],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}{done.stderr}"
+
+
+def extract(package: Path, root: Path) -> None:
+    """Unpack a Debian package's files."""
+    # dpkg-deb alone would replace the links of a merged /usr by folders.
+    script = 'dpkg-deb --fsys-tarfile "$0" | tar -x -C "$1" --keep-directory-symlink'
+    subprocess.run(["sh", "-c", script, package, root], check=True)
+
+
 @dataclass(frozen=True)
 class Debian:
     """A release of Debian below `root`. What runs in it ends with the call that started it."""
@@ -39,17 +59,7 @@ class Debian:
     @classmethod
     def make(cls, suite: str, root: Path) -> Debian:
         """Install the smallest system from this machine's package mirror."""
-        command = ("apt-get", "indextargets", "--format", "$(REPO_URI)")
-        listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        mirror = listed.split()[0]
-        options = ("--variant=minbase", "--include=ca-certificates")
-        done = subprocess.run(
-            ["debootstrap", *options, suite, root, mirror],
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, f"{done.stdout[-2000:]}{done.stderr}"
+        _debootstrap("--include=ca-certificates", suite, root)
         # A company's mirror may have a certificate of its own.
         certificates = root / "etc" / "ssl" / "certs"
         shutil.rmtree(certificates)
@@ -62,6 +72,27 @@ class Debian:
         made = cls(root)
         made.run("apt-get", "-qq", "update", network=True)
         return made
+
+    @classmethod
+    def unpack(cls, suite: str, architecture: str, root: Path, *packages: str) -> Debian:
+        """Unpack the smallest system of another architecture, and packages, without their scripts.
+
+        Nothing of it runs here. Packages that are a kernel are left as files in the root's parent.
+        """
+        _debootstrap(
+            *(f"--arch={architecture}", "--foreign", f"--include={','.join(packages)}"),
+            *(suite, root),
+        )
+        (root / "proc").unlink()  # a link, while the second stage has not run
+        (root / "proc").mkdir()
+        for package in (root / "var" / "cache" / "apt" / "archives").glob("*.deb"):
+            if package.name.startswith("linux-image-"):
+                shutil.move(package, root.parent)
+            else:
+                extract(package, root)
+        for name in ("passwd", "group"):
+            shutil.copy(root / f"usr/share/base-passwd/{name}.master", root / "etc" / name)
+        return cls(root)
 
     def run(
         self, *command: str | Path, network: bool = False, check: bool = True, stdin: str = ""
