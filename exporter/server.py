@@ -312,14 +312,12 @@ def application(
         if door and path in GUARDED and not door.admits(environ.get("HTTP_AUTHORIZATION", "")):
             start_response("401 Unauthorized", [PLAIN, ("WWW-Authenticate", door.challenge)])
             return [b"show the secret that this exporter asks for\n"]
-        if path in ("/metrics", "/"):
+        if path == "/metrics":
+            _drop_odd_accept(environ)
             with making:
-                # A handler and its environment refer to each other, and would keep their page. All
-                # generations: from Python 3.14 on, a younger one is collected in part only.
-                gc.collect()
-                if path == "/metrics":
-                    _drop_odd_accept(environ)
-                    return metrics(environ, start_response)  # type: ignore[no-any-return]  # untyped
+                return metrics(environ, start_response)  # type: ignore[no-any-return]  # untyped
+        if path == "/":
+            with making:
                 shown = landing(request.arrived)
             return _show(shown, environ, start_response)
         if stream and path == throughput.PATH:
