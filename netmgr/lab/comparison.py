@@ -49,7 +49,7 @@ def parse(page: str) -> Counts:
     return dict(totals)
 
 
-def since(world: World, before: Counts, expected: Counts, patience: float = 5) -> Counts:
+def since(world: World, before: Counts, expected: Counts, patience: float = 10) -> Counts:
     """What was counted since `before`: once it is as `expected`, or after `patience` seconds.
 
     Waiting is fair: a counter that runs behind catches up, one that is wrong stays wrong.

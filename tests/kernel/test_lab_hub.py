@@ -46,8 +46,8 @@ def outcomes(world: World) -> Sequence[Outcome]:
 
 def test_the_whole_matrix_is_as_the_design_says(world: World) -> None:
     found = verify.verify(world)
-    assert [row for row in found.rows if not row.agrees] == []
     assert [each for each in found.drops if each.sent != each.counted] == []
+    assert [row for row in found.rows if not row.agrees] == []
     assert list(found.half_open) == []
     assert found.agrees
 
