@@ -116,6 +116,8 @@ class Ending(_Part):
 class Sent(_Part):
     """IP bytes that the pod sent and received in a phase, as its own kernel counted them.
 
+    What it received as one of many is left out.
+
     `icmpv6_out` and `icmpv6_in` are messages: neighbour discovery is among them, which no router
     forwards.
     """

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -27,6 +29,8 @@ from tests.kernel.greeting import GREETING, greeting
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
+
+ETHERTYPE_IPV6 = 0x86DD
 
 
 @contextmanager
@@ -92,6 +96,41 @@ def test_what_a_client_reports_is_what_its_node_counts_to_the_byte(
     for each in (near, far):
         page = world.node(each.pod.node).scrape()
         assert counted(page, each.pod.namespace, each.pod.name) == Counted(0, 0)
+
+
+def test_what_the_node_sends_to_groups_on_the_pods_link_is_no_traffic_of_the_pod(
+    world: World, new_pod: Callable[[str], Sandbox]
+) -> None:
+    client, over = new_pod("node-1"), threading.Event()
+    found = world.node("node-1").ask("pods")["attachments"]
+    (link,) = [one["host_link"] for one in found if one["container_id"] == client.container_id]
+    no_more, group = 59, socket.inet_pton(socket.AF_INET6, "ff02::16")
+    report = struct.pack("!IHBB", 6 << 28, 8, no_more, 1) + bytes(16) + group + bytes(8)
+    with wiring.inside(world.namespace("node-1")):
+        sender = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM)
+
+    def send() -> None:
+        while not over.wait(0.05):
+            sender.sendto(report, (link, ETHERTYPE_IPV6, 0, 0, b"\x33\x33" + group[-4:]))
+
+    with sender, greeting(world.internet) as port:
+        sending = threading.Thread(target=send)
+        sending.start()
+        try:
+            server = Target(str(INTERNET[Family.V4]), port)
+            answer = ask(client.netns, Task(probes=(), internet=(server,)))
+        finally:
+            over.set()
+            sending.join()
+    _, (least, most) = expected(answer)
+
+    def has_counted_the_greeting_alone() -> bool:
+        page = world.node("node-1").scrape()
+        by_the_node = counted(page, client.pod.namespace, client.pod.name)
+        assert by_the_node is not None
+        return least <= by_the_node.bytes_in <= most
+
+    eventually(has_counted_the_greeting_alone)
 
 
 @pytest.mark.usefixtures("hasty")
