@@ -76,7 +76,7 @@ class Fabric:
 def built() -> Iterator[Path]:
     """The hosts' namespaces, in a directory."""
     directory = Path(f"/run/netns/preflight-{os.getpid()}")
-    directory.mkdir()
+    directory.mkdir(parents=True)
     try:
         wiring.build(TOPOLOGY, directory)
         wiring.wait_until_up(TOPOLOGY, directory)
