@@ -170,13 +170,14 @@ STAGES = {
 
 def started(lab_name: str, stage: str, verb: str = "run") -> subprocess.Popen[bytes]:
     """A lab's command, caught at a stage of its work."""
+    # Enough pods that their stage lasts until a signal arrives, also on a busy machine.
     running = subprocess.Popen(
-        command(verb, "--name", lab_name),
+        command(verb, "--name", lab_name, "--pods", "16"),
         cwd=TOP,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
-    eventually(lambda: STAGES[stage](ROOT / lab_name) or running.poll() is not None)
+    eventually(lambda: STAGES[stage](ROOT / lab_name) or running.poll() is not None, every=0.005)
     return running
 
 
