@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kubernetes.leaderelection.leaderelectionrecord import LeaderElectionRecord
@@ -30,7 +31,7 @@ from netmgr.kube.api import (
 from netmgr.kube.concurrency import THREADS
 from netmgr.kube.election import Candidate, Lease, Term
 from netmgr.kube.health import Health
-from netmgr.simulation.api_server import ApiServer
+from netmgr.simulation.api_server import Answer, ApiServer
 from tests.kubernetes import programs
 from tests.kubernetes.control_plane import ControlPlane
 
@@ -58,6 +59,14 @@ class Server:
 
 def in_memory() -> Server:
     server = ApiServer(THREADS)
+    answer, one_at_a_time = server.answer, threading.Lock()
+
+    def answered(*request: Any) -> Answer:
+        # In a simulation one thread runs at a time; here two candidates ask at once.
+        with one_at_a_time:
+            return answer(*request)
+
+    server.answer = answered  # type: ignore[method-assign]
 
     def delete(path: str) -> None:
         server.answer("tested", "DELETE", path, None, "")
