@@ -66,7 +66,7 @@ def in_memory() -> Server:
         with one_at_a_time:
             return answer(*request)
 
-    server.answer = answered  # type: ignore[method-assign]
+    server.answer = answered  # type: ignore[method-assign]  # for the test alone
 
     def delete(path: str) -> None:
         server.answer("tested", "DELETE", path, None, "")
