@@ -101,10 +101,15 @@ def _each(verb: str, spec: SetSpec, elements: Iterable[Element]) -> list[str]:
     ]
 
 
-# -w in what follows: kube-proxy or a firewall may hold the lock of the legacy tables, for which
-# iptables does not wait unasked.
+def _of_table(hook: Hook, program: str) -> str:
+    """How a command about this hook's table begins."""
+    # -w: kube-proxy or a firewall may hold the lock of the legacy tables, for which iptables does
+    # not wait unasked.
+    return f"{program} -w -t {TABLES[hook]}"
+
+
 def _drop(hook: Hook, article: list[Rule], own: list[Rule], program: str) -> Iterator[str]:
-    program = f"{program} -w -t {TABLES[hook]}"
+    program = _of_table(hook, program)
     for rule in article:
         yield f"{program} -D {builtin(hook)} {text(rule)}"
     # The jump goes first: a chain that something jumps to cannot be deleted.
@@ -116,7 +121,7 @@ def _drop(hook: Hook, article: list[Rule], own: list[Rule], program: str) -> Ite
 
 
 def _fill(hook: Hook, article: list[Rule], own: list[Rule], program: str) -> Iterator[str]:
-    program = f"{program} -w -t {TABLES[hook]}"
+    program = _of_table(hook, program)
     # Before everything else in the chain, where no earlier verdict hides packets from them.
     for position, rule in enumerate(article, start=1):
         yield f"{program} -I {builtin(hook)} {position} {text(rule)}"
