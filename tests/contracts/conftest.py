@@ -240,11 +240,8 @@ class IptablesKernel:
     def _listed(self, hook: Hook) -> Iterator[tuple[str, str, int, str]]:
         """Program, chain, number and text of each rule of ours at a hook."""
         for program in self._programs():
-            done = programs.run(
-                [programs.locate(program, "iptables"), "-w", "-t", TABLES[hook], "-S"]
-            )
             numbers: Counter[str] = Counter()
-            for line in done.stdout.decode().splitlines():
+            for line in run(f"{program} -t {TABLES[hook]} -S").splitlines():
                 chain = line.split()[1]
                 if line.startswith("-A") and (chain == builtin(hook) or _is_own(chain, hook)):
                     numbers[chain] += 1
@@ -274,8 +271,7 @@ class IptablesKernel:
         run(f"ipset add netmgr-{name.replace('_', '-')} {address}")
 
     def add_rule(self, hook):
-        command = f"iptables-{self._variant} -t {TABLES[hook]}"
-        run(f"{command} -A {chain_name(hook)} -s 203.0.113.1")
+        run(f"iptables-{self._variant} -t {TABLES[hook]} -A {chain_name(hook)} -s 203.0.113.1")
 
     def move_first_rule_to_the_end(self, hook):
         program, _ = self._programs()
@@ -343,8 +339,7 @@ class IptablesKernel:
                 f"iptables-{self._variant}-restore --noflush --counters",
                 f"*{table}\n{chains}{counted}\nCOMMIT\n",
             )
-        command = f"ip6tables-{self._variant} -t mangle"
-        run(f"{command} -A FORWARD -c 5 500 -s 2001:db8::7 -j ACCEPT")
+        run(f"ip6tables-{self._variant} -t mangle -A FORWARD -c 5 500 -s 2001:db8::7 -j ACCEPT")
 
     def neighbours(self):
         tables = ("raw", "mangle", "nat")

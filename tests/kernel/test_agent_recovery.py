@@ -27,7 +27,7 @@ from netmgr.lab.topology import INTERNET, two_nodes
 from netmgr.lab.world import World
 from netmgr.model import AttachmentKey
 from netmgr.prefixes import Family
-from tests.kernel.namespaces import inside
+from tests.kernel.namespaces import host_link, inside
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
@@ -287,14 +287,6 @@ def test_a_stray_route_of_ours_is_removed_and_others_routes_stay(node: LabNode) 
 def repairs(node: LabNode, area: str) -> int:
     return {item["reason"]: item["count"] for item in node.snapshot()["drift_repaired"]}.get(
         area, 0
-    )
-
-
-def host_link(node: LabNode, sandbox: Sandbox) -> str:
-    return next(
-        item["host_link"]
-        for item in node.ask("pods")["attachments"]
-        if item["container_id"] == sandbox.container_id
     )
 
 

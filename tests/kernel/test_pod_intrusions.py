@@ -23,6 +23,7 @@ from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
 from tests.kernel import forging
 from tests.kernel.forging import ALL_NODES, ALL_ROUTERS, BROADCAST, Power, link_layer
+from tests.kernel.namespaces import host_link
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
@@ -48,10 +49,7 @@ class Scene(NamedTuple):
         return done.stdout.decode()
 
     def link(self, sandbox: Sandbox) -> str:
-        pods = self.node.ask("pods")["attachments"]
-        return next(
-            item["host_link"] for item in pods if item["container_id"] == sandbox.container_id
-        )
+        return host_link(self.node, sandbox)
 
     def state(self) -> list[str]:
         """Routes, addresses and permanent neighbours of the node."""

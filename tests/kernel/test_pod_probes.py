@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -24,13 +23,13 @@ from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
 from netmgr.preflight import pod_probes
 from netmgr.preflight.pod_server import PORT
+from tests.kernel import forging
 from tests.kernel.fabric import NODE, PEER, Fabric, changed, filtering
 from tests.kernel.greeting import GREETING, greeting
+from tests.kernel.namespaces import host_link
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
-
-ETHERTYPE_IPV6 = 0x86DD
 
 
 @contextmanager
@@ -102,16 +101,16 @@ def test_what_the_node_sends_to_groups_on_the_pods_link_is_no_traffic_of_the_pod
     world: World, new_pod: Callable[[str], Sandbox]
 ) -> None:
     client, over = new_pod("node-1"), threading.Event()
-    found = world.node("node-1").ask("pods")["attachments"]
-    (link,) = [one["host_link"] for one in found if one["container_id"] == client.container_id]
-    no_more, group = 59, socket.inet_pton(socket.AF_INET6, "ff02::16")
-    report = struct.pack("!IHBB", 6 << 28, 8, no_more, 1) + bytes(16) + group + bytes(8)
+    link, group = host_link(world.node("node-1"), client), Address.parse("ff02::16")
+    unspecified, no_next_header = Address.parse("::"), 59
+    packet = forging.ip(unspecified, group, no_next_header, bytes(8), hops=1)
+    report = b"\x33\x33" + group.packed[-4:] + packet[6:]  # to the group's hardware address
     with wiring.inside(world.namespace("node-1")):
-        sender = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM)
+        sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
 
     def send() -> None:
         while not over.wait(0.05):
-            sender.sendto(report, (link, ETHERTYPE_IPV6, 0, 0, b"\x33\x33" + group[-4:]))
+            sender.sendto(report, (link, 0))
 
     with sender, greeting(world.internet) as port:
         sending = threading.Thread(target=send)
