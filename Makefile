@@ -44,7 +44,7 @@ e2e: ## run the tests on a real Kubernetes of two nodes, whose programs are buil
 	@.ci/programs e2e/programs/coredns e2e
 	@.ci/programs e2e/programs/policies e2e
 	@.ci/programs helm/programs helm
-	image=$$(.ci/e2e-image) && NETMGR_E2E_IMAGE=$$image .venv/bin/python -m pytest tests/e2e $(ARGS)
+	image=$$(.ci/e2e-image) && NETMGR_E2E_IMAGE=$$image .ci/tests tests/e2e $(ARGS)
 
 arm64: ## build the launcher for arm64 and have an agent serve it under QEMU (root; downloads 150 MB)
 	@.ci/setup arm64

@@ -4,8 +4,8 @@ behind (nothing).
 
 from __future__ import annotations
 
-import fcntl
 import os
+import re
 import socket
 import sys
 import time
@@ -24,6 +24,10 @@ STARTING_PROGRAMS = frozenset(
 )
 SESSION_MARK = ("NETMGR_TEST_SESSION", str(os.getpid()))
 SECONDS_TO_END = 5
+# Of which pytest still prints the summary.
+LEFT = pytest.ExitCode.INTERRUPTED
+LINKS_BEFORE = frozenset(name for _, name in socket.if_nameindex())
+FAILURES = os.environ.get("NETMGR_FAILURES", "")
 PREFERRED_NICENESS = -10
 
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
@@ -136,24 +140,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{kind} tests: {run} run, {skipped} skipped")
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Write what failed to the file that `.ci/steady` reads."""
+    if report.failed and FAILURES:
+        with Path(FAILURES).open("a") as failures:
+            failures.write(f"{report.nodeid}\n")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
-    """Fail the session if namespaces, links or processes of its tests outlive it.
+    """End the session with an exit code of its own if something of its tests outlives it.
 
-    Other sessions may be at work on the same machine. Each holds a shared lock on /run; only
-    one that finds itself alone can tell whose the things are that were not there before.
+    No repetition of a test could excuse that, so it is no test's failure.
     """
-    descriptor = os.open("/run", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        before = _namespaces_and_links()
-        yield
-        left = _processes_after_a_while()
-        if _is_alone(descriptor):
-            left |= _namespaces_and_links() - before
-        assert not left, f"left behind by this session: {', '.join(sorted(left))}"
-    finally:
-        os.close(descriptor)
+    yield
+    left = _processes_after_a_while() | _namespaces_and_links()
+    if left:
+        pytest.exit(f"left behind by this session: {', '.join(sorted(left))}", returncode=LEFT)
 
 
 @pytest.fixture
@@ -168,18 +171,14 @@ def undisturbed() -> Iterator[None]:
     os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
-def _is_alone(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _namespaces_and_links() -> set[str]:
+    """This session's: names of its tests have its process in them, links of netmgr its prefix."""
     run = Path("/run")
-    return {str(path) for pattern in ("netns/*", "netmgr-lab/*") for path in run.glob(pattern)} | {
-        f"link {name}" for _, name in socket.if_nameindex()
+    paths = [path for pattern in ("netns/*", "netmgr-lab/*") for path in run.glob(pattern)]
+    return {str(path) for path in paths if str(os.getpid()) in path.name.split("-")} | {
+        f"link {name}"
+        for _, name in socket.if_nameindex()
+        if name not in LINKS_BEFORE and re.fullmatch("nm[0-9a-f]{12}|netmgr-.*", name)
     }
 
 

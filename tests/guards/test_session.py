@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 CONFTEST = Path(__file__).parent.parent / "conftest.py"
+STEADY = CONFTEST.parent.parent / ".ci" / "steady"
+LEAVES_A_PROCESS = """
+    import subprocess, pytest
+    @pytest.mark.programs
+    def test_leaves_a_grandchild(): subprocess.run(["sh", "-c", "sleep 60 & echo $! >pid"])
+"""
 
 
 @pytest.fixture
 def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    monkeypatch.delenv("CI", raising=False)
+    for name in ("CI", "NETMGR_FAILURES"):
+        monkeypatch.delenv(name, raising=False)
     pytester.makeconftest(CONFTEST.read_text())
     pytester.makeini("[pytest]\nmarkers =\n    root\n    runtimes\n    kubernetes\n    programs\n")
     return pytester
@@ -73,13 +82,75 @@ def test_the_kinds_that_ci_insists_on_are_counted(session: pytest.Pytester) -> N
     )
 
 
-def test_a_process_left_behind_fails_the_session(session: pytest.Pytester) -> None:
-    session.makepyfile("""
-        import subprocess, pytest
-        @pytest.mark.programs
-        def test_leaves_a_grandchild(): subprocess.run(["sh", "-c", "sleep 60 & echo $! >pid"])
-    """)
+def test_a_process_left_behind_ends_the_session_as_no_failed_test_does(
+    session: pytest.Pytester,
+) -> None:
+    session.makepyfile(LEAVES_A_PROCESS)
     outcome = session.runpytest_subprocess()
     os.kill(int((session.path / "pid").read_text()), signal.SIGKILL)
-    outcome.assert_outcomes(passed=1, errors=1)
+    assert outcome.ret == pytest.ExitCode.INTERRUPTED
+    outcome.assert_outcomes(passed=1)
     outcome.stdout.fnmatch_lines(["*left behind by this session: process *(sleep)*"])
+
+
+def test_namespaces_of_other_programs_are_not_the_sessions(session: pytest.Pytester) -> None:
+    session.makepyfile("""
+        import os, pathlib
+        def test_makes_two():
+            for name in (f"wire-{os.getpid()}-1", f"wire-{os.getpid()}1-1"):
+                path = pathlib.Path("/run/netmgr-lab") / name
+                path.mkdir(parents=True)
+                pathlib.Path("made").open("a").write(f"{path}\\n")
+    """)
+    outcome = session.runpytest_subprocess()
+    ours, other = map(Path, (session.path / "made").read_text().split())
+    ours.rmdir()
+    other.rmdir()
+    assert outcome.ret == pytest.ExitCode.INTERRUPTED
+    outcome.stdout.fnmatch_lines([f"*left behind by this session: {ours}*"])
+    outcome.stdout.no_fnmatch_line(f"*{other}*")
+
+
+FAILS_ONCE = """
+    import pathlib, pytest
+    def test_good(): pass
+    @pytest.mark.parametrize("number", range({failing}))
+    def test_bad(number):
+        runs = pathlib.Path(f"runs-{{number}}")
+        runs.open("a").write("x")
+        assert runs.stat().st_size not in {failures}
+"""
+
+
+@pytest.mark.parametrize(
+    ("failing", "failures", "repeated"),
+    [(1, [1], True), (3, [1], True), (1, [1, 4], False), (4, [1], False)],
+    ids=["one fails once", "three fail once", "one fails twice", "four fail once"],
+)
+def test_ci_goes_on_after_failures_that_do_not_come_again(
+    session: pytest.Pytester, failing: int, failures: list[int], *, repeated: bool
+) -> None:
+    folder = session.mkdir("tests")
+    text = dedent(FAILS_ONCE.format(failing=failing, failures=failures))
+    (folder / "test_steady.py").write_text(text)
+    outcome = session.run(STEADY, sys.executable, "-m", "pytest", "tests")
+    assert outcome.ret == (0 if repeated else 1)
+    unsteady = [line for line in outcome.outlines if line.startswith("unsteady: ")]
+    assert unsteady == [
+        f"unsteady: tests/test_steady.py::test_bad[{number}]"
+        for number in range(failing)
+        if repeated
+    ]
+
+
+def test_ci_repeats_nothing_after_a_session_that_left_something_behind(
+    session: pytest.Pytester,
+) -> None:
+    folder = session.mkdir("tests")
+    (folder / "test_left.py").write_text(
+        f"{dedent(LEAVES_A_PROCESS)}\ndef test_bad(): assert False"
+    )
+    outcome = session.run(STEADY, sys.executable, "-m", "pytest", "tests")
+    os.kill(int((session.path / "pid").read_text()), signal.SIGKILL)
+    assert outcome.ret == pytest.ExitCode.INTERRUPTED
+    outcome.stdout.no_fnmatch_line("unsteady: *")
