@@ -1,1 +1,0 @@
-"""`netmgr node top`: who uses the internet right now."""
