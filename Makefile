@@ -7,14 +7,6 @@ VM_TESTS = -m root --timeout 900 tests/kernel/test_conntrack.py tests/contracts/
 	$(addprefix tests/contracts/test_rules_,packets.py iptables.py nftables.py router.py) \
 	tests/contracts/test_services_nftables.py tests/runtimes/apparmor_units.py $(wildcard tests/kernel/flowtable_*.py tests/kernel/test_limits*.py)
 
-# What makes agent and exporter use everything that they have: the system calls of these are recorded.
-SECCOMP_TESTS = tests/unit/test_exporter_server.py tests/unit/test_exporter_connections.py \
-	$(addprefix tests/kernel/test_,accounting_host_pods.py agent_files.py agent_nat.py agent_services.py \
-	backend_change.py bundle.py capabilities.py changed_macs.py cli_node.py doctor.py flowtable.py lab_hub.py \
-	limits.py limits_quotas.py node_health.py observer.py peers_iptables_exporter.py prometheus.py ranges_live.py \
-	ranges_metadata.py requested_addresses.py routes_to_nodes.py second_interface.py services_restart.py spool.py \
-	static_routes.py)
-
 .DEFAULT_GOAL := help
 .PHONY: $(shell sed -n 's/^\([a-z0-9]*\):.*\#\# .*/\1/p' $(MAKEFILE_LIST))
 
@@ -76,17 +68,6 @@ pythons: ## run the tests that need no root on every installed Python from 3.11 
 	@.ci/setup test
 	.ci/pythons $(ARGS)
 
-seccomp: ## record the system calls of tests, and add them to configs/seccomp and the units (root; an hour)
-	@.ci/setup seccomp
-	@.venv/bin/python -m cni.build
-	rm -rf build/system-calls
-	NETMGR_RECORDS=$(CURDIR)/build/system-calls .venv/bin/python -m pytest -p tests.recording $(or $(ARGS),$(SECCOMP_TESTS))
-	.ci/system-calls build/system-calls
-
-schemas: ## refresh the schemas of Terraform's provider and of the cloud, for the tests of rendered files (npm, node)
-	@.ci/setup test
-	.venv/bin/python tests/schemas/extract.py
-
 bench: ## measure against today's ptp and against no rules; ARGS selects subjects (root; see BENCHMARKS.md)
 	@.ci/setup test
 	@.ci/programs bench/peers bench
@@ -137,11 +118,8 @@ format: ## format the code and apply safe lint fixes
 	.venv/bin/ruff check --fix-only .
 	.venv/bin/ruff format .
 
-man: ## write the man page of every command to man/; `man -l man/netmgr.1` shows one
+wheels: ## build netmgr and its dependencies as wheels in dist/, for nodes without compiler or package index
 	@.ci/setup lint
-	.venv/bin/python -m netmgr.cli.manual man
-
-wheels: man ## build netmgr and its dependencies as wheels in dist/, for nodes without compiler or package index
 	.venv/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	.venv/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --use-pep517 --require-hashes \
 		--requirement .ci/runtime.lock --wheel-dir dist
@@ -173,5 +151,5 @@ docs: ## build the documentation as a site in build/site; a link that leads nowh
 	.ci/docs/build
 
 clean: ## remove everything that make created, including .venv
-	rm -rf .venv cni/bin build tests/look/node_modules dist man *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv cni/bin build tests/look/node_modules dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find netmgr cni exporter tests -name __pycache__ -prune -exec rm -rf {} +

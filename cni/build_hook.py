@@ -1,4 +1,4 @@
-"""Puts launcher, man pages and the build's record into a wheel; that record into an archive, too.
+"""Puts launcher and the build's record into a wheel; that record into an archive, too.
 
 So a node needs no compiler, and `netmgr version` says what it was built from.
 """
@@ -15,9 +15,6 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ARCHITECTURES = "NETMGR_ARCHITECTURES"
 """Variable with the architectures to build for, separated by spaces (default: this machine's)."""
-
-MAN = "man"
-"""Folder of man pages that `make man` wrote; a wheel without them is built as well."""
 
 LIBCS = ("manylinux2014", "musllinux_1_1")
 """Platform tags that pip takes on glibc and on musl (PEP 600, PEP 656)."""
@@ -64,5 +61,3 @@ class BuildHook(BuildHookInterface[Any]):
         platforms = [f"{libc}_{build.MACHINES[each]}" for each in architectures for libc in LIBCS]
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{'.'.join(platforms)}"
-        if (Path(self.root) / MAN).is_dir():
-            build_data["shared_data"][MAN] = "share/man/man1"

@@ -1,39 +1,28 @@
 """What commands answer with `-o json` and `-o yaml`, where no other room has the type.
 
-Imported for its schemas (`schemas.py`) and for type checking: it imports much of `netmgr.plan`.
-Within a version keys are added, and none is renamed, removed or given another meaning.
+Imported for type checking alone: it imports much of `netmgr.plan`. Within a version keys are added,
+and none is renamed, removed or given another meaning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NotRequired, TypeAlias, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
-from netmgr.api.snapshot import AttachmentView, NodeStatus, PodTotals
 from netmgr.documents.diagnostics import Severity
 from netmgr.kube.cluster_status import Finding as ClusterFinding
 from netmgr.kube.connectivity import Check, State
-from netmgr.lab.comparison import LabTraffic
-from netmgr.lab.verify import LabVerification
 from netmgr.ledger.history import By
 from netmgr.plan.check.reach import Target
 from netmgr.plan.check.usage import Forecast
 from netmgr.plan.diff import Change
 from netmgr.plan.growth import Choice
-from netmgr.preflight.results import Outcome
 
 
 class Versioned(TypedDict):
     """Every answer has its version."""
 
     version: Literal[1]
-
-
-class NodePods(Versioned):
-    """Of `node pods`: totals, lingering ones of ended pods too, and who is attached."""
-
-    pods: list[PodTotals]
-    attachments: list[AttachmentView]
 
 
 class Found(TypedDict):
@@ -48,24 +37,6 @@ class Examination(Versioned):
     """Of `doctor`: the findings of each check, none where nothing is wrong."""
 
     checks: dict[str, list[Found]]
-
-
-class PreflightResult(TypedDict):
-    """One check of one thing: what was found, and what mends it, or empty."""
-
-    check: str
-    subject: str
-    outcome: Outcome
-    message: str
-    remedy: str
-
-
-class PreflightReport(Versioned):
-    """Of `preflight`: whether the node may run pods, and why nothing was probed, or empty."""
-
-    passed: bool
-    skipped: str
-    results: list[PreflightResult]
 
 
 class HowMany(TypedDict):
@@ -103,31 +74,6 @@ class ConnectivityReport(Versioned):
     kept: bool
     nodes: list[ConnectivityOfNode]
     findings: Sequence[ClusterFinding]
-
-
-class PythonOfNetmgr(TypedDict):
-    """The interpreter that runs it, and the machine as it says."""
-
-    version: str
-    executable: str
-    machine: str
-
-
-class VersionOfNetmgr(Versioned):
-    """Of `version`; what is not known of the source is null.
-
-    `dirty` says whether it differed from the commit; `launchers` has the state of each
-    architecture's, `state_schemas` the version of each state file.
-    """
-
-    release: str
-    commit: str | None
-    committed: str | None
-    dirty: bool | None
-    python: PythonOfNetmgr
-    launchers: dict[str, str]
-    protocol: str
-    state_schemas: dict[str, int]
 
 
 class UsageDocumentRow(TypedDict):
@@ -267,10 +213,3 @@ class Reach(Versioned):
 
     cells: list[ReachCell]
     wrong: list[str]
-
-
-AnyStatus: TypeAlias = NodeStatus | ClusterStatus
-"""Of `status`, of this node and with `--cluster`."""
-AnyCheck: TypeAlias = PlanCheck | DocumentsCheck
-LabRun: TypeAlias = LabTraffic | LabVerification
-"""Of `lab run`, without spokes and with them."""

@@ -1,4 +1,7 @@
-"""Writes the pages of docs/reference that are made from code: `python -m tests.docs.reference`."""
+"""Writes what is made from code: pages of docs/reference, and `configs/schemas`.
+
+python -m tests.docs.reference
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ from typer.core import TyperGroup
 from exporter.catalog import CATALOG
 from exporter.controller_catalog import CONTROLLER
 from exporter.metric import Metric
-from netmgr.cli import manual, schemas
+from netmgr.cli.main import COMMANDS as GROUPS
+from netmgr.cli.main import command_line
 from netmgr.documents import quantity
+from tests.docs import schemas
 
 FOLDER = Path(__file__).parents[2] / "docs/reference"
 
@@ -76,7 +81,15 @@ from where it is not given.
 
 
 def _commands() -> str:
-    return COMMANDS + "\n".join(_of_command(manual.whole(), None))
+    return COMMANDS + "\n".join(_of_command(whole(), None))
+
+
+def whole() -> TyperGroup:
+    """The command line with all of its commands."""
+    root = command_line([])
+    for name in GROUPS:
+        root.commands[name] = command_line([name]).commands[name]
+    return root
 
 
 def _of_command(command: Command, above: typer.Context | None) -> Iterator[str]:
@@ -107,9 +120,8 @@ NODE_YAML = """\
 # node.yaml
 
 What a machine's agent is to do. `netmgr agent --check --config FILE` checks a file, and
-[configs/node.yaml](../../configs/node.yaml) is one with every key. `netmgr schema node.yaml` prints
-the JSON Schema of this table, with which [an editor completes
-keys](json.md#documents-in-an-editor).
+[configs/node.yaml](../../configs/node.yaml) is one with every key. The JSON Schema of this table
+has [an editor complete keys](json.md#documents-in-an-editor).
 
 """
 PLAN_YAML = """\
@@ -117,8 +129,7 @@ PLAN_YAML = """\
 
 What a hub and its clusters are to be. `netmgr plan init` writes a first one, `netmgr plan check`
 checks it, and [configs/plan/plan.yaml](../../configs/plan/plan.yaml) is one with every key.
-`netmgr schema plan.yaml` prints the JSON Schema of this table, with which [an editor completes
-keys](json.md#documents-in-an-editor).
+The JSON Schema of this table has [an editor complete keys](json.md#documents-in-an-editor).
 
 """
 KEYS = """\
@@ -130,7 +141,7 @@ KEYS = """\
 
 
 def _document(name: str, head: str) -> str:
-    schema = schemas.generate(schemas.PUBLISHED[name])
+    schema = schemas.generate(name)
     return head + KEYS + "\n".join(_keys(schema, schema, "")) + "\n"
 
 
@@ -244,8 +255,9 @@ def _cell(text: str) -> str:
 
 def main() -> None:
     """Write all of them."""
-    for name, text in pages().items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
+    for folder, files in ((FOLDER, pages()), (schemas.FOLDER, schemas.files())):
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ import yaml
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
 from netmgr.lab.nodes import LabNode
-from tests.answers import validate
 from tests.builders import NODE_KEYS
 from tests.kernel.conforming import eventually
 from tests.kernel.namespaces import inside
@@ -66,7 +65,6 @@ def doctor(machine: Path, tmp_path: Path) -> Doctor:
         done = run(machine, document, "-o", "json", before=before)
         assert done.stderr == ""
         answer = json.loads(done.stdout)
-        validate("doctor", answer)
         found = answer["checks"]
         # Whether runtimes find the plugin is a matter of this machine's own /etc/cni.
         found.pop("plugin", None)

@@ -23,7 +23,6 @@ from netmgr.lab.runtime import Sandbox
 from netmgr.lab.topology import two_nodes
 from netmgr.lab.world import World
 from netmgr.prefixes import Family
-from tests.answers import validated
 from tests.kernel.flows import attain, flows
 from tests.kernel.quota_traffic import MEGABYTE, PACKET, SETTLED, Exchange
 from tests.kernel.spending import run
@@ -168,7 +167,7 @@ def test_what_is_used_of_a_quota_is_shown(
 def quotas_of(node: LabNode, pod: Sandbox) -> list[QuotaState]:
     return [
         one
-        for one in validated(node.snapshot())["quotas"]
+        for one in node.snapshot()["quotas"]
         if (one["pod"], one["traffic"]) == (pod.pod.name, "internet-out")
     ]
 

@@ -27,7 +27,6 @@ from netmgr.kube.api import connect
 from netmgr.kube.connectivity import SERVICE, Options
 from netmgr.kube.connectivity_objects import LABEL, PREFIX
 from netmgr.kube.connectivity_run import Request, run
-from tests.answers import validate
 from tests.kubernetes import clusters
 from tests.kubernetes.clusters import MERGE, Cluster, condition
 from tests.kubernetes.control_plane import ControlPlane, Object
@@ -213,7 +212,6 @@ def report(cluster: Cluster, *options: str) -> tuple[int, Object]:
     ended = cluster.run("-o", "json", *options)
     assert ended.stdout, ended.stderr
     answer = json.loads(ended.stdout)
-    validate("connectivity-test", answer)
     return ended.returncode, answer
 
 

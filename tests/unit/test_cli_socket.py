@@ -12,7 +12,7 @@ import pytest
 
 from netmgr.cli import asking
 from netmgr.cli.main import main
-from netmgr.cli.manual import whole
+from tests.docs.reference import whole
 from tests.fakes.agent_socket import agent, canned, snapshot
 
 Netmgr = Callable[..., tuple[int, str, str]]

@@ -99,11 +99,7 @@ def test_a_wheel_of_a_source_archive_says_what_the_archive_was_made_from(
     unpacked: Path, tmp_path: Path
 ):
     shutil.copytree(build.BINARIES, unpacked / "cni" / "bin")
-    (unpacked / "man").mkdir()  # as by `make man`
-    (unpacked / "man" / "netmgr.1").touch()
     wheel = built("wheel", unpacked, tmp_path)
     with zipfile.ZipFile(wheel) as packed:
         assert json.loads(packed.read("netmgr/build.json")) == RECORD
         assert not [name for name in packed.namelist() if name.startswith("tests/")]
-        # Where `man` looks for the page of a program in bin/.
-        assert [name for name in packed.namelist() if name.endswith("share/man/man1/netmgr.1")]
