@@ -67,13 +67,6 @@ class Collector:
         known = families or [_family(catalog.BUILD, [((__version__, "", "", ""), 1)])]
         return [*known, up, _family(catalog.SCRAPE, [((), time.perf_counter() - began)])]
 
-    def series(self, snapshot: Snapshot) -> int:
-        """How many series a page of this snapshot has.
-
-        Raises: as `NONSENSE` lists, where it is no snapshot.
-        """
-        return OWN_SERIES + sum(len(family.samples) for family in self._of(snapshot))
-
     def _families(self) -> list[Family]:
         """The families of the agent's answer; none unless all of it makes sense."""
         try:

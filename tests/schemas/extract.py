@@ -4,8 +4,8 @@ take.
     python tests/schemas/extract.py
 
 The provider's arguments are read out of the types that CDK for Terraform generates from its schema,
-the cloud's properties out of the serializers of Azure's JavaScript packages; npm fetches both, and
-node reads the latter. Only what a rendering uses is kept. A star after a name says that it must be
+the cloud's properties out of the serializers of Azure's JavaScript packages; npm fetches both, node
+reads the latter. Only what a rendering uses is kept. A star after a name says that it must be
 given.
 """
 
