@@ -51,11 +51,6 @@ helm: ## hold the Helm chart against kustomize, install it on an API server, and
 	@.ci/programs helm/programs helm
 	.venv/bin/python -m pytest $(or $(ARGS),tests/helm/chart.py tests/helm/lifecycle.py tests/helm/release.py)
 
-look: ## look at pages in a browser: axe-core, keyboard, light and dark; screenshots are left in build/look (root, npm)
-	@.ci/setup look
-	@npm ci --silent --no-audit --no-fund --prefix tests/look
-	.venv/bin/python -m pytest $(or $(ARGS),tests/look/pages.py)
-
 vm: ## run kernel tests on Debian's 6.1 and 6.12, or on KERNEL, in QEMU; ARGS are pytest's (root; see .ci/vm)
 	@.ci/setup vm
 	@.venv/bin/python -m cni.build
@@ -151,5 +146,5 @@ docs: ## build the documentation as a site in build/site; a link that leads nowh
 	.ci/docs/build
 
 clean: ## remove everything that make created, including .venv
-	rm -rf .venv cni/bin build tests/look/node_modules dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv cni/bin build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find netmgr cni exporter tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,8 +1,7 @@
 """Every colour that netmgr draws with, on light and on dark paper.
 
 Pictures name the light one, which needs no style sheet. `dark_rules` replaces it where a screen is
-dark. Tests compute the contrast of each pair that is used together, and how far apart colours are
-for people who confuse red and green, or blue and yellow (`tests/unit/test_palette.py`).
+dark. Tests compute the contrast of each pair that is used together (`tests/unit/test_palette.py`).
 
 No meaning is in a colour alone: a word, a shape or a hatch says the same.
 """

@@ -1,7 +1,4 @@
-"""What a page has to have so that people find their way in it without seeing it, or its mouse.
-
-`make look` has a browser and axe-core look at the same pages; this needs neither.
-"""
+"""What a page has to have so that people find their way in it without seeing it, or its mouse."""
 
 from __future__ import annotations
 
