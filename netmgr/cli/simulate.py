@@ -75,9 +75,6 @@ def simulate(  # noqa: PLR0913  one a command-line option
             help="Nodes with their state in files, read every minute and scraped every 30 seconds.",
         ),
     ] = 3,
-    to: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE", help="Draw the curves to this SVG file.")
-    ] = None,
     output: Format = Output.TABLE,
 ) -> None:
     """Run a whole cluster for a day of simulated time, and show what it costs and what holds.
@@ -88,10 +85,9 @@ def simulate(  # noqa: PLR0913  one a command-line option
     from tempfile import TemporaryDirectory
 
     from netmgr import collection
-    from netmgr.durable import write_text
     from netmgr.kube.allocations import NodeAllocations
     from netmgr.plan.render.node import Documents
-    from netmgr.simulation.report import picture, report
+    from netmgr.simulation.report import report
     from netmgr.simulation.scenario import Scale, Scenario
 
     planned, lock = _planned(plan) if plan else _generated(nodes, pods_per_node)
@@ -103,8 +99,6 @@ def simulate(  # noqa: PLR0913  one a command-line option
         with typer.progressbar(length=1000, label="simulating", file=sys.stderr) as bar:
             scenario.run(lambda share: bar.update(int(share * 1000) - bar.pos))
     found = report(scenario)
-    if to:
-        write_text(to, picture(scenario))
     if output is Output.TABLE:
         show(*_tables(found), *_limits(planned, lock))
     else:

@@ -1,21 +1,18 @@
-"""What a simulation shows: figures for programs, and curves as a picture."""
+"""What a simulation shows: figures for programs."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Literal, TypedDict
 
-from exporter.monitoring.dashboard import Dashboard, Panel, Query
-from exporter.monitoring.picture import Line, draw
 from netmgr.simulation.cluster import Joining
 from netmgr.simulation.controllers import CLIENT
 from netmgr.simulation.prometheus import SCRAPE_SECONDS
-from netmgr.simulation.scenario import Event, Moment, Scenario
-from netmgr.simulation.virtual_time import EPOCH
+from netmgr.simulation.scenario import Event, Scenario
 
 
 class Requests(TypedDict):
@@ -205,61 +202,3 @@ def _without_leader(found: Scenario) -> float:
 
 def _spread(values: Sequence[float]) -> Spread:
     return {"least": min(values), "median": median(values), "most": max(values)}
-
-
-def picture(found: Scenario) -> str:
-    """Curves of the whole time as SVG."""
-    moments = found.moments
-    scraped = [one for one in moments if one.page]
-    panels = [
-        ("Requests of controllers", "reqps", {"controllers": _rates(moments)}),
-        (
-            "Nodes",
-            "short",
-            {
-                "all": _curve(moments, lambda one: one.nodes),
-                "without ranges": _curve(moments, lambda one: one.without_ranges),
-            },
-        ),
-        ("Pods", "short", {"pods": _curve(moments, lambda one: one.pods)}),
-        (
-            "A scrape of a node of the sample",
-            "bytes",
-            {"page": _curve(scraped, lambda one: one.page)},
-        ),
-        (
-            "Series of a scrape of such a node",
-            "short",
-            {"series": _curve(scraped, lambda one: one.series)},
-        ),
-        (
-            "Samples a second for Prometheus, if all nodes were like that",
-            "short",
-            {"samples": _curve(scraped, lambda one: one.series * one.nodes / SCRAPE_SECONDS)},
-        ),
-        ("What the leader knows", "bytes", {"memory": _curve(moments, lambda one: one.memory)}),
-    ]
-    answers: dict[str, list[Line]] = {}
-    made = []
-    for title, unit, lines in panels:
-        answers[title] = [Line(name, points) for name, points in lines.items() if points]
-        made.append(Panel(title, unit, (Query(title, ""),)))
-    title = f"{found.scale.nodes:,} simulated nodes, {found.scale.hours:g} hours"
-    return draw(Dashboard("simulation", title, tuple(made)), answers)
-
-
-Points = tuple[tuple[float, float], ...]
-
-
-def _curve(moments: Sequence[Moment], value: Callable[[Moment], float]) -> Points:
-    return tuple((EPOCH + one.seconds, value(one)) for one in moments)
-
-
-def _rates(moments: Sequence[Moment]) -> Points:
-    return tuple(
-        (
-            EPOCH + after.seconds,
-            (after.requests - before.requests) / (after.seconds - before.seconds),
-        )
-        for before, after in pairwise(moments)
-    )
