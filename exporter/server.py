@@ -33,9 +33,9 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 
-from exporter import access, page
+from exporter import access
 from exporter.access import Door
-from exporter.collector import NONSENSE, Collector
+from exporter.collector import Collector
 from exporter.connections import Connections, Head
 from exporter.settings import Settings
 from exporter.throughput import CONNECTION, Stream
@@ -52,6 +52,17 @@ HEALTH_SECONDS = 1.0
 
 PLAIN = ("Content-Type", "text/plain; charset=utf-8")
 JSON = ("Content-Type", "application/json")
+HTML = ("Content-Type", "text/html; charset=utf-8")
+LINKS = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>netmgr exporter</title>
+<h1>netmgr exporter</h1>
+<ul>
+<li><a href="/metrics">/metrics</a>: for Prometheus
+<li><a href="/report">/report</a>: spent quotas and problems
+<li><a href="/healthz">/healthz</a>: the exporter runs
+<li><a href="/readyz">/readyz</a>: the agent answers
+</ul>
+</html>"""
 GUARDED = ("/", "/metrics", "/report", throughput.PATH)
 ANYWHERE = ""
 
@@ -300,7 +311,6 @@ def application(
     # Shared is what is made of a snapshot, which takes 2 MB itself and so is gone before a page is
     # written.
     families = Shared(lambda: list(collector.collect()))
-    landing = Shared(lambda: _landing(read))
     registry.register(Scraped(collector, lambda: families(request.arrived)))
     metrics = make_wsgi_app(registry)
     # A page of 5,000 series takes 4 MB while it is made: one at a time, however many clients ask.
@@ -316,10 +326,6 @@ def application(
             _drop_odd_accept(environ)
             with making:
                 return metrics(environ, start_response)  # type: ignore[no-any-return]  # untyped
-        if path == "/":
-            with making:
-                shown = landing(request.arrived)
-            return _show(shown, environ, start_response)
         if stream and path == throughput.PATH:
             return stream(environ, start_response)
         status, kind, body = _answer(path, health, report)
@@ -337,25 +343,12 @@ def _drop_odd_accept(environ: WSGIEnvironment) -> None:
         environ["HTTP_ACCEPT"] = ""
 
 
-def _show(shown: str, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    wanted = environ.get("QUERY_STRING") == "refresh"
-    start_response("200 OK", page.headers(refreshing=wanted))
-    return [(page.refreshing(shown) if wanted else shown).encode()]
-
-
-def _landing(read: Read) -> str:
-    try:
-        return page.of_node(read())
-    except NetmgrError as error:
-        return page.without_agent(error.message)
-    except NONSENSE as error:
-        return page.without_agent(f"its answer makes no sense: {error!r}")
-
-
 def _answer(
     path: str, health: Callable[[], object], report: Callable[[], object]
 ) -> tuple[str, tuple[str, str], str]:
     try:
+        if path == "/":
+            return "200 OK", HTML, LINKS
         if path == "/report":
             return "200 OK", JSON, json.dumps(report())
         if path == "/readyz":

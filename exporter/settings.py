@@ -14,18 +14,7 @@ DEFAULT_MAX_SERIES = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The command line's choices; paths of missing options are None.
-
-    Attributes:
-        listen: `ADDRESS:PORT`, `[V6]:PORT` or `:PORT`.
-        max_series: bound of a page, 0 for none; `exporter/bounds.py` says what is left out.
-        tls_cert: PEM file of the certificate and its chain; with tls_key the port speaks TLS alone.
-        tls_key: PEM file of the unencrypted private key.
-        tls_client_ca: PEM file of authorities; clients must then show a certificate of theirs.
-        basic_auth_file: lines of `user:password`, each of which opens the door (RFC 7617).
-        bearer_token_file: lines of one token, each of which opens the door (RFC 6750).
-        throughput_test: whether nodes that start may measure throughput here.
-    """
+    """The options of `netmgr exporter` by their names; its help says what each does."""
 
     listen: str = DEFAULT_LISTEN
     max_series: int = DEFAULT_MAX_SERIES

@@ -67,8 +67,7 @@ def exporter(  # noqa: PLR0913  one a command-line option
     """Serve the agent's metrics to Prometheus.
 
     /metrics: text or OpenMetrics, gzip; netmgr_up is 0 while no agent answers.
-    /: the node at a glance. /healthz: the exporter runs. /readyz: the agent answers, too, and has
-    its files.
+    /healthz: the exporter runs. /readyz: the agent answers, too, and has its files.
 
     Needs no privileges: run it as a user of the group that node.yaml names as reader_group.
     Secrets are read from files; renewed files, certificates too, take effect without a restart.

@@ -7,7 +7,6 @@ import io
 import json
 import tempfile
 from collections.abc import Sequence
-from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +16,9 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from exporter import access, page
+from exporter import access
 from exporter.bounds import LONGEST_LABEL, bounded
-from exporter.collector import NONSENSE, Collector
+from exporter.collector import Collector
 from exporter.server import Handler, application
 from exporter.settings import Settings
 from netmgr.errors import ConfigError
@@ -175,51 +174,6 @@ def _labels(document: Any) -> set[tuple[str, str, str]]:
         }
     except UnicodeEncodeError:
         return set()
-
-
-@target(Shape.JSON, rounds=300, longest=8192, tokens="<script> & ' pods namespaces rules")
-def landing_page(data: bytes) -> None:
-    """A landing page of any snapshot has its names as text in cells, and no other tags."""
-    document = _snapshot_of(data)
-    if document is None:
-        return
-    try:
-        text = page.of_node(document)
-    except NONSENSE:
-        return
-    reader = _Cells()
-    reader.feed(text)
-    assert reader.tags <= TAGS
-    names = sorted(f"{one['namespace']}/{one['pod']}" for one in document["pods"])
-    # Some of them, of which lone surrogates are none: no page can have them.
-    shown = (bounded(name) for name in names if name.isprintable())
-    assert any(name in reader.texts for name in shown) or not all(map(str.isprintable, names))
-
-
-TAGS = {
-    *("html", "head", "meta", "title", "style", "body", "header", "main", "section", "nav"),
-    *("footer", "h1", "h2", "div", "p", "ul", "li", "dl", "dt", "dd", "a", "b", "small", "sup"),
-    *("table", "caption", "thead", "tbody", "tr", "th", "td", "svg", "path", "rect"),
-}
-
-
-class _Cells(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: set[str] = set()
-        self.texts: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        del attrs
-        self.tags.add(tag)
-        self._text = ""
-
-    def handle_data(self, data: str) -> None:
-        self._text = getattr(self, "_text", "") + data
-
-    def handle_endtag(self, tag: str) -> None:
-        del tag
-        self.texts.add(getattr(self, "_text", ""))
 
 
 @target(Shape.JSON, rounds=300, longest=8192, tokens="pods version nat ranges limits quotas")

@@ -177,6 +177,16 @@ def test_a_fault_of_ours_is_no_answer_to_share() -> None:
     assert [shared(), shared()] == ["why it is not ready"] * 2
 
 
+def test_the_first_page_leads_to_the_others(port: int, socket_path: Path) -> None:
+    response, body = get(port, "/")
+    assert response.status == 200
+    assert response.getheader("Content-Type") == "text/html; charset=utf-8"
+    paths = re.findall(r'href="([^"]+)"', body.decode())
+    assert paths == ["/metrics", "/report", "/healthz", "/readyz"]
+    with agent(socket_path, canned(snapshot(1, 1))):
+        assert {get(port, path)[0].status for path in paths} == {200}
+
+
 def test_other_paths_are_told_what_there_is(port: int) -> None:
     response, body = get(port, "/metric")
     assert response.status == 404
