@@ -1,4 +1,3 @@
-// Made by `python -m exporter.monitoring` from exporter/catalog.py. Change it there, or a copy of it.
 {
   grafanaDashboards+:: {
     'netmgr-egress.json': import 'grafana/netmgr-egress.json',

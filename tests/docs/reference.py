@@ -1,17 +1,21 @@
-"""Writes what is made from code: pages of docs/reference, and `configs/schemas`.
+"""Writes what is made from code or from other files: `python -m tests.docs.reference`.
 
-python -m tests.docs.reference
+These are pages of docs/reference, `configs/schemas`, and the rules of Prometheus as its operator
+reads them.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import typer
+import yaml
 from typer.core import TyperGroup
 
 from exporter.catalog import CATALOG
@@ -22,7 +26,8 @@ from netmgr.cli.main import command_line
 from netmgr.documents import quantity
 from tests.docs import schemas
 
-FOLDER = Path(__file__).parents[2] / "docs/reference"
+ROOT = Path(__file__).parents[2]
+PROMETHEUS = ROOT / "configs" / "prometheus"
 
 # typer's class of these has no public name.
 Command: TypeAlias = Any
@@ -32,13 +37,74 @@ NUMBER, QUANTITY = quantity.SCHEMA["anyOf"]
 
 
 def pages() -> dict[str, str]:
-    """Name and content of each page."""
+    """Path and content of each."""
     return {
-        "commands.md": _commands(),
-        "metrics.md": _metrics(),
-        "node-yaml.md": _document("node.yaml", NODE_YAML),
-        "plan-yaml.md": _document("plan.yaml", PLAN_YAML),
+        "configs/prometheus/prometheus-rule.yaml": _rule_object(),
+        "docs/reference/alerts.md": ALERTS + "".join(_alerts()),
+        "docs/reference/commands.md": _commands(),
+        "docs/reference/metrics.md": _metrics(),
+        "docs/reference/node-yaml.md": _document("node.yaml", NODE_YAML),
+        "docs/reference/plan-yaml.md": _document("plan.yaml", PLAN_YAML),
     }
+
+
+RULE_OBJECT = """\
+# recording.yml and alerts.yml for Prometheus' operator: `python -m tests.docs.reference` makes it.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata: {name: netmgr, namespace: netmgr}
+spec:
+  groups:
+"""
+
+
+def _rule_object() -> str:
+    texts = ((PROMETHEUS / name).read_text("utf-8") for name in ("recording.yml", "alerts.yml"))
+    groups = "".join(text.partition("\ngroups:\n")[2] for text in texts)
+    return RULE_OBJECT + textwrap.indent(groups, "  ")
+
+
+ALERTS = """\
+# Alerts
+
+Those of [alerts.yml](../../configs/prometheus/alerts.yml), with their descriptions. Thresholds are
+for nodes of 10 Gbit/s and more; change them in your copy. Commands with `netmgr node` run on the
+node that the label `instance` names. In Kubernetes:
+
+```sh
+kubectl -n netmgr exec POD -c agent -- netmgr node status
+```
+"""
+ALERT = """
+### {alert}
+
+*{labels[severity]}, {after}*: {summary}.
+
+{annotations[description]}
+"""
+
+
+def _alerts() -> Iterator[str]:
+    for group in yaml.safe_load((PROMETHEUS / "alerts.yml").read_text("utf-8"))["groups"]:
+        yield f"\n## {group['name'].removeprefix('netmgr-').capitalize()}\n"
+        for rule in group["rules"]:
+            after = "at once" if rule["for"] == "0s" else f"after {rule['for']}"
+            summary = _without_templates(rule["annotations"]["summary"])
+            page = ALERT.format_map(rule | {"after": after, "summary": summary})
+            # Alerts name pages by their path in the repository.
+            yield re.sub(r"\bdocs/(reference/)?([\w/-]+\.md)(#[\w-]+)?", _link, page)
+
+
+def _without_templates(summary: str) -> str:
+    """A summary with the names of labels in place of their values."""
+    summary = re.sub(r"{{ with [^}]+ }}(.*?){{ \. }}{{ end }}", r"\1CLUSTER", summary)
+    summary = re.sub(r"{{ \$labels\.(\w+) }}", lambda label: label[1].upper(), summary)
+    return re.sub(r"{{ \$value.*?}}", "…", summary)
+
+
+def _link(path: re.Match[str]) -> str:
+    within, name, anchor = path.groups("")
+    return f"[docs/{within}{name}]({'' if within else '../'}{name}{anchor})"
 
 
 METRICS = """\
@@ -255,7 +321,7 @@ def _cell(text: str) -> str:
 
 def main() -> None:
     """Write all of them."""
-    for folder, files in ((FOLDER, pages()), (schemas.FOLDER, schemas.files())):
+    for folder, files in ((ROOT, pages()), (schemas.FOLDER, schemas.files())):
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
 

@@ -24,6 +24,8 @@ from tests.waiting import PATIENCE
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 WEB_PORT = 9090
+PORT = 9119
+"""Of exporters."""
 
 Result = list[dict]
 

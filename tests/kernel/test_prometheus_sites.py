@@ -10,18 +10,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from exporter.monitoring.files import PORT
-from exporter.monitoring.recording import ISOLATION
 from netmgr.documents.node import Backend
 from netmgr.lab.exchange import open_socket
 from netmgr.lab.unprivileged import NOBODY
 from netmgr.prefixes import Family
 from tests.kernel.joined import MACHINE, Joined, joined, nat_host, own, vip
-from tests.kernel.scraped import CONFIGS, Prometheus, queries, scraping
+from tests.kernel.scraped import CONFIGS, PORT, Prometheus, queries, scraping
 
 pytestmark = pytest.mark.root
 
 DASHBOARD = CONFIGS / "grafana" / "netmgr-sites.json"
+ISOLATION = "cluster_from_to:netmgr_isolation_dropped_packets:rate5m"
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def test_every_query_of_the_dashboard_has_a_result(
             )
         pairs = {
             (one["metric"]["from"], one["metric"]["to"])
-            for one in prometheus.query(f"{ISOLATION.name} > 0")
+            for one in prometheus.query(f"{ISOLATION} > 0")
         }
         assert pairs == {("a", "b"), ("b", "a")}
         raw = prometheus.query("netmgr_isolation_dropped_packets_total")

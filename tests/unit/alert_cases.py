@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from exporter import catalog, controller_catalog, limits_catalog
-from exporter.monitoring.promql import JOB, UP, Series, buckets
+from exporter.metric import Metric
+from tests.unit.monitoring import JOB
 
 NODE = {"cluster": "training", "instance": "node-1"}
 LIMITED_POD = {"namespace": "batch", "pod": "job-1", "traffic": "internet-out"}
@@ -21,8 +22,9 @@ Line = tuple[str, dict[str, str], str]
 """Name, labels and values of a series."""
 
 
-def line(series: Series, values: str, **labels: str) -> Line:
-    return series.name, NODE | {"job": JOB} | labels, values
+def line(series: Metric | str, values: str, **labels: str) -> Line:
+    name = series if isinstance(series, str) else series.name
+    return name, NODE | {"job": JOB} | labels, values
 
 
 def pod(values: str, name: str = "loader", **labels: str) -> Line:
@@ -56,7 +58,7 @@ def free(values: str, instance: str = "node-1") -> Line:
 
 
 def bucket(bound: str, values: str, command: str = "ADD") -> Line:
-    return line(buckets(catalog.DURATIONS), values, command=command, le=bound)
+    return line(f"{catalog.DURATIONS.name}_bucket", values, command=command, le=bound)
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ FIRES = [
     Case(
         "NetmgrExporterDown",
         16,
-        (line(UP, "1x9 0x20"), line(UP, "1x40", instance="node-2")),
+        (line("up", "1x9 0x20"), line("up", "1x40", instance="node-2")),
         {**NODE, "job": JOB},
         "The netmgr exporter of node-1 does not answer",
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from exporter import catalog, controller_catalog, limits_catalog
-from exporter.monitoring.promql import UP
 from tests.unit.alert_cases import (
     LIMITED_POD,
     MB,
@@ -79,8 +78,8 @@ QUIET = [
         (line(catalog.DRIFT, "0x9 1x40", reason="rules"),),
         {"why": "once"},
     ),
-    Case("NetmgrExporterDown", 13, (line(UP, "1x9 0x3 1x20"),), {"why": "a restart"}),
-    Case("NetmgrExporterDown", 30, (line(UP, "0x40", job="other"),), {"why": "not ours"}),
+    Case("NetmgrExporterDown", 13, (line("up", "1x9 0x3 1x20"),), {"why": "a restart"}),
+    Case("NetmgrExporterDown", 30, (line("up", "0x40", job="other"),), {"why": "not ours"}),
     Case("NetmgrAgentDown", 13, (line(catalog.UP, "1x9 0x3 1x20"),), {"why": "a restart"}),
     Case("NetmgrAgentNotReady", 13, (line(catalog.READY, "1x9 0x3 1x20"),), {"why": "a restart"}),
     Case(

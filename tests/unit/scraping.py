@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from exporter.monitoring.promql import JOB
 from tests.fakes import kustomize
+from tests.unit.monitoring import JOB
 
 KUBERNETES = Path(__file__).parents[2] / "configs" / "kubernetes"
 COMPONENT = KUBERNETES / "components" / "pod-monitor"

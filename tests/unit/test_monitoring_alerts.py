@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from exporter.monitoring.alerts import ALERTS
-from exporter.monitoring.files import RUNBOOKS_FILE, files
 from netmgr import programs
 from tests.unit.alert_cases import FIRES, Case
 from tests.unit.alert_quiet_cases import QUIET
+from tests.unit.monitoring import ALERTS, PROMETHEUS, RULE_FILES
 from tests.unit.scraping import as_pod_monitor, as_scraped
 
 SCRAPES = [as_scraped, as_pod_monitor]
@@ -27,8 +26,6 @@ Scrape = Callable[[dict[str, str]], dict[str, str]]
 
 def simulate(case: Case, expected: list[dict], directory: Path, scrape: Scrape) -> str:
     """What promtool has against the case: nothing if exactly `expected` fires."""
-    for name in ("recording.yml", "alerts.yml"):
-        (directory / name).write_text(files()[f"prometheus/{name}"])
     test = {
         "interval": "1m",
         "input_series": [
@@ -46,7 +43,7 @@ def simulate(case: Case, expected: list[dict], directory: Path, scrape: Scrape) 
         ],
     }
     document = {
-        "rule_files": ["recording.yml", "alerts.yml"],
+        "rule_files": [str(PROMETHEUS / name) for name in RULE_FILES],
         "evaluation_interval": "1m",
         "tests": [test],
     }
@@ -61,18 +58,11 @@ def simulate(case: Case, expected: list[dict], directory: Path, scrape: Scrape) 
 @pytest.mark.parametrize("scrape", SCRAPES)
 @pytest.mark.parametrize("case", FIRES, ids=lambda case: case.alert)
 def test_the_alert_fires(case: Case, scrape: Scrape, tmp_path: Path) -> None:
-    alert = next(alert for alert in ALERTS if alert.name == case.alert)
+    alert = next(alert for alert in ALERTS if alert["alert"] == case.alert)
     labels = scrape(case.labels)
     summary = case.summary if "cluster" in labels else case.summary.replace(" in training", "")
-    runbook = f"{RUNBOOKS_FILE}#{alert.name.lower()}"
-    annotations = {
-        "summary": summary,
-        "description": alert.description,
-        "runbook_url": runbook,
-    }
-    expected = [
-        {"exp_labels": labels | {"severity": alert.severity.value}, "exp_annotations": annotations}
-    ]
+    annotations = alert["annotations"] | {"summary": summary}
+    expected = [{"exp_labels": labels | alert["labels"], "exp_annotations": annotations}]
     assert simulate(case, expected, tmp_path, scrape) == ""
 
 
@@ -85,4 +75,4 @@ def test_the_alert_keeps_quiet(case: Case, scrape: Scrape, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("cases", [FIRES, QUIET], ids=["fires", "quiet"])
 def test_every_alert_is_simulated(cases: list[Case]) -> None:
-    assert {case.alert for case in cases} == {alert.name for alert in ALERTS}
+    assert {case.alert for case in cases} == {alert["alert"] for alert in ALERTS}

@@ -1,6 +1,4 @@
-"""What stands in configs/ is what the catalogue gives, and Prometheus' own tool has nothing against
-it.
-"""
+"""Rules and dashboards read series that the catalogue has, and promtool accepts them."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ import json
 import re
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import _jsonnet
 import pytest
@@ -17,102 +16,102 @@ from exporter import catalog
 from exporter.catalog import CATALOG
 from exporter.controller_catalog import CONTROLLER
 from exporter.metric import Kind, Metric
-from exporter.monitoring.__main__ import main
-from exporter.monitoring.alerts import ALERTS
-from exporter.monitoring.dashboard import render
-from exporter.monitoring.dashboards import DASHBOARDS
-from exporter.monitoring.files import PORT, RUNBOOKS_FILE, files
-from exporter.monitoring.promql import TARGET_LABELS, buckets, read
-from exporter.monitoring.recording import GROUPS, Recorded
+from exporter.settings import DEFAULT_LISTEN
 from netmgr import programs
 from netmgr.plan.render import kubernetes
 from tests.fakes import kustomize
+from tests.unit.monitoring import (
+    ALERTS,
+    CONFIGS,
+    DASHBOARDS,
+    JOB,
+    PROMETHEUS,
+    RECORDED,
+    RULE_FILES,
+    Rule,
+    groups,
+)
 
-CONFIGS = Path(__file__).parent.parent.parent / "configs"
-RECORDED = [rule for group in GROUPS for rule in group.rules]
+SCRAPE = (PROMETHEUS / "scrape.yml").read_text("utf-8")
+TARGET_LABELS = {"cluster", "instance", "job"}
+"""Labels that every scraped series gets from its target."""
+
 DASHBOARD_QUERIES = [
-    query.expression
-    for dashboard in DASHBOARDS
-    for panel in dashboard.panels
-    for query in panel.queries
+    target["expr"]
+    for dashboard in DASHBOARDS.values()
+    for panel in dashboard["panels"]
+    for target in panel["targets"]
 ]
-EXPRESSIONS = [
-    *(rule.expression for rule in RECORDED),
-    *(alert.expression for alert in ALERTS),
-    *DASHBOARD_QUERIES,
-]
+EXPRESSIONS = [*(rule["expr"] for rule in (*RECORDED, *ALERTS)), *DASHBOARD_QUERIES]
 
 SERIES = re.compile(r"\b(?:netmgr|iptables)_\w+|\b[a-z_]+:[a-z0-9_:]+|\bup\b")
+MATCHED = re.compile(rf"({SERIES.pattern}){{([^}}]*)}}")
+MATCHER = re.compile(r'(\w+)(?:=~|!=|!~|=)"[^"]*"')
 GROUPED = re.compile(r"\b(?:by|without|on|ignoring) \(([^)]*)\)")
 
 
-def exposed(metric: Metric) -> str:
-    return buckets(metric).name if metric.kind is Kind.HISTOGRAM else metric.name
+def exposed(metric: Metric) -> tuple[str, set[str]]:
+    """The series of a metric that can be read, and its labels."""
+    labels = {*metric.labels, *TARGET_LABELS}
+    if metric.kind is Kind.HISTOGRAM:
+        return f"{metric.name}_bucket", labels | {"le"}
+    return metric.name, labels
 
 
-@pytest.mark.parametrize("name", files())
-def test_the_file_is_what_the_catalogue_gives(name: str) -> None:
-    assert (CONFIGS / name).read_text("utf-8") == files()[name], (
-        "run: python -m exporter.monitoring"
-    )
+def recorded(rule: Rule) -> str:
+    """The labels of what a rule records, which are those it sums by."""
+    (labels,) = set(re.findall(r"sum by \(([^)]*)\)", rule["expr"]))
+    return str(labels)
 
 
-def test_no_file_stands_beside_them_that_nothing_renders() -> None:
-    standing = {
-        path.relative_to(CONFIGS)
-        for folder in ("prometheus", "grafana")
-        for path in (CONFIGS / folder).iterdir()
-    }
-    assert standing == set(map(Path, files())) - {Path("mixin.libsonnet")}
-
-
-def test_the_command_writes_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--directory", str(tmp_path)]) == 0
-    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")} == set(files())
-    assert len(capsys.readouterr().out.splitlines()) == len(files())
+KNOWN = {
+    **dict(map(exposed, (*CATALOG, *CONTROLLER))),
+    **{rule["record"]: set(recorded(rule).split(", ")) for rule in RECORDED},
+    "up": TARGET_LABELS,
+}
+"""The labels of every series."""
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_an_expression_names_only_series_and_labels_that_exist(expression: str) -> None:
-    known = {exposed(metric): metric.labels for metric in (*CATALOG, *CONTROLLER)} | {
-        rule.name: rule.labels for rule in RECORDED
-    }
+    """Prometheus reports neither: such a matcher selects nothing, or everything."""
     named = set(SERIES.findall(re.sub(r'"[^"]*"', "", expression)))
     assert named
-    assert named <= known.keys() | {"up"}
-    labels = {label for name in named - {"up"} for label in known[name]} | {*TARGET_LABELS, "le"}
+    assert named <= KNOWN.keys()
+    for name, matchers in MATCHED.findall(expression):
+        assert re.sub(MATCHER, "", matchers).strip(",") == ""
+        assert set(MATCHER.findall(matchers)) <= KNOWN[name]
+    labels = {label for name in named for label in KNOWN[name]}
     assert {label for group in GROUPED.findall(expression) for label in group.split(", ")} <= labels
 
 
-@pytest.mark.parametrize("rule", RECORDED, ids=lambda rule: rule.name)
-def test_a_recorded_series_has_the_labels_it_states(rule: Recorded) -> None:
-    inner = re.findall(r"sum by \(([^)]*)\)", rule.expression)
-    assert {tuple(labels.split(", ")) for labels in inner} == {rule.labels}
+@pytest.mark.parametrize("rule", RECORDED, ids=lambda rule: rule["record"])
+def test_a_recorded_series_says_in_its_name_which_labels_it_has(rule: Rule) -> None:
+    assert rule["record"].partition(":")[0] == recorded(rule).replace(", ", "_")
 
 
-@pytest.mark.parametrize("expression", [alert.expression for alert in ALERTS] + DASHBOARD_QUERIES)
+@pytest.mark.parametrize("expression", [*(rule["expr"] for rule in ALERTS), *DASHBOARD_QUERIES])
 def test_nothing_that_is_evaluated_often_reads_every_pod(expression: str) -> None:
     assert catalog.POD_BYTES.name not in expression
     assert catalog.POD_PACKETS.name not in expression
 
 
-def test_a_label_that_a_series_has_not_is_refused() -> None:
-    assert read(catalog.POD_BYTES, "5m", pod="=~a.*", instance="n") == (
-        'netmgr_pod_traffic_bytes_total{pod=~"a.*",instance="n"}[5m]'
-    )
-    with pytest.raises(ValueError, match="no label code"):
-        read(catalog.POD_BYTES, code="0")
-    with pytest.raises(ValueError, match="buckets"):
-        read(catalog.DURATIONS)
-
-
 def test_targets_are_asked_where_exporters_listen() -> None:
-    assert kubernetes.EXPORTER_PORT == PORT
+    (job,) = yaml.safe_load(SCRAPE)["scrape_configs"]
+    targets = [target for targets in job["static_configs"] for target in targets["targets"]]
+    assert {target.partition(":")[2] for target in targets} == {str(kubernetes.EXPORTER_PORT)}
+    assert f":{kubernetes.EXPORTER_PORT}" == DEFAULT_LISTEN
+    assert job["job_name"] == JOB
 
 
-@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.uid)
-def test_a_dashboard_has_one_place_for_every_panel(dashboard) -> None:
-    panels = render(dashboard)["panels"]
+def test_the_scrape_configuration_knows_how_many_series_a_pod_has() -> None:
+    assert "4 series, so 7,500 nodes of 30 pods have 900,000" in SCRAPE
+    assert catalog.POD_BYTES.series + catalog.POD_PACKETS.series == 4 * catalog.PODS
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS.values(), ids=DASHBOARDS)
+def test_a_dashboard_has_one_place_for_every_panel(dashboard: dict[str, Any]) -> None:
+    panels = dashboard["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     cells = [
         {
@@ -123,18 +122,28 @@ def test_a_dashboard_has_one_place_for_every_panel(dashboard) -> None:
         for at in (panel["gridPos"] for panel in panels)
     ]
     assert not any(one & other for one, other in combinations(cells, 2))
-    assert [len(panel["targets"]) for panel in panels] == [
-        len(panel.queries) for panel in dashboard.panels
-    ]
+
+
+def test_all_dashboards_ask_the_chosen_prometheus_and_look_alike() -> None:
+    (variables,) = {json.dumps(each["templating"]) for each in DASHBOARDS.values()}
+    names = [variable["name"] for variable in json.loads(variables)["list"]]
+    assert names == ["datasource", "cluster"]
+    panels = [panel for dashboard in DASHBOARDS.values() for panel in dashboard["panels"]]
+    assert {panel["datasource"]["uid"] for panel in panels} == {"${datasource}"}
+    assert all('cluster=~"$cluster"' in query for query in DASHBOARD_QUERIES)
+    assert {panel["type"] for panel in panels} == {"timeseries", "bargauge", "stat"}
+    assert len({(panel["type"], json.dumps(panel["options"])) for panel in panels}) == 3
+    for panel in panels:
+        is_now = panel["type"] != "timeseries"
+        asked = {(target["instant"], target["range"]) for target in panel["targets"]}
+        assert asked == {(is_now, not is_now)}
+        letters = [target["refId"] for target in panel["targets"]]
+        assert letters == list("ABCDEF"[: len(letters)])
 
 
 def test_every_dashboard_has_a_name_of_its_own() -> None:
-    loaded = [json.loads(path.read_text("utf-8")) for path in (CONFIGS / "grafana").glob("*.json")]
-    assert (
-        len({dashboard["uid"] for dashboard in loaded})
-        == len({dashboard["title"] for dashboard in loaded})
-        == 8
-    )
+    assert [f"{dashboard['uid']}.json" for dashboard in DASHBOARDS.values()] == list(DASHBOARDS)
+    assert len({dashboard["title"] for dashboard in DASHBOARDS.values()}) == 8
 
 
 @pytest.mark.programs
@@ -142,14 +151,12 @@ def test_every_dashboard_has_a_name_of_its_own() -> None:
     "arguments",
     [
         ("check", "config", "--lint=all", "--lint-fatal", "scrape.yml"),
-        ("check", "rules", "--lint=all", "--lint-fatal", "recording.yml", "alerts.yml"),
+        ("check", "rules", "--lint=all", "--lint-fatal", *RULE_FILES),
     ],
     ids=" ".join,
 )
 def test_promtool_finds_nothing_to_complain_about(arguments: tuple[str, ...]) -> None:
-    outcome = programs.run(
-        [programs.locate("promtool", "prometheus"), *arguments], cwd=CONFIGS / "prometheus"
-    )
+    outcome = programs.run([programs.locate("promtool", "prometheus"), *arguments], cwd=PROMETHEUS)
     assert outcome.returncode == 0, outcome.stderr.decode()
 
 
@@ -158,7 +165,7 @@ def test_what_the_scrape_configuration_offers_in_comments_is_valid_too(tmp_path:
     offered = re.sub(
         r"^( *)# ( *(?:- )?[a-z_]+: ?.*)$",
         r"\1\2",
-        files()["prometheus/scrape.yml"],
+        SCRAPE,
         flags=re.MULTILINE,
     )
     document = yaml.safe_load(offered)
@@ -177,14 +184,10 @@ def test_what_the_scrape_configuration_offers_in_comments_is_valid_too(tmp_path:
 
 
 def test_the_scrape_configuration_loads_the_rules_beside_it() -> None:
-    beside = {
-        name.removeprefix("prometheus/"): yaml.safe_load(text)
-        for name, text in files().items()
-        if name.startswith("prometheus/")
-    }
     # What is for Prometheus' operator has rules as well, but in an object of Kubernetes.
+    beside = {path.name: yaml.safe_load(path.read_text("utf-8")) for path in PROMETHEUS.iterdir()}
     with_rules = {name for name, document in beside.items() if "groups" in document}
-    assert set(beside["scrape.yml"]["rule_files"]) == with_rules
+    assert set(beside["scrape.yml"]["rule_files"]) == with_rules == set(RULE_FILES)
 
 
 def test_the_mixin_has_every_dashboard_and_rule() -> None:
@@ -194,42 +197,30 @@ def test_the_mixin_has_every_dashboard_and_rule() -> None:
         "for key in ['grafanaDashboards', 'prometheusAlerts', 'prometheusRules'] }"
     )
     mixin = json.loads(_jsonnet.evaluate_snippet("all", shown))
-    assert mixin["grafanaDashboards"] == {
-        f"{dashboard.uid}.json": render(dashboard) for dashboard in DASHBOARDS
-    }
-    for key, name in (("prometheusAlerts", "alerts.yml"), ("prometheusRules", "recording.yml")):
-        assert mixin[key] == yaml.safe_load((CONFIGS / "prometheus" / name).read_text())
+    assert mixin["grafanaDashboards"] == DASHBOARDS
+    assert mixin["prometheusAlerts"]["groups"] == groups("alerts.yml")
+    assert mixin["prometheusRules"]["groups"] == groups("recording.yml")
 
 
 def test_the_operators_object_has_the_same_rules() -> None:
-    (rule,) = kustomize.build(CONFIGS / "prometheus")
-    of_files = [
-        group
-        for name in ("recording.yml", "alerts.yml")
-        for group in yaml.safe_load((CONFIGS / "prometheus" / name).read_text())["groups"]
-    ]
+    (rule,) = kustomize.build(PROMETHEUS)
     assert rule["kind"] == "PrometheusRule"
-    assert rule["spec"]["groups"] == of_files
+    assert rule["spec"]["groups"] == [group for name in RULE_FILES for group in groups(name)]
 
 
 def test_config_maps_have_the_dashboards_where_grafanas_sidecar_looks() -> None:
     made = kustomize.build(CONFIGS / "grafana")
     assert {found["metadata"]["labels"]["grafana_dashboard"] for found in made} == {"1"}
-    shown = [json.loads(text) for found in made for text in found["data"].values()]
-    assert shown == [render(dashboard) for dashboard in DASHBOARDS]
+    shown = {name: json.loads(text) for found in made for name, text in found["data"].items()}
+    assert shown == DASHBOARDS
     # A ConfigMap and the annotation that `kubectl apply` makes of it hold 1 MiB and 256 KiB.
     assert all(len(json.dumps(found)) < 200_000 for found in made)
 
 
-def test_every_alert_leads_to_its_runbook() -> None:
-    page = (CONFIGS.parent / RUNBOOKS_FILE).read_text()
-    assert re.findall(r"(?m)^### (\w+)$", page) == [alert.name for alert in ALERTS]
-    at_a_site = files("https://docs.example.com/")["prometheus/alerts.yml"]
-    for text, base in (
-        (files()["prometheus/alerts.yml"], RUNBOOKS_FILE),
-        (at_a_site, "https://docs.example.com/reference/alerts/"),
-    ):
-        rules = [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
-        assert [rule["annotations"]["runbook_url"] for rule in rules] == [
-            f"{base}#{alert.name.lower()}" for alert in ALERTS
-        ]
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+def test_an_alert_says_how_urgent_it_is_what_it_means_and_what_to_do(alert: Rule) -> None:
+    assert alert["labels"].keys() == {"severity"}
+    assert alert["labels"]["severity"] in ("critical", "warning", "info")
+    assert alert["annotations"].keys() == {"summary", "description"}
+    for page in re.findall(r"\bdocs/[\w/-]+\.md", alert["annotations"]["description"]):
+        assert (CONFIGS.parent / page).exists()

@@ -8,9 +8,8 @@ import pytest
 import yaml
 
 from exporter import catalog
-from exporter.monitoring.dashboards import EGRESS
-from exporter.monitoring.files import files
 from netmgr import programs
+from tests.unit.monitoring import DASHBOARDS, PROMETHEUS
 
 
 @pytest.mark.programs
@@ -19,12 +18,13 @@ def test_a_volume_is_the_bytes_that_were_sent_at_whatever_interval_rates_are_rec
     interval: str, tmp_path: Path
 ) -> None:
     """promtool evaluates every group at the interval of the test."""
-    (tmp_path / "recording.yml").write_text(files()["prometheus/recording.yml"])
-    (panel,) = [each for each in EGRESS.panels if "24 hours" in each.title]
-    (query,) = panel.queries
+    panels = DASHBOARDS["netmgr-egress.json"]["panels"]
+    (panel,) = [panel for panel in panels if "24 hours" in panel["title"]]
+    (target,) = panel["targets"]
+    query = target["expr"].replace("$cluster", ".*")
     minutes, gigabyte = 24 * 60, 1_000_000_000
     sent = minutes * gigabyte
-    off_by = f"abs({query.expression.replace('$cluster', '.*')} - {sent}) > bool {sent // 200}"
+    off_by = f"abs({query} - {sent}) > bool {sent // 200}"
     test = {
         "interval": "1m",
         "input_series": [
@@ -42,7 +42,11 @@ def test_a_volume_is_the_bytes_that_were_sent_at_whatever_interval_rates_are_rec
             }
         ],
     }
-    document = {"rule_files": ["recording.yml"], "evaluation_interval": interval, "tests": [test]}
+    document = {
+        "rule_files": [str(PROMETHEUS / "recording.yml")],
+        "evaluation_interval": interval,
+        "tests": [test],
+    }
     (tmp_path / "test.yml").write_text(yaml.safe_dump(document))
     outcome = programs.run(
         [programs.locate("promtool", "prometheus"), "test", "rules", "test.yml"], cwd=tmp_path
