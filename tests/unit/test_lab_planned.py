@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import Role, SourceAddress, TranslationMode
 from netmgr.errors import ConfigError
-from netmgr.lab import planned
-from netmgr.lab.topology import Topology
 from netmgr.prefixes import Family, overlaps
+from tests.lab import planned
+from tests.lab.topology import Topology
 
 SIZES = st.tuples(
     st.integers(1, planned.MAX_SPOKES), st.integers(1, planned.MAX_NODES), st.integers(0, 3)

@@ -8,22 +8,21 @@ from hypothesis import strategies as st
 
 from netmgr.documents.special_use import PRIVATE_USE
 from netmgr.errors import ConfigError
-from netmgr.lab.topology import (
+from netmgr.prefixes import Family, overlaps
+from tests.lab.topology import (
     INTERNET,
     MAX_NODES,
     MAX_PODS,
     SPARE_ADDRESSES,
     Topology,
     cluster,
-    two_nodes,
 )
-from netmgr.prefixes import Family, overlaps
 
 SIZES = st.tuples(st.integers(1, MAX_NODES), st.integers(0, MAX_PODS))
 
 
 def test_the_default_world_is_two_nodes_with_four_pods_each() -> None:
-    world = two_nodes()
+    world = cluster()
     assert [node.host for node in world.nodes] == ["node-1", "node-2"]
     assert [(pod.name, pod.node) for pod in world.pods[3:5]] == [
         ("pod-4", "node-1"),

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from click import unstyle
 
-from netmgr.cli.lab_tables import drops, matrix
 from netmgr.cli.output import Table
-from netmgr.lab.matrix import Target
-from netmgr.lab.verify import Drops, HalfOpen, Pair, Row, Verification, result
+from tests.lab.matrix import Target
+from tests.lab.tables import drops, matrix
+from tests.lab.verify import Drops, HalfOpen, Pair, Row, Verification, result
 
 EVERYTHING = (Target.NODES, Target.PODS, Target.SERVICES)
 REACHED = Row(

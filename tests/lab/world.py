@@ -27,12 +27,13 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 
 from netmgr.documents.node import Backend
-from netmgr.errors import LabError, SetupError
+from netmgr.errors import SetupError
 from netmgr.kernel import netns
-from netmgr.lab import processes, services, wiring
-from netmgr.lab.nodes import TRAVERSABLE, LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import Topology
+from tests.lab import processes, services, wiring
+from tests.lab.errors import LabError
+from tests.lab.nodes import TRAVERSABLE, LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import Topology
 
 ROOT = Path("/run/netmgr-lab")
 """Short, because a Unix socket's path has at most 107 bytes."""
@@ -96,7 +97,7 @@ class World:
         if not (directory / "complete").exists():
             raise LabError(
                 f"lab {directory.name} is not complete; "
-                f"remove it with: netmgr lab down --name {directory.name}"
+                f"remove it with: python -m tests.lab down --name {directory.name}"
             )
         kept = json.loads((directory / "topology.json").read_text("utf-8"))
         world = cls(
@@ -179,12 +180,8 @@ class World:
             path = self.directory / folder / name
             if path.parent == self.directory / folder and path.is_file():
                 return path
-        known = ", ".join(self.pods_and_hosts())
+        known = ", ".join(sorted(pin.name for pin in _pins(self.directory)))
         raise LabError(f"lab {self.name} has no pod or host {name}; it has {known}")
-
-    def pods_and_hosts(self) -> list[str]:
-        """The names that `find` knows."""
-        return sorted(pin.name for pin in _pins(self.directory))
 
     def node_of(self, name: str) -> LabNode | None:
         """The node that is called `name`, or that runs the pod of that name; None for any other."""
@@ -207,7 +204,7 @@ class World:
             "settings": self._settings,
             "topology": TypeAdapter(Topology).dump_python(self.topology, mode="json"),
         }
-        # Written first: `netmgr lab down` must know of a lab whose builder was killed.
+        # Written first: `down` must know of a lab whose builder was killed.
         (self.directory / "topology.json").write_text(json.dumps(kept), encoding="utf-8")
         for name, text in self.topology.files.items():
             (self.directory / name).write_text(text, encoding="utf-8")
@@ -287,7 +284,7 @@ def choose(name: str | None, root: Path = ROOT) -> str:
     if name is None and len(known) == 1:
         return known[0]
     if not known:
-        raise LabError("there is no lab; make one with: netmgr lab up")
+        raise LabError("there is no lab; make one with: python -m tests.lab up")
     if name is None:
         raise LabError(f"there are several labs; say which with --name: {', '.join(known)}")
     if name not in known:
@@ -333,7 +330,7 @@ def _claim(name: str | None, root: Path) -> str:
         )
     if not _make(root / name):
         raise LabError(
-            f"there is a lab {name} already; remove it with: netmgr lab down --name {name}"
+            f"there is a lab {name} already; remove it with: python -m tests.lab down --name {name}"
         )
     return name
 

@@ -27,8 +27,8 @@ from netmgr.errors import KernelError
 from netmgr.kernel import links, netns, routes
 from netmgr.kernel.links import VethEnd
 from netmgr.kernel.netlink import Netlink, Operation
-from netmgr.lab.topology import Host, Interface, Link, Route, Topology
 from netmgr.prefixes import Family
+from tests.lab.topology import Host, Interface, Link, Route, Topology
 
 RTPROT_STATIC = 4
 LOOPBACK_INDEX = 1
@@ -155,7 +155,7 @@ def _configure(host: Host, ends: list[Interface], channel: Netlink, directory: P
 
 
 def _fill_tables(
-    kernel: Any,  # noqa: ANN401 - pyroute2 has no types
+    kernel: Any,
     host: Host,
     ends: list[Interface],
     indices: dict[str, int],

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from netmgr.errors import LabError
-from netmgr.lab import wiring
 from netmgr.model import Traffic
 from netmgr.prefixes import Address, Family
+from tests.lab import wiring
+from tests.lab.errors import LabError
 
 ETH_P_ALL = 0x0003
 SOL_PACKET = 263

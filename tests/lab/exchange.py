@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from netmgr.errors import LabError
-from netmgr.lab import wiring
-from netmgr.lab.capture import Tally
 from netmgr.prefixes import Address, Family
+from tests.lab import wiring
+from tests.lab.capture import Tally
+from tests.lab.errors import LabError
 
 PATIENCE = 5.0
 """Seconds until a packet that has not arrived counts as lost."""

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from netmgr import programs
-from netmgr.errors import LabError
 from netmgr.kernel import netns
-from netmgr.lab import wiring
-from netmgr.lab.topology import Host, Pod
 from netmgr.prefixes import Address, Family
+from tests.lab import wiring
+from tests.lab.errors import LabError
+from tests.lab.topology import Host, Pod
 
 INTERFACE = "eth0"
 """What every runtime of Kubernetes calls a pod's interface."""

@@ -30,11 +30,12 @@ from netmgr.api.snapshot import Snapshot
 from netmgr.documents import loader
 from netmgr.documents.node import Backend, NodeDocument
 from netmgr.documents.sites import TranslationMode
-from netmgr.errors import LabError, NetmgrError
-from netmgr.lab import processes, wiring
-from netmgr.lab.runtime import Runtime, Sandbox
-from netmgr.lab.topology import Node, Pod
-from netmgr.lab.unprivileged import NOBODY
+from netmgr.errors import NetmgrError
+from tests.lab import processes, wiring
+from tests.lab.errors import LabError
+from tests.lab.runtime import Runtime, Sandbox
+from tests.lab.topology import Node, Pod
+from tests.lab.unprivileged import NOBODY
 
 EXPORTER_PORT = 9119
 """The same on every node: each listens in a namespace of its own."""
@@ -174,7 +175,7 @@ class LabNode:
     def start_exporter(self) -> None:
         """Start the exporter as a user that may read the agent's ledger socket and nothing else."""
         self._start(
-            "exporter", "netmgr.lab.unprivileged", str(self.ledger_socket), f":{EXPORTER_PORT}"
+            "exporter", "tests.lab.unprivileged", str(self.ledger_socket), f":{EXPORTER_PORT}"
         )
 
     def wait_until_ready(self, timeout: float = START_SECONDS) -> None:
@@ -277,7 +278,7 @@ class LabNode:
             module,
             *arguments,
         ]
-        # A session of its own: a Ctrl-C at the terminal of `netmgr lab up` must not end the lab.
+        # A session of its own: a Ctrl-C at the terminal of `up` must not end the lab.
         with (self.directory / f"{role}.log").open("ab") as output:
             self._started[role] = programs.start(
                 command,
@@ -288,7 +289,7 @@ class LabNode:
             )
 
     def _find(self, role: str) -> int | None:
-        marker = {"agent": "agent", "exporter": "netmgr.lab.unprivileged"}[role]
+        marker = {"agent": "agent", "exporter": "tests.lab.unprivileged"}[role]
         for number in processes.running_in([self.namespace]):
             if marker in processes.command_line(number):
                 return number

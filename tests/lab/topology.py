@@ -252,12 +252,7 @@ INTERNET_NETWORKS = tuple(
 """The prefixes on the link between internet and fabric."""
 
 
-def two_nodes(pods: int = 4) -> Topology:
-    """The default world: two nodes, `pods` pods each, dual stack."""
-    return cluster(nodes=2, pods=pods)
-
-
-def cluster(nodes: int, pods: int) -> Topology:
+def cluster(nodes: int = 2, pods: int = 4) -> Topology:
     """One cluster on one fabric: `nodes` nodes with `pods` pods each, dual stack.
 
     Raises:

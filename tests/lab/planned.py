@@ -27,7 +27,13 @@ from typing import Any, NamedTuple
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import HUB, Role, SourceAddress, TranslationMode
 from netmgr.errors import ConfigError
-from netmgr.lab.topology import (
+from netmgr.plan import files
+from netmgr.plan.document import PlanDocument, ServiceMode
+from netmgr.plan.lock import LockDocument
+from netmgr.plan.locking import make_lock
+from netmgr.plan.render.node import Documents
+from netmgr.prefixes import Address, Family, Prefix
+from tests.lab.topology import (
     BESIDE_INTERNET,
     EVERYTHING,
     INTERNET_NETWORKS,
@@ -45,12 +51,6 @@ from netmgr.lab.topology import (
     Topology,
     internet_link,
 )
-from netmgr.plan import files
-from netmgr.plan.document import PlanDocument, ServiceMode
-from netmgr.plan.lock import LockDocument
-from netmgr.plan.locking import make_lock
-from netmgr.plan.render.node import Documents
-from netmgr.prefixes import Address, Family, Prefix
 
 RESEARCHER, FABRIC, INTERNET_HOST, UPLINK = "researcher", "fabric", "internet", "eth0"
 POOL = "cpu"
