@@ -53,15 +53,6 @@ def test_up_and_status_tell_of_every_machine_and_its_role(up) -> None:
         assert name in status
 
 
-def test_the_lab_keeps_the_plan_it_was_drawn_from(up) -> None:
-    plan = up.directory / "plan.yaml"
-    command = [sys.executable, "-m", "netmgr", "plan", "reach", "--file", str(plan)]
-    reach = subprocess.run(
-        command, cwd=TOP, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-    assert reach.returncode == 0, reach.stdout + reach.stderr
-
-
 @pytest.mark.usefixtures("up")
 def test_verify_prints_what_was_expected_beside_what_happened() -> None:
     found = run("verify")

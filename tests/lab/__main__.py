@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from netmgr import programs
 from netmgr.cli import terminal
@@ -37,14 +36,8 @@ app = typer.Typer(
 NODE_BYTES = "netmgr_node_traffic_bytes_total"
 
 
-class Backend(StrEnum):
-    """What holds the nodes' rules."""
-
-    NFTABLES = "nftables"
-    IPTABLES = "iptables"
-    IPTABLES_LEGACY = "iptables-legacy"
-    IPTABLES_NFT = "iptables-nft"
-
+Backend = StrEnum("Backend", [(known.name, known) for known in node.Backend if known != "auto"])
+"""What holds the nodes' rules; a probe's expected source depends on it, so it is never `auto`."""
 
 Name = Annotated[str | None, typer.Option("--name", "-n", help="Which lab, if there are several.")]
 NewName = Annotated[
@@ -219,10 +212,8 @@ def _compare(lab: World) -> bool:
     """Send traffic and print the comparison; returns whether all agrees."""
     before = comparison.read(lab)
     talks = traffic.plan(lab)
-    columns = (TextColumn("traffic"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    peers = TextColumn("[dim]{task.description}")
-    with Progress(*columns, peers, console=terminal.console(), transient=True) as progress:
-        task = progress.add_task("", total=len(talks))
+    with terminal.progress() as progress:
+        task = progress.add_task("traffic", total=len(talks))
 
         def advance(talk: traffic.Talk) -> None:
             description = f"{talk.pod.pod.name} → {talk.peer}"
@@ -237,11 +228,7 @@ def _compare(lab: World) -> bool:
 
 
 def _verify(lab: World) -> bool:
-    """Probe and print; returns whether all is as designed.
-
-    Raises:
-        LabError: the lab has no hub.
-    """
+    """Probe and print; returns whether all is as designed."""
     if not lab.topology.spokes:
         raise LabError(
             f"lab {lab.name} has no hub and spokes to verify; "

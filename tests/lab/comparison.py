@@ -23,11 +23,7 @@ Looked = TypeVar("Looked")
 
 
 def read(world: World) -> Counts:
-    """Every pod's totals, scraped from every node's exporter.
-
-    Raises:
-        LabError: an exporter does not answer.
-    """
+    """Every pod's totals, scraped from every node's exporter."""
     totals: defaultdict[Column, Tally] = defaultdict(Tally)
     for node in world.nodes:
         for column, tally in parse(node.scrape()).items():
@@ -53,9 +49,6 @@ def since(world: World, before: Counts, expected: Counts, patience: float = 10) 
     """What was counted since `before`: once it is as `expected`, or after `patience` seconds.
 
     Waiting is fair: a counter that runs behind catches up, one that is wrong stays wrong.
-
-    Raises:
-        LabError: an exporter does not answer.
     """
     return wait_for(lambda: _difference(read(world), before, expected), expected, patience)
 

@@ -99,19 +99,11 @@ class LabNode:
         )
 
     def add(self, name: str, namespace: str = "research") -> Sandbox:
-        """Run a pod on this node.
-
-        Raises:
-            LabError: the CNI plugin refused.
-        """
+        """Run a pod on this node."""
         return self.runtime.add(Pod(name, self.name, namespace))
 
     def write_document(self) -> None:
-        """Write node.yaml.
-
-        Raises:
-            ConfigError: the settings do not make a valid document.
-        """
+        """Write node.yaml."""
         text = yaml.safe_dump(self._document(), sort_keys=False)
         # Validated here: an agent that refuses its document would only be seen to time out.
         loader.parse(text, str(self.document), NodeDocument)
@@ -179,11 +171,7 @@ class LabNode:
         )
 
     def wait_until_ready(self, timeout: float = START_SECONDS) -> None:
-        """Wait up to `timeout` seconds until the agent is ready and the exporter answers.
-
-        Raises:
-            LabError: one of them does not; the message ends with the last words of its log.
-        """
+        """Wait up to `timeout` seconds until the agent is ready and the exporter answers."""
         deadline = time.monotonic() + timeout
         while reason := self.status():
             self._still_trying("agent", reason, deadline)
@@ -218,11 +206,7 @@ class LabNode:
         return self._find("exporter")
 
     def ask(self, query: str, **fields: str) -> dict[str, Any]:
-        """Put one question to the agent's read-only socket.
-
-        Raises:
-            NetmgrError: as `client.ask`.
-        """
+        """Put one question to the agent's read-only socket."""
         return client.ask(self.ledger_socket, query, timeout=QUERY_SECONDS, **fields)
 
     def snapshot(self) -> Snapshot:
@@ -230,11 +214,7 @@ class LabNode:
         return client.read_snapshot(self.ledger_socket, timeout=QUERY_SECONDS)
 
     def scrape(self) -> str:
-        """The exporter's page of metrics.
-
-        Raises:
-            LabError: the exporter does not answer, or not with 200.
-        """
+        """The exporter's page of metrics."""
         return self._get("/metrics")
 
     def _get(self, path: str) -> str:

@@ -120,11 +120,7 @@ def _peers(
 def drive(
     world: World, talks: Iterable[Talk], advance: Callable[[Talk], None] = lambda _: None
 ) -> Sent:
-    """Have every conversation, one after the other; `advance` is called after each.
-
-    Raises:
-        LabError: something sent did not arrive, or passed the internet host unasked for.
-    """
+    """Have every conversation, one after the other; `advance` is called after each."""
     internal: defaultdict[str, int] = defaultdict(int)
     owners: dict[tuple[Flow, ...], Sandbox] = {}
     sent: dict[Flow, Tally] = {}

@@ -81,11 +81,7 @@ class Verification:
 
 
 def verify(world: World) -> Verification:
-    """Send every probe and compare.
-
-    Raises:
-        LabError: a probe could not be sent at all, or an agent does not answer.
-    """
+    """Send every probe and compare."""
     # Counters are never reset, and connections of earlier runs are still in the table: both are
     # compared as differences.
     before, halves = dropped(world), set(half_open(world))
