@@ -17,7 +17,7 @@ help: ## show this list
 lab: ## demonstrate netmgr in network namespaces: nodes, pods, an internet, and every byte counted (root)
 	@.ci/setup lab
 	@.venv/bin/python -m cni.build
-	.venv/bin/netmgr lab run $(ARGS)
+	.venv/bin/python -m tests.lab run $(ARGS)
 
 test: ## run every test: real kernel, runtimes, Multus and API server, the latter two built once (root)
 	@.ci/setup test

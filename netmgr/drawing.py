@@ -1,4 +1,4 @@
-"""SVG primitives (SVG 1.1) of every picture that netmgr draws: maps and labs.
+"""SVG primitives (SVG 1.1) of the maps that netmgr draws.
 
 A picture is text: each function returns one element, and `document` makes them a file that needs
 nothing else to be shown. Text and attributes are escaped here, whatever a cluster, a pod or a

@@ -23,7 +23,6 @@
     │  └─ NewerState            103  … because a newer netmgr wrote it; it is kept
     ├─ CheckFailed              104  CHECK found an attachment not as it was made
     ├─ SetupError               105  this machine lacks something; says how to get it
-    ├─ LabError                 106  the lab's world could not be built, found or used
     └─ ApiError                 107  the Kubernetes API server refused; carries the HTTP status
        └─ ApiAway               107  … or cannot answer now: unreachable, overloaded, failing
 
@@ -236,12 +235,6 @@ class SetupError(NetmgrError):
     """This machine lacks a program, library or privilege; the message says how to get it."""
 
     cni_code = 105
-
-
-class LabError(NetmgrError):
-    """The lab's world could not be built, found or used; the message says what to do."""
-
-    cni_code = 106
 
 
 class ApiError(NetmgrError):

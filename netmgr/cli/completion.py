@@ -10,7 +10,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -151,22 +151,6 @@ def pod_addresses(ctx: typer.Context) -> Values:
             for pod in answer["attachments"]
             for address in pod["addresses"]
         ]
-    return []
-
-
-def labs() -> Iterable[str]:
-    """The labs on this machine."""
-    from netmgr.lab.world import names
-
-    return names()
-
-
-def lab_hosts(ctx: typer.Context) -> Iterable[str]:
-    """The pods and hosts of the lab that is meant."""
-    from netmgr.lab.world import World
-
-    with suppress(NetmgrError):
-        return World.open(ctx.params.get("name")).pods_and_hosts()
     return []
 
 

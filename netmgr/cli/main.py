@@ -39,7 +39,6 @@ COMMANDS = {
     "completion": ("completion:completion", "Print what has a shell complete commands and values."),
     "simulate": ("simulate:simulate", "Simulate a fleet of thousands of nodes in this process."),
     "version": ("version:version", "Show which netmgr this is, and what it was built from."),
-    "lab": ("lab:app", "Build a lab of network namespaces on this machine."),
 }
 """Where each command is, a module beside this one and a name in it, and its summary."""
 

@@ -92,10 +92,3 @@ LogLevelOption = Annotated[
 LogFormatOption = Annotated[
     LogFormat, typer.Option("--log-format", help="One event per line, as text or as JSON.")
 ]
-
-LabName = Annotated[
-    str | None,
-    typer.Option(
-        "--name", "-n", help="Which lab, if there are several.", autocompletion=completion.labs
-    ),
-]

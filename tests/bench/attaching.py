@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from statistics import median, quantiles
 
-from netmgr.lab.topology import cluster
 from tests.bench.plugins import Plugin, netmgr, ptp, todays_plugins
 from tests.bench.report import Effort, Figure
+from tests.lab.topology import cluster
 
 OURS = "netmgr"
 VERBS = ("ADD", "DEL")

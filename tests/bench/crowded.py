@@ -12,13 +12,13 @@ from statistics import median
 
 from netmgr.documents import loader
 from netmgr.documents.node import Backend, NodeDocument
-from netmgr.lab import processes, wiring
-from netmgr.lab.nodes import LabNode
 from netmgr.rules.choose import open_kind
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
 from tests.bench.plugins import Plugin, netmgr
 from tests.bench.report import Effort, Figure
+from tests.lab import processes, wiring
+from tests.lab.nodes import LabNode
 
 MEGABYTE = 1024 * 1024
 AS_INSTALLED = {"reconcile_seconds": 10}
@@ -139,7 +139,7 @@ def _footprint(node: LabNode, where: str, rounds: int) -> Iterator[Figure]:
         "MB",
         budget=45,
     )
-    exporter = process_of(node, "netmgr.lab.unprivileged")
+    exporter = process_of(node, "tests.lab.unprivileged")
     yield Figure(
         f"exporter's memory, {where}", resident_bytes(exporter) / MEGABYTE, "MB", budget=35
     )

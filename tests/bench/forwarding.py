@@ -31,10 +31,6 @@ from netmgr.documents.node import Backend, NodeDocument
 from netmgr.kernel import flowtables, netlink
 from netmgr.kernel.nf_tables_socket import NftSocket
 from netmgr.kernel.xtables.legacy import LegacyTables
-from netmgr.lab import wiring
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import Host, Interface, InterfaceAddress, Link, Node, Route, Topology
-from netmgr.lab.world import World
 from netmgr.prefixes import Address, Prefix
 from netmgr.rules.classifier import Classifier
 from netmgr.rules.engine import RuleBackend, Rules
@@ -44,6 +40,10 @@ from netmgr.rules.policy import Policy, desired
 from tests.bench.plugins import QUIET, RANGE, Plugin, plugin_of, ptp
 from tests.bench.report import Effort, Figure
 from tests.bench.tc_counter import TcCounter
+from tests.lab import wiring
+from tests.lab.nodes import LabNode
+from tests.lab.topology import Host, Interface, InterfaceAddress, Link, Node, Route, Topology
+from tests.lab.world import World
 
 IP_BYTES = 64
 SENDER = "sender"

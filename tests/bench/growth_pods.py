@@ -17,12 +17,12 @@ from netmgr.agent.node import Node
 from netmgr.agent.pool import Pool
 from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument
-from netmgr.lab import wiring
-from netmgr.lab.nodes import LabNode
 from netmgr.model import Attachment
 from tests.bench.forwarding import run_in
 from tests.bench.plugins import Plugin
 from tests.bench.report import Effort
+from tests.lab import wiring
+from tests.lab.nodes import LabNode
 
 LONG_SECONDS = 2.0
 """What takes longer in all is repeated no more."""

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
-from netmgr.lab import wiring
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import Topology, cluster
-from netmgr.lab.world import World
 from tests.built import built
+from tests.lab import wiring
+from tests.lab.nodes import LabNode
+from tests.lab.topology import Topology, cluster
+from tests.lab.world import World
 
 RANGE = "10.128.0.0/21"
 """Room for every pod of a run without using an address twice."""

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from netmgr.documents.node import Backend
-from netmgr.lab import wiring
 from tests.bench.forwarding import (
     INTERNAL,
     INTERNET,
@@ -24,6 +23,7 @@ from tests.bench.forwarding import (
     run_in,
 )
 from tests.bench.report import Effort, Figure
+from tests.lab import wiring
 
 ALL = "all"
 FAMILY = "v4"

@@ -20,8 +20,6 @@ from tempfile import TemporaryDirectory
 from netmgr.documents.node import NodeDocument
 from netmgr.kernel import netns
 from netmgr.kernel.netlink import NETLINK_NETFILTER, NFGENMSG, NLM_F_ACK, Netlink, Operation
-from netmgr.lab import wiring
-from netmgr.lab.topology import Host, Interface, InterfaceAddress, Link, Route, Topology
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
 from netmgr.rules.nftables import NftablesBackend
@@ -32,6 +30,8 @@ from tests.bench.forwarding import compiled
 from tests.bench.report import Effort, Figure
 from tests.bench.services_shapes import ENDPOINTS, SPOKE, endpoint_address, kube_proxy_nftables
 from tests.builders import NODE_KEYS
+from tests.lab import wiring
+from tests.lab.topology import Host, Interface, InterfaceAddress, Link, Route, Topology
 
 FIRST_VIP = Address.parse("100.64.0.0")
 VIPS = Prefix.parse("100.64.0.0/16")

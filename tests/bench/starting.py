@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from netmgr.lab.nodes import LabNode
 from tests.bench.plugins import netmgr
 from tests.bench.report import Effort, Figure
+from tests.lab.nodes import LabNode
 
 SOURCE = Path(__file__).resolve().parents[2]
 

@@ -15,12 +15,12 @@ from statistics import median
 from typing import Any
 
 from netmgr.documents.node import Backend
-from netmgr.lab.topology import two_nodes
-from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
 from tests.bench.forwarding import NO_RULES, TRACKING, TRACKING_ALONE, WITHOUT_RULES, run_in
 from tests.bench.plugins import QUIET
 from tests.bench.report import Effort, Figure
+from tests.lab.topology import cluster
+from tests.lab.world import World
 
 PATIENCE = 10.0
 FLOWS = (1, 8)
@@ -56,7 +56,7 @@ def measure(effort: Effort) -> Iterator[Figure]:
 @contextmanager
 def _world(backend: Backend) -> Iterator[World]:
     settings = {key: value for key, value in QUIET.items() if key != "ranges"}
-    with World(two_nodes(pods=1), backend=backend, settings=settings) as world:
+    with World(cluster(pods=1), backend=backend, settings=settings) as world:
         yield world
 
 

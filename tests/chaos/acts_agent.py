@@ -10,10 +10,10 @@ import threading
 import time
 from contextlib import suppress
 
-from netmgr.errors import LabError
 from tests.chaos.node import Chaos
 from tests.failpoints.order import Order, When
 from tests.failpoints.steps import ROOT
+from tests.lab.errors import LabError
 
 MOST_STEPS_OF_A_START, MOST_STEPS_OF_WORK = 30, 25
 UP_SECONDS = 10.0

@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from netmgr import programs
-from netmgr.errors import LabError
-from netmgr.lab.runtime import Sandbox
 from tests.chaos.books import Blind
 from tests.chaos.node import Chaos
 from tests.kernel.stalling import Stall
+from tests.lab.errors import LabError
+from tests.lab.runtime import Sandbox
 
 DISK = "4m"
 MOST_HOURS = 10

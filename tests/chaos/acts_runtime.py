@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from netmgr.errors import LabError
 from netmgr.kernel import netns
-from netmgr.lab import wiring
-from netmgr.lab.topology import Host
 from tests.chaos.node import Chaos
 from tests.kernel import conforming
+from tests.lab import wiring
+from tests.lab.errors import LabError
+from tests.lab.topology import Host
 
 MOST_PODS = 6
 BURST = 4

@@ -23,10 +23,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from netmgr.lab.nodes import LabNode
 from netmgr.ledger.tables import Gap
 from netmgr.model import Traffic
 from tests.chaos.traffic import WAYS, Bounds, Conversation, Sending
+from tests.lab.nodes import LabNode
 
 SLACK_SECONDS = 0.15
 """How late the agent's threads may always be."""

@@ -22,7 +22,7 @@ from netmgr.kernel.netlink import (
     attribute,
     nested,
 )
-from netmgr.lab import wiring
+from tests.lab import wiring
 
 _NEW = 1 << 8
 _ORIGINAL, _REPLY, _TIMEOUT = 1, 2, 7

@@ -11,13 +11,13 @@ import socket
 from netmgr import programs
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
-from netmgr.lab import wiring
-from netmgr.lab.exchange import open_socket
-from netmgr.lab.topology import INTERNET
 from netmgr.prefixes import Family
 from tests.chaos.kernel import Kernel
 from tests.kernel.conforming import Caller, Pod, ptp
 from tests.kernel.spending import run
+from tests.lab import wiring
+from tests.lab.exchange import open_socket
+from tests.lab.topology import INTERNET
 
 FIREWALLD = """
 table inet firewalld {

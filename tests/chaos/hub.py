@@ -2,7 +2,7 @@
 
 One machine at a time is broken. Every machine drops on its own what one spoke sends to another, so
 not one such packet may arrive, whatever is done to any one of them (invariant 10). After each step
-the whole matrix has to be as the design says again, every drop counted (`netmgr/lab/verify.py`),
+the whole matrix has to be as the design says again, every drop counted (`tests/lab/verify.py`),
 and what the spokes' pods exchanged with the internet counted, or in a gap (`books.py`).
 """
 
@@ -21,18 +21,18 @@ from pathlib import Path
 
 from netmgr.documents.node import Backend
 from netmgr.documents.sites import TranslationMode
-from netmgr.lab import matrix, services, verify
-from netmgr.lab.exchange import open_socket
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import Spoke
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.chaos.books import Blind, Books, Faults
 from tests.chaos.kernel import Kernel
 from tests.chaos.traffic import Conversation
 from tests.failpoints.order import FailPoints, Order, When
 from tests.kernel.spending import run
+from tests.lab import matrix, services, verify
+from tests.lab.exchange import open_socket
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import Spoke
+from tests.lab.world import World
 
 REPAIR_SECONDS = 20.0
 INTERVAL = 0.3

@@ -17,11 +17,12 @@ from itertools import chain
 from pathlib import Path
 
 from netmgr.agent.spool import REFUSED
-from netmgr.errors import LabError, NetmgrError
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
+from netmgr.errors import NetmgrError
 from tests.chaos.foreign import Foreign
 from tests.chaos.kernel import Kernel
+from tests.lab.errors import LabError
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
 
 STATE_FILES = re.compile(
     r"agent\.lock|(ipam|ledger)\.sqlite(-wal|-shm)?|ledger-mark|rules-backend|ranges\.json|spool"

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netmgr.documents.node import Backend
-from netmgr.lab.nodes import LabNode
 from tests.kernel.namespaces import inside
 from tests.kernel.spending import run
+from tests.lab.nodes import LabNode
 
 TABLE = "inet netmgr"
 IFBS = ("out", "in")

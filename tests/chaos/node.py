@@ -14,10 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import Pod
-from netmgr.lab.world import World
 from netmgr.prefixes import Address
 from tests.chaos import connections
 from tests.chaos.books import Blind, Books, Faults
@@ -28,6 +24,10 @@ from tests.chaos.traffic import Conversation
 from tests.failpoints.order import FailPoints
 from tests.kernel.conforming import Caller
 from tests.kernel.spending import run
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import Pod
+from tests.lab.world import World
 from tests.wall_clock import WallClock
 
 REPAIR_SECONDS = 20.0

@@ -1,6 +1,6 @@
 """Pods that talk with the internet all the time, and bounds of what each of them exchanged.
 
-A packet capture at the internet host sees what passed there (`netmgr/lab/capture.py`). While all is
+A packet capture at the internet host sees what passed there (`tests/lab/capture.py`). While all is
 well, that is what the node has to count. While something is broken, a packet may be lost on one
 side of what counts it. So there are two bounds for each direction: what reached its destination was
 counted at least, and what was sent at most. Both are equal unless packets were lost on their way.
@@ -17,13 +17,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from netmgr.lab.capture import Capture
-from netmgr.lab.exchange import End, datagram_bytes, open_socket, stream
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET
-from netmgr.lab.world import World
 from netmgr.model import Traffic
 from netmgr.prefixes import Family
+from tests.lab.capture import Capture
+from tests.lab.exchange import End, datagram_bytes, open_socket, stream
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET
+from tests.lab.world import World
 
 FIRST_PORT = 10_000
 PAUSE_SECONDS = 0.01

@@ -22,7 +22,6 @@ from netmgr.kernel.netlink import Netlink
 from netmgr.kernel.xtables.legacy import LegacyTables
 from netmgr.kernel.xtables.nft import NftTables
 from netmgr.kernel.xtables.tables import Tables
-from netmgr.lab.wiring import LOOPBACK_INDEX
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules.engine import RuleBackend, Rules
 from netmgr.rules.iptables import IptablesBackend
@@ -34,6 +33,7 @@ from netmgr.rules.policy import Policy
 from netmgr.rules.sources import Sources
 from netmgr.simulation.held_rules import HeldSet, Hits
 from tests.fakes.rules import FakeBackend
+from tests.lab.wiring import LOOPBACK_INDEX
 
 OWN = tuple(map(Prefix.parse, ("127.0.0.0/8", "203.0.113.1", "2001:db8:ffff::1")))
 """Loopback and addresses of the node itself."""

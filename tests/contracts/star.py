@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from netmgr.kernel import netns
-from netmgr.lab import wiring
 from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Family
+from tests.lab import wiring
 
 PORT = 4000
 HEADERS = {Family.V4: 20 + 8, Family.V6: 40 + 8}

@@ -20,8 +20,9 @@ for _block in blocks():
 @pytest.mark.root
 @pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.stem)
 def test_a_session_prints_what_the_page_says(page: Path, tmp_path: Path) -> None:
-    # What `netmgr` is on the reader's PATH, and .venv/bin/netmgr in a clone.
+    # What `netmgr` is on the reader's PATH, and .venv/bin and the lab in a clone.
     (tmp_path / ".venv").symlink_to(Path(sys.prefix))
+    (tmp_path / "tests").symlink_to(Path(__file__).parents[1])
     environment = dict(os.environ, PATH=f"{sys.prefix}/bin:{os.environ['PATH']}", NO_COLOR="1")
     failures = []
     for block in SESSIONS[page]:

@@ -20,13 +20,13 @@ from itertools import count
 from pathlib import Path
 from typing import Self, TypeVar
 
-from netmgr.lab import world
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.e2e import images, network, programs
 from tests.e2e.control_plane import ClusterControlPlane
 from tests.e2e.images import Archive
 from tests.e2e.node import ClusterNode
+from tests.lab import world
+from tests.lab.world import World
 from tests.runtimes.machine import Machine
 
 Value = TypeVar("Value")

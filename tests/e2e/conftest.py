@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from netmgr.lab.exchange import End
-from netmgr.lab.topology import INTERNET
 from netmgr.prefixes import Family
 from tests.e2e import lifecycle, network, pods, programs
 from tests.e2e.cluster import Cluster
 from tests.e2e.pods import PODS, Pod
+from tests.lab.exchange import End
+from tests.lab.topology import INTERNET
 
 WHOLE = {"newest": (), "previous": network.MACHINES}
 """What `--kubernetes` selects: the machines with the minor version before the newest."""

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import yaml
 
-from netmgr.lab import wiring
 from netmgr.prefixes import Family, Prefix
 from tests.e2e import network, programs
 from tests.kubernetes.control_plane import ControlPlane
+from tests.lab import wiring
 
 API_PORT = 6443
 ADMIN = "admin"

@@ -7,16 +7,16 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-from netmgr.lab import comparison, exchange
-from netmgr.lab.capture import Capture, Tally
-from netmgr.lab.comparison import Counts
-from netmgr.lab.exchange import End
-from netmgr.lab.traffic import Column
 from netmgr.model import Traffic
 from tests.e2e import netmgr, network
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.load import Conversation
 from tests.e2e.pods import BACK, FORTH, Pod
+from tests.lab import comparison, exchange
+from tests.lab.capture import Capture, Tally
+from tests.lab.comparison import Counts
+from tests.lab.exchange import End
+from tests.lab.traffic import Column
 
 WAYS = (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)
 SECONDS_TO_COUNT = 20

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 
-from netmgr.lab.capture import Capture
-from netmgr.lab.exchange import End
 from tests.e2e import counting, netmgr, network
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.load import Background, Churn, Conversation
 from tests.e2e.pods import Pod
 from tests.kubernetes.control_plane import Object
+from tests.lab.capture import Capture
+from tests.lab.exchange import End
 
 AGENTS = "/api/v1/namespaces/netmgr/pods?labelSelector=app.kubernetes.io/component%3Dagent"
 OTHERS_TABLES = "KUBE|kube|^table ip6? |chain [A-Z]+ '"

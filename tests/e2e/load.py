@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Self
 
-from netmgr.lab import exchange
-from netmgr.lab.capture import Capture, Tally
-from netmgr.lab.comparison import Counts
-from netmgr.lab.exchange import End
-from netmgr.lab.traffic import Column
 from tests.e2e import pods
 from tests.e2e.cluster import Cluster
 from tests.e2e.pods import Pod
+from tests.lab import exchange
+from tests.lab.capture import Capture, Tally
+from tests.lab.comparison import Counts
+from tests.lab.exchange import End
+from tests.lab.traffic import Column
 
 FIRST_PORT = 7000
 PAUSE_SECONDS = 0.05

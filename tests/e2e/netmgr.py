@@ -10,10 +10,10 @@ from pathlib import Path
 
 import yaml
 
-from netmgr.lab import wiring
 from tests.e2e import network
 from tests.e2e.cluster import Cluster
 from tests.kubernetes import manifests
+from tests.lab import wiring
 
 EXPORTER_PORT = 9119
 NAMESPACE = "netmgr"

@@ -13,7 +13,8 @@ the spoke, are for tests of NAT hosts: the fabric delivers the hub's VIP range t
 
 from __future__ import annotations
 
-from netmgr.lab.topology import (
+from netmgr.prefixes import Address, Family, Prefix
+from tests.lab.topology import (
     BESIDE_INTERNET,
     EVERYTHING,
     INTERNET,
@@ -25,7 +26,6 @@ from netmgr.lab.topology import (
     Segment,
     Topology,
 )
-from netmgr.prefixes import Address, Family, Prefix
 
 FABRIC = "fabric"
 CONTROL_PLANE = "control-plane"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import yaml
 
-from netmgr.lab.topology import INTERNET
 from netmgr.prefixes import Family
 from tests.e2e import network, programs
 from tests.e2e.control_plane import KUBE_PROXY, ClusterControlPlane, kubelet_account
 from tests.e2e.images import PAUSE_IMAGE, Archive
+from tests.lab.topology import INTERNET
 from tests.runtimes.machine import PATH, Machine, MachineError
 from tests.runtimes.node import BIN_DIR
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from netmgr.errors import LabError
-from netmgr.lab import exchange
-from netmgr.lab.exchange import End, Frontend
 from netmgr.prefixes import Address, Family
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.images import PAUSE_IMAGE
 from tests.kubernetes.control_plane import Object
+from tests.lab import exchange
+from tests.lab.errors import LabError
+from tests.lab.exchange import End, Frontend
 
 SECONDS_TO_START = 60
 PODS = {"a1": "node-1", "a2": "node-1", "b1": "node-2", "b2": "node-2"}

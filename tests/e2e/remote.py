@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from netmgr.lab import processes, world
 from tests.e2e import network
 from tests.e2e.cluster import HOME, PROGRAMS
+from tests.lab import processes, world
 
 
 def run(verb: str, arguments: Sequence[str]) -> NoReturn:

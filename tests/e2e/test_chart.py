@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.lab.capture import Capture
-from netmgr.lab.exchange import End
 from tests.e2e import counting, lifecycle, netmgr, network
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.images import NETMGR_IMAGE
 from tests.e2e.load import Background, Conversation
 from tests.e2e.pods import Pod
 from tests.helm import programs
+from tests.lab.capture import Capture
+from tests.lab.exchange import End
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -8,12 +8,12 @@ from itertools import permutations
 
 import pytest
 
-from netmgr.lab import exchange
-from netmgr.lab.exchange import End, Frontend
 from netmgr.prefixes import Address
 from tests.e2e import counting, lifecycle, netmgr, network, pods, programs
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.pods import BACK, FORTH, PODS, Pod
+from tests.lab import exchange
+from tests.lab.exchange import End, Frontend
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.smoke, pytest.mark.timeout(600)]
 

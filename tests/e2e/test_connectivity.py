@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from netmgr.kube.connectivity_objects import LABEL
-from netmgr.lab.topology import BESIDE_INTERNET, INTERNET
 from netmgr.prefixes import Family
 from tests.e2e import companions, netmgr, network
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.control_plane import API_PORT
 from tests.kernel.greeting import greeting
 from tests.kubernetes.control_plane import Object
+from tests.lab.topology import BESIDE_INTERNET, INTERNET
 from tests.runtimes.node import BIN_DIR
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(900)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from netmgr.lab.exchange import End
 from netmgr.prefixes import Prefix
 from tests.e2e import counting, lifecycle, netmgr, network
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.pods import Pod
+from tests.lab.exchange import End
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 

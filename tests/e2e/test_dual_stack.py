@@ -7,16 +7,16 @@ from itertools import permutations
 
 import pytest
 
-from netmgr.lab import comparison, exchange
-from netmgr.lab.capture import Capture
-from netmgr.lab.exchange import End, Frontend
-from netmgr.lab.topology import INTERNET
 from netmgr.model import Traffic
 from netmgr.prefixes import Address, Family
 from tests.e2e import counting, netmgr, network, pods
 from tests.e2e.cluster import Cluster
 from tests.e2e.pods import BACK, FORTH, PODS, Pod
 from tests.kubernetes.control_plane import Object
+from tests.lab import comparison, exchange
+from tests.lab.capture import Capture
+from tests.lab.exchange import End, Frontend
+from tests.lab.topology import INTERNET
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 each_family = pytest.mark.parametrize("family", list(Family))

@@ -10,12 +10,12 @@ from functools import partial
 
 import pytest
 
-from netmgr.lab import exchange
-from netmgr.lab.exchange import End
-from netmgr.lab.topology import INTERNET
 from netmgr.prefixes import Family
 from tests.e2e import agents, counting, netmgr, network, pods
 from tests.e2e.cluster import Cluster, wait_for
+from tests.lab import exchange
+from tests.lab.exchange import End
+from tests.lab.topology import INTERNET
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from netmgr.lab import exchange
 from netmgr.prefixes import Family
 from tests.e2e import companions, network, pods, quick_starts
 from tests.e2e.cluster import Cluster, wait_for
+from tests.lab import exchange
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -6,16 +6,16 @@ import re
 
 import pytest
 
-from netmgr.errors import LabError
-from netmgr.lab import exchange
-from netmgr.lab.capture import Capture
-from netmgr.lab.exchange import End, Frontend
 from netmgr.prefixes import Address
 from tests.e2e import counting, netmgr, network, pods
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.load import Background, Conversation
 from tests.e2e.network import HUB, NAT_HOST, SPOKE
 from tests.e2e.pods import BACK, FORTH, TARGET_PORT, Pod
+from tests.lab import exchange
+from tests.lab.capture import Capture
+from tests.lab.errors import LabError
+from tests.lab.exchange import End, Frontend
 from tests.runtimes.node import NETMGR
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]

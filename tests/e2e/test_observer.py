@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from netmgr.lab.exchange import End
 from tests.e2e import counting, lifecycle, network, quick_starts
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.pods import Pod
+from tests.lab.exchange import End
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -8,15 +8,15 @@ from itertools import permutations
 
 import pytest
 
-from netmgr.errors import LabError
-from netmgr.lab import exchange
-from netmgr.lab.exchange import End
 from netmgr.prefixes import Address, Prefix
 from tests.e2e import counting, lifecycle, netmgr, network
 from tests.e2e.cluster import Cluster
 from tests.e2e.network import HUB, SPOKE
 from tests.e2e.pods import BACK, FORTH, PODS, Pod
 from tests.fakes.metadata import MetadataServer, document, http
+from tests.lab import exchange
+from tests.lab.errors import LabError
+from tests.lab.exchange import End
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -8,18 +8,18 @@ from functools import partial
 
 import pytest
 
-from netmgr.errors import LabError
-from netmgr.lab import comparison, exchange
-from netmgr.lab.capture import Capture
-from netmgr.lab.comparison import Counts
-from netmgr.lab.exchange import End
-from netmgr.lab.topology import INTERNET
 from netmgr.model import Traffic
 from netmgr.prefixes import Family
 from tests.e2e import companions, counting, netmgr, pods
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.load import Conversation
 from tests.e2e.pods import Pod
+from tests.lab import comparison, exchange
+from tests.lab.capture import Capture
+from tests.lab.comparison import Counts
+from tests.lab.errors import LabError
+from tests.lab.exchange import End
+from tests.lab.topology import INTERNET
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -7,15 +7,15 @@ from functools import partial
 
 import pytest
 
-from netmgr.lab import exchange
-from netmgr.lab.capture import Tally
-from netmgr.lab.exchange import End
-from netmgr.lab.topology import INTERNET
-from netmgr.lab.traffic import Column
 from netmgr.prefixes import Family
 from tests.e2e import counting, netmgr, network, pods
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.pods import Pod
+from tests.lab import exchange
+from tests.lab.capture import Tally
+from tests.lab.exchange import End
+from tests.lab.topology import INTERNET
+from tests.lab.traffic import Column
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 

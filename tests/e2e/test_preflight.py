@@ -7,12 +7,12 @@ from functools import partial
 import pytest
 
 from netmgr.kube.nodes import HEALTHY, STARTUP_TAINT
-from netmgr.lab import exchange
 from netmgr.model import PROBE_LINK
 from tests.e2e import lifecycle, netmgr, network, pods
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.pods import BACK, FORTH
 from tests.kubernetes.control_plane import Object
+from tests.lab import exchange
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 

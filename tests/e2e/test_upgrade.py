@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from netmgr.lab import comparison
-from netmgr.lab.capture import Capture
-from netmgr.lab.exchange import End
-from netmgr.lab.topology import INTERNET
 from netmgr.prefixes import Family
 from tests.e2e import counting, images, netmgr, network, pods
 from tests.e2e.cluster import Cluster
 from tests.e2e.load import Background, Churn, Conversation
 from tests.e2e.pods import Pod
+from tests.lab import comparison
+from tests.lab.capture import Capture
+from tests.lab.exchange import End
+from tests.lab.topology import INTERNET
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 

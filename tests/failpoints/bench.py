@@ -20,7 +20,6 @@ import yaml
 from netmgr import programs
 from netmgr.documents.node import Backend
 from netmgr.errors import NetmgrError
-from netmgr.lab.runtime import Sandbox
 from tests.chaos.books import Blind
 from tests.chaos.kernel import Kernel
 from tests.chaos.node import Chaos
@@ -28,6 +27,7 @@ from tests.failpoints.order import Order
 from tests.failpoints.steps import ROOT, Step
 from tests.fakes.metadata import MetadataServer, document, http
 from tests.kernel.test_accounting_host_pods import UNIFIED, kubelets
+from tests.lab.runtime import Sandbox
 
 QUIET: dict[str, Any] = {
     "reconcile_seconds": 3600,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from netmgr.lab import wiring
+from tests.lab import wiring
 
 HOST, PORT = "169.254.169.254", 80
 DRIBBLE_SECONDS = 0.05

@@ -16,9 +16,6 @@ from types import SimpleNamespace
 
 from netmgr.documents.node import Backend, NodeDocument
 from netmgr.documents.sites import Role, SourceAddress, TranslationMode
-from netmgr.lab import planned, services
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import Node, Pod, Topology
 from netmgr.plan.document import ServiceMode
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
@@ -26,6 +23,9 @@ from netmgr.rules.model import Hook
 from netmgr.rules.policy import Policy
 from tests.fakes.passage import FORWARDED, RECEIVED, Packet
 from tests.fakes.rules import FakeBackend
+from tests.lab import planned, services
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import Node, Pod, Topology
 
 OTHER_KINDS = (
     planned.Kind(ServiceMode.UNIQUE, TranslationMode.NETMAP, SourceAddress.PRESERVE),

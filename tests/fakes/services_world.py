@@ -19,12 +19,12 @@ from typing import Any, Self
 from netmgr import programs
 from netmgr.documents.sites import ServiceRange
 from netmgr.kernel import netns
-from netmgr.lab import wiring
-from netmgr.lab.exchange import open_socket
-from netmgr.lab.topology import EVERYTHING, Host, Interface, InterfaceAddress, Link, Route, Topology
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.services.engine import Services
 from netmgr.services.model import Protocol
+from tests.lab import wiring
+from tests.lab.exchange import open_socket
+from tests.lab.topology import EVERYTHING, Host, Interface, InterfaceAddress, Link, Route, Topology
 
 RANGES = (
     ServiceRange(vip_range="10.200.0.0/16", service_cidr="10.96.0.0/16"),

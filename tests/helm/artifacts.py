@@ -30,6 +30,7 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.programs, pytest.mark.root, pytest.mark.timeout(1200)]
 
 VERSION = netmgr.__version__
+PYTHON = "/opt/netmgr/bin/python"
 POD = Path(__file__).with_name("pod.sh")
 ENABLED = "/etc/systemd/system/multi-user.target.wants/netmgr-agent.service"
 PROGRAMS = (
@@ -98,8 +99,8 @@ def test_the_package_is_as_it_was_built_and_enables_nothing(debian: Debian):
     debian.run("bash", "-n", "/usr/share/bash-completion/completions/netmgr")
     assert debian.run("getent", "group", "netmgr").startswith("netmgr:")
     # The C parser of YAML, and the wrapper of the legacy tables.
-    debian.run("/opt/netmgr/bin/python", "-c", "import yaml; yaml.CSafeLoader")
-    debian.run("/opt/netmgr/bin/python", "-W", "ignore", "-c", "import iptc")
+    debian.run(PYTHON, "-c", "import yaml; yaml.CSafeLoader")
+    debian.run(PYTHON, "-W", "ignore", "-c", "import iptc")
 
 
 def test_every_module_has_byte_code_for_this_debians_python(debian: Debian):
@@ -184,8 +185,10 @@ def test_on_a_kernel_of_arm64_the_package_counts_every_byte_of_a_lab(
 ):
     made = Debian.unpack(suite, "arm64", tmp_path / "root", *PROGRAMS, "linux-image-arm64")
     extract(release / f"netmgr_{VERSION}_arm64.deb", made.root)
+    # The lab is the clone's; what it starts is the package's.
+    shutil.copytree(ROOT / "tests" / "lab", made.root / "tests" / "lab")
     (kernel,) = tmp_path.glob("linux-image-[0-9]*_arm64.deb")
-    command = f"ldconfig && netmgr version && netmgr lab run --backend {backend}"
+    command = f"ldconfig && netmgr version && {PYTHON} -m tests.lab run --backend {backend}"
     done = subprocess.run(
         [ROOT / ".ci" / "vm", kernel, "sh", "-c", command],
         check=False,
@@ -195,7 +198,7 @@ def test_on_a_kernel_of_arm64_the_package_counts_every_byte_of_a_lab(
     )
     shutil.rmtree(made.root)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert " on aarch64 (/opt/netmgr/bin/python)" in done.stdout
+    assert f" on aarch64 ({PYTHON})" in done.stdout
     assert "arm64: current" in done.stdout
     assert f" · {backend} · " in done.stdout
     assert "bytes to and from the internet by 8 pods: every byte counted." in done.stdout

@@ -22,12 +22,12 @@ from cni.install import Installation, install
 from cni.results import SUPPORTED_VERSIONS
 from netmgr import programs
 from netmgr.documents.node import Backend
-from netmgr.lab.exchange import End, datagrams
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import INTERNET, cluster
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.kernel.launching import elf, error_of, execute, layout
+from tests.lab.exchange import End, datagrams
+from tests.lab.nodes import LabNode
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 from tests.waiting import eventually
 
 # ziglang compiles its C library first, which takes minutes on a busy machine.

@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from netmgr.lab import wiring
-from netmgr.lab.exchange import open_socket
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
+from tests.lab import wiring
+from tests.lab.exchange import open_socket
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET
+from tests.lab.world import World
 
 HEADERS = 20 + 8
 PACKETS = 3

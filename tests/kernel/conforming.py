@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from netmgr.kernel import netns
-from netmgr.lab.world import World
+from tests.lab.world import World
 from tests.waiting import PATIENCE
 
 DEBIAN_PLUGINS = Path("/usr/lib/cni")

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import two_nodes
-from netmgr.lab.world import World
 from netmgr.preflight import probing
 from tests.kernel.fabric import Fabric, built
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import cluster
+from tests.lab.world import World
 
 _numbers = count(1)
 
@@ -40,7 +40,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 @pytest.fixture(scope="module")
 def world(backend: Backend) -> Iterator[World]:
     """Two nodes without pods, shared by the tests of a module; see `new_pod`."""
-    room_for_many = replace(two_nodes(pods=100), pods=())
+    room_for_many = replace(cluster(pods=100), pods=())
     with World(room_for_many, backend=backend, name=_unique_name()) as made:
         yield made
 

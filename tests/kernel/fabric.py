@@ -14,15 +14,15 @@ from typing import Any
 import yaml
 
 from netmgr.kernel import netns
-from netmgr.lab import wiring
-from netmgr.lab.topology import two_nodes
 from netmgr.prefixes import Family
 from netmgr.preflight.results import Report
 from netmgr.preflight.run import run
 from tests.builders import NODE_KEYS
 from tests.kernel.namespaces import inside
+from tests.lab import wiring
+from tests.lab.topology import cluster
 
-TOPOLOGY = two_nodes(0)
+TOPOLOGY = cluster(pods=0)
 NODE, PEER = TOPOLOGY.nodes
 RANGES = {Family.V4: "10.128.16.0/28", Family.V6: "fd00:128:0:1::/112"}
 STATE = (

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.lab.exchange import open_socket
 from netmgr.prefixes import Address
+from tests.lab.exchange import open_socket
 
 MEGABIT = 1_000_000
 SETTLING, MEASURED = 0.5, 2.0

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.lab.topology import two_nodes
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.kernel.flowtable_promises import WATCH, connection, met_the_rules, nft, wait_for_links
+from tests.lab.topology import cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 
@@ -23,7 +23,7 @@ LIMITS = [{"pods": "*/*", "connections": {"at-once": AT_ONCE, "new-per-second": 
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    room = replace(two_nodes(pods=4), pods=())
+    room = replace(cluster(pods=4), pods=())
     name = f"flow-limits-{os.getpid()}"
     with World(room, backend=Backend.NFTABLES, name=name, settings={"limits": LIMITS}) as made:
         yield made

@@ -18,15 +18,15 @@ import pytest
 import yaml
 
 from netmgr.documents.node import Backend
-from netmgr.errors import LabError
-from netmgr.lab.exchange import End, open_socket, stream
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, two_nodes
-from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
 from tests.kernel import forging
 from tests.kernel.spending import IN, OUT, gaps, run
+from tests.lab.errors import LabError
+from tests.lab.exchange import End, open_socket, stream
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.root
@@ -47,7 +47,7 @@ _numbers = count(1)
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     settings = {"accounting": {"min_reading_seconds": 0}}
-    room = replace(two_nodes(pods=20), pods=())
+    room = replace(cluster(pods=20), pods=())
     with World(
         room, backend=Backend.NFTABLES, name=f"flow-{os.getpid()}", settings=settings
     ) as made:

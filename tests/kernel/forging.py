@@ -15,8 +15,8 @@ from enum import StrEnum
 
 from netmgr import programs
 from netmgr.dataplane.desired import HOST_MAC
-from netmgr.lab.runtime import INTERFACE, Sandbox
 from netmgr.prefixes import Address, Family
+from tests.lab.runtime import INTERFACE, Sandbox
 
 ALL_NODES, ALL_ROUTERS = Address.parse("ff02::1"), Address.parse("ff02::2")
 BROADCAST = Address.parse("255.255.255.255")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from netmgr.lab import wiring
+from tests.lab import wiring
 
 GREETING = b"SSH-2.0-test\r\n"
 

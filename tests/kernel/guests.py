@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from netmgr.kernel import netns
-from netmgr.lab import wiring
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import INTERNET, Host
 from netmgr.prefixes import Family
 from tests.kernel.namespaces import inside
+from tests.lab import wiring
+from tests.lab.nodes import LabNode
+from tests.lab.topology import INTERNET, Host
 
 GUEST = "10.99.0.2"
 

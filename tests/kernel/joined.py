@@ -27,10 +27,12 @@ import yaml
 from netmgr.documents.node import Backend
 from netmgr.errors import NetmgrError
 from netmgr.kernel.netlink import NLM_F_ACK, Netlink, Operation
-from netmgr.lab import wiring
-from netmgr.lab.exchange import open_socket
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import (
+from netmgr.prefixes import Address, Family, Prefix
+from tests.builders import NODE_KEYS
+from tests.lab import wiring
+from tests.lab.exchange import open_socket
+from tests.lab.nodes import LabNode
+from tests.lab.topology import (
     EVERYTHING,
     Host,
     Interface,
@@ -40,9 +42,7 @@ from netmgr.lab.topology import (
     Route,
     Topology,
 )
-from netmgr.lab.world import World
-from netmgr.prefixes import Address, Family, Prefix
-from tests.builders import NODE_KEYS
+from tests.lab.world import World
 from tests.waiting import PATIENCE
 
 MACHINE = "machine"

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.lab import wiring
-from netmgr.lab.topology import INTERNET, two_nodes
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.kernel.flows import MEGABIT, ON_THE_WIRE, flows, rate
+from tests.lab import wiring
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 
@@ -39,7 +39,7 @@ ROOM = "4096 1048576 33554432"
 
 @pytest.fixture(scope="module", params=[0, 40], ids=["near", "40ms"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    room = replace(two_nodes(pods=4), pods=())
+    room = replace(cluster(pods=4), pods=())
     name = f"rates-{os.getpid()}-{request.param}"
     settings = {"limits": LIMITS}
     with World(room, backend=Backend.NFTABLES, name=name, settings=settings) as made:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from netmgr import programs
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
 
 
 def inside(namespace: Path, *command: str) -> str:

@@ -13,13 +13,13 @@ from typing import Any
 
 from netmgr.documents.node import Backend
 from netmgr.errors import NetmgrError
-from netmgr.lab import wiring
-from netmgr.lab.exchange import End, datagrams
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, Pod, cluster
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
+from tests.lab import wiring
+from tests.lab.exchange import End, datagrams
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET, Pod, cluster
+from tests.lab.world import World
 from tests.waiting import PATIENCE
 
 PLUGINS = Path("/usr/lib/cni")

@@ -6,11 +6,11 @@ import socket
 import time
 from contextlib import ExitStack, suppress
 
-from netmgr.lab.exchange import IP_HEADER, UDP_HEADER, open_socket
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
+from tests.lab.exchange import IP_HEADER, UDP_HEADER, open_socket
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET
+from tests.lab.world import World
 
 MEGABYTE, PACKET = 1_000_000, 1000
 SETTLED = 1.5

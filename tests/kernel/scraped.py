@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 import yaml
 
 from netmgr import programs
-from netmgr.lab import wiring
+from tests.lab import wiring
 from tests.waiting import PATIENCE
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"

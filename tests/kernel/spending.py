@@ -8,12 +8,12 @@ import socket
 import subprocess
 from dataclasses import dataclass
 
-from netmgr.lab.exchange import open_socket
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
+from tests.lab.exchange import open_socket
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET
+from tests.lab.world import World
 
 IN, OUT = "internet-in", "internet-out"
 HEADERS = 20 + 8

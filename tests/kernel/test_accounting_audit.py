@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.lab.exchange import End, datagram_bytes, datagrams, stream
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, cluster
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.kernel.guests import guest
+from tests.lab.exchange import End, datagram_bytes, datagrams, stream
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 

@@ -23,14 +23,14 @@ from netmgr.errors import NetmgrError
 from netmgr.kernel import links, neighbours, netns, routes
 from netmgr.kernel.links import VethEnd
 from netmgr.kernel.netlink import Netlink, index_of, open_in
-from netmgr.lab import wiring
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import Host, Pod, cluster
-from netmgr.lab.world import World
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Family
 from tests.kernel.churning import Churn
+from tests.lab import wiring
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import Host, Pod, cluster
+from tests.lab.world import World
 
 pytestmark = [pytest.mark.root, pytest.mark.usefixtures("undisturbed")]
 

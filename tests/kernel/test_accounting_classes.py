@@ -13,14 +13,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from netmgr.documents.node import Backend
-from netmgr.lab.capture import Tally
-from netmgr.lab.exchange import End, datagrams, stream
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, two_nodes
-from netmgr.lab.wiring import inside
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
+from tests.lab.capture import Tally
+from tests.lab.exchange import End, datagrams, stream
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.wiring import inside
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 
@@ -35,7 +35,7 @@ SIZES = [1, 700, 1200]
 @pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """Two nodes with two pods each; the second node's ranges are a class."""
-    topology = two_nodes(pods=2)
+    topology = cluster(pods=2)
     classes = [{"name": "far", "prefixes": [str(prefix) for prefix in topology.nodes[1].ranges]}]
     accounting = {"reading_seconds": 0.2, "min_reading_seconds": 0.05, "classes": classes}
     with World(topology, backend=request.param, settings={"accounting": accounting}) as made:

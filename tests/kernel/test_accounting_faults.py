@@ -21,10 +21,10 @@ import pytest
 from netmgr import programs
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import cluster
-from netmgr.lab.world import World
 from tests.kernel.spending import Spender, gaps, run
+from tests.lab.nodes import LabNode
+from tests.lab.topology import cluster
+from tests.lab.world import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root

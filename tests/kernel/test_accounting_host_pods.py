@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.lab.exchange import End, datagram_bytes, datagrams, open_socket
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import INTERNET, cluster
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
+from tests.lab.exchange import End, datagram_bytes, datagrams, open_socket
+from tests.lab.nodes import LabNode
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root

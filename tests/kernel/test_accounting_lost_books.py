@@ -19,14 +19,14 @@ from netmgr.agent.recovery import boot_id
 from netmgr.dataplane import desired
 from netmgr.documents.node import Backend
 from netmgr.ipam.store import Store as LeaseStore
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import cluster
-from netmgr.lab.world import World
 from netmgr.ledger.ledger import MARK_FILE, Ledger
 from netmgr.ledger.store import Store
 from netmgr.model import Attachment, AttachmentKey, Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
 from tests.kernel.spending import OUT, Spender, gaps
+from tests.lab.nodes import LabNode
+from tests.lab.topology import cluster
+from tests.lab.world import World
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root

@@ -16,13 +16,13 @@ from itertools import count
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.lab.exchange import open_socket
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, cluster
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.kernel.spending import IN, OUT, run
+from tests.lab.exchange import open_socket
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 

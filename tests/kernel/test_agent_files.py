@@ -20,14 +20,15 @@ import yaml
 
 from netmgr.api import client
 from netmgr.documents.node import Backend
-from netmgr.errors import LabError, NetmgrError
-from netmgr.lab.exchange import End, datagrams
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, two_nodes
-from netmgr.lab.world import World
+from netmgr.errors import NetmgrError
 from netmgr.prefixes import Family
 from tests.builders import NODE_KEYS
+from tests.lab.errors import LabError
+from tests.lab.exchange import End, datagrams
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 
@@ -58,7 +59,7 @@ ROLES: dict[str, dict[str, object]] = {
 
 @pytest.fixture(scope="module")
 def world(backend: Backend) -> Iterator[World]:
-    topology = replace(two_nodes(pods=100), pods=())
+    topology = replace(cluster(pods=100), pods=())
     settings = {"reconcile_seconds": 0.5}
     with World(
         topology, backend=backend, name=f"files-{os.getpid()}-{backend[:4]}", settings=settings

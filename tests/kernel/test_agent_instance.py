@@ -21,11 +21,11 @@ import yaml
 from netmgr.agent import instance
 from netmgr.agent.instance import HANDOVER_SECONDS, Held
 from netmgr.kernel import nf_tables
-from netmgr.lab import wiring
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import two_nodes
-from netmgr.lab.world import World
+from tests.lab import wiring
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 
@@ -54,7 +54,7 @@ ROLES: dict[str, dict[str, object]] = {
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    topology = replace(two_nodes(pods=10), pods=())
+    topology = replace(cluster(pods=10), pods=())
     with World(
         topology,
         name=f"instance-{os.getpid()}",

@@ -20,11 +20,11 @@ from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError
 from netmgr.kernel import netns
-from netmgr.lab import wiring
 from netmgr.model import PROBE_LINK
 from netmgr.observer.host_network import uncountable
 from tests.builders import NODE_KEYS
 from tests.kernel.namespaces import inside
+from tests.lab import wiring
 
 pytestmark = pytest.mark.root
 

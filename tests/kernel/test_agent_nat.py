@@ -11,7 +11,6 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.kernel.conntrack import PORTS_PER_ADDRESS
-from netmgr.lab.exchange import open_socket
 from netmgr.prefixes import Family
 from tests.kernel.joined import (
     HUB_ROUTER,
@@ -25,6 +24,7 @@ from tests.kernel.joined import (
     own,
     vip,
 )
+from tests.lab.exchange import open_socket
 
 pytestmark = pytest.mark.root
 

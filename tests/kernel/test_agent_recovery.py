@@ -18,16 +18,16 @@ import pytest
 from netmgr import programs
 from netmgr.dataplane.desired import host_link_name
 from netmgr.documents.node import Backend
-from netmgr.errors import LabError
 from netmgr.kernel import netns
-from netmgr.lab.exchange import End, datagrams
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, two_nodes
-from netmgr.lab.world import World
 from netmgr.model import AttachmentKey
 from netmgr.prefixes import Family
 from tests.kernel.namespaces import host_link, inside
+from tests.lab.errors import LabError
+from tests.lab.exchange import End, datagrams
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
@@ -38,7 +38,7 @@ NewPod = Callable[..., Sandbox]
 @pytest.fixture(scope="module")
 def world(backend: Backend) -> Iterator[World]:
     """Two nodes whose agents reconcile every half second."""
-    topology = replace(two_nodes(pods=100), pods=())
+    topology = replace(cluster(pods=100), pods=())
     settings = {"reconcile_seconds": 0.5}
     with World(
         topology, backend=backend, name=f"recovery-{os.getpid()}-{backend[-6:]}", settings=settings

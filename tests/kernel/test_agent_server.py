@@ -16,9 +16,9 @@ import pytest
 
 from netmgr.api.server import READER_SECONDS, UnixServer
 from netmgr.documents.node import Backend
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import two_nodes
-from netmgr.lab.world import World
+from tests.lab.nodes import LabNode
+from tests.lab.topology import cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 
@@ -30,7 +30,7 @@ WORKERS = 4
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[LabNode]:
-    topology = replace(two_nodes(pods=10), pods=())
+    topology = replace(cluster(pods=10), pods=())
     with World(topology, backend=Backend.NFTABLES, name=f"server-{os.getpid()}") as world:
         yield world.node("node-1")
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from netmgr import programs
-from netmgr.errors import LabError
-from netmgr.lab.exchange import End, datagrams
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, two_nodes
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
+from tests.lab.errors import LabError
+from tests.lab.exchange import End, datagrams
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 
@@ -31,7 +31,7 @@ NewPod = Callable[..., Sandbox]
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     """Two nodes whose agents reconcile when they start, and then not while a test lasts."""
-    topology = replace(two_nodes(pods=100), pods=())
+    topology = replace(cluster(pods=100), pods=())
     with World(topology, name=f"state-{os.getpid()}", settings={"reconcile_seconds": 3600}) as made:
         yield made
 

@@ -17,14 +17,14 @@ import pytest
 
 from netmgr import programs
 from netmgr.documents.node import Backend
-from netmgr.lab.exchange import open_socket
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import INTERNET, cluster
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from netmgr.rules.choose import FILE_NAME
 from tests.kernel.namespaces import inside
 from tests.kernel.spending import HEADERS, OUT, Spender, gaps
+from tests.lab.exchange import open_socket
+from tests.lab.nodes import LabNode
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 

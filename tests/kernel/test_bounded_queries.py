@@ -6,8 +6,8 @@ import socket
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.lab.topology import cluster
 from tests.kernel.conforming import one_node
+from tests.lab.topology import cluster
 
 pytestmark = pytest.mark.root
 

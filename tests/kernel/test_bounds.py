@@ -19,11 +19,11 @@ import pytest
 
 from netmgr import sqlite_file
 from netmgr.documents.node import Backend
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import cluster
-from netmgr.lab.world import World
 from tests.kernel.namespaces import inside
 from tests.kernel.spending import Spender, gaps
+from tests.lab.nodes import LabNode
+from tests.lab.topology import cluster
+from tests.lab.world import World
 
 pytestmark = [pytest.mark.root, pytest.mark.usefixtures("undisturbed")]
 

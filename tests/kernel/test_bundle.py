@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.world import World
 from tests.kernel.namespaces import inside
 from tests.kernel.spending import Spender
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 

@@ -19,11 +19,11 @@ from netmgr.api.client import read_snapshot
 from netmgr.documents.node import Backend
 from netmgr.errors import NetmgrError
 from netmgr.kernel.capabilities import Capability
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import cluster
-from netmgr.lab.unprivileged import NOBODY
-from netmgr.lab.world import World
 from netmgr.rules.choose import FILE_NAME
+from tests.lab.nodes import LabNode
+from tests.lab.topology import cluster
+from tests.lab.unprivileged import NOBODY
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 

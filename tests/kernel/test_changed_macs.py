@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.errors import LabError
-from netmgr.lab.exchange import End, datagrams
-from netmgr.lab.topology import INTERNET, cluster
 from netmgr.prefixes import Address
 from tests.kernel.conforming import Caller, Pod, eventually, one_node
 from tests.kernel.namespaces import inside
+from tests.lab.errors import LabError
+from tests.lab.exchange import End, datagrams
+from tests.lab.topology import INTERNET, cluster
 
 pytestmark = pytest.mark.root
 

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.lab import planned
-from netmgr.lab.topology import cluster
-from netmgr.lab.world import World
 from tests.chaos import acts_agent, acts_files, acts_kernel, acts_runtime, hub
 from tests.chaos.node import SETTINGS, Chaos
 from tests.chaos.reports import reported
+from tests.lab import planned
+from tests.lab.topology import cluster
+from tests.lab.world import World
 from tests.wall_clock import WallClock
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(24 * 3600)]

@@ -14,16 +14,16 @@ from pyroute2 import IPRoute
 
 from netmgr.agent.requests import TURNS
 from netmgr.documents.node import Backend
-from netmgr.errors import LabError
 from netmgr.kernel.routes import RTN_BLACKHOLE
-from netmgr.lab import wiring
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import Pod, cluster
-from netmgr.lab.world import World
 from netmgr.model import LINK_PREFIX, ROUTE_PROTOCOL
 from netmgr.prefixes import Address
 from tests.kernel.stalling import stalled
+from tests.lab import wiring
+from tests.lab.errors import LabError
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import Pod, cluster
+from tests.lab.world import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root

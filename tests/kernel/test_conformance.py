@@ -8,9 +8,9 @@ from pyroute2 import IPRoute
 
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
-from netmgr.lab import wiring
-from netmgr.lab.topology import cluster
 from tests.kernel.conforming import CASES, VERSIONS, eventually, one_node, valid
+from tests.lab import wiring
+from tests.lab.topology import cluster
 from tests.unit import cni_shapes
 
 pytestmark = pytest.mark.root

@@ -9,8 +9,8 @@ import pytest
 
 from cni.wire import decode_request
 from netmgr.documents.node import Backend
-from netmgr.lab.topology import cluster
 from tests.kernel.conforming import eventually, one_node
+from tests.lab.topology import cluster
 from tests.unit import cni_shapes
 
 pytestmark = pytest.mark.root

@@ -7,8 +7,8 @@ import pytest
 
 from cni.wire import encode_request
 from netmgr.documents.node import Backend
-from netmgr.lab.topology import cluster
 from tests.kernel.conforming import ALLOWED, CASES, VERSIONS, Answer, config, one_node, valid
+from tests.lab.topology import cluster
 from tests.unit import cni_shapes
 
 pytestmark = pytest.mark.root

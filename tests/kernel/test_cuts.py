@@ -20,8 +20,6 @@ from pathlib import Path
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.lab.topology import cluster
-from netmgr.lab.world import World
 from tests.chaos.node import SETTINGS
 from tests.chaos.reports import reported
 from tests.failpoints import order, sites
@@ -29,6 +27,8 @@ from tests.failpoints.bench import Bench, NotReached, Scenario
 from tests.failpoints.order import Order
 from tests.failpoints.scenarios import RANGES, SCENARIOS
 from tests.failpoints.steps import ROOT, Step
+from tests.lab.topology import cluster
+from tests.lab.world import World
 from tests.wall_clock import WallClock
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(24 * 3600)]

@@ -18,10 +18,10 @@ import yaml
 
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
-from netmgr.lab.nodes import LabNode
 from tests.builders import NODE_KEYS
 from tests.kernel.conforming import eventually
 from tests.kernel.namespaces import inside
+from tests.lab.nodes import LabNode
 
 pytestmark = pytest.mark.root
 

@@ -13,8 +13,8 @@ import pytest
 from netmgr.documents.node import Backend
 from netmgr.kernel import flowtables
 from netmgr.kernel.nf_tables_socket import NftSocket
-from netmgr.lab.topology import two_nodes
-from netmgr.lab.world import World
+from tests.lab.topology import cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 
@@ -59,7 +59,7 @@ def test_asking_the_kernel_leaves_nothing_behind() -> None:
 def test_a_node_says_why_its_connections_meet_the_rules(
     lab_name: str, settings: dict[str, object], reason: str
 ) -> None:
-    with World(replace(two_nodes(1), pods=()), name=lab_name, settings=settings) as world:
+    with World(replace(cluster(pods=1), pods=()), name=lab_name, settings=settings) as world:
         shown = world.nodes[0].snapshot()["flowtable"]
         assert shown == {"links": 0, "off": reason, "others": []}
         socket = str(world.nodes[0].ledger_socket)

@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from netmgr.documents.node import Backend
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import cluster
-from netmgr.lab.world import World
 from netmgr.rules.choose import FILE_NAME
 from tests.fakes.kustomize import build
+from tests.lab.nodes import LabNode
+from tests.lab.topology import cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 

@@ -17,10 +17,10 @@ import pytest
 from netmgr import programs
 from netmgr.dataplane.desired import host_link_name
 from netmgr.documents.node import Backend
-from netmgr.lab.topology import cluster
 from netmgr.model import AttachmentKey
 from tests.kernel.conforming import Caller, Pod, eventually, one_node
 from tests.kernel.namespaces import inside
+from tests.lab.topology import cluster
 
 pytestmark = pytest.mark.root
 

@@ -11,15 +11,15 @@ from collections.abc import Callable
 
 import pytest
 
-from netmgr.errors import LabError
-from netmgr.lab.capture import Tally
-from netmgr.lab.exchange import End, datagram_bytes, datagrams, open_socket, stream
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET
-from netmgr.lab.world import World
 from netmgr.model import Traffic
 from netmgr.prefixes import Address, Family
+from tests.lab.capture import Tally
+from tests.lab.errors import LabError
+from tests.lab.exchange import End, datagram_bytes, datagrams, open_socket, stream
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 

@@ -15,13 +15,13 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.documents.sites import HUB, Role
-from netmgr.lab import matrix, planned, probing, services, verify
-from netmgr.lab.exchange import End, open_socket
-from netmgr.lab.probing import Outcome
-from netmgr.lab.topology import Spoke
-from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
 from tests.fakes.network import OTHER_KINDS, PaperNetwork
+from tests.lab import matrix, planned, probing, services, verify
+from tests.lab.exchange import End, open_socket
+from tests.lab.probing import Outcome
+from tests.lab.topology import Spoke
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 

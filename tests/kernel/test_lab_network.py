@@ -13,12 +13,12 @@ import pytest
 
 from netmgr.kernel import links
 from netmgr.kernel.netlink import Netlink
-from netmgr.lab import wiring
-from netmgr.lab.exchange import End, datagrams, open_socket, stream
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET
-from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
+from tests.lab import wiring
+from tests.lab.exchange import End, datagrams, open_socket, stream
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 

@@ -18,14 +18,14 @@ import pytest
 from cni import build
 from cni.install import install
 from netmgr.documents.node import Backend
-from netmgr.errors import LabError
-from netmgr.lab.exchange import End, datagrams
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, cluster
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.kernel.launching import CONFIG, agents, answering, error_of, execute, layout, variables
+from tests.lab.errors import LabError
+from tests.lab.exchange import End, datagrams
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 

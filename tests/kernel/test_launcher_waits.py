@@ -21,10 +21,10 @@ from cni.request import check_wait
 from netmgr.agent.cni import HEARTBEAT_SECONDS
 from netmgr.documents.node import Backend
 from netmgr.errors import InvalidNetworkConfig, TryAgainLater
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import cluster
-from netmgr.lab.world import World
 from tests.kernel.launching import CONFIG, agents, answering, error_of, execute, layout
+from tests.lab.nodes import LabNode
+from tests.lab.topology import cluster
+from tests.lab.world import World
 
 RECENT_SECONDS = 60
 AT_ONCE_SECONDS = 0.02

@@ -15,14 +15,14 @@ from itertools import count
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.lab.exchange import open_socket
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, two_nodes
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.kernel.flows import MEASURED, MEGABIT, Flow, attain, attains, flows, rates
 from tests.kernel.spending import Spender, run
+from tests.lab.exchange import open_socket
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
@@ -37,7 +37,7 @@ _numbers = count(1)
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    room = replace(two_nodes(pods=20), pods=())
+    room = replace(cluster(pods=20), pods=())
     settings = {
         "limits": LIMITS,
         "reconcile_seconds": 1,

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.lab.topology import INTERNET, cluster
 from netmgr.prefixes import Address, Family
 from tests.kernel.conforming import Answer, Caller, Pod, one_node
 from tests.kernel.flows import MEGABIT, attains, flows
+from tests.lab.topology import INTERNET, cluster
 
 pytestmark = pytest.mark.root
 

@@ -9,17 +9,17 @@ from dataclasses import replace
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.lab.topology import INTERNET, two_nodes
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.kernel.flows import attain, attains, flows
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 
 
 @pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    room = two_nodes(pods=6)
+    room = cluster(pods=6)
     others = [str(prefix) for prefix in room.nodes[1].ranges]
     limit = {"pods": "*/slow", "internet-out": "20M", "classes": {"others-out": "30M"}}
     settings = {

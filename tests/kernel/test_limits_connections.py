@@ -16,13 +16,13 @@ from itertools import count
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.lab.exchange import open_socket
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, two_nodes
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.kernel.spending import run
+from tests.lab.exchange import open_socket
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
@@ -41,7 +41,7 @@ _numbers = count(1)
 
 @pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    room = replace(two_nodes(pods=20), pods=())
+    room = replace(cluster(pods=20), pods=())
     settings = {"limits": LIMITS, "reconcile_seconds": 1}
     name = f"connections-{os.getpid()}"
     with World(room, backend=request.param, name=name, settings=settings) as made:

@@ -13,10 +13,6 @@ import pytest
 
 from netmgr.documents.limits import Limit
 from netmgr.documents.node import Backend
-from netmgr.lab import wiring
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import cluster
-from netmgr.lab.world import World
 from netmgr.limits import tree
 from netmgr.limits.rules import Peers
 from netmgr.limits.shaper import Shaper
@@ -26,6 +22,10 @@ from netmgr.prefixes import Prefix
 from tests.failpoints import steps
 from tests.failpoints.steps import Step
 from tests.kernel.spending import Spender, run
+from tests.lab import wiring
+from tests.lab.nodes import LabNode
+from tests.lab.topology import cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 

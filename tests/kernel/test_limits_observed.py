@@ -9,12 +9,12 @@ from contextlib import ExitStack
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET
 from netmgr.prefixes import Family
 from tests.kernel.flows import attains, flows
 from tests.kernel.observed import ObservedNode, observed_node
 from tests.kernel.quota_traffic import MEGABYTE, Exchange
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET
 
 pytestmark = pytest.mark.root
 

@@ -18,14 +18,14 @@ import pytest
 from netmgr.agent.audit import ETHERNET_HEADER
 from netmgr.api.snapshot import QuotaState
 from netmgr.documents.node import Backend
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import two_nodes
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.kernel.flows import attain, flows
 from tests.kernel.quota_traffic import MEGABYTE, PACKET, SETTLED, Exchange
 from tests.kernel.spending import run
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import cluster
+from tests.lab.world import World
 from tests.wall_clock import WallClock
 
 pytestmark = pytest.mark.root
@@ -62,7 +62,7 @@ def world(clock: WallClock) -> Iterator[World]:
         "reconcile_seconds": 0.5,
         "accounting": {"history_hours": 744, "history_rows": 200_000},
     }
-    room = replace(two_nodes(pods=30), pods=())
+    room = replace(cluster(pods=30), pods=())
     name = f"quotas-{os.getpid()}"
     with pytest.MonkeyPatch.context() as patched:
         for key, value in clock.environment.items():
@@ -387,7 +387,7 @@ def test_what_passes_while_a_period_ends_is_within_both_quotas(
 @pytest.mark.parametrize("backend", [Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT])
 def test_a_quota_is_kept_whatever_counts(backend: Backend) -> None:
     settings = {"limits": LIMITS[:1], "reconcile_seconds": 0.5}
-    room = replace(two_nodes(pods=30), pods=())
+    room = replace(cluster(pods=30), pods=())
     name = f"quotas-{os.getpid()}-{backend[-3:]}"
     with (
         World(room, backend=backend, name=name, settings=settings) as world,

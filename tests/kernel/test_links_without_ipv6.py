@@ -8,8 +8,8 @@ import pytest
 
 from netmgr import programs
 from netmgr.documents.node import Backend
-from netmgr.lab.topology import cluster
 from tests.kernel.conforming import Caller, eventually, one_node
+from tests.lab.topology import cluster
 
 pytestmark = pytest.mark.root
 

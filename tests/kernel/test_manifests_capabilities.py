@@ -20,14 +20,15 @@ import yaml
 
 from netmgr.api.client import read_snapshot
 from netmgr.documents.node import Backend
-from netmgr.errors import LabError, NetmgrError
-from netmgr.lab import exchange
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import INTERNET, cluster
-from netmgr.lab.unprivileged import NOBODY
-from netmgr.lab.world import World
+from netmgr.errors import NetmgrError
 from netmgr.prefixes import Family
 from tests.fakes.kustomize import added
+from tests.lab import exchange
+from tests.lab.errors import LabError
+from tests.lab.nodes import LabNode
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.unprivileged import NOBODY
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.errors import LabError
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import two_nodes
-from netmgr.lab.world import World
 from tests.kernel.spending import Spender, gaps
+from tests.lab.errors import LabError
+from tests.lab.nodes import LabNode
+from tests.lab.topology import cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 
@@ -30,7 +30,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 @pytest.fixture
 def world(backend: Backend, lab_name: str) -> Iterator[World]:
-    topology = replace(two_nodes(pods=8), pods=())
+    topology = replace(cluster(pods=8), pods=())
     with World(topology, backend=backend, name=lab_name, exporters=False) as made:
         yield made
 

@@ -12,11 +12,11 @@ import pytest
 
 from netmgr.api.client import ask_report
 from netmgr.documents.node import Backend
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import two_nodes
-from netmgr.lab.world import World
 from tests.kernel.guests import guest
 from tests.kernel.spending import run
+from tests.lab.nodes import LabNode
+from tests.lab.topology import cluster
+from tests.lab.world import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
@@ -38,7 +38,7 @@ def node() -> Iterator[LabNode]:
         "reconcile_seconds": RECONCILE_SECONDS,
         "accounting": {"reading_seconds": 0.1, "cluster_cidrs": ["10.128.0.0/16"]},
     }
-    room = replace(two_nodes(pods=1), pods=())
+    room = replace(cluster(pods=1), pods=())
     name = f"health-{os.getpid()}"
     with World(room, backend=Backend.NFTABLES, name=name, settings=settings) as world:
         yield world.nodes[0]

@@ -14,10 +14,10 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET
 from netmgr.prefixes import Family
 from tests.kernel.observed import ObservedNode, observed_node
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET
 
 pytestmark = pytest.mark.root
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.lab.exchange import End, datagrams
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, two_nodes
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
+from tests.lab.exchange import End, datagrams
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 
@@ -31,7 +31,7 @@ SETTINGS = {
 
 @pytest.fixture
 def world(backend: Backend, lab_name: str) -> Iterator[World]:
-    topology = replace(two_nodes(pods=8), pods=())
+    topology = replace(cluster(pods=8), pods=())
     with World(topology, backend=backend, name=lab_name, settings=SETTINGS) as made:
         yield made
 

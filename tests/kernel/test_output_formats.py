@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 import sys
 import threading
@@ -27,11 +26,11 @@ import typer
 import yaml
 
 from netmgr.cli.main import COMMANDS, build, main
-from netmgr.lab.world import ROOT
 from tests.builders import NODE_KEYS, SMALL_PLAN
 from tests.docs.blocks import ROOT as SOURCE
+from tests.lab import planned
+from tests.lab.world import World
 
-LAB = f"formats-{os.getpid()}"
 FORMATS = {"output": "--output", "form": "--as"}
 """Parameters that say in which form a command answers, with their options."""
 
@@ -73,14 +72,8 @@ WITH_LAB: dict[str, tuple[str, ...]] = {
     "node audit": ("--socket {node}",),
     "nat status": ("--socket {nat}", "--services --socket {nat}"),
     "usage": ("--socket {node}", "--by pod --by hour --socket {node}"),
-    "lab up": ("--name {lab}-up --nodes 1 --pods 1",),
-    "lab run": ("--name {lab}-run --nodes 1 --pods 1",),
-    "lab status": ("--name {lab}",),
-    "lab traffic": ("--name {lab}",),
-    "lab verify": ("--name {lab}",),
-    "lab show": ("--name {lab}",),
 }
-ANEW = {"connectivity-test", "lab up", "lab run", "lab traffic", "simulate"}
+ANEW = {"connectivity-test", "simulate"}
 """Commands that do something new at each call, so that no two answers are the same."""
 
 CALLS = WITH_PLAN | WITH_MACHINE | WITH_LAB
@@ -220,29 +213,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory, empty_cluster: Path) -> Iterat
     # Of a node without pods of netmgr's, where nothing is probed.
     observer = tmp_path_factory.mktemp("observer") / "node.yaml"
     observer.write_text(yaml.safe_dump(NODE_KEYS | {"node": {"name": "n"}, "cni": False}))
-    with pytest.MonkeyPatch.context() as patch:
-
-        def netmgr(line: str) -> None:
-            patch.setattr(sys, "argv", ["netmgr", *line.split()])
-            with pytest.raises(SystemExit) as ended:
-                main()
-            assert not ended.value.code
-
-        try:
-            netmgr(f"lab up --name {LAB} --spokes 2 --nodes 1")
-            sockets = {
-                path.parent.parent.name: str(path) for path in (ROOT / LAB).rglob("ledger.sock")
-            }
-            assert {"spoke-1-cpu-0", "nat-0.spoke-1"} <= sockets.keys(), sockets
-            yield {
-                "lab": LAB,
-                "node": sockets["spoke-1-cpu-0"],
-                "nat": sockets["nat-0.spoke-1"],
-                "observer": str(observer),
-                "cluster": str(empty_cluster),
-            }
-        finally:
-            netmgr(f"lab down --name {LAB}")
+    with World(planned.network(2, 1, 2)) as world:
+        yield {
+            "node": str(world.node("spoke-1-cpu-0").ledger_socket),
+            "nat": str(world.node("nat-0.spoke-1").ledger_socket),
+            "observer": str(observer),
+            "cluster": str(empty_cluster),
+        }
 
 
 def test_every_command_with_output_formats_is_run_in_all_of_them() -> None:
@@ -270,8 +247,6 @@ def test_every_output_format_is_well_formed_and_says_the_same(
         assert out, err
         said[value] = CHECKS[value](out)
         codes.add(code)
-        if offer.command == "lab up":
-            run(f"lab down --name {LAB}-up")
     assert len(codes) == 1
     if "json" in said:
         option = next((word for word in arguments.split() if f"{offer.command} {word}" in KEYS), "")

@@ -13,13 +13,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from netmgr.documents.node import Backend
-from netmgr.lab import wiring
-from netmgr.lab.comparison import wait_for
-from netmgr.lab.exchange import End, datagrams
-from netmgr.lab.nodes import EXPORTER_PORT, LabNode
-from netmgr.lab.topology import INTERNET, cluster
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
+from tests.lab import wiring
+from tests.lab.comparison import wait_for
+from tests.lab.exchange import End, datagrams
+from tests.lab.nodes import EXPORTER_PORT, LabNode
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root

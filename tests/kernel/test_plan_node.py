@@ -16,10 +16,14 @@ import pytest
 
 from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument
-from netmgr.lab.exchange import End, datagrams, open_socket
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import (
+from netmgr.plan import files, machines
+from netmgr.plan.lock import Segment
+from netmgr.plan.machines import PlannedNode
+from netmgr.prefixes import Address, Family, Prefix
+from tests.lab.exchange import End, datagrams, open_socket
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import (
     EVERYTHING,
     INTERNET,
     Host,
@@ -30,11 +34,7 @@ from netmgr.lab.topology import (
     Route,
     Topology,
 )
-from netmgr.lab.world import World
-from netmgr.plan import files, machines
-from netmgr.plan.lock import Segment
-from netmgr.plan.machines import PlannedNode
-from netmgr.prefixes import Address, Family, Prefix
+from tests.lab.world import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root

@@ -15,15 +15,15 @@ import pytest
 
 from netmgr import programs
 from netmgr.documents.node import Backend
-from netmgr.lab.exchange import End, datagrams
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, two_nodes
-from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
 from tests.kernel import forging
 from tests.kernel.forging import ALL_NODES, ALL_ROUTERS, BROADCAST, Power, link_layer
 from tests.kernel.namespaces import host_link
+from tests.lab.exchange import End, datagrams
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
@@ -98,7 +98,7 @@ def stack(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def scene(backend: Backend, stack: str) -> Iterator[Scene]:
     """A node whose links would all take advertisements, with a pod that will send them."""
-    drawn = two_nodes(pods=4)
+    drawn = cluster(pods=4)
     nodes = tuple(
         replace(node, ranges=tuple(block for block in node.ranges if block.family in STACKS[stack]))
         for node in drawn.nodes

@@ -15,11 +15,6 @@ import pytest
 from netmgr.api.connectivity import Answer, Probe, Result, Target, Task
 from netmgr.kube.connectivity import ICMPV6_BYTES, Counted, expected
 from netmgr.kube.connectivity_run import counted
-from netmgr.lab import wiring
-from netmgr.lab.exchange import open_socket
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET
-from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
 from netmgr.preflight import pod_probes
 from netmgr.preflight.pod_server import PORT
@@ -27,6 +22,11 @@ from tests.kernel import forging
 from tests.kernel.fabric import NODE, PEER, Fabric, changed, filtering
 from tests.kernel.greeting import GREETING, greeting
 from tests.kernel.namespaces import host_link
+from tests.lab import wiring
+from tests.lab.exchange import open_socket
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET
+from tests.lab.world import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root

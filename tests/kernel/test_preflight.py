@@ -21,9 +21,6 @@ from netmgr.documents import node_list
 from netmgr.documents.node_list import ListedNode
 from netmgr.errors import ConfigError, SetupError
 from netmgr.kernel import netns
-from netmgr.lab import wiring
-from netmgr.lab.exchange import open_socket
-from netmgr.lab.topology import INTERNET, Node
 from netmgr.model import LINK_GROUP, PROBE_LINK
 from netmgr.prefixes import Address, Family
 from netmgr.preflight import dns
@@ -32,6 +29,9 @@ from tests.fakes.kustomize import added
 from tests.fakes.nameserver import answer
 from tests.kernel.conforming import eventually
 from tests.kernel.fabric import NODE, PEER, RANGES, STATE, Fabric, changed, filtering, serving
+from tests.lab import wiring
+from tests.lab.exchange import open_socket
+from tests.lab.topology import INTERNET, Node
 
 pytestmark = pytest.mark.root
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from netmgr.lab import wiring
 from netmgr.prefixes import Family
 from tests.kernel.fabric import PEER, Fabric, changed, filtering, serving
+from tests.lab import wiring
 
 pytestmark = pytest.mark.root
 

@@ -14,16 +14,16 @@ from typing import cast
 
 import pytest
 
-from netmgr.errors import LabError
 from netmgr.kube import health
 from netmgr.kube.api import Api
 from netmgr.kube.health import Telemetry
-from netmgr.lab import wiring
-from netmgr.lab.exchange import End, datagrams
-from netmgr.lab.topology import INTERNET, Pod, cluster
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.kernel.scraped import CONFIGS, PORT, Prometheus, Result, queries, scraping
+from tests.lab import wiring
+from tests.lab.errors import LabError
+from tests.lab.exchange import End, datagrams
+from tests.lab.topology import INTERNET, Pod, cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 

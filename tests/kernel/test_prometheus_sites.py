@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.lab.exchange import open_socket
-from netmgr.lab.unprivileged import NOBODY
 from netmgr.prefixes import Family
 from tests.kernel.joined import MACHINE, Joined, joined, nat_host, own, vip
 from tests.kernel.scraped import CONFIGS, PORT, Prometheus, queries, scraping
+from tests.lab.exchange import open_socket
+from tests.lab.unprivileged import NOBODY
 
 pytestmark = pytest.mark.root
 

@@ -21,9 +21,9 @@ from exporter.catalog import CATALOG
 from exporter.controller_catalog import CONTROLLER
 from exporter.metric import Kind, Metric
 from netmgr.kernel import netns
-from netmgr.lab import wiring
 from tests.kernel.namespaces import inside
 from tests.kernel.scraped import CONFIGS, Prometheus, queries, scraping
+from tests.lab import wiring
 
 pytestmark = pytest.mark.root
 

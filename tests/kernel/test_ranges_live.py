@@ -14,15 +14,15 @@ import pytest
 import yaml
 
 from netmgr.documents.node import Backend
-from netmgr.errors import LabError
-from netmgr.lab import exchange
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, cluster
-from netmgr.lab.world import World
 from netmgr.prefixes import Family, Prefix
 from netmgr.ranges.assigned import AssignedRanges
 from tests.fakes.metadata import MetadataServer, document, http
+from tests.lab import exchange
+from tests.lab.errors import LabError
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root

@@ -16,11 +16,11 @@ import pytest
 
 from netmgr.errors import RangesUnknown
 from netmgr.kernel import netns
-from netmgr.lab import wiring
 from netmgr.prefixes import Prefix
 from netmgr.ranges.azure import ENDPOINT, AzureRanges
 from netmgr.ranges.metadata import MAX_BYTES, MAX_RETRY_AFTER
 from tests.fakes.metadata import MetadataServer, document, http
+from tests.lab import wiring
 
 pytestmark = pytest.mark.root
 

@@ -5,9 +5,9 @@ refused early.
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.lab.topology import cluster
 from netmgr.prefixes import Address
 from tests.kernel.conforming import eventually, one_node
+from tests.lab.topology import cluster
 from tests.unit import cni_shapes
 
 pytestmark = pytest.mark.root

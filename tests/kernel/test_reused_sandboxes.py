@@ -14,9 +14,9 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
-from netmgr.lab.topology import cluster
 from tests.kernel.conforming import Caller, Pod, one_node, ptp
 from tests.kernel.namespaces import inside
+from tests.lab.topology import cluster
 
 pytestmark = pytest.mark.root
 

@@ -11,7 +11,7 @@ from netmgr import programs
 from netmgr.kernel import netns
 from netmgr.kernel.netlink import Netlink, index_of
 from netmgr.kernel.routes import read_routes
-from netmgr.lab import wiring
+from tests.lab import wiring
 
 pytestmark = pytest.mark.root
 

@@ -15,11 +15,11 @@ import yaml
 
 from netmgr.documents.node_list import ListedNode, write
 from netmgr.kube.node_listing import MOST_NODES
-from netmgr.lab.exchange import End, datagrams
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import Topology, cluster
-from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family, Prefix
+from tests.lab.exchange import End, datagrams
+from tests.lab.nodes import LabNode
+from tests.lab.topology import Topology, cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 

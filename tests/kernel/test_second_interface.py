@@ -12,11 +12,11 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
-from netmgr.lab.exchange import End, datagrams, open_socket
-from netmgr.lab.topology import INTERNET, two_nodes
 from netmgr.prefixes import Address, Family
 from tests.kernel.conforming import Caller, Pod, one_node, ptp
 from tests.kernel.namespaces import inside
+from tests.lab.exchange import End, datagrams, open_socket
+from tests.lab.topology import INTERNET, cluster
 
 pytestmark = pytest.mark.root
 
@@ -25,9 +25,7 @@ INTERFACES = ("eth0", "net1", "net2")
 
 @pytest.fixture(scope="module")
 def cni(backend: Backend) -> Iterator[Caller]:
-    with one_node(
-        two_nodes(pods=0), backend=backend, accounting={"reading_seconds": 0.2}
-    ) as caller:
+    with one_node(cluster(pods=0), backend=backend, accounting={"reading_seconds": 0.2}) as caller:
         yield caller
 
 

@@ -12,7 +12,6 @@ from itertools import count
 
 import pytest
 
-from netmgr.lab import wiring
 from netmgr.prefixes import Address, Family
 from netmgr.services import connections
 from netmgr.services.model import Protocol, ServicePort
@@ -24,6 +23,7 @@ from tests.fakes.services_world import (
     service,
     slice_of,
 )
+from tests.lab import wiring
 
 pytestmark = pytest.mark.root
 

@@ -15,9 +15,9 @@ import pytest
 
 from netmgr import programs
 from netmgr.kernel.nf_tables_socket import NftSocket
-from netmgr.lab import wiring
 from netmgr.prefixes import Family
 from tests.fakes.services_world import RANGES, SPOKE, VIP, ServicesWorld, service, slice_of
+from tests.lab import wiring
 
 pytestmark = pytest.mark.root
 

@@ -16,9 +16,9 @@ import pytest
 from netmgr.documents.sites import Role
 from netmgr.kernel import nf_tables as nft
 from netmgr.kernel.nf_tables_socket import NftSocket
-from netmgr.lab import planned, wiring
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.world import World
+from tests.lab import planned, wiring
+from tests.lab.nodes import LabNode
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.lab import wiring
-from netmgr.lab.exchange import End, datagrams
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import INTERNET, cluster
-from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
+from tests.lab import wiring
+from tests.lab.exchange import End, datagrams
+from tests.lab.nodes import LabNode
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 

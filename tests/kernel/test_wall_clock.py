@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.lab import comparison
-from netmgr.lab.capture import Tally
-from netmgr.lab.exchange import End, datagrams
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import INTERNET, two_nodes
-from netmgr.lab.traffic import Column
-from netmgr.lab.world import World
 from netmgr.model import Traffic
 from netmgr.prefixes import Family
+from tests.lab import comparison
+from tests.lab.capture import Tally
+from tests.lab.exchange import End, datagrams
+from tests.lab.nodes import LabNode
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.traffic import Column
+from tests.lab.world import World
 from tests.wall_clock import HOUR, WallClock
 
 pytestmark = pytest.mark.root
@@ -34,7 +34,7 @@ def clock(tmp_path: Path) -> WallClock:
 def world(clock: WallClock, monkeypatch: pytest.MonkeyPatch, lab_name: str) -> Iterator[World]:
     """Agents and exporters with this clock; launchers have the machine's."""
     settings = {"reconcile_seconds": 0.5, "pool": {"cooldown_seconds": COOLDOWN}}
-    topology = replace(two_nodes(pods=4), pods=())
+    topology = replace(cluster(pods=4), pods=())
     with World(topology, name=lab_name, settings=settings) as made:
         node = made.node("node-1")
         node.stop_agent()

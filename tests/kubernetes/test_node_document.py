@@ -16,11 +16,11 @@ import pytest
 from netmgr.documents import loader
 from netmgr.documents.node import Backend, NodeDocument
 from netmgr.kube.allocations import NodeAllocation, NodeIndex
-from netmgr.lab.topology import two_nodes
-from netmgr.lab.world import World
 from tests.kubernetes import manifests
 from tests.kubernetes.control_plane import ControlPlane, Object
 from tests.kubernetes.controllers import Starter, add_nodes, node
+from tests.lab.topology import cluster
+from tests.lab.world import World
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
@@ -293,7 +293,7 @@ def test_a_server_that_is_away_is_asked_again_for_a_while(
 def test_an_agent_start_costs_one_request_and_pods_cost_none(
     installed: ControlPlane, render: Render, to: Path
 ) -> None:
-    quiet = replace(two_nodes(pods=100), pods=())
+    quiet = replace(cluster(pods=100), pods=())
     with World(quiet, backend=Backend.NFTABLES, name=f"test-{os.getpid()}-api") as world:
         lab_node = world.node("node-1")
         planned = next(each for each in quiet.nodes if each.host == "node-1")

@@ -17,10 +17,6 @@ import pytest
 import yaml
 
 from netmgr.documents.node import Backend
-from netmgr.lab.exchange import open_socket
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import INTERNET, two_nodes
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
 from tests.kubernetes import manifests
 from tests.kubernetes.control_plane import ControlPlane, Object
@@ -33,6 +29,10 @@ from tests.kubernetes.controllers import (
     agent_pod,
     node,
 )
+from tests.lab.exchange import open_socket
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.root, pytest.mark.usefixtures("no_nodes")]
@@ -50,7 +50,7 @@ ANSWER = b"HTTP/1.0 200 OK\r\n\r\n"
 @pytest.fixture
 def world() -> Iterator[World]:
     settings = {"limits": LIMITS, "reconcile_seconds": 0.5, "accounting": ACCOUNTING}
-    room = replace(two_nodes(pods=4), pods=())
+    room = replace(cluster(pods=4), pods=())
     name = f"events-{os.getpid()}"
     with World(room, backend=Backend.NFTABLES, name=name, settings=settings) as made:
         yield made

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.lab.topology import Node
+from tests.lab.topology import Node
 from tests.runtimes import attempts
 from tests.runtimes import node as node_module
 from tests.runtimes.internet import Internet

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.lab.topology import Node, cluster
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
+from tests.lab.topology import Node, cluster
+from tests.lab.world import World
 from tests.runtimes import images
 from tests.runtimes.engines import ContainerdCri, Ctr, Engine, Podman, podman_has_cni
 from tests.runtimes.internet import Internet

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Self
 
-from netmgr.lab.wiring import inside
+from tests.lab.wiring import inside
 
 ECHO_PORT = 7
 WEB_PORT = 80

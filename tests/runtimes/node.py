@@ -16,8 +16,8 @@ from typing import TypeVar
 import yaml
 
 from netmgr.api.snapshot import Snapshot
-from netmgr.lab.topology import Node
 from tests.builders import NODE_KEYS
+from tests.lab.topology import Node
 from tests.runtimes.machine import Machine
 from tests.waiting import PATIENCE, eventually
 

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from netmgr.lab.topology import INTERNET
 from netmgr.prefixes import Family
+from tests.lab.topology import INTERNET
 from tests.runtimes.internet import ECHO_PORT
 from tests.runtimes.machine import Machine
 from tests.runtimes.node import BIN_DIR

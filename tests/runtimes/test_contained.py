@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
-from netmgr.lab.topology import INTERNET, Node
 from netmgr.prefixes import Family
 from tests.fakes.kustomize import build
+from tests.lab.topology import INTERNET, Node
 from tests.runtimes.engines import (
     CONTAINERD_CONFIG,
     STORAGE_CONF,

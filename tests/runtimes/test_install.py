@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from netmgr.lab.topology import INTERNET, Node
-from netmgr.lab.world import World
 from netmgr.prefixes import Family
+from tests.lab.topology import INTERNET, Node
+from tests.lab.world import World
 from tests.runtimes.engines import CONTAINERD_CONFIG, ContainerdCri, containerd_config, major
 from tests.runtimes.internet import ECHO_PORT, Internet
 from tests.runtimes.machine import Machine

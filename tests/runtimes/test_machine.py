@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.lab.world import World
+from tests.lab.world import World
 from tests.runtimes.machine import Machine
 from tests.waiting import eventually
 

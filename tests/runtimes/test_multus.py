@@ -9,9 +9,9 @@ import grpc
 import pytest
 
 from netmgr.documents.node import POD_GATEWAYS
-from netmgr.lab.topology import INTERNET, Node
-from netmgr.lab.world import World
 from tests.kernel.namespaces import inside
+from tests.lab.topology import INTERNET, Node
+from tests.lab.world import World
 from tests.runtimes.engines import ContainerdCri
 from tests.runtimes.internet import ECHO_PORT, Internet
 from tests.runtimes.multus import RESULTS, Conf, Multus

@@ -11,8 +11,8 @@ from types import MappingProxyType
 import pytest
 import yaml
 
-from netmgr.lab.topology import INTERNET, Node
 from netmgr.prefixes import Family
+from tests.lab.topology import INTERNET, Node
 from tests.runtimes.conftest import ENGINES
 from tests.runtimes.engines import IMAGE, NATIVE, ContainerdCri, Ctr, Podman, podman_has_cni
 from tests.runtimes.internet import ECHO_PORT, PAGE, WEB_PORT, Internet

@@ -9,8 +9,8 @@ import re
 
 import pytest
 
-from netmgr.lab.topology import INTERNET, Node
 from netmgr.prefixes import Address, Family
+from tests.lab.topology import INTERNET, Node
 from tests.runtimes.engines import ContainerdCri, Engine
 from tests.runtimes.internet import ECHO_PORT, PAGE, WEB_PORT, Internet
 from tests.runtimes.node import NetmgrNode, settled

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from netmgr.lab.topology import Node
+from tests.lab.topology import Node
 from tests.runtimes import attempts
 from tests.runtimes.internet import Internet
 from tests.runtimes.machine import Machine

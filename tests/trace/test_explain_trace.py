@@ -10,14 +10,14 @@ import pytest
 from netmgr.documents.explain import PacketPath, explain
 from netmgr.documents.node import Backend, NodeDocument
 from netmgr.documents.sites import HUB, Role, TranslationMode
-from netmgr.lab import planned
-from netmgr.lab.topology import Node, Topology
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
 from tests.fakes.network import OTHER_KINDS
 from tests.fakes.passage import Packet
 from tests.fakes.rules import FakeBackend
+from tests.lab import planned
+from tests.lab.topology import Node, Topology
 
 INTERNET = tuple(map(Address.parse, ("203.0.113.1", "198.51.100.9", "2001:db8:ffff::1")))
 NOBODYS = tuple(map(Address.parse, ("192.168.77.1", "fd77::1", "169.254.169.254")))

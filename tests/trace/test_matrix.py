@@ -11,12 +11,12 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.documents.sites import HUB, Role
-from netmgr.lab import matrix, planned
 from netmgr.plan import files
 from netmgr.plan.check import reach
 from netmgr.plan.derive import network
 from netmgr.prefixes import Family
 from tests.fakes.network import OTHER_KINDS, Journey, PaperNetwork, PaperWorld
+from tests.lab import matrix, planned
 
 WORLDS = pytest.mark.parametrize("kinds", [planned.KINDS, OTHER_KINDS], ids=["default", "others"])
 BACKENDS = pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)

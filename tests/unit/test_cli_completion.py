@@ -77,7 +77,6 @@ def complete(
         ("netmgr plan render kub", ["kubelet", "kubernetes"]),
         ("netmgr node status --so", ["--socket"]),
         ("netmgr node status -o ", ["table", "json", "yaml"]),
-        ("netmgr lab up --backend ip", ["iptables", "iptables-legacy", "iptables-nft"]),
         ("netmgr completion ", ["bash", "zsh", "fish"]),
         ("netmgr plan grow ", ["alpha", "beta"]),
         ("netmgr plan grow al", ["alpha"]),
@@ -107,7 +106,6 @@ def test_commands_options_and_values_are_offered(
         "netmgr plan render router -f plan.lock.yaml ",
         "netmgr plan release -f / ",
         "netmgr node explain --socket missing.sock ",
-        "netmgr lab exec --name missing ",
     ],
 )
 def test_nothing_is_offered_where_nothing_can_be_read(complete: Complete, line: str) -> None:

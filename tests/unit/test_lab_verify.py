@@ -1,17 +1,11 @@
-"""The printed matrix: what was expected beside what happened, and a sentence that counts what is
-wrong.
-"""
+"""The sentence that concludes a verification counts what is wrong."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from click import unstyle
-
-from netmgr.cli.lab_tables import drops, matrix
-from netmgr.cli.output import Table
-from netmgr.lab.matrix import Target
-from netmgr.lab.verify import Drops, HalfOpen, Pair, Row, Verification, result
+from tests.lab.matrix import Target
+from tests.lab.verify import Drops, HalfOpen, Pair, Row, Verification, result
 
 EVERYTHING = (Target.NODES, Target.PODS, Target.SERVICES)
 REACHED = Row(
@@ -29,42 +23,6 @@ DROPPED = Row(
 )
 COUNTED = Drops(Pair("spoke-1-cpu-0", "spoke-1", "spoke-2"), 12, 12)
 SOUND = Verification((REACHED, DROPPED), (COUNTED,))
-
-
-def printed(rows: Table) -> list[list[str]]:
-    lines = [unstyle(line) for line in rows.lines()]
-    assert all(len(line) <= 80 for line in lines)
-    return [line.split() for line in lines]
-
-
-def test_every_line_fits_an_ordinary_terminal() -> None:
-    lines = printed(matrix(SOUND))
-    assert [
-        "researcher",
-        "(hub)",
-        "spoke-1",
-        "everything",
-        "as",
-        "researcher",
-        "as",
-        "researcher",
-        "20",
-    ] in lines
-    assert [
-        "pod-1",
-        "(spoke-1)",
-        "spoke-2",
-        "everything",
-        *["dropped,", "counted"] * 2,
-        "12",
-    ] in lines
-
-
-def test_only_machines_that_had_something_to_drop_are_listed() -> None:
-    idle = Drops(Pair("router-0.hub", "spoke-1", "spoke-2"), 0, 0)
-    found = printed(drops(replace(SOUND, drops=(COUNTED, idle))))
-    assert ["spoke-1-cpu-0", "spoke-1", "spoke-2", "12", "12"] in found
-    assert not any("router-0.hub" in line for line in found)
 
 
 def test_what_agrees_is_told_in_numbers() -> None:

@@ -151,7 +151,7 @@ def netmgr(
         ("plan rendr", "Did you mean 'render'?"),
         ("plan render kubernets", "Did you mean 'kubernetes'"),
         ("node status --sockt x", "--socket"),
-        ("lab up --nodse 3", "--nodes"),
+        ("plan grow alpha --nodse 3", "--nodes"),
     ],
 )
 def test_misspelt_commands_and_options_are_recognised(
@@ -160,7 +160,9 @@ def test_misspelt_commands_and_options_are_recognised(
     assert meant in netmgr(line)
 
 
-@pytest.mark.parametrize("line", ["frobnicate", "node delete", "plan apply", "lab up --frobnicate"])
+@pytest.mark.parametrize(
+    "line", ["frobnicate", "node delete", "plan apply", "plan grow --frobnicate"]
+)
 def test_nothing_is_suggested_for_what_is_like_none(
     netmgr: Callable[[str], str], line: str
 ) -> None:

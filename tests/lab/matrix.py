@@ -17,13 +17,13 @@ from enum import StrEnum
 from itertools import product
 
 from netmgr.documents.sites import HUB, Role, SourceAddress
-from netmgr.lab import services
-from netmgr.lab.exchange import End
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.topology import INTERNET, Spoke
-from netmgr.lab.traffic import Protocol
-from netmgr.lab.world import World
 from netmgr.prefixes import Address, Family
+from tests.lab import services
+from tests.lab.exchange import End
+from tests.lab.nodes import LabNode
+from tests.lab.topology import INTERNET, Spoke
+from tests.lab.traffic import Protocol
+from tests.lab.world import World
 
 INTERNET_SITE = "internet"
 

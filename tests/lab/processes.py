@@ -28,11 +28,7 @@ def running_in(namespaces: Iterable[Path]) -> list[int]:
 
 
 def end(namespaces: Iterable[Path], grace: float = 5, patience: float = 60) -> None:
-    """End everything that runs in these namespaces: politely first, after `grace` seconds by force.
-
-    Raises:
-        KernelError: something still runs `patience` seconds after SIGKILL.
-    """
+    """End everything that runs in these namespaces: politely, after `grace` seconds by force."""
     pins = list(namespaces)
     # Politely first: an agent writes its ledger and removes its sockets at SIGTERM. Nothing escapes
     # SIGKILL, but a process within a system call ends only after it: a transaction of nftables, or
@@ -49,11 +45,7 @@ def end(namespaces: Iterable[Path], grace: float = 5, patience: float = 60) -> N
 def stop(
     number: int, which: signal.Signals, namespaces: Iterable[Path], patience: float = 15
 ) -> None:
-    """Send `which` to one process of these namespaces and wait for its end.
-
-    Raises:
-        KernelError: it still runs after `patience` seconds.
-    """
+    """Send `which` to one process of these namespaces and wait for its end."""
     pins = list(namespaces)
     _signal([number], which, pins, time.monotonic() + patience)
     if number in running_in(pins):

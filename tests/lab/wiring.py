@@ -27,8 +27,8 @@ from netmgr.errors import KernelError
 from netmgr.kernel import links, netns, routes
 from netmgr.kernel.links import VethEnd
 from netmgr.kernel.netlink import Netlink, Operation
-from netmgr.lab.topology import Host, Interface, Link, Route, Topology
 from netmgr.prefixes import Family
+from tests.lab.topology import Host, Interface, Link, Route, Topology
 
 RTPROT_STATIC = 4
 LOOPBACK_INDEX = 1
@@ -49,11 +49,7 @@ def inside(path: Path) -> Iterator[None]:
 
 
 def build(topology: Topology, directory: Path) -> None:
-    """Make every host of `topology` as `directory/<host>`, then every link and route.
-
-    Raises:
-        KernelError: the kernel refused; what was made so far stays for the caller to remove.
-    """
+    """Make every host of `topology` as `directory/<host>`, then every link and route."""
     for host in topology.hosts:
         make_host(host, directory / host.name)
     with ExitStack() as closing:
@@ -77,9 +73,6 @@ def wait_until_up(topology: Topology, directory: Path, timeout: float = 10) -> N
     A link's first end learns of its carrier up to a second after the second end is up, and
     drops packets until then. Asking whether there is one makes a recent kernel catch up
     (ethtool_op_get_link, linkwatch_sync_dev), so that there is nothing to wait for.
-
-    Raises:
-        KernelError: a link stayed down.
     """
     deadline = time.monotonic() + timeout
     for end in topology.interfaces():
@@ -155,7 +148,7 @@ def _configure(host: Host, ends: list[Interface], channel: Netlink, directory: P
 
 
 def _fill_tables(
-    kernel: Any,  # noqa: ANN401 - pyroute2 has no types
+    kernel: Any,
     host: Host,
     ends: list[Interface],
     indices: dict[str, int],

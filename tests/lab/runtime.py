@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from netmgr import programs
-from netmgr.errors import LabError
 from netmgr.kernel import netns
-from netmgr.lab import wiring
-from netmgr.lab.topology import Host, Pod
 from netmgr.prefixes import Address, Family
+from tests.lab import wiring
+from tests.lab.errors import LabError
+from tests.lab.topology import Host, Pod
 
 INTERFACE = "eth0"
 """What every runtime of Kubernetes calls a pod's interface."""
@@ -40,11 +40,7 @@ class Sandbox:
     addresses: tuple[Address, ...] = ()
 
     def address(self, family: Family) -> Address:
-        """The pod's address of `family`.
-
-        Raises:
-            LabError: it has none.
-        """
+        """The pod's address of `family`."""
         for address in self.addresses:
             if address.family is family:
                 return address
@@ -74,11 +70,7 @@ class Runtime:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def add(self, pod: Pod) -> Sandbox:
-        """Make a namespace for `pod` and attach it to the network.
-
-        Raises:
-            LabError: a plugin refused; nothing of the pod is left.
-        """
+        """Make a namespace for `pod` and attach it to the network."""
         container_id = uuid.uuid4().hex
         sandbox = Sandbox(pod, container_id, str(uuid.uuid4()), self.pods_dir / pod.name)
         wiring.make_host(Host(pod.name), sandbox.netns)
@@ -93,11 +85,7 @@ class Runtime:
         return attached
 
     def check(self, sandbox: Sandbox) -> None:
-        """Have the plugins verify that the pod is as ADD left it.
-
-        Raises:
-            LabError: it is not; the message is the plugin's.
-        """
+        """Have the plugins verify that the pod is as ADD left it."""
         self.execute("CHECK", sandbox, self._cached_result(sandbox))
 
     def delete(self, sandbox: Sandbox) -> None:
@@ -128,9 +116,6 @@ class Runtime:
         """Run one verb through every plugin of the conflist, in reverse for DEL.
 
         Returns the last result.
-
-        Raises:
-            LabError: a plugin failed; the message carries the plugin's code and words.
         """
         network = self._network()
         plugins = network["plugins"]

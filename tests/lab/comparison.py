@@ -6,14 +6,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypedDict, TypeVar
+from typing import TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from netmgr.lab.capture import Tally
-from netmgr.lab.traffic import Column, Sent
-from netmgr.lab.world import World
 from netmgr.model import Traffic
+from tests.lab.capture import Tally
+from tests.lab.traffic import Column, Sent
+from tests.lab.world import World
 
 POD_BYTES = "netmgr_pod_traffic_bytes_total"
 POD_PACKETS = "netmgr_pod_traffic_packets_total"
@@ -23,11 +23,7 @@ Looked = TypeVar("Looked")
 
 
 def read(world: World) -> Counts:
-    """Every pod's totals, scraped from every node's exporter.
-
-    Raises:
-        LabError: an exporter does not answer.
-    """
+    """Every pod's totals, scraped from every node's exporter."""
     totals: defaultdict[Column, Tally] = defaultdict(Tally)
     for node in world.nodes:
         for column, tally in parse(node.scrape()).items():
@@ -53,9 +49,6 @@ def since(world: World, before: Counts, expected: Counts, patience: float = 10) 
     """What was counted since `before`: once it is as `expected`, or after `patience` seconds.
 
     Waiting is fair: a counter that runs behind catches up, one that is wrong stays wrong.
-
-    Raises:
-        LabError: an exporter does not answer.
     """
     return wait_for(lambda: _difference(read(world), before, expected), expected, patience)
 
@@ -126,50 +119,3 @@ def result(rows: list[Row], sent: Sent) -> tuple[bool, str]:
         f"{total:,} bytes to and from the internet by {pods} pods: every byte counted.\n"
         f"{inside:,} bytes among pods and nodes: correctly excluded."
     )
-
-
-class Amount(TypedDict):
-    """A number of packets, and their bytes."""
-
-    bytes: int
-    packets: int
-
-
-class ComparedPod(TypedDict):
-    """One pod and direction."""
-
-    namespace: str
-    pod: str
-    traffic: str
-    sent: Amount
-    counted: Amount
-    agrees: bool
-
-
-class LabTraffic(TypedDict):
-    """The comparison for programs; `internal_bytes` are what each pod sent within the lab."""
-
-    version: Literal[1]
-    agrees: bool
-    pods: list[ComparedPod]
-    internal_bytes: dict[str, int]
-
-
-def document(rows: list[Row], sent: Sent) -> LabTraffic:
-    """For programs: the same as one JSON object."""
-    return {
-        "version": 1,
-        "agrees": result(rows, sent)[0],
-        "pods": [
-            {
-                "namespace": row.column.namespace,
-                "pod": row.column.pod,
-                "traffic": row.column.traffic.value,
-                "sent": {"bytes": row.sent.bytes, "packets": row.sent.packets},
-                "counted": {"bytes": row.counted.bytes, "packets": row.counted.packets},
-                "agrees": row.agrees,
-            }
-            for row in rows
-        ],
-        "internal_bytes": dict(sent.internal),
-    }

@@ -1,4 +1,4 @@
-"""Runs the exporter of a lab's node as nobody: `python -m netmgr.lab.unprivileged SOCKET LISTEN`.
+"""Runs the exporter of a lab's node as nobody: `python -m tests.lab.unprivileged SOCKET LISTEN`.
 
 The privileges are dropped here, after the imports, rather than before the interpreter starts:
 the user nobody may be unable to read the repository, in root's home for instance.

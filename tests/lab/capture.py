@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from netmgr.errors import LabError
-from netmgr.lab import wiring
 from netmgr.model import Traffic
 from netmgr.prefixes import Address, Family
+from tests.lab import wiring
+from tests.lab.errors import LabError
 
 ETH_P_ALL = 0x0003
 SOL_PACKET = 263
@@ -80,11 +80,7 @@ class Capture:
         self._socket.close()
 
     def flows(self) -> dict[Flow, Tally]:
-        """Everything seen so far.
-
-        Raises:
-            LabError: packets came faster than they were read, so that the count is not whole.
-        """
+        """Everything seen so far."""
         self.drain()
         # The kernel counts drops since the last reading of this option (packet(7)).
         _, drops = struct.unpack("II", self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))
@@ -108,11 +104,7 @@ class Capture:
         return seen
 
     def settle(self, quiet_seconds: float = 0.3, patience: float = 10) -> None:
-        """Wait until nothing has passed for `quiet_seconds`: late acknowledgements count too.
-
-        Raises:
-            LabError: it never became quiet.
-        """
+        """Wait until nothing has passed for `quiet_seconds`: late acknowledgements count too."""
         deadline = time.monotonic() + patience
         quiet_since = time.monotonic()
         while time.monotonic() - quiet_since < quiet_seconds:

@@ -196,7 +196,6 @@ class Topology:
     Attributes:
         spokes: the clusters of a world with a hub; none in a world of one cluster.
         researcher: the hub's host that reaches every spoke; empty in a world of one cluster.
-        files: the plan and lock that the world follows from, by name.
     """
 
     internet: str
@@ -207,14 +206,9 @@ class Topology:
     segments: tuple[Segment, ...] = ()
     spokes: tuple[Spoke, ...] = ()
     researcher: str = ""
-    files: dict[str, str] = field(default_factory=dict, hash=False)
 
     def node(self, name: str) -> Node:
-        """The node called `name`.
-
-        Raises:
-            KeyError: no node has this name.
-        """
+        """The node called `name`."""
         for node in self.nodes:
             if node.host == name:
                 return node
@@ -234,11 +228,7 @@ class Topology:
         )
 
     def address(self, host: str, family: Family) -> Address:
-        """The first address of `family` that `host` has.
-
-        Raises:
-            KeyError: it has none.
-        """
+        """The first address of `family` that `host` has."""
         for end in self.attached(host):
             for own in end.addresses:
                 if own.address.family is family:
@@ -252,17 +242,8 @@ INTERNET_NETWORKS = tuple(
 """The prefixes on the link between internet and fabric."""
 
 
-def two_nodes(pods: int = 4) -> Topology:
-    """The default world: two nodes, `pods` pods each, dual stack."""
-    return cluster(nodes=2, pods=pods)
-
-
-def cluster(nodes: int, pods: int) -> Topology:
-    """One cluster on one fabric: `nodes` nodes with `pods` pods each, dual stack.
-
-    Raises:
-        ConfigError: more nodes or pods than the lab's address plan has room for.
-    """
+def cluster(nodes: int = 2, pods: int = 4) -> Topology:
+    """One cluster on one fabric: `nodes` nodes with `pods` pods each, dual stack."""
     if not 1 <= nodes <= MAX_NODES or not 0 <= pods <= MAX_PODS:
         raise ConfigError(
             f"a lab has 1 to {MAX_NODES} nodes with up to {MAX_PODS} pods each, "

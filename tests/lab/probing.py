@@ -16,11 +16,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
-from netmgr.lab.exchange import End, open_socket
-from netmgr.lab.matrix import Probe
-from netmgr.lab.services import TARGET_PORT
-from netmgr.lab.traffic import Protocol
 from netmgr.prefixes import Address
+from tests.lab.exchange import End, open_socket
+from tests.lab.matrix import Probe
+from tests.lab.services import TARGET_PORT
+from tests.lab.traffic import Protocol
 
 PATIENCE = 5.0
 """Seconds until a probe that should arrive counts as lost."""

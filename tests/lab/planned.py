@@ -27,7 +27,13 @@ from typing import Any, NamedTuple
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import HUB, Role, SourceAddress, TranslationMode
 from netmgr.errors import ConfigError
-from netmgr.lab.topology import (
+from netmgr.plan import files
+from netmgr.plan.document import PlanDocument, ServiceMode
+from netmgr.plan.lock import LockDocument
+from netmgr.plan.locking import make_lock
+from netmgr.plan.render.node import Documents
+from netmgr.prefixes import Address, Family, Prefix
+from tests.lab.topology import (
     BESIDE_INTERNET,
     EVERYTHING,
     INTERNET_NETWORKS,
@@ -45,12 +51,6 @@ from netmgr.lab.topology import (
     Topology,
     internet_link,
 )
-from netmgr.plan import files
-from netmgr.plan.document import PlanDocument, ServiceMode
-from netmgr.plan.lock import LockDocument
-from netmgr.plan.locking import make_lock
-from netmgr.plan.render.node import Documents
-from netmgr.prefixes import Address, Family, Prefix
 
 RESEARCHER, FABRIC, INTERNET_HOST, UPLINK = "researcher", "fabric", "internet", "eth0"
 POOL = "cpu"
@@ -82,11 +82,7 @@ KINDS = (
 
 
 def plan(spokes: int, nodes: int, kinds: Sequence[Kind] = KINDS) -> PlanDocument:
-    """The plan of a lab's network.
-
-    Raises:
-        ConfigError: more spokes or nodes than a lab can have.
-    """
+    """The plan of a lab's network."""
     if not 1 <= spokes <= MAX_SPOKES or not 1 <= nodes <= MAX_NODES:
         raise ConfigError(
             f"a lab has 1 to {MAX_SPOKES} spokes with 1 to {MAX_NODES} nodes each, "
@@ -132,11 +128,7 @@ def lock(planned: PlanDocument) -> LockDocument:
 
 
 def network(spokes: int, nodes: int, pods: int, kinds: Sequence[Kind] = KINDS) -> Topology:
-    """A hub and `spokes` spokes, each with `nodes` nodes that run `pods` pods.
-
-    Raises:
-        ConfigError: more of something than a lab can have.
-    """
+    """A hub and `spokes` spokes, each with `nodes` nodes that run `pods` pods."""
     if not 0 <= pods <= MAX_PODS:
         raise ConfigError(f"a lab with spokes has up to {MAX_PODS} pods a node, not {pods}")
     asked = plan(spokes, nodes, kinds)
@@ -187,10 +179,6 @@ class _Builder:
             ),
             spokes=self._spokes,
             researcher=RESEARCHER,
-            files={
-                "plan.yaml": files.to_yaml(self.plan),
-                "plan.lock.yaml": files.lock_text(self.lock),
-            },
         )
 
     @cached_property

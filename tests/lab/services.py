@@ -17,13 +17,13 @@ import yaml
 
 from netmgr.documents.node import Backend
 from netmgr.documents.sites import Role, TranslationMode
-from netmgr.errors import LabError
 from netmgr.kernel.libnftables import LibNftables
-from netmgr.lab import wiring
-from netmgr.lab.nodes import LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import Spoke
 from netmgr.prefixes import Address, Family, Prefix
+from tests.lab import wiring
+from tests.lab.errors import LabError
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import Spoke
 
 NAME, NAMESPACE = "echo", "research"
 PORT, TARGET_PORT = 80, 8080

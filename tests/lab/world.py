@@ -3,7 +3,6 @@
     /run/netmgr-lab/<name>/
         topology.json   what it looks like; written first, so that every lab can be listed
         complete        written last: the lab was built to the end
-        plan.yaml, plan.lock.yaml   what it was drawn from, when that was a plan
         netns/<host>    the hosts' namespaces
         pods/<pod>      the pods' namespaces
         nodes/<node>/   see `nodes`
@@ -27,12 +26,13 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 
 from netmgr.documents.node import Backend
-from netmgr.errors import LabError, SetupError
+from netmgr.errors import SetupError
 from netmgr.kernel import netns
-from netmgr.lab import processes, services, wiring
-from netmgr.lab.nodes import TRAVERSABLE, LabNode
-from netmgr.lab.runtime import Sandbox
-from netmgr.lab.topology import Topology
+from tests.lab import processes, services, wiring
+from tests.lab.errors import LabError
+from tests.lab.nodes import TRAVERSABLE, LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import Topology
 
 ROOT = Path("/run/netmgr-lab")
 """Short, because a Unix socket's path has at most 107 bytes."""
@@ -49,9 +49,9 @@ SETTINGS: Mapping[str, Any] = {
 """What a lab's node.yaml says beside the topology: as in production, only more impatient."""
 
 
-def names(root: Path = ROOT) -> list[str]:
+def names() -> list[str]:
     """The labs on this machine, complete or not."""
-    return sorted(path.name for path in root.iterdir()) if root.is_dir() else []
+    return sorted(path.name for path in ROOT.iterdir()) if ROOT.is_dir() else []
 
 
 class World:
@@ -65,7 +65,6 @@ class World:
         name: str | None = None,
         settings: Mapping[str, Any] | None = None,
         exporters: bool = True,
-        root: Path = ROOT,
     ) -> None:
         """Describe a lab without building it.
 
@@ -75,35 +74,28 @@ class World:
             name: what the lab is called; default: the first free `lab-<number>`.
             settings: keys of node.yaml that replace the lab's own.
             exporters: whether every agent gets one beside it.
-            root: the directory all labs are in.
         """
         self.topology = topology
         self._settings = {**SETTINGS, "backend": backend.value, **(settings or {})}
         self._name = name
         self._exporters = exporters
-        self._root = root
         self._is_ours = False
         self._nodes: dict[str, LabNode] = {}
 
     @classmethod
-    def open(cls, name: str | None = None, root: Path = ROOT) -> Self:
-        """Open a lab that is up; without a name, the only one.
-
-        Raises:
-            LabError: no lab is up, or several are, or the lab was never completed.
-        """
-        directory = root / choose(name, root)
+    def open(cls, name: str | None = None) -> Self:
+        """Open a lab that is up; without a name, the only one."""
+        directory = ROOT / choose(name)
         if not (directory / "complete").exists():
             raise LabError(
                 f"lab {directory.name} is not complete; "
-                f"remove it with: netmgr lab down --name {directory.name}"
+                f"remove it with: python -m tests.lab down --name {directory.name}"
             )
         kept = json.loads((directory / "topology.json").read_text("utf-8"))
         world = cls(
             TypeAdapter(Topology).validate_python(kept["topology"]),
             name=directory.name,
             settings=kept["settings"],
-            root=root,
         )
         world._is_ours = True
         world._describe_nodes()
@@ -119,7 +111,7 @@ class World:
     @property
     def directory(self) -> Path:
         """Where everything of it is."""
-        return self._root / self.name
+        return ROOT / self.name
 
     @property
     def backend(self) -> Backend:
@@ -132,11 +124,7 @@ class World:
         return list(self._nodes.values())
 
     def node(self, name: str) -> LabNode:
-        """The node called `name`.
-
-        Raises:
-            LabError: no node has this name.
-        """
+        """The node called `name`."""
         try:
             return self._nodes[name]
         except KeyError:
@@ -156,11 +144,7 @@ class World:
         return [sandbox for node in self.nodes for sandbox in node.runtime.sandboxes()]
 
     def pod(self, name: str) -> Sandbox:
-        """The running pod called `name`.
-
-        Raises:
-            LabError: no such pod runs.
-        """
+        """The running pod called `name`."""
         pods = {sandbox.pod.name: sandbox for sandbox in self.pods()}
         try:
             return pods[name]
@@ -170,21 +154,13 @@ class World:
             ) from None
 
     def find(self, name: str) -> Path:
-        """Where the namespace of the pod or host called `name` is pinned.
-
-        Raises:
-            LabError: nothing here is called so.
-        """
+        """Where the namespace of the pod or host called `name` is pinned."""
         for folder in ("pods", "netns"):
             path = self.directory / folder / name
             if path.parent == self.directory / folder and path.is_file():
                 return path
-        known = ", ".join(self.pods_and_hosts())
+        known = ", ".join(sorted(pin.name for pin in _pins(self.directory)))
         raise LabError(f"lab {self.name} has no pod or host {name}; it has {known}")
-
-    def pods_and_hosts(self) -> list[str]:
-        """The names that `find` knows."""
-        return sorted(pin.name for pin in _pins(self.directory))
 
     def node_of(self, name: str) -> LabNode | None:
         """The node that is called `name`, or that runs the pod of that name; None for any other."""
@@ -192,25 +168,17 @@ class World:
         return self._nodes.get(nodes.get(name, name))
 
     def build(self) -> None:
-        """Claim the directory and make hosts and links, without agents.
-
-        Raises:
-            SetupError: not root.
-            LabError: the name is taken or unfit.
-            KernelError: the kernel refused.
-        """
+        """Claim the directory and make hosts and links, without agents."""
         if os.geteuid() != 0:
             raise SetupError("a lab needs root, to make network namespaces: run it with sudo")
-        self._name = _claim(self._name, self._root)
+        self._name = _claim(self._name)
         self._is_ours = True
         kept = {
             "settings": self._settings,
             "topology": TypeAdapter(Topology).dump_python(self.topology, mode="json"),
         }
-        # Written first: `netmgr lab down` must know of a lab whose builder was killed.
+        # Written first: `down` must know of a lab whose builder was killed.
         (self.directory / "topology.json").write_text(json.dumps(kept), encoding="utf-8")
-        for name, text in self.topology.files.items():
-            (self.directory / name).write_text(text, encoding="utf-8")
         wiring.build(self.topology, self.directory / "netns")
         self._describe_nodes()
 
@@ -219,9 +187,6 @@ class World:
 
         Args:
             report: is called with a few words before each step.
-
-        Raises:
-            NetmgrError: whatever went wrong.
         """
         try:
             report("hosts and links")
@@ -240,7 +205,7 @@ class World:
     def down(self) -> None:
         """Remove this lab, if it exists."""
         if self._is_ours:
-            remove(self.name, self._root)
+            remove(self.name)
             self._is_ours = False
         for node in self.nodes:
             node.reap()
@@ -277,17 +242,13 @@ class World:
         wiring.wait_until_up(self.topology, self.directory / "netns")
 
 
-def choose(name: str | None, root: Path = ROOT) -> str:
-    """The lab that is meant: the named one, else the only one.
-
-    Raises:
-        LabError: there is no such lab, or nothing says which of several is meant.
-    """
-    known = names(root)
+def choose(name: str | None) -> str:
+    """The lab that is meant: the named one, else the only one."""
+    known = names()
     if name is None and len(known) == 1:
         return known[0]
     if not known:
-        raise LabError("there is no lab; make one with: netmgr lab up")
+        raise LabError("there is no lab; make one with: python -m tests.lab up")
     if name is None:
         raise LabError(f"there are several labs; say which with --name: {', '.join(known)}")
     if name not in known:
@@ -295,13 +256,9 @@ def choose(name: str | None, root: Path = ROOT) -> str:
     return name
 
 
-def remove(name: str, root: Path = ROOT) -> None:
-    """Remove a lab by its directory alone: its processes, its namespaces, its files.
-
-    Raises:
-        KernelError: a process would not end; what is left can be removed by calling again.
-    """
-    directory = root / name
+def remove(name: str) -> None:
+    """Remove a lab by its directory alone: its processes, its namespaces, its files."""
+    directory = ROOT / name
     pins = _pins(directory)
     # First: a process inside keeps its namespace alive, also without the pin.
     processes.end(pins)
@@ -309,7 +266,7 @@ def remove(name: str, root: Path = ROOT) -> None:
         netns.delete(pin)
     shutil.rmtree(directory)
     with suppress(OSError):
-        root.rmdir()
+        ROOT.rmdir()
 
 
 def _pins(directory: Path) -> list[Path]:
@@ -321,19 +278,19 @@ def _pins(directory: Path) -> list[Path]:
     return [point for point in points if directory in point.parents]
 
 
-def _claim(name: str | None, root: Path) -> str:
+def _claim(name: str | None) -> str:
     """Make the lab's directory; making it is what makes the name ours."""
     if name is None:
         return next(
-            candidate for number in count(1) if _make(root / (candidate := f"lab-{number}"))
+            candidate for number in count(1) if _make(ROOT / (candidate := f"lab-{number}"))
         )
     if not NAME.fullmatch(name):
         raise LabError(
             f"{name!r} is no name for a lab: at most 24 of a-z, 0-9 and '-', no '-' at either end"
         )
-    if not _make(root / name):
+    if not _make(ROOT / name):
         raise LabError(
-            f"there is a lab {name} already; remove it with: netmgr lab down --name {name}"
+            f"there is a lab {name} already; remove it with: python -m tests.lab down --name {name}"
         )
     return name
 

@@ -30,11 +30,12 @@ from netmgr.api.snapshot import Snapshot
 from netmgr.documents import loader
 from netmgr.documents.node import Backend, NodeDocument
 from netmgr.documents.sites import TranslationMode
-from netmgr.errors import LabError, NetmgrError
-from netmgr.lab import processes, wiring
-from netmgr.lab.runtime import Runtime, Sandbox
-from netmgr.lab.topology import Node, Pod
-from netmgr.lab.unprivileged import NOBODY
+from netmgr.errors import NetmgrError
+from tests.lab import processes, wiring
+from tests.lab.errors import LabError
+from tests.lab.runtime import Runtime, Sandbox
+from tests.lab.topology import Node, Pod
+from tests.lab.unprivileged import NOBODY
 
 EXPORTER_PORT = 9119
 """The same on every node: each listens in a namespace of its own."""
@@ -98,19 +99,11 @@ class LabNode:
         )
 
     def add(self, name: str, namespace: str = "research") -> Sandbox:
-        """Run a pod on this node.
-
-        Raises:
-            LabError: the CNI plugin refused.
-        """
+        """Run a pod on this node."""
         return self.runtime.add(Pod(name, self.name, namespace))
 
     def write_document(self) -> None:
-        """Write node.yaml.
-
-        Raises:
-            ConfigError: the settings do not make a valid document.
-        """
+        """Write node.yaml."""
         text = yaml.safe_dump(self._document(), sort_keys=False)
         # Validated here: an agent that refuses its document would only be seen to time out.
         loader.parse(text, str(self.document), NodeDocument)
@@ -174,15 +167,11 @@ class LabNode:
     def start_exporter(self) -> None:
         """Start the exporter as a user that may read the agent's ledger socket and nothing else."""
         self._start(
-            "exporter", "netmgr.lab.unprivileged", str(self.ledger_socket), f":{EXPORTER_PORT}"
+            "exporter", "tests.lab.unprivileged", str(self.ledger_socket), f":{EXPORTER_PORT}"
         )
 
     def wait_until_ready(self, timeout: float = START_SECONDS) -> None:
-        """Wait up to `timeout` seconds until the agent is ready and the exporter answers.
-
-        Raises:
-            LabError: one of them does not; the message ends with the last words of its log.
-        """
+        """Wait up to `timeout` seconds until the agent is ready and the exporter answers."""
         deadline = time.monotonic() + timeout
         while reason := self.status():
             self._still_trying("agent", reason, deadline)
@@ -217,11 +206,7 @@ class LabNode:
         return self._find("exporter")
 
     def ask(self, query: str, **fields: str) -> dict[str, Any]:
-        """Put one question to the agent's read-only socket.
-
-        Raises:
-            NetmgrError: as `client.ask`.
-        """
+        """Put one question to the agent's read-only socket."""
         return client.ask(self.ledger_socket, query, timeout=QUERY_SECONDS, **fields)
 
     def snapshot(self) -> Snapshot:
@@ -229,11 +214,7 @@ class LabNode:
         return client.read_snapshot(self.ledger_socket, timeout=QUERY_SECONDS)
 
     def scrape(self) -> str:
-        """The exporter's page of metrics.
-
-        Raises:
-            LabError: the exporter does not answer, or not with 200.
-        """
+        """The exporter's page of metrics."""
         return self._get("/metrics")
 
     def _get(self, path: str) -> str:
@@ -277,7 +258,7 @@ class LabNode:
             module,
             *arguments,
         ]
-        # A session of its own: a Ctrl-C at the terminal of `netmgr lab up` must not end the lab.
+        # A session of its own: a Ctrl-C at the terminal of `up` must not end the lab.
         with (self.directory / f"{role}.log").open("ab") as output:
             self._started[role] = programs.start(
                 command,
@@ -288,7 +269,7 @@ class LabNode:
             )
 
     def _find(self, role: str) -> int | None:
-        marker = {"agent": "agent", "exporter": "netmgr.lab.unprivileged"}[role]
+        marker = {"agent": "agent", "exporter": "tests.lab.unprivileged"}[role]
         for number in processes.running_in([self.namespace]):
             if marker in processes.command_line(number):
                 return number

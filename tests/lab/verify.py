@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Literal, TypedDict
 
-from netmgr.lab import comparison, matrix, probing, wiring
-from netmgr.lab.probing import Outcome
-from netmgr.lab.world import World
 from netmgr.prefixes import Address
+from tests.lab import comparison, matrix, probing, wiring
+from tests.lab.probing import Outcome
+from tests.lab.world import World
 
 PATIENCE = 10.0
 """Seconds in which a counter that runs behind catches up, also on a busy machine."""
@@ -82,11 +81,7 @@ class Verification:
 
 
 def verify(world: World) -> Verification:
-    """Send every probe and compare.
-
-    Raises:
-        LabError: a probe could not be sent at all, or an agent does not answer.
-    """
+    """Send every probe and compare."""
     # Counters are never reset, and connections of earlier runs are still in the table: both are
     # compared as differences.
     before, halves = dropped(world), set(half_open(world))
@@ -214,77 +209,6 @@ def _text(found: Counter[str]) -> str:
     return "; ".join(
         f"{number} of {found.total()} {text}" for text, number in sorted(found.items())
     )
-
-
-ProbedCell = TypedDict(
-    "ProbedCell",
-    {
-        "from": str,
-        "from_site": str,
-        "to_site": str,
-        "to": list[matrix.Target],
-        "expected": str,
-        "happened": str,
-        "probes": int,
-        "agrees": bool,
-    },
-)
-DroppedPair = TypedDict(
-    "DroppedPair", {"machine": str, "from": str, "to": str, "sent": int, "counted": int}
-)
-
-
-class HalfOpenConnection(TypedDict):
-    """A connection of which a machine saw one direction alone."""
-
-    machine: str
-    connection: str
-
-
-class LabVerification(TypedDict):
-    """The verification for programs."""
-
-    version: Literal[1]
-    agrees: bool
-    probes: int
-    matrix: list[ProbedCell]
-    dropped: list[DroppedPair]
-    half_open: list[HalfOpenConnection]
-
-
-def document(found: Verification) -> LabVerification:
-    """The same for programs."""
-    return {
-        "version": 1,
-        "agrees": found.agrees,
-        "probes": found.probes,
-        "matrix": [
-            {
-                "from": row.origin,
-                "from_site": row.origin_site,
-                "to_site": row.site,
-                "to": list(row.kinds),
-                "expected": row.expected,
-                "happened": row.happened,
-                "probes": row.probes,
-                "agrees": row.agrees,
-            }
-            for row in found.rows
-        ],
-        "dropped": [
-            {
-                "machine": each.pair.machine,
-                "from": each.pair.origin,
-                "to": each.pair.destination,
-                "sent": each.sent,
-                "counted": each.counted,
-            }
-            for each in found.drops
-        ],
-        "half_open": [
-            {"machine": each.machine, "connection": each.connection} for each in found.half_open
-        ],
-    }
 
 
 def result(found: Verification) -> str:

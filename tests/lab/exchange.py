@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from netmgr.errors import LabError
-from netmgr.lab import wiring
-from netmgr.lab.capture import Tally
 from netmgr.prefixes import Address, Family
+from tests.lab import wiring
+from tests.lab.capture import Tally
+from tests.lab.errors import LabError
 
 PATIENCE = 5.0
 """Seconds until a packet that has not arrived counts as lost."""
@@ -85,9 +85,6 @@ def datagrams(
 
     The server receives at `port`; 0 leaves the choice to the kernel. The client sends to
     `frontend`; by default, to the server itself.
-
-    Raises:
-        LabError: one was lost or arrived changed.
     """
     family = server.address.family
     with (
@@ -134,9 +131,6 @@ def stream(
         back: bytes from server to client.
         port: where the server listens; 0 leaves the choice to the kernel.
         frontend: what the client connects to; by default, the server itself.
-
-    Raises:
-        LabError: the connection failed, or bytes are missing.
     """
     family = server.address.family
     with ExitStack() as closing:

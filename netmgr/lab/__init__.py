@@ -1,1 +1,0 @@
-"""A world of network namespaces on one machine."""
