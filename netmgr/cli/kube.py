@@ -150,14 +150,14 @@ def _document(template: Path, found: Object, to: Path) -> tuple[str, NodeDocumen
     from netmgr.kube.node_document import render
     from netmgr.plan.files import to_yaml
 
-    given = read_template(template)
+    given = _read_template(template)
     head = f"# From {template} and the Node {found['metadata']['name']}, by `netmgr kube node`.\n"
     text = head + to_yaml(render(given, found))
     # Validated before it replaces a file that works.
     return text, loader.parse(text, f"{to} (not written)", NodeDocument)
 
 
-def read_template(path: Path) -> Object:
+def _read_template(path: Path) -> Object:
     """A node.yaml without what the Node says.
 
     Raises:

@@ -38,7 +38,6 @@ COMMANDS = {
     "host": ("agent:host", "Remove all of netmgr from a machine."),
     "completion": ("completion:completion", "Print what has a shell complete commands and values."),
     "schema": ("schemas:schema", "Print the JSON Schema of a command's JSON or of a document."),
-    "simulate": ("simulate:simulate", "Simulate a fleet of thousands of nodes in this process."),
     "version": ("version:version", "Show which netmgr this is, and what it was built from."),
     "lab": ("lab:app", "Build a lab of network namespaces on this machine."),
 }

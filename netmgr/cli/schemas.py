@@ -59,7 +59,6 @@ ANSWERS = {
     "plan reach": "netmgr.cli.answers:Reach",
     "plan show": "netmgr.plan.lock:LockDocument",
     "preflight": "netmgr.cli.answers:PreflightReport",
-    "simulate": "netmgr.simulation.report:Report",
     "status": "netmgr.cli.answers:AnyStatus",
     "usage": "netmgr.cli.answers:UsageDocument",
     "version": "netmgr.cli.answers:VersionOfNetmgr",

@@ -31,7 +31,7 @@ from netmgr.kube.api import (
 from netmgr.kube.concurrency import THREADS
 from netmgr.kube.election import Candidate, Lease, Term
 from netmgr.kube.health import Health
-from netmgr.simulation.api_server import Answer, ApiServer
+from tests.fakes.api_server import Answer, ApiServer
 from tests.kubernetes import programs
 from tests.kubernetes.control_plane import ControlPlane
 
@@ -62,7 +62,7 @@ def in_memory() -> Server:
     answer, one_at_a_time = server.answer, threading.Lock()
 
     def answered(*request: Any) -> Answer:
-        # In a simulation one thread runs at a time; here two candidates ask at once.
+        # In virtual time one thread runs at a time; here two candidates ask at once.
         with one_at_a_time:
             return answer(*request)
 

@@ -63,7 +63,6 @@ WITH_MACHINE: dict[str, tuple[str, ...]] = {
     "preflight": ("--config {observer}",),
     "connectivity-test": ("--kubeconfig {cluster}",),
     "version": ("",),
-    "simulate": ("--nodes 10 --hours 1",),
 }
 WITH_LAB: dict[str, tuple[str, ...]] = {
     "status": ("--socket {node}",),
@@ -80,7 +79,7 @@ WITH_LAB: dict[str, tuple[str, ...]] = {
     "lab verify": ("--name {lab}",),
     "lab show": ("--name {lab}",),
 }
-ANEW = {"connectivity-test", "lab up", "lab run", "lab traffic", "simulate"}
+ANEW = {"connectivity-test", "lab up", "lab run", "lab traffic"}
 """Commands that do something new at each call, so that no two answers are the same."""
 
 CALLS = WITH_PLAN | WITH_MACHINE | WITH_LAB

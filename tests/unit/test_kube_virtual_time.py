@@ -19,7 +19,7 @@ from netmgr.kube.health import Health, Telemetry
 from netmgr.kube.node_conditions import NodeConditions
 from netmgr.kube.node_reports import Report
 from netmgr.kube.reflector import Reflector
-from netmgr.simulation.api_server import ApiServer
+from tests.fakes.api_server import ApiServer
 from tests.unit.virtual import Virtual, virtual
 
 NODES = "/api/v1/nodes"
