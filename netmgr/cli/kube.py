@@ -24,7 +24,7 @@ from netmgr.cli.options import (
     LogLevelOption,
     ServiceAccount,
 )
-from netmgr.errors import ApiAway, ApiError, ConfigError, Exit
+from netmgr.errors import ApiAway, ApiError, ConfigError
 from netmgr.logs import LogFormat
 
 if TYPE_CHECKING:
@@ -438,9 +438,6 @@ def _run(
     candidate.withdraw()
     if candidate.failure is not None:
         raise candidate.failure
-    if candidate.fault is not None:
-        faults.log.critical("work-died action=end", exc_info=candidate.fault)
-        raise typer.Exit(Exit.FAULT)
 
 
 def _allocations(plan: Path, cluster: str) -> NodeAllocations:
@@ -474,14 +471,10 @@ def _namespace_of(service_account: Path) -> str:
 
 def _start_logging(level: str, form: LogFormat) -> None:
     """Log to standard error, and end the process with any thread that dies."""
-    import logging
-
     from netmgr import logs
 
     logs.begin(level, form)
     faults.end_with_any_thread()
-    # The client's election logs each renewal.
-    logging.getLogger("leaderelection").setLevel(logging.WARNING)
 
 
 def _ends() -> threading.Event:
