@@ -69,7 +69,7 @@ bench: ## measure against today's ptp and against no rules; ARGS selects subject
 	@.venv/bin/python -m cni.build
 	.venv/bin/python -m tests.bench $(ARGS)
 
-fleet: ## measure thousands of nodes: simulated, on a real Prometheus and on a real API server; ARGS selects (hours)
+fleet: ## measure thousands of nodes on a real Prometheus and on a real API server; ARGS selects (hours)
 	@.ci/setup test
 	@.ci/envtest
 	.venv/bin/python -m tests.fleet $(ARGS)

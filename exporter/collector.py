@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
@@ -12,19 +15,7 @@ from prometheus_client.metrics_core import Metric as Family
 from exporter import bounds, catalog, limits_catalog
 from exporter.metric import Kind, Metric
 from netmgr import __version__
-from netmgr.api.snapshot import (
-    ConnectionLimitState,
-    DroppedTotals,
-    Fault,
-    LimitState,
-    NatState,
-    QuotaState,
-    RefusedTotals,
-    RuleReading,
-    Snapshot,
-    TrafficTotals,
-    TranslatedRange,
-)
+from netmgr.api.snapshot import Fault, Snapshot
 from netmgr.errors import NetmgrError
 
 log = logging.getLogger(__name__)
@@ -35,11 +26,19 @@ NONSENSE = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 OWN_SERIES = catalog.DROPPED.series + catalog.UP.series + catalog.SCRAPE.series
 """Series that a page has beside those of the agent's answer."""
 
-Labels = tuple[str, ...]
-"""Label values, in the order of the catalogue's names."""
+Entry = Mapping[str, Any]
+"""What one series of each family is made of: its labels, and numbers."""
 
-Amounts = TrafficTotals | RuleReading | DroppedTotals | RefusedTotals | TranslatedRange | LimitState
-"""What has bytes and packets."""
+Labelled = tuple[dict[str, str], Entry]
+
+Path = str | Callable[[Entry], Iterable[Entry]]
+"""Where entries are: `a` is the list, or the only entry, at that key of the snapshot, `a.b` what is
+within it, and the empty path is the snapshot itself."""
+
+Value = str | Callable[[Entry], float]
+"""The key of an entry's number, or what makes it of the entry."""
+
+Row = tuple[Path, Metric, Value]
 
 
 class Collector:
@@ -61,11 +60,12 @@ class Collector:
         """The current families; without a valid answer of the agent only `ALWAYS`."""
         began = time.perf_counter()
         families = self._families()
-        up = _family(catalog.UP, [((), bool(families))])
+        up = families != []
         # Prometheus' guide to exporters asks for an `…_up` of 0 rather than a failed scrape: then
         # an alert distinguishes a stopped agent from a stopped exporter.
-        known = families or [_family(catalog.BUILD, [((__version__, "", "", ""), 1)])]
-        return [*known, up, _family(catalog.SCRAPE, [((), time.perf_counter() - began)])]
+        known = families or _build(_ALWAYS, _AWAY)
+        seconds = time.perf_counter() - began
+        return [*known, *_build(_SCRAPE, {"is_up": up, "seconds": seconds})]
 
     def _families(self) -> list[Family]:
         """The families of the agent's answer; none unless all of it makes sense."""
@@ -82,17 +82,20 @@ class Collector:
 
     def _of(self, snapshot: Snapshot) -> list[Family]:
         # Metrics made for this scrape alone, not kept ones: a pod's series must end with the pod.
-        rest = [*_traffic(snapshot), *_accounting(snapshot), *_inter_site(snapshot)]
-        rest += [*_of_tracking(snapshot), _of_problems(snapshot), *_of_agent(snapshot)]
+        rest = [*_build(_TABLE, snapshot)]
         selection = bounds.Selection(snapshot["pods"])
         room = catalog.REMOTE_POD_BYTES.series
         limits = bounds.by_size(snapshot.get("limits", ()))
         connections = sorted(snapshot.get("connection_limits", ()), key=lambda one: -one["dropped"])
         quotas = bounds.by_use(snapshot.get("quotas", ()))
+        # The busiest of other nodes' pods. Totals only grow, so the order is stable.
+        remote = sorted(
+            snapshot.get("remote_pods", ()), key=lambda pod: (-pod["bytes"], pod["address"])
+        )
         if self._max_series:
             # Pods get the room that everything else leaves, limits and then quotas what these
             # leave, and other nodes' pods what is left then.
-            left = self._max_series - sum(len(one.samples) for one in rest) - OWN_SERIES
+            left = self._max_series - sum(len(family.samples) for family in rest) - OWN_SERIES
             selection = bounds.select(snapshot["pods"], left)
             left -= len(selection.shown) * bounds.SERIES_PER_TOTAL
             limits = limits[: max(0, left) // bounds.SERIES_PER_LIMIT]
@@ -101,20 +104,18 @@ class Collector:
             left -= len(quotas) * bounds.SERIES_PER_QUOTA
             connections = connections[: max(0, left)]
             room = min(room, max(0, left - len(connections)))
-        pods = [((pod["namespace"], pod["pod"], pod["traffic"]), pod) for pod in selection.shown]
-        dropped = [
-            (("lingering",), selection.dropped_lingering),
-            (("live",), selection.dropped_live),
-        ]
-        return [
-            *_amounts(catalog.POD_BYTES, catalog.POD_PACKETS, pods),
-            *rest,
-            *_of_limits(limits),
-            _of_connections(connections),
-            *_of_quotas(quotas),
-            _remote(snapshot, room),
-            _family(catalog.DROPPED, dropped),
-        ]
+        selected = {
+            "limits": limits,
+            "connection_limits": connections,
+            "quotas": quotas,
+            "remote_pods": remote[:room],
+            "left_out": [
+                {"pods": "lingering", "series": selection.dropped_lingering},
+                {"pods": "live", "series": selection.dropped_live},
+            ],
+        }
+        pods = _build(_PODS, {"pods": selection.shown})
+        return [*pods, *rest, *_build(_SELECTED, selected)]
 
     def _report(self, fault: str) -> None:
         """Log a fault once, not at every scrape, and its end."""
@@ -125,198 +126,162 @@ class Collector:
         self._last_fault = fault
 
 
+def _build(rows: Iterable[Row], snapshot: Entry) -> Iterator[Family]:
+    """The families of these rows.
+
+    Raises: as `NONSENSE` lists, where something is missing, or a label is not text, or a value not
+    a number.
+    """
+    for (where, names), same in groupby(rows, key=lambda row: (row[0], row[1].labels)):
+        labelled = _labelled(_entries(where, snapshot), names)
+        for _, metric, value in same:
+            yield _family(metric, value, labelled)
+
+
+def _labelled(entries: Iterable[Entry], names: tuple[str, ...]) -> list[Labelled]:
+    """Entries with their labels."""
+    read = [itemgetter(_KEYS.get(name, name)) for name in names]
+    # `bounded` also refuses a label that is not text: prometheus_client would fail only while it
+    # writes the page, and lose every other series with it. One mapping for the samples of all
+    # families: most series are pods', and a mapping is most of a sample's size.
+    return [
+        (dict(zip(names, [bounds.bounded(label(entry)) for label in read], strict=True)), entry)
+        for entry in entries
+    ]
+
+
+def _family(metric: Metric, value: Value, labelled: Iterable[Labelled]) -> Family:
+    family = _empty(metric)
+    number = itemgetter(value) if isinstance(value, str) else value
+    for labels, entry in labelled:
+        if isinstance(family, HistogramMetricFamily):
+            buckets = [(bounds.bounded(bound), float(count)) for bound, count in entry["buckets"]]
+            family.add_metric([*labels.values()], buckets, float(number(entry)))
+        else:
+            family.add_sample(metric.name, labels, float(number(entry)))
+    return family
+
+
+def _entries(path: Path, snapshot: Entry) -> Iterable[Entry]:
+    if callable(path):
+        return path(snapshot)
+    if not path:
+        # A netmgr before there were roles says none.
+        return [{"role": "", **snapshot}]
+    key, _, part = path.partition(".")
+    if key in _MAY_LACK and key not in snapshot:
+        return ()
+    found = snapshot[key][part] if part else snapshot[key]
+    return [found] if isinstance(found, dict) else found
+
+
 def _empty(metric: Metric) -> Family:
-    if metric.kind is Kind.HISTOGRAM:
-        return _empty_histogram(metric)
-    make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    make = _FAMILIES[metric.kind]
     return make(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
 
 
-def _empty_histogram(metric: Metric) -> HistogramMetricFamily:
-    return HistogramMetricFamily(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
-
-
-def _family(metric: Metric, values: Iterable[tuple[Labels, float]]) -> Family:
-    """A family with these samples.
-
-    Raises:
-        TypeError, ValueError, AttributeError: a label is not text, or a value not a number.
-    """
-    return _of_samples(metric, ((_named(metric, labels), value) for labels, value in values))
-
-
-def _named(metric: Metric, labels: Labels) -> dict[str, str]:
-    """A sample's labels by name."""
-    # `bounded` also refuses a label that is not text: prometheus_client would fail only while it
-    # writes the page, and lose every other series with it.
-    return dict(zip(metric.labels, map(bounds.bounded, labels), strict=True))
-
-
-def _of_samples(metric: Metric, samples: Iterable[tuple[dict[str, str], float]]) -> Family:
-    made = _empty(metric)
-    for labels, value in samples:
-        made.add_sample(metric.name, labels, float(value))
-    return made
-
-
-def _amounts(
-    size: Metric, packets: Metric, entries: Sequence[tuple[Labels, Amounts]]
-) -> Iterator[Family]:
-    """A family of bytes and one of packets, which have the same labels."""
-    # One mapping for both samples: most series are pods', and a mapping is most of a sample's size.
-    named = [(_named(size, labels), entry) for labels, entry in entries]
-    yield _of_samples(size, ((labels, entry["bytes"]) for labels, entry in named))
-    yield _of_samples(packets, ((labels, entry["packets"]) for labels, entry in named))
-
-
-def _traffic(snapshot: Snapshot) -> Iterator[Family]:
-    """Totals of namespaces, the node and the article's rules."""
-    namespaces = [((one["namespace"], one["traffic"]), one) for one in snapshot["namespaces"]]
-    yield from _amounts(catalog.NAMESPACE_BYTES, catalog.NAMESPACE_PACKETS, namespaces)
-    node = [((total["traffic"],), total) for total in snapshot["node_totals"]]
-    yield from _amounts(catalog.NODE_BYTES, catalog.NODE_PACKETS, node)
-    origins = [((part["origin"], part["traffic"]), part["bytes"]) for part in snapshot["origins"]]
-    yield _family(catalog.ORIGIN_BYTES, origins)
-    rules = [
-        ((rule["ip_version"], rule["table"], rule["chain"], rule["rule"]), rule)
-        for rule in snapshot["rules"]
-    ]
-    yield from _amounts(catalog.RULE_BYTES, catalog.RULE_PACKETS, rules)
-    sizes = [
-        ((one["ip_version"], one["table"], one["chain"]), one["rules"])
-        for one in snapshot.get("chain_sizes", ())
-    ]
-    yield _family(catalog.RULE_COUNT, sizes)
-
-
-def _remote(snapshot: Snapshot, room: int) -> Family:
-    """The busiest of other nodes' pods. Totals only grow, so the order is stable."""
-    found = sorted(snapshot.get("remote_pods", ()), key=lambda one: (-one["bytes"], one["address"]))
-    shown = [((one["address"], one["traffic"]), one["bytes"]) for one in found[:room]]
-    return _family(catalog.REMOTE_POD_BYTES, shown)
-
-
-def _accounting(snapshot: Snapshot) -> Iterator[Family]:
-    """How complete the totals are, and what was repaired."""
-    gaps = snapshot["gaps"]
-    yield _family(catalog.GAPS, [((gap["reason"],), gap["count"]) for gap in gaps])
-    yield _family(catalog.GAP_SECONDS, [((gap["reason"],), gap["seconds"]) for gap in gaps])
-    forwarded = snapshot["unattributed"]
-    missing = [((one["traffic"],), one["bytes"]) for one in forwarded]
-    yield _family(catalog.UNATTRIBUTED, missing)
-    ratios = [((one["against"], one["traffic"]), one["ratio"]) for one in snapshot["audit"]]
-    yield _family(catalog.AUDIT_RATIO, ratios)
-    yield _family(catalog.FORWARDED, [((one["traffic"],), one["forwarded"]) for one in forwarded])
-    yield _family(catalog.DURABLE, [((), bool(snapshot.get("durable", True)))])
-    repaired = [((drift["reason"],), drift["count"]) for drift in snapshot["drift_repaired"]]
-    yield _family(catalog.DRIFT, repaired)
-
-
-def _inter_site(snapshot: Snapshot) -> Iterator[Family]:
-    """What the rules drop between sites and elsewhere, and what a NAT host translates."""
-    dropped = [
-        ((item["origin"], item["destination"]), item) for item in snapshot.get("isolation", [])
-    ]
-    yield from _amounts(catalog.ISOLATION_BYTES, catalog.ISOLATION_PACKETS, dropped)
-    refused = [((item["reason"],), item) for item in snapshot.get("drops", [])]
-    yield from _amounts(catalog.DROPPED_BYTES, catalog.DROPPED_PACKETS, refused)
-    if "undelivered" in snapshot:
-        yield _family(catalog.UNDELIVERED, [((), snapshot["undelivered"]["bytes"])])
-    protected = [((item["namespace"],), item) for item in snapshot.get("protected", [])]
-    yield from _amounts(catalog.PROTECTED_BYTES, catalog.PROTECTED_PACKETS, protected)
-    if "nat" in snapshot:
-        yield from _nat(snapshot["nat"])
-    else:
-        # The families are on every page, also of a machine that translates nothing.
-        yield from (_empty(one) for one in catalog.CATALOG if one.name.startswith("netmgr_nat_"))
-
-
-def _nat(nat: NatState) -> Iterator[Family]:
-    ranges = [((item["vip_range"], item["service_cidr"]), item) for item in nat["ranges"]]
-    yield from _amounts(catalog.NAT_BYTES, catalog.NAT_PACKETS, ranges)
-    ports = [((item["family"], item["protocol"]), item) for item in nat["ports"]]
-    yield _family(catalog.NAT_BUDGET, [(labels, item["budget"]) for labels, item in ports])
-    yield _family(catalog.NAT_USED, [(labels, item["used"]) for labels, item in ports])
+def _ports_in_use(snapshot: Entry) -> Iterator[Entry]:
     # A host without ports of a protocol would divide by zero.
-    shares = [(labels, item["used"] / item["budget"]) for labels, item in ports if item["budget"]]
-    yield _family(catalog.NAT_SHARE, shares)
-    yield _family(catalog.NAT_SERVICES, [((), nat["services"])])
-    yield _family(catalog.NAT_ENDPOINTS, [((), nat["endpoints"])])
-    yield _family(catalog.NAT_REFUSED, [((), nat["refused"])])
+    return (ports for ports in _entries("nat.ports", snapshot) if ports["budget"])
 
 
-def _of_flowtables(snapshot: Snapshot) -> Iterator[Family]:
-    present = [snapshot["flowtable"]] if "flowtable" in snapshot else []
-    yield _family(catalog.FLOWTABLE_LINKS, [((), one["links"]) for one in present])
-    yield _family(catalog.FOREIGN_FLOWTABLES, [((), len(one["others"])) for one in present])
-
-
-def _of_limits(limits: Iterable[LimitState]) -> Iterator[Family]:
-    found = [((one["namespace"], one["pod"], one["traffic"]), one) for one in limits]
-    yield _family(limits_catalog.LIMIT_RATE, [(labels, one["rate"] / 8) for labels, one in found])
-    yield from _amounts(limits_catalog.LIMIT_BYTES, limits_catalog.LIMIT_PACKETS, found)
-    yield _family(limits_catalog.LIMIT_DELAYS, [(labels, one["delays"]) for labels, one in found])
-    dropped = [(labels, one["dropped_packets"]) for labels, one in found]
-    yield _family(limits_catalog.LIMIT_DROPPED, dropped)
-    yield _family(limits_catalog.LIMIT_BACKLOG, [(labels, one["backlog"]) for labels, one in found])
-
-
-def _of_quotas(quotas: Iterable[QuotaState]) -> Iterator[Family]:
-    found = [((one["namespace"], one["pod"], one["traffic"], one["period"]), one) for one in quotas]
-    yield _family(limits_catalog.QUOTA, [(labels, one["budget"]) for labels, one in found])
-    yield _family(limits_catalog.QUOTA_USED, [(labels, one["used"]) for labels, one in found])
-    yield _family(
-        limits_catalog.QUOTA_FORECAST, [(labels, one["forecast"]) for labels, one in found]
-    )
-
-
-def _of_connections(limits: Iterable[ConnectionLimitState]) -> Family:
-    found = [((one["namespace"], one["pod"]), one["dropped"]) for one in limits]
-    return _family(limits_catalog.LIMIT_CONNECTIONS, found)
-
-
-def _of_tracking(snapshot: Snapshot) -> Iterator[Family]:
-    present = [snapshot["tracking"]] if "tracking" in snapshot else []
-    yield _family(limits_catalog.TRACKED, [((), one["connections"]) for one in present])
-    yield _family(limits_catalog.TRACKED_MOST, [((), one["most"]) for one in present])
-    pods = [pod for one in present for pod in one["pods"]]
-    found = [((pod["namespace"], pod["pod"]), pod["connections"]) for pod in pods]
-    yield _family(limits_catalog.POD_CONNECTIONS, found)
-
-
-def _of_problems(snapshot: Snapshot) -> Family:
-    present = {one["reason"] for one in snapshot.get("problems", ())}
-    found = [((reason,), reason in present) for reason in Fault] if "problems" in snapshot else []
-    return _family(catalog.PROBLEMS, found)
-
-
-def _of_agent(snapshot: Snapshot) -> Iterator[Family]:
-    """The agent itself: its pool, ranges, CNI requests and state."""
-    addresses: list[tuple[Labels, float]] = []
+def _addresses(snapshot: Entry) -> Iterator[Entry]:
     for pool in snapshot["pool"]:
-        named = [
-            ((pool["family"], state), pool[state]) for state in ("allocated", "cooldown", "free")
-        ]
-        addresses += [*named, ((pool["family"], "withdrawn"), pool.get("withdrawn", 0))]
-    yield _family(catalog.ADDRESSES, addresses)
-    ranges = [snapshot["ranges"]] if "ranges" in snapshot else []
-    known = [((item["source"],), not item["failing"]) for item in ranges]
-    yield _family(catalog.RANGES_KNOWN, known)
-    yield _family(catalog.ROUTE_FAULTS, [((), len(snapshot.get("route_faults", ())))])
-    yield from _of_flowtables(snapshot)
-    files = [((item["state"],), item["count"]) for item in snapshot["result_files"]]
-    yield _family(catalog.RESULT_FILES, files)
-    yield _family(catalog.LONGEST_DELAY, [((), snapshot["longest_delay"])])
-    requests = [((one["command"], one["code"]), one["count"]) for one in snapshot["cni_requests"]]
-    yield _family(catalog.REQUESTS, requests)
-    durations = _empty_histogram(catalog.DURATIONS)
-    for latency in snapshot["cni_latency"]:
-        buckets = [(bounds.bounded(bound), float(count)) for bound, count in latency["buckets"]]
-        durations.add_metric([bounds.bounded(latency["command"])], buckets, float(latency["sum"]))
-    yield durations
-    yield _family(catalog.REBUILDS, [((), snapshot["state_rebuilds"])])
-    yield _family(catalog.STARTED, [((), snapshot["started_at"])])
-    yield _family(catalog.READY, [((), bool(snapshot["ready"]))])
-    role = snapshot.get("role", "")
-    build = (snapshot["netmgr_version"], snapshot["backend"], snapshot["node"], role)
-    yield _family(catalog.BUILD, [(build, 1)])
+        for state in ("allocated", "cooldown", "free"):
+            yield {"family": pool["family"], "state": state, "number": pool[state]}
+        withdrawn = pool.get("withdrawn", 0)
+        yield {"family": pool["family"], "state": "withdrawn", "number": withdrawn}
+
+
+def _problems(snapshot: Entry) -> Iterator[Entry]:
+    present = {problem["reason"] for problem in _entries("problems", snapshot)}
+    if "problems" in snapshot:
+        yield from ({"reason": reason, "is_present": reason in present} for reason in Fault)
+
+
+_FAMILIES: dict[Kind, Callable[..., Family]] = {
+    Kind.COUNTER: CounterMetricFamily,
+    Kind.GAUGE: GaugeMetricFamily,
+    Kind.HISTOGRAM: HistogramMetricFamily,
+}
+
+_AWAY = {"netmgr_version": __version__, "backend": "", "node": ""}
+
+_MAY_LACK = {"chain_sizes", "drops", "flowtable", "isolation", "nat", "problems"}
+_MAY_LACK |= {"protected", "ranges", "tracking", "undelivered"}
+"""What only some machines' snapshots have, or those of newer agents."""
+
+_KEYS = {"from": "origin", "to": "destination", "version": "netmgr_version"}
+"""Keys of label values that are not the labels' names."""
+
+_ALWAYS: tuple[Row, ...] = (("", catalog.BUILD, lambda _: 1),)
+_SCRAPE: tuple[Row, ...] = (("", catalog.UP, "is_up"), ("", catalog.SCRAPE, "seconds"))
+_PODS: tuple[Row, ...] = (
+    ("pods", catalog.POD_BYTES, "bytes"),
+    ("pods", catalog.POD_PACKETS, "packets"),
+)
+_SELECTED: tuple[Row, ...] = (
+    # The snapshot has it in bits.
+    ("limits", limits_catalog.LIMIT_RATE, lambda limit: limit["rate"] / 8),
+    ("limits", limits_catalog.LIMIT_BYTES, "bytes"),
+    ("limits", limits_catalog.LIMIT_PACKETS, "packets"),
+    ("limits", limits_catalog.LIMIT_DELAYS, "delays"),
+    ("limits", limits_catalog.LIMIT_DROPPED, "dropped_packets"),
+    ("limits", limits_catalog.LIMIT_BACKLOG, "backlog"),
+    ("connection_limits", limits_catalog.LIMIT_CONNECTIONS, "dropped"),
+    ("quotas", limits_catalog.QUOTA, "budget"),
+    ("quotas", limits_catalog.QUOTA_USED, "used"),
+    ("quotas", limits_catalog.QUOTA_FORECAST, "forecast"),
+    ("remote_pods", catalog.REMOTE_POD_BYTES, "bytes"),
+    ("left_out", catalog.DROPPED, "series"),
+)
+_TABLE: tuple[Row, ...] = (
+    ("namespaces", catalog.NAMESPACE_BYTES, "bytes"),
+    ("namespaces", catalog.NAMESPACE_PACKETS, "packets"),
+    ("node_totals", catalog.NODE_BYTES, "bytes"),
+    ("node_totals", catalog.NODE_PACKETS, "packets"),
+    ("origins", catalog.ORIGIN_BYTES, "bytes"),
+    ("rules", catalog.RULE_BYTES, "bytes"),
+    ("rules", catalog.RULE_PACKETS, "packets"),
+    ("chain_sizes", catalog.RULE_COUNT, "rules"),
+    ("gaps", catalog.GAPS, "count"),
+    ("gaps", catalog.GAP_SECONDS, "seconds"),
+    ("unattributed", catalog.UNATTRIBUTED, "bytes"),
+    ("audit", catalog.AUDIT_RATIO, "ratio"),
+    ("unattributed", catalog.FORWARDED, "forwarded"),
+    ("", catalog.DURABLE, lambda snapshot: bool(snapshot.get("durable", True))),
+    ("drift_repaired", catalog.DRIFT, "count"),
+    ("isolation", catalog.ISOLATION_BYTES, "bytes"),
+    ("isolation", catalog.ISOLATION_PACKETS, "packets"),
+    ("drops", catalog.DROPPED_BYTES, "bytes"),
+    ("drops", catalog.DROPPED_PACKETS, "packets"),
+    ("undelivered", catalog.UNDELIVERED, "bytes"),
+    ("protected", catalog.PROTECTED_BYTES, "bytes"),
+    ("protected", catalog.PROTECTED_PACKETS, "packets"),
+    ("nat.ranges", catalog.NAT_BYTES, "bytes"),
+    ("nat.ranges", catalog.NAT_PACKETS, "packets"),
+    ("nat.ports", catalog.NAT_BUDGET, "budget"),
+    ("nat.ports", catalog.NAT_USED, "used"),
+    (_ports_in_use, catalog.NAT_SHARE, lambda ports: ports["used"] / ports["budget"]),
+    ("nat", catalog.NAT_SERVICES, "services"),
+    ("nat", catalog.NAT_ENDPOINTS, "endpoints"),
+    ("nat", catalog.NAT_REFUSED, "refused"),
+    ("tracking", limits_catalog.TRACKED, "connections"),
+    ("tracking", limits_catalog.TRACKED_MOST, "most"),
+    ("tracking.pods", limits_catalog.POD_CONNECTIONS, "connections"),
+    (_problems, catalog.PROBLEMS, "is_present"),
+    (_addresses, catalog.ADDRESSES, "number"),
+    ("ranges", catalog.RANGES_KNOWN, lambda ranges: not ranges["failing"]),
+    ("", catalog.ROUTE_FAULTS, lambda snapshot: len(snapshot.get("route_faults", ()))),
+    ("flowtable", catalog.FLOWTABLE_LINKS, "links"),
+    ("flowtable", catalog.FOREIGN_FLOWTABLES, lambda flowtable: len(flowtable["others"])),
+    ("result_files", catalog.RESULT_FILES, "count"),
+    ("", catalog.LONGEST_DELAY, "longest_delay"),
+    ("cni_requests", catalog.REQUESTS, "count"),
+    ("cni_latency", catalog.DURATIONS, "sum"),
+    ("", catalog.REBUILDS, "state_rebuilds"),
+    ("", catalog.STARTED, "started_at"),
+    ("", catalog.READY, lambda snapshot: bool(snapshot["ready"])),
+    *_ALWAYS,
+)
+"""All that a page has beside pods, limits and quotas, in its order."""

@@ -24,7 +24,7 @@ from netmgr.cli.options import (
     LogLevelOption,
     ServiceAccount,
 )
-from netmgr.errors import ApiAway, ApiError, ConfigError, Exit
+from netmgr.errors import ApiAway, ApiError, ConfigError
 from netmgr.logs import LogFormat
 
 if TYPE_CHECKING:
@@ -150,14 +150,14 @@ def _document(template: Path, found: Object, to: Path) -> tuple[str, NodeDocumen
     from netmgr.kube.node_document import render
     from netmgr.plan.files import to_yaml
 
-    given = read_template(template)
+    given = _read_template(template)
     head = f"# From {template} and the Node {found['metadata']['name']}, by `netmgr kube node`.\n"
     text = head + to_yaml(render(given, found))
     # Validated before it replaces a file that works.
     return text, loader.parse(text, f"{to} (not written)", NodeDocument)
 
 
-def read_template(path: Path) -> Object:
+def _read_template(path: Path) -> Object:
     """A node.yaml without what the Node says.
 
     Raises:
@@ -438,9 +438,6 @@ def _run(
     candidate.withdraw()
     if candidate.failure is not None:
         raise candidate.failure
-    if candidate.fault is not None:
-        faults.log.critical("work-died action=end", exc_info=candidate.fault)
-        raise typer.Exit(Exit.FAULT)
 
 
 def _allocations(plan: Path, cluster: str) -> NodeAllocations:
@@ -474,14 +471,10 @@ def _namespace_of(service_account: Path) -> str:
 
 def _start_logging(level: str, form: LogFormat) -> None:
     """Log to standard error, and end the process with any thread that dies."""
-    import logging
-
     from netmgr import logs
 
     logs.begin(level, form)
     faults.end_with_any_thread()
-    # The client's election logs each renewal.
-    logging.getLogger("leaderelection").setLevel(logging.WARNING)
 
 
 def _ends() -> threading.Event:

@@ -37,7 +37,6 @@ COMMANDS = {
     "bundle": ("bundle:bundle", "Collect what support needs to know of this node."),
     "host": ("agent:host", "Remove all of netmgr from a machine."),
     "completion": ("completion:completion", "Print what has a shell complete commands and values."),
-    "simulate": ("simulate:simulate", "Simulate a fleet of thousands of nodes in this process."),
     "version": ("version:version", "Show which netmgr this is, and what it was built from."),
 }
 """Where each command is, a module beside this one and a name in it, and its summary."""

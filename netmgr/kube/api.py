@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kubernetes import config
 from kubernetes.client import ApiClient, ApiException, Configuration
@@ -37,6 +37,9 @@ CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 30.0
 CONNECTIONS = 10
 """Requests at a time whose connections are kept."""
 
+LEAST_SECONDS = 0.1
+"""What is left for a request that is repeated, at least."""
+
 SILENCE_SECONDS = 150.0
 """A watch without any event for this long is dead: bookmarks come every minute."""
 
@@ -55,6 +58,37 @@ UNUSABLE = (config.ConfigException, YAMLError, ValueError, TypeError, AttributeE
 """What the client raises for kubeconfigs that are wrong: it does not validate them."""
 
 
+class _Request(NamedTuple):
+    """A request, and how many seconds it may take.
+
+    Attributes:
+        wait: for the answer, and for each piece of it.
+        total: for all of it, where that is bounded.
+    """
+
+    method: str
+    path: str
+    query: Query | None = None
+    body: Object | None = None
+    kind: str = "application/json"
+    wait: float = ANSWER_SECONDS
+    total: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+    @property
+    def timeout(self) -> float | tuple[float, float]:
+        """As the kubernetes client takes it: of all, or of connecting and of each answer."""
+        return (CONNECT_SECONDS, self.wait) if self.total is None else self.total
+
+    def after(self, seconds: float) -> _Request:
+        """The same request, after so many seconds of its time have passed."""
+        if self.total is None:
+            return self
+        return self._replace(total=max(LEAST_SECONDS, self.total - seconds))
+
+
 class Api:
     """A client of one API server, with one account. Safe for threads."""
 
@@ -65,13 +99,13 @@ class Api:
         self._lock = threading.Lock()
         self._asked: Counter[tuple[str, int]] = Counter()
 
-    def get(self, path: str, query: Query | None = None) -> Object:
-        """Read an object or a list."""
-        return self._ask("GET", path, query)
+    def get(self, path: str, query: Query | None = None, seconds: float | None = None) -> Object:
+        """Read an object or a list; `seconds` bounds the whole request."""
+        return self._ask(_Request("GET", path, query, total=seconds))
 
     def text(self, path: str, query: Query | None = None) -> str:
         """Read what is no object, such as a container's log."""
-        answer = self._send("GET", path, query, None, "application/json", ANSWER_SECONDS)
+        answer = self._send(_Request("GET", path, query))
         try:
             return str(answer.read().decode(errors="replace"))
         except (HTTPError, OSError) as error:
@@ -85,7 +119,7 @@ class Api:
             ApiError: it was refused, or has more than `longest` bytes.
         """
         deadline = time.monotonic() + seconds
-        answer = self._send("GET", path, query, None, "application/json", seconds)
+        answer = self._send(_Request("GET", path, query, wait=seconds))
         try:
             body = _beginning(answer, deadline, longest)
         except (HTTPError, OSError) as error:
@@ -96,21 +130,25 @@ class Api:
             raise ApiAway(f"GET {path}: the answer takes longer than {seconds:.0f} s")
         return body
 
-    def create(self, path: str, body: Object) -> Object:
-        """Create an object in the collection at `path`."""
-        return self._ask("POST", path, body=body)
+    def create(self, path: str, body: Object, seconds: float | None = None) -> Object:
+        """Create an object in the collection at `path`; `seconds` bounds the whole request."""
+        return self._ask(_Request("POST", path, body=body, total=seconds))
+
+    def replace(self, path: str, body: Object, seconds: float) -> Object:
+        """Replace an object by `body`; 409 if that names another resourceVersion."""
+        return self._ask(_Request("PUT", path, body=body, total=seconds))
 
     def patch(self, path: str, body: Object) -> Object:
         """Merge `body` into an object (RFC 7396); 409 if it names another resourceVersion."""
-        return self._ask("PATCH", path, body=body, kind=MERGE_PATCH)
+        return self._ask(_Request("PATCH", path, body=body, kind=MERGE_PATCH))
 
     def patch_by_key(self, path: str, body: Object) -> Object:
         """Merge `body` into an object, lists by the key that the object's type says."""
-        return self._ask("PATCH", path, body=body, kind=STRATEGIC_MERGE_PATCH)
+        return self._ask(_Request("PATCH", path, body=body, kind=STRATEGIC_MERGE_PATCH))
 
     def delete(self, path: str) -> Object:
         """Delete an object; what belongs to it goes later."""
-        return self._ask("DELETE", path)
+        return self._ask(_Request("DELETE", path))
 
     def stream(self, path: str, query: Query) -> Iterator[Object]:
         """Events of a watch, until the server or the network ends it.
@@ -119,7 +157,7 @@ class Api:
             ApiAway: it broke off.
             ApiError: it was refused.
         """
-        answer = self._send("GET", path, query, None, "application/json", SILENCE_SECONDS)
+        answer = self._send(_Request("GET", path, query, wait=SILENCE_SECONDS))
         try:
             # The read timeout counts from one piece of the answer to the next, so that a watch
             # lasts as long as bookmarks keep coming.
@@ -132,79 +170,52 @@ class Api:
             # Not read to its end, so the connection cannot be reused.
             answer.response.close()
 
-    def expire(self) -> None:
-        """Read the token again before the next request."""
-        if self._renew is not None:
-            self._renew.expire()
-
     def asked(self) -> dict[tuple[str, int], int]:
         """Requests so far by (method, status); status 0 where no answer came."""
         with self._lock:
             return dict(self._asked)
 
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        query: Query | None = None,
-        body: Object | None = None,
-        kind: str = "",
-    ) -> Object:
-        answer = self._send(method, path, query, body, kind or "application/json", ANSWER_SECONDS)
+    def _ask(self, request: _Request) -> Object:
+        answer = self._send(request)
         try:
             # Deeply nested JSON raises RecursionError, which is no ValueError.
             found: Object = json.loads(answer.read())
         except (HTTPError, OSError, ValueError, RecursionError) as error:
-            raise ApiAway(f"{method} {path}: the answer cannot be read: {error}") from None
+            raise ApiAway(f"{request}: the answer cannot be read: {error}") from None
         return found
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        query: Query | None,
-        body: Object | None,
-        kind: str,
-        seconds: float,
-    ) -> Any:  # noqa: ANN401  the client's own response, which has no types
-        answer = self._transmit(method, path, query, body, kind, seconds)
+    def _send(self, request: _Request) -> Any:  # noqa: ANN401  the client's own response, which has no types
+        began = time.monotonic()
+        answer = self._transmit(request)
         # The kubelet renews the file before the token expires, but the client caches what it read.
         if answer.status == UNAUTHORIZED and self._renew is not None:
-            log.info("token-refused action=read-it-again path=%s", path)
+            log.info("token-refused action=read-it-again path=%s", request.path)
             answer.response.close()
             self._renew.expire()
-            answer = self._transmit(method, path, query, body, kind, seconds)
+            answer = self._transmit(request.after(time.monotonic() - began))
         if not 200 <= answer.status < 300:  # noqa: PLR2004  HTTP's success
-            raise _refusal(method, path, answer, time.monotonic() + seconds)
+            raise _refusal(request, answer)
         return answer
 
-    def _transmit(
-        self,
-        method: str,
-        path: str,
-        query: Query | None,
-        body: Object | None,
-        kind: str,
-        seconds: float,
-    ) -> Any:  # noqa: ANN401  as above
+    def _transmit(self, request: _Request) -> Any:  # noqa: ANN401  as above
         parts = self.client.param_serialize(
-            method,
-            path,
-            query_params=list((query or {}).items()),
-            header_params={"Accept": "application/json", "Content-Type": kind},
-            body=body,
+            request.method,
+            request.path,
+            query_params=list((request.query or {}).items()),
+            header_params={"Accept": "application/json", "Content-Type": request.kind},
+            body=request.body,
             auth_settings=["BearerToken"],
         )
         status = 0
         try:
-            answer = self.client.call_api(*parts, _request_timeout=(CONNECT_SECONDS, seconds))
+            answer = self.client.call_api(*parts, _request_timeout=request.timeout)
             status = answer.status
         except (HTTPError, OSError, ApiException) as error:
             reason = getattr(error, "reason", None) or error
-            raise ApiAway(f"{method} {path}: no answer: {reason}") from None
+            raise ApiAway(f"{request}: no answer: {reason}") from None
         finally:
             with self._lock:
-                self._asked[method, status] += 1
+                self._asked[request.method, status] += 1
         return answer
 
 
@@ -280,7 +291,8 @@ def _beginning(answer: Any, deadline: float, longest: int) -> bytes:  # noqa: AN
     return body
 
 
-def _refusal(method: str, path: str, answer: Any, deadline: float) -> ApiError:  # noqa: ANN401  as above
+def _refusal(request: _Request, answer: Any) -> ApiError:  # noqa: ANN401  as above
+    deadline = time.monotonic() + (request.total or request.wait)
     try:
         text = _beginning(answer, deadline, LONGEST_REFUSAL).decode(errors="replace")
     except (HTTPError, OSError):
@@ -293,6 +305,4 @@ def _refusal(method: str, path: str, answer: Any, deadline: float) -> ApiError: 
     # These pass: the caller waits and asks again. Any other refusal concerns the request itself and
     # would come back unchanged.
     away = answer.status == THROTTLED or answer.status >= FAILING
-    return (ApiAway if away else ApiError)(
-        f"{method} {path}: {answer.status}: {message}", answer.status
-    )
+    return (ApiAway if away else ApiError)(f"{request}: {answer.status}: {message}", answer.status)

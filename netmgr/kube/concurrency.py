@@ -1,4 +1,4 @@
-"""A controller's time and threads, as a dependency: a simulation has time pass by itself.
+"""A controller's time and threads, as a dependency: tests let virtual time pass by itself.
 
 What a controller waits for, what it runs beside other work and what it measures goes through here.
 """

@@ -1,8 +1,12 @@
-"""One controller leads: a Lease, by the kubernetes client's own leader election.
+"""One controller leads: the one that holds a Lease.
 
 The election alone guarantees nothing: a leader that was stopped for a while does not know that it
 has been replaced. What must not happen twice is therefore guarded where it is written
 (netmgr/kube/claim_store.py). The election keeps controllers from working against each other.
+
+Wall clocks may be wrong, and may be set at any time. So nobody compares the times in a Lease with
+their own: a follower measures how long the Lease has not changed, and a leader how long it has not
+renewed it, both by the clock that never steps.
 """
 
 from __future__ import annotations
@@ -10,22 +14,13 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
-
-from kubernetes.client import ApiClient, ApiException, CoordinationV1Api, V1Lease
-from kubernetes.leaderelection.electionconfig import Config
-from kubernetes.leaderelection.leaderelection import LeaderElection
-from kubernetes.leaderelection.leaderelectionrecord import LeaderElectionRecord
-from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
-from urllib3.exceptions import HTTPError
+from datetime import UTC, datetime
 
 from netmgr.backoff import Backoff
 from netmgr.errors import ApiError, NetmgrError
-from netmgr.kube.api import NOT_FOUND, UNAUTHORIZED, Api
+from netmgr.kube.api import NOT_FOUND, Api, Object
 from netmgr.kube.concurrency import THREADS, Concurrency
 from netmgr.kube.health import Health
 
@@ -59,171 +54,128 @@ class Term:
         """Pause between two attempts."""
         return max(1.0, self.lease / 8)
 
+    @property
+    def leases(self) -> str:
+        """The path of the namespace's Leases."""
+        return f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
 
-class Lease(LeaseLock):
-    """The client's lock on a Lease; here a server that is away is a failed attempt, not the end."""
+
+class Lease:
+    """The Lease of a term, as one candidate sees it.
+
+    Attributes:
+        closed: once this is set the Lease is neither taken nor renewed.
+        is_away: whether the last attempt could not read who leads.
+    """
 
     def __init__(
         self, api: Api, term: Term, health: Health, concurrency: Concurrency = THREADS
     ) -> None:
-        """Ask nothing yet."""
-        super().__init__(term.name, term.namespace, term.identity)  # type: ignore[no-untyped-call]  # untyped
-        self._api = api
-        self._health = health
-        self.concurrency = concurrency
-        self.until = math.inf
-        """When a leader's attempt must be over, by the clock that never steps: another may lead
-        soon after."""
-        leases: Any = _Leases(api.client, self._request_seconds)
-        self.api_instance = leases
+        """Ask nothing yet. Every attempt is a beat of `health`."""
         self.closed = threading.Event()
-        self.away = False
-        """Whether the last reading did not show who leads."""
-        self.changed_at = 0.0
-        """When it was last seen to change, by the clock that never steps."""
-        self._record: LeaderElectionRecord | None = None
-        self._lease_seconds = term.lease
+        self.is_away = False
+        self._api = api
+        self._term = term
+        self._health = health
+        self._clock = concurrency
+        self._until = math.inf
+        self._spec: Object | None = None
+        self._changed_at = 0.0
 
-    def _request_seconds(self) -> float:
-        left = self.until - self.concurrency.monotonic()
-        return max(LEAST_REQUEST_SECONDS, min(left, REQUEST_SECONDS))
+    @property
+    def left(self) -> float:
+        """Seconds for which a leader may still lead; infinite for a follower."""
+        return self._until - self._clock.monotonic()
 
-    def get(self, name: str, namespace: str) -> Any:  # noqa: ANN401  the base class is untyped
-        """Read the Lease: (True, record), or (False, why not)."""
+    def lose(self) -> None:
+        """Be a follower, whose attempts need not be over at any time."""
+        self._until = math.inf
+
+    def attempt(self) -> bool:
+        """Renew the Lease, or take it if nobody has renewed it in time; whether that succeeded."""
         self._health.beat("election")
-        try:
-            worked, found = super().get(name, namespace)  # type: ignore[no-untyped-call]  # untyped
-        except (HTTPError, OSError) as error:
-            # LeaseLock catches ApiException alone; a network error would end the election.
-            worked, found = False, ApiException(status=0, reason=f"no answer: {error}")
-        self.away = not worked and found.status != NOT_FOUND
-        # These requests bypass Api, which would read a refused token again by itself.
-        if not worked and found.status == UNAUTHORIZED:
-            self._api.expire()
-        if worked and (self._record is None or vars(found) != vars(self._record)):
-            self._record, self.changed_at = found, self.concurrency.monotonic()
-        return worked, found
-
-    def create(self, name: str, namespace: str, election_record: Any) -> bool:  # noqa: ANN401  as above
-        """Create the Lease; returns whether that succeeded."""
-        # After `withdraw` the election's thread may be in the middle of an attempt, which must not
-        # take the Lease back.
-        return not self.closed.is_set() and self._worked(
-            super().create, name, namespace, election_record
-        )
-
-    def update(self, name: str, namespace: str, updated_record: Any) -> bool:  # noqa: ANN401  as above
-        """Renew or take the Lease; returns whether that succeeded."""
-        # The client reads the wall clock before and after it reads the Lease. If the clock is set
-        # back in between, a Lease that was renewed just now looks expired.
-        if self.closed.is_set() or self._is_anothers():
-            return False
-        return self._worked(super().update, name, namespace, updated_record)
-
-    def time_str_to_iso(self, str_time: str) -> datetime:
-        """The instant to store, never at a whole second.
-
-        The client writes those without a fraction, and a server refuses such a MicroTime.
-        """
-        instant: datetime = super().time_str_to_iso(str_time)  # type: ignore[no-untyped-call]  # untyped
-        return instant.replace(microsecond=instant.microsecond or 1)
-
-    def _is_anothers(self) -> bool:
-        holder = self._record and self._record.holder_identity
-        age = self.concurrency.monotonic() - self.changed_at
-        return bool(holder) and holder != self.identity and age < self._lease_seconds
-
-    def _worked(self, write: Callable[..., Any], *arguments: object) -> bool:
-        try:
-            return bool(write(*arguments))
-        except (HTTPError, OSError) as error:
-            log.info("lease-not-written reason=%s", str(error))
-            return False
-
-
-class _Leases:
-    """The requests that the lock makes, each with a timeout."""
-
-    def __init__(self, client: ApiClient, seconds: Callable[[], float]) -> None:
-        self._api = CoordinationV1Api(client)
-        self._seconds = seconds
-
-    def read_namespaced_lease(self, name: str, namespace: str) -> V1Lease:
-        return self._api.read_namespaced_lease(name, namespace, _request_timeout=self._seconds())
-
-    def create_namespaced_lease(self, namespace: str, body: V1Lease) -> V1Lease:
-        return self._api.create_namespaced_lease(namespace, body, _request_timeout=self._seconds())
-
-    def replace_namespaced_lease(self, name: str, namespace: str, body: V1Lease) -> V1Lease:
-        return self._api.replace_namespaced_lease(
-            name, namespace, body, _request_timeout=self._seconds()
-        )
-
-
-class _Election(LeaderElection):
-    """The client's election with jitter: all followers lose a leader, or server, at once.
-
-    The client measures by the wall clock. A step of it would end a leader's Lease early, or keep a
-    follower from taking over for as long as the step; so time is measured by the other clock here.
-    """
-
-    def run(self) -> None:
-        """Lead once: until elected, and then until the Lease is lost or the work failed."""
-        if not self.acquire():
-            return
-        config: Any = self.election_config
-        lock: Lease = config.lock
-        leading_failed = threading.Event()
-        lock.concurrency.start(lambda: self._lead(leading_failed), "lead")
-        self.renew_loop(leading_failed)
-        config.onstopped_leading()
-
-    def _lead(self, leading_failed: threading.Event) -> None:
-        self.run_onstarted_leading(leading_failed)  # type: ignore[no-untyped-call]  # untyped
-
-    def try_acquire_or_renew(self) -> bool:
-        """Renew the Lease, or take it if nobody has renewed it in time; whether this one leads."""
-        config: Any = self.election_config
-        # What the client compares to the wall clock, as if that had never been set.
-        age = config.lock.concurrency.monotonic() - config.lock.changed_at
-        self.observed_time_milliseconds = int((time.time() - age) * 1000)
-        return bool(super().try_acquire_or_renew())  # type: ignore[no-untyped-call]  # untyped
-
-    def renew_loop(self, leading_failed: threading.Event | None = None) -> None:
-        """Renew until that has failed for as long as a leader has, or the work failed."""
-        config: Any = self.election_config
-        lock: Lease = config.lock
-        clock = lock.concurrency
-        while leading_failed is None or not leading_failed.is_set():
-            self._try_in_time()
-            left = lock.until - clock.monotonic()
-            if left <= 0:
-                break
-            clock.sleep(min(left, config.retry_period))
-        lock.until = math.inf
-
-    def _try_in_time(self) -> bool:
-        """As `try_acquire_or_renew`; a success is how long the next one may take."""
-        config: Any = self.election_config
         # From before the request: nobody knows when within it the Lease was renewed.
-        began = config.lock.concurrency.monotonic()
-        is_leader = self.try_acquire_or_renew()
-        if is_leader:
-            config.lock.until = began + config.renew_deadline
-        return is_leader
+        began = self._clock.monotonic()
+        self.is_away = True
+        try:
+            lease = self._read()
+            self.is_away = False
+            # After `withdraw` an attempt may be under way, which must not take the Lease back.
+            if self.closed.is_set() or self._is_anothers(lease):
+                return False
+            self._write(lease)
+        except ApiError as error:
+            log.info("lease-attempt-failed reason=%s", error.message)
+            return False
+        self._until = began + self._term.renew_deadline
+        return True
 
-    def acquire(self) -> bool:
-        """Try until elected, with growing waits while the server is away; False: withdrawn."""
-        config: Any = self.election_config
-        lock: Lease = config.lock
-        waits = Backoff(first=config.retry_period, most=config.lease_duration)
-        while not lock.closed.is_set():
-            if self._try_in_time():
-                return True
-            if not lock.away:
-                waits.reset()
-            lock.concurrency.wait(lock.closed, waits.next())
-        return False
+    def release(self) -> None:
+        """Let another candidate lead at once."""
+        try:
+            lease = self._read()
+            if lease and _spec(lease).get("holderIdentity") == self._term.identity:
+                spec = {
+                    key: value for key, value in _spec(lease).items() if key != "holderIdentity"
+                }
+                self._replace(lease, spec)
+        except ApiError as error:
+            log.warning("lease-not-released reason=%s", error.message)
+
+    @property
+    def _seconds(self) -> float:
+        """How long a request may take: a leader's last attempt ends when its time does."""
+        return max(LEAST_REQUEST_SECONDS, min(self.left, REQUEST_SECONDS))
+
+    def _read(self) -> Object | None:
+        """The Lease, if there is one."""
+        try:
+            lease = self._api.get(f"{self._term.leases}/{self._term.name}", seconds=self._seconds)
+        except ApiError as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise
+        if _spec(lease) != self._spec:
+            self._spec, self._changed_at = _spec(lease), self._clock.monotonic()
+        return lease
+
+    def _is_anothers(self, lease: Object | None) -> bool:
+        holder = _spec(lease).get("holderIdentity")
+        age = self._clock.monotonic() - self._changed_at
+        return bool(holder) and holder != self._term.identity and age < self._term.lease
+
+    def _write(self, lease: Object | None) -> None:
+        """Note this candidate as the leader, now."""
+        before = _spec(lease)
+        # MicroTime: a server refuses a time without six digits of a fraction.
+        now = datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        is_renewed = before.get("holderIdentity") == self._term.identity
+        spec = before | {
+            "holderIdentity": self._term.identity,
+            "leaseDurationSeconds": self._term.lease,
+            "acquireTime": (is_renewed and before.get("acquireTime")) or now,
+            "renewTime": now,
+        }
+        if lease is not None:
+            self._replace(lease, spec)
+            return
+        body: Object = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._term.name},
+            "spec": spec,
+        }
+        self._api.create(self._term.leases, body, self._seconds)
+
+    def _replace(self, lease: Object, spec: Object) -> None:
+        # Bound to the version that was read: another may have taken the Lease meanwhile.
+        path = f"{self._term.leases}/{self._term.name}"
+        self._api.replace(path, lease | {"spec": spec}, self._seconds)
+
+
+def _spec(lease: Object | None) -> Object:
+    spec: Object = (lease or {}).get("spec") or {}
+    return spec
 
 
 class Candidate:
@@ -240,17 +192,13 @@ class Candidate:
     ) -> None:
         """Call `lead` when elected; it must return soon after the event it is given is set.
 
-        If it ends by itself or by an error, `ended` is set: the process has to end.
-        Every attempt at the Lease is a beat of `health`.
+        If it ends by itself or by a NetmgrError, `ended` is set: the process has to end.
         """
-        self._api = api
         self._term = term
         self._lead = lead
         self._ended = ended
         self.failure: NetmgrError | None = None
         """What ended the work."""
-        self.fault: Exception | None = None
-        """The exception that ended it, if that was a bug of ours."""
         self._concurrency = concurrency
         self._lease = Lease(api, term, health, concurrency)
         self._was_elected = False
@@ -262,20 +210,10 @@ class Candidate:
     def run(self) -> None:
         """Run for election again and again, until `withdraw` or the end of the work."""
         while not (self._lease.closed.is_set() or self._ended.is_set()):
+            # A new event for each term: the work of the previous one may still look at its own.
             self._lost = threading.Event()
-            # The client's `run` returns when the Lease is lost. A new event for each term: the work
-            # of the previous one may still look at its own.
-            make: Any = Config
-            config = make(
-                self._lease,
-                lease_duration=self._term.lease,
-                renew_deadline=self._term.renew_deadline,
-                retry_period=self._term.retry,
-                onstarted_leading=self._start,
-                onstopped_leading=self._stop,
-            )
-            election: Any = _Election
-            election(config).run()
+            if self._acquire():
+                self._hold()
             self._concurrency.wait(self._lease.closed, self._waits.next())
 
     def withdraw(self) -> None:
@@ -284,38 +222,50 @@ class Candidate:
         self._stop()
         # After `_stop`: once the Lease is free another controller works at once.
         if self._was_elected:
-            self._release()
+            self._lease.release()
 
-    def _start(self) -> None:
-        log.info("leading identity=%s", self._term.identity)
-        self._idle.clear()
+    def _acquire(self) -> bool:
+        """Try until elected; False: withdrawn."""
+        # All followers lose a leader, or the server, at once: they wait by chance, and ever longer
+        # while the server is away.
+        waits = Backoff(first=self._term.retry, most=self._term.lease)
+        while not self._lease.closed.is_set():
+            if self._lease.attempt():
+                return True
+            if not self._lease.is_away:
+                waits.reset()
+            self._concurrency.wait(self._lease.closed, waits.next())
+        return False
+
+    def _hold(self) -> None:
+        """Work, and renew the Lease until that has failed for too long, or the work ended."""
         self._was_elected = True
+        self._idle.clear()
+        self._concurrency.start(self._work, "lead")
+        while self._lease.left > 0 and not self._idle.is_set():
+            self._lease.attempt()
+            self._concurrency.sleep(max(0.0, min(self._lease.left, self._term.retry)))
+        self._lease.lose()
+        self._stop()
+
+    def _work(self) -> None:
+        log.info("leading identity=%s", self._term.identity)
         self._waits.reset()
         try:
             self._lead(self._lost)
         except NetmgrError as error:
             self.failure = error
-        except Exception as error:
-            self.fault = error  # the client's election logs what is raised, and goes on
+        except Exception:
+            # A bug of ours: the process ends with this thread, and another leads at once.
+            self._lease.closed.set()
+            self._lease.release()
             raise
         finally:
+            log.info("leads-no-more identity=%s", self._term.identity)
             self._idle.set()
-            if not self._lost.is_set():
-                self._ended.set()
+        if not self._lost.is_set():
+            self._ended.set()
 
     def _stop(self) -> None:
         self._lost.set()
         self._concurrency.wait(self._idle)
-        log.info("leads-no-more identity=%s", self._term.identity)
-
-    def _release(self) -> None:
-        leases = f"/apis/coordination.k8s.io/v1/namespaces/{self._term.namespace}/leases"
-        path = f"{leases}/{self._term.name}"
-        try:
-            found = self._api.get(path)
-            if found["spec"].get("holderIdentity") == self._term.identity:
-                # Bound to the version: another may have taken the Lease meanwhile.
-                version = {"resourceVersion": found["metadata"]["resourceVersion"]}
-                self._api.patch(path, {"metadata": version, "spec": {"holderIdentity": None}})
-        except ApiError as error:
-            log.warning("lease-not-released reason=%s", error.message)

@@ -31,8 +31,8 @@ from netmgr.rules.model import Hook, Pass, Rule, SetSpec
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
 from netmgr.rules.sources import Sources
-from netmgr.simulation.held_rules import HeldSet, Hits
 from tests.fakes.rules import FakeBackend
+from tests.fakes.ruleset import HeldSet, Hits
 from tests.lab.wiring import LOOPBACK_INDEX
 
 OWN = tuple(map(Prefix.parse, ("127.0.0.0/8", "203.0.113.1", "2001:db8:ffff::1")))

@@ -8,13 +8,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes.leaderelection.leaderelectionrecord import LeaderElectionRecord
 
 from netmgr.errors import ApiError
 from netmgr.kube.agent_pods import SELECTOR
@@ -28,10 +26,10 @@ from netmgr.kube.api import (
     connect,
     is_outdated,
 )
-from netmgr.kube.concurrency import THREADS
+from netmgr.kube.concurrency import THREADS, Threads
 from netmgr.kube.election import Candidate, Lease, Term
 from netmgr.kube.health import Health
-from netmgr.simulation.api_server import Answer, ApiServer
+from tests.fakes.api_server import Answer, ApiServer
 from tests.kubernetes import programs
 from tests.kubernetes.control_plane import ControlPlane
 
@@ -62,7 +60,7 @@ def in_memory() -> Server:
     answer, one_at_a_time = server.answer, threading.Lock()
 
     def answered(*request: Any) -> Answer:
-        # In a simulation one thread runs at a time; here two candidates ask at once.
+        # In virtual time one thread runs at a time; here two candidates ask at once.
         with one_at_a_time:
             return answer(*request)
 
@@ -377,11 +375,13 @@ def test_one_of_two_leads_and_the_other_when_it_gave_up(server: Server, name: st
     candidates[other].withdraw()
 
 
+class WholeSecond(Threads):
+    def now(self) -> float:
+        return 1_767_225_600
+
+
 def test_a_lease_may_be_taken_at_a_whole_second(server: Server, name: str) -> None:
-    term = Term("contract", name, "a")
-    when = str(datetime.fromtimestamp(1_767_225_600))  # noqa: DTZ006  the client's are local
-    record = LeaderElectionRecord("a", "15", when, when)
-    assert Lease(server.api, term, Health()).create(name, "contract", record)
+    assert Lease(server.api, Term("contract", name, "a"), Health(), WholeSecond()).attempt()
     spec = server.api.get(f"{LEASES}/{name}")["spec"]
     for key in ("acquireTime", "renewTime"):
-        assert spec[key].startswith("2026-01-01T00:00:00.000001")
+        assert spec[key] == "2026-01-01T00:00:00.000000Z"

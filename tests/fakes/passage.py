@@ -37,7 +37,7 @@ from netmgr.rules.model import (
     UdpTo,
 )
 from netmgr.rules.spokes import DropBetween, spoke_of
-from netmgr.simulation.held_rules import Hits, State
+from tests.fakes.ruleset import Hits, State
 
 SENT_ON = (Hook.BEFORE_SRCNAT, Hook.POSTROUTING, Hook.DEPARTURE)
 FORWARDED = (Hook.PREROUTING, Hook.DSTNAT, Hook.FORWARD, *SENT_ON)

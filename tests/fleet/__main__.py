@@ -1,4 +1,4 @@
-"""`python -m tests.fleet [SUBJECT…]`: what thousands of nodes cost, simulated and on real parts."""
+"""`python -m tests.fleet [SUBJECT…]`: what thousands of nodes cost, on real parts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 
 from tests.bench.report import Figure
 from tests.bench.running import run
-from tests.fleet import cluster, growing, scraping
+from tests.fleet import cluster, scraping
 from tests.fleet.effort import SMOKE, Effort
 
 SUBJECTS: dict[str, Callable[[Effort], Iterator[Figure]]] = {
-    "growth": growing.measure,
     "prometheus": scraping.measure,
     "cluster": cluster.measure,
 }

@@ -1,4 +1,4 @@
-"""A whole cluster on a real API server and etcd, and the same in the simulation beside it.
+"""A whole cluster on a real API server and etcd.
 
 Kubelets and pods are objects and connections, without machines: Nodes register, agents' pods come
 and become ready, each kubelet has a watch and a Lease. The controller is a real process.
@@ -10,158 +10,36 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from netmgr.kube.allocations import NodeAllocations
-from netmgr.kube.plan_watch import PlanWatch
-from netmgr.plan import files
-from netmgr.simulation.api_server import ApiServer
-from netmgr.simulation.controllers import Controllers
-from netmgr.simulation.virtual_time import VirtualTime
 from tests.bench.report import Figure
 from tests.fleet.effort import Effort
-from tests.fleet.steps import Asked, Change
+from tests.fleet.steps import PATIENCE, Change, Site
 from tests.kubernetes import manifests
-from tests.kubernetes.control_plane import ControlPlane, Object, free_ports
-from tests.kubernetes.controllers import Crowd, Program, Starter, write_plan
+from tests.kubernetes.control_plane import ControlPlane, free_ports
+from tests.kubernetes.controllers import Starter, write_plan
 from tests.waiting import eventually
 
-COMPARED = ("nodes", "pods", "configmaps", "events")
-"""Resources that the controller asks for, but for its Lease."""
+RESOURCES = ("nodes", "pods", "configmaps", "events")
+"""What the controller asks for, but for its Lease."""
 
-PATIENCE = 900
-POLL_SECONDS = 0.2
-CONNECTIONS = 8
-REQUEST_SECONDS = 0.01
-"""What a request takes in the simulation."""
 TICK = 1 / os.sysconf("SC_CLK_TCK")
-
-
-class RealSite:
-    """The real server; its controller's own counters say what it has asked."""
-
-    def __init__(self, plane: ControlPlane, controller: Program, before: Asked) -> None:
-        self.plane = plane
-        self.controller = controller
-        self._crowd = Crowd(plane, CONNECTIONS)
-        # What others asked.
-        self._asked = before
-
-    def create(self, path: str, bodies: Iterable[Object]) -> None:
-        self._ask("POST", ((path, body) for body in bodies))
-
-    def patch(self, patches: Iterable[tuple[str, Object]]) -> None:
-        self._ask("PATCH", patches, "merge-patch+json")
-
-    def delete(self, paths: Iterable[str]) -> None:
-        self._ask("DELETE", ((path, {"gracePeriodSeconds": 0}) for path in paths))
-
-    def _ask(
-        self, method: str, asked: Iterable[tuple[str, Object | None]], kind: str = "json"
-    ) -> None:
-        listed = list(asked)
-        self._crowd.ask(method, listed, kind)
-        for path, _ in listed:
-            self._asked[method, _resource(path)] += 1
-
-    def wrote(self) -> Asked:
-        """What everybody asked, less what the test and the kubelets did."""
-        found = self.plane.requests()
-        return Asked({key: n - self._asked[key] for key, n in found.items()})
-
-    def wait(self, wrote: Asked) -> float:
-        return _wait(self.wrote, wrote, time.monotonic, lambda: time.sleep(POLL_SECONDS))
-
-
-class SimulatedSite:
-    """The server in memory."""
-
-    def __init__(self, allocations: NodeAllocations) -> None:
-        self.time = VirtualTime()
-        self.server = ApiServer(self.time)
-        self._api = self.server.api("kubelets")
-        self.controllers = Controllers(
-            self.time, self.server, PlanWatch(lambda: allocations, ()), REQUEST_SECONDS
-        )
-        self.controllers.start()
-        self.time.run(1)
-
-    def create(self, path: str, bodies: Iterable[Object]) -> None:
-        for body in bodies:
-            self._api.create(path, body)
-            self._pass_time()
-
-    def patch(self, patches: Iterable[tuple[str, Object]]) -> None:
-        for path, body in patches:
-            self._api.patch(path, body)
-            self._pass_time()
-
-    def delete(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            self.server.answer("kubelets", "DELETE", path, None, "")
-            self._pass_time()
-
-    def _pass_time(self) -> None:
-        """The controllers go on meanwhile, as they do beside the real one."""
-        self.time.run(self.time.monotonic() + REQUEST_SECONDS / CONNECTIONS)
-
-    def wrote(self) -> Asked:
-        return Asked(
-            {
-                (verb, resource): n
-                for (client, verb, resource), n in self.server.asked.items()
-                if client != "kubelets"
-            }
-        )
-
-    def wait(self, wrote: Asked) -> float:
-        clock = self.time.monotonic
-        return _wait(self.wrote, wrote, clock, lambda: self.time.run(clock() + POLL_SECONDS))
-
-
-def _wait(
-    wrote: Callable[[], Asked], wanted: Asked, clock: Callable[[], float], pause: Callable[[], None]
-) -> float:
-    began = clock()
-    while missing := wanted - wrote():
-        assert clock() - began < PATIENCE, f"never asked: {missing}"
-        pause()
-    return clock() - began
-
-
-def _resource(path: str) -> str:
-    """The resource of a collection's or an object's path."""
-    parts = path.strip("/").split("/")[2:]
-    return parts[2] if parts[0] == "namespaces" else parts[0]
 
 
 def measure(effort: Effort) -> Iterator[Figure]:
     """Times and requests of each step, and what the controller takes."""
-    with TemporaryDirectory() as made, ExitStack() as stack:
+    with TemporaryDirectory() as made:
         folder = Path(made)
         plan = write_plan(folder, f"{{gpu: {{nodes: {effort.nodes}, surge: 10%}}}}")
-        lock = files.load_lock(files.lock_path(plan))
-        assert lock is not None
-        site = stack.enter_context(_real(folder, plan, effort))
-        yield from _steps(site, effort)
-        asked = site.wrote()
-        simulated = SimulatedSite(NodeAllocations(lock, "train"))
-        stack.callback(simulated.time.close)
-        change = Change(simulated, effort.nodes, effort.wave)
-        for step in (
-            change.register,
-            change.start_agents,
-            change.replace_agents,
-            change.register_again,
-        ):
-            step()
-        yield from _compared(asked, simulated.wrote(), effort)
+        with _running(folder, plan, effort) as site:
+            yield from _steps(site, effort)
+            yield from _requests(site, effort)
 
 
-def _steps(site: RealSite, effort: Effort) -> Iterator[Figure]:
+def _steps(site: Site, effort: Effort) -> Iterator[Figure]:
     change, of = Change(site, effort.nodes, effort.wave), f"{effort.nodes:,} nodes"
     for what, step in (
         ("all Nodes register, from the last one until all have ranges", change.register),
@@ -186,7 +64,7 @@ def _steps(site: RealSite, effort: Effort) -> Iterator[Figure]:
 
 
 @contextmanager
-def _measured(site: RealSite) -> Iterator[dict[str, float]]:
+def _measured(site: Site) -> Iterator[dict[str, float]]:
     """What passes within the block; filled in at its end."""
     found: dict[str, float] = {}
     assert site.plane.server
@@ -211,16 +89,14 @@ def _processor(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) * TICK
 
 
-def _compared(real: Asked, simulated: Asked, effort: Effort) -> Iterator[Figure]:
-    for verb, resource in sorted(real.keys() | simulated.keys()):
-        key = verb, resource
-        if verb != "WATCH" and resource in COMPARED and (real[key] or simulated[key]):
-            what = f"{verb} {resource} by the controller, {effort.nodes:,} nodes"
-            yield Figure(what, real[key], "", simulated[key] or None, "simulated")
+def _requests(site: Site, effort: Effort) -> Iterator[Figure]:
+    for (verb, resource), number in sorted(site.wrote().items()):
+        if verb != "WATCH" and resource in RESOURCES and number:
+            yield Figure(f"{verb} {resource} by the controller, {effort.nodes:,} nodes", number, "")
 
 
 @contextmanager
-def _real(folder: Path, plan: Path, effort: Effort) -> Iterator[RealSite]:
+def _running(folder: Path, plan: Path, effort: Effort) -> Iterator[Site]:
     """The server with a controller, and the kubelets' watches and Leases."""
     plane = ControlPlane(folder)
     starter = Starter(plane, folder)
@@ -238,7 +114,7 @@ def _real(folder: Path, plan: Path, effort: Effort) -> Iterator[RealSite]:
         account = starter.account("netmgr", "netmgr-controller")
         controller = starter.controller(plan, account, "netmgr-claims", port=port)
         eventually(lambda: " leading " in controller.said)
-        yield RealSite(plane, controller, before)
+        yield Site(plane, controller, before)
     finally:
         starter.stop()
         if crowd is not None:

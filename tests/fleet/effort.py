@@ -10,7 +10,6 @@ class Effort:
     """The defaults are what `make fleet` measures; `SMOKE` only shows that it runs.
 
     Attributes:
-        sizes: nodes, between which growth is measured.
         nodes: of the cluster on a real API server.
         scraped: nodes that a real Prometheus scrapes.
         scrapes: how often it scrapes each of them.
@@ -20,7 +19,6 @@ class Effort:
         lease_seconds: how often each kubelet renews its Lease.
     """
 
-    sizes: tuple[int, ...] = (100, 300, 1000, 3000, 10_000)
     nodes: int = 7500
     scraped: int = 750
     scrapes: int = 240
@@ -31,7 +29,6 @@ class Effort:
 
 
 SMOKE = Effort(
-    sizes=(10, 20),
     nodes=20,
     wave=0.5,
     scraped=10,

@@ -1,8 +1,8 @@
 """A process that serves the pages of many nodes: `python -m tests.fleet.pages PORT NODES`.
 
-Each page is one that the exporter's collector made, on a simulated node. Its counters grow at their
-own rates from one scrape to the next, which is quicker than a new page: a node has seconds for it,
-and this process has all nodes.
+Each page is one that the exporter's collector made. Its counters grow at their own rates from one
+scrape to the next, which is quicker than a new page: a node has seconds for it, and this process
+has all nodes.
 """
 
 from __future__ import annotations
@@ -10,75 +10,57 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from random import Random
 
-from netmgr.simulation.machine import Machine
-from netmgr.simulation.scenario import Scenario
-from tests.unit.fleets import scenario
+from prometheus_client import CollectorRegistry, generate_latest
 
-WARM_SECONDS, LATER_SECONDS = 3600.0, 60.0
-"""Of six hours: pods have started, a job's too, and nothing was replaced yet."""
+from exporter.collector import Collector
+from netmgr.api.snapshot import Snapshot
+from tests.fakes.agent_socket import snapshot
 
-_SAMPLE = re.compile(rb"^(\S+(?:\{.*\})?) (\S+)$")
+PODS, NAMESPACES = 30, 20
+BYTES_PER_SECOND = 20_000.0
+"""What a series of traffic grows by, on average."""
+
+_TRAFFIC = re.compile(rb"^(netmgr_\S+_traffic_bytes_total\{.*\}) (\S+)$", re.MULTILINE)
+
+
+def node(number: int) -> Snapshot:
+    """A node that has run pods without trouble, and has neither limits nor Services nor spokes."""
+    made = snapshot(PODS, NAMESPACES)
+    for pod in made["pods"]:
+        pod["pod"] = f"node-{number}-{pod['pod']}"
+    for key in ("limits", "quotas", "connection_limits", "remote_pods", "isolation", "protected"):
+        made[key] = []
+    del made["nat"]
+    made["cni_requests"] = [one for one in made["cni_requests"] if one["code"] == "0"]
+    made["cni_latency"] = [one for one in made["cni_latency"] if one["command"] in {"ADD", "DEL"}]
+    return made
 
 
 class Page:
     """The text of a node's page, and how its counters grow."""
 
-    def __init__(self, before: bytes, after: bytes) -> None:
-        """Of two scrapes that are `LATER_SECONDS` apart."""
-        self._lines = list(_lines(before, after))
+    def __init__(self, number: int) -> None:
+        registry = CollectorRegistry()
+        registry.register(Collector(lambda: node(number)))
+        self._text = generate_latest(registry)
+        self._seed = number
         self._began = time.monotonic()
 
     def now(self) -> bytes:
         """As it is by now."""
         seconds = time.monotonic() - self._began
-        return b"".join(
-            b"%b %d\n" % (line, value + rate * seconds) if rate else line
-            for line, value, rate in self._lines
-        )
+        # The same rates at each scrape.
+        random = Random(self._seed)  # noqa: S311  no secret
 
+        def grown(sample: re.Match[bytes]) -> bytes:
+            rate = random.expovariate(1 / BYTES_PER_SECOND)
+            return b"%b %d" % (sample[1], float(sample[2]) + rate * seconds)
 
-def _lines(before: bytes, after: bytes) -> Iterator[tuple[bytes, float, float]]:
-    """Each line, or a sample's name and labels, its value and how much it grows a second."""
-    former = dict(map(_parsed, before.splitlines()))
-    for line in after.splitlines():
-        name, value = _parsed(line)
-        rate = (value - former.get(name, value)) / LATER_SECONDS
-        yield (name, value, rate) if rate > 0 else (line + b"\n", 0.0, 0.0)
-
-
-def _parsed(line: bytes) -> tuple[bytes, float]:
-    found = None if line.startswith(b"#") else _SAMPLE.match(line)
-    return (found[1], float(found[2])) if found else (line, 0.0)
-
-
-def make(nodes: int) -> list[Page]:
-    """The pages of a simulated fleet with all its pods."""
-    with TemporaryDirectory() as folder:
-        found = scenario(Path(folder), nodes, hours=6)
-        machines = _filled(found)
-        before = [machine.page() for machine in machines]
-        found.time.run(found.time.monotonic() + LATER_SECONDS)
-        pages = [Page(*pair) for pair in zip(before, _scraped(machines), strict=True)]
-        found.time.close()
-        return pages
-
-
-def _filled(found: Scenario) -> Sequence[Machine]:
-    """All machines, once they have run pods for a while."""
-    found.begin()
-    found.time.run(WARM_SECONDS)
-    return list(found.cluster.machines.values())
-
-
-def _scraped(machines: Sequence[Machine]) -> Iterator[bytes]:
-    for machine in machines:
-        machine.read()
-        yield machine.page()
+        return _TRAFFIC.sub(grown, self._text)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -100,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
 def main() -> None:
     """Serve, and say `ready`."""
     port, nodes = map(int, sys.argv[1:])
-    _Handler.pages = make(nodes)
+    _Handler.pages = [*map(Page, range(nodes))]
     server = ThreadingHTTPServer(("127.0.0.1", port), _Handler)
     sys.stdout.write("ready\n")
     sys.stdout.flush()

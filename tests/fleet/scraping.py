@@ -1,6 +1,6 @@
 """A real Prometheus that scrapes a part of a fleet: what it takes, and how long its queries do.
 
-It has Debian's package, the rules of configs/prometheus and the pages of simulated nodes. It
+It has Debian's package, the rules of configs/prometheus and pages of the exporter's collector. It
 scrapes more often than it would, so that its memory has as many samples of each series as after two
 hours, which is what Prometheus keeps there.
 """

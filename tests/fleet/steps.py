@@ -1,42 +1,73 @@
-"""What kubelets and the DaemonSet controller write while a whole cluster comes up and is changed.
-
-The same steps on a real API server and on the one in memory, so that the controllers' requests can
-be compared.
-"""
+"""What kubelets and a DaemonSet write while a whole cluster comes up and is changed."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
 
 from netmgr.kube.nodes import STARTUP_TAINT
-from tests.kubernetes.control_plane import Object
-from tests.kubernetes.controllers import AGENTS, POOL, agent_pod, pod_status
+from tests.kubernetes.control_plane import ControlPlane, Object
+from tests.kubernetes.controllers import AGENTS, POOL, Crowd, Program, agent_pod, pod_status
 
 NODES = "/api/v1/nodes"
 Asked = Counter[tuple[str, str]]
 """Requests by verb and resource."""
 
+PATIENCE = 900
+POLL_SECONDS = 0.2
+CONNECTIONS = 8
 
-class Site(Protocol):
+
+class Site:
     """An API server with a controller, and how to write to it."""
+
+    def __init__(self, plane: ControlPlane, controller: Program, before: Asked) -> None:
+        self.plane = plane
+        self.controller = controller
+        self._crowd = Crowd(plane, CONNECTIONS)
+        # What others asked.
+        self._asked = before
 
     def create(self, path: str, bodies: Iterable[Object]) -> None:
         """Create objects."""
+        self._ask("POST", ((path, body) for body in bodies))
 
     def patch(self, patches: Iterable[tuple[str, Object]]) -> None:
         """Merge patches into objects."""
+        self._ask("PATCH", patches, "merge-patch+json")
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete objects."""
+        self._ask("DELETE", ((path, {"gracePeriodSeconds": 0}) for path in paths))
+
+    def _ask(
+        self, method: str, asked: Iterable[tuple[str, Object | None]], kind: str = "json"
+    ) -> None:
+        listed = list(asked)
+        self._crowd.ask(method, listed, kind)
+        for path, _ in listed:
+            self._asked[method, _resource(path)] += 1
 
     def wrote(self) -> Asked:
-        """What the controller has asked so far."""
+        """What the controller has asked so far: all requests, less the test's and the kubelets'."""
+        answered = self.plane.requests()
+        return Asked({key: number - self._asked[key] for key, number in answered.items()})
 
     def wait(self, wrote: Asked) -> float:
         """Wait until the controller has asked so much at least; seconds that it took."""
+        began = time.monotonic()
+        while missing := wrote - self.wrote():
+            assert time.monotonic() - began < PATIENCE, f"never asked: {missing}"
+            time.sleep(POLL_SECONDS)
+        return time.monotonic() - began
+
+
+def _resource(path: str) -> str:
+    """The resource of a collection's or an object's path."""
+    parts = path.strip("/").split("/")[2:]
+    return parts[2] if parts[0] == "namespaces" else parts[0]
 
 
 def node(number: int) -> Object:

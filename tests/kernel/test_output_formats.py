@@ -62,7 +62,6 @@ WITH_MACHINE: dict[str, tuple[str, ...]] = {
     "preflight": ("--config {observer}",),
     "connectivity-test": ("--kubeconfig {cluster}",),
     "version": ("",),
-    "simulate": ("--nodes 10 --hours 1",),
 }
 WITH_LAB: dict[str, tuple[str, ...]] = {
     "status": ("--socket {node}",),
@@ -73,7 +72,7 @@ WITH_LAB: dict[str, tuple[str, ...]] = {
     "nat status": ("--socket {nat}", "--services --socket {nat}"),
     "usage": ("--socket {node}", "--by pod --by hour --socket {node}"),
 }
-ANEW = {"connectivity-test", "simulate"}
+ANEW = {"connectivity-test"}
 """Commands that do something new at each call, so that no two answers are the same."""
 
 CALLS = WITH_PLAN | WITH_MACHINE | WITH_LAB

@@ -29,7 +29,7 @@ RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )
 OWN_RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "configmaps", ("list", "create", "patch")),
-    ("coordination.k8s.io", "leases", ("get", "create", "update", "patch")),
+    ("coordination.k8s.io", "leases", ("get", "create", "update")),
 )
 
 

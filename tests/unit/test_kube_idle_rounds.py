@@ -15,9 +15,8 @@ from netmgr.kube.node_taints import UnhealthyTaint
 from netmgr.kube.nodes import HEALTHY, UNHEALTHY_TAINT
 from netmgr.kube.plan_watch import PlanWatch
 from netmgr.plan import files
-from netmgr.simulation.controllers import QUARANTINE_SECONDS, Controllers
 from tests.kubernetes.controllers import write_plan
-from tests.unit.virtual import POOL_LABEL, Virtual, virtual
+from tests.unit.virtual import POOL_LABEL, QUARANTINE_SECONDS, Virtual, virtual
 
 NODES, AGENTS = "/api/v1/nodes", "/api/v1/namespaces/netmgr/pods"
 CAPACITY = 2
@@ -32,8 +31,7 @@ def found(tmp_path: Path) -> Iterator[Virtual]:
     allocations = NodeAllocations(lock, "train")
     assert allocations.capacity == {"gpu": CAPACITY}
     with virtual() as made:
-        watch = PlanWatch(lambda: allocations, ())
-        Controllers(made.time, made.server, watch, made.seconds).start()
+        made.start_controller(PlanWatch(lambda: allocations, ()))
         made.time.run(1)
         yield made
 

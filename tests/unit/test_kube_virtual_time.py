@@ -19,11 +19,12 @@ from netmgr.kube.health import Health, Telemetry
 from netmgr.kube.node_conditions import NodeConditions
 from netmgr.kube.node_reports import Report
 from netmgr.kube.reflector import Reflector
-from netmgr.simulation.api_server import ApiServer
+from tests.fakes.api_server import ApiServer
 from tests.unit.virtual import Virtual, virtual
 
 NODES = "/api/v1/nodes"
 TEN_MINUTES = 600
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/netmgr/leases"
 LEASE = 15
 
 
@@ -149,9 +150,8 @@ SLOW: Mapping[str, Mapping[str, float]] = {
 def test_a_leader_that_cannot_renew_works_no_longer_than_its_lease(
     found: Virtual, delays: Mapping[str, float], begins: float
 ) -> None:
-    leases = "/apis/coordination.k8s.io/v1/namespaces/netmgr/leases"
     renewals: list[float] = []
-    found.server.follow(leases, lambda *_: renewals.append(found.time.monotonic()))
+    found.server.follow(LEASES, lambda *_: renewals.append(found.time.monotonic()))
     leader = Leader(found, "a")
     found.time.run(begins)
     found.server.delays = dict(delays)
@@ -173,6 +173,24 @@ def test_another_leads_only_after_the_former_leader_has_stopped(found: Virtual) 
     found.time.kill("b")
     assert former.spans
     assert all(began > former.spans[0][1] for began, _ in (*former.spans[1:], *other.spans))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_work_that_dies_of_a_bug_ends_its_thread_and_frees_the_lease(found: Virtual) -> None:
+    def die(_lost: threading.Event) -> None:
+        found.time.sleep(5)
+        raise ZeroDivisionError
+
+    ended = threading.Event()
+    health = Health(found.time.monotonic)
+    term = Term("netmgr", "lease", "a", LEASE)
+    candidate = Candidate(found.api("a"), term, die, ended, health, found.time)
+    found.start(candidate.run, "a")
+    with pytest.raises(ZeroDivisionError):
+        found.time.run(10)
+    assert not ended.is_set(), "the process ends with the thread, not in order"
+    (lease,) = found.server.objects(LEASES).values()
+    assert "holderIdentity" not in lease["spec"]
 
 
 def notices(number: int) -> list[Notice]:

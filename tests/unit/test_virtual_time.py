@@ -1,4 +1,4 @@
-"""Simulated time: who runs when, and how threads end."""
+"""Virtual time: who runs when, and how threads end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from netmgr.errors import ConfigError
-from netmgr.simulation.virtual_time import EPOCH, VirtualTime
+from tests.fakes.virtual_time import EPOCH, VirtualTime
 
 # That of the thread whose error ends the run, which comes with whatever test is next.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -149,14 +149,3 @@ def test_an_error_of_a_thread_ends_the_run(time: VirtualTime) -> None:
     with pytest.raises(ZeroDivisionError, match="a bug"):
         time.run(10)
     assert time.monotonic() == 3
-
-
-def test_the_time_that_threads_work_is_their_owners(time: VirtualTime) -> None:
-    def work() -> None:
-        time.sleep(1)
-        sum(range(3_000_000))
-
-    time.start_for("busy", work, "busy")
-    time.start_for("idle", partial(time.sleep, 5), "idle")
-    time.run(10)
-    assert time.spent["busy"] > 10 * time.spent["idle"]

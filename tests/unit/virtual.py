@@ -8,12 +8,21 @@ from contextlib import contextmanager
 
 from netmgr.kube.agent_pods import AgentPods
 from netmgr.kube.api import Api
+from netmgr.kube.assigner import AssignerSettings
+from netmgr.kube.controller import Controller, Settings, standard_reconcilers
+from netmgr.kube.election import Candidate, Term
+from netmgr.kube.health import Health, Telemetry
+from netmgr.kube.node_conditions import NodeConditions
+from netmgr.kube.node_taints import UnhealthyTaint
 from netmgr.kube.nodes import ClusterNodes
+from netmgr.kube.plan_watch import PlanWatch
 from netmgr.kube.reconciling import Leadership
-from netmgr.simulation.api_server import ApiServer
-from netmgr.simulation.virtual_time import VirtualTime
+from tests.fakes.api_server import ApiServer
+from tests.fakes.virtual_time import VirtualTime
 
 POOL_LABEL = "netmgr.io/node-pool"
+QUARANTINE_SECONDS = 600.0
+CLAIM_NAMESPACE = "netmgr-claims"
 
 
 class Virtual:
@@ -44,6 +53,23 @@ class Virtual:
             lambda: None,
             self.time,
         )
+
+    def start_controller(self, plan: PlanWatch, name: str = "controller") -> None:
+        """One as a Deployment starts it: with its election, watches and reconcilers."""
+        api = self.api(name)
+        health, telemetry = Health(self.time.monotonic), Telemetry(api)
+        makers = [
+            *standard_reconcilers(
+                lambda: plan, AssignerSettings(CLAIM_NAMESPACE, QUARANTINE_SECONDS)
+            ),
+            lambda leadership, telemetry: NodeConditions(leadership, None, telemetry),
+            lambda leadership, telemetry: UnhealthyTaint(leadership, telemetry, None, 0),
+        ]
+        settings = Settings(name, POOL_LABEL, "netmgr")
+        work = Controller(api, settings, makers, telemetry, health, self.time)
+        term = Term(CLAIM_NAMESPACE, "netmgr-controller", name)
+        candidate = Candidate(api, term, work.lead, threading.Event(), health, self.time)
+        self.start(candidate.run, name)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -22,7 +21,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 EPOCH = 1_767_225_600.0
-"""When simulated time begins, in seconds since the epoch: 2026-01-01, midnight."""
+"""When virtual time begins, in seconds since the epoch: 2026-01-01, midnight."""
 
 
 class _Killed(BaseException):
@@ -43,14 +42,9 @@ class _Actor:
 
 
 class VirtualTime:
-    """Implements `netmgr.kube.concurrency.Concurrency`, and a calendar of what happens when.
-
-    Attributes:
-        spent: seconds of a processor that each owner's threads took.
-    """
+    """Implements `netmgr.kube.concurrency.Concurrency`, and a calendar of what happens when."""
 
     def __init__(self) -> None:
-        self.spent: dict[str, float] = {}
         self._now = 0.0
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = count()
@@ -151,7 +145,6 @@ class VirtualTime:
     def _live(self, actor: _Actor, work: Callable[[], object]) -> None:
         self._local.actor = actor
         actor.turn.acquire()
-        self._local.since = time.thread_time()
         try:
             if not actor.is_killed:
                 work()
@@ -162,7 +155,6 @@ class VirtualTime:
             actor.error = error
             raise
         finally:
-            self._note_time(actor)
             self._paused.release()
 
     def _pause(self, event: threading.Event | None, seconds: float | None) -> None:
@@ -174,16 +166,10 @@ class VirtualTime:
         self._waiting[actor] = None
         if seconds is not None:
             self.after(max(0.0, seconds), partial(self._resume, actor, actor.waits))
-        self._note_time(actor)
         self._paused.release()
         actor.turn.acquire()
-        self._local.since = time.thread_time()
         if actor.is_killed:
             raise _Killed
-
-    def _note_time(self, actor: _Actor) -> None:
-        spent = time.thread_time() - self._local.since
-        self.spent[actor.owner] = self.spent.get(actor.owner, 0.0) + spent
 
     def _resume(self, actor: _Actor, waits: int) -> None:
         """Let a thread run, until it waits again or ends."""

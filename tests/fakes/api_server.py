@@ -1,16 +1,14 @@
 """A Kubernetes API server in memory, which counts what it is asked.
 
-It takes the place of the kubernetes client's transport, so that everything above that (netmgr's
-`Api`, the client's leader election) runs as it does against a real server. Of the API it has what
-netmgr and a fleet's machines use; `tests/contracts/test_api_server.py` holds it against the real
-one. One thread asks at a time.
+It takes the place of the kubernetes client's transport, so that netmgr's `Api` and everything above
+it run as they do against a real server. Of the API it has what netmgr uses;
+`tests/contracts/test_api_server.py` holds it against the real one. One thread asks at a time.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +24,7 @@ from netmgr.errors import ApiError
 from netmgr.kube.api import CONFLICT, GONE, Api, Object
 from netmgr.kube.concurrency import Concurrency
 from netmgr.kube.events import as_time
-from netmgr.simulation.objects import (
+from tests.fakes.api_objects import (
     FIRST_VERSION,
     Collection,
     Stored,
@@ -98,7 +96,7 @@ class _Target(NamedTuple):
         parts = path.strip("/").split("/")
         own = parts[2:] if parts[0] == "api" else parts[3:]
         namespace = ""
-        if own[0] == "namespaces" and len(own) > 2:  # noqa: PLR2004  a Namespace itself is shorter
+        if own[0] == "namespaces" and len(own) > 2:
             namespace, own = own[1], own[2:]
         collection = "/" + "/".join(parts[: len(parts) - len(own) + 1])
         resource, name, subresource = [*own, "", ""][:3]
@@ -110,22 +108,16 @@ class ApiServer:
 
     Attributes:
         asked: requests by client, verb and resource, as the real server's metrics name them.
-        by_second: requests by client, and by seconds since the beginning.
-        sent: bytes of answers and events by client.
-        spent: seconds of a processor for answers, by client, in whose threads they are made.
         is_away: nobody listens.
         delays: seconds that requests of a method take in addition; infinite for no answer.
     """
 
-    def __init__(self, concurrency: Concurrency, seed: int = 0) -> None:
+    def __init__(self, concurrency: Concurrency) -> None:
         self.asked: Counter[tuple[str, str, str]] = Counter()
-        self.by_second: defaultdict[str, Counter[int]] = defaultdict(Counter)
-        self.sent: Counter[str] = Counter()
-        self.spent: defaultdict[str, float] = defaultdict(float)
         self.is_away = False
         self.delays: dict[str, float] = {}
         self.concurrency = concurrency
-        self._random = Random(seed)  # noqa: S311  no secrets: UIDs of a simulation
+        self._random = Random(0)  # noqa: S311  no secrets: UIDs
         self._version = FIRST_VERSION
         self._collections: defaultdict[str, Collection] = defaultdict(Collection)
         self._pages: dict[str, tuple[int, list[Stored]]] = {}
@@ -135,7 +127,7 @@ class ApiServer:
 
         Without a time it never waits, not even for an answer that does not come.
         """
-        made = ApiClient(Configuration(host="http://simulated"))
+        made = ApiClient(Configuration(host="http://in-memory"))
         transport: Any = _Transport(self, client, seconds)
         made.rest_client = transport
         return Api(made)
@@ -152,33 +144,26 @@ class ApiServer:
     def go_away(self) -> None:
         """Listen no more, and break off every watch."""
         self.is_away = True
-        for watch in [each for one in self._collections.values() for each in one.watches]:
+        for watch in [watch for held in self._collections.values() for watch in held.watches]:
             watch.is_broken = True
             watch.arrived.set()
 
-    def come_back(self) -> None:
-        """Listen again."""
-        self.is_away = False
-
-    def answer(self, client: str, method: str, url: str, body: Any, kind: str) -> Answer:  # noqa: ANN401  any JSON
+    def answer(self, client: str, method: str, url: str, body: Any, kind: str) -> Answer:
         """Carry a request out."""
         where = urlsplit(url)
         target, query = _Target.of(where.path), dict(parse_qsl(where.query))
         verb = method if target.name or method != "GET" else "WATCH" if "watch" in query else "LIST"
         self.asked[client, verb, target.resource] += 1
-        self.by_second[client][int(self.concurrency.monotonic())] += 1
         try:
             if verb == "WATCH":
-                return Answer(200, lines=self._watch(client, target, query))
+                return Answer(200, lines=self._watch(target, query))
             status = 201 if verb == "POST" else 200
-            found = Answer(status, self._text(verb, target, query, body, kind))
+            return Answer(status, self._text(verb, target, query, body, kind))
         except ApiError as error:
             content = {"kind": "Status", "code": error.status, "message": error.message}
-            found = Answer(error.status, json.dumps(content).encode())
-        self.sent[client] += len(found.data)
-        return found
+            return Answer(error.status, json.dumps(content).encode())
 
-    def _text(self, verb: str, target: _Target, query: Query, body: Any, kind: str) -> bytes:  # noqa: ANN401  as above
+    def _text(self, verb: str, target: _Target, query: Query, body: Any, kind: str) -> bytes:
         collection = self._collections[target.collection]
         match verb:
             case "LIST":
@@ -194,7 +179,7 @@ class ApiServer:
                 gone = collection.one(target.name).content
                 return collection.put("DELETED", gone, self._next()).text
             case _:
-                raise ApiError(f"{verb} is not simulated", 405)
+                raise ApiError(f"{verb} is not supported", 405)
 
     def _next(self) -> int:
         self._version += 1
@@ -244,16 +229,14 @@ class ApiServer:
         head = json.dumps(metadata).encode()
         return b'{"kind":"List","metadata":%b,"items":[%b]}' % (head, items)
 
-    def _watch(self, client: str, target: _Target, query: Query) -> Iterator[bytes]:
+    def _watch(self, target: _Target, query: Query) -> Iterator[bytes]:
         collection = self._collections[target.collection]
         since = int(query.get("resourceVersion") or self._version)
         watch = collection.watch(since, selector(query.get("labelSelector", "")))
         seconds = float(query.get("timeoutSeconds", 1800))
-        return self._events(client, watch, collection, seconds)
+        return self._events(watch, collection, seconds)
 
-    def _events(
-        self, client: str, watch: Watch, collection: Collection, seconds: float
-    ) -> Iterator[bytes]:
+    def _events(self, watch: Watch, collection: Collection, seconds: float) -> Iterator[bytes]:
         clock = self.concurrency
         ends, bookmark = clock.monotonic() + seconds, clock.monotonic() + BOOKMARK_SECONDS
         try:
@@ -263,9 +246,7 @@ class ApiServer:
                 if watch.is_broken:
                     raise ConnectionResetError("the server went away")
                 while watch.changes:
-                    line = watch.changes.popleft().line
-                    self.sent[client] += len(line)
-                    yield line
+                    yield watch.changes.popleft().line
                 if clock.monotonic() >= ends:
                     return
                 if clock.monotonic() >= bookmark:
@@ -298,11 +279,7 @@ class _Transport:
         del post_params
         self._let_time_pass(method, _request_timeout)
         kind = (headers or {}).get("Content-Type", "")
-        began = time.thread_time()
-        try:
-            return self._server.answer(self._client, method, url, body, kind)
-        finally:
-            self._server.spent[self._client] += time.thread_time() - began
+        return self._server.answer(self._client, method, url, body, kind)
 
     def _let_time_pass(self, method: str, timeout: float | tuple[float, float] | None) -> None:
         if self._server.is_away:

@@ -149,7 +149,7 @@ def check_ranges(before: Object, after: Object) -> None:
 def patched(before: Object, patch: Object, kind: str, subresource: str) -> Object:
     """The object with a patch applied."""
     if kind not in (MERGE_PATCH, STRATEGIC_MERGE_PATCH):
-        raise ApiError(f"{kind} is not simulated", 415)
+        raise ApiError(f"{kind} is not supported", 415)
     after: Object = _merged(before, patch, _MERGED_BY if kind == STRATEGIC_MERGE_PATCH else {})
     # The status is changed through its subresource alone, and by that nothing but metadata beside.
     kept = "spec" if subresource == "status" else "status"
@@ -162,7 +162,7 @@ def patched(before: Object, patch: Object, kind: str, subresource: str) -> Objec
     )
 
 
-def _merged(before: Any, patch: Any, by_key: Mapping[str, str]) -> Any:  # noqa: ANN401  any JSON
+def _merged(before: Any, patch: Any, by_key: Mapping[str, str]) -> Any:
     """RFC 7396; lists in `by_key` are merged by that key of their entries."""
     if not isinstance(patch, dict):
         return patch
