@@ -22,7 +22,7 @@ TRAFFICS = 2
 FAMILIES = 2
 COMMANDS = 7
 """Six verbs, and "invalid" for anything else."""
-CODES = 19
+CODES = 18
 """0, and every code of netmgr/errors.py."""
 GAP_REASONS = 7
 DRIFT_REASONS = 7
