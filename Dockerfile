@@ -6,7 +6,7 @@ ARG BASE=debian:bookworm-slim
 
 # ---- launchers, packages, netmgr --------------------------------------------------------------------
 FROM ${BASE} AS build
-# libnftables is loaded in process; the package iptables has the libraries for the legacy tables. The
+# libnftables is loaded in process; the package iptables has the agent's programs and libiptc. The
 # cross compiler is for the other architecture's launcher: a node's may differ from the build machine's.
 RUN case "$(dpkg --print-architecture)" in \
         amd64) other=arm64 machine=aarch64 ;; \

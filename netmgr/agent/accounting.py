@@ -28,8 +28,7 @@ from netmgr.documents.node import Backend, NodeDocument
 from netmgr.documents.sites import Role
 from netmgr.errors import KernelError, NetmgrError, SetupError, StateError, TryAgainLater
 from netmgr.kernel.capabilities import Capability
-from netmgr.kernel.xtables import listing
-from netmgr.kernel.xtables.nft import is_supported
+from netmgr.kernel.xtables.variant import legacy_tables, nft_is_supported
 from netmgr.ledger.history import FARTHEST, By, Period, Retention, view
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.mark import MENDED, Mark
@@ -96,10 +95,11 @@ class Accounting(Component):
         return cls(agent, accounts, rules, ledger)
 
     def capabilities(self) -> Iterable[Capability]:
-        """With the legacy tables: libiptc opens a raw socket each time, and loads modules."""
-        if Backend.IPTABLES_LEGACY in self.accounts.backends:
+        """With iptables: its programs ask a raw socket for sets; the legacy tables take modules."""
+        backends = self.accounts.backends
+        if Backend.IPTABLES_LEGACY in backends:
             return (Capability.NET_RAW, Capability.SYS_MODULE)
-        return ()
+        return (Capability.NET_RAW,) if Backend.IPTABLES_NFT in backends else ()
 
     def start(self) -> None:
         """Count the pods that are there, and make or repair the rules."""
@@ -263,10 +263,10 @@ def _last_backend(state_dir: Path) -> Backend | None:
 def _possible_backends(last: Backend | None) -> list[Backend]:
     known = [last] if last else []
     known.append(Backend.NFTABLES)
-    if is_supported():
+    if nft_is_supported():
         known.append(Backend.IPTABLES_NFT)
     # Opening the legacy tables makes them, so only where they are in use already.
-    if any("mangle" in listing.in_use(family) for family in Family):
+    if any("mangle" in legacy_tables(family) for family in Family):
         known.append(Backend.IPTABLES_LEGACY)
     return list(dict.fromkeys(known))
 

@@ -32,7 +32,7 @@ from netmgr.errors import NetmgrError
 from netmgr.kernel import links, routes
 from netmgr.kernel.libnftables import LibNftables
 from netmgr.kernel.netlink import Netlink
-from netmgr.kernel.xtables import listing
+from netmgr.kernel.xtables.variant import legacy_tables
 from netmgr.prefixes import Family
 
 SYSCTLS = ("ipv4/ip_forward", "ipv4/conf/*/*", "ipv6/conf/*/*", "ipv4/neigh/default/*")
@@ -70,7 +70,7 @@ def _parts(
         yield f"agent/{query}.json", partial(_answer, socket, query)
     yield "kernel/nftables.txt", _nftables
     for family, program in _LEGACY.items():
-        if listing.in_use(family):
+        if legacy_tables(family):
             yield f"kernel/{program}.txt", partial(_output, program, "iptables")
     yield "kernel/links.json", _links
     yield "kernel/routes.json", _routes

@@ -33,7 +33,7 @@ from netmgr.kernel import conntrack, links, netns, nf_tables, traffic_control
 from netmgr.kernel.links import VethEnd
 from netmgr.kernel.netlink import NLM_F_DUMP, Netlink
 from netmgr.kernel.nf_tables_socket import NftSocket
-from netmgr.kernel.xtables import listing
+from netmgr.kernel.xtables.variant import LEGACY, Variant, legacy_tables
 from netmgr.ledger import store as ledger
 from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Address, Family
@@ -51,7 +51,7 @@ QUERY_SECONDS = 5.0
 
 _CAPABILITIES = {12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN"}
 _NET_RAW = {13: "CAP_NET_RAW"}
-"""What the raw socket of the legacy tables takes."""
+"""What the raw socket takes by which iptables looks for tables and sets."""
 _NEIGHBOURS = {Family.V4: ("ipv4", "arp_cache"), Family.V6: ("ipv6", "ndisc_cache")}
 _MODULES = {
     Backend.NFTABLES: ("nf_tables", "nf_conntrack", "nft_ct", "nft_fib_inet", "nft_masq"),
@@ -61,7 +61,6 @@ _MODULES = {
 """Of what the rules need, what kernels have as modules, mostly."""
 _SYS_MODULES = Path("/sys/module")
 _PROBE_QUEUE = "probe-ifb"
-_LEGACY = {Family.V4: "iptables-legacy", Family.V6: "ip6tables-legacy"}
 _ANY_FAMILY = 0
 _LEAST_MTU = 1280
 _STATISTICS = Path("/proc/net/stat")
@@ -141,7 +140,7 @@ def report(path: Path, document: NodeDocument) -> None:
 
 def _privileges(machine: Machine) -> Iterator[Finding]:
     needed = _CAPABILITIES
-    if machine.document.backend is Backend.IPTABLES_LEGACY:
+    if machine.document.backend in (Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT):
         needed = needed | _NET_RAW
     status = Path("/proc/thread-self/status").read_text(encoding="ascii")
     effective = int(status.partition("CapEff:")[2].split()[0], 16)
@@ -274,8 +273,12 @@ def _firewall(machine: Machine) -> Iterator[Finding]:
     insertions = {
         chain: f"nft insert rule {chain} {{}}ifname '{LINK_PREFIX}*' accept" for chain in listed
     }
-    for family, command in _LEGACY.items():
-        if "filter" in listing.in_use(family) and listing.read("filter", family).drops("FORWARD"):
+    for family in Family:
+        if "filter" not in legacy_tables(family):
+            continue
+        variant = Variant(LEGACY)
+        if variant.table("filter", family).policies["FORWARD"] == "DROP":
+            command = variant.program(family)
             insertions[command] = f"{command} -I FORWARD -{{}} {LINK_PREFIX}+ -j ACCEPT"
     for chain, insertion in insertions.items():
         yield Finding(

@@ -15,7 +15,8 @@ from netmgr.agent.components import Agent, Component
 from netmgr.agent.scheduler import Task
 from netmgr.api.snapshot import ChainSize, RuleReading, Snapshot
 from netmgr.errors import NetmgrError
-from netmgr.kernel.xtables import listing
+from netmgr.kernel.capabilities import Capability
+from netmgr.kernel.xtables.variant import give_memory_back
 from netmgr.prefixes import Family
 from netmgr.rules.engine import Rules
 from netmgr.rules.tagged import Series, Tagged
@@ -36,6 +37,10 @@ class TaggedRules(Component):
     def open(cls, agent: Agent) -> Self:
         """It reads with the sockets of `Accounting`."""
         return cls(agent.get(Accounting).rules, agent.document.accounting.reading_seconds)
+
+    def capabilities(self) -> Iterable[Capability]:
+        """Legacy tables are read by a raw socket, whatever backend the agent itself uses."""
+        return (Capability.NET_RAW,)
 
     def tasks(self) -> Iterable[Task]:
         """Read, in a thread of its own: how long that takes depends on other people's rules."""
@@ -77,7 +82,7 @@ class TaggedRules(Component):
         except (NetmgrError, OSError) as error:
             fault = str(error)
         # A listing of many rules is large, and glibc would keep its memory for the next one.
-        listing.give_memory_back()
+        give_memory_back()
         if fault and fault != self._fault:
             log.warning("tagged-rules-incomplete reason=%s", fault)
         self._fault = fault

@@ -34,13 +34,13 @@ ERROR_BUSY, ERROR_EXIST = 4100, 4103
 PRIVATE_ERRORS = 4096
 
 _SUBSYSTEM = 6
-# GET_BYNAME needs it; the kernel has it since 4.20.
+# The kernel has it since 4.20.
 _PROTOCOL = 7
 _CREATE, _DESTROY, _LIST, _ADD, _DELETE = 2, 3, 7, 9, 10
-_TYPE, _GET_BY_NAME = 13, 14
+_TYPE = 13
 
 _PROTOCOL_VERSION, _NAME, _TYPE_NAME, _REVISION, _FAMILY = 1, 2, 3, 4, 5
-_FLAGS, _DATA, _ELEMENTS, _INDEX = 6, 7, 8, 11
+_FLAGS, _DATA, _ELEMENTS = 6, 7, 8
 _IP, _CIDR, _CADT_FLAGS, _MAXELEM = 1, 3, 8, 19
 _BYTES, _PACKETS = 24, 25
 _ADDRESS = {Family.V4: 1, Family.V6: 2}
@@ -148,16 +148,6 @@ def list_names() -> Operation:
 def name_of(body: bytes) -> str:
     """The name in a message of a listing."""
     return string_of(attributes(body, NFGENMSG.size)[_NAME])
-
-
-def ask_index(name: str) -> Operation:
-    """Ask for the number that rules know a set by, which `index_of` decodes."""
-    return _request(_GET_BY_NAME, name, f"index of {name}")
-
-
-def index_of(body: bytes) -> int:
-    """The number in the kernel's answer."""
-    return int.from_bytes(attributes(body, NFGENMSG.size)[_INDEX], "big")
 
 
 def kind_of(body: bytes) -> Kind | None:

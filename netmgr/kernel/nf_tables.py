@@ -369,22 +369,6 @@ def dropping_chain_of(body: bytes, hook: int) -> str | None:
     return f"{family} {string_of(found[_CHAIN_TABLE])} {string_of(found[_CHAIN_NAME])}"
 
 
-def place_of(body: bytes) -> tuple[str, str]:
-    """Table and chain of a listed rule."""
-    found = attributes(body, NFGENMSG.size)
-    return string_of(found[_RULE_TABLE]), string_of(found[_RULE_CHAIN])
-
-
-def chain_named_in(body: bytes) -> str:
-    """Chain of a listed rule. By position, since there may be a hundred thousand rules."""
-    table_length, kind = _HEADER.unpack_from(body, NFGENMSG.size)
-    at = NFGENMSG.size + (table_length + 3 & ~3)
-    length, beside = _HEADER.unpack_from(body, at)
-    if (kind, beside) != (_RULE_TABLE, _RULE_CHAIN):
-        return place_of(body)[1]
-    return string_of(body[at + _HEADER.size : at + length])
-
-
 def rule_of(body: bytes) -> tuple[str, str, tuple[Expression, ...]]:
     """Table, chain and expressions of a listed rule."""
     found = attributes(body, NFGENMSG.size)

@@ -14,19 +14,13 @@ agent which lost its state finds its rules. Only legacy tables that exist are re
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
 
 from netmgr import durable
 from netmgr.documents.node import Backend
 from netmgr.errors import KernelError, SetupError
-from netmgr.kernel import nf_tables
-from netmgr.kernel.netlink import NLM_F_DUMP
-from netmgr.kernel.nf_tables import message
-from netmgr.kernel.nf_tables_socket import NftSocket
-from netmgr.kernel.xtables import listing, nft
-from netmgr.kernel.xtables.legacy import LegacyTables
-from netmgr.kernel.xtables.nft import NftTables, is_supported
+from netmgr.kernel.xtables import libiptc
+from netmgr.kernel.xtables.variant import TABLES, Variant, nft_is_supported
 from netmgr.model import CHAIN_PREFIX
 from netmgr.prefixes import Family
 from netmgr.rules.engine import RuleBackend
@@ -72,14 +66,15 @@ def open_kind(kind: Backend) -> RuleBackend:
         return NftablesBackend()
     from netmgr.rules.iptables import IptablesBackend  # noqa: PLC0415  one backend's libraries are loaded, not both
 
-    if kind is Backend.IPTABLES_LEGACY:
-        return IptablesBackend(LegacyTables())
-    if not is_supported():
+    if kind is Backend.IPTABLES_NFT and not nft_is_supported():
         raise SetupError(
             "backend: iptables-nft cannot be used: this kernel lacks nft_compat or xt_set; "
             "load them with `modprobe -a nft_compat xt_set`, or choose another backend"
         )
-    return IptablesBackend(NftTables())
+    if kind is Backend.IPTABLES_LEGACY:
+        # Before any rule is changed: it reads their counts.
+        libiptc.load()
+    return IptablesBackend(Variant(kind))
 
 
 def remember(name: str, state_dir: Path) -> None:
@@ -158,9 +153,9 @@ def in_use() -> Backend:
     Raises:
         KernelError: the kernel refused to list what it has.
     """
-    if not is_supported():
+    if not nft_is_supported():
         return Backend.IPTABLES_LEGACY
-    found = {Backend.IPTABLES_NFT: _nft(), Backend.IPTABLES_LEGACY: _legacy()}
+    found = {kind: _rule_counts(kind) for kind in (Backend.IPTABLES_NFT, Backend.IPTABLES_LEGACY)}
     # Chains of ours come first, so that an agent which lost its state finds its rules.
     for is_decisive in (_is_ours, _is_kubelets):
         decided = [variant for variant, places in found.items() if any(map(is_decisive, places))]
@@ -174,7 +169,7 @@ def in_use() -> Backend:
 
 def _is_ours(place: Place) -> bool:
     table, chain = place
-    return table in nft.TABLES and chain.startswith(CHAIN_PREFIX)
+    return table in TABLES and chain.startswith(CHAIN_PREFIX)
 
 
 def _is_kubelets(place: Place) -> bool:
@@ -182,27 +177,16 @@ def _is_kubelets(place: Place) -> bool:
     return table == KUBELET[0] and chain in KUBELET[1]
 
 
-def _legacy() -> Counts:
+def _rule_counts(kind: Backend) -> Counts:
     counts = Counts()
+    try:
+        variant = Variant(kind)
+    except SetupError:
+        # Without its programs nobody uses it.
+        return counts
     for family in Family:
-        for table in listing.in_use(family):
-            for chain, count in listing.read(table, family).rule_counts().items():
-                counts[table, chain] += count
-    return counts
-
-
-def _nft() -> Counts:
-    counts = Counts()
-    with closing(NftSocket()) as channel:
-        for family in Family:
-            number = nft.NFPROTO[family]
-            chains = message(nf_tables.GET_CHAIN, b"", "list chains", NLM_F_DUMP, number)
-            for table, chain, _ in channel.dump(chains, nf_tables.chain_of):
-                if table in nft.TABLES:
-                    # A chain without rules decides, too: the kubelet's hint has none.
-                    counts[table, chain] += 0
-            rules = message(nf_tables.GET_RULE, b"", "list rules", NLM_F_DUMP, number)
-            for place in channel.dump(rules, nf_tables.place_of):
-                if place in counts:
-                    counts[place] += 1
+        for name, table in variant.tables(family).items():
+            for chain, lines in table.lines.items():
+                # A chain without rules decides, too: the kubelet's hint has none.
+                counts[name, chain] += len(lines)
     return counts

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from netmgr.errors import KernelError
 from netmgr.kernel import ipset
-from netmgr.kernel.netlink import NETLINK_NETFILTER, Counted, Decoded, Netlink, Operation
+from netmgr.kernel.netlink import NETLINK_NETFILTER, Counted, Netlink, Operation
 from netmgr.model import Sender
 from netmgr.prefixes import Address, Prefix
 from netmgr.rules.model import IPSET_CAPACITY, Element, SetSpec
@@ -39,12 +39,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class HeldSet:
-    """A set as the kernel has it.
+    """A set as the kernel has it, and whether it is made as it should be."""
 
-    The number rules know it by, and whether it is made as it should be.
-    """
-
-    index: int
     is_sound: bool
     members: tuple[Member, ...]
 
@@ -119,15 +115,6 @@ class IpSets:
         ours = frozenset(name for name in names if name.startswith(PREFIX))
         return ours - {kernel_name(spec.name) for spec in specs}
 
-    def indexes(self, names: Iterable[str]) -> dict[str, int]:
-        """The numbers rules know sets by, of those sets that there are."""
-        found: dict[str, int] = {}
-        for name in names:
-            request = ipset.ask_index(kernel_name(name))
-            if (index := self._asked(request, ipset.index_of)) is not None:
-                found[name] = index
-        return found
-
     def find(self, wanted: Iterable[tuple[SetSpec, Element]]) -> list[tuple[SetSpec, Member]]:
         """The elements asked for, as far as they exist.
 
@@ -153,14 +140,6 @@ class IpSets:
                 return []
             raise
 
-    def _asked(self, request: Operation, decode: Callable[[bytes], Decoded]) -> Decoded | None:
-        try:
-            return self._netlink.query(request, decode)
-        except KernelError as error:
-            if error.errno == errno.ENOENT:
-                return None
-            raise
-
     def _transact(self, operations: Sequence[Operation], absence: int = 0) -> None:
         failures = self._netlink.attempt(operations)
         for operation, failure in failures.items():
@@ -184,7 +163,7 @@ def _held(messages: Sequence[bytes], spec: SetSpec) -> HeldSet:
     if is_sound:
         for message in messages:
             members += _members(message, spec)
-    return HeldSet(ipset.index_of(messages[0]), is_sound, tuple(members))
+    return HeldSet(is_sound, tuple(members))
 
 
 def _members(message: bytes, spec: SetSpec, only: Element | None = None) -> list[Member]:

@@ -1,26 +1,30 @@
 """The iptables backend: rules in the tables of either variant, addresses and counters in ipsets.
 
-A change of the tables starts from a fresh reading; sets are changed one by one. No program is
-started, and nothing is ever saved and restored.
+Rules are read by iptables-save and changed by iptables-restore, with as few edits as can be. What
+ADD and DEL change, and what pods are counted by, is in ipsets, for which no program is started.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, partial
-from itertools import chain, groupby
+from itertools import chain, groupby, product
+from types import UnionType
 
 from netmgr.errors import KernelError
-from netmgr.kernel.xtables.entries import Entry
-from netmgr.kernel.xtables.tables import Opener, Table, Tables
+from netmgr.kernel.xtables import libiptc
+from netmgr.kernel.xtables.saved import NO_TABLE, SavedRule, SavedTable
+from netmgr.kernel.xtables.variant import Changed, Variant
 from netmgr.model import Sample
 from netmgr.prefixes import Family
-from netmgr.rules import iptables_chains, iptables_text
+from netmgr.rules import iptables_chains
 from netmgr.rules.ipset import Batch, IpSets, Member
-from netmgr.rules.iptables_chains import TABLES, builtin
+from netmgr.rules.iptables_chains import TABLES, HookRules, builtin
+from netmgr.rules.iptables_text import set_commands
 from netmgr.rules.model import (
     Abilities,
+    Count,
     Drop,
     Element,
     Hook,
@@ -30,7 +34,7 @@ from netmgr.rules.model import (
     Tally,
 )
 from netmgr.rules.observed import Observed, ObservedRule, Samples, in_order
-from netmgr.rules.policy import INTERNAL_SETS, PodSets
+from netmgr.rules.policy import PodSets
 from netmgr.rules.tagged import Place, Serving
 from netmgr.rules.transaction import (
     AddElements,
@@ -44,6 +48,11 @@ from netmgr.rules.transaction import (
     ReplaceElements,
 )
 
+_ATTEMPTS = 10
+"""How often a change is begun anew because another program changed the table meanwhile."""
+
+ChainChange = DropChain | FillChain
+
 
 class IptablesBackend:
     """Holds the ruleset in the tables of one variant of iptables, and in ipsets."""
@@ -52,10 +61,11 @@ class IptablesBackend:
         rewrites=False, verdict_maps=False, dynamic_sets=False, senders=False, fuses=False
     )
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Variant) -> None:
         self._tables = tables
         self._sets = IpSets()
         self._samples = Samples()
+        self._observed: dict[tuple[str, Family], SavedTable] = {}
 
     @property
     def name(self) -> str:
@@ -65,52 +75,82 @@ class IptablesBackend:
     def observe(self, desired: Ruleset) -> Observed:
         """Read the sets, and our chains and rules of all tables."""
         held, orphans = self._sets.look(desired.sets), self._sets.orphans(desired.sets)
-        malformed = {name for name, one in held.items() if not one.is_sound}
-        # A rule that looks into a set which must be remade cannot stay, so it counts as altered.
-        sound = {name: one.index for name, one in held.items() if one.is_sound}
-        indexes = {name: one.index for name, one in held.items()}
+        malformed = frozenset(name for name, one in held.items() if not one.is_sound)
         members = {
-            name: frozenset(member.element for member in held[name].members) for name in sound
+            name: frozenset(member.element for member in one.members)
+            for name, one in held.items()
+            if one.is_sound
         }
-        found: dict[Hook, list[ObservedRule]] = {hook: [] for hook in TABLES}
-        kept: set[str] = set()
-
-        def look(table: Table, hook: Hook) -> None:
-            rules = desired.chains.get(hook, ())
-            found[hook] += iptables_chains.seen(table, hook, rules, sound, indexes)
-            kept.update(iptables_chains.kept(table, hook, rules, sound, indexes))
-
-        _visit(self._tables.opened, TABLES, look)
-        chains = {
-            hook: _in_order(seen, desired.chains.get(hook, ())) for hook, seen in found.items()
+        self._observed = {
+            (name, family): self._tables.table(name, family)
+            for family in Family
+            for name in sorted(set(TABLES.values()))
         }
+        chains, kept = self._observed_chains(desired, malformed)
         counters = iptables_chains.counters(desired, chains, kept)
-        return Observed(members, chains, counters, frozenset(malformed), orphans)
+        return Observed(members, chains, counters, malformed, orphans)
+
+    def _observed_chains(
+        self, desired: Ruleset, malformed: frozenset[str]
+    ) -> tuple[dict[Hook, tuple[ObservedRule, ...]], set[str]]:
+        """Our rules at each hook, and the ids of those that keep what they have counted."""
+        chains: dict[Hook, tuple[ObservedRule, ...]] = {}
+        kept: set[str] = set()
+        for hook in TABLES:
+            rules = desired.chains.get(hook, ())
+            there = self._there(hook, rules)
+            seen = chain.from_iterable(one.observed(malformed) for one in there)
+            chains[hook] = _in_order(list(seen), rules)
+            # All rules are removed before a set that they look into is remade.
+            if malformed.isdisjoint(chain.from_iterable(rule.set_names for rule in rules)):
+                kept.update(one.id for one in chain.from_iterable(map(HookRules.kept, there)))
+        return chains, kept
+
+    def _there(self, hook: Hook, rules: Sequence[Rule]) -> list[HookRules]:
+        """What was observed at a hook, in either family."""
+        tables = [(family, self._observed[TABLES[hook], family]) for family in Family]
+        return [HookRules(table, hook, rules, family) for family, table in tables]
 
     def apply(self, operations: Sequence[Operation]) -> None:
-        """Carry the operations out; what changes tables is written back once for each table.
+        """Carry the operations out; each table of each family is changed at once.
 
         Raises:
-            TryAgainLater: another program held the lock, or changed a table without holding it.
+            TryAgainLater: another program held the lock, or changes the table all the time.
         """
         # Only neighbours are taken together: the order of a transaction matters (sets before the
         # rules that look into them, orphans last).
-        for kind, group in groupby(operations, type):
-            if kind in (DropChain, FillChain):
-                self._change_chains(
-                    [one for one in group if isinstance(one, DropChain | FillChain)]
-                )
+        for is_change, group in groupby(operations, _changes_chains):
+            if is_change:
+                self._change_chains([one for one in group if isinstance(one, ChainChange)])
             else:
-                self._change_sets(list(group))
+                for _, same in groupby(group, type):
+                    self._change_sets(list(same))
 
     def render(self, operations: Sequence[Operation]) -> str:
-        """The operations as commands of iptables and ip6tables of the variant, and of ipset."""
-        lines = (
-            line
-            for operation in operations
-            for line in iptables_text.commands(operation, self.name)
-        )
-        return "".join(f"{line}\n" for line in lines)
+        """The operations as a shell's commands: of ipset, and of iptables-restore of the variant.
+
+        The edits are those of the tables as they were observed last.
+        """
+        groups = groupby(operations, _changes_chains)
+        return "".join(f"{line}\n" for _, group in groups for line in self._commands(list(group)))
+
+    def _commands(self, operations: Sequence[Operation]) -> Iterator[str]:
+        """Of operations that all change chains, or all do not."""
+        changes = [one for one in operations if isinstance(one, ChainChange)]
+        if changes:
+            yield from self._shell_commands(changes)
+            # What comes next in a transaction finds nothing of what was dropped.
+            self._observed = {}
+        yield from chain.from_iterable(map(set_commands, operations))
+
+    def _shell_commands(self, changes: Sequence[ChainChange]) -> Iterator[str]:
+        for family in Family:
+            script = iptables_chains.script(
+                changes, family, lambda *where: self._observed.get(where, NO_TABLE)
+            )
+            if script:
+                program = self._tables.program(family, "restore")
+                yield f"{program} -w --noflush --counters <<'END'\n{script}END"
 
     def read(self, desired: Ruleset) -> list[Sample]:
         """The pods' counters from the sets, the node's from the article's rules."""
@@ -118,10 +158,9 @@ class IptablesBackend:
         for spec in desired.sets:
             if spec.counts is not None:
                 samples += self._samples.of(spec, self._sets.counts(spec))
-        indexes = cache(partial(self._sets.indexes, INTERNAL_SETS))
-        for family in Family:
-            with self._tables.opened("mangle", family) as table:
-                samples += iptables_chains.node_samples(table, desired, indexes)
+        for rule, counted in self._counting(desired, Count):
+            if isinstance(rule.action, Count):
+                samples.append(Sample(rule.action.counter, counted.bytes, counted.packets))
         return samples
 
     def read_pods(self, pods: PodSets) -> list[Sample]:
@@ -131,64 +170,77 @@ class IptablesBackend:
 
     def tallies(self, desired: Ruleset) -> dict[str, tuple[int, int]]:
         """What rules in our own chains have counted, summed by name."""
-        found: dict[str, tuple[int, int]] = {}
-        counting = [
-            hook for hook, rules in desired.chains.items() if any(_tallies(rule) for rule in rules)
+        sums: dict[str, tuple[int, int]] = {}
+        for rule, counted in self._counting(desired, Drop | Tally):
+            if isinstance(rule.action, Drop | Tally):
+                packets, octets = sums.get(rule.action.name, (0, 0))
+                sums[rule.action.name] = packets + counted.packets, octets + counted.bytes
+        return sums
+
+    def _counting(
+        self, desired: Ruleset, kind: UnionType | type
+    ) -> Iterator[tuple[Rule, SavedRule]]:
+        """The rules of a kind, and what counts for each. Each table of a family is read once."""
+        hooks = [
+            hook
+            for hook, rules in desired.chains.items()
+            if hook in TABLES and any(isinstance(rule.action, kind) for rule in rules)
         ]
-
-        def add_up(table: Table, hook: Hook) -> None:
-            for name, packets, octets in iptables_chains.tallies(table, hook, desired.chains[hook]):
-                before = found.get(name, (0, 0))
-                found[name] = before[0] + packets, before[1] + octets
-
-        _visit(self._tables.opened, counting, add_up)
-        return found
+        read = cache(self._tables.counts)
+        for family, hook in product(Family, hooks):
+            table = read(TABLES[hook], family)
+            yield from HookRules(table, hook, desired.chains[hook], family).counting()
 
     def dynamic(self, desired: Ruleset) -> list[Sample]:  # noqa: ARG002 - no such set is wanted here
         """None."""
         return []
 
     def serving(self, desired: Ruleset) -> Serving:
-        """The article's rules that are another owner's and equal ours, or lost the mark."""
+        """The article's rules that are ours, or another owner's and equal ours."""
         return partial(self._serve, desired)
 
-    def _serve(self, desired: Ruleset, place: Place, entries: Sequence[Entry]) -> list[Entry]:
-        if (place.variant, place.table) != (self.name, "mangle") or not entries:
-            return []
-        indexes = cache(partial(self._sets.indexes, INTERNAL_SETS))
-        found: list[Entry | None] = []
-        for hook in TABLES.keys() & desired.chains:
-            if builtin(hook) == place.chain:
-                article, _ = iptables_chains.split(desired.chains[hook], place.family)
-                found += [
-                    iptables_chains.counting_entry(entries, rule, indexes) for rule in article
-                ]
-        return [entry for entry in found if entry is not None]
+    def _serve(self, desired: Ruleset, place: Place, table: SavedTable) -> Collection[SavedRule]:
+        if (place.variant, place.table) != (self.name, "mangle"):
+            return ()
+        return [
+            counted
+            for hook, rules in desired.chains.items()
+            if hook in TABLES and builtin(hook) == place.chain
+            for rule, counted in HookRules(table, hook, rules, place.family).counting()
+            if rule.comment
+        ]
 
     def remove(self, desired: Ruleset) -> None:
-        """Take our rules, chains and sets away."""
-        self._change_chains(
-            [DropChain(hook, rules) for hook, rules in desired.chains.items() if hook in TABLES]
-        )
-        self._tables.leave()
+        """Take our rules, chains and sets away, whichever ruleset they are of."""
+        for family in Family:
+            self._change(family, partial(self._removal, family))
         self._sets.destroy(spec.name for spec in desired.sets)
         self._sets.destroy_orphans(self._sets.orphans(()))
 
     def close(self) -> None:
-        """Close the sockets and end the ipset thread."""
-        self._tables.close()
+        """Close the socket to the sets."""
         self._sets.close()
 
-    def _change_chains(self, changes: Sequence[DropChain | FillChain]) -> None:
-        rules = chain.from_iterable(change.rules for change in changes)
-        names = INTERNAL_SETS.union(*(rule.set_names for rule in rules))
-        indexes = self._sets.indexes(names)
-        by_hook = {change.hook: change for change in changes}
+    def _change_chains(self, changes: Sequence[ChainChange]) -> None:
+        for family in Family:
+            make = partial(iptables_chains.script, changes, family, self._tables.table)
+            self._change(family, make)
 
-        def converge(table: Table, hook: Hook) -> None:
-            iptables_chains.converge(table, by_hook[hook], indexes)
+    def _removal(self, family: Family) -> str:
+        return iptables_chains.removal(self._tables.tables(family, needed=TABLES.values()))
 
-        self._tables.change(lambda open_table: _visit(open_table, by_hook, converge))
+    def _change(self, family: Family, make: Callable[[], str]) -> None:
+        """Carry out a script, which is made again if the tables were changed meanwhile."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            script = make()
+            try:
+                if script:
+                    self._tables.run_script(script, family)
+            except Changed:
+                if attempt == _ATTEMPTS:
+                    raise
+            else:
+                return
 
     def _change_sets(self, operations: Sequence[Operation]) -> None:
         """Change sets by operations that are all of one kind."""
@@ -204,6 +256,7 @@ class IptablesBackend:
                     self._replace(spec, elements)
                 case CreateSet(spec):
                     self._sets.create(spec)
+                    libiptc.forget()
                 case DeleteSet(spec):
                     self._sets.destroy([spec.name])
                 case DeleteOrphan(name):
@@ -237,19 +290,5 @@ def _in_order(seen: list[ObservedRule], rules: Sequence[Rule]) -> tuple[Observed
     )
 
 
-def _tallies(rule: Rule) -> bool:
-    return isinstance(rule.action, Drop | Tally)
-
-
-def _visit(open_table: Opener, hooks: Iterable[Hook], visit: Callable[[Table, Hook], None]) -> None:
-    """Open each table of either family once, and visit each of its hooks."""
-    for family in Family:
-        for of_table in _by_table(hooks):
-            with open_table(TABLES[of_table[0]], family) as table:
-                for hook in of_table:
-                    visit(table, hook)
-
-
-def _by_table(hooks: Iterable[Hook]) -> Iterator[list[Hook]]:
-    for _, group in groupby(sorted(hooks, key=TABLES.__getitem__), TABLES.__getitem__):
-        yield list(group)
+def _changes_chains(operation: Operation) -> bool:
+    return isinstance(operation, ChainChange)

@@ -1,27 +1,32 @@
-"""Recognises our rules in one table of iptables, and makes them what they should be.
+"""Recognises our rules in one table of iptables, and says which edits make them as wanted.
 
 They are in our own chains, NETMGR-… (`iptables_layout`), with one jump from the built-in chain.
 Only the article's four rules are in the built-in chains themselves, where its readers look for
-them. They carry a mark that no program shows. Another program's save and restore loses the mark;
-then a rule that looks into our sets as ours do still counts as ours. Other rules are never touched
-or moved, whatever their comment says. One that equals an article's rule of ours serves in its place
-and stays its owner's.
+them. Among others' rules ours are known by the set of ours that they look into. One that looks into
+none reads like a user's that has the same words; then an empty chain NETMGR-RULE-… says that we put
+one in, which is the first of its like. Other rules are never touched or moved, whatever their
+comment says. One that equals an article's rule of ours serves in its place and stays its owner's.
+
+A rule that stays as it is is never written again, since its count is the table's alone.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections import Counter as Multiset
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, count, takewhile
+from difflib import SequenceMatcher
+from functools import cached_property
+from itertools import chain
 
-from netmgr.errors import KernelError
-from netmgr.kernel.xtables.entries import Entry, jump
-from netmgr.kernel.xtables.tables import Table
-from netmgr.model import Sample
+from netmgr.kernel.xtables.saved import SavedRule, SavedTable
+from netmgr.model import CHAIN_PREFIX
 from netmgr.prefixes import Family
-from netmgr.rules import iptables_entries
+from netmgr.rules.ipset import PREFIX as SET_PREFIX
 from netmgr.rules.iptables_layout import Line, chain_name, chains, fits_one_entry
+from netmgr.rules.iptables_text import comment_of, line_text, same_words, text
 from netmgr.rules.model import (
     Count,
     Drop,
@@ -47,15 +52,24 @@ TABLES = {
 }
 """Which table has the hook at the priority we use there. None has one behind all translation."""
 
+ReadTable = Callable[[str, Family], SavedTable]
+
 _ANY_OWNER = re.compile(r"iptables-exporter .* traffic=internet-(in|out)")
-
-
 _BUILTIN = {Hook.DSTNAT: "PREROUTING", Hook.BEFORE_SRCNAT: "POSTROUTING"}
+_NOTHING = (0, 0)
+_DIGEST_LENGTH = 8
 
 
 def builtin(hook: Hook) -> str:
     """The kernel's own chain at a hook."""
     return _BUILTIN.get(hook, hook.upper())
+
+
+def split(rules: Iterable[Rule], family: Family) -> tuple[list[Rule], list[Rule]]:
+    """The family's rules for the built-in chain, which are the article's, and those for our own."""
+    mine = [rule for rule in rules if rule.family is family]
+    article = [_in_one_entry(rule) for rule in mine if rule.comment]
+    return article, [rule for rule in mine if not rule.comment]
 
 
 def _in_one_entry(rule: Rule) -> Rule:
@@ -65,103 +79,325 @@ def _in_one_entry(rule: Rule) -> Rule:
     """
     if fits_one_entry(rule):
         return rule
-    internal = next(one for one in rule.matches if isinstance(one, InPrefix))
-    links = (one for one in rule.matches if not isinstance(one, InPrefix))
+    internal = next(match for match in rule.matches if isinstance(match, InPrefix))
+    links = (match for match in rule.matches if not isinstance(match, InPrefix))
     looked_up = InSet(internal.side, internal_set(rule.family).name, negated=True)
     return replace(rule, matches=(*links, looked_up))
 
 
-def goes_last(hook: Hook) -> bool:
-    """Whether our jump goes behind other rules."""
-    # Counting and dropping come first, or an earlier verdict would hide packets from them. Where
-    # addresses are translated, the first verdict wins, and other programs' rules go first.
-    return TABLES[hook] == "nat"
+class HookRules:
+    """What a table has at a hook, for one family's rules of ours there.
 
-
-def seen(
-    table: Table,
-    hook: Hook,
-    rules: Sequence[Rule],
-    indexes: Mapping[str, int],
-    held: Mapping[str, int],
-) -> Iterator[ObservedRule]:
-    """The rules of ours that the table has at a hook, in the order of `rules` as far as they agree.
-
-    `indexes` are the numbers of the sets that rules may look into, `held` those of all sets of
-    ours.
+    Attributes:
+        article: the article's rules, as the built-in chain should have them.
+        own: the rules for our own chains.
     """
-    article, own = split(rules, table.family)
-    yield from _seen_in_builtin(table.entries(builtin(hook)), article, indexes, held)
-    jumps = _jumps(table, hook)
-    if jumps:
-        yield from _seen_in_own(table, hook, own, indexes)
-    elif not own:
-        yield from (
-            ObservedRule(f"chain {name}", intact=False) for name in _own_chains(table, hook, ())
-        )
-    for _ in jumps[1:]:
-        yield ObservedRule(f"jump to {chain_name(hook)}", intact=False)
+
+    def __init__(
+        self, table: SavedTable, hook: Hook, rules: Sequence[Rule], family: Family
+    ) -> None:
+        self._table = table
+        self._hook = hook
+        self.article, self.own = split(rules, family)
+        self._jump = f"-j {chain_name(hook)}"
+        self._rules = _rules(table, builtin(hook))
+        self._ours = [
+            rule for rule in self._rules if _is_ours(rule, hook, self._rules, table.lines)
+        ]
+        # Whatever a layout of before had, too.
+        ours = re.compile(rf"{chain_name(hook)}(-\d+)?")
+        self._present = [name for name in table.lines if ours.fullmatch(name)]
+
+    @cached_property
+    def _wanted(self) -> dict[str, list[Line]]:
+        return chains(self._hook, self.own)
+
+    def observed(self, malformed: Collection[str] = ()) -> Iterator[ObservedRule]:
+        """The rules that are there, in the order of the ruleset as far as they agree.
+
+        A rule that looks into a set that is `malformed` cannot stay, so it is altered.
+        """
+        yield from self._observed_article(malformed)
+        yield from self._observed_others()
+        jumps = self._jumps()
+        if not self._wanted:
+            yield from (ObservedRule(f"chain {name}", intact=False) for name in self._present)
+        elif self._jump in jumps:
+            jumps.remove(self._jump)
+            yield from self._observed_own(malformed)
+        for _ in jumps:
+            yield ObservedRule(f"jump to {chain_name(self._hook)}", intact=False)
+
+    def _observed_article(self, malformed: Collection[str]) -> Iterator[ObservedRule]:
+        all_words = {rule.text for rule in self._rules}
+        for wanted in self.article:
+            words = text(wanted)
+            written = [rule.text for rule in self._ours if rule.comment == wanted.comment]
+            # Another's that is equal serves in its place.
+            present = written or [words] * (words in all_words)
+            is_sound = wanted.set_names.isdisjoint(malformed)
+            yield from (ObservedRule(wanted.id, is_sound and one == words) for one in present)
+
+    def _observed_others(self) -> Iterator[ObservedRule]:
+        """Rules of ours in the built-in chain that are none of these: of a former owner."""
+        known = {rule.comment for rule in self.article}
+        for rule in self._ours:
+            if rule.comment not in known:
+                yield ObservedRule(rule.comment, intact=False)
+
+    def _observed_own(self, malformed: Collection[str]) -> Iterator[ObservedRule]:
+        by_chain = {
+            name: list(self._lines(name, wanted, malformed))
+            for name, wanted in self._wanted.items()
+        }
+        # Without what leads packets past them, rules count others' packets.
+        leads = all(_leads(by_chain[name], wanted) for name, wanted in self._wanted.items())
+        for name in chain.from_iterable(by_chain.values()):
+            if isinstance(name, str):
+                yield ObservedRule(name, intact=False)
+        for name in _in_order(map(_ruleset_of, by_chain.values()), self.own):
+            yield ObservedRule(name, intact=leads)
+        for name in self._present:
+            if name not in self._wanted:
+                yield ObservedRule(f"chain {name}", intact=False)
+
+    def _lines(
+        self, name: str, wanted: Sequence[Line], malformed: Collection[str]
+    ) -> Iterator[Line | str]:
+        """What of the lines a chain has, in its order, and names of other rules."""
+        # Equal rules have equal comments, so that each is compared with its like alone.
+        by_comment = {comment_of(line.rule): line for line in wanted}
+        for rule in _rules(self._table, name):
+            line = by_comment.get(rule.comment)
+            if (
+                line is not None
+                and rule.text == line_text(line)
+                and line.rule.set_names.isdisjoint(malformed)
+            ):
+                yield line
+            else:
+                yield rule.comment.removeprefix("netmgr ") or rule.target or "(without a comment)"
+
+    def kept(self) -> Iterator[Rule]:
+        """The rules that have a count, which they keep when they are written again."""
+        counts = self._counts()
+        return (rule for rule in (*self.article, *self.own) if comment_of(rule) in counts)
+
+    def counting(self) -> Iterator[tuple[Rule, SavedRule]]:
+        """Each rule that is there, and what counts for it: ours, or another that is equal."""
+        ours: dict[str, SavedRule] = {}
+        # Of equals the first has the longest count.
+        for rule in (*self._ours, *self._own_rules()):
+            ours.setdefault(rule.comment, rule)
+        for wanted in (*self.article, *self.own):
+            counts = ours.get(comment_of(wanted))
+            if counts is None and wanted.comment:
+                words = text(wanted)
+                counts = next((rule for rule in self._rules if rule.text == words), None)
+            if counts is not None:
+                yield wanted, counts
+
+    def edits(self, *, fill: bool = True) -> list[str]:
+        """Lines for iptables-restore by which the table has exactly our rules here, or none."""
+        counts = self._counts()
+        return [
+            *self._article_edits(self.article if fill else (), counts),
+            *self._own_edits(self._wanted if fill else {}, counts),
+        ]
+
+    def _article_edits(
+        self, article: Sequence[Rule], counts: Mapping[str, tuple[int, int]]
+    ) -> Iterator[str]:
+        name = builtin(self._hook)
+        ours = Multiset(rule.text for rule in self._ours)
+        theirs = {rule.text for rule in self._rules} - ours.keys()
+        wanted = {words: rule for rule in article if (words := text(rule)) not in theirs}
+        # A rule of the article is itself a counter of the node, so it is left alone while it is
+        # intact.
+        kept = {words for words in wanted if ours[words] == 1}
+        # By its words: others may insert rules of their own at this moment. Ours is the first.
+        yield from (f"-D {name} {words}" for words in ours.elements() if words not in kept)
+        yield from self._mark_edits(wanted)
+        # Each goes to the head of the chain, so the last one goes in first.
+        for words, rule in reversed(wanted.items()):
+            if words not in kept:
+                yield f"{_counted(counts, rule.comment)}-I {name} 1 {words}"
+
+    def _mark_edits(self, wanted: Iterable[str]) -> Iterator[str]:
+        """Have a mark for each rule in these words that looks into no set of ours."""
+        marks = {_mark(self._hook, words) for words in wanted if not _looks_into_ours(words)}
+        present = {name for name in self._table.lines if name.startswith(_mark(self._hook, ""))}
+        yield from (f"-X {mark}" for mark in sorted(present - marks))
+        yield from (f":{mark} - [0:0]" for mark in sorted(marks - present))
+
+    def _own_edits(
+        self, wanted: Mapping[str, Sequence[Line]], counts: Mapping[str, tuple[int, int]]
+    ) -> Iterator[str]:
+        name, jumps = builtin(self._hook), self._jumps()
+        is_reached = bool(wanted) and self._jump in jumps
+        if is_reached:
+            jumps.remove(self._jump)
+        yield from (f"-D {name} {words}" for words in jumps)
+        yield from (f":{own} - [0:0]" for own in wanted if own not in self._present)
+        for own, lines in wanted.items():
+            yield from _chain_edits(own, _rules(self._table, own), lines, counts)
+        yield from _without_chains([own for own in self._present if own not in wanted])
+        if wanted and not is_reached:
+            # Counting and dropping come first, or an earlier verdict would hide packets from them.
+            # Where addresses are translated, the first verdict wins, and others' rules go first.
+            how = f"-A {name}" if TABLES[self._hook] == "nat" else f"-I {name} 1"
+            yield f"{how} {self._jump}"
+
+    def _jumps(self) -> list[str]:
+        return [rule.text for rule in self._rules if rule.target == chain_name(self._hook)]
+
+    def _own_rules(self) -> Iterator[SavedRule]:
+        return chain.from_iterable(_rules(self._table, name) for name in self._present)
+
+    def _counts(self) -> dict[str, tuple[int, int]]:
+        """What our rules at the hook have counted, by comment.
+
+        The same for a rule that has another form or place now: what it counts is named by its
+        comment.
+        """
+        counts: dict[str, tuple[int, int]] = {}
+        for rule in (*self._ours, *self._own_rules()):
+            counts.setdefault(rule.comment, (rule.packets, rule.bytes))
+        return counts
 
 
-def _seen_in_builtin(
-    there: Sequence[Entry],
-    article: Sequence[Rule],
-    indexes: Mapping[str, int],
-    held: Mapping[str, int],
-) -> Iterator[ObservedRule]:
-    written = _written_by_us(there, article, held)
-    by_comment: dict[str, list[Entry]] = {}
-    for entry in written:
-        by_comment.setdefault(entry.comment, []).append(entry)
-    for rule in article:
-        fresh = iptables_entries.encode(rule, indexes)
-        found = by_comment.pop(rule.comment, [])
-        yield from (ObservedRule(rule.id, _equal(entry, fresh)) for entry in found)
-        if not found and _same(there, fresh):
-            yield ObservedRule(rule.id)
-    for comment, surplus in by_comment.items():
-        yield from (ObservedRule(comment, intact=False) for _ in surplus)
+def counters(
+    desired: Ruleset, observed: Mapping[Hook, Sequence[ObservedRule]], kept: Collection[str]
+) -> frozenset[str]:
+    """Names of the counters that exist, which is those of rules that are intact or kept."""
+    there = {rule.id for rules in observed.values() for rule in rules if rule.intact}.union(kept)
+    return frozenset(
+        rule.action.name
+        for rule in desired.rules()
+        if isinstance(rule.action, Count | Drop | Tally) and rule.id in there
+    )
 
 
-def _seen_in_own(
-    table: Table, hook: Hook, rules: Sequence[Rule], indexes: Mapping[str, int]
-) -> Iterator[ObservedRule]:
-    wanted = chains(hook, rules)
-    if not wanted:
-        yield ObservedRule(f"jump to {chain_name(hook)}", intact=False)
-    by_chain = {name: list(_lines(table, name, wanted[name], indexes)) for name in wanted}
-    # Without what leads packets past them, rules count others' packets.
-    leads = all(_leads(by_chain[name], wanted[name]) for name in wanted)
-    for found in by_chain.values():
-        yield from (ObservedRule(one, intact=False) for one in found if isinstance(one, str))
-    for name in _in_order(map(_ruleset_of, by_chain.values()), rules):
-        yield ObservedRule(name, intact=leads)
-    for name in _own_chains(table, hook, rules):
-        if name not in wanted:
-            yield ObservedRule(f"chain {name}", intact=False)
+def script(changes: Sequence[DropChain | FillChain], family: Family, read: ReadTable) -> str:
+    """What iptables-restore gets for one family: the edits, table by table."""
+    parts = []
+    for name in sorted({TABLES[change.hook] for change in changes}):
+        table = read(name, family)
+        lines: list[str] = []
+        for change in changes:
+            if TABLES[change.hook] == name:
+                there = HookRules(table, change.hook, change.rules, family)
+                lines += there.edits(fill=isinstance(change, FillChain))
+        parts.append(_section(name, lines))
+    return "".join(parts)
 
 
-def _lines(
-    table: Table, chain: str, lines: Sequence[Line], indexes: Mapping[str, int]
-) -> Iterator[Line | str]:
-    """What of the lines a chain has, in its order, and names of other rules."""
-    # Equal rules have equal comments, so that each is compared with its like alone.
-    wanted = {iptables_entries.comment_of(line.rule): line for line in lines}
-    for entry in table.entries(chain):
-        line = wanted.get(entry.comment)
-        if line is not None and _equal(entry, _fresh(line, indexes)):
-            yield line
-        else:
-            yield entry.comment.removeprefix("netmgr ") or entry.target or "(without a comment)"
+def removal(tables: Mapping[str, SavedTable]) -> str:
+    """What iptables-restore gets to remove everything of ours, whichever ruleset it is of."""
+    return "".join(_section(name, list(_removal(table))) for name, table in tables.items())
 
 
-def _leads(found: Iterable[Line | str], wanted: Sequence[Line]) -> bool:
+def _section(table: str, lines: Sequence[str]) -> str:
+    return "\n".join([f"*{table}", *lines, "COMMIT", ""]) if lines else ""
+
+
+def _removal(table: SavedTable) -> Iterator[str]:
+    own = [name for name in table.lines if name.startswith(CHAIN_PREFIX)]
+    # Jumps first, since no chain is deleted that something leads to.
+    for name in table.lines.keys() - own:
+        yield from (f"-D {name} {rule.text}" for rule in _ours_in(table, name, own))
+    yield from _without_chains(own)
+
+
+def _ours_in(table: SavedTable, name: str, own: Collection[str]) -> Iterator[SavedRule]:
+    """The rules of others' chain that are ours."""
+    rules = _rules(table, name)
+    hooks = [hook for hook in TABLES if builtin(hook) == name]
+    for rule in rules:
+        if rule.target in own or any(_is_ours(rule, hook, rules, own) for hook in hooks):
+            yield rule
+
+
+def _without_chains(names: Sequence[str]) -> Iterator[str]:
+    # All are emptied first, since they lead to each other.
+    yield from (f"-F {name}" for name in names)
+    yield from (f"-X {name}" for name in names)
+
+
+def _rules(table: SavedTable, name: str) -> list[SavedRule]:
+    return [replace(rule, text=same_words(rule.text)) for rule in table.rules(name)]
+
+
+def _is_ours(
+    rule: SavedRule, hook: Hook, rules: Sequence[SavedRule], chains: Collection[str]
+) -> bool:
+    """Whether a rule of a built-in chain is one of the article's that we put in."""
+    if rule.target or not _ANY_OWNER.fullmatch(rule.comment):
+        return False
+    if _looks_into_ours(rule.text):
+        return True
+    first = next(other for other in rules if other.text == rule.text)
+    return first is rule and _mark(hook, rule.text) in chains
+
+
+def _looks_into_ours(words: str) -> bool:
+    return f"--match-set {SET_PREFIX}" in words
+
+
+def _mark(hook: Hook, words: str) -> str:
+    """The empty chain that says that we put a rule of these words into the built-in chain."""
+    digest = hashlib.sha256(words.encode()).hexdigest()[:_DIGEST_LENGTH] if words else ""
+    return f"{CHAIN_PREFIX}RULE-{builtin(hook)}-{digest}"
+
+
+def _chain_edits(
+    name: str,
+    present: Sequence[SavedRule],
+    lines: Sequence[Line],
+    counts: Mapping[str, tuple[int, int]],
+) -> Iterator[str]:
+    """Edits by which a chain has exactly these lines; rules that stay are not touched."""
+    return _changes(name, present, lines, counts) if present else _appended(name, lines, counts)
+
+
+def _changes(
+    name: str,
+    present: Sequence[SavedRule],
+    lines: Sequence[Line],
+    counts: Mapping[str, tuple[int, int]],
+) -> Iterator[str]:
+    wanted = list(map(line_text, lines))
+    matcher = SequenceMatcher(None, [rule.text for rule in present], wanted, autojunk=False)
+    # From the end, so that the numbers of what comes before stay true.
+    for kind, first, last, begin, end in reversed(matcher.get_opcodes()):
+        if kind == "equal":
+            continue
+        yield from (f"-D {name} {number}" for number in range(last, first, -1))
+        # What is inserted goes before what was inserted last.
+        how = f"-I {name} {first + 1}"
+        for place in range(end - 1, begin - 1, -1):
+            yield f"{_counted(counts, comment_of(lines[place].rule))}{how} {wanted[place]}"
+
+
+def _appended(
+    name: str, lines: Iterable[Line], counts: Mapping[str, tuple[int, int]]
+) -> Iterator[str]:
+    for line in lines:
+        yield f"{_counted(counts, comment_of(line.rule))}-A {name} {line_text(line)}"
+
+
+def _counted(counts: Mapping[str, tuple[int, int]], comment: str) -> str:
+    packets, octets = counts.get(comment, _NOTHING)
+    return f"[{packets}:{octets}] " if packets or octets else ""
+
+
+def _leads(present: Iterable[Line | str], wanted: Sequence[Line]) -> bool:
     """Whether the lines that are none of the ruleset's are all there, each in its place."""
-    there = [one for one in found if isinstance(one, Line)]
-    if [one for one in there if one.is_helper] != [one for one in wanted if one.is_helper]:
+    there = [line for line in present if isinstance(line, Line)]
+    if [line for line in there if line.is_helper] != [line for line in wanted if line.is_helper]:
         return False
     # The order of the others among themselves is reported as such.
-    kept = [one for one in wanted if one in there]
+    kept = [line for line in wanted if line in there]
     return there == kept or _ruleset_of(there) != _ruleset_of(kept)
 
 
@@ -172,266 +408,8 @@ def _ruleset_of(lines: Iterable[Line | str]) -> list[str]:
 def _in_order(by_chain: Iterable[list[str]], rules: Iterable[Rule]) -> list[str]:
     """Ids of rules as the chains have them, in the ruleset's order if each chain has its own so."""
     places = {rule.id: place for place, rule in enumerate(rules)}
-    found = list(by_chain)
-    ids = list(chain.from_iterable(found))
-    if all(one == sorted(one, key=places.__getitem__) for one in found):
+    listed = list(by_chain)
+    ids = list(chain.from_iterable(listed))
+    if all(names == sorted(names, key=places.__getitem__) for names in listed):
         ids.sort(key=places.__getitem__)
     return ids
-
-
-def kept(
-    table: Table,
-    hook: Hook,
-    rules: Sequence[Rule],
-    indexes: Mapping[str, int],
-    held: Mapping[str, int],
-) -> Collection[str]:
-    """Ids of the rules that have a count at a hook, which they keep when they are written again.
-
-    `indexes` and `held` are those of `seen`.
-    """
-    used = frozenset(chain.from_iterable(rule.set_names for rule in rules))
-    if used & held.keys() - indexes.keys():
-        # All rules are removed before the set is remade.
-        return ()
-    article, own = split(rules, table.family)
-    there = _written_by_us(table.entries(builtin(hook)), article, held)
-    counts = _counts([*there, *_own_entries(table, hook, own)])
-    return [rule.id for rule in (*article, *own) if iptables_entries.comment_of(rule) in counts]
-
-
-def counters(
-    desired: Ruleset, chains: Mapping[Hook, Sequence[ObservedRule]], kept: Collection[str]
-) -> frozenset[str]:
-    """Names of the counters that exist, which is those of rules that are intact or kept."""
-    there = {rule.id for rules in chains.values() for rule in rules if rule.intact}.union(kept)
-    return frozenset(
-        rule.action.name
-        for rule in desired.rules()
-        if isinstance(rule.action, Count | Drop | Tally) and rule.id in there
-    )
-
-
-def node_samples(
-    table: Table, desired: Ruleset, indexes: Callable[[], Mapping[str, int]]
-) -> Iterator[Sample]:
-    """What the article's rules in this table have counted, and the node's others in our own chains.
-
-    `indexes` is asked where one of the article's has lost its mark.
-    """
-    for hook, rules in desired.chains.items():
-        if TABLES.get(hook) == "mangle":
-            yield from _samples(_counting(table, hook, rules, indexes))
-
-
-def _counting(
-    table: Table, hook: Hook, rules: Sequence[Rule], indexes: Callable[[], Mapping[str, int]]
-) -> Iterator[tuple[Rule, Entry | None]]:
-    article, others = split((one for one in rules if isinstance(one.action, Count)), table.family)
-    # At most hooks neither is there, and a reading is taken every few seconds.
-    if article:
-        entries = table.entries(builtin(hook))
-        yield from ((rule, counting_entry(entries, rule, indexes)) for rule in article)
-    if others:
-        own = {entry.comment: entry for entry in _own_entries(table, hook, rules)}
-        yield from ((rule, own.get(iptables_entries.comment_of(rule))) for rule in others)
-
-
-def _samples(found: Iterable[tuple[Rule, Entry | None]]) -> Iterator[Sample]:
-    for rule, entry in found:
-        if entry is not None and isinstance(rule.action, Count):
-            packets, octets = entry.counters
-            yield Sample(rule.action.counter, octets, packets)
-
-
-def counting_entry(
-    entries: Iterable[Entry], rule: Rule, indexes: Callable[[], Mapping[str, int]]
-) -> Entry | None:
-    """The entry that counts for one of the article's rules: ours, or another that is equal."""
-    same = [entry for entry in entries if entry.comment == rule.comment]
-    for entry in same:
-        if iptables_entries.is_marked(entry):
-            return entry
-    fresh = iptables_entries.encode(rule, indexes()) if same else None
-    return next((entry for entry in same if _equal(entry, fresh)), None)
-
-
-def tallies(table: Table, hook: Hook, rules: Iterable[Rule]) -> Iterator[tuple[str, int, int]]:
-    """Name, packets and bytes of what our rules in our own chain at a hook have counted."""
-    ours = {
-        iptables_entries.comment_of(rule): rule for rule in rules if rule.family is table.family
-    }
-    for entry in _own_entries(table, hook, ours.values()):
-        rule = ours.get(entry.comment)
-        if rule is not None and isinstance(rule.action, Drop | Tally):
-            yield rule.action.name, *entry.counters
-
-
-def converge(table: Table, change: DropChain | FillChain, indexes: Mapping[str, int]) -> None:
-    """Have the table hold, at the change's hook, exactly our rules that it names.
-
-    `indexes` are the numbers of all sets of ours.
-    """
-    article, own = split(change.rules, table.family)
-    fills = isinstance(change, FillChain)
-    wanted_article = [_encoded(Line(rule), indexes) for rule in article] if fills else []
-    wanted_own = {
-        name: [_encoded(line, indexes) for line in lines]
-        for name, lines in chains(change.hook, own if fills else ()).items()
-    }
-    there = _written_by_us(table.entries(builtin(change.hook)), article, indexes)
-    present = _own_chains(table, change.hook, own)
-    counts = _counts([*there, *chain.from_iterable(map(table.entries, present))])
-    _converge_builtin(table, change.hook, wanted_article, there, counts)
-    _converge_own(table, change.hook, wanted_own, present, counts)
-
-
-def _counts(entries: Iterable[Entry]) -> dict[str, tuple[int, int]]:
-    """What our rules at a hook have counted, by comment.
-
-    The same for a rule that has another form or place now: what it counts is named by its comment.
-    """
-    counts: dict[str, tuple[int, int]] = {}
-    for entry in entries:
-        # Of equals the first has the longest count.
-        counts.setdefault(entry.comment, entry.counters)
-    return counts
-
-
-def _converge_builtin(
-    table: Table,
-    hook: Hook,
-    wanted: Sequence[Entry],
-    found: list[Entry],
-    counts: Mapping[str, tuple[int, int]],
-) -> None:
-    name = builtin(hook)
-    theirs = _without(table.entries(name), found)
-    missing: list[Entry] = []
-    for fresh in wanted:
-        # An article's rule is itself a counter of the node, so it is left alone while it is intact.
-        same = _same(found, fresh)
-        if len(same) == 1:
-            found.remove(same[0])
-        elif same or not _same(theirs, fresh):
-            missing.append(fresh.with_counts(*counts.get(fresh.comment, (0, 0))))
-    for surplus in found:
-        table.delete(name, surplus)
-    # Each goes to the head of the chain, so the last one goes in first.
-    for entry in reversed(missing):
-        table.insert(name, entry)
-
-
-def _converge_own(
-    table: Table,
-    hook: Hook,
-    wanted: Mapping[str, Sequence[Entry]],
-    present: Sequence[str],
-    counts: Mapping[str, tuple[int, int]],
-) -> None:
-    jumps = _jumps(table, hook)
-    kept = jumps[:1] if wanted else []
-    for surplus in jumps[len(kept) :]:
-        table.delete(builtin(hook), surplus)
-    for name in wanted:
-        if name not in present:
-            table.create_chain(name)
-    _fill(table, wanted, present, counts)
-    for name in present:
-        if name not in wanted:
-            table.delete_chain(name)
-    if wanted and not kept:
-        # The chains are filled before anything leads to them.
-        place = table.append if goes_last(hook) else table.insert
-        place(builtin(hook), jump(chain_name(hook), table.family))
-
-
-def _fill(
-    table: Table,
-    wanted: Mapping[str, Sequence[Entry]],
-    present: Sequence[str],
-    counts: Mapping[str, tuple[int, int]],
-) -> None:
-    """Make the chains hold these rules in this order, with these counts."""
-    if list(wanted) == present and all(
-        _same_in_order(table.entries(name), entries) for name, entries in wanted.items()
-    ):
-        return
-    # No packet meets an empty chain: the table is written back as a whole. All are emptied first,
-    # since they lead to each other.
-    for name in present:
-        table.flush_chain(name)
-    for name, entries in wanted.items():
-        for fresh in entries:
-            table.append(name, fresh.with_counts(*counts.get(fresh.comment, (0, 0))))
-
-
-def _same_in_order(entries: Sequence[Entry], wanted: Sequence[Entry]) -> bool:
-    return len(entries) == len(wanted) and all(map(_equal, entries, wanted))
-
-
-def split(rules: Iterable[Rule], family: Family) -> tuple[list[Rule], list[Rule]]:
-    """The family's rules for the built-in chain, which are the article's, and those for our own."""
-    mine = [rule for rule in rules if rule.family is family]
-    article = [_in_one_entry(rule) for rule in mine if rule.comment]
-    return article, [rule for rule in mine if not rule.comment]
-
-
-def _own_chains(table: Table, hook: Hook, rules: Sequence[Rule]) -> list[str]:
-    """Our own chains that the table has at a hook: those of the rules, and more of an older layout.
-
-    Others may have removed any of them, so the chains of the rules are looked for by name.
-    """
-    wanted = {chain_name(hook), *chains(hook, rules)}
-    names = (chain_name(hook, number) for number in count(1))
-    sought = takewhile(lambda name: name in wanted or table.has_chain(name), names)
-    return list(filter(table.has_chain, sought))
-
-
-def _own_entries(table: Table, hook: Hook, rules: Iterable[Rule]) -> Iterator[Entry]:
-    _, own = split(rules, table.family)
-    return chain.from_iterable(map(table.entries, _own_chains(table, hook, own)))
-
-
-def _jumps(table: Table, hook: Hook) -> list[Entry]:
-    return [entry for entry in table.entries(builtin(hook)) if entry.target == chain_name(hook)]
-
-
-def _written_by_us(
-    entries: Iterable[Entry], article: Iterable[Rule], indexes: Mapping[str, int]
-) -> list[Entry]:
-    """The article's rules that we wrote: with our mark, or looking into our sets as ours do."""
-    looking = [iptables_entries.encode(rule, indexes) for rule in article if rule.set_names]
-    forms = {made.apart_from_comment() for made in looking if made is not None}
-    found = []
-    for entry in entries:
-        # Another program's restore writes the comment anew, without what was behind the end of its
-        # text.
-        restored = not entry.target and _ANY_OWNER.fullmatch(entry.comment)
-        if iptables_entries.is_marked(entry) or (restored and entry.apart_from_comment() in forms):
-            found.append(entry)
-    return found
-
-
-def _fresh(line: Line, indexes: Mapping[str, int]) -> Entry | None:
-    return iptables_entries.encode(line.rule, indexes, line.to, is_goto=line.is_goto)
-
-
-def _encoded(line: Line, indexes: Mapping[str, int]) -> Entry:
-    entry = _fresh(line, indexes)
-    if entry is None:
-        lacking = ", ".join(sorted(line.rule.set_names - indexes.keys()))
-        raise KernelError(f"write rule '{line.rule.id}'", details=f"there is no set {lacking}")
-    return entry
-
-
-def _without(entries: Iterable[Entry], others: Collection[Entry]) -> list[Entry]:
-    return [entry for entry in entries if entry not in others]
-
-
-def _same(entries: Iterable[Entry], fresh: Entry | None) -> list[Entry]:
-    return [entry for entry in entries if _equal(entry, fresh)]
-
-
-def _equal(entry: Entry, fresh: Entry | None) -> bool:
-    return fresh is not None and entry.does_the_same_as(fresh)

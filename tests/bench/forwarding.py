@@ -30,7 +30,7 @@ from netmgr.api.snapshot import AttachmentView
 from netmgr.documents.node import Backend, NodeDocument
 from netmgr.kernel import flowtables, netlink
 from netmgr.kernel.nf_tables_socket import NftSocket
-from netmgr.kernel.xtables.legacy import LegacyTables
+from netmgr.kernel.xtables.variant import LEGACY, Variant
 from netmgr.prefixes import Address, Prefix
 from netmgr.rules.classifier import Classifier
 from netmgr.rules.engine import RuleBackend, Rules
@@ -57,7 +57,7 @@ UPLINK = Address.parse("203.0.113.2")
 
 OPENERS: dict[Backend, Callable[[], RuleBackend]] = {
     Backend.NFTABLES: NftablesBackend,
-    Backend.IPTABLES_LEGACY: lambda: IptablesBackend(LegacyTables(lock_wait_seconds=60)),
+    Backend.IPTABLES_LEGACY: lambda: IptablesBackend(Variant(LEGACY, lock_wait_seconds=60)),
 }
 WITHOUT_RULES = ("nft", "delete", "table", "inet", "netmgr")
 TRACKING_ALONE = (

@@ -19,9 +19,7 @@ from netmgr.documents.accounting import NodeRules
 from netmgr.documents.special_use import PRIVATE_USE, SPECIAL_USE
 from netmgr.kernel import links, netns
 from netmgr.kernel.netlink import Netlink
-from netmgr.kernel.xtables.legacy import LegacyTables
-from netmgr.kernel.xtables.nft import NftTables
-from netmgr.kernel.xtables.tables import Tables
+from netmgr.kernel.xtables.variant import LEGACY, NFT, Variant
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules.engine import RuleBackend, Rules
 from netmgr.rules.iptables import IptablesBackend
@@ -230,7 +228,7 @@ def _is_own(chain: str, hook: Hook) -> bool:
 
 
 class IptablesKernel:
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Variant) -> None:
         self.backend = IptablesBackend(tables)
         self._variant = tables.name.removeprefix("iptables-")
 
@@ -355,10 +353,15 @@ KERNELS: dict[str, Callable[[Path], Kernel]] = {
     "fake": lambda _: FakeKernel(),
     "nftables": lambda _: NftKernel(),
     "iptables-legacy": lambda folder: IptablesKernel(
-        LegacyTables(lock_path=folder / "xtables.lock", lock_wait_seconds=0.2)
+        Variant(LEGACY, lock_path=folder / "xtables.lock", lock_wait_seconds=1)
     ),
-    "iptables-nft": lambda _: IptablesKernel(NftTables()),
+    "iptables-nft": lambda _: IptablesKernel(Variant(NFT)),
 }
+
+
+def tables_of(variant: str, lock_path: Path) -> Variant:
+    """The tables of `legacy` or `nft`, with a lock of the test's own."""
+    return Variant(f"iptables-{variant}", lock_path=lock_path, lock_wait_seconds=1)
 
 
 @dataclass
@@ -463,8 +466,7 @@ def variant(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def backend(namespaces, lock_path, variant) -> Iterator[IptablesBackend]:
     with netns.entered(namespaces("node").descriptor):
-        legacy = LegacyTables(lock_path=lock_path, lock_wait_seconds=0.1)
-        made = IptablesBackend(legacy if variant == "legacy" else NftTables())
+        made = IptablesBackend(tables_of(variant, lock_path))
         try:
             yield made
         finally:

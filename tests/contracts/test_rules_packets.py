@@ -4,7 +4,9 @@ and translate.
 
 from __future__ import annotations
 
+import itertools
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -16,7 +18,10 @@ from netmgr.kernel import netns
 from netmgr.model import PROTECTED, Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
+from netmgr.rules.model import Hook
+from netmgr.rules.policy import ARRIVED, Policy, desired
 from netmgr.rules.protection import Protection
+from tests.contracts.conftest import Kernel
 from tests.contracts.star import (
     SECONDS_TO_ARRIVE,
     SECONDS_TO_BE_LOST,
@@ -434,3 +439,58 @@ def test_only_pods_are_masqueraded(world, node):
     own = world.socket(None, Family.V4, "198.51.100.1", PORT)
     host = world.socket(world.host, Family.V4, INTERNET[Family.V4], PORT)
     assert world.reaches(own, host, INTERNET[Family.V4]) == "198.51.100.1"
+
+
+def writes(kernel: Kernel, rules: Rules, policy: Policy) -> Iterator[str]:
+    """Every kind of write that leaves the rules alone that count what the test sends."""
+    other = [Address.parse("10.1.0.77"), Address.parse("2001:db8:1::77")]
+    rules.admit(other)
+    yield "a pod comes, and is dropped by a plan"
+    kernel.lose_rule(Hook.FORWARD, "unattributed internet-in v4")
+    yield "a rule is put back"
+    kernel.add_rule(Hook.FORWARD)
+    yield "a rule is removed"
+    kernel.settle_neighbours()
+    yield "others add rules"
+    protection = Protection((Prefix.parse("198.51.100.0/25"),))
+    for changes in ({"protection": protection}, {"masquerade": False}, {}):
+        rules.change_policy(replace(policy, **changes))
+        yield f"another policy: {changes}"
+
+
+@FAMILIES
+def test_no_packet_is_lost_to_any_kind_of_write(real_kernel, world, policy, family):
+    rules = Rules(real_kernel.backend, policy)
+    pods = [Address.parse(address) for address in PODS.values()]
+    rules.apply(rules.plan(pods))
+    sender = world.socket(world.host, family, INTERNET[family], PORT)
+    ended, sent = threading.Event(), itertools.count()
+
+    def send() -> None:
+        # Slowly enough that no queue between the namespaces overflows.
+        while not ended.wait(0.0005):
+            sender.sendto(b"x" * 100, (PODS[family], PORT))
+            next(sent)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    counter = Counter("FORWARD", family, Traffic.INTERNET_IN)
+    of_pod = Counter.of_pod(Address.parse(PODS[family]), Traffic.INTERNET_IN)
+    seen = 0
+    try:
+        for what in writes(real_kernel, rules, policy):
+            plan = rules.plan(pods)
+            assert counter not in plan.created
+            rules.apply(plan)
+            packets = counts(rules)[counter][1]
+            assert packets > seen, f"{what}: the count begins anew, or nothing passes"
+            seen = packets
+    finally:
+        ended.set()
+        thread.join()
+    packets = next(sent)
+    octets = packets * (100 + HEADERS[family])
+    assert counts(rules)[counter] == (octets, packets), "in the built-in chain"
+    assert counts(rules)[of_pod] == (octets, packets), "in a set"
+    tallies = rules.backend.tallies(desired(policy, pods, rules.backend.abilities))
+    assert tallies[f"{ARRIVED}{family.value}"] == (packets, octets), "in a chain of ours"

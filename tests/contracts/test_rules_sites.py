@@ -4,7 +4,6 @@ count.
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 
 import pytest
@@ -194,10 +193,8 @@ def test_the_printed_commands_make_the_same_rules_when_a_person_types_them(real_
         done = programs.run([programs.locate("nft", "nftables"), "-f", "-"], stdin=text.encode())
         assert done.returncode == 0, done.stderr.decode()
     else:
-        for line in text.splitlines():
-            words = shlex.split(line)
-            done = programs.run([programs.locate(words[0], "iptables ipset"), *words[1:]])
-            assert done.returncode == 0, f"{line}: {done.stderr.decode()}"
+        done = programs.run(["/bin/sh", "-e"], stdin=text.encode())
+        assert done.returncode == 0, done.stderr.decode()
     typed = rules.plan([])
     assert typed.repairs == ()
     assert not typed

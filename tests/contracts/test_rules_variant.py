@@ -10,7 +10,7 @@ import pytest
 from netmgr.documents.node import Backend
 from netmgr.errors import SetupError
 from netmgr.kernel import netns
-from netmgr.kernel.xtables import nft
+from netmgr.kernel.xtables import variant as variants
 from netmgr.rules import choose
 from netmgr.rules.choose import FILE_NAME, in_use, open_backend, remembered
 from netmgr.rules.engine import Rules
@@ -90,8 +90,8 @@ def test_a_variant_that_the_document_names_is_followed_and_the_former_one_is_kno
 def test_a_kernel_that_cannot_is_told_from_the_start(tmp_path, monkeypatch):
     # A kernel without nft_compat is not to be had here; one that has no such revision of the
     # extension answers alike.
-    monkeypatch.setattr(nft.entries, "SET_REVISION", 99)
-    assert not choose.is_supported()
+    monkeypatch.setattr(variants, "_SET_REVISION", 99)
+    assert not choose.nft_is_supported()
     assert in_use() is LEGACY
     with pytest.raises(SetupError, match=r"lacks nft_compat or xt_set.*modprobe"):
         open_backend(NFT, tmp_path)

@@ -28,8 +28,7 @@ METHODS = {
     # libnftables
     "run",
     # iptables, either variant
-    "change",
-    "leave",
+    "run_script",
     # SQLite
     "executescript",
     "backup",

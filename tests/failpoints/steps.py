@@ -22,7 +22,8 @@ from typing import NamedTuple
 from netmgr.kernel.libnftables import LibNftables
 from netmgr.kernel.links import RTM_NEWLINK
 from netmgr.kernel.netlink import Netlink, Operation
-from netmgr.kernel.xtables import legacy
+from netmgr.kernel.xtables.variant import Variant
+from netmgr.prefixes import Family
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = tuple(f"{ROOT}/{name}/" for name in ("netmgr", "cni"))
@@ -150,22 +151,15 @@ def _watch_libnftables(step: Begin) -> None:
 
 
 def _watch_iptables(step: Begin) -> None:
-    original = legacy._iptc
+    original = Variant.run_script
 
-    def iptc() -> object:
-        library = original()
-        if not hasattr(library.Table.commit, "__wrapped__"):
-            commit = library.Table.commit
+    def run_script(self: Variant, script: str, family: Family) -> None:
+        # A table after the other, as the program itself commits them: a kill may come in between.
+        for part in script.split("COMMIT\n")[:-1]:
+            with step("iptables", f"{self.name} {family} {part.splitlines()[0]}"):
+                original(self, f"{part}COMMIT\n", family)
 
-            @wraps(commit)
-            def committed(self: object) -> None:
-                with step("iptables", f"{type(self).__name__} {self.name}"):
-                    commit(self)
-
-            library.Table.commit = committed
-        return library
-
-    legacy._iptc = iptc
+    Variant.run_script = run_script
 
 
 def _watch_files(step: Begin) -> None:

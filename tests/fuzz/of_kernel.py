@@ -21,9 +21,6 @@ from netmgr.kernel import (
     traffic_control,
 )
 from netmgr.kernel.netlink import NFGENMSG, Operation, attributes, each_attribute
-from netmgr.kernel.nf_tables import Expression
-from netmgr.kernel.xtables import expressions, listing, nft
-from netmgr.kernel.xtables.entries import LAYOUTS, Entry, assembled, extension
 from netmgr.prefixes import Family
 from tests.fuzz.mutation import Shape
 from tests.fuzz.target import target
@@ -54,8 +51,6 @@ NETFILTER_DECODERS: tuple[Decode, ...] = (
     lambda body: nf_tables.owner_of(body, "netmgr-agent"),
     nf_tables.chain_of,
     lambda body: nf_tables.dropping_chain_of(body, nf_tables.FORWARD_HOOK),
-    nf_tables.place_of,
-    nf_tables.chain_named_in,
     nf_tables.rule_of,
     nf_tables.set_of,
     nf_tables.elements_of,
@@ -69,13 +64,10 @@ NETFILTER_DECODERS: tuple[Decode, ...] = (
     lambda body: conntrack._reply_of(Family.V6, body),
     ipset.revision_of,
     ipset.name_of,
-    ipset.index_of,
     ipset.kind_of,
     lambda body: list(ipset.listed(body)),
     lambda body: ipset.counts_of(body, Family.V4),
     lambda body: ipset.counts_of(body, Family.V6),
-    lambda body: nft.entry_of(body, Family.V4),
-    lambda body: nft.entry_of(body, Family.V6),
 )
 
 
@@ -105,16 +97,8 @@ def nfnetlink(data: bytes) -> None:
         found = _decoded(decode, body)
     except KernelError:
         return
-    if isinstance(found, Entry):
-        # Another program's rule, whatever it is, must not hide ours.
-        _read(found)
     if decode in _BY_STRUCTURE:
         assert found == _decoded(_BY_STRUCTURE[decode], body)
-    if decode is nf_tables.chain_named_in:
-        # It reads no further than the name; what is cut off behind that is another reader's.
-        with suppress(KernelError):
-            kinds = [kind for kind, _ in each_attribute(body, NFGENMSG.size)]
-            assert len({*kinds}) < len(kinds) or found == nf_tables.place_of(body)[1]
 
 
 def _elements(body: bytes) -> list[tuple[bytes, bytes]]:
@@ -166,106 +150,6 @@ def netlink_frame(data: bytes) -> None:
         if kind == netlink.NLMSG_ERROR:
             with suppress(KernelError):
                 netlink.error_of(flags, body)
-
-
-@target(Shape.BYTES, rounds=4000, longest=16384)
-def xtables_table(data: bytes) -> None:
-    """A table of legacy iptables is a `KernelError`, or every rule of it can be read."""
-    if not data:
-        return
-    family = tuple(Family)[data[0] % 2]
-    content = data[1:]
-    try:
-        table = listing.Table(bytearray(content), {0: "INPUT"}, family)
-        table.rule_counts()
-        table.drops("INPUT")
-        found = table.having(b"iptables-exporter ")
-        for entries in found.values():
-            for entry in entries:
-                _read(entry)
-    except KernelError:
-        return
-
-
-def _read(entry: Entry) -> None:
-    entry.comment  # noqa: B018  it is read for its errors
-    entry.conditions()
-    entry.target_extension()
-    assert entry.does_the_same_as(entry)
-    assert entry.with_counts(1, 2).counters == (1, 2)
-
-
-@target(Shape.BYTES, rounds=4000)
-def xtables_round_trip(data: bytes) -> None:
-    """A rule as iptables writes it is the same after a way through nf_tables' expressions."""
-    entry = _entry(data)
-    encoded = [_listed(one) for one in expressions.encode(entry)]
-    again = expressions.decode(encoded, entry.family)
-    assert again.conditions() == entry.conditions()
-    assert again.counters == entry.counters
-    assert (again.target, again.is_goto) == (entry.target, entry.is_goto)
-    assert again.does_the_same_as(entry)
-
-
-def _listed(expression: Expression) -> Expression:
-    """The expression as it comes back in a listing."""
-    ((_, item),) = each_attribute(expression.encode())
-    parts = attributes(item)
-    return Expression(netlink.string_of(parts[1]), attributes(parts[2]))
-
-
-class _Reader:
-    """Takes numbers off the input; zeros once it is used up."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def take(self, size: int) -> bytes:
-        head, self._data = self._data[:size], self._data[size:]
-        return head.ljust(size, b"\0")
-
-    def number(self, end: int) -> int:
-        return self.take(1)[0] % end
-
-
-def _entry(data: bytes) -> Entry:
-    """A rule that iptables can write."""
-    reader = _Reader(data)
-    family = tuple(Family)[reader.number(2)]
-    layout = LAYOUTS[family]
-    head = bytearray(layout.size)
-    size, at = layout.address, layout.links_at
-    for side in range(2):
-        length = reader.number(8 * size + 1)
-        mask = ((1 << 8 * size) - 1 >> 8 * size - length << 8 * size - length).to_bytes(size, "big")
-        address = bytes(a & b for a, b in zip(reader.take(size), mask, strict=True))
-        head[side * size : (side + 1) * size] = address
-        head[(2 + side) * size : (3 + side) * size] = mask
-        name = b"nm0123456789ab"[: reader.number(15)]
-        is_beginning = bool(name) and reader.number(2)
-        shown = name + (b"+" if is_beginning else b"\0") if name else b""
-        head[at + side * 16 : at + side * 16 + len(shown)] = shown
-        significant = len(name) + (not is_beginning) if name else 0
-        head[at + 32 + side * 16 : at + 32 + side * 16 + significant] = b"\xff" * significant
-        for flag, is_there in ((0x08 << side, length), (0x01 << side, name)):
-            head[layout.invert_at] |= flag if is_there and reader.number(2) else 0
-    protocol = reader.number(256)
-    head[layout.protocol_at] = protocol
-    if protocol:
-        head[layout.flags_at] |= layout.has_protocol
-        head[layout.invert_at] |= 0x40 if reader.number(2) else 0
-    matches = b""
-    for _ in range(reader.number(4)):
-        names = ("comment", "set", "addrtype", "conntrack")
-        name, size = names[reader.number(4)], 8 * reader.number(16)
-        matches += extension(name, reader.take(size), reader.number(256))
-    names = ("", "DROP", "RETURN", "ACCEPT", "NETMGR-FORWARD", "MASQUERADE")
-    name = names[reader.number(6)]
-    is_chain = name.startswith("NETMGR")
-    if is_chain and reader.number(2):
-        head[layout.flags_at] |= layout.goto
-    plain = extension(name, bytes(4) if name != "MASQUERADE" else reader.take(24))
-    return assembled(head, matches, name, plain, family).with_counts(reader.number(256), 1 << 40)
 
 
 @target(Shape.BYTES, rounds=3000, longest=1024)

@@ -27,9 +27,9 @@ from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 
-EVERY_ROLE = {Capability.NET_ADMIN, Capability.CHOWN}
+EVERY_ROLE = {Capability.NET_ADMIN, Capability.NET_RAW, Capability.CHOWN}
 WIRING = {*EVERY_ROLE, Capability.SYS_ADMIN, Capability.SYS_PTRACE}
-LEGACY_TABLES = {Capability.NET_RAW, Capability.SYS_MODULE}
+LEGACY_TABLES = {Capability.SYS_MODULE}
 OBSERVER = {"cni": False}
 ROUTER = {
     "role": "hub-router",

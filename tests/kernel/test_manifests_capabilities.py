@@ -132,8 +132,8 @@ def test_the_manifest_adds_nothing_that_the_agent_could_do_without(
     capabilities = added("cni", "netmgr")
     assert missing in capabilities
     assert len(capabilities) == 5
-    # The raw socket is that of the legacy tables' library.
-    does_without = missing == "net_raw" and backend is not Backend.IPTABLES_LEGACY
+    # The raw socket is iptables'. Without it, others' legacy tables are not read.
+    does_without = missing == "net_raw" and backend is Backend.NFTABLES
     with confined(node, [each for each in capabilities if each != missing]) as process:
         assert serves(node, process) is does_without
 

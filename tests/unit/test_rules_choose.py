@@ -3,14 +3,10 @@ long."""
 
 from __future__ import annotations
 
-import fcntl
-import time
-
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.errors import StateError, TryAgainLater
-from netmgr.kernel.xtables import lock
+from netmgr.errors import StateError
 from netmgr.rules.choose import FILE_NAME, open_backend
 
 
@@ -43,27 +39,3 @@ def test_a_decision_that_cannot_be_read_is_not_made_again(tmp_path):
     (tmp_path / FILE_NAME).write_text("ebtables\n", encoding="ascii")
     with pytest.raises(StateError, match="'ebtables' is no backend"):
         open_backend(Backend.AUTO, tmp_path)
-
-
-def test_the_lock_is_waited_for_only_so_long(tmp_path):
-    path = tmp_path / "xtables.lock"
-    began = time.monotonic()
-    with (
-        lock.held(path, wait_seconds=0),
-        pytest.raises(TryAgainLater, match="held by another program"),
-        lock.held(path, wait_seconds=0.05),
-    ):
-        pytest.fail("two holders")
-    assert 0.05 <= time.monotonic() - began < 5
-
-
-def test_the_lock_is_the_one_iptables_takes_and_is_given_back(tmp_path):
-    path = tmp_path / "xtables.lock"
-    with (
-        lock.held(path, wait_seconds=0),
-        path.open() as other,
-        pytest.raises(BlockingIOError),
-    ):
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    with path.open() as other:
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -167,7 +167,7 @@ def _agent(image: str) -> Object:
         "name": "agent",
         "image": image,
         "command": ["netmgr", "agent"],
-        # In order: links, rules and routes; legacy iptables' raw socket; a socket's group;
+        # In order: links, rules and routes; iptables' raw socket; a socket's group;
         # entering pods' namespaces; hearing of changes in them.
         "securityContext": _root("NET_ADMIN", "NET_RAW", "CHOWN", "SYS_ADMIN", "NET_BROADCAST"),
         # Whether it answers on its own socket; a node whose addresses are all in use is in order.
