@@ -191,7 +191,7 @@ ISOLATION_BYTES = Metric(
 _DROPS = (
     "Packets dropped here: spoofed, link-local, router, redirect, dhcp (what a pod may not send), "
     "forged (this machine's or its pods' addresses from elsewhere; on a router a site's), stranded "
-    "(a NAT host's), protected."
+    "(a NAT host's), endpoint (of a Service, that is a machine or outside the spoke), protected."
 )
 DROPPED_PACKETS = Metric(
     "netmgr_dropped_packets_total",

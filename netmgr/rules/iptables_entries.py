@@ -150,8 +150,8 @@ def _match(head: bytearray, match: Match, family: Family, set_indexes: Mapping[s
             return udp_match(port)
         case Asking(besides):
             return _asking(besides)
-        case OriginallyTo(prefix):
-            return _conntrack_match(prefix)
+        case OriginallyTo():
+            return _conntrack_match(match)
         case OneIn(number):
             # struct xt_statistic_info: the kernel counts from 0, and from `count` on.
             return extension(
@@ -163,7 +163,8 @@ def _match(head: bytearray, match: Match, family: Family, set_indexes: Mapping[s
 def _asking(port: int) -> bytes:
     # Behind the addresses: two spans of expiry, a protocol, four ports, what counts, what is
     # inverted; the ports' ends.
-    counts = struct.pack("=HH4x", _REPLY_SOURCE_PORT | _DIRECTION, _REPLY_SOURCE_PORT)
+    inverted = _REPLY_SOURCE_PORT if port else 0
+    counts = struct.pack("=HH4x", inverted | _DIRECTION, inverted)
     return extension(
         "conntrack",
         bytes(128 + 10) + struct.pack("=4xHxx", port) + counts + struct.pack("=4xHxx2x", port),
@@ -171,10 +172,13 @@ def _asking(port: int) -> bytes:
     )
 
 
-def _conntrack_match(prefix: Prefix) -> bytes:
+def _conntrack_match(match: OriginallyTo) -> bytes:
+    if match.redirected:
+        raise ValueError(f"the legacy tables cannot do that: {match}")
     # struct xt_conntrack_mtinfo3: four addresses with a mask each, two of the original direction,
     # two of replies.
-    address, mask = prefix.network.packed.ljust(16, b"\0"), _mask_of(prefix).ljust(16, b"\0")
+    address = match.prefix.network.packed.ljust(16, b"\0")
+    mask = _mask_of(match.prefix).ljust(16, b"\0")
     return extension(
         "conntrack",
         bytes(32) + address + mask + bytes(64 + 18) + struct.pack("=H18x", _ORIGINAL_DESTINATION),
@@ -249,7 +253,7 @@ def _target(rule: Rule) -> bytes:
 def _span(action: Action) -> tuple[Address, Address] | None:
     """The first and the last address that a translation gives, if it names any."""
     match action:
-        case SourceNat(address):
+        case SourceNat(Address() as address):
             return address, address
         case Netmap(service_cidr):
             return service_cidr.network, Address(service_cidr.family, service_cidr.last)

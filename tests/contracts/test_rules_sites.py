@@ -40,6 +40,7 @@ MACHINES = {
     "NAT host, many addresses": document("nat-host", nat=ADDRESSES),
     "NAT host, no addresses": document("nat-host", node={"name": "machine-1"}),
     "NAT host, single addresses": document("nat-host", nat=SHORT),
+    "NAT host, machines": document("nat-host", nat={"machines": ["10.1.8.0/24", "fd00:1:8::/64"]}),
     "NAT host, source preserved": document("nat-host", nat={"source": "preserve"}),
     "NAT host, endpoints": document("nat-host", nat={"translation": "endpoints"}),
     "NAT host, endpoints, source preserved": document(
