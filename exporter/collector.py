@@ -240,9 +240,6 @@ def _nat(nat: NatState) -> Iterator[Family]:
     # A host without ports of a protocol would divide by zero.
     shares = [(labels, item["used"] / item["budget"]) for labels, item in ports if item["budget"]]
     yield _family(catalog.NAT_SHARE, shares)
-    yield _family(catalog.NAT_SERVICES, [((), nat["services"])])
-    yield _family(catalog.NAT_ENDPOINTS, [((), nat["endpoints"])])
-    yield _family(catalog.NAT_REFUSED, [((), nat["refused"])])
 
 
 def _of_flowtables(snapshot: Snapshot) -> Iterator[Family]:

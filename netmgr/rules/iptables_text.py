@@ -191,8 +191,8 @@ def _match(match: Match, family: Family) -> str:  # noqa: PLR0911 - one return p
         case UdpTo(port):
             return f"-p udp -m udp --dport {port}"
         case Asking(besides):
-            port = f"! --ctreplsrcport {besides} " if besides else ""
-            return f"-m conntrack {port}--ctdir ORIGINAL"
+            answering = f"! --ctreplsrcport {besides} " if besides else ""
+            return f"-m conntrack {answering}--ctdir ORIGINAL"
         case OriginallyTo(prefix):
             return f"-m conntrack --ctorigdst {prefix}"
         case OneIn(number):

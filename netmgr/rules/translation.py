@@ -1,10 +1,10 @@
 """What a NAT host does to connections from outside its spoke to the spoke's Services.
 
-`netmap` exchanges the range that the hub sees for the spoke's own, address by address. Where the
-kernel can rewrite packets outside of connection tracking, it is done before that begins and
-undone behind it, so that kube-proxy on the same host still translates the Service's address: a
-connection is translated once and no more. Elsewhere the exchange is that one translation, and
-kube-proxy must be on another machine. `endpoints` leaves destinations to netmgr.services.
+It exchanges the range that the hub sees for the spoke's own, address by address. Where the kernel
+can rewrite packets outside of connection tracking, it is done before that begins and undone behind
+it, so that kube-proxy on the same host still translates the Service's address: a connection is
+translated once and no more. Elsewhere the exchange is that one translation, and kube-proxy must be
+on another machine.
 
 kube-proxy leads a Service wherever its EndpointSlices say. Whoever writes those could open a
 kubelet, a metadata proxy or another spoke to the hub (CVE-2021-25740). So what a client from
@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from netmgr.documents.node import NodeDocument
-from netmgr.documents.sites import SourceAddress, TranslationMode
+from netmgr.documents.sites import SourceAddress
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules.model import (
     Abilities,
@@ -78,14 +78,13 @@ class Translation:
 
     `inside` are the spoke's own prefixes, whose connections are left alone.
 
-    `netmap` is false where another part translates destinations. `addresses` are the
-    sources that connections get; the link's own where a family has none; None: they keep theirs.
+    `addresses` are the sources that connections get; the link's own where a family has none; None:
+    they keep theirs.
     `machines` must be no endpoints, this one included; None: they may be.
     """
 
     services: tuple[Exchange, ...]
     inside: tuple[Prefix, ...]
-    netmap: bool
     addresses: tuple[Address, ...] | None
     machines: tuple[Prefix, ...] | None = None
 
@@ -105,7 +104,6 @@ class Translation:
                 if site.name == document.site
                 for prefix in site.prefixes
             ),
-            netmap=nat.translation is TranslationMode.NETMAP,
             addresses=(nat.addresses or document.node.addresses)
             if nat.source is SourceAddress.SNAT
             else None,
@@ -118,12 +116,9 @@ class Translation:
         for family in Family:
             if len(members := self._own(family)) > abilities.compares:
                 found[_inside(family)] = frozenset(members)
-            if self._rewrites(abilities) and (machines := self._machines(family)):
+            if abilities.rewrites and (machines := self._machines(family)):
                 found[_machine_set(family)] = frozenset(machines)
         return found
-
-    def _rewrites(self, abilities: Abilities) -> bool:
-        return abilities.rewrites and self.netmap
 
     def rules(self, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
         """The rules of one hook and family."""
@@ -135,7 +130,7 @@ class Translation:
             yield from self._translated(one, hook, abilities)
 
     def _translated(self, one: Exchange, hook: Hook, abilities: Abilities) -> Iterator[Rule]:
-        rewrites = self._rewrites(abilities)
+        rewrites = abilities.rewrites
         from_outside, to_outside = (
             self._outsider(side, one.vip_range.family, abilities) for side in Side
         )
@@ -146,7 +141,7 @@ class Translation:
                 yield self._outward(one, to_outside)
             case Hook.INPUT if rewrites and self.machines is not None:
                 yield _misled("this machine", one, from_outside)
-            case Hook.DSTNAT if self.netmap and not rewrites:
+            case Hook.DSTNAT if not rewrites:
                 yield self._netmap(one, from_outside)
             case Hook.POSTROUTING:
                 original = one.service_cidr if rewrites else one.vip_range
@@ -156,13 +151,11 @@ class Translation:
 
     def _forwarded(self, exchanges: Sequence[Exchange], abilities: Abilities) -> Iterator[Rule]:
         for one in exchanges:
-            # With `endpoints` and no rewriting, the table of Services refuses what it does not
-            # translate itself.
-            if one.vip_range != one.service_cidr if self.netmap else abilities.rewrites:
+            if one.vip_range != one.service_cidr:
                 yield _stranded(one)
-            if self._rewrites(abilities):
+            if abilities.rewrites:
                 yield from self._checked(one, abilities)
-        if not self._rewrites(abilities):
+        if not abilities.rewrites:
             yield from map(_tally, exchanges)
 
     def _checked(self, one: Exchange, abilities: Abilities) -> Iterator[Rule]:
@@ -200,7 +193,7 @@ class Translation:
         # before it.
         known = (OriginallyTo(original), *from_outside)
         if self.addresses is None:
-            if self._rewrites(abilities):
+            if abilities.rewrites:
                 identity = f"preserve {vip_range} v{vip_range.family.value}"
                 yield Rule(identity, vip_range.family, known, SourceNat(None))
             return

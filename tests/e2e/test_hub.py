@@ -48,7 +48,6 @@ NAT = {
             "service_cidr": str(network.SERVICE_CIDRS[network.VIP_RANGE.family]),
         }
     ],
-    "translation": "netmap",
     "source": "snat",
     "machines": [str(prefix) for prefix in network.LAN.values()],
 }

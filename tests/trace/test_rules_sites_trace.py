@@ -241,23 +241,6 @@ def test_answers_of_a_service_outside_reach_the_host_that_asked():
     assert send(rules, WEB, NODE, RECEIVED).dropped_by == PASSES
 
 
-def test_with_endpoints_only_the_source_is_translated_here(machine):
-    rules = machine("nat-host", nat={"translation": "endpoints"})
-    endpoint = {Address.parse(VIP): Address.parse(A)}
-    assert ends(
-        send(rules, HUB, VIP, elsewhere=lambda address: endpoint.get(address, address))
-    ) == (NODE, A)
-    assert ends(send(rules, A, NODE)) == (VIP, HUB)
-    assert rules.translated()[0] == {
-        "vip_range": "100.64.1.0/24",
-        "seen": "100.64.1.0/24",
-        "real": "10.96.0.0/24",
-        "service_cidr": "10.96.0.0/24",
-        "bytes": 200,
-        "packets": 2,
-    }
-
-
 def test_connections_take_the_hosts_addresses_in_turn(machine):
     addresses = ["10.1.255.1", "10.1.255.2", "10.1.255.3", NODE6]
     rules = machine("nat-host", nat={"addresses": addresses})

@@ -130,7 +130,6 @@ class Documents:
                 {"vip_range": str(vip_range), "service_cidr": str(service_cidr)}
                 for vip_range, service_cidr in held.pairs
             ],
-            "translation": str(spec.translation),
             "source": str(spec.source),
             "machines": _texts(self._machines(cluster)),
         }
